@@ -1,0 +1,36 @@
+# make quickstart   a first report, from nothing;  make test   all checks;  make lab   JupyterLab
+PYTHON ?= python3
+BIN := .venv/bin
+export PYTHONWARNINGS ?= default
+
+.PHONY: quickstart test lab bench
+
+quickstart: .venv/installed
+	$(BIN)/mptexp run params/quickstart.yaml
+
+test: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pytest
+
+lab: .venv/installed-lab
+	$(BIN)/jupyter lab notebooks
+
+bench: .venv/installed
+	for each in benchmarks/*.py; do $(BIN)/python $$each || exit 1; done
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 14) else "mptexp needs Python 3.11, 3.12 or 3.13; this is %d.%d. Name another: make PYTHON=python3.12" % v[:2])'
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+.venv/installed-dev: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+.venv/installed-lab: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[lab]'
+	touch $@

@@ -1,0 +1,156 @@
+"""Statistics of a finished sweep: speedups with intervals, accuracy, published numbers.
+
+A speedup is baseline time over candidate time: above 1, the candidate is faster.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from mptexp import store
+from mptexp.store import SweepDir
+
+POINT = ["gpu_model", "backend", "dataset", "model", "batch_size", "jit", "input_mode", "phase"]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A finished sweep as tidy tables: runs, epochs, speedups; and what could not be read."""
+
+    results: pd.DataFrame
+    history: pd.DataFrame
+    speedups: pd.DataFrame
+    records: list[dict]
+    damaged: list[str]
+
+    @property
+    def ok(self) -> pd.DataFrame:
+        """The runs that can be compared."""
+        return self.results[self.results.status == "ok"]
+
+    @property
+    def epochs(self) -> pd.DataFrame:
+        """The history with each run's parameters beside it."""
+        return self.history.merge(self.results.drop(columns="epochs"), on="run_id")
+
+
+def load(directory: SweepDir) -> Tables:
+    """Reads the records of a sweep and computes its tables."""
+    records, damaged = store.read_records(directory)
+    results = store.results(records, directory.name)
+    return Tables(results, store.history(records), speedups(results), records, damaged)
+
+
+def speedups(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFrame:
+    """Speedup of every policy over strict float32 and over the device's default.
+
+    Ratios are formed within a block, so that drift of the machine cancels; the run is the unit.
+    The estimate is the geometric mean of the blocks' ratios; low and high are Student's t interval
+    of their logarithms. Fewer than three blocks claim no interval (low and high are empty).
+
+    Args:
+        results: one row per run, the columns of store.COLUMNS.
+        confidence: nominal coverage of the interval.
+
+    Returns:
+        Columns of POINT, baseline, candidate, speedup (baseline time / candidate time), low,
+        high, blocks.
+    """
+    columns = [*POINT, "baseline", "candidate", "speedup", "low", "high", "blocks"]
+    rows = []
+    for point, group in results[results.status == "ok"].groupby(POINT, sort=True):
+        times = group.pivot_table(index="block", columns="policy", values="step_s")
+        for baseline in _baselines(group, times):
+            for candidate in [p for p in times if p != baseline]:
+                ratios = (times[baseline] / times[candidate]).dropna()
+                if len(ratios):
+                    names = [*point, baseline, candidate]
+                    rows.append([*names, *interval(ratios, confidence), len(ratios)])
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _baselines(group: pd.DataFrame, times: pd.DataFrame) -> list[str]:
+    wanted = dict.fromkeys([group.default_policy.iloc[0], "float32"])
+    return [name for name in wanted if name in times]
+
+
+def interval(ratios: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+    """Geometric mean of ratios and its t interval on the logarithms; NaN below three ratios."""
+    logs = np.log(np.asarray(ratios, float))
+    mean = logs.mean()
+    if len(logs) < 3:
+        return float(np.exp(mean)), float("nan"), float("nan")
+    half = stats.t.ppf((1 + confidence) / 2, len(logs) - 1) * stats.sem(logs)
+    return float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half))
+
+
+def headline(tables: Tables) -> pd.DataFrame:
+    """One row per device, backend, model, batch size and policy: the table of a report.
+
+    Columns: step_s, step_s_low, step_s_high (medians over blocks), images_per_s, n,
+    speedup/low/high over the default, strict_speedup/strict_low/strict_high over float32,
+    val_accuracy (mean), val_accuracy_low, val_accuracy_high (least, most), peak_memory_bytes,
+    emulated, default_policy.
+    """
+    keys = [*POINT, "policy"]
+    rows = tables.ok.groupby(keys, sort=True, as_index=False).agg(
+        step_s=("step_s", "median"),
+        step_s_low=("step_s_low", "median"),
+        step_s_high=("step_s_high", "median"),
+        images_per_s=("images_per_s", "median"),
+        n=("run_id", "count"),
+        val_accuracy=("val_accuracy", "mean"),
+        val_accuracy_low=("val_accuracy", "min"),
+        val_accuracy_high=("val_accuracy", "max"),
+        peak_memory_bytes=("peak_memory_bytes", "median"),
+        emulated=("emulated", "first"),
+        default_policy=("default_policy", "first"),
+    )
+    found = tables.speedups.rename(columns={"candidate": "policy"}).drop(columns="blocks")
+    over_default = found.rename(columns={"baseline": "default_policy"})
+    rows = rows.merge(over_default, "left", [*keys, "default_policy"])
+    strict = found[found.baseline == "float32"].drop(columns="baseline")
+    strict = strict.rename(columns={c: f"strict_{c}" for c in ("speedup", "low", "high")})
+    return rows.merge(strict, "left", keys)
+
+
+def accuracy_range(tables: Tables) -> pd.DataFrame:
+    """Mean validation accuracy by POINT and policy, and its largest difference between policies."""
+    means = headline(tables).groupby(POINT).val_accuracy
+    return pd.DataFrame({"least": means.min(), "difference": means.max() - means.min()})
+
+
+def starts_agree(results: pd.DataFrame, records: Sequence[dict]) -> bool:
+    """Whether all runs of a block with float32 variables began from the same weights and order."""
+    started = {
+        r["run_id"]: (r["in_force"]["initial_weights"], r["in_force"]["data_order"])
+        for r in records
+        if r["status"] == "ok" and r["in_force"]["variable_dtype"] == "float32"
+    }
+    rows = results[results.run_id.isin(list(started))]
+    groups = rows.groupby([*POINT, "block"]).run_id
+    return all(len({started[run_id] for run_id in group}) == 1 for _, group in groups)
+
+
+def versions(records: Sequence[dict]) -> list[str]:
+    """The distinct mptexp versions and commits of the records; more than one is worth a warning."""
+    cards = [r["environment"] for r in records if "environment" in r]
+    found = {
+        f"{c['packages'].get('mptexp', '?')} {(c['commit'] or '')[:12]}".strip() for c in cards
+    }
+    return sorted(found)
+
+
+def published(study: str) -> pd.DataFrame:
+    """Rows of the curated table of published numbers that belong to a study.
+
+    Columns: study, system, device, model, dataset, batch_size, policy, metric, value, unit,
+    status, source; only numbers that were seen in their source.
+    """
+    with resources.files("mptexp").joinpath("published.csv").open(encoding="utf-8") as file:
+        table = pd.read_csv(file)
+    return table[table.study == study].reset_index(drop=True)

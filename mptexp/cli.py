@@ -1,0 +1,302 @@
+"""The command line: thin commands, imports inside them so that help is immediate."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from mptexp.spec import Sweep
+    from mptexp.store import SweepDir
+    from mptexp.sweep import Planned
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="What does reduced precision buy on this device, in speed, memory and accuracy?",
+    epilog="Example: mptexp plan params/quickstart.yaml, then mptexp run params/quickstart.yaml",
+)
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A params file.", show_default=False)]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a default or a top-level key."),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="KEY=VALUE", help="Keep only the runs that match."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Results directory; default reports/<name of FILE>."),
+]
+
+
+@contextmanager
+def _user_errors() -> Iterator[None]:
+    """A mistake of the user's is a sentence and exit status 2, never a traceback."""
+    from mptexp.params import ParamsError
+
+    try:
+        yield
+    except ParamsError as error:
+        for line in str(error).splitlines():
+            err.print(f"[bold red]error[/] {_plain(line)}", soft_wrap=True)
+        raise typer.Exit(2) from None
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _open(
+    file: Path, overrides: list[str] | None, chosen: Path | None
+) -> "tuple[Sweep, str, SweepDir, Path]":
+    from mptexp import params, sweep
+    from mptexp.store import SweepDir
+
+    found, text = params.read(file, overrides or [])
+    notebook = sweep.notebook_path(found.notebook, file)
+    return found, text, SweepDir(chosen or Path("reports") / file.stem), notebook
+
+
+@app.command(epilog="Example: mptexp plan params/quickstart.yaml --only policy=float32")
+def plan(
+    file: File,
+    only: Only = None,
+    overrides: Set = None,
+    directory: Out = None,
+    format: Annotated[str, typer.Option(help="table or json.")] = "table",
+) -> None:
+    """Show the runs of a params file, their state and estimated cost. Executes nothing."""
+    from mptexp import sweep
+    from mptexp.params import ParamsError
+
+    with _user_errors():
+        if format not in ("table", "json"):
+            raise ParamsError(f"--format {format}: unknown; allowed: table, json")
+        found, _, place, _ = _open(file, overrides, directory)
+        planned = sweep.plan(found, place)
+        shown = sweep.only(planned, only or [])
+    if format == "json":
+        runs = [
+            {"run_id": p.run_id, "state": p.state, "parameters": p.run.model_dump()} for p in shown
+        ]
+        print(json.dumps({"runs": runs}, indent=1))
+        return
+    _print_plan(shown, planned, found)
+
+
+def _print_plan(shown: "list[Planned]", planned: "list[Planned]", found: "Sweep") -> None:
+    from mptexp import sweep
+
+    axes = found.axes()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("run", *axes, "block", "state", "cost"):
+        table.add_column(name, justify="right" if name in ("block", "cost") else "left")
+    for p in shown:
+        cost = sweep.estimate_s(p, planned, found) if p.due else p.wall_s
+        values = [str(getattr(p.run, name)) for name in axes]
+        price = "?" if cost is None else f"{'about ' if p.due else ''}{cost:.0f} s"
+        state = f"[{_colour(p.state)}]{p.state}[/]"
+        table.add_row(p.run_id, *values, str(p.run.block), state, price)
+    out.print(table)
+    due = [p for p in shown if p.due]
+    out.print(f"{len(shown)} runs, {len(due)} to execute; time: {_expected(shown, found)}")
+
+
+def _colour(state: str) -> str:
+    return {"ok": "green", "pending": "cyan", "elsewhere": "dim"}.get(state, "red")
+
+
+def _expected(planned: "list[Planned]", found: "Sweep") -> str:
+    from mptexp import sweep
+
+    seconds = sweep.remaining_s(planned, found)
+    return "unknown until the first run has ended" if seconds is None else f"about {_time(seconds)}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+@app.command(
+    epilog="Example: mptexp run params/quickstart.yaml --set epochs=2 --only batch_size=32 "
+    "--out reports/try"
+)
+def run(
+    file: File,
+    only: Only = None,
+    overrides: Set = None,
+    directory: Out = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard earlier results.")] = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Make no report.")] = False,
+) -> None:
+    """Execute the runs of a params file that are missing, then make the report.
+
+    Exit status: 0 when every run came to an end, 1 when some failed and would run again, 2 for
+    wrong input, 130 when stopped with Ctrl-C; the same command then goes on.
+    """
+    from mptexp import sweep
+
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    with _user_errors():
+        found, text, place, notebook = _open(file, overrides, directory)
+        sweep.only(sweep.plan(found, place), only or [])  # wrong filters end here, nothing written
+        with sweep.locked(place):
+            sweep.prepare(place, text, fresh and not only)
+            if fresh:
+                sweep.discard(sweep.only(sweep.plan(found, place), only or []), place)
+            chosen = sweep.only(sweep.plan(found, place), only or [])
+            _execute(chosen, found, notebook, place)
+    if not no_report and any(place.runs.iterdir()):
+        _report(place)
+    left = [p for p in sweep.only(sweep.plan(found, place), only or []) if p.due]
+    if left:
+        out.print(f"{len(left)} of {len(chosen)} runs failed; the same command tries them again")
+        raise typer.Exit(1)
+
+
+def _as_interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _execute(chosen: "list[Planned]", found: "Sweep", notebook: Path, place: "SweepDir") -> None:
+    from mptexp import sweep
+    from mptexp.progress import Progress
+
+    due = [p for p in chosen if p.due]
+    done = len(chosen) - len(due)
+    if done:
+        out.print(f"{done} of {len(chosen)} runs are done already or belong elsewhere")
+    if not due:
+        return
+    out.print(
+        f"{len(due)} runs of {notebook.stem} into {place.root}, {_expected(chosen, found)} "
+        "(Ctrl-C stops; the same command goes on)"
+    )
+    progress = Progress(out, due, found)
+    try:
+        with progress:
+            timeout_s = found.timeout_min * 60
+            for planned, record in sweep.execute(due, notebook, found.notebook, place, timeout_s):
+                progress.show(planned, record)
+    except KeyboardInterrupt:
+        ready = f"{progress.ended} of {len(due)} runs finished and kept"
+        err.print(f"stopped: {ready}; the same command goes on")
+        raise typer.Exit(130) from None
+    except OSError as error:
+        err.print(f"[bold red]error[/] {place.root}: cannot be written: {error.strerror}")
+        raise typer.Exit(1) from None
+
+
+@app.command(epilog="Example: mptexp report reports/quickstart")
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A sweep's directory.")],
+) -> None:
+    """Make the report of a sweep again, from its records alone."""
+    from mptexp.store import SweepDir
+
+    with _user_errors():
+        _report(SweepDir(directory))
+
+
+def _report(place: "SweepDir") -> None:
+    from mptexp import report as reports
+    from mptexp import sweep
+
+    with out.status("making the report") if out.is_terminal else _silence():
+        index = reports.build(place, sweep.notebook_path("report", place.params))
+    out.print(f"report: {index}", soft_wrap=True)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    yield
+
+
+@app.command(epilog="Example: mptexp doctor --backend jax")
+def doctor(
+    backend: Annotated[str, typer.Option(help="tensorflow, jax or torch.")] = "tensorflow",
+    format: Annotated[str, typer.Option(help="table or json.")] = "table",
+) -> None:
+    """Say what this machine has: device, 16-bit support, driver, libraries, versions."""
+    from mptexp.params import ParamsError
+
+    with _user_errors():
+        if backend not in ("tensorflow", "jax", "torch"):
+            raise ParamsError(f"--backend {backend}: unknown; allowed: tensorflow, jax, torch")
+        if format not in ("table", "json"):
+            raise ParamsError(f"--format {format}: unknown; allowed: table, json")
+        card = _card(backend)
+    print(json.dumps(card, indent=1)) if format == "json" else _print_card(card)
+
+
+def _card(backend: str) -> dict[str, Any]:
+    """The environment card from a child process: a framework keeps hold of the GPU it looks at."""
+    from mptexp.params import ParamsError
+
+    command = [sys.executable, "-m", "mptexp.environment", backend]
+    child = subprocess.run(command, capture_output=True, text=True)
+    if child.returncode:
+        lines = child.stderr.strip().splitlines() or ["it said nothing"]
+        raise ParamsError(f"doctor: {backend} could not be asked: {lines[-1]}")
+    return dict(json.loads(child.stdout.strip().splitlines()[-1]))
+
+
+def _print_card(card: dict[str, Any]) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in _card_lines(card):
+        table.add_row(name, _plain(value))
+    out.print(table)
+    for advice in card["advice"]:
+        out.print(f"[yellow]note[/] {_plain(advice)}", soft_wrap=True)
+
+
+def _card_lines(card: dict[str, Any]) -> list[tuple[str, str]]:
+    capability = ".".join(map(str, card["capability"] or [])) or "none"
+    yes = {True: "native", False: "emulated or absent"}
+    return [
+        ("device", card["device"]),
+        ("compute capability", capability),
+        ("Tensor Cores", card["tensor_cores"]),
+        ("driver", card["driver"] or "not found"),
+        ("CUDA, cuDNN", f"{card['cuda'] or 'not found'}, {card['cudnn'] or 'not found'}"),
+        ("CPU", f"{card['cpu']}, {card['cores']} cores in use"),
+        ("instruction sets", " ".join(card["instruction_sets"]) or "unknown"),
+        *[(name, yes[native]) for name, native in card["native"].items()],
+        ("TF32", card["tf32"]),
+        ("default policy", card["default_policy"]),
+        ("determinism", card["determinism"]),
+        ("memory", f"{card['memory_bytes'] / 2**30:.0f} GiB"),
+        ("system", f"{card['os']}, Python {card['python']}"),
+        ("packages", ", ".join(f"{n} {v}" for n, v in card["packages"].items())),
+        ("variables", ", ".join(f"{n}={v}" for n, v in card["variables"].items()) or "none set"),
+    ]
+
+
+def main() -> None:
+    """Entry point of the `mptexp` command."""
+    app(prog_name="mptexp")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""One function per figure: table in, Figure out. Policies have the same colours everywhere."""
+
+import base64
+import io
+import re
+from html import escape
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, distinct to colour-blind readers, on light and on dark grounds.
+COLOURS = {
+    "float32": "#7f7f7f",
+    "tensorfloat32": "#cc79a7",
+    "mixed_float16": "#d55e00",
+    "mixed_bfloat16": "#0087c8",
+    "float16": "#e69f00",
+    "bfloat16": "#009e73",
+}
+MARKERS = dict(zip(COLOURS, "osD^vP", strict=True))
+# Ink is drawn in this colour and replaced by the page's own: it must occur nowhere else.
+INK = "#010203"
+STYLE = {
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 10,
+    "figure.facecolor": "none",
+    "grid.alpha": 0.15,
+    "grid.color": INK,
+    "legend.frameon": False,
+    "savefig.facecolor": "none",
+    "svg.hashsalt": "mptexp",
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+THEMES = "svg{color:#1d2430}@media(prefers-color-scheme:dark){svg{color:#dfe5ee}}"
+
+
+def _new(columns: int = 1, height: float = 3.4) -> tuple[Figure, list[Axes]]:
+    with matplotlib.rc_context(STYLE):
+        figure, axes = plt.subplots(
+            1, columns, figsize=(8.2, height), squeeze=False, sharey=True, layout="constrained"
+        )
+    return figure, list(axes.flat)
+
+
+def _policies(table: pd.DataFrame, column: str = "policy") -> list[str]:
+    return [name for name in COLOURS if name in set(table[column])]
+
+
+def _places(table: pd.DataFrame) -> dict[int, int]:
+    """Batch sizes as evenly spaced places: they are doubled, not added."""
+    return {size: place for place, size in enumerate(sorted(table.batch_size.unique()))}
+
+
+def _label_batches(axis: Axes, places: dict[int, int]) -> None:
+    axis.set_xticks(list(places.values()), [str(size) for size in places])
+    axis.set_xlim(-0.5, len(places) - 0.5)
+    axis.set_xlabel("batch size")
+
+
+def _plain_log(axis: Axes) -> None:
+    """A logarithmic axis whose ticks are written as ordinary numbers."""
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
+    for kind in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+        kind(matplotlib.ticker.NullFormatter())
+    axis.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
+
+
+def _offset(index: int, of: int) -> float:
+    return (index - (of - 1) / 2) * 0.16
+
+
+def _by_device(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    return [(str(name), part) for name, part in table.groupby("gpu_model")]
+
+
+def speedup_by_batch_size(speedups: pd.DataFrame, baseline: str) -> Figure:
+    """Speedup over one baseline with its interval, a panel per device; 1 is drawn as a line.
+
+    Args:
+        speedups: the columns of speedups.csv.
+        baseline: the policy to compare with.
+    """
+    table = speedups[speedups.baseline == baseline]
+    devices = _by_device(table)
+    figure, axes = _new(max(1, len(devices)))
+    places, policies = _places(table), _policies(table, "candidate")
+    for axis, (device, part) in zip(axes, devices, strict=True):
+        axis.axhline(1, color=INK, linewidth=1)
+        for index, policy in enumerate(policies):
+            rows = part[part.candidate == policy]
+            x = [places[size] + _offset(index, len(policies)) for size in rows.batch_size]
+            errors = [(rows.speedup - rows.low).fillna(0), (rows.high - rows.speedup).fillna(0)]
+            style = {"color": COLOURS[policy], "fmt": MARKERS[policy], "capsize": 4}
+            axis.errorbar(x, rows.speedup, errors, label=policy, markersize=7, **style)
+        _plain_log(axis)
+        _label_batches(axis, places)
+        axis.set_title(device)
+    axes[0].set_ylabel(f"speedup over {baseline}\n(above 1 is faster)")
+    _legend(figure, axes[0])
+    return figure
+
+
+def step_time_by_batch_size(results: pd.DataFrame) -> Figure:
+    """Median milliseconds per step of every run, a panel per device."""
+    return _dots(results, results.step_s * 1e3, "ms per step", log=True)
+
+
+def memory_by_batch_size(results: pd.DataFrame) -> Figure:
+    """Peak memory of every run in MiB, a panel per device."""
+    return _dots(results, results.peak_memory_bytes / 2**20, "peak memory, MiB", log=False)
+
+
+def _dots(results: pd.DataFrame, values: pd.Series, label: str, log: bool) -> Figure:
+    table = results.assign(value=values)
+    devices = _by_device(table)
+    figure, axes = _new(max(1, len(devices)))
+    places, policies = _places(table), _policies(table)
+    for axis, (device, part) in zip(axes, devices, strict=True):
+        for index, policy in enumerate(policies):
+            rows = part[part.policy == policy]
+            x = [places[size] + _offset(index, len(policies)) for size in rows.batch_size]
+            style = {"color": COLOURS[policy], "marker": MARKERS[policy], "alpha": 0.75}
+            axis.scatter(x, rows.value, s=34, label=policy, linewidth=0, **style)
+        _plain_log(axis) if log else axis.set_ylim(0)
+        _label_batches(axis, places)
+        axis.set_title(device)
+    axes[0].set_ylabel(label)
+    _legend(figure, axes[0])
+    return figure
+
+
+def accuracy_by_epoch(epochs: pd.DataFrame) -> Figure:
+    """Validation accuracy, each repeat faint and the mean strong, a panel per batch size."""
+    return _curves(epochs, "val_accuracy", "validation accuracy")
+
+
+def loss_by_epoch(epochs: pd.DataFrame) -> Figure:
+    """Training loss, each repeat faint and the mean strong, a panel per batch size."""
+    return _curves(epochs, "loss", "training loss")
+
+
+def _curves(epochs: pd.DataFrame, value: str, label: str) -> Figure:
+    panels = list(epochs.groupby("batch_size"))
+    figure, axes = _new(max(1, len(panels)))
+    policies = _policies(epochs)
+    look = {"x": "epoch", "y": value, "hue": "policy", "hue_order": policies, "palette": COLOURS}
+    for axis, (size, part) in zip(axes, panels, strict=True):
+        repeats = {"units": "run_id", "estimator": None, "linewidth": 0.9, "alpha": 0.35}
+        sns.lineplot(part, **look, **repeats, legend=False, ax=axis)
+        # Policies often lie on one another: dashes let the lower one show.
+        strong = {"style": "policy", "style_order": policies, "errorbar": None, "linewidth": 2.2}
+        sns.lineplot(part, **look, **strong, ax=axis)
+        axis.set(title=f"batch size {size}", xlabel="epoch", ylabel=label)
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.get_legend().remove()
+    _legend(figure, axes[0])
+    return figure
+
+
+def _legend(figure: Figure, axis: Axes) -> None:
+    handles, labels = axis.get_legend_handles_labels()
+    with matplotlib.rc_context(STYLE):
+        figure.legend(handles, labels, loc="outside upper left", ncols=len(labels) or 1)
+
+
+def svg(figure: Figure) -> str:
+    """The figure as an SVG document whose ink follows the reader's light or dark theme.
+
+    Closes the figure.
+    """
+    buffer = io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    plt.close(figure)
+    text = buffer.getvalue().replace(INK, "currentColor")
+    return re.sub(r"(<svg\b[^>]*>)", rf"\1<style>{THEMES}</style>", text, count=1)
+
+
+def as_html(document: str, alt: str, caption: str) -> str:
+    """An SVG document as an HTML figure with a text alternative and a caption."""
+    data = base64.b64encode(document.encode()).decode()
+    image = f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(alt)}">'
+    return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"

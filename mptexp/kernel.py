@@ -1,0 +1,75 @@
+"""One notebook in one kernel, by papermill; `python -m mptexp.kernel FOLDER` is a run's worker.
+
+The worker reads FOLDER/task.json, leaves FOLDER/notebook.ipynb and says in FOLDER/outcome.json
+how it ended. It is a process of its own so that nothing a notebook does can harm the sweep.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+OUT_OF_MEMORY = ("ResourceExhaustedError", "OutOfMemoryError", "MemoryError")
+NAMED = {"Unsupported": "unsupported"}
+
+
+def execute(notebook: Path, output: Path, parameters: Mapping[str, Any]) -> None:
+    """Executes a notebook (py:percent or ipynb) in the current folder and writes it as ipynb.
+
+    Raises:
+        papermill.PapermillExecutionError: where a notebook cell raised.
+        nbclient.exceptions.DeadKernelError: where the kernel died.
+    """
+    import jupytext
+    import papermill
+    from traitlets.config import Config
+
+    # papermill takes no script, and would copy a notebook given as an object into its metadata.
+    source = output.with_name(f".{notebook.stem}.source.ipynb")
+    jupytext.write(jupytext.read(notebook), source)
+    # Sockets in a folder instead of TCP ports: no race for a port, nothing to listen to.
+    local = Config({"KernelManager": {"transport": "ipc"}})
+    with tempfile.TemporaryDirectory(prefix="mptexp") as sockets:
+        os.environ["JUPYTER_RUNTIME_DIR"] = sockets  # short: a socket's path has 107 characters
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                papermill.execute_notebook(
+                    source, output, dict(parameters), progress_bar=False, config=local
+                )
+        finally:
+            source.unlink(missing_ok=True)
+
+
+def outcome(error: Exception) -> dict[str, str]:
+    """Status and first line of the error that ended a notebook."""
+    name = getattr(error, "ename", type(error).__name__)
+    text = str(getattr(error, "evalue", error)).strip()
+    first = text.splitlines()[0] if text else ""
+    if name == "DeadKernelError":
+        return {"status": "killed", "error": "the kernel died"}
+    if name in OUT_OF_MEMORY or "RESOURCE_EXHAUSTED" in text:
+        return {"status": "oom", "error": f"{name}: {first}"}
+    if name in NAMED:
+        return {"status": NAMED[name], "error": first}
+    return {"status": "failed", "error": f"{name}: {first}"}
+
+
+def main() -> None:
+    """Executes the task in the folder named on the command line; never raises for a notebook."""
+    folder = Path(sys.argv[1])
+    task = json.loads((folder / "task.json").read_text())
+    try:
+        execute(Path(task["notebook"]), folder / "notebook.ipynb", task["parameters"])
+        ended = {"status": "ok", "error": ""}
+    except Exception as error:  # whatever a notebook does becomes a record
+        ended = outcome(error)
+    (folder / "outcome.json").write_text(json.dumps(ended))
+
+
+if __name__ == "__main__":
+    main()

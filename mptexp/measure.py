@@ -1,0 +1,176 @@
+"""The step clock and the memory readings.
+
+The clock hooks `on_train_batch_begin` alone. A callback that overrides `on_train_batch_end` makes
+Keras fetch the logs of every step, which waits for the device and so changes what is measured.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import psutil
+
+WINDOW_S = 0.05  # a window is long against one synchronization, short against a run
+
+
+@dataclass(frozen=True)
+class Window:
+    """Consecutive steps between two synchronizations of the device; seconds in all."""
+
+    first_step: int
+    steps: int
+    seconds: float
+
+
+class StepClock(keras.callbacks.Callback):
+    """Times `fit`'s training steps in windows at whose edges the device is synchronized.
+
+    A window runs from the beginning of one step to the beginning of a later one, so it holds the
+    wait for data as well as the step. The first windows hold one step each, so that compilation
+    and warm-up show; later ones grow to about WINDOW_S. The last step of an epoch belongs to no
+    window: what follows it is validation.
+
+    Attributes:
+        windows: the windows in order; step numbers go on through the epochs.
+        epochs: one dict per epoch, the columns of history.csv. `elapsed_s` counts from the first
+            step, validation included.
+    """
+
+    def __init__(self, synchronize: Callable[[keras.Model], None]) -> None:
+        super().__init__()
+        self.synchronize = synchronize
+        self.windows: list[Window] = []
+        self.epochs: list[dict[str, float]] = []
+        self._step = -1
+        self._size = 1
+        self._opened: tuple[int, float] | None = None
+        self._start = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        self._opened = None
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        self._step += 1
+        last = batch + 1 >= (self.params.get("steps") or 0)
+        if self._opened and self._step - self._opened[0] < self._size and not last:
+            return
+        self.synchronize(self.model)
+        now = time.perf_counter()
+        if self._opened:
+            self._close(now)
+        elif self._step == 0:
+            self._start = now
+        self._opened = (self._step, now)
+
+    def _close(self, now: float) -> None:
+        first, opened = self._opened or (0, now)
+        self.windows.append(Window(first, self._step - first, now - opened))
+        if len(self.windows) > 5 and now - opened < WINDOW_S / 2:
+            self._size *= 2
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        elapsed = time.perf_counter() - self._start
+        named = {name: float(value) for name, value in (logs or {}).items()}
+        self.epochs.append({"epoch": epoch + 1, **named, "elapsed_s": elapsed})
+
+
+def synchronizer(backend: str) -> Callable[[keras.Model], None]:
+    """A function that returns once the device has done all the steps that were dispatched."""
+    return {"tensorflow": _wait_tensorflow, "jax": _wait_jax, "torch": _wait_torch}[backend]
+
+
+def _wait_tensorflow(model: keras.Model) -> None:
+    import tensorflow as tf
+
+    tf.test.experimental.sync_devices()
+
+
+def _wait_jax(model: keras.Model) -> None:
+    import jax
+
+    # During fit the weights live here; a step's outputs are ready together.
+    jax.block_until_ready(getattr(model, "_jax_state", None))
+
+
+def _wait_torch(model: keras.Model) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def timing(windows: Sequence[Window]) -> dict[str, Any]:
+    """The figures of a run from its windows, of which there must be one.
+
+    Keys: step_s, step_s_low, step_s_high (median, 5th and 95th percentile window, seconds per
+    step, windows weighted by their steps), steps_timed, warmup_steps, first_step_s.
+    """
+    kept = list(windows[warmup_windows(windows) :])
+    low, median, high = _percentiles(kept, (5, 50, 95))
+    return {
+        "step_s": median,
+        "step_s_low": low,
+        "step_s_high": high,
+        "steps_timed": sum(w.steps for w in kept),
+        "warmup_steps": kept[0].first_step,
+        "first_step_s": windows[0].seconds / windows[0].steps,
+    }
+
+
+def _percentiles(windows: Sequence[Window], wanted: Sequence[float]) -> list[float]:
+    """Weighted by steps: a window of 16 steps says more than the remainder of an epoch does."""
+    rates = np.array([w.seconds / w.steps for w in windows])
+    by_rate = np.argsort(rates)
+    share = np.cumsum([windows[i].steps for i in by_rate])
+    places = np.searchsorted(share, np.asarray(wanted) / 100 * share[-1])
+    return [float(rates[by_rate[i]]) for i in places]
+
+
+def warmup_windows(windows: Sequence[Window], tolerance: float = 1.25) -> int:
+    """How many windows at the start are compilation and warm-up.
+
+    Steady are the steps from the first two windows in a row that are within `tolerance` of the
+    median of the second half of all windows. Never all of them: the last window always counts.
+    """
+    rates = np.array([w.seconds / w.steps for w in windows])
+    usual = np.median(rates[len(rates) // 2 :]) * tolerance
+    steady = rates <= usual
+    both = steady & np.append(steady[1:], True)
+    return int(np.argmax(both)) if both.any() else len(windows) - 1
+
+
+def as_dicts(windows: Sequence[Window]) -> list[dict[str, Any]]:
+    """The windows as a record holds them."""
+    return [asdict(window) for window in windows]
+
+
+def peak_memory_bytes(backend: str, kind: str) -> int | None:
+    """Largest memory so far: of the framework's allocator on a GPU, of the process on a CPU."""
+    if kind == "cpu":
+        return _process_peak()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+    if backend == "jax":
+        import jax
+
+        stats = jax.devices()[0].memory_stats() or {}
+        return stats.get("peak_bytes_in_use")
+    import torch
+
+    return int(torch.cuda.max_memory_allocated())
+
+
+def _process_peak() -> int:
+    """VmHWM, not ru_maxrss: the latter keeps the size of the parent that the process came from."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        peak = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return int(peak[0].split()[1]) * 1024
+    info = psutil.Process().memory_info()
+    return int(getattr(info, "peak_wset", info.rss))

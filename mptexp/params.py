@@ -1,0 +1,325 @@
+"""Reading a params file: YAML 1.2 with line numbers, checked as types before any kernel starts."""
+
+import difflib
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from mptexp.spec import Run, Sweep
+
+
+class ParamsError(ValueError):
+    """Wrong input of the user's: the message says what was given, where, and what is allowed."""
+
+
+Where = tuple[str | int, ...]
+
+
+def read(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tuple[Sweep, str]:
+    """The sweep of a params file, and the text of the file as it will be executed.
+
+    Args:
+        path: the YAML 1.2 file.
+        overrides: `key=value` strings; each sets a default (and replaces an axis of that name)
+            or a top-level key.
+
+    Raises:
+        ParamsError: one line per fault, each with file, line, what was given, what is allowed.
+    """
+    path = Path(path)
+    text = _read_text(path)
+    document = _parse(text, str(path))
+    faults = _Faults(str(path), document)
+    for override in overrides:
+        _override(document, override, faults)
+    faults.raise_if_any()
+    sweep = _validate(document, faults)
+    return sweep, _dump(document) if overrides else text
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        near = difflib.get_close_matches(path.name, _siblings(path), 1)
+        hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+        raise ParamsError(f"{path}: no such file; give the path of a params file{hint}") from None
+    except IsADirectoryError:
+        raise ParamsError(f"{path}: is a directory; give the path of a params file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "is not UTF-8 text"
+        raise ParamsError(f"{path}: cannot be read as a params file: {reason}") from None
+
+
+def _siblings(path: Path) -> list[str]:
+    return [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+
+
+def _yaml() -> YAML:
+    yaml = YAML(typ="rt")
+    yaml.preserve_quotes = True
+    return yaml
+
+
+def _parse(text: str, name: str) -> Any:
+    try:
+        document = _yaml().load(text)
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = (getattr(error, "problem", None) or str(error)).splitlines()[0]
+        raise ParamsError(f"{name}{line}: is not valid YAML: {problem}") from None
+    if document is None:
+        raise ParamsError(f"{name}: is empty; a params file has at least a matrix, see README")
+    if not isinstance(document, dict):
+        given = type(_plain(document)).__name__
+        raise ParamsError(f"{name}:1: is a {given}; a params file is a mapping, see README")
+    return document
+
+
+def load(text: str) -> Any:
+    """A params file's text as plain Python, unchecked; None where it is not YAML."""
+    try:
+        return _plain(_yaml().load(text))
+    except YAMLError:
+        return None
+
+
+def _dump(document: Any) -> str:
+    buffer = io.StringIO()
+    _yaml().dump(document, buffer)
+    return buffer.getvalue()
+
+
+class _Faults:
+    """Collects the faults of one file, so that the user meets all of them at once."""
+
+    def __init__(self, name: str, document: Any) -> None:
+        self.name, self.document, self.found = name, document, []
+        self.overridden: dict[str, str] = {}
+
+    def add(self, where: Where, message: str) -> None:
+        override = self.overridden.get(str(where[-1])) or self.overridden.get(str(where[0]))
+        if len(where) > 1:
+            override = self.overridden.get(str(where[1]), override)
+        self.found.append(f"{override or self._position(where)}: {message}")
+
+    def _position(self, where: Where) -> str:
+        node, line = self.document, None
+        for step in where:
+            position = getattr(node, "lc", None)
+            try:
+                line = position.data[step][0] if position else line
+                node = node[step]
+            except (KeyError, IndexError, TypeError):
+                break
+        return f"{self.name}:{line + 1}" if line is not None else self.name
+
+    def raise_if_any(self) -> None:
+        if self.found:
+            raise ParamsError("\n".join(self.found))
+
+
+def _override(document: Any, text: str, faults: _Faults) -> None:
+    name, equals, given = text.partition("=")
+    name = name.strip()
+    if not equals or not name:
+        raise ParamsError(f"--set {text}: is not of the form key=value")
+    try:
+        value = YAML(typ="rt").load(given)
+    except YAMLError:
+        raise ParamsError(f"--set {text}: the value is not valid YAML") from None
+    faults.overridden[name] = f"--set {text}"
+    if name in Sweep.model_fields:
+        document[name] = value
+    elif name not in Run.model_fields:
+        faults.add((name,), _unknown(name, [*Run.model_fields, *Sweep.model_fields]))
+    elif isinstance(value, list):
+        _section(document, "defaults").pop(name, None)
+        _section(document, "matrix")[name] = value
+    else:
+        if isinstance(document.get("matrix"), dict) and name in document["matrix"]:
+            document["matrix"][name] = [value]
+        else:
+            _section(document, "defaults")[name] = value
+
+
+def _section(document: Any, name: str) -> Any:
+    if not isinstance(document.get(name), dict):
+        document[name] = {}
+    return document[name]
+
+
+def _validate(document: Any, faults: _Faults) -> Sweep:
+    plain = _plain(document)
+    for name in plain:
+        if name not in Sweep.model_fields:
+            faults.add((name,), _unknown(str(name), list(Sweep.model_fields)))
+    faults.raise_if_any()
+    for name, value in plain.items():
+        _check(Sweep, name, value, (name,), faults)
+    faults.raise_if_any()
+    for where, name, value in _assignments(plain):
+        _check_parameter(where, name, value, faults)
+    faults.raise_if_any()
+    sweep = Sweep(**plain)
+    _check_points(sweep, faults)
+    return sweep
+
+
+def _assignments(plain: Mapping[str, Any]) -> Iterator[tuple[Where, str, Any]]:
+    for name, value in plain.get("defaults", {}).items():
+        yield ("defaults", name), name, value
+    for name, values in plain.get("matrix", {}).items():
+        if not values:
+            yield ("matrix", name), name, None
+        for index, value in enumerate(values):
+            yield ("matrix", name, index), name, value
+    for section in ("exclude", "include"):
+        for index, entry in enumerate(plain.get(section, [])):
+            for name, value in entry.items():
+                yield (section, index, name), name, value
+
+
+def _check_parameter(where: Where, name: str, value: Any, faults: _Faults) -> None:
+    if name not in Run.model_fields:
+        faults.add(where, _unknown(str(name), list(Run.model_fields)))
+    elif name == "block":
+        faults.add(where, "block cannot be set; blocks come from repeats")
+    elif where == ("matrix", name):
+        faults.add(where, f"the axis {name} is empty; allowed: a list of {_allowed(Run, name)}")
+    else:
+        _check(Run, name, value, where, faults)
+
+
+def _check(model: type[BaseModel], name: str, value: Any, where: Where, faults: _Faults) -> None:
+    """Adds a fault unless `value` may stand for the field `name` of `model`."""
+    try:
+        _adapter(model, name).validate_python(value, strict=True)
+    except ValidationError as error:
+        # Of a union's alternatives the error that fits best is not known; the location of a
+        # fault inside a list or mapping is.
+        first = error.errors()[0]
+        inner = tuple(s for s in first["loc"] if isinstance(s, int) or s in _keys(value))
+        given = first["input"] if inner else value
+        allowed = f"{_allowed(model, name)}{_near(model, name, value)}"
+        faults.add((*where, *inner), f"{name} is {_shown(given)}; allowed: {allowed}")
+
+
+def _keys(value: Any) -> Sequence[Any]:
+    """Keys of a mapping, and of the mappings in a list; empty for anything else."""
+    if isinstance(value, dict):
+        return list(value)
+    return [k for v in value for k in _keys(v)] if isinstance(value, list) else []
+
+
+@cache
+def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
+    field = model.model_fields[name]
+    return TypeAdapter(Annotated[field.annotation, field])
+
+
+def _check_points(sweep: Sweep, faults: _Faults) -> None:
+    points = sweep.points()
+    if not points:
+        empty = "matrix" if not sweep.matrix else "exclude"
+        reason = "nothing to run" if empty == "matrix" else "every point is excluded"
+        faults.add((empty,), f"{reason}; allowed: a matrix with at least one axis, or include")
+    seen: dict[str, int] = {}
+    for index, point in enumerate(points):
+        first = seen.setdefault(Run(**point).model_dump_json(), index)
+        if first != index:
+            shown = ", ".join(f"{n}: {_shown(point[n])}" for n in point if n not in sweep.defaults)
+            section = "include" if index >= len(points) - len(sweep.include) else "matrix"
+            faults.add((section,), f"the point {{{shown}}} occurs twice; use repeats to repeat it")
+    faults.raise_if_any()
+
+
+def _unknown(name: str, allowed: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, allowed, 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"unknown key {name}; {hint}allowed: {', '.join(allowed)}"
+
+
+def _near(model: type[BaseModel], name: str, value: Any) -> str:
+    names = _literals(model.model_fields[name].annotation)
+    near = difflib.get_close_matches(str(value), names, 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _literals(annotation: Any) -> list[str]:
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    if get_origin(annotation) in (Union, UnionType):
+        return [name for part in get_args(annotation) for name in _literals(part)]
+    return []
+
+
+def _allowed(model: type[BaseModel], name: str) -> str:
+    field = model.model_fields[name]
+    names, words = _literals(field.annotation), []
+    kinds = {float: "a number", int: "an integer", str: "a text", dict: "a mapping", list: "a list"}
+    schema = _adapter(model, name).json_schema()
+    options = schema.get("anyOf", [schema])
+    for option in options:
+        kind = {"number": float, "integer": int, "string": str, "object": dict, "array": list}.get(
+            option.get("type", "")
+        )
+        if kind and "enum" not in option and "const" not in option:
+            words.append(kinds[kind] + _bounds(option))
+    return ", ".join([*names, *words])
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    phrases = {
+        "exclusiveMinimum": "above {:g}",
+        "minimum": "of at least {:g}",
+        "maximum": "of at most {:g}",
+        "exclusiveMaximum": "below {:g}",
+    }
+    found = [text.format(schema[key]) for key, text in phrases.items() if key in schema]
+    return f" {' and '.join(found)}" if found else ""
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return repr(value if len(value) <= 60 else value[:57] + "...")
+    shown = json.dumps(value, default=str)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+def _plain(value: Any) -> Any:
+    """Ruamel's round-trip objects as plain Python, so that strict types accept them."""
+    if isinstance(value, dict):
+        return {_plain(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
+
+
+def header(text: str) -> dict[str, str]:
+    """Question, cost and expected outcome: the `# Name: text` comments that open a params file."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        words = line.lstrip("# ").rstrip()
+        head, colon, rest = words.partition(": ")
+        if colon and head in ("Question", "Cost", "Expected"):
+            name, words = head.lower(), rest
+        if name:
+            found[name] = f"{found.get(name, '')} {words}".strip()
+    return found

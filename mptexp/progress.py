@@ -1,0 +1,92 @@
+"""What a sweep shows while it works: a bar on a terminal, a line per run elsewhere."""
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from rich import progress as bars
+from rich.console import Console
+from rich.markup import escape
+
+from mptexp import store, sweep
+from mptexp.spec import Sweep
+from mptexp.sweep import Planned
+
+
+class Progress:
+    """Shows runs done, the current run and the time left.
+
+    Attributes:
+        ended: how many runs have ended.
+    """
+
+    def __init__(self, console: Console, due: Sequence[Planned], found: Sweep) -> None:
+        self.console, self.found, self.ended = console, found, 0
+        self.states = {p.run_id: p for p in due}
+        self.axes = found.axes()
+        self.width = max(len(self._label(p)) for p in due)
+        self.began = time.monotonic()
+        self.bar = self.task = None
+        if console.is_terminal:
+            self.bar = bars.Progress(
+                bars.MofNCompleteColumn(),
+                bars.BarColumn(bar_width=20),
+                bars.TextColumn("{task.description}"),
+                bars.TimeElapsedColumn(),
+                console=console,
+                transient=True,
+            )
+            self.task = self.bar.add_task("", total=len(due))
+
+    def __enter__(self) -> "Progress":
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def _label(self, planned: Planned) -> str:
+        values = [f"{name} {getattr(planned.run, name)}" for name in self.axes]
+        return ", ".join([*values, f"block {planned.run.block}"])
+
+    def show(self, planned: Planned, record: dict[str, Any] | None) -> None:
+        """Takes what sweep.execute yields: a run that starts (None) or has ended (its record)."""
+        if record is None:
+            if self.bar:
+                description = f"{self._label(planned)} · {self._left()} left"
+                self.bar.update(self.task, description=escape(description))
+            return
+        self.ended += 1
+        done = Planned(planned.run_id, planned.run, record["status"], record["wall_s"])
+        self.states[planned.run_id] = done
+        counter = f"[{self.ended:>{len(str(len(self.states)))}}/{len(self.states)}]"
+        label = self._label(planned).ljust(self.width)
+        left = f", {self._left()} left" if self.ended < len(self.states) else ""
+        text = escape(f"{counter} {label}  {_outcome(record)}{left}")
+        self.console.print(text, soft_wrap=True, style=None if record["status"] == "ok" else "red")
+        if self.bar:
+            self.bar.update(self.task, completed=self.ended)
+
+    def _left(self) -> str:
+        pending = [p for p in self.states.values() if p.state not in store.STATUSES]
+        runs = list(self.states.values())
+        costs = [sweep.estimate_s(p, runs, self.found) for p in pending]
+        if any(cost is None for cost in costs):
+            return "unknown time"
+        seconds = sum(cost for cost in costs if cost)
+        return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
+
+
+def _outcome(record: dict[str, Any]) -> str:
+    if record["status"] != "ok":
+        return f"{record['status']}: {record['error']}"
+    step_ms = record["timing"]["step_s"] * 1e3
+    return f"{step_ms:6.2f} ms/step  {record['wall_s']:5.1f} s"

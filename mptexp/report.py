@@ -1,0 +1,270 @@
+"""Executes the report notebook on a sweep's records and renders it, data files beside it."""
+
+import tempfile
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import pandas as pd
+
+from mptexp import analysis, figures, findings, kernel, params, store
+from mptexp.analysis import Tables
+from mptexp.spec import POLICIES
+from mptexp.store import SweepDir
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the report notebook shows that is not a figure: texts and tables of text."""
+
+    title: str
+    question: str
+    table_note: str
+    starts: str
+    published: pd.DataFrame | None
+    published_note: str
+    failed: pd.DataFrame
+    runs: pd.DataFrame
+    environment: pd.DataFrame
+    warnings: list[str]
+    reproduce: str
+
+
+def build(directory: SweepDir, notebook: Path) -> Path:
+    """Writes results.csv, history.csv, speedups.csv, table.md, speedup.svg and index.html.
+
+    Also renders each run's executed notebook as HTML beside it.
+
+    Args:
+        directory: a sweep's directory with at least one record.
+        notebook: the report notebook.
+
+    Raises:
+        params.ParamsError: where the directory holds no record.
+    """
+    tables = analysis.load(directory)
+    if not tables.records:
+        raise params.ParamsError(
+            f"{directory.root}: holds no record of a run; give the directory of a sweep, such as "
+            "reports/quickstart"
+        )
+    _write_data(directory, tables)
+    for run in sorted(directory.runs.glob("*/notebook.ipynb")):
+        page = run.with_suffix(".html")
+        if not page.exists() or page.stat().st_mtime < run.stat().st_mtime:
+            store.write_text(page, store.scrub(render(run, f"Run {run.parent.name}", code=True)))
+    with tempfile.TemporaryDirectory() as folder:
+        executed = Path(folder) / "report.ipynb"
+        kernel.execute(notebook, executed, {"sweep_dir": str(directory.root.resolve())})
+        page = render(executed, facts(directory, tables).title, code=False)
+    store.write_text(directory.index, store.scrub(page))
+    return directory.index
+
+
+def _write_data(directory: SweepDir, tables: Tables) -> None:
+    for name in ("results", "history", "speedups"):
+        text = getattr(tables, name).to_csv(index=False)
+        store.write_text(directory.root / f"{name}.csv", text)
+    if not tables.ok.empty:
+        table = findings.markdown(findings.headline_rows(tables))
+        store.write_text(directory.root / "table.md", table)
+    if not tables.speedups.empty:
+        baseline = tables.speedups.baseline.iloc[0]
+        figure = figures.svg(figures.speedup_by_batch_size(tables.speedups, baseline))
+        store.write_text(directory.root / "speedup.svg", figure)
+
+
+def render(notebook: Path, title: str, code: bool) -> str:
+    """An executed notebook as one HTML page without remote resources.
+
+    Args:
+        code: whether the code of the notebook cells is shown.
+    """
+    from nbconvert.exporters.html import HTMLExporter
+
+    exporter = HTMLExporter(
+        template_name="mptexp", extra_template_basedirs=[str(TEMPLATES)], exclude_input=not code
+    )
+    page, _ = exporter.from_filename(str(notebook), resources={"metadata": {"name": title}})
+    return str(page)
+
+
+# --- the texts and tables --------------------------------------------------------------------
+
+
+def facts(directory: SweepDir, tables: Tables) -> Facts:
+    """Everything that the report says in words, from the records and the params file."""
+    text = directory.params.read_text(encoding="utf-8") if directory.params.exists() else ""
+    head = params.header(text)
+    devices = sorted(set(tables.results.gpu_model))
+    return Facts(
+        title=f"{directory.name} on {findings.listed(devices)}",
+        question=head.get("question", "What does reduced precision buy on this device?"),
+        table_note=_table_note(tables),
+        starts=_starts(tables),
+        published=_published(tables),
+        published_note=_published_note(tables),
+        failed=_failed(tables),
+        runs=_runs(directory, tables),
+        environment=_environment(tables),
+        warnings=_warnings(tables),
+        reproduce=_reproduce(directory, tables, head),
+    )
+
+
+def _table_note(tables: Tables) -> str:
+    lines = [
+        "ms per step: median over repeats of each run's median window; 5–95 %: percentiles of the "
+        "windows. Speedup: time of the baseline divided by time of the policy, above 1 is faster."
+    ]
+    if tables.ok.emulated.any():
+        lines.append(
+            "*Emulated*: the device has no arithmetic instructions for this 16-bit type; "
+            "frameworks convert to 32 bits and back, so slower is expected."
+        )
+    return " ".join(lines)
+
+
+def _starts(tables: Tables) -> str:
+    equal = analysis.starts_agree(tables.results, tables.records)
+    return (
+        "All policies of a block started from the same weights and saw the pictures in the same "
+        "order (fingerprints in the records agree)."
+        if equal
+        else "**Warning**: policies of one block started from different weights or saw another "
+        "order of pictures; compare accuracies with care."
+    )
+
+
+def _published(tables: Tables) -> pd.DataFrame | None:
+    if "keydana_cnn" not in set(tables.results.model):
+        return None
+    table = analysis.published("keydana2020")
+    wide = table[table.status == "ok"].pivot_table(
+        index=["device", "batch_size", "source"], columns="policy", values="value", sort=False
+    )
+    wide = wide.reset_index().dropna(subset=["float32", "mixed_float16"])
+    return pd.DataFrame(
+        {
+            "Device": wide.device,
+            "Batch size": wide.batch_size,
+            "float32, ms per step": wide.float32.map("{:g}".format),
+            "mixed_float16, ms per step": wide.mixed_float16.map("{:g}".format),
+            "Speedup (published)": (wide.float32 / wide.mixed_float16).map("{:.2f}×".format),
+            "Source": [f'<a href="{escape(s)}">S. Keydana, 2020</a>' for s in wide.source],
+        }
+    )
+
+
+def _published_note(tables: Tables) -> str:
+    sizes = ", ".join(f"{s:g}" for s in sorted({r["parameters"]["width"] for r in tables.records}))
+    pixels = sorted({r["parameters"]["image_size"] for r in tables.records})
+    return (
+        "Numbers that were published, not measured here: the study that this network comes from, "
+        "at 256 × 256 pixels, full width, on Imagenette, TensorFlow 2.1 from R, without intervals. "
+        f"What was measured above has {findings.listed([str(p) for p in pixels])} pixels and width "
+        f"{sizes} on {findings.listed(sorted(set(tables.results.gpu_model)))}: the ratios can be "
+        "set side by side, the milliseconds cannot."
+    )
+
+
+def _failed(tables: Tables) -> pd.DataFrame:
+    rows = tables.results[tables.results.status != "ok"]
+    names = ["status", "policy", "batch_size", "block", "error", "run_id"]
+    return rows[names].rename(columns=_heading)
+
+
+def _heading(name: str) -> str:
+    return {"run_id": "Run"}.get(name, name.replace("_", " ").capitalize())
+
+
+def _runs(directory: SweepDir, tables: Tables) -> pd.DataFrame:
+    rows = tables.results
+    order = rows.assign(rank=rows.policy.map(POLICIES.index))
+    rows = order.sort_values(["batch_size", "rank", "block"], kind="stable")
+    return pd.DataFrame(
+        {
+            "Run": [_links(directory, run_id) for run_id in rows.run_id],
+            "Status": rows.status,
+            "Batch size": rows.batch_size,
+            "Policy": rows.policy,
+            "Block": rows.block,
+            "ms per step": _number(rows.step_s * 1e3, "{:.2f}"),
+            "Steps timed": _number(rows.steps_timed, "{:.0f}"),
+            "Warm-up steps": _number(rows.warmup_steps, "{:.0f}"),
+            "First step, s": _number(rows.first_step_s, "{:.2f}"),
+            "Accuracy": _number(rows.val_accuracy * 100, "{:.1f} %"),
+            "Training, s": _number(rows.fit_s, "{:.1f}"),
+            "Whole run, s": _number(rows.wall_s, "{:.1f}"),
+        }
+    )
+
+
+def _number(values: pd.Series, form: str) -> pd.Series:
+    return pd.to_numeric(values).map(form.format).where(values.notna(), "–")
+
+
+def _links(directory: SweepDir, run_id: str) -> str:
+    """The run's id, linked to what stands beside this report: what is absent is not linked."""
+    page = directory.runs / run_id / "notebook.html"
+    record = f'<a href="runs/{run_id}/record.json" title="the raw record">data</a>'
+    label = f'<a href="runs/{run_id}/notebook.html">{run_id}</a>' if page.exists() else run_id
+    return f"{label} ({record})"
+
+
+def _environment(tables: Tables) -> pd.DataFrame:
+    rows: dict[str, dict[str, None]] = {}
+    for record in tables.records:
+        for name, value in _card_rows(record.get("environment", {})):
+            rows.setdefault(name, {})[value] = None
+    return pd.DataFrame({"What": list(rows), "Found": [" · ".join(v) for v in rows.values()]})
+
+
+def _card_rows(card: dict) -> list[tuple[str, str]]:
+    if not card:
+        return []
+    packages = ", ".join(f"{name} {version}" for name, version in card["packages"].items())
+    variables = ", ".join(f"{name}={value}" for name, value in card["variables"].items())
+    found = {
+        "Device": card["device"],
+        "Compute capability": ".".join(map(str, card["capability"] or [])),
+        "Driver, CUDA, cuDNN": ", ".join(
+            str(card[name]) for name in ("driver", "cuda", "cudnn") if card[name]
+        ),
+        "CPU": f"{card['cpu']}, {findings.count(card['cores'], 'core')} in use",
+        "Instruction sets": " ".join(card["instruction_sets"]),
+        "Memory": f"{card['memory_bytes'] / 2**30:.0f} GiB",
+        "System": f"{card['os']}, Python {card['python']}",
+        "Packages": packages,
+        "Variables": variables,
+    }
+    return [(name, value) for name, value in found.items() if value]
+
+
+def _warnings(tables: Tables) -> list[str]:
+    found = sorted({mark for record in tables.records for mark in record.get("marks", [])})
+    versions = analysis.versions(tables.records)
+    if len(versions) > 1:
+        found.append(f"the runs were made by different versions of mptexp: {', '.join(versions)}")
+    return found
+
+
+def _reproduce(directory: SweepDir, tables: Tables, head: dict[str, str]) -> str:
+    minutes = tables.results.wall_s.sum() / 60
+    versions = ", ".join(analysis.versions(tables.records)) or "unknown"
+    data = " · ".join(
+        f"[{name}]({name})"
+        for name in ("results.csv", "history.csv", "speedups.csv", "params.yaml")
+        if (directory.root / name).exists()
+    )
+    lines = [
+        "## Reproduce this",
+        f"    mptexp run params/{directory.name}.yaml",
+        f"- mptexp version and commit: {versions}",
+        f"- cost: {findings.count(len(tables.results), 'run')}, {minutes:.1f} minutes in all",
+        f"- expected beforehand: {head['expected']}" if "expected" in head else "",
+        f"- data: {data}",
+    ]
+    return "\n\n".join(line for line in lines if line)

@@ -1,0 +1,164 @@
+"""What a run is: its typed parameters, the grid of a sweep, the run id.
+
+Light on purpose: both halves of the package import this module, so it knows no framework.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import platform
+import random
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Backend = Literal["tensorflow", "jax", "torch"]
+Policy = Literal[
+    "float32", "tensorfloat32", "mixed_float16", "mixed_bfloat16", "float16", "bfloat16"
+]
+POLICIES: tuple[str, ...] = get_args(Policy)
+
+
+class Run(BaseModel):
+    """The typed parameters of one run, which are also the notebook's parameters cell.
+
+    A field's description is the comment behind the parameter in the notebook.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    gpu_model: str = Field("local", min_length=1, description="device name; local: this machine's")
+    backend: Backend = Field("tensorflow", description="Keras backend: tensorflow, jax, torch")
+    dataset: Literal["digits"] = Field("digits", description="a name of mptexp.data.DATASETS")
+    image_size: int = Field(32, ge=8, le=1024, description="pixels, height and width")
+    model: Literal["keydana_cnn"] = Field(
+        "keydana_cnn", description="a name of mptexp.models.MODELS"
+    )
+    width: float = Field(1.0, gt=0, le=8, description="multiplies the number of filters")
+    batch_norm_momentum: float = Field(
+        0.99, ge=0, lt=1, description="of the moving averages that validation uses"
+    )
+    policy: Policy = Field("float32", description="precision policy, see README")
+    loss_scale: (
+        Literal["auto", "dynamic", "none"] | Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    ) = Field("auto", description="auto, dynamic, none or a number; auto: as Keras decides")
+    jit: Literal["auto", "on", "off"] = Field("auto", description="XLA: auto, on, off")
+    input_mode: Literal["pipeline"] = Field("pipeline", description="where batches come from")
+    batch_size: int = Field(32, ge=1, le=2**20, description="images per step")
+    epochs: int = Field(20, ge=1, le=10_000, description="passes over the training images")
+    learning_rate: float = Field(1e-3, gt=0, allow_inf_nan=False, description="of Adam")
+    seed: int = Field(0, ge=0, lt=2**31, description="weights, data order; block is added to it")
+    block: int = Field(0, ge=0, description="which repeat this is")
+
+    @classmethod
+    def read(cls, names: Mapping[str, Any]) -> "Run":
+        """The run whose parameters stand in `names`, such as a notebook's `globals()`."""
+        return cls(**{name: names[name] for name in cls.model_fields})
+
+    def run_id(self, notebook: str = "train") -> str:
+        """12 hex digits that name this point on every machine.
+
+        Only what differs from the defaults is hashed, so that a parameter added by a later
+        version leaves the ids of older records as they are.
+        """
+        if self.gpu_model == "local":
+            raise ValueError("gpu_model must be resolved before a run is named; see resolved()")
+        named = {"notebook": notebook, **self.model_dump(exclude_defaults=True)}
+        canonical = json.dumps(named, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    def resolved(self) -> "Run":
+        """This run with `gpu_model: local` replaced by the name of this machine's device."""
+        if self.gpu_model != "local":
+            return self
+        return self.model_copy(update={"gpu_model": local_device()})
+
+
+@cache
+def local_device() -> str:
+    """Name of the device that a run on this machine uses, as NVML or the kernel spells it.
+
+    Asks NVML, not a framework: the parent process of a sweep must not hold GPU memory.
+    """
+    return _nvidia_name() or _cpu_name()
+
+
+def _nvidia_name() -> str | None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in ("", "-1"):
+        return None
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    first = (visible or "0").split(",")[0].strip()
+    find = (
+        pynvml.nvmlDeviceGetHandleByIndex if first.isdigit() else pynvml.nvmlDeviceGetHandleByUUID
+    )
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlDeviceGetName(find(int(first) if first.isdigit() else first)))
+    except pynvml.NVMLError:
+        return None
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor() or platform.machine()} (CPU)"
+
+
+class Sweep(BaseModel):
+    """All runs of one params file: GitHub Actions' matrix vocabulary over the fields of Run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    notebook: str = Field("train", min_length=1)
+    defaults: dict[str, Any] = Field({})
+    matrix: dict[str, list[Any]] = Field({})
+    exclude: list[dict[str, Any]] = Field([])
+    include: list[dict[str, Any]] = Field([])
+    repeats: int = Field(1, ge=1, le=1000)
+    timeout_min: float = Field(60.0, gt=0, allow_inf_nan=False)
+    expected_run_s: float | None = Field(None, gt=0, allow_inf_nan=False)
+
+    def points(self) -> list[dict[str, Any]]:
+        """One dict of parameters per point, in the order written, without repeats.
+
+        `exclude` drops the points that agree with all of an entry's values; an entry of
+        `include` is a point of its own over the defaults.
+        """
+        axes = [[(name, value) for value in values] for name, values in self.matrix.items()]
+        grid = [dict(point) for point in itertools.product(*axes)] if axes else []
+        full = [{**self.defaults, **point} for point in grid]
+        kept = [p for p in full if not any(_agrees(p, entry) for entry in self.exclude)]
+        return kept + [{**self.defaults, **entry} for entry in self.include]
+
+    def runs(self) -> list[Run]:
+        """Every run, block by block; the order within a block is random but reproducible."""
+        points = [Run(**point) for point in self.points()]
+        blocks = [_block(points, k) for k in range(self.repeats)]
+        return [run.resolved() for block in blocks for run in block]
+
+    def axes(self) -> list[str]:
+        """Names of the parameters that differ between points, in the order of Run's fields."""
+        points = [Run(**point).model_dump() for point in self.points()]
+        return [n for n in Run.model_fields if len({str(p[n]) for p in points}) > 1]
+
+
+def _agrees(point: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+    run = Run(**point).model_dump()
+    return all(run[name] == value for name, value in entry.items())
+
+
+def _block(points: Sequence[Run], block: int) -> list[Run]:
+    runs = [p.model_copy(update={"block": block, "seed": p.seed + block}) for p in points]
+    random.Random(f"block {block}").shuffle(runs)
+    return runs

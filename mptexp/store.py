@@ -1,0 +1,237 @@
+"""The files of a sweep: where they lie, writing a record atomically, reading a sweep as tables."""
+
+import getpass
+import json
+import math
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # pandas takes half a second to import, and `mptexp --help` imports this module
+    import pandas as pd
+
+SCHEMA = 1
+
+STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "killed", "timeout")
+FINAL = ("ok", "oom", "diverged", "unsupported")  # the others run again at the next call
+
+# Columns of results.csv: name -> unit and meaning. Empty where a run has no such value.
+COLUMNS = {
+    "run_id": "12 hex digits: the hash of the run's parameters",
+    "status": "ok, oom, diverged, unsupported, failed, killed or timeout",
+    "error": "first line of the error, empty when ok",
+    "sweep": "name of the params file",
+    "dataset": "name",
+    "model": "name",
+    "gpu_model": "device that was asked for",
+    "device": "device that was found",
+    "backend": "Keras backend",
+    "policy": "precision policy",
+    "emulated": "whether the device runs this policy's 16-bit type without native instructions",
+    "loss_scale": "in force at the end: none, or the number",
+    "batch_size": "images per step",
+    "jit": "whether XLA compiled the step",
+    "input_mode": "where batches come from",
+    "phase": "train",
+    "block": "which repeat",
+    "seed": "of weights and data order",
+    "step_s": "median window, seconds per step",
+    "step_s_low": "5th percentile window, seconds per step",
+    "step_s_high": "95th percentile window, seconds per step",
+    "images_per_s": "batch_size / step_s",
+    "steps_timed": "steps in the windows that count",
+    "warmup_steps": "steps left out at the start: compilation, autotuning, warm-up",
+    "first_step_s": "seconds of the first step, which compiles",
+    "peak_memory_bytes": "of the device's allocator on a GPU, of the process on a CPU",
+    "train_accuracy": "fraction, last epoch",
+    "val_accuracy": "fraction, last epoch",
+    "epochs": "epochs finished",
+    "fit_s": "seconds in fit, validation included",
+    "wall_s": "seconds of the whole run, kernel start to record",
+    "default_policy": "what a user who sets nothing gets on this device with this backend",
+    "marks": "what a reader should know of this run, separated by ;",
+}
+HISTORY = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "elapsed_s")
+
+
+class RecordError(ValueError):
+    """A record that cannot be read: the message names the file and the fault."""
+
+
+@dataclass(frozen=True)
+class SweepDir:
+    """The one class that knows where the files of a sweep lie.
+
+    A run is made in `partial/<run_id>` and renamed to `runs/<run_id>` once its record is
+    complete, so that whatever stands under `runs` is whole.
+    """
+
+    root: Path
+
+    @property
+    def params(self) -> Path:
+        return self.root / "params.yaml"
+
+    @property
+    def index(self) -> Path:
+        return self.root / "index.html"
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    @property
+    def partial(self) -> Path:
+        return self.root / "partial"
+
+    @property
+    def name(self) -> str:
+        return self.root.resolve().name
+
+    def record(self, run_id: str) -> Path:
+        return self.runs / run_id / "record.json"
+
+    def publish(self, run_id: str) -> None:
+        """Moves a finished run from `partial` to `runs`, in place of an earlier attempt."""
+        target = self.runs / run_id
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            shutil.rmtree(target)
+        (self.partial / run_id).rename(target)
+
+    def clear(self) -> None:
+        """Removes what a sweep writes, and nothing else."""
+        for folder in (self.runs, self.partial):
+            shutil.rmtree(folder, ignore_errors=True)
+        names = ("params.yaml", "index.html", "results.csv", "history.csv", "speedups.csv")
+        for path in [self.root / n for n in (*names, "table.md", "speedup.svg")]:
+            path.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes beside, then renames: the file is the old one or the new one, never half of either."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_record(path: Path, record: Mapping[str, Any]) -> None:
+    """Writes a record atomically, without host, user and home names, NaN as null."""
+    text = json.dumps(_finite(record), indent=1, allow_nan=False, ensure_ascii=False)
+    write_text(path, scrub(text) + "\n")
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The record in a file.
+
+    Raises:
+        RecordError: if the file is not a record of this schema.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: not a readable record: {error}") from None
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        raise RecordError(f"{path}: not a record of schema {SCHEMA}")
+    if record.get("status") not in STATUSES or not isinstance(record.get("parameters"), dict):
+        raise RecordError(f"{path}: the record has no known status or no parameters")
+    return record
+
+
+def read_records(directory: SweepDir) -> tuple[list[dict[str, Any]], list[str]]:
+    """All readable records of a sweep, ordered by run id, and a sentence for each damaged one."""
+    records, damaged = [], []
+    for path in sorted(directory.runs.glob("*/record.json")):
+        try:
+            records.append(read_record(path))
+        except RecordError as error:
+            damaged.append(str(error))
+    return records, damaged
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+@cache
+def _private_names() -> list[tuple[re.Pattern[str], str]]:
+    """What says where and by whom a run was made, and what stands in its place."""
+    places = {str(Path.cwd()): ".", str(Path.home()): "~"}
+    found = [(re.compile(re.escape(p)), s) for p, s in places.items() if len(p) > 1]
+    names = {socket.gethostname(): "<host>", _user(): "<user>"}
+    # Shorter names are words of ordinary text too (a user called "al" or "root").
+    found += [(re.compile(rf"\b{re.escape(n)}\b"), s) for n, s in names.items() if len(n) > 4]
+    return found
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without an entry for its user id
+        return ""
+
+
+def scrub(text: str) -> str:
+    """The text without host name, user name, home directory and working directory."""
+    for pattern, stand_in in _private_names():
+        text = pattern.sub(stand_in, text)
+    return text
+
+
+def results(records: Iterable[Mapping[str, Any]], sweep: str) -> "pd.DataFrame":
+    """One row per run, the columns of COLUMNS, blocks in order."""
+    import pandas as pd
+
+    table = pd.DataFrame([_row(record, sweep) for record in records], columns=list(COLUMNS))
+    order = ["gpu_model", "backend", "dataset", "model", "batch_size", "policy", "block"]
+    return table.sort_values(order, kind="stable", ignore_index=True)
+
+
+def _row(record: Mapping[str, Any], sweep: str) -> dict[str, Any]:
+    in_force, timing = record.get("in_force", {}), record.get("timing", {})
+    environment = record.get("environment", {})
+    history = record.get("history") or [{}]
+    known = {
+        **record["parameters"],
+        **timing,
+        **in_force,
+        "device": environment.get("device"),
+        "sweep": sweep,
+        "phase": "train",
+        "train_accuracy": history[-1].get("accuracy"),
+        "val_accuracy": history[-1].get("val_accuracy"),
+        "epochs": len(record.get("history", [])),
+        "marks": "; ".join(record.get("marks", [])),
+    }
+    return {name: known.get(name, record.get(name)) for name in COLUMNS}
+
+
+def history(records: Iterable[Mapping[str, Any]]) -> "pd.DataFrame":
+    """One row per run and epoch: run_id, then HISTORY."""
+    import pandas as pd
+
+    rows = [
+        {"run_id": record["run_id"], **epoch}
+        for record in records
+        for epoch in record.get("history", [])
+    ]
+    return pd.DataFrame(rows, columns=["run_id", *HISTORY])

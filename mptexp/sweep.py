@@ -1,0 +1,310 @@
+"""A sweep: which runs are pending, one kernel process for each, every ending a record."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from mptexp import params, store
+from mptexp.params import ParamsError
+from mptexp.spec import Run, Sweep, local_device
+from mptexp.store import SweepDir
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run and how it stands: a status, `pending`, or `elsewhere` (another machine's device)."""
+
+    run_id: str
+    run: Run
+    state: str
+    wall_s: float | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether the next call executes it."""
+        return self.state not in (*store.FINAL, "elsewhere")
+
+
+def notebook_path(name: str, params_file: Path) -> Path:
+    """The notebook that a params file names: one of the project's, or a path beside the file.
+
+    Raises:
+        ParamsError: where there is none.
+    """
+    if name.endswith((".py", ".ipynb")):
+        places = [params_file.parent / name]
+    else:
+        here = Path(__file__).resolve().parent
+        places = [folder / "notebooks" / f"{name}.py" for folder in (Path.cwd(), PROJECT, here)]
+    found = [place for place in places if place.is_file()]
+    if not found:
+        raise ParamsError(
+            f"{params_file}: notebook is {name!r}; allowed: a name from notebooks/ such as train, "
+            "or the path of a .py or .ipynb notebook beside the params file"
+        )
+    return found[0].resolve()
+
+
+def plan(sweep: Sweep, directory: SweepDir) -> list[Planned]:
+    """Every run of the sweep with its state, in the order of execution."""
+    here = local_device()
+    return [_planned(run, sweep, directory, here) for run in sweep.runs()]
+
+
+def _planned(run: Run, sweep: Sweep, directory: SweepDir, here: str) -> Planned:
+    run_id = run.run_id(sweep.notebook)
+    path = directory.record(run_id)
+    if path.exists():
+        try:
+            record = store.read_record(path)
+        except store.RecordError:
+            return Planned(run_id, run, "damaged")
+        return Planned(run_id, run, record["status"], record.get("wall_s"))
+    return Planned(run_id, run, "pending" if run.gpu_model == here else "elsewhere")
+
+
+def only(runs: Sequence[Planned], filters: Sequence[str]) -> list[Planned]:
+    """The runs that agree with every `key=value`; several values of one key are alternatives.
+
+    Raises:
+        ParamsError: for a filter that is not key=value, names no parameter, or matches no run.
+    """
+    wanted: dict[str, list[str]] = {}
+    for text in filters:
+        name, equals, value = text.partition("=")
+        if not equals or name not in Run.model_fields:
+            raise ParamsError(
+                f"--only {text}: not key=value with a parameter's name; allowed names: "
+                f"{', '.join(Run.model_fields)}"
+            )
+        wanted.setdefault(name, []).append(_canonical(name, value))
+    kept = runs
+    for name, values in wanted.items():
+        before = sorted({str(getattr(p.run, name)) for p in kept})
+        kept = [p for p in kept if str(getattr(p.run, name)) in values]
+        if not kept:
+            raise ParamsError(
+                f"--only {name}={values[0]}: no run has it; its values here: {', '.join(before)}"
+            )
+    return list(kept)
+
+
+def _canonical(name: str, value: str) -> str:
+    """As Run would print it, so that learning_rate=1e-3 finds 0.001."""
+    if name == "gpu_model" and value == "local":
+        return local_device()
+    try:
+        return str(float(value)) if Run.model_fields[name].annotation is float else value
+    except ValueError:
+        return value
+
+
+def remaining_s(runs: Sequence[Planned], sweep: Sweep) -> float | None:
+    """Estimated seconds of the runs that are due; None where nothing is known yet.
+
+    From finished runs of the same point (other blocks), else from all finished runs, else from
+    the params file's `expected_run_s`.
+    """
+    costs = [estimate_s(p, runs, sweep) for p in runs if p.due]
+    known = [c for c in costs if c is not None]
+    return sum(known) if len(known) == len(costs) else None
+
+
+def estimate_s(planned: Planned, runs: Sequence[Planned], sweep: Sweep) -> float | None:
+    """Estimated seconds of one run; see remaining_s."""
+    done = [p for p in runs if p.state in store.FINAL and p.wall_s]
+    same = [p for p in done if _point(p.run) == _point(planned.run)]
+    measured = [p.wall_s for p in (same or done) if p.wall_s]
+    return sum(measured) / len(measured) if measured else sweep.expected_run_s
+
+
+def _point(run: Run) -> dict[str, Any]:
+    return run.model_dump(exclude={"block", "seed"})
+
+
+# --- preparing the directory -----------------------------------------------------------------
+
+
+def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
+    """Makes the sweep's directory, holding the params file as executed.
+
+    Raises:
+        ParamsError: where the directory holds another sweep, or something else.
+    """
+    root = directory.root
+    if root.exists() and not root.is_dir():
+        raise ParamsError(f"{root}: is a file; give a directory for the results with --out")
+    if directory.params.exists() and not _same(directory.params, text):
+        if not fresh:
+            raise ParamsError(
+                f"{root}: holds the results of another params file ({directory.params}); "
+                "give another directory with --out, or --fresh to discard them"
+            )
+        directory.clear()
+    elif not directory.params.exists() and root.exists() and any(root.iterdir()):
+        raise ParamsError(f"{root}: is neither empty nor a sweep's directory; choose another --out")
+    try:
+        if not directory.params.exists():
+            store.write_text(directory.params, text)
+        shutil.rmtree(directory.partial, ignore_errors=True)
+        directory.runs.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ParamsError(f"{root}: cannot be written: {error.strerror}") from None
+
+
+def discard(runs: Sequence[Planned], directory: SweepDir) -> None:
+    """Removes the results of runs, so that they are pending again."""
+    for planned in runs:
+        shutil.rmtree(directory.runs / planned.run_id, ignore_errors=True)
+
+
+def _same(path: Path, text: str) -> bool:
+    """Whether two params files say the same; comments do not matter."""
+    return params.load(path.read_text(encoding="utf-8")) == params.load(text)
+
+
+@contextmanager
+def locked(directory: SweepDir) -> Iterator[None]:
+    """Holds the sweep's directory, so that no other process executes runs in it.
+
+    Raises:
+        ParamsError: where another process holds it.
+    """
+    directory.root.mkdir(parents=True, exist_ok=True)
+    with (directory.root.parent / f".{directory.name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            message = f"{directory.root}: another mptexp run is at work here; wait for it to end"
+            raise ParamsError(message) from None
+        yield
+
+
+# --- executing -------------------------------------------------------------------------------
+
+
+def execute(
+    runs: Sequence[Planned], notebook: Path, name: str, directory: SweepDir, timeout_s: float
+) -> Iterator[tuple[Planned, dict[str, Any] | None]]:
+    """Executes runs one after another, as a generator.
+
+    Yields each run twice: with None when it starts, with its record when it has ended. An
+    exception thrown in (Ctrl-C) ends the current run and leaves the finished ones as they are.
+    """
+    for planned in runs:
+        yield planned, None
+        yield planned, _execute_one(planned, notebook, name, directory, timeout_s)
+
+
+def _execute_one(
+    planned: Planned, notebook: Path, name: str, directory: SweepDir, timeout_s: float
+) -> dict[str, Any]:
+    folder = directory.partial.resolve() / planned.run_id
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    task = {"notebook": str(notebook), "parameters": planned.run.model_dump()}
+    (folder / "task.json").write_text(json.dumps(task))
+    began = time.monotonic()
+    try:
+        ended = _wait(_start(folder, planned.run, name), folder, timeout_s)
+    except BaseException:  # Ctrl-C above all: nothing of this run may stay behind
+        _kill(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    record = _finish(folder, planned, name, ended, time.monotonic() - began)
+    directory.publish(planned.run_id)
+    return record
+
+
+def _start(folder: Path, run: Run, name: str) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        "MPTEXP_RUN_DIR": str(folder),
+        "MPTEXP_NOTEBOOK": name,
+        "KERAS_BACKEND": run.backend,
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
+    with (folder / "log.txt").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "mptexp.kernel", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches the sweep alone, which then ends the run
+        )
+
+
+def _wait(worker: subprocess.Popen[bytes], folder: Path, timeout_s: float) -> dict[str, str]:
+    try:
+        worker.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        _kill(folder)
+        worker.wait()
+        return {"status": "timeout", "error": f"longer than {timeout_s / 60:g} min"}
+    _kill(folder)  # a kernel outlives a worker that was killed
+    try:
+        return dict(json.loads((folder / "outcome.json").read_text()))
+    except (OSError, ValueError):
+        if worker.returncode < 0:
+            return {"status": "killed", "error": f"ended by signal {-worker.returncode}"}
+        return {"status": "failed", "error": _last_line(folder / "log.txt")}
+
+
+def _last_line(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 4096))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "the worker ended without a word"
+
+
+def _kill(folder: Path) -> None:
+    """Ends every process of a run. They are known by their environment, whoever started them."""
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("MPTEXP_RUN_DIR") == str(folder):
+                process.kill()
+        except psutil.Error:  # gone by now, or another user's
+            continue
+
+
+def _finish(
+    folder: Path, planned: Planned, name: str, ended: Mapping[str, str], wall_s: float
+) -> dict[str, Any]:
+    """Completes the record that the notebook wrote, or makes one where it wrote none."""
+    path = folder / "record.json"
+    record = {
+        "schema": store.SCHEMA,
+        "run_id": planned.run_id,
+        "notebook": name,
+        "parameters": planned.run.model_dump(),
+        **ended,
+    }
+    if ended["status"] == "ok":
+        try:
+            record = store.read_record(path)
+        except store.RecordError:
+            record |= {"status": "failed", "error": "the notebook ended without writing a record"}
+        if record["parameters"] != planned.run.model_dump():
+            record |= {"status": "failed", "error": "the notebook changed its parameters"}
+    for extra in ("task.json", "outcome.json", "log.txt"):
+        (folder / extra).unlink(missing_ok=True)
+    notebook = folder / "notebook.ipynb"
+    if notebook.exists():
+        notebook.write_text(store.scrub(notebook.read_text(encoding="utf-8")), encoding="utf-8")
+    record["wall_s"] = wall_s
+    store.write_record(path, record)
+    return record

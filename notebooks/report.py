@@ -1,0 +1,117 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% tags=["parameters"]
+sweep_dir: str = "reports/quickstart"  # the directory of a sweep
+
+# %%
+from pathlib import Path
+
+from IPython.display import HTML, Markdown, display
+
+from mptexp import analysis, figures, findings, report, store
+
+directory = store.SweepDir(Path(sweep_dir))
+tables = analysis.load(directory)
+facts = report.facts(directory, tables)
+
+
+def show(figure, alt, caption):
+    display(HTML(figures.as_html(figures.svg(figure), alt, caption)))
+
+
+# %%
+display(Markdown(f"# {facts.title}\n\n*{facts.question}*"))
+display(Markdown("\n".join(f"- {sentence}" for sentence in findings.answer(tables))))
+
+# %%
+if not tables.ok.empty:
+    display(Markdown("## Time per step"))
+    display(findings.headline_html(tables))
+    display(Markdown(facts.table_note))
+
+# %%
+if not tables.speedups.empty:
+    for baseline in tables.speedups.baseline.unique():
+        show(
+            figures.speedup_by_batch_size(tables.speedups, baseline),
+            f"Speedup over {baseline} by batch size, one marker per policy, with intervals.",
+            findings.caption_speedup(tables),
+        )
+
+# %%
+if not tables.ok.empty:
+    show(
+        figures.step_time_by_batch_size(tables.ok),
+        "Milliseconds per step by batch size, one dot per run, coloured by policy.",
+        findings.caption_steps(tables),
+    )
+
+# %%
+if not tables.history.empty:
+    display(Markdown("## Accuracy"))
+    show(
+        figures.accuracy_by_epoch(tables.epochs),
+        "Validation accuracy by epoch, a panel per batch size, a line per run and policy.",
+        findings.caption_accuracy(tables),
+    )
+    show(
+        figures.loss_by_epoch(tables.epochs),
+        "Training loss by epoch, a panel per batch size, a line per run and policy.",
+        "Training loss of the same runs.",
+    )
+    display(Markdown(facts.starts))
+
+# %%
+if not tables.ok.empty:
+    display(Markdown("## Memory"))
+    show(
+        figures.memory_by_batch_size(tables.ok),
+        "Peak memory in MiB by batch size, one dot per run, coloured by policy.",
+        findings.caption_memory(tables),
+    )
+
+# %%
+if facts.published is not None:
+    display(Markdown(f"## Published beside measured\n\n{facts.published_note}"))
+    display(findings.plain_table(facts.published, links=["Source"]))
+
+# %%
+if not facts.failed.empty:
+    display(Markdown("## Runs without a result\n\nThey are part of the result."))
+    display(findings.plain_table(facts.failed))
+for sentence in tables.damaged:
+    display(Markdown(f"**Damaged record**: `{sentence}`"))
+
+# %%
+display(Markdown("## All runs"))
+display(findings.plain_table(facts.runs, links=["Run"]))
+
+# %% [markdown]
+# ## What is timed
+#
+# The training steps of Keras's `fit`, from the beginning of one step to the beginning of a later
+# one, so with the wait for data. The clock waits for the device at the edges of a window of steps
+# (about 0.05 s), not at every step. Compilation and warm-up are found in the series and left out;
+# so is the last step of an epoch, and validation. A run's figure is its median window. A ratio is
+# formed between runs of the same block, which are close together in time; its interval is
+# Student's *t* on the logarithms of the blocks' ratios, and needs at least three blocks.
+
+# %%
+display(Markdown("## Environment"))
+display(findings.plain_table(facts.environment))
+for warning in facts.warnings:
+    display(Markdown(f"**Note**: {warning}"))
+
+# %%
+display(Markdown(facts.reproduce))

@@ -1,0 +1,160 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # One run: a model trained in one precision
+#
+# This notebook trains one model on one dataset under one *precision policy*, and measures what
+# the policy does to the time of a step, to memory and to accuracy. A sweep executes it once per
+# point of a params file; by hand, change a parameter below and run it from top to bottom. What it
+# measures goes into a record, from which the report is made.
+
+# %% tags=["parameters"]
+gpu_model: str = "local"  # device name; local: this machine's
+backend: str = "tensorflow"  # Keras backend: tensorflow, jax, torch
+dataset: str = "digits"  # a name of mptexp.data.DATASETS
+image_size: int = 32  # pixels, height and width
+model: str = "keydana_cnn"  # a name of mptexp.models.MODELS
+width: float = 1.0  # multiplies the number of filters
+batch_norm_momentum: float = 0.99  # of the moving averages that validation uses
+policy: str = "float32"  # precision policy, see README
+loss_scale: str | float = "auto"  # auto, dynamic, none or a number; auto: as Keras decides
+jit: str = "auto"  # XLA: auto, on, off
+input_mode: str = "pipeline"  # where batches come from
+batch_size: int = 32  # images per step
+epochs: int = 20  # passes over the training images
+learning_rate: float = 0.001  # of Adam
+seed: int = 0  # weights, data order; block is added to it
+block: int = 0  # which repeat this is
+
+# %% [markdown]
+# The parameters are checked as types; a wrong value ends here, before anything is computed.
+
+# %%
+import pandas as pd
+
+from mptexp.spec import Run
+
+run = Run.read(globals())
+pd.Series(run.model_dump(), name="value", dtype=object).to_frame()
+
+# %% [markdown]
+# ## Precision
+#
+# The policy comes first: Keras reads its backend when it is imported, and each layer takes the
+# policy when it is made. A process therefore serves one policy; for another one, restart the
+# kernel.
+
+# %%
+from mptexp import precision
+
+device = precision.use(run)
+pd.Series(device, name="value", dtype=object).dropna().to_frame()
+
+# %% [markdown]
+# ## Data
+#
+# Pictures travel as bytes (uint8) and become fractions in the model's first layer. The order of
+# the pictures depends on the seed alone: every policy of a block sees the same batches.
+
+# %% alt="Pictures of the training set with their labels"
+import matplotlib.pyplot as plt
+
+from mptexp import data
+
+images = data.load(run)
+figure, axes = plt.subplots(2, 8, figsize=(8, 2.4))
+for axis, picture, label in zip(axes.flat, images.train_x, images.train_y, strict=False):
+    axis.imshow(picture.squeeze(), cmap="gray", vmin=0, vmax=255)
+    axis.set_title(images.classes[label], fontsize=9)
+    axis.set_axis_off()
+figure.suptitle(f"{len(images.train_x):,} pictures to train on, {len(images.val_x):,} to validate")
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# ## Model
+#
+# What the built model says of itself. Under a *mixed* policy layers compute in 16 bits
+# (`compute_dtype`) while their weights stay in 32 (`variable_dtype`); the softmax at the end
+# computes in 32 bits under every policy, because probabilities near zero need the range.
+
+# %%
+from mptexp import models
+
+network = models.build(run, images.shape, len(images.classes))
+precision.dtypes(network)
+
+# %% [markdown]
+# ## Training
+#
+# Keras's own `fit`. The clock waits for the device at the edges of a *window* of steps, not at
+# every step, so that it does not hold up what it measures.
+
+# %%
+from mptexp import train
+
+outcome = train.fit(run, network, images, device)
+outcome.summary.to_frame()
+
+# %% [markdown]
+# What was in force, read back from the device and the compiled model, not from the parameters:
+
+# %%
+pd.Series(outcome.in_force, name="in force", dtype=object).to_frame()
+
+# %% [markdown]
+# ## Step times
+#
+# Each point is a window. The first ones, with compilation and warm-up, are left out of the
+# figures. A quiet machine gives a flat band.
+
+# %% alt="Milliseconds per step for every window of the run, warm-up marked"
+steps = outcome.steps
+figure, axis = plt.subplots(figsize=(8, 2.8))
+for counts, colour, label in ((False, "#d55e00", "warm-up, left out"), (True, "#0072b2", "counts")):
+    part = steps[steps.counts == counts]
+    axis.scatter(part.first_step, part.ms_per_step, s=14, color=colour, label=label)
+axis.axhline(outcome.timing["step_s"] * 1e3, color="gray", linewidth=1, zorder=0)
+axis.set(xlabel="step", ylabel="ms per step", yscale="log")
+axis.legend(frameon=False)
+axis.spines[["top", "right"]].set_visible(False)
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# ## Learning
+#
+# Dashed is training, solid is validation. Training accuracy is the mean over an epoch while the
+# weights change, so in the first epochs validation can be ahead of it.
+
+# %% alt="Loss and accuracy of training and validation by epoch"
+history = outcome.history
+figure, axes = plt.subplots(1, 2, figsize=(8, 2.8))
+for axis, name in zip(axes, ("loss", "accuracy"), strict=True):
+    axis.plot(history.index, history[name], "--", color="gray", label="training")
+    axis.plot(history.index, history[f"val_{name}"], color="#0072b2", label="validation")
+    axis.set(xlabel="epoch", ylabel=name)
+    axis.spines[["top", "right"]].set_visible(False)
+axes[1].legend(frameon=False)
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# ## The record
+#
+# Everything above, with every window and the environment, in one file.
+
+# %%
+path = train.save(outcome)
+print(f"status {train.record(outcome)['status']}, written to {path.name}")
