@@ -35,7 +35,7 @@ class Tables:
     @property
     def epochs(self) -> pd.DataFrame:
         """The history with each run's parameters beside it."""
-        return self.history.merge(self.results.drop(columns="epochs"), on="run_id")
+        return self.history.merge(self.results.drop(columns=["epochs", "val_accuracy"]), on="run_id")
 
 
 def load(directory: SweepDir) -> Tables:
