@@ -12,6 +12,7 @@ import pandas as pd
 from scipy import stats
 
 from mptexp import store
+from mptexp.spec import POLICIES
 from mptexp.store import SweepDir
 
 POINT = ["gpu_model", "backend", "dataset", "model", "batch_size", "jit", "input_mode", "phase"]
@@ -35,7 +36,9 @@ class Tables:
     @property
     def epochs(self) -> pd.DataFrame:
         """The history with each run's parameters beside it."""
-        return self.history.merge(self.results.drop(columns=["epochs", "val_accuracy"]), on="run_id")
+        return self.history.merge(
+            self.results.drop(columns=["epochs", "val_accuracy"]), on="run_id"
+        )
 
 
 def load(directory: SweepDir) -> Tables:
@@ -88,6 +91,11 @@ def interval(ratios: Sequence[float], confidence: float = 0.95) -> tuple[float, 
     return float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half))
 
 
+def rank(column: pd.Series) -> pd.Series:
+    """Sort key for a table's column: policies in the order of spec.POLICIES, others by value."""
+    return column.map(POLICIES.index) if column.name == "policy" else column
+
+
 def headline(tables: Tables) -> pd.DataFrame:
     """One row per device, backend, model, batch size and policy: the table of a report.
 
@@ -115,7 +123,8 @@ def headline(tables: Tables) -> pd.DataFrame:
     rows = rows.merge(over_default, "left", [*keys, "default_policy"])
     strict = found[found.baseline == "float32"].drop(columns="baseline")
     strict = strict.rename(columns={c: f"strict_{c}" for c in ("speedup", "low", "high")})
-    return rows.merge(strict, "left", keys)
+    rows = rows.merge(strict, "left", keys)
+    return rows.sort_values(keys, key=rank, kind="stable", ignore_index=True)
 
 
 def accuracy_range(tables: Tables) -> pd.DataFrame:

@@ -11,6 +11,8 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -157,6 +159,24 @@ def _git(folder: Path, *words: str) -> str:
     return subprocess.run(
         command, capture_output=True, text=True, check=True, timeout=30
     ).stdout.strip()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silences the greetings that frameworks write to standard error when they are imported.
+
+    They come from C++ before any log level is heeded. Exceptions pass; what is missing on a
+    machine is the doctor's to say.
+    """
+    sys.stderr.flush()
+    with open(os.devnull, "w") as nowhere:
+        kept = os.dup(2)
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def device(backend: str) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from great_tables import GT, html
 from mptexp import analysis
 from mptexp.analysis import Tables
 
-NATIVE_TEXT = "emulated: slower is expected"
+EMULATED = "emulated: slower is expected"
+NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 
 
 def count(n: int, noun: str, plural: str | None = None) -> str:
@@ -37,20 +38,6 @@ def default_name(policy: str) -> str:
     return "TF32" if policy == "tensorfloat32" else policy
 
 
-def comparison(row: Mapping[str, Any]) -> str:
-    """How one policy compares with the default at one batch size: a clause with numbers."""
-    given = ratio(row["speedup"], row["low"], row["high"], row["n"])
-    if math.isnan(row["low"]):
-        verb = "measures"
-    elif row["low"] > 1:
-        verb = "is faster,"
-    elif row["high"] < 1:
-        verb = "is slower,"
-    else:
-        verb = "shows no difference beyond the noise,"
-    return f"{verb} {given}"
-
-
 def answer(tables: Tables) -> list[str]:
     """One sentence per device and policy: the answer that opens a report."""
     if tables.ok.empty:
@@ -67,23 +54,37 @@ def answer(tables: Tables) -> list[str]:
 
 
 def _policy_answer(device: str, backend: str, policy: str, rows: pd.DataFrame) -> str:
-    best = rows.loc[rows.speedup.idxmax()]
-    clauses = [f"at batch size {r['batch_size']} it {comparison(r)}" for _, r in rows.iterrows()]
-    worth = (best.low > 1) if not math.isnan(best.low) else None
-    opening = {
-        True: "makes training steps faster",
-        False: "does not make training steps faster",
-        None: "was compared without an interval (fewer than three repeats)",
-    }[worth]
-    reason = _reason(rows) if not worth else ""
+    clauses = [f"{r['comparison']} at batch size {r['batch_size']}" for r in _compared(rows)]
+    default = f"{NAMES[backend]}'s default there, {default_name(rows.default_policy.iloc[0])}"
     return (
-        f"On {device}, **{policy}** {opening} than {backend}'s default there, "
-        f"{default_name(best.default_policy)}: {listed(clauses)}.{reason}"
+        f"On {device}, **{policy}** {_verdict(rows)} than {default}: "
+        f"{listed(clauses)}.{_reason(rows)}"
     )
 
 
+def _compared(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    found = rows.to_dict("records")
+    return [r | {"comparison": ratio(r["speedup"], r["low"], r["high"], r["n"])} for r in found]
+
+
+def _verdict(rows: pd.DataFrame) -> str:
+    """What the intervals allow to be said of all batch sizes together."""
+    if rows.low.isna().all():
+        return "was measured too few times (three repeats are needed) to be called faster or slower"
+    faster, slower = (rows.low > 1).sum(), (rows.high < 1).sum()
+    if faster == len(rows):
+        return "makes training steps faster"
+    if slower == len(rows):
+        return "makes training steps slower"
+    if not faster and not slower:
+        return "makes training steps neither measurably faster nor slower"
+    ways = [f"faster at {faster}" if faster else "", f"slower at {slower}" if slower else ""]
+    sizes = count(len(rows), "batch size")
+    return f"makes training steps {listed([w for w in ways if w])} of {sizes}"
+
+
 def _reason(rows: pd.DataFrame) -> str:
-    if rows.emulated.iloc[0]:
+    if rows.emulated.iloc[0] and (rows.speedup < 1).any():
         return " This device has no instructions for the type and emulates it: slower is expected."
     return ""
 
@@ -115,9 +116,13 @@ def caption_speedup(tables: Tables) -> str:
         return "No speedup can be formed: no two policies were measured at the same point."
     best = table.loc[table.speedup.idxmax()]
     found = ratio(best.speedup, best.low, best.high, best.blocks)
+    over = default_name(best.baseline)
+    faster = int((table.low > 1).sum())
+    is_faster = {0: "none is", 1: "1 is"}.get(faster, f"{faster} are")
     return (
-        f"The best point is {best.candidate} at batch size {best.batch_size}: {found} over "
-        f"{default_name(best.baseline)}. Bars are 95 % intervals over blocks; above 1 is faster."
+        f"Of {count(len(table), 'point')} compared, {is_faster} measurably faster than {over}; the "
+        f"best is {best.candidate} at batch size {best.batch_size} with {found}. Bars are 95 % "
+        "intervals over blocks; above 1 is faster."
     )
 
 
@@ -201,7 +206,7 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
 
 
 def _policy(row: Mapping[str, Any]) -> str:
-    return f"{row['policy']} ({NATIVE_TEXT})" if row["emulated"] else row["policy"]
+    return f"{row['policy']} ({EMULATED})" if row["emulated"] else row["policy"]
 
 
 def _accuracy(row: Mapping[str, Any]) -> str:
@@ -215,7 +220,8 @@ def headline_html(tables: Tables) -> GT:
     rows = headline_rows(tables)
     group = "Device" if "Device" in rows else None
     numbers = [c for c in rows if c not in ("Device", "Policy")]
-    return _styled(GT(rows, groupname_col=group, rowname_col="Policy")).cols_align("right", numbers)
+    table = GT(rows, groupname_col=group, rowname_col="Policy").tab_stubhead("Policy")
+    return _styled(table).cols_align("right", numbers)
 
 
 def plain_table(rows: pd.DataFrame, links: Sequence[str] = ()) -> GT:

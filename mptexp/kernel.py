@@ -9,7 +9,8 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,12 @@ OUT_OF_MEMORY = ("ResourceExhaustedError", "OutOfMemoryError", "MemoryError")
 NAMED = {"Unsupported": "unsupported"}
 
 
-def execute(notebook: Path, output: Path, parameters: Mapping[str, Any]) -> None:
+def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], scratch: Path) -> None:
     """Executes a notebook (py:percent or ipynb) in the current folder and writes it as ipynb.
+
+    Args:
+        scratch: a folder with a short path (a socket's has 107 characters at most); the caller
+            removes it.
 
     Raises:
         papermill.PapermillExecutionError: where a notebook cell raised.
@@ -29,20 +34,24 @@ def execute(notebook: Path, output: Path, parameters: Mapping[str, Any]) -> None
     from traitlets.config import Config
 
     # papermill takes no script, and would copy a notebook given as an object into its metadata.
-    source = output.with_name(f".{notebook.stem}.source.ipynb")
+    source = scratch / f"{notebook.stem}.ipynb"
     jupytext.write(jupytext.read(notebook), source)
     # Sockets in a folder instead of TCP ports: no race for a port, nothing to listen to.
     local = Config({"KernelManager": {"transport": "ipc"}})
-    with tempfile.TemporaryDirectory(prefix="mptexp") as sockets:
-        os.environ["JUPYTER_RUNTIME_DIR"] = sockets  # short: a socket's path has 107 characters
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                papermill.execute_notebook(
-                    source, output, dict(parameters), progress_bar=False, config=local
-                )
-        finally:
-            source.unlink(missing_ok=True)
+    os.environ["JUPYTER_RUNTIME_DIR"] = str(scratch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        papermill.execute_notebook(
+            source, output, dict(parameters), progress_bar=False, config=local
+        )
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for one execution, removed afterwards; its path is short on macOS too."""
+    short = "/tmp" if Path("/tmp").is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="mptexp", dir=short) as folder:
+        yield Path(folder)
 
 
 def outcome(error: Exception) -> dict[str, str]:
@@ -64,7 +73,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
     task = json.loads((folder / "task.json").read_text())
     try:
-        execute(Path(task["notebook"]), folder / "notebook.ipynb", task["parameters"])
+        output = folder / "notebook.ipynb"
+        execute(Path(task["notebook"]), output, task["parameters"], Path(task["scratch"]))
         ended = {"status": "ok", "error": ""}
     except Exception as error:  # whatever a notebook does becomes a record
         ended = outcome(error)

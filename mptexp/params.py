@@ -210,9 +210,14 @@ def _check(model: type[BaseModel], name: str, value: Any, where: Where, faults: 
         # fault inside a list or mapping is.
         first = error.errors()[0]
         inner = tuple(s for s in first["loc"] if isinstance(s, int) or s in _keys(value))
-        given = first["input"] if inner else value
-        allowed = f"{_allowed(model, name)}{_near(model, name, value)}"
-        faults.add((*where, *inner), f"{name} is {_shown(given)}; allowed: {allowed}")
+        if inner:
+            kind = {"list_type": "a list", "dict_type": "a mapping"}.get(first["type"], "")
+            label = ".".join(str(step) for step in (name, *inner))
+            message = f"{label} is {_shown(first['input'])}; allowed: {kind or first['msg']}"
+        else:
+            allowed = f"{_allowed(model, name)}{_near(model, name, value)}"
+            message = f"{name} is {_shown(value)}; allowed: {allowed}"
+        faults.add((*where, *inner), message)
 
 
 def _keys(value: Any) -> Sequence[Any]:

@@ -45,13 +45,15 @@ def use(run: Run) -> dict[str, Any]:
     os.environ["KERAS_BACKEND"] = run.backend
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        import keras
+        with environment.quiet():
+            import keras
+
+            where = environment.device(run.backend)
     except ImportError as error:
         hint = f"{run.backend} is not installed; {INSTALL[run.backend]}"
         raise Unsupported(hint) from error
     if keras.backend.backend() != run.backend:
         _refuse("backend", keras.backend.backend(), run.backend)
-    where = environment.device(run.backend)
     _check_device(run, where)
     if run.policy != "tensorfloat32":
         keras.config.set_dtype_policy(run.policy)
@@ -151,7 +153,7 @@ def compile_model(model: "keras.Model", run: Run) -> None:
 def dtypes(model: "keras.Model") -> "pd.DataFrame":
     """What the built model says of itself: a row per layer, in order.
 
-    Columns: layer, kind, output_shape, parameters, compute_dtype, variable_dtype.
+    Index: the layer's name. Columns: kind, output_shape, parameters, compute_dtype, variable_dtype.
     """
     import pandas as pd
 
@@ -166,7 +168,7 @@ def dtypes(model: "keras.Model") -> "pd.DataFrame":
         }
         for layer in model.layers
     ]
-    return pd.DataFrame(rows).set_index("layer")
+    return pd.DataFrame(rows).set_index("layer").rename_axis(None)
 
 
 def in_force(model: "keras.Model", run: Run, where: dict[str, Any]) -> dict[str, Any]:
@@ -220,8 +222,8 @@ def _check_in_force(found: dict[str, Any], run: Run) -> None:
 def loss_scale(model: "keras.Model") -> float | str:
     """The factor that multiplies the loss now, or "none"."""
     optimizer = model.optimizer
-    if hasattr(optimizer, "dynamic_scale"):
-        return float(optimizer.dynamic_scale)
+    if hasattr(optimizer, "initial_scale"):  # a LossScaleOptimizer; built by the first step
+        return float(optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale)
     return float(optimizer.loss_scale_factor) if optimizer.loss_scale_factor else "none"
 
 

@@ -1,6 +1,5 @@
 """Executes the report notebook on a sweep's records and renders it, data files beside it."""
 
-import tempfile
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -9,7 +8,6 @@ import pandas as pd
 
 from mptexp import analysis, figures, findings, kernel, params, store
 from mptexp.analysis import Tables
-from mptexp.spec import POLICIES
 from mptexp.store import SweepDir
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -55,9 +53,10 @@ def build(directory: SweepDir, notebook: Path) -> Path:
         page = run.with_suffix(".html")
         if not page.exists() or page.stat().st_mtime < run.stat().st_mtime:
             store.write_text(page, store.scrub(render(run, f"Run {run.parent.name}", code=True)))
-    with tempfile.TemporaryDirectory() as folder:
-        executed = Path(folder) / "report.ipynb"
-        kernel.execute(notebook, executed, {"sweep_dir": str(directory.root.resolve())})
+    with kernel.scratch_folder() as scratch:
+        executed = scratch / "executed.ipynb"
+        where = {"sweep_dir": str(directory.root.resolve())}
+        kernel.execute(notebook, executed, where, scratch)
         page = render(executed, facts(directory, tables).title, code=False)
     store.write_text(directory.index, store.scrub(page))
     return directory.index
@@ -182,11 +181,14 @@ def _heading(name: str) -> str:
 
 def _runs(directory: SweepDir, tables: Tables) -> pd.DataFrame:
     rows = tables.results
-    order = rows.assign(rank=rows.policy.map(POLICIES.index))
-    rows = order.sort_values(["batch_size", "rank", "block"], kind="stable")
+    rows = rows.sort_values(["batch_size", "policy", "block"], key=analysis.rank, kind="stable")
     return pd.DataFrame(
         {
-            "Run": [_links(directory, run_id) for run_id in rows.run_id],
+            "Run": [_notebook_link(directory, run_id) for run_id in rows.run_id],
+            "Record": [
+                f'<a href="runs/{run_id}/record.json" title="everything measured">json</a>'
+                for run_id in rows.run_id
+            ],
             "Status": rows.status,
             "Batch size": rows.batch_size,
             "Policy": rows.policy,
@@ -194,10 +196,10 @@ def _runs(directory: SweepDir, tables: Tables) -> pd.DataFrame:
             "ms per step": _number(rows.step_s * 1e3, "{:.2f}"),
             "Steps timed": _number(rows.steps_timed, "{:.0f}"),
             "Warm-up steps": _number(rows.warmup_steps, "{:.0f}"),
-            "First step, s": _number(rows.first_step_s, "{:.2f}"),
+            "First step": _number(rows.first_step_s, "{:.2f} s"),
             "Accuracy": _number(rows.val_accuracy * 100, "{:.1f} %"),
-            "Training, s": _number(rows.fit_s, "{:.1f}"),
-            "Whole run, s": _number(rows.wall_s, "{:.1f}"),
+            "Training": _number(rows.fit_s, "{:.1f} s"),
+            "Whole run": _number(rows.wall_s, "{:.1f} s"),
         }
     )
 
@@ -206,12 +208,10 @@ def _number(values: pd.Series, form: str) -> pd.Series:
     return pd.to_numeric(values).map(form.format).where(values.notna(), "–")
 
 
-def _links(directory: SweepDir, run_id: str) -> str:
-    """The run's id, linked to what stands beside this report: what is absent is not linked."""
+def _notebook_link(directory: SweepDir, run_id: str) -> str:
+    """The run's id, linked to its executed notebook; what is absent is not linked."""
     page = directory.runs / run_id / "notebook.html"
-    record = f'<a href="runs/{run_id}/record.json" title="the raw record">data</a>'
-    label = f'<a href="runs/{run_id}/notebook.html">{run_id}</a>' if page.exists() else run_id
-    return f"{label} ({record})"
+    return f'<a href="runs/{run_id}/notebook.html">{run_id}</a>' if page.exists() else run_id
 
 
 def _environment(tables: Tables) -> pd.DataFrame:

@@ -176,7 +176,9 @@ def _finite(value: Any) -> Any:
 def _private_names() -> list[tuple[re.Pattern[str], str]]:
     """What says where and by whom a run was made, and what stands in its place."""
     places = {str(Path.cwd()): ".", str(Path.home()): "~"}
-    found = [(re.compile(re.escape(p)), s) for p, s in places.items() if len(p) > 1]
+    # The longer first: one may lie in the other.
+    longest = sorted((p for p in places if len(p) > 1), key=len, reverse=True)
+    found = [(re.compile(re.escape(p)), places[p]) for p in longest]
     names = {socket.gethostname(): "<host>", _user(): "<user>"}
     # Shorter names are words of ordinary text too (a user called "al" or "root").
     found += [(re.compile(rf"\b{re.escape(n)}\b"), s) for n, s in names.items() if len(n) > 4]

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from mptexp import params, store
+from mptexp import kernel, params, store
 from mptexp.params import ParamsError
 from mptexp.spec import Run, Sweep, local_device
 from mptexp.store import SweepDir
@@ -145,8 +145,6 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
         ParamsError: where the directory holds another sweep, or something else.
     """
     root = directory.root
-    if root.exists() and not root.is_dir():
-        raise ParamsError(f"{root}: is a file; give a directory for the results with --out")
     if directory.params.exists() and not _same(directory.params, text):
         if not fresh:
             raise ParamsError(
@@ -183,14 +181,22 @@ def locked(directory: SweepDir) -> Iterator[None]:
     Raises:
         ParamsError: where another process holds it.
     """
-    directory.root.mkdir(parents=True, exist_ok=True)
-    with (directory.root.parent / f".{directory.name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            message = f"{directory.root}: another mptexp run is at work here; wait for it to end"
-            raise ParamsError(message) from None
+    root = directory.root
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        held = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ParamsError(f"{root}: cannot hold results ({error.strerror}); choose --out") from None
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        message = f"{root}: another mptexp run is at work here; wait for it to end"
+        raise ParamsError(message) from None
+    try:
         yield
+    finally:
+        os.close(held)
 
 
 # --- executing -------------------------------------------------------------------------------
@@ -216,10 +222,11 @@ def _execute_one(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     task = {"notebook": str(notebook), "parameters": planned.run.model_dump()}
-    (folder / "task.json").write_text(json.dumps(task))
     began = time.monotonic()
     try:
-        ended = _wait(_start(folder, planned.run, name), folder, timeout_s)
+        with kernel.scratch_folder() as scratch:
+            (folder / "task.json").write_text(json.dumps(task | {"scratch": str(scratch)}))
+            ended = _wait(_start(folder, planned.run, name), folder, timeout_s)
     except BaseException:  # Ctrl-C above all: nothing of this run may stay behind
         _kill(folder)
         shutil.rmtree(folder, ignore_errors=True)

@@ -108,7 +108,7 @@ def fit(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]
 class _StopWhenNotFinite(keras.callbacks.Callback):
     """Ends a training whose loss is not a finite number: it will not become one again.
 
-    Keras's TerminateOnNaN looks at every step, and so waits for the device at every step.
+    Not Keras's TerminateOnNaN, which looks at every step: see measure.py.
     """
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:

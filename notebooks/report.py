@@ -95,7 +95,7 @@ for sentence in tables.damaged:
 
 # %%
 display(Markdown("## All runs"))
-display(findings.plain_table(facts.runs, links=["Run"]))
+display(findings.plain_table(facts.runs, links=["Run", "Record"]))
 
 # %% [markdown]
 # ## What is timed

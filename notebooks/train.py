@@ -73,7 +73,7 @@ import matplotlib.pyplot as plt
 from mptexp import data
 
 images = data.load(run)
-figure, axes = plt.subplots(2, 8, figsize=(8, 2.4))
+figure, axes = plt.subplots(2, 8, figsize=(8, 3))
 for axis, picture, label in zip(axes.flat, images.train_x, images.train_y, strict=False):
     axis.imshow(picture.squeeze(), cmap="gray", vmin=0, vmax=255)
     axis.set_title(images.classes[label], fontsize=9)

@@ -1,0 +1,114 @@
+"""What the tests share: a tiny real sweep, notebooks without a framework, and the rule on skips."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+TINY = """\
+# Question: Does the whole path work?
+# Cost: under a minute
+# Expected: two runs that end well and one that this CPU does not support
+defaults: {image_size: 8, width: 0.125, epochs: 2, batch_norm_momentum: 0.9, batch_size: 64}
+matrix:
+  policy: [float32, mixed_bfloat16, tensorfloat32]
+repeats: 1
+timeout_min: 5
+"""
+
+# A notebook whose ending depends on its seed; it imports no framework, so a run takes seconds.
+LIGHT = """\
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+# %% tags=["parameters"]
+{parameters}
+# %%
+import json, os, signal, time
+from pathlib import Path
+from mptexp import store
+from mptexp.spec import Run
+run = Run.read(globals())
+folder = Path(os.environ["MPTEXP_RUN_DIR"])
+def raises(): raise ValueError("the second value is odd\\nand more")
+def killed(): os.kill(os.getpid(), signal.SIGKILL)
+def memory(): raise MemoryError("no more")
+def silent(): raise SystemExit if False else None
+def hangs(): time.sleep(600)
+def sleeps(): time.sleep(3)
+ending = [lambda: None, raises, killed, memory, lambda: False, hangs, sleeps][run.seed - run.block]
+print("home is", Path.home())
+if ending() is not False:
+    store.write_record(folder / "record.json", {{
+        "schema": store.SCHEMA, "run_id": run.run_id(os.environ["MPTEXP_NOTEBOOK"]),
+        "parameters": run.model_dump(), "status": "ok", "error": "", "history": [],
+        "timing": {{"step_s": 0.001}}, "in_force": {{"default_policy": "float32"}},
+        "home": str(Path.home() / "x"),
+    }})
+"""
+
+
+def mptexp(*words, cwd, **environment):
+    """Runs the command line in a child process, as a user would."""
+    command = [sys.executable, "-m", "mptexp", *map(str, words)]
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "120", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """The folder of a user who has run the tiny sweep: params file, results, report."""
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "tiny.yaml").write_text(TINY)
+    done = mptexp("run", "tiny.yaml", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder / "log.txt").write_text(done.stdout)
+    return folder
+
+
+@pytest.fixture
+def light(tmp_path):
+    """A folder with a notebook without framework; call it with the matrix to get a params file."""
+    from mptexp.spec import Run
+
+    lines = [f"{name} = {field.default!r}" for name, field in Run.model_fields.items()]
+    (tmp_path / "light.py").write_text(LIGHT.format(parameters="\n".join(lines)))
+
+    def write(matrix, **top):
+        path = tmp_path / "light.yaml"
+        extra = "".join(f"{name}: {value}\n" for name, value in top.items())
+        path.write_text(f"notebook: light.py\nmatrix: {matrix}\n{extra}")
+        return path
+
+    return write
+
+
+# --- skips -----------------------------------------------------------------------------------
+# Where everything can be installed (CI), a skip that is not listed here is a failure: a test that
+# never runs proves nothing.
+ALLOWED_SKIPS = ("no NVIDIA GPU", "the shared pictures are absent")
+
+
+def pytest_sessionfinish(session, exitstatus):
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("MPTEXP_SKIPS_FAIL") != "1" or reporter is None:
+        return
+    reasons = [str(report.longrepr) for report in reporter.stats.get("skipped", [])]
+    unlisted = [r for r in reasons if not any(allowed in r for allowed in ALLOWED_SKIPS)]
+    if unlisted:
+        reporter.write_line("skips that are not listed: " + "; ".join(unlisted), red=True)
+        session.exitstatus = 1

@@ -1,0 +1,134 @@
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from mptexp import analysis
+from mptexp.spec import Run
+
+
+def record(policy="float32", block=0, step_s=0.1, batch_size=32, default="float32", **more):
+    run = Run(gpu_model="GPU", policy=policy, block=block, seed=block, batch_size=batch_size)
+    return {
+        "schema": 1,
+        "run_id": run.run_id(),
+        "status": "ok",
+        "error": "",
+        "parameters": run.model_dump(),
+        "in_force": {
+            "jit": False,
+            "emulated": False,
+            "default_policy": default,
+            "variable_dtype": "float32",
+            "initial_weights": "w",
+            "data_order": f"o{block}",
+            **more,
+        },
+        "timing": {"step_s": step_s, "step_s_low": step_s, "step_s_high": step_s, "steps_timed": 9,
+                   "images_per_s": batch_size / step_s, "warmup_steps": 1, "first_step_s": 1.0},
+        "history": [{"epoch": 1, "loss": 1.0, "accuracy": 0.8, "val_accuracy": 0.9 + block / 100}],
+        "peak_memory_bytes": 2**30,
+        "fit_s": 1.0,
+        "wall_s": 2.0,
+    }  # fmt: skip
+
+
+def tables(records):
+    from mptexp import store
+
+    results = store.results(records, "mine")
+    found = analysis.speedups(results)
+    return analysis.Tables(results, store.history(records), found, records, [])
+
+
+def test_a_speedup_is_baseline_over_candidate_within_blocks():
+    # The machine slows down by half from block to block; the ratio is 2 throughout.
+    rows = [
+        record(policy, block, step_s * 1.5**block)
+        for block in range(3)
+        for policy, step_s in (("float32", 0.2), ("mixed_float16", 0.1))
+    ]
+    (row,) = tables(rows).speedups.to_dict("records")
+    assert (row["baseline"], row["candidate"], row["blocks"]) == ("float32", "mixed_float16", 3)
+    assert row["speedup"] == pytest.approx(2)
+    assert row["low"] == pytest.approx(2)
+    assert row["high"] == pytest.approx(2)
+
+
+def test_both_baselines_where_the_default_is_tf32():
+    rows = [
+        record(policy, 0, step_s, default="tensorfloat32")
+        for policy, step_s in (("float32", 0.4), ("tensorfloat32", 0.2), ("mixed_float16", 0.1))
+    ]
+    found = tables(rows).speedups.set_index(["baseline", "candidate"]).speedup
+    assert found["tensorfloat32", "mixed_float16"] == pytest.approx(2)
+    assert found["float32", "mixed_float16"] == pytest.approx(4)
+    assert found["tensorfloat32", "float32"] == pytest.approx(0.5)
+    row = analysis.headline(tables(rows)).set_index("policy").loc["mixed_float16"]
+    assert (row.speedup, row.strict_speedup) == (pytest.approx(2), pytest.approx(4))
+
+
+def test_fewer_than_three_blocks_claim_no_interval():
+    mean, low, high = analysis.interval([2.0, 8.0])
+    assert mean == pytest.approx(4)
+    assert np.isnan(low)
+    assert np.isnan(high)
+
+
+def test_the_interval_is_students():
+    ratios = [1.0, 1.1, 1.3]
+    mean, low, high = analysis.interval(ratios)
+    expected = stats.t.interval(0.95, 2, np.log(ratios).mean(), stats.sem(np.log(ratios)))
+    assert (low, high) == (pytest.approx(np.exp(expected[0])), pytest.approx(np.exp(expected[1])))
+    assert low < mean < high
+
+
+@pytest.mark.parametrize("blocks", [3, 5, 10])
+def test_the_interval_covers(blocks):
+    # Drift of the machine 3 %, noise of a run 1 %; it must cancel within blocks.
+    random = np.random.default_rng(0)
+    covered = 0
+    for _ in range(2000):
+        drift = random.normal(0, 0.03, blocks)
+        base, candidate = (np.exp(drift + random.normal(0, 0.01, blocks)) for _ in range(2))
+        _, low, high = analysis.interval(base / candidate)
+        covered += low <= 1 <= high
+    assert covered / 2000 >= 0.93
+
+
+def test_only_pairs_count_and_failures_do_not():
+    rows = [record(), record("mixed_float16", 1, 0.05), record("bfloat16") | {"status": "failed"}]
+    assert tables(rows).speedups.empty
+    both = tables([*rows, record("mixed_float16", 0, 0.05)]).speedups
+    assert both.blocks.tolist() == [1]
+
+
+def test_nothing_at_all_is_an_empty_table():
+    failed = record() | {"status": "failed", "in_force": {}, "timing": {}}
+    assert tables([failed]).speedups.empty
+    assert "speedup" in tables([failed]).speedups
+
+
+def test_other_starts_are_noticed():
+    alike = [record(), record("mixed_float16"), record(block=1)]
+    assert analysis.starts_agree(tables(alike).results, alike)
+    unlike = [record(), record("mixed_float16", initial_weights="other")]
+    assert not analysis.starts_agree(tables(unlike).results, unlike)
+    pure = [record(), record("float16", initial_weights="other", variable_dtype="float16")]
+    assert analysis.starts_agree(tables(pure).results, pure)
+
+
+def test_published_numbers_are_those_of_the_study():
+    table = analysis.published("keydana2020")
+    v100 = table[table.device.str.contains("V100") & (table.batch_size == 32)]
+    assert dict(zip(v100.policy, v100.value, strict=True)) == {"mixed_float16": 28, "float32": 30}
+    assert table.source.str.startswith("https://").all()
+    oom = table[table.status == "oom"]
+    assert len(oom) == 3
+    assert oom.value.isna().all()
+
+
+def test_policies_are_ranked_as_the_design_lists_them():
+    table = pd.DataFrame({"policy": ["mixed_bfloat16", "float32", "mixed_float16"]})
+    order = table.sort_values("policy", key=analysis.rank).policy.tolist()
+    assert order == ["float32", "mixed_float16", "mixed_bfloat16"]

@@ -1,0 +1,85 @@
+import math
+
+import pytest
+from test_analysis import record, tables
+
+from mptexp import findings
+
+
+def three(policy, speedups, **more):
+    rows = []
+    for block, speedup in enumerate(speedups):
+        rows += [record(block=block, step_s=0.1), record(policy, block, 0.1 / speedup, **more)]
+    return tables(rows)
+
+
+@pytest.mark.parametrize(
+    ("speedups", "verdict"),
+    [
+        ([2.0, 2.1, 1.9], "makes training steps faster than TensorFlow's default there, float32"),
+        ([0.5, 0.6, 0.55], "makes training steps slower"),
+        ([0.9, 1.0, 1.1], "neither measurably faster nor slower"),
+        ([2.0, 2.1], "was measured too few times"),
+    ],
+)
+def test_the_answer_says_what_the_interval_allows(speedups, verdict):
+    (sentence, accuracy) = findings.answer(three("mixed_float16", speedups))
+    assert verdict in sentence
+    assert "at batch size 32" in sentence
+    assert f"(n = {len(speedups)})" in sentence or "no interval" in sentence
+    assert "emulates" not in sentence
+    assert "differs between policies by at most 0.0 percentage points" in accuracy
+
+
+def test_emulation_is_the_reason_of_a_slowdown_only():
+    slow = findings.answer(three("mixed_float16", [0.3, 0.31, 0.29], emulated=True))[0]
+    assert "emulates it: slower is expected" in slow
+    fast = findings.answer(three("mixed_float16", [3.0, 3.1, 2.9], emulated=True))[0]
+    assert "slower is expected" not in fast
+
+
+def test_one_policy_alone_is_told():
+    assert "needs float32" in findings.answer(tables([record("mixed_float16")]))[0]
+
+
+def test_no_success_is_told():
+    failed = record() | {"status": "failed"}
+    assert "No run of this sweep succeeded" in findings.answer(tables([failed]))[0]
+
+
+def test_grammar():
+    assert findings.count(1, "run") == "1 run"
+    assert findings.count(1200, "run") == "1,200 runs"
+    assert findings.listed(["a"]) == "a"
+    assert findings.listed(["a", "b", "c"]) == "a, b and c"
+    assert findings.ratio(2, math.nan, math.nan, 1) == "2.00× (no interval, n = 1)"
+    assert findings.ratio(2, 1.9, 2.1, 3) == "2.00× [1.90, 2.10] (n = 3)"
+
+
+def test_the_captions_are_of_the_data():
+    found = three("mixed_float16", [2.0, 2.1, 1.9])
+    assert "Of 1 point compared, 1 is measurably faster than float32" in findings.caption_speedup(
+        found
+    )
+    assert "3 repeats a policy" in findings.caption_accuracy(found)
+    assert "one of 6 runs" in findings.caption_steps(found)
+    assert "1,024 MiB" in findings.caption_memory(found)
+
+
+def test_the_baseline_is_named_in_the_column_head():
+    rows = findings.headline_rows(three("mixed_float16", [2.0, 2.1, 1.9]))
+    assert "Speedup over the default, strict float32 [95 % interval]" in rows
+    both = tables(
+        [record(default="tensorfloat32"), record("tensorfloat32", default="tensorfloat32")]
+    )
+    rows = findings.headline_rows(both)
+    assert "Speedup over the default, TF32 [95 % interval]" in rows
+    assert "Speedup over strict float32" in rows
+
+
+def test_no_ratio_stands_without_its_interval_and_n():
+    text = findings.markdown(findings.headline_rows(three("mixed_float16", [2.0, 2.1, 1.9])))
+    for line in text.splitlines():
+        if "×" in line:
+            assert "[" in line
+            assert "(n = 3)" in line

@@ -1,0 +1,228 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from conftest import mptexp
+
+from mptexp import params, store, sweep
+from mptexp.params import ParamsError
+from mptexp.spec import Run
+from mptexp.store import SweepDir
+
+
+def records(folder, name="light"):
+    found, damaged = store.read_records(SweepDir(folder / "reports" / name))
+    assert not damaged
+    return {r["parameters"]["seed"] - r["parameters"]["block"]: r for r in found}
+
+
+def processes_of(folder):
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("MPTEXP_RUN_DIR", "").startswith(str(folder)):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_every_ending_is_a_record_and_the_sweep_goes_on(light, tmp_path):
+    light({"seed": [0, 1, 2, 3, 4, 5]}, timeout_min=0.15)
+    done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = records(tmp_path)
+    assert {seed: (r["status"], r["error"]) for seed, r in found.items()} == {
+        0: ("ok", ""),
+        1: ("failed", "ValueError: the second value is odd"),
+        2: ("killed", "the kernel died"),
+        3: ("oom", "MemoryError: no more"),
+        4: ("failed", "the notebook ended without writing a record"),
+        5: ("timeout", "longer than 0.15 min"),
+    }
+    assert "4 of 6 runs failed" in done.stdout
+    assert not processes_of(tmp_path)
+    for record in found.values():
+        folder = tmp_path / "reports/light/runs" / record["run_id"]
+        assert {p.name for p in folder.iterdir()} <= {"record.json", "notebook.ipynb"}
+        assert record["wall_s"] > 0
+        if record["status"] not in ("timeout",):
+            assert (folder / "notebook.ipynb").exists()
+
+    # Final endings stay byte for byte; the others run again.
+    kept = {s: (found[s]["run_id"], _bytes(tmp_path, found[s])) for s in (0, 3)}
+    again = mptexp(
+        "run", "light.yaml", "--no-report", "--only", "seed=1", "--only", "seed=0", cwd=tmp_path
+    )
+    assert again.returncode == 1
+    assert "1 of 2 runs are done already" in again.stdout
+    for seed, (_, content) in kept.items():
+        assert _bytes(tmp_path, found[seed]) == content
+
+
+def _bytes(folder, record):
+    run = folder / "reports/light/runs" / record["run_id"]
+    return {p.name: p.read_bytes() for p in run.iterdir()}
+
+
+def test_private_names_are_not_published(light, tmp_path):
+    light({"seed": [0]})
+    home = tmp_path / "home-of-somebody"
+    home.mkdir()
+    assert mptexp("run", "light.yaml", "--no-report", cwd=tmp_path, HOME=str(home)).returncode == 0
+    (run,) = (tmp_path / "reports/light/runs").iterdir()
+    for path in run.iterdir():
+        assert "home-of-somebody" not in path.read_text(), path
+        assert str(tmp_path) not in path.read_text(), path
+
+
+def test_ctrl_c_loses_no_finished_run_and_leaves_no_process(light, tmp_path):
+    light({"seed": [0, 6]})
+    order = [p.run.seed for p in _plan(tmp_path)]
+    (tmp_path / "reports").mkdir()
+    started = subprocess.Popen(
+        [sys.executable, "-m", "mptexp", "run", "light.yaml", "--no-report"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    first = started.stdout.readline() + started.stdout.readline()
+    while "[1/2]" not in first:
+        first += started.stdout.readline()
+    kept = {p: p.read_bytes() for p in (tmp_path / "reports/light/runs").rglob("*.json")}
+    assert len(kept) == 1, order
+    _until(lambda: processes_of(tmp_path))
+    started.send_signal(signal.SIGINT)
+    _, errors = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert "1 of 2 runs finished and kept" in errors
+    assert "Traceback" not in errors
+    _until(lambda: not processes_of(tmp_path))
+    assert not list((tmp_path / "reports/light/partial").iterdir())
+
+    done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "1 of 2 runs are done already" in done.stdout
+    assert {p: p.read_bytes() for p in kept} == kept
+    assert {r["status"] for r in records(tmp_path).values()} == {"ok"}
+
+
+def _plan(folder):
+    found, _ = params.read(folder / "light.yaml")
+    return sweep.plan(found, SweepDir(folder / "reports/light"))
+
+
+def _until(condition, seconds=30):
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.1)
+
+
+def test_two_sweeps_in_one_directory_do_not_meet(light, tmp_path):
+    light({"seed": [0]})
+    with (
+        sweep.locked(SweepDir(tmp_path / "reports/light")),
+    ):
+        done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "another mptexp run is at work" in done.stderr
+
+
+def test_a_directory_of_another_params_file_is_refused(light, tmp_path):
+    light({"seed": [0]})
+    assert mptexp("run", "light.yaml", "--no-report", cwd=tmp_path).returncode == 0
+    light({"seed": [0]}, repeats=2)
+    before = sorted((tmp_path / "reports").rglob("*"))
+    done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--out" in done.stderr
+    assert sorted((tmp_path / "reports").rglob("*")) == before
+    done = mptexp("run", "light.yaml", "--no-report", "--fresh", cwd=tmp_path)
+    assert done.returncode == 0
+    assert len(list((tmp_path / "reports/light/runs").iterdir())) == 2
+
+
+def test_only_leaves_the_params_file_as_it_is(light, tmp_path):
+    path = light({"seed": [0, 4]})
+    done = mptexp("run", "light.yaml", "--no-report", "--only", "seed=0", cwd=tmp_path)
+    assert done.returncode == 0
+    assert (tmp_path / "reports/light/params.yaml").read_text() == path.read_text()
+    planned = json.loads(mptexp("plan", "light.yaml", "--format", "json", cwd=tmp_path).stdout)
+    states = {r["parameters"]["seed"]: r["state"] for r in planned["runs"]}
+    assert states == {0: "ok", 4: "pending"}
+    assert set(planned["runs"][0]) == {"run_id", "state", "parameters"}
+
+
+def test_a_comment_does_not_make_another_params_file(light, tmp_path):
+    path = light({"seed": [0]})
+    assert mptexp("run", "light.yaml", "--no-report", cwd=tmp_path).returncode == 0
+    path.write_text("# a thought\n" + path.read_text())
+    assert mptexp("run", "light.yaml", "--no-report", cwd=tmp_path).returncode == 0
+
+
+def test_another_machines_points_are_elsewhere_and_get_no_record(light, tmp_path):
+    light({"gpu_model": ["local", "Tesla V100"]})
+    done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
+    assert done.returncode == 0
+    states = {p.run.gpu_model: p.state for p in _plan(tmp_path)}
+    assert states["Tesla V100"] == "elsewhere"
+    assert sorted(states.values()) == ["elsewhere", "ok"]
+    assert len(list((tmp_path / "reports/light/runs").iterdir())) == 1
+
+
+def test_a_damaged_record_is_due_again(light, tmp_path):
+    light({"seed": [0]})
+    (planned,) = _plan(tmp_path)
+    path = SweepDir(tmp_path / "reports/light").record(planned.run_id)
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    (planned,) = _plan(tmp_path)
+    assert (planned.state, planned.due) == ("damaged", True)
+
+
+def test_a_directory_with_other_things_is_refused(light, tmp_path):
+    light({"seed": [0]})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("years of work")
+    for out in ("mine", "light.yaml"):
+        done = mptexp("run", "light.yaml", "--out", out, "--fresh", cwd=tmp_path)
+        assert done.returncode == 2, done.stdout
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    ("filters", "words"),
+    [(["epochs=9"], "its values here: 20"), (["epoch=9"], "allowed names"), (["x"], "key=value")],
+)
+def test_filters_that_match_nothing_are_refused(light, tmp_path, filters, words):
+    light({"seed": [0]})
+    with pytest.raises(ParamsError, match=words):
+        sweep.only(_plan(tmp_path), filters)
+
+
+def test_filters_read_numbers_as_numbers(light, tmp_path):
+    light({"learning_rate": [0.001, 0.01]})
+    kept = sweep.only(_plan(tmp_path), ["learning_rate=1e-3"])
+    assert [p.run.learning_rate for p in kept] == [0.001]
+
+
+def test_an_unknown_notebook_is_refused(light, tmp_path):
+    path = light({"seed": [0]})
+    with pytest.raises(ParamsError, match="notebook is 'nothing'"):
+        sweep.notebook_path("nothing", path)
+    assert sweep.notebook_path("train", path).name == "train.py"
+
+
+def test_the_cost_of_a_run_is_that_of_its_point(light, tmp_path):
+    light({"seed": [0]}, repeats=2, expected_run_s=40)
+    found, _ = params.read(tmp_path / "light.yaml")
+    first, second = (sweep.Planned(f"r{k}", Run(block=k, seed=k), "pending") for k in (0, 1))
+    assert sweep.remaining_s([first, second], found) == 80
+    done = sweep.Planned("r0", first.run, "ok", 5.0)
+    assert sweep.remaining_s([done, second], found) == 5.0
+    assert sweep.remaining_s([first], found.model_copy(update={"expected_run_s": None})) is None

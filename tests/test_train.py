@@ -1,0 +1,82 @@
+"""A run through the kernel half in a process of its own, as the notebook does it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import json, sys
+from mptexp import precision
+from mptexp.spec import Run
+run = Run(**json.loads(sys.argv[1]))
+try:
+    where = precision.use(run)
+    from mptexp import data, models, train
+    images = data.load(run)
+    model = models.build(run, images.shape, len(images.classes))
+    outcome = train.fit(run, model, images, where)
+    train.save(outcome)
+    print(outcome.summary, outcome.steps, outcome.history)
+except precision.Unsupported as error:
+    print(error)
+"""
+SMALL = {"image_size": 8, "width": 0.125, "batch_size": 128, "epochs": 2}
+
+
+def train(folder, **parameters):
+    environment = {**os.environ, "MPTEXP_RUN_DIR": str(folder)}
+    command = [sys.executable, "-c", PROGRAM, json.dumps(SMALL | parameters)]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    path = folder / "record.json"
+    return json.loads(path.read_text()) if path.exists() else said.stdout
+
+
+def test_a_record_holds_all_samples_and_their_figures(tmp_path):
+    record = train(tmp_path)
+    assert record["status"] == "ok"
+    assert [e["epoch"] for e in record["history"]] == [1, 2]
+    assert set(record["history"][0]) == {
+        "epoch", "loss", "accuracy", "val_loss", "val_accuracy", "elapsed_s",
+    }  # fmt: skip
+    steps = 1437 // 128
+    assert sum(w["steps"] for w in record["windows"]) == 2 * (steps - 1)
+    timing = record["timing"]
+    assert timing["steps_timed"] + timing["warmup_steps"] >= 2 * (steps - 1)
+    assert timing["step_s_low"] <= timing["step_s"] <= timing["step_s_high"]
+    assert timing["images_per_s"] == pytest.approx(128 / timing["step_s"])
+    assert timing["first_step_s"] > timing["step_s"]
+    assert record["peak_memory_bytes"] > 2**27
+    assert record["environment"]["cores"] >= 1
+
+
+def test_policies_of_a_block_start_alike(tmp_path):
+    first = train(tmp_path / "a", epochs=1)["in_force"]
+    mixed = train(tmp_path / "b", epochs=1, policy="mixed_bfloat16")["in_force"]
+    other = train(tmp_path / "c", epochs=1, seed=1, block=1)["in_force"]
+    for name in ("initial_weights", "data_order"):
+        assert first[name] == mixed[name]
+        assert first[name] != other[name]
+
+
+def test_a_training_that_overflows_is_diverged(tmp_path):
+    # Pure float16 with a scale beyond its range: the first gradients are infinite.
+    record = train(tmp_path, policy="float16", loss_scale=1e8, epochs=3)
+    assert record["status"] == "diverged"
+    assert record["error"].startswith("the loss was not finite in epoch")
+    assert len(record["history"]) < 3
+
+
+def test_an_epoch_of_one_step_is_unsupported(tmp_path):
+    assert "the clock needs 2" in train(tmp_path, batch_size=1024)
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_the_other_backends_train_too(tmp_path, backend):
+    pytest.importorskip(backend, reason=f"{backend} is not installed; pip install {backend}")
+    record = train(tmp_path, backend=backend, policy="mixed_bfloat16")
+    assert record["status"] == "ok"
+    assert record["in_force"]["compute_dtype"] == "bfloat16"
+    assert record["in_force"]["jit"] is (backend == "jax")
