@@ -81,12 +81,16 @@ def render(notebook: Path, title: str, code: bool) -> str:
     Args:
         code: whether the code of the notebook cells is shown.
     """
+    import nbformat
     from nbconvert.exporters.html import HTMLExporter
 
     exporter = HTMLExporter(
         template_name="mptexp", extra_template_basedirs=[str(TEMPLATES)], exclude_input=not code
     )
-    page, _ = exporter.from_filename(str(notebook), resources={"metadata": {"name": title}})
+    # Not from_filename, which makes the file's name the title.
+    page, _ = exporter.from_notebook_node(
+        nbformat.read(notebook, as_version=4), resources={"metadata": {"name": title}}
+    )
     return str(page)
 
 

@@ -1,0 +1,168 @@
+"""The project's own laws: what keeps the package thin, light and honest."""
+
+import ast
+import re
+import subprocess
+import sys
+
+import jupytext
+import pytest
+from conftest import PROJECT
+from papermill import inspect_notebook
+
+from mptexp import data, environment, models, params, precision, store
+from mptexp.spec import POLICIES, Run
+
+# A module imports only from modules above it; the line marks the kernel boundary.
+KERNEL_HALF = ["spec", "store", "environment", "data", "models", "precision", "measure", "train"]
+OTHER_HALF = ["params", "kernel", "sweep", "analysis", "findings", "figures", "report"]
+OTHER_HALF += ["progress", "cli"]
+SHARED = {"spec", "store"}
+FRAMEWORKS = {"tensorflow", "tensorflow_datasets", "jax", "torch", "keras"}
+
+
+def imports(source):
+    """Modules that a source names in its import statements."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "mptexp":
+            yield from (f"mptexp.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+
+
+def faults(name, source):
+    """What a module of this name must not import."""
+    order = KERNEL_HALF + OTHER_HALF
+    below = set(order[order.index(name) :])
+    if name in OTHER_HALF:
+        below |= set(KERNEL_HALF) - SHARED
+    for module in imports(source):
+        first, _, rest = module.partition(".")
+        if first == "mptexp" and rest in below:
+            yield f"{name} imports {module}"
+        if name in OTHER_HALF and first in FRAMEWORKS:
+            yield f"{name} imports {module}"
+
+
+def modules():
+    return [p for p in (PROJECT / "mptexp").glob("*.py") if not p.stem.startswith("__")]
+
+
+def test_modules_import_only_from_above():
+    assert {p.stem for p in modules()} == set(KERNEL_HALF + OTHER_HALF)
+    found = [fault for p in modules() for fault in faults(p.stem, p.read_text())]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("spec", "from mptexp import store"),
+        ("data", "from mptexp.models import build"),
+        ("analysis", "def f():\n    from mptexp.train import fit"),
+        ("sweep", "import tensorflow as tf"),
+        ("report", "from keras import layers"),
+    ],
+)
+def test_the_law_of_imports_can_be_broken(name, source):
+    assert list(faults(name, source))
+
+
+LIGHT = "from mptexp.cli import app; import sys; print(sorted(m for m in sys.modules if m in {}))"
+HEAVY = {*FRAMEWORKS, "pandas", "numpy", "papermill", "seaborn", "matplotlib", "pydantic"}
+
+
+def test_help_imports_nothing_heavy():
+    command = [sys.executable, "-c", LIGHT.format(HEAVY)]
+    assert subprocess.check_output(command, text=True).strip() == "[]"
+
+
+def test_the_law_of_lightness_can_be_broken():
+    command = [sys.executable, "-c", "import pandas; " + LIGHT.format(HEAVY)]
+    assert "pandas" in subprocess.check_output(command, text=True)
+
+
+def test_making_a_report_imports_no_framework():
+    program = (
+        "import sys; from mptexp import analysis, findings, figures, report, sweep, cli; "
+        f"print(sorted({FRAMEWORKS!r} & set(sys.modules)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
+
+
+def test_registries_and_types_name_the_same_things():
+    annotation = {name: field.annotation for name, field in Run.model_fields.items()}
+    assert set(annotation["dataset"].__args__) == set(data.DATASETS)
+    assert set(annotation["model"].__args__) == set(models.MODELS)
+    assert set(annotation["backend"].__args__) == set(precision.INSTALL)
+    assert set(POLICIES) == set(annotation["policy"].__args__)
+
+
+def test_the_notebooks_parameters_are_the_typed_ones(tmp_path):
+    path = tmp_path / "train.ipynb"
+    jupytext.write(jupytext.read(PROJECT / "notebooks/train.py"), path)
+    found = inspect_notebook(str(path))
+    assert list(found) == list(Run.model_fields)
+    for name, field in Run.model_fields.items():
+        assert eval(found[name]["default"]) == field.default, name
+        assert found[name]["help"] == field.description, name
+    types = {name: told["inferred_type_name"] for name, told in found.items()}
+    assert types["policy"] == "str"
+    assert types["batch_size"] == "int"
+    for name, field in Run.model_fields.items():
+        if field.annotation in (str, int, float):
+            assert types[name] == field.annotation.__name__, name
+
+
+@pytest.mark.parametrize("path", sorted((PROJECT / "params").glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_params_file_expands_and_has_its_header(path):
+    sweep, text = params.read(path)
+    assert sweep.runs()
+    assert set(params.header(text)) == {"question", "cost", "expected"}
+
+
+def test_the_readmes_commands_exist():
+    readme = (PROJECT / "README.md").read_text()
+    targets = set(re.findall(r"^([a-z]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
+    used = set(re.findall(r"`?make ([a-z]+)", readme))
+    assert {"quickstart", "test", "lab"} <= used <= targets
+    from mptexp.cli import app
+
+    commands = {command.callback.__name__ for command in app.registered_commands}
+    used = set(re.findall(r"mptexp (plan|run|report|doctor|[a-z]+) [a-z-]*", readme))
+    assert commands <= used | {"doctor"}
+    for path in re.findall(r"(?:params|notebooks|reports/published)/[\w./-]+\.\w+", readme):
+        assert (PROJECT / path).exists() or "mine" in path, path
+
+
+def test_the_readmes_table_is_the_published_report():
+    table = (PROJECT / "reports/published/quickstart-cpu/table.md").read_text()
+    assert table in (PROJECT / "README.md").read_text()
+
+
+def test_the_published_report_is_that_of_its_records():
+    folder = store.SweepDir(PROJECT / "reports/published/quickstart-cpu")
+    records, damaged = store.read_records(folder)
+    assert len(records) == 18
+    assert not damaged
+    page = folder.index.read_text()
+    assert "notebook.html" not in page
+    for record in records:
+        assert record["run_id"] in page
+        assert record["status"] == "ok"
+        assert record["environment"]["clean"] is True
+        if record["parameters"]["batch_size"] == 32:
+            assert record["history"][-1]["val_accuracy"] >= 0.95
+
+
+def test_the_columns_of_results_are_documented():
+    assert all(store.COLUMNS.values())
+    assert set(store.FINAL) < set(store.STATUSES)
+    assert len(set(environment.VARIABLES)) == len(environment.VARIABLES)
+
+
+def test_pins_name_no_host():
+    for line in (PROJECT / "constraints.txt").read_text().splitlines():
+        assert re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+( ;.*)?", line), line

@@ -1,0 +1,184 @@
+"""The report of a real sweep, read as a file and looked at in a real browser."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pandas as pd
+import pytest
+from conftest import mptexp
+
+from mptexp import analysis, store
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+PROBE = """<script>
+const errors = [];
+addEventListener("error", e => errors.push(String(e.message)), true);
+addEventListener("load", () => {
+  const images = [...document.images];
+  const found = {
+    inner: innerWidth,
+    scroll: document.documentElement.scrollWidth,
+    broken: images.filter(i => !i.naturalWidth).length,
+    images: images.length,
+    without_alt: images.filter(i => !i.alt).length,
+    requests: performance.getEntriesByType("resource").map(r => r.name).filter(n => !n.startsWith("data:")),
+    headers: [...document.querySelectorAll("th")].length,
+    title: document.title,
+    ink: getComputedStyle(document.body).color,
+    ground: getComputedStyle(document.body).backgroundColor,
+    errors,
+  };
+  document.body.innerHTML = "<pre id=found>" + JSON.stringify(found) + "</pre>";
+});
+</script>"""  # noqa: E501
+
+
+def browse(page, width=1000, dark=False):
+    """What a browser found in the page, which is looked at with a probe in it."""
+    probed = page.with_name("probed.html")
+    probed.write_text(page.read_text().replace("<meta charset", PROBE + "<meta charset", 1))
+    words = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
+        "--no-first-run", "--disable-background-networking", "--disable-component-update",
+        "--disable-sync", f"--user-data-dir={page.parent / 'profile'}",
+        f"--window-size={width},900", "--virtual-time-budget=5000", "--dump-dom",
+        f"--blink-settings=preferredColorScheme={0 if dark else 1}", probed.as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    probed.unlink()
+    shutil.rmtree(page.parent / "profile", ignore_errors=True)
+    found = re.search(r"<pre id=\"found\">(.*?)</pre>", done.stdout, re.DOTALL)
+    assert found, done.stdout[:500] + done.stderr[-2000:]
+    return json.loads(found[1].replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">"))
+
+
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+
+
+@pytest.fixture(scope="module")
+def place(tiny):
+    return tiny / "reports" / "tiny"
+
+
+def test_the_report_tells_the_whole_story(place):
+    page = (place / "index.html").read_text()
+    for words in (
+        "Does the whole path work?",
+        "too few times",
+        "Speedup over the default, strict float32",
+        "no interval, n = 1",
+        "Published beside measured",
+        "Tesla V100",
+        "Runs without a result",
+        "tensorfloat32 needs an NVIDIA GPU",
+        "What is timed",
+        "Instruction sets",
+        "mptexp run params/tiny.yaml",
+        "same weights and saw the pictures in the same",
+    ):
+        assert words in page, words
+
+
+def test_the_report_needs_nothing_from_elsewhere(place):
+    for page in [place / "index.html", *place.glob("runs/*/notebook.html")]:
+        text = page.read_text()
+        assert not re.search(r"<(script|link|iframe)\b", text), page
+        loaded = re.findall(r"\b(?:src|srcset)\s*=\s*\"([^\"]{0,40})", text)
+        assert all(source.startswith("data:") for source in loaded), loaded
+        assert "@import" not in text
+        assert not re.search(r"url\((?!['\"]?data:)", text)
+
+
+def test_every_link_of_the_report_leads_somewhere(place):
+    links = set(re.findall(r"<a href=\"([^\"]+)\"", (place / "index.html").read_text()))
+    local = {link for link in links if not link.startswith(("https://", "#"))}
+    assert {"results.csv", "history.csv", "speedups.csv", "params.yaml"} <= local
+    assert sum(link.endswith("notebook.html") for link in local) == 3
+    for link in local:
+        assert (place / link).is_file(), link
+
+
+def test_what_is_absent_is_not_linked(place, tmp_path):
+    copy = tmp_path / "tiny"
+    for path in [place / "params.yaml", *place.glob("runs/*/record.json")]:
+        target = copy / path.relative_to(place)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    done = mptexp("report", copy, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "notebook.html" not in (copy / "index.html").read_text()
+    assert (copy / "results.csv").read_text() == (place / "results.csv").read_text()
+
+
+def test_the_data_files_agree_with_the_report(place):
+    results = pd.read_csv(place / "results.csv")
+    assert list(results.columns) == list(store.COLUMNS)
+    assert sorted(results.status) == ["ok", "ok", "unsupported"]
+    assert results[results.status == "ok"].step_s.gt(0).all()
+    history = pd.read_csv(place / "history.csv")
+    assert list(history.columns) == ["run_id", *store.HISTORY]
+    assert len(history) == 4
+    speedups = pd.read_csv(place / "speedups.csv")
+    names = "baseline candidate speedup low high blocks"
+    assert list(speedups.columns) == [*analysis.POINT, *names.split()]
+
+
+def test_executed_notebooks_are_whole_and_private(place, tiny):
+    pages = list(place.glob("runs/*/notebook.html"))
+    assert len(pages) == 3
+    for page in pages:
+        text = page.read_text()
+        assert "One run: a model trained in one precision" in text
+        assert str(tiny) not in text
+        assert "cuInit" not in text
+    (good,) = [p for p in pages if 'policy = "float32"' in _parameters(p)]
+    for words in ("compute_dtype", "conv2d", "images/s", "written to record.json"):
+        assert words in good.read_text()
+
+
+def _parameters(page):
+    text = page.with_suffix(".ipynb").read_text()
+    cells = json.loads(text)["cells"]
+    (cell,) = [c for c in cells if "injected-parameters" in c["metadata"].get("tags", [])]
+    return "".join(cell["source"])
+
+
+def test_a_directory_without_records_is_refused(tmp_path):
+    done = mptexp("report", tmp_path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "holds no record" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [380, 1000])
+def test_a_browser_shows_the_report(place, width):
+    found = browse(place / "index.html", width)
+    assert found["title"].startswith("tiny on ")
+    assert found["images"] == 5
+    assert found["broken"] == found["without_alt"] == 0
+    assert found["requests"] == found["errors"] == []
+    assert found["scroll"] <= found["inner"]
+
+
+@needs_chromium
+def test_a_browser_shows_an_executed_notebook(place):
+    pages = [
+        p for p in place.glob("runs/*/notebook.html") if "needs an NVIDIA" not in p.read_text()
+    ]
+    for page in pages:
+        found = browse(page, 380)
+        assert found["images"] == 3
+        assert found["broken"] == found["without_alt"] == 0
+        assert found["requests"] == found["errors"] == []
+        assert found["scroll"] <= found["inner"]
+
+
+@needs_chromium
+def test_light_and_dark(place):
+    light, dark = (browse(place / "index.html", dark=d) for d in (False, True))
+    assert light["ground"] == "rgb(255, 255, 255)"
+    assert dark["ground"] == "rgb(20, 24, 31)"
+    assert light["ink"] != dark["ink"]
