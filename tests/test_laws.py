@@ -166,3 +166,9 @@ def test_the_columns_of_results_are_documented():
 def test_pins_name_no_host():
     for line in (PROJECT / "constraints.txt").read_text().splitlines():
         assert re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+( ;.*)?", line), line
+
+
+@pytest.mark.parametrize("path", sorted((PROJECT / "notebooks").glob("*.py")), ids=lambda p: p.stem)
+def test_saving_a_notebook_unchanged_leaves_the_tree_clean(path):
+    # JupyterLab saves what it opens; a changed header would mark every later run as unclean.
+    assert jupytext.writes(jupytext.read(path), fmt="py:percent") == path.read_text()
