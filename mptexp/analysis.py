@@ -15,7 +15,9 @@ from mptexp import store
 from mptexp.spec import POLICIES
 from mptexp.store import SweepDir
 
+# What two runs must share to be compared, or to be repeats of one another under one policy.
 POINT = ["gpu_model", "backend", "dataset", "model", "batch_size", "jit", "input_mode", "phase"]
+POINT += ["setting"]
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,13 @@ def rank(column: pd.Series) -> pd.Series:
 
 
 def headline(tables: Tables) -> pd.DataFrame:
-    """One row per device, backend, model, batch size and policy: the table of a report.
+    """One row per point and policy: the table of a report.
 
-    Columns: step_s, step_s_low, step_s_high (medians over blocks), images_per_s, n,
-    speedup/low/high over the default, strict_speedup/strict_low/strict_high over float32,
-    val_accuracy (mean), val_accuracy_low, val_accuracy_high (least, most), peak_memory_bytes,
-    emulated, default_policy.
+    Columns: step_s, step_s_low, step_s_high (medians over blocks), images_per_s,
+    baseline (the device's default where it was measured at this point, else float32, else none),
+    speedup/low/high/blocks over it, strict_speedup/strict_low/strict_high/strict_blocks over
+    float32, val_accuracy (mean), val_accuracy_low, val_accuracy_high (least, most), repeats,
+    peak_memory_bytes, emulated, default_policy.
     """
     keys = [*POINT, "policy"]
     rows = tables.ok.groupby(keys, sort=True, as_index=False).agg(
@@ -110,7 +113,7 @@ def headline(tables: Tables) -> pd.DataFrame:
         step_s_low=("step_s_low", "median"),
         step_s_high=("step_s_high", "median"),
         images_per_s=("images_per_s", "median"),
-        n=("run_id", "count"),
+        repeats=("run_id", "count"),
         val_accuracy=("val_accuracy", "mean"),
         val_accuracy_low=("val_accuracy", "min"),
         val_accuracy_high=("val_accuracy", "max"),
@@ -118,19 +121,47 @@ def headline(tables: Tables) -> pd.DataFrame:
         emulated=("emulated", "first"),
         default_policy=("default_policy", "first"),
     )
-    found = tables.speedups.rename(columns={"candidate": "policy"}).drop(columns="blocks")
-    over_default = found.rename(columns={"baseline": "default_policy"})
-    rows = rows.merge(over_default, "left", [*keys, "default_policy"])
+    measured = rows.groupby(POINT).policy.transform(lambda names: [set(names)] * len(names))
+    rows["baseline"] = [
+        next((name for name in (default, "float32") if name in names), "")
+        for default, names in zip(rows.default_policy, measured, strict=True)
+    ]
+    found = tables.speedups.rename(columns={"candidate": "policy"})
+    rows = rows.merge(found, "left", [*keys, "baseline"])
+    figures = ["speedup", "low", "high", "blocks"]
     strict = found[found.baseline == "float32"].drop(columns="baseline")
-    strict = strict.rename(columns={c: f"strict_{c}" for c in ("speedup", "low", "high")})
+    strict = strict.rename(columns={name: f"strict_{name}" for name in figures})
     rows = rows.merge(strict, "left", keys)
     return rows.sort_values(keys, key=rank, kind="stable", ignore_index=True)
 
 
+def panels(table: pd.DataFrame) -> pd.Series:
+    """What tells the points of a table apart, besides the batch size: the titles of panels."""
+    names = [n for n in POINT if n not in ("gpu_model", "batch_size") and table[n].nunique() > 1]
+    label = table.gpu_model.astype(str)
+    for name in names:
+        known = "" if name in ("backend", "dataset", "model", "setting") else f"{name} "
+        label = label + ", " + known + table[name].astype(str)
+    return label
+
+
+def left_out(results: pd.DataFrame) -> pd.DataFrame:
+    """How many runs of each policy did not end well: columns policy, status, left, runs."""
+    runs = results.groupby("policy").run_id.count()
+    bad = results[results.status != "ok"].groupby(["policy", "status"]).run_id.count()
+    table = bad.rename("left").reset_index()
+    return table.assign(runs=table.policy.map(runs)).sort_values("policy", key=rank)
+
+
 def accuracy_range(tables: Tables) -> pd.DataFrame:
-    """Mean validation accuracy by POINT and policy, and its largest difference between policies."""
-    means = headline(tables).groupby(POINT).val_accuracy
-    return pd.DataFrame({"least": means.min(), "difference": means.max() - means.min()})
+    """Least of the policies' mean validation accuracies at a point, and their largest difference.
+
+    Only points that two policies reached with an accuracy.
+    """
+    table = headline(tables)
+    means = table.dropna(subset="val_accuracy").groupby(POINT).val_accuracy
+    spread = pd.DataFrame({"least": means.min(), "difference": means.max() - means.min()})
+    return spread[means.count() > 1]
 
 
 def starts_agree(results: pd.DataFrame, records: Sequence[dict]) -> bool:

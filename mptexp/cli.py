@@ -110,7 +110,7 @@ def _print_plan(shown: "list[Planned]", planned: "list[Planned]", found: "Sweep"
         table.add_column(name, justify="right" if name in ("block", "cost") else "left")
     for p in shown:
         cost = sweep.estimate_s(p, planned, found) if p.due else p.wall_s
-        values = [str(getattr(p.run, name)) for name in axes]
+        values = [_plain(str(getattr(p.run, name))) for name in axes]
         price = "?" if cost is None else f"{'about ' if p.due else ''}{cost:.0f} s"
         state = f"[{_colour(p.state)}]{p.state}[/]"
         table.add_row(p.run_id, *values, str(p.run.block), state, price)
@@ -155,7 +155,8 @@ def run(
     """
     from mptexp import sweep
 
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _as_interrupt)
     with _user_errors():
         found, text, place, notebook = _open(file, overrides, directory)
         sweep.only(sweep.plan(found, place), only or [])  # wrong filters end here, nothing written
@@ -166,7 +167,8 @@ def run(
             chosen = sweep.only(sweep.plan(found, place), only or [])
             _execute(chosen, found, notebook, place)
     if not no_report and any(place.runs.iterdir()):
-        _report(place)
+        with _user_errors():
+            _report(place)
     left = [p for p in sweep.only(sweep.plan(found, place), only or []) if p.due]
     if left:
         out.print(f"{len(left)} of {len(chosen)} runs failed; the same command tries them again")
@@ -188,8 +190,9 @@ def _execute(chosen: "list[Planned]", found: "Sweep", notebook: Path, place: "Sw
     if not due:
         return
     out.print(
-        f"{len(due)} runs of {notebook.stem} into {place.root}, {_expected(chosen, found)} "
-        "(Ctrl-C stops; the same command goes on)"
+        f"{len(due)} runs of {_plain(notebook.stem)} into {_plain(str(place.root))}, "
+        f"{_expected(chosen, found)} (Ctrl-C stops; the same command goes on)",
+        soft_wrap=True,
     )
     progress = Progress(out, due, found)
     try:
@@ -202,7 +205,7 @@ def _execute(chosen: "list[Planned]", found: "Sweep", notebook: Path, place: "Sw
         err.print(f"stopped: {ready}; the same command goes on")
         raise typer.Exit(130) from None
     except OSError as error:
-        err.print(f"[bold red]error[/] {place.root}: cannot be written: {error.strerror}")
+        err.print(f"[bold red]error[/] {_plain(str(place.root))}: {_plain(str(error))}")
         raise typer.Exit(1) from None
 
 
@@ -220,10 +223,14 @@ def report(
 def _report(place: "SweepDir") -> None:
     from mptexp import report as reports
     from mptexp import sweep
+    from mptexp.params import ParamsError
 
     with out.status("making the report") if out.is_terminal else _silence():
-        index = reports.build(place, sweep.notebook_path("report", place.params))
-    out.print(f"report: {index}", soft_wrap=True)
+        try:
+            index = reports.build(place, sweep.notebook_path("report", place.params))
+        except OSError as error:
+            raise ParamsError(f"{place.root}: no report could be written: {error}") from None
+    out.print(f"report: {_plain(str(index))}", soft_wrap=True)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from mptexp.spec import local_device
+from mptexp.spec import cpu_name, cpuinfo
 
 PACKAGES = [
     "mptexp",
@@ -86,6 +86,10 @@ NATIVE_ON_CPU = {
 NATIVE_ON_GPU = {"float16": (5, 3), "bfloat16": (8, 0), "tensorfloat32": (8, 0)}
 
 
+class Unsupported(RuntimeError):
+    """The device or this installation cannot do what the run asks for. A result, not a failure."""
+
+
 def card(backend: str = "tensorflow") -> dict[str, Any]:
     """What this process runs on, as plain JSON types; sizes in bytes. Starts the backend.
 
@@ -95,7 +99,7 @@ def card(backend: str = "tensorflow") -> dict[str, Any]:
     """
     return {
         **device(backend),
-        "cpu": _cpu(),
+        "cpu": cpu_name().removesuffix(" (CPU)"),
         "instruction_sets": instruction_sets(),
         "cores": cores(),
         "memory_bytes": psutil.virtual_memory().total,
@@ -112,21 +116,10 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _cpu() -> str:
-    flags = [line for line in _cpuinfo() if line.startswith("model name")]
-    return flags[0].split(":", 1)[1].strip() if flags else platform.processor()
-
-
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.exists() else []
-
-
 @cache
 def instruction_sets() -> list[str]:
     """Those of INSTRUCTION_SETS that this CPU has; empty where the system does not tell."""
-    lines = [line for line in _cpuinfo() if line.startswith(("flags", "Features"))]
-    present = set(lines[0].split(":", 1)[1].split()) if lines else set()
+    present = set(cpuinfo("flags", "Features").split())
     return [name for name in INSTRUCTION_SETS if name in present]
 
 
@@ -180,9 +173,14 @@ def quiet() -> Iterator[None]:
 
 
 def device(backend: str) -> dict[str, Any]:
-    """Name, kind, capability and libraries of the device that the backend uses."""
+    """Name, kind, capability and libraries of the device that the backend uses.
+
+    Raises:
+        Unsupported: where that is neither a CPU nor an NVIDIA GPU.
+    """
     found = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[backend]()
-    cpu = {"device": local_device() if found is None else "", "kind": "cpu", "capability": None}
+    # The CPU's own name, whatever GPU the machine may have: the backend does not see it.
+    cpu = {"device": cpu_name(), "kind": "cpu", "capability": None}
     return {"cuda": None, "cudnn": None, "driver": _driver(), **(found or cpu)}
 
 
@@ -207,8 +205,10 @@ def _jax() -> dict[str, Any] | None:
     import jax
 
     first = jax.devices()[0]
-    if first.platform != "gpu":
+    if first.platform == "cpu":
         return None
+    if first.platform != "gpu":
+        raise Unsupported(f"{first.device_kind} is neither a CPU nor an NVIDIA GPU")
     capability = getattr(first, "compute_capability", "")
     return {
         "device": first.device_kind,
@@ -229,6 +229,11 @@ def _torch() -> dict[str, Any] | None:
         "cuda": torch.version.cuda,
         "cudnn": str(torch.backends.cudnn.version()),
     }
+
+
+def has_no_nvidia_driver() -> bool:
+    """Whether this machine has no NVIDIA driver."""
+    return _driver() is None
 
 
 def _driver() -> str | None:
@@ -256,14 +261,14 @@ def is_native(dtype: str, where: dict[str, Any]) -> bool:
     return capability >= NATIVE_ON_GPU[dtype]
 
 
-def default_policy(backend: str, where: dict[str, Any]) -> str:
-    """What a user who sets nothing gets: TF32 from capability 8.0, except from PyTorch.
+def default_policy(where: dict[str, Any]) -> str:
+    """What a user who sets nothing gets: TF32 from capability 8.0, else float32.
 
-    PyTorch leaves matrix products in strict float32 (`torch.get_float32_matmul_precision()` is
-    "highest") and turns TF32 on for convolutions alone; it counts as float32 here.
+    PyTorch turns TF32 on for convolutions and leaves matrix products in strict float32; as nearly
+    all work of the models here is convolutions, tensorfloat32 stands for its default too.
     """
     has_tf32 = where["kind"] == "gpu" and is_native("tensorfloat32", where)
-    return "tensorfloat32" if has_tf32 and backend != "torch" else "float32"
+    return "tensorfloat32" if has_tf32 else "float32"
 
 
 def diagnosis(backend: str) -> dict[str, Any]:
@@ -276,9 +281,9 @@ def diagnosis(backend: str) -> dict[str, Any]:
     types = ("float32", "tensorfloat32", "float16", "bfloat16")
     return found | {
         "native": {name: is_native(name, found) for name in types},
-        "default_policy": default_policy(backend, found),
+        "default_policy": default_policy(found),
         "tensor_cores": tensor_cores(found),
-        "tf32": _tf32(backend, found),
+        "tf32": _tf32(found),
         "determinism": "on" if os.environ.get("TF_DETERMINISTIC_OPS") == "1" else "off",
         "advice": advice(backend, found),
     }
@@ -293,10 +298,8 @@ def tensor_cores(where: dict[str, Any]) -> str:
     return "yes" if tuple(where["capability"]) >= (7, 0) else "no (capability below 7.0)"
 
 
-def _tf32(backend: str, where: dict[str, Any]) -> str:
-    if not is_native("tensorfloat32", where):
-        return "not on this device"
-    return f"{'on' if default_policy(backend, where) == 'tensorfloat32' else 'off'} by default"
+def _tf32(where: dict[str, Any]) -> str:
+    return "on by default" if is_native("tensorfloat32", where) else "not on this device"
 
 
 def advice(backend: str, where: dict[str, Any]) -> list[str]:

@@ -12,6 +12,8 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mptexp import analysis
+
 # Okabe and Ito's colours, distinct to colour-blind readers, on light and on dark grounds.
 COLOURS = {
     "float32": "#7f7f7f",
@@ -45,12 +47,21 @@ STYLE = {
 THEMES = "svg{color:#1d2430}@media(prefers-color-scheme:dark){svg{color:#dfe5ee}}"
 
 
-def _new(columns: int = 1, height: float = 3.4) -> tuple[Figure, list[Axes]]:
+def _new(panels: int, height: float = 3.4) -> tuple[Figure, list[Axes]]:
+    """A figure of panels, two in a row."""
+    rows = -(-panels // 2)
     with matplotlib.rc_context(STYLE):
         figure, axes = plt.subplots(
-            1, columns, figsize=(8.2, height), squeeze=False, sharey=True, layout="constrained"
+            rows,
+            min(panels, 2),
+            figsize=(8.2, height * rows),
+            squeeze=False,
+            sharey=True,
+            layout="constrained",
         )
-    return figure, list(axes.flat)
+    for axis in axes.flat[panels:]:
+        axis.set_visible(False)
+    return figure, list(axes.flat[:panels])
 
 
 def _policies(table: pd.DataFrame, column: str = "policy") -> list[str]:
@@ -81,8 +92,8 @@ def _offset(index: int, of: int) -> float:
     return (index - (of - 1) / 2) * 0.16
 
 
-def _by_device(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    return [(str(name), part) for name, part in table.groupby("gpu_model")]
+def _by_panel(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    return [(str(name), part) for name, part in table.groupby(analysis.panels(table), sort=False)]
 
 
 def speedup_by_batch_size(speedups: pd.DataFrame, baseline: str) -> Figure:
@@ -93,15 +104,15 @@ def speedup_by_batch_size(speedups: pd.DataFrame, baseline: str) -> Figure:
         baseline: the policy to compare with.
     """
     table = speedups[speedups.baseline == baseline]
-    devices = _by_device(table)
-    figure, axes = _new(max(1, len(devices)))
+    devices = _by_panel(table)
+    figure, axes = _new(len(devices))
     places, policies = _places(table), _policies(table, "candidate")
     for axis, (device, part) in zip(axes, devices, strict=True):
         axis.axhline(1, color=INK, linewidth=1)
         for index, policy in enumerate(policies):
             rows = part[part.candidate == policy]
             x = [places[size] + _offset(index, len(policies)) for size in rows.batch_size]
-            errors = [(rows.speedup - rows.low).fillna(0), (rows.high - rows.speedup).fillna(0)]
+            errors = [rows.speedup - rows.low, rows.high - rows.speedup]
             style = {"color": COLOURS[policy], "fmt": MARKERS[policy], "capsize": 4}
             axis.errorbar(x, rows.speedup, errors, label=policy, markersize=7, **style)
         _plain_log(axis)
@@ -124,8 +135,8 @@ def memory_by_batch_size(results: pd.DataFrame) -> Figure:
 
 def _dots(results: pd.DataFrame, values: pd.Series, label: str, log: bool) -> Figure:
     table = results.assign(value=values)
-    devices = _by_device(table)
-    figure, axes = _new(max(1, len(devices)))
+    devices = _by_panel(table)
+    figure, axes = _new(len(devices))
     places, policies = _places(table), _policies(table)
     for axis, (device, part) in zip(axes, devices, strict=True):
         for index, policy in enumerate(policies):
@@ -142,27 +153,30 @@ def _dots(results: pd.DataFrame, values: pd.Series, label: str, log: bool) -> Fi
 
 
 def accuracy_by_epoch(epochs: pd.DataFrame) -> Figure:
-    """Validation accuracy, each repeat faint and the mean strong, a panel per batch size."""
+    """Validation accuracy, each repeat faint and the mean strong, a panel per point."""
     return _curves(epochs, "val_accuracy", "validation accuracy")
 
 
 def loss_by_epoch(epochs: pd.DataFrame) -> Figure:
-    """Training loss, each repeat faint and the mean strong, a panel per batch size."""
+    """Training loss, each repeat faint and the mean strong, a panel per point."""
     return _curves(epochs, "loss", "training loss")
 
 
 def _curves(epochs: pd.DataFrame, value: str, label: str) -> Figure:
-    panels = list(epochs.groupby("batch_size"))
-    figure, axes = _new(max(1, len(panels)))
+    size = "batch size " + epochs.batch_size.astype(str)
+    several = analysis.panels(epochs).nunique() > 1
+    label = analysis.panels(epochs) + ", " + size if several else size
+    panels = list(epochs.groupby(label, sort=False))
+    figure, axes = _new(len(panels))
     policies = _policies(epochs)
     look = {"x": "epoch", "y": value, "hue": "policy", "hue_order": policies, "palette": COLOURS}
-    for axis, (size, part) in zip(axes, panels, strict=True):
+    for axis, (title, part) in zip(axes, panels, strict=True):
         repeats = {"units": "run_id", "estimator": None, "linewidth": 0.9, "alpha": 0.35}
         sns.lineplot(part, **look, **repeats, legend=False, ax=axis)
         # Policies often lie on one another: dashes let the lower one show.
         strong = {"style": "policy", "style_order": policies, "errorbar": None, "linewidth": 2.2}
         sns.lineplot(part, **look, **strong, ax=axis)
-        axis.set(title=f"batch size {size}", xlabel="epoch", ylabel=label)
+        axis.set(title=title, xlabel="epoch", ylabel=label)
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.get_legend().remove()
     _legend(figure, axes[0])

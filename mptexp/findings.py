@@ -29,8 +29,8 @@ def ratio(value: float, low: float, high: float, n: int) -> str:
     if math.isnan(value):
         return "–"
     if math.isnan(low):
-        return f"{value:.2f}× (no interval, n = {n})"
-    return f"{value:.2f}× [{low:.2f}, {high:.2f}] (n = {n})"
+        return f"{value:.2f}× (no interval, n = {n:.0f})"
+    return f"{value:.2f}× [{low:.2f}, {high:.2f}] (n = {n:.0f})"
 
 
 def default_name(policy: str) -> str:
@@ -40,31 +40,45 @@ def default_name(policy: str) -> str:
 
 def answer(tables: Tables) -> list[str]:
     """One sentence per device and policy: the answer that opens a report."""
+    missing = [_left_out(row) for row in analysis.left_out(tables.results).to_dict("records")]
     if tables.ok.empty:
-        return ["No run of this sweep succeeded, so there is nothing to compare yet."]
+        return ["No run of this sweep succeeded, so there is nothing to compare yet.", *missing]
     table = analysis.headline(tables)
-    sentences = []
-    for (device, backend, policy), rows in table.groupby(["gpu_model", "backend", "policy"]):
-        rows = rows[rows.speedup.notna()]
-        if len(rows):
-            sentences.append(_policy_answer(device, backend, policy, rows))
-    if not sentences:
-        return [_without_baseline(table)]
-    return [*sentences, *_accuracy_answer(tables)]
+    sentences = [
+        _policy_answer(panel, policy, rows)
+        for (panel, policy), rows in table.assign(panel=analysis.panels(table)).groupby(
+            ["panel", "policy"], sort=False
+        )
+        if rows.speedup.notna().any()
+    ]
+    return [*(sentences or [_without_baseline(table)]), *_accuracy_answer(tables), *missing]
 
 
-def _policy_answer(device: str, backend: str, policy: str, rows: pd.DataFrame) -> str:
-    clauses = [f"{r['comparison']} at batch size {r['batch_size']}" for r in _compared(rows)]
-    default = f"{NAMES[backend]}'s default there, {default_name(rows.default_policy.iloc[0])}"
+def _left_out(row: Mapping[str, Any]) -> str:
     return (
-        f"On {device}, **{policy}** {_verdict(rows)} than {default}: "
+        f"Left out of the figures: {row['left']} of {count(row['runs'], 'run')} of "
+        f"{row['policy']}, which ended as *{row['status']}*."
+    )
+
+
+def _policy_answer(panel: str, policy: str, rows: pd.DataFrame) -> str:
+    rows = rows[rows.speedup.notna()]
+    clauses = [
+        f"{ratio(r['speedup'], r['low'], r['high'], r['blocks'])} at batch size {r['batch_size']}"
+        for r in rows.to_dict("records")
+    ]
+    return (
+        f"On {panel}, **{policy}** {_verdict(rows)} than {_baseline(rows)}: "
         f"{listed(clauses)}.{_reason(rows)}"
     )
 
 
-def _compared(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    found = rows.to_dict("records")
-    return [r | {"comparison": ratio(r["speedup"], r["low"], r["high"], r["n"])} for r in found]
+def _baseline(rows: pd.DataFrame) -> str:
+    """The baseline of some rows, and whether it is what users have."""
+    baseline, default = rows.baseline.iloc[0], rows.default_policy.iloc[0]
+    if baseline == default:
+        return f"{NAMES[rows.backend.iloc[0]]}'s default there, {default_name(baseline)}"
+    return f"strict {baseline} (the default there, {default_name(default)}, was not measured)"
 
 
 def _verdict(rows: pd.DataFrame) -> str:
@@ -92,14 +106,14 @@ def _reason(rows: pd.DataFrame) -> str:
 def _without_baseline(table: pd.DataFrame) -> str:
     names = listed(sorted(set(table.policy)))
     return (
-        f"This sweep measured {names} alone; a speedup needs float32 or the device's default "
-        "beside it."
+        f"This sweep measured {names}, but no two policies at the same point; a speedup needs "
+        "float32 or the device's default beside a policy."
     )
 
 
 def _accuracy_answer(tables: Tables) -> list[str]:
     spread = analysis.accuracy_range(tables)
-    if len(set(tables.ok.policy)) < 2 or not spread.difference.notna().any():
+    if spread.empty:
         return []
     points = spread.difference.max() * 100
     return [
@@ -109,38 +123,38 @@ def _accuracy_answer(tables: Tables) -> list[str]:
     ]
 
 
-def caption_speedup(tables: Tables) -> str:
-    """What the speedup figure shows."""
-    table = tables.speedups.dropna(subset=["speedup"])
-    if table.empty:
-        return "No speedup can be formed: no two policies were measured at the same point."
+def caption_speedup(tables: Tables, baseline: str) -> str:
+    """What the figure of speedups over one baseline shows."""
+    table = tables.speedups[tables.speedups.baseline == baseline]
     best = table.loc[table.speedup.idxmax()]
     found = ratio(best.speedup, best.low, best.high, best.blocks)
-    over = default_name(best.baseline)
     faster = int((table.low > 1).sum())
     is_faster = {0: "none is", 1: "1 is"}.get(faster, f"{faster} are")
+    bars = " Bars are 95 % intervals over blocks." if table.low.notna().any() else ""
     return (
-        f"Of {count(len(table), 'point')} compared, {is_faster} measurably faster than {over}; the "
-        f"best is {best.candidate} at batch size {best.batch_size} with {found}. Bars are 95 % "
-        "intervals over blocks; above 1 is faster."
+        f"Of {count(len(table), 'point')} compared, {is_faster} measurably faster than "
+        f"{default_name(baseline)}; the best is {best.candidate} at batch size {best.batch_size} "
+        f"with {found}.{bars} Above 1 is faster."
     )
 
 
 def caption_accuracy(tables: Tables) -> str:
     """What the accuracy figure shows."""
+    repeats = count(tables.ok.block.nunique(), "repeat")
+    opening = f"Faint lines are single runs ({repeats} a policy), strong ones their mean."
     spread = analysis.accuracy_range(tables)
+    if spread.empty:
+        return opening
     points = spread.difference.max() * 100
-    repeats = tables.ok.block.nunique()
     return (
-        f"Faint lines are single runs ({count(repeats, 'repeat')} a policy), strong ones their "
-        f"mean. At the last epoch the policies' means differ by at most {points:.1f} percentage "
-        "points at the same batch size."
+        f"{opening} At the last epoch the policies' means differ by at most {points:.1f} "
+        "percentage points at the same point."
     )
 
 
 def caption_memory(tables: Tables) -> str:
     """What the memory figure shows."""
-    table = analysis.headline(tables)
+    table = analysis.headline(tables).dropna(subset="peak_memory_bytes")
     least = table.loc[table.peak_memory_bytes.idxmin()]
     most = table.loc[table.peak_memory_bytes.idxmax()]
     return (
@@ -153,12 +167,14 @@ def caption_memory(tables: Tables) -> str:
 
 def caption_steps(tables: Tables) -> str:
     """What the figure of step times shows."""
-    table = tables.ok
-    spread = table.groupby([*analysis.POINT, "policy"]).step_s.agg(lambda s: s.max() / s.min())
-    runs = count(len(table), "run")
+    opening = f"Each dot is the median step of one run ({count(len(tables.ok), 'run')})."
+    points = tables.ok.groupby([*analysis.POINT, "policy"]).step_s
+    spread = (points.max() / points.min())[points.count() > 1]
+    if spread.empty:
+        return opening
     return (
-        f"Each dot is the median step of one of {runs}; the widest spread between repeats of a "
-        f"point is {(spread.max() - 1) * 100:.0f} %."
+        f"{opening} The widest spread between repeats of a point is "
+        f"{(spread.max() - 1) * 100:.0f} %."
     )
 
 
@@ -168,41 +184,53 @@ def caption_steps(tables: Tables) -> str:
 def headline_rows(tables: Tables) -> pd.DataFrame:
     """The headline table as text, a row per batch size and policy, for HTML and Markdown."""
     table = analysis.headline(tables)
-    baseline = listed([default_name(p) for p in sorted(set(table.default_policy))])
-    rows = pd.DataFrame(
-        {
-            "Device": table.gpu_model,
-            "Batch size": table.batch_size,
-            "Policy": [_policy(r) for r in table.to_dict("records")],
-            "ms per step": [f"{s * 1e3:.2f}" for s in table.step_s],
-            "5–95 %": [
-                f"{a * 1e3:.2f}–{b * 1e3:.2f}"
-                for a, b in zip(table.step_s_low, table.step_s_high, strict=True)
-            ],
-            "Images/s": [f"{v:,.0f}" for v in table.images_per_s],
-            f"Speedup over the default, {baseline} [95 % interval]": [
-                "1 (the default)"
-                if r["policy"] == r["default_policy"]
-                else ratio(r["speedup"], r["low"], r["high"], r["n"])
-                for r in table.to_dict("records")
-            ],
-            "Speedup over strict float32": [
-                "1"
-                if r["policy"] == "float32"
-                else ratio(r["strict_speedup"], r["strict_low"], r["strict_high"], r["n"])
-                for r in table.to_dict("records")
-            ],
-            "Validation accuracy": [_accuracy(r) for r in table.to_dict("records")],
-            "Peak memory": [f"{b / 2**20:,.0f} MiB" for b in table.peak_memory_bytes],
-        }
-    )
-    same = (table.default_policy == "float32").all()
-    rows = rows.drop(columns="Speedup over strict float32") if same else rows
-    if same:
-        rows = rows.rename(
-            columns=lambda c: c.replace("default, float32", "default, strict float32")
-        )
-    return rows.drop(columns="Device") if table.gpu_model.nunique() == 1 else rows
+    records = table.to_dict("records")
+    varying = [n for n in analysis.POINT if table[n].nunique() > 1 and n != "batch_size"]
+    columns = {
+        **{n.replace("_", " ").capitalize(): table[n] for n in varying},
+        "Batch size": table.batch_size,
+        "Policy": [_policy(r) for r in records],
+        "ms per step": [f"{s * 1e3:.2f}" for s in table.step_s],
+        "5–95 %": [f"{r['step_s_low'] * 1e3:.2f}–{r['step_s_high'] * 1e3:.2f}" for r in records],
+        "Images/s": [f"{v:,.0f}" for v in table.images_per_s],
+        _baseline_head(table): [_over_baseline(r) for r in records],
+        "Speedup over strict float32": [_over_strict(r) for r in records],
+        "Validation accuracy": [_accuracy(r) for r in records],
+        "Peak memory": [_mebibytes(b) for b in table.peak_memory_bytes],
+    }
+    if set(table.baseline) <= {"float32", ""}:
+        del columns["Speedup over strict float32"]
+    return pd.DataFrame(columns)
+
+
+def _baseline_head(table: pd.DataFrame) -> str:
+    """Names the baseline: what users have by default, and whether it was measured."""
+    pairs = {(b, d) for b, d in zip(table.baseline, table.default_policy, strict=True) if b}
+    if len(pairs) != 1:
+        return "Speedup over the default [95 % interval]"
+    ((baseline, default),) = pairs
+    strict = "strict " if baseline == "float32" else ""
+    named = f"{strict}{default_name(baseline)}"
+    if baseline == default:
+        return f"Speedup over the default, {named} [95 % interval]"
+    return f"Speedup over {named} (default {default_name(default)} not measured) [95 % interval]"
+
+
+def _over_baseline(row: Mapping[str, Any]) -> str:
+    if row["policy"] == row["baseline"]:
+        return "1 (the default)" if row["policy"] == row["default_policy"] else "1 (baseline)"
+    return ratio(row["speedup"], row["low"], row["high"], row["blocks"])
+
+
+def _over_strict(row: Mapping[str, Any]) -> str:
+    if row["policy"] == "float32":
+        return "1"
+    figures = (row[f"strict_{name}"] for name in ("speedup", "low", "high", "blocks"))
+    return ratio(*figures)
+
+
+def _mebibytes(value: float) -> str:
+    return "–" if pd.isna(value) else f"{value / 2**20:,.0f} MiB"
 
 
 def _policy(row: Mapping[str, Any]) -> str:
@@ -210,17 +238,19 @@ def _policy(row: Mapping[str, Any]) -> str:
 
 
 def _accuracy(row: Mapping[str, Any]) -> str:
+    if pd.isna(row["val_accuracy"]):
+        return "–"
     low, high = row["val_accuracy_low"], row["val_accuracy_high"]
-    spread = f" ({low * 100:.1f}–{high * 100:.1f})" if row["n"] > 1 else ""
+    spread = f" ({low * 100:.1f}–{high * 100:.1f})" if row["repeats"] > 1 else ""
     return f"{row['val_accuracy'] * 100:.1f} %{spread}"
 
 
 def headline_html(tables: Tables) -> GT:
     """The headline table for a report."""
     rows = headline_rows(tables)
-    group = "Device" if "Device" in rows else None
-    numbers = [c for c in rows if c not in ("Device", "Policy")]
-    table = GT(rows, groupname_col=group, rowname_col="Policy").tab_stubhead("Policy")
+    words = ("Policy", *(n.replace("_", " ").capitalize() for n in analysis.POINT))
+    numbers = [c for c in rows if c not in words or c == "Batch size"]
+    table = GT(rows, rowname_col="Policy").tab_stubhead("Policy")
     return _styled(table).cols_align("right", numbers)
 
 

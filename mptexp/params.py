@@ -241,7 +241,7 @@ def _check_points(sweep: Sweep, faults: _Faults) -> None:
         faults.add((empty,), f"{reason}; allowed: a matrix with at least one axis, or include")
     seen: dict[str, int] = {}
     for index, point in enumerate(points):
-        first = seen.setdefault(Run(**point).model_dump_json(), index)
+        first = seen.setdefault(Run(**point).resolved().model_dump_json(), index)
         if first != index:
             shown = ", ".join(f"{n}: {_shown(point[n])}" for n in point if n not in sweep.defaults)
             section = "include" if index >= len(points) - len(sweep.include) else "matrix"

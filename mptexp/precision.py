@@ -4,20 +4,17 @@ Keras reads its backend once, when it is imported, and layers take the dtype pol
 made; so `use` comes before anything that imports Keras, and a process serves one run.
 """
 
+import importlib.util
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from mptexp import environment
+from mptexp.environment import Unsupported
 from mptexp.spec import Run
 
 if TYPE_CHECKING:
     import keras
     import pandas as pd
-
-
-class Unsupported(RuntimeError):
-    """The device or this installation cannot do what the run asks for. A result, not a failure."""
 
 
 class NotInForce(RuntimeError):
@@ -44,14 +41,15 @@ def use(run: Run) -> dict[str, Any]:
     _once("policy", run.policy)
     os.environ["KERAS_BACKEND"] = run.backend
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    try:
-        with environment.quiet():
-            import keras
+    if run.backend == "torch" and environment.has_no_nvidia_driver():
+        # PyTorch would take a Mac's GPU, which is not supported here.
+        os.environ.setdefault("KERAS_TORCH_DEVICE", "cpu")
+    if importlib.util.find_spec(run.backend) is None:
+        raise Unsupported(f"{run.backend} is not installed; {INSTALL[run.backend]}")
+    with environment.quiet():
+        import keras
 
-            where = environment.device(run.backend)
-    except ImportError as error:
-        hint = f"{run.backend} is not installed; {INSTALL[run.backend]}"
-        raise Unsupported(hint) from error
+        where = environment.device(run.backend)
     if keras.backend.backend() != run.backend:
         _refuse("backend", keras.backend.backend(), run.backend)
     _check_device(run, where)
@@ -113,6 +111,8 @@ def tf32_enabled(run: Run, where: dict[str, Any]) -> bool:
     """Whether float32 matrix units use TF32 now: the backend's flag is on and the device has it."""
     if where["kind"] != "gpu" or not environment.is_native("tensorfloat32", where):
         return False
+    if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+        return False
     if run.backend == "tensorflow":
         import tensorflow as tf
 
@@ -123,7 +123,7 @@ def tf32_enabled(run: Run, where: dict[str, Any]) -> bool:
         return jax.config.jax_default_matmul_precision in (None, "default", "tensorfloat32")
     import torch
 
-    return bool(torch.backends.cuda.matmul.allow_tf32)
+    return bool(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
 
 
 def compile_model(model: "keras.Model", run: Run) -> None:
@@ -189,7 +189,7 @@ def in_force(model: "keras.Model", run: Run, where: dict[str, Any]) -> dict[str,
         "jit": bool(model.jit_compile),
         "tf32": tf32_enabled(run, where),
         "emulated": not environment.is_native(_matrix_dtype(run), where),
-        "default_policy": environment.default_policy(run.backend, where),
+        "default_policy": environment.default_policy(where),
     }
     _check_in_force(found, run)
     return found
@@ -225,8 +225,3 @@ def loss_scale(model: "keras.Model") -> float | str:
     if hasattr(optimizer, "initial_scale"):  # a LossScaleOptimizer; built by the first step
         return float(optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale)
     return float(optimizer.loss_scale_factor) if optimizer.loss_scale_factor else "none"
-
-
-def framework_is_loaded() -> bool:
-    """Whether this process has imported a framework (the second half of mptexp never does)."""
-    return any(name in sys.modules for name in ("tensorflow", "jax", "torch"))

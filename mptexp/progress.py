@@ -9,7 +9,7 @@ from rich import progress as bars
 from rich.console import Console
 from rich.markup import escape
 
-from mptexp import store, sweep
+from mptexp import sweep
 from mptexp.spec import Sweep
 from mptexp.sweep import Planned
 
@@ -24,6 +24,7 @@ class Progress:
     def __init__(self, console: Console, due: Sequence[Planned], found: Sweep) -> None:
         self.console, self.found, self.ended = console, found, 0
         self.states = {p.run_id: p for p in due}
+        self.left = set(self.states)
         self.axes = found.axes()
         self.width = max(len(self._label(p)) for p in due)
         self.began = time.monotonic()
@@ -67,6 +68,7 @@ class Progress:
         self.ended += 1
         done = Planned(planned.run_id, planned.run, record["status"], record["wall_s"])
         self.states[planned.run_id] = done
+        self.left.discard(planned.run_id)
         counter = f"[{self.ended:>{len(str(len(self.states)))}}/{len(self.states)}]"
         label = self._label(planned).ljust(self.width)
         left = f", {self._left()} left" if self.ended < len(self.states) else ""
@@ -76,9 +78,8 @@ class Progress:
             self.bar.update(self.task, completed=self.ended)
 
     def _left(self) -> str:
-        pending = [p for p in self.states.values() if p.state not in store.STATUSES]
         runs = list(self.states.values())
-        costs = [sweep.estimate_s(p, runs, self.found) for p in pending]
+        costs = [sweep.estimate_s(p, runs, self.found) for p in runs if p.run_id in self.left]
         if any(cost is None for cost in costs):
             return "unknown time"
         seconds = sum(cost for cost in costs if cost)

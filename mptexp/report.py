@@ -1,5 +1,6 @@
 """Executes the report notebook on a sweep's records and renders it, data files beside it."""
 
+import json
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -52,13 +53,13 @@ def build(directory: SweepDir, notebook: Path) -> Path:
     for run in sorted(directory.runs.glob("*/notebook.ipynb")):
         page = run.with_suffix(".html")
         if not page.exists() or page.stat().st_mtime < run.stat().st_mtime:
-            store.write_text(page, store.scrub(render(run, f"Run {run.parent.name}", code=True)))
+            store.write_text(page, render(run, f"Run {run.parent.name}", code=True))
     with kernel.scratch_folder() as scratch:
         executed = scratch / "executed.ipynb"
         where = {"sweep_dir": str(directory.root.resolve())}
         kernel.execute(notebook, executed, where, scratch)
         page = render(executed, facts(directory, tables).title, code=False)
-    store.write_text(directory.index, store.scrub(page))
+    store.write_text(directory.index, page)
     return directory.index
 
 
@@ -88,10 +89,15 @@ def render(notebook: Path, title: str, code: bool) -> str:
         template_name="mptexp", extra_template_basedirs=[str(TEMPLATES)], exclude_input=not code
     )
     # Not from_filename, which makes the file's name the title.
-    page, _ = exporter.from_notebook_node(
-        nbformat.read(notebook, as_version=4), resources={"metadata": {"name": title}}
-    )
+    clean = store.scrub(json.loads(notebook.read_text(encoding="utf-8")))
+    node = nbformat.reads(json.dumps(clean), as_version=4)
+    page, _ = exporter.from_notebook_node(node, resources={"metadata": {"name": title}})
     return str(page)
+
+
+def safe(text: str) -> str:
+    """Text for Markdown or HTML: a value that looks like a tag is shown, not obeyed."""
+    return escape(text, quote=False)
 
 
 # --- the texts and tables --------------------------------------------------------------------
@@ -131,10 +137,12 @@ def _table_note(tables: Tables) -> str:
 
 
 def _starts(tables: Tables) -> str:
+    if tables.ok.empty:
+        return ""
     equal = analysis.starts_agree(tables.results, tables.records)
     return (
-        "All policies of a block started from the same weights and saw the pictures in the same "
-        "order (fingerprints in the records agree)."
+        "All policies of a block whose weights are float32 started from the same weights and saw "
+        "the pictures in the same order (fingerprints in the records agree)."
         if equal
         else "**Warning**: policies of one block started from different weights or saw another "
         "order of pictures; compare accuracies with care."
@@ -162,14 +170,15 @@ def _published(tables: Tables) -> pd.DataFrame | None:
 
 
 def _published_note(tables: Tables) -> str:
-    sizes = ", ".join(f"{s:g}" for s in sorted({r["parameters"]["width"] for r in tables.records}))
-    pixels = sorted({r["parameters"]["image_size"] for r in tables.records})
+    runs = [record["parameters"] for record in tables.records]
+    widths = findings.listed(sorted({f"{run['width']:g}" for run in runs}))
+    pixels = findings.listed(sorted({str(run["image_size"]) for run in runs}))
+    devices = safe(findings.listed(sorted(set(tables.results.gpu_model))))
     return (
         "Numbers that were published, not measured here: the study that this network comes from, "
         "at 256 × 256 pixels, full width, on Imagenette, TensorFlow 2.1 from R, without intervals. "
-        f"What was measured above has {findings.listed([str(p) for p in pixels])} pixels and width "
-        f"{sizes} on {findings.listed(sorted(set(tables.results.gpu_model)))}: the ratios can be "
-        "set side by side, the milliseconds cannot."
+        f"What was measured above has {pixels} pixels and width {widths} on {devices}: the ratios "
+        "can be set side by side, the milliseconds cannot."
     )
 
 
@@ -252,7 +261,7 @@ def _warnings(tables: Tables) -> list[str]:
     versions = analysis.versions(tables.records)
     if len(versions) > 1:
         found.append(f"the runs were made by different versions of mptexp: {', '.join(versions)}")
-    return found
+    return [safe(text) for text in found]
 
 
 def _reproduce(directory: SweepDir, tables: Tables, head: dict[str, str]) -> str:
@@ -265,10 +274,11 @@ def _reproduce(directory: SweepDir, tables: Tables, head: dict[str, str]) -> str
     )
     lines = [
         "## Reproduce this",
-        f"    mptexp run params/{directory.name}.yaml",
+        "    mptexp run params.yaml --out reports/again",
+        "(with `params.yaml` from below, which is the file as it was executed)",
         f"- mptexp version and commit: {versions}",
         f"- cost: {findings.count(len(tables.results), 'run')}, {minutes:.1f} minutes in all",
-        f"- expected beforehand: {head['expected']}" if "expected" in head else "",
+        f"- expected beforehand: {safe(head['expected'])}" if "expected" in head else "",
         f"- data: {data}",
     ]
     return "\n\n".join(line for line in lines if line)

@@ -51,7 +51,9 @@ class Run(BaseModel):
     batch_size: int = Field(32, ge=1, le=2**20, description="images per step")
     epochs: int = Field(20, ge=1, le=10_000, description="passes over the training images")
     learning_rate: float = Field(1e-3, gt=0, allow_inf_nan=False, description="of Adam")
-    seed: int = Field(0, ge=0, lt=2**31, description="weights, data order; block is added to it")
+    seed: int = Field(
+        0, ge=0, le=2**31 - 1001, description="weights, data order; block is added to it"
+    )
     block: int = Field(0, ge=0, description="which repeat this is")
 
     @classmethod
@@ -84,7 +86,7 @@ def local_device() -> str:
 
     Asks NVML, not a framework: the parent process of a sweep must not hold GPU memory.
     """
-    return _nvidia_name() or _cpu_name()
+    return _nvidia_name() or cpu_name()
 
 
 def _nvidia_name() -> str | None:
@@ -106,13 +108,18 @@ def _nvidia_name() -> str | None:
         return None
 
 
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor() or platform.machine()} (CPU)"
+def cpu_name() -> str:
+    """Name of this machine's CPU as a device."""
+    return f"{cpuinfo('model name') or platform.processor() or platform.machine()} (CPU)"
+
+
+@cache
+def cpuinfo(*names: str) -> str:
+    """The first entry of one of these names in /proc/cpuinfo; empty where there is none."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = [line.split(":", 1)[1].strip() for line in lines if line.startswith(names)]
+    return found[0] if found else ""
 
 
 class Sweep(BaseModel):

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,6 +39,7 @@ COLUMNS = {
     "jit": "whether XLA compiled the step",
     "input_mode": "where batches come from",
     "phase": "train",
+    "setting": "other parameters that vary within the sweep, empty where none do",
     "block": "which repeat",
     "seed": "of weights and data order",
     "step_s": "median window, seconds per step",
@@ -130,8 +131,8 @@ def write_text(path: Path, text: str) -> None:
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """Writes a record atomically, without host, user and home names, NaN as null."""
-    text = json.dumps(_finite(record), indent=1, allow_nan=False, ensure_ascii=False)
-    write_text(path, scrub(text) + "\n")
+    made = scrub(_finite(record))
+    write_text(path, json.dumps(made, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -178,10 +179,11 @@ def _private_names() -> list[tuple[re.Pattern[str], str]]:
     places = {str(Path.cwd()): ".", str(Path.home()): "~"}
     # The longer first: one may lie in the other.
     longest = sorted((p for p in places if len(p) > 1), key=len, reverse=True)
-    found = [(re.compile(re.escape(p)), places[p]) for p in longest]
-    names = {socket.gethostname(): "<host>", _user(): "<user>"}
-    # Shorter names are words of ordinary text too (a user called "al" or "root").
-    found += [(re.compile(rf"\b{re.escape(n)}\b"), s) for n, s in names.items() if len(n) > 4]
+    found = [(re.compile(re.escape(p) + r"(?![\w.-])"), places[p]) for p in longest]
+    host, user = re.escape(socket.gethostname()), re.escape(_user())
+    found.append((re.compile(rf"\b{host}\b"), "<host>"))
+    # A user's name may be any word; it is one only in a path or an address.
+    found.append((re.compile(rf"(?<=[/@]){user}\b|\b{user}(?=@)"), "<user>"))
     return found
 
 
@@ -189,23 +191,44 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container without an entry for its user id
-        return ""
+        return "nobody"
 
 
-def scrub(text: str) -> str:
-    """The text without host name, user name, home directory and working directory."""
-    for pattern, stand_in in _private_names():
-        text = pattern.sub(stand_in, text)
-    return text
+KEPT = ("parameters", "run_id", "notebook", "image/png")
+
+
+def scrub(value: Any) -> Any:
+    """Text, or JSON data, without host name, user name, home directory and working directory.
+
+    What stands under one of KEPT stays as it is: it identifies the run, or is a picture.
+    """
+    if isinstance(value, str):
+        for pattern, stand_in in _private_names():
+            value = pattern.sub(stand_in, value)
+        return value
+    if isinstance(value, Mapping):
+        return {k: v if k in KEPT else scrub(v) for k, v in value.items()}
+    return [scrub(v) for v in value] if isinstance(value, list) else value
 
 
 def results(records: Iterable[Mapping[str, Any]], sweep: str) -> "pd.DataFrame":
     """One row per run, the columns of COLUMNS, blocks in order."""
     import pandas as pd
 
+    records = list(records)
     table = pd.DataFrame([_row(record, sweep) for record in records], columns=list(COLUMNS))
+    table["setting"] = _settings([record["parameters"] for record in records])
     order = ["gpu_model", "backend", "dataset", "model", "batch_size", "policy", "block"]
     return table.sort_values(order, kind="stable", ignore_index=True)
+
+
+def _settings(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The parameters that vary between runs and have no column of their own, as text."""
+    named = {*COLUMNS, "batch_size", "policy", "block", "seed"} - {"loss_scale", "epochs"}
+    bases = [{**run, "base seed": run["seed"] - run["block"]} for run in runs]
+    names = [n for n in (bases[0] if bases else {}) if n not in named]
+    varying = [n for n in names if len({str(run.get(n)) for run in bases}) > 1]
+    return [", ".join(f"{n} {run.get(n)}" for n in varying) for run in bases]
 
 
 def _row(record: Mapping[str, Any], sweep: str) -> dict[str, Any]:

@@ -67,13 +67,16 @@ def plan(sweep: Sweep, directory: SweepDir) -> list[Planned]:
 def _planned(run: Run, sweep: Sweep, directory: SweepDir, here: str) -> Planned:
     run_id = run.run_id(sweep.notebook)
     path = directory.record(run_id)
-    if path.exists():
-        try:
-            record = store.read_record(path)
-        except store.RecordError:
-            return Planned(run_id, run, "damaged")
-        return Planned(run_id, run, record["status"], record.get("wall_s"))
-    return Planned(run_id, run, "pending" if run.gpu_model == here else "elsewhere")
+    due = "pending" if run.gpu_model == here else "elsewhere"
+    if not path.exists():
+        return Planned(run_id, run, due)
+    try:
+        record = store.read_record(path)
+    except store.RecordError:
+        return Planned(run_id, run, "damaged" if due == "pending" else due)
+    # Another machine's failed run is that machine's to try again.
+    again = record["status"] not in store.FINAL and due == "elsewhere"
+    return Planned(run_id, run, due if again else record["status"], record.get("wall_s"))
 
 
 def only(runs: Sequence[Planned], filters: Sequence[str]) -> list[Planned]:
@@ -107,7 +110,7 @@ def _canonical(name: str, value: str) -> str:
     if name == "gpu_model" and value == "local":
         return local_device()
     try:
-        return str(float(value)) if Run.model_fields[name].annotation is float else value
+        return str(getattr(Run(**{name: params.load(value)}), name))
     except ValueError:
         return value
 
@@ -154,6 +157,8 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
         directory.clear()
     elif not directory.params.exists() and root.exists() and any(root.iterdir()):
         raise ParamsError(f"{root}: is neither empty nor a sweep's directory; choose another --out")
+    for folder in directory.partial.glob("*"):
+        _kill(folder.resolve())  # a run whose sweep was killed would disturb what is measured now
     try:
         if not directory.params.exists():
             store.write_text(directory.params, text)
@@ -164,14 +169,14 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
 
 
 def discard(runs: Sequence[Planned], directory: SweepDir) -> None:
-    """Removes the results of runs, so that they are pending again."""
-    for planned in runs:
+    """Removes the results of this machine's runs, so that they are pending again."""
+    for planned in (p for p in runs if p.run.gpu_model == local_device()):
         shutil.rmtree(directory.runs / planned.run_id, ignore_errors=True)
 
 
 def _same(path: Path, text: str) -> bool:
     """Whether two params files say the same; comments do not matter."""
-    return params.load(path.read_text(encoding="utf-8")) == params.load(text)
+    return params.load(path.read_text(encoding="utf-8", errors="replace")) == params.load(text)
 
 
 @contextmanager
@@ -309,9 +314,19 @@ def _finish(
             record |= {"status": "failed", "error": "the notebook changed its parameters"}
     for extra in ("task.json", "outcome.json", "log.txt"):
         (folder / extra).unlink(missing_ok=True)
-    notebook = folder / "notebook.ipynb"
-    if notebook.exists():
-        notebook.write_text(store.scrub(notebook.read_text(encoding="utf-8")), encoding="utf-8")
+    _clean(folder / "notebook.ipynb")
     record["wall_s"] = wall_s
     store.write_record(path, record)
     return record
+
+
+def _clean(notebook: Path) -> None:
+    """Takes private names out of an executed notebook; one that was cut off in writing goes."""
+    try:
+        content = json.loads(notebook.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except ValueError:
+        notebook.unlink()
+        return
+    store.write_text(notebook, json.dumps(store.scrub(content), indent=1, ensure_ascii=False))

@@ -70,13 +70,14 @@ def fit(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]
 
     Raises:
         precision.NotInForce: before training, where what was asked for is not in force.
-        precision.Unsupported: where an epoch has too few steps to time one.
+        environment.Unsupported: where there are too few steps to time.
     """
     steps = data.steps_per_epoch(images, run.batch_size)
-    if steps < 2:
-        raise precision.Unsupported(
-            f"batch_size {run.batch_size} makes {steps} step per epoch of {len(images.train_x)} "
-            "training images; the clock needs 2"
+    timed = (steps - 1) * run.epochs  # the last step of an epoch belongs to no window
+    if timed < 5:
+        raise environment.Unsupported(
+            f"batch_size {run.batch_size} and epochs {run.epochs} leave {timed} steps to time; "
+            "the clock needs 5: take a smaller batch or more epochs"
         )
     started_from = models.fingerprint(model)
     precision.compile_model(model, run)

@@ -32,8 +32,9 @@ def show(figure, alt, caption):
 
 
 # %%
-display(Markdown(f"# {facts.title}\n\n*{facts.question}*"))
-display(Markdown("\n".join(f"- {sentence}" for sentence in findings.answer(tables))))
+display(Markdown(f"# {report.safe(facts.title)}\n\n*{report.safe(facts.question)}*"))
+sentences = [report.safe(sentence) for sentence in findings.answer(tables)]
+display(Markdown("\n".join(f"- {sentence}" for sentence in sentences)))
 
 # %%
 if not tables.ok.empty:
@@ -47,7 +48,7 @@ if not tables.speedups.empty:
         show(
             figures.speedup_by_batch_size(tables.speedups, baseline),
             f"Speedup over {baseline} by batch size, one marker per policy, with intervals.",
-            findings.caption_speedup(tables),
+            findings.caption_speedup(tables, baseline),
         )
 
 # %%
@@ -59,7 +60,7 @@ if not tables.ok.empty:
     )
 
 # %%
-if not tables.history.empty:
+if not tables.ok.empty:
     display(Markdown("## Accuracy"))
     show(
         figures.accuracy_by_epoch(tables.epochs),
@@ -74,7 +75,7 @@ if not tables.history.empty:
     display(Markdown(facts.starts))
 
 # %%
-if not tables.ok.empty:
+if tables.ok.peak_memory_bytes.notna().any():
     display(Markdown("## Memory"))
     show(
         figures.memory_by_batch_size(tables.ok),
@@ -92,7 +93,7 @@ if not facts.failed.empty:
     display(Markdown("## Runs without a result\n\nThey are part of the result."))
     display(findings.plain_table(facts.failed))
 for sentence in tables.damaged:
-    display(Markdown(f"**Damaged record**: `{sentence}`"))
+    display(Markdown(f"**Damaged record**: {report.safe(sentence)}"))
 
 # %%
 display(Markdown("## All runs"))

@@ -7,8 +7,17 @@ from mptexp import analysis
 from mptexp.spec import Run
 
 
-def record(policy="float32", block=0, step_s=0.1, batch_size=32, default="float32", **more):
-    run = Run(gpu_model="GPU", policy=policy, block=block, seed=block, batch_size=batch_size)
+def record(
+    policy="float32", block=0, step_s=0.1, batch_size=32, default="float32", width=1.0, **more
+):
+    run = Run(
+        gpu_model="GPU",
+        policy=policy,
+        block=block,
+        seed=block,
+        batch_size=batch_size,
+        width=width,
+    )
     return {
         "schema": 1,
         "run_id": run.run_id(),
@@ -101,6 +110,43 @@ def test_only_pairs_count_and_failures_do_not():
     assert tables(rows).speedups.empty
     both = tables([*rows, record("mixed_float16", 0, 0.05)]).speedups
     assert both.blocks.tolist() == [1]
+
+
+def test_runs_that_differ_in_anything_else_are_not_repeats():
+    rows = [
+        record(policy, block, step_s, width=width)
+        for block in range(3)
+        for width, half in ((1.0, 0.2), (8.0, 0.05))
+        for policy, step_s in (("float32", 0.1), ("mixed_float16", half))
+    ]
+    found = tables(rows).speedups.set_index("setting").speedup
+    assert found["width 1.0"] == pytest.approx(0.5)
+    assert found["width 8.0"] == pytest.approx(2)
+    assert analysis.starts_agree(tables(rows).results, rows)
+
+
+def test_strict_float32_is_the_baseline_where_the_default_was_not_measured():
+    rows = [
+        record(policy, block, step_s, default="tensorfloat32")
+        for block in range(3)
+        for policy, step_s in (("float32", 0.4), ("mixed_float16", 0.1))
+    ]
+    row = analysis.headline(tables(rows)).set_index("policy").loc["mixed_float16"]
+    assert (row.baseline, row.speedup, row.blocks) == ("float32", pytest.approx(4), 3)
+
+
+def test_n_is_the_number_of_pairs():
+    rows = [record("mixed_float16", block, 0.05) for block in range(3)]
+    rows += [record(block=block) for block in range(2)]
+    row = analysis.headline(tables(rows)).set_index("policy").loc["mixed_float16"]
+    assert (row.blocks, row.repeats) == (2, 3)
+    assert np.isnan(row.low)
+
+
+def test_panels_are_told_apart_by_what_varies():
+    rows = [record(), record(width=2.0)]
+    assert set(analysis.panels(tables(rows).results)) == {"GPU, width 1.0", "GPU, width 2.0"}
+    assert set(analysis.panels(tables(rows[:1]).results)) == {"GPU"}
 
 
 def test_nothing_at_all_is_an_empty_table():

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mptexp import environment
+from mptexp import environment, precision, spec
 
 CPU = {"kind": "cpu", "capability": None, "device": "x"}
 
@@ -41,9 +41,9 @@ def test_native_types_of_a_cpu(monkeypatch, flags, float16, bfloat16):
 
 
 def test_the_default_is_tf32_from_capability_8():
-    assert environment.default_policy("tensorflow", gpu(8, 0)) == "tensorfloat32"
-    assert environment.default_policy("tensorflow", gpu(7, 0)) == "float32"
-    assert environment.default_policy("torch", gpu(9, 0)) == "float32"
+    assert environment.default_policy(gpu(8, 0)) == "tensorfloat32"
+    assert environment.default_policy(gpu(7, 0)) == "float32"
+    assert environment.default_policy(CPU) == "float32"
 
 
 def test_tensor_cores_are_not_decided_by_capability_alone():
@@ -55,6 +55,17 @@ def test_tensor_cores_are_not_decided_by_capability_alone():
 def test_a_driver_without_a_gpu_in_the_framework_is_told_with_the_remedy():
     where = CPU | {"driver": "580.1", "cores": 64}
     assert "pip install -e '.[cuda]'" in " ".join(environment.advice("tensorflow", where))
+
+
+def test_a_backend_that_sees_no_gpu_runs_on_the_cpu_whatever_the_driver_says(monkeypatch):
+    monkeypatch.setattr(environment, "_tensorflow", lambda: None)
+    monkeypatch.setattr(spec, "_nvidia_name", lambda: "NVIDIA H200")
+    spec.local_device.cache_clear()
+    assert spec.local_device() == "NVIDIA H200"
+    assert environment.device("tensorflow")["device"].endswith("(CPU)")
+    with pytest.raises(precision.NotInForce, match="gpu_model is NVIDIA H200, but"):
+        precision._check_device(spec.Run(), environment.device("tensorflow"))
+    spec.local_device.cache_clear()
 
 
 def test_only_listed_variables_are_recorded(monkeypatch):

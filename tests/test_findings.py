@@ -47,6 +47,38 @@ def test_no_success_is_told():
     assert "No run of this sweep succeeded" in findings.answer(tables([failed]))[0]
 
 
+def test_runs_that_are_left_out_are_told():
+    rows = [record(), record("float16") | {"status": "diverged"}, record("float16", 1)]
+    sentences = findings.answer(tables(rows))
+    assert (
+        "Left out of the figures: 1 of 2 runs of float16, which ended as *diverged*." in sentences
+    )
+    assert not any("nan" in sentence for sentence in sentences)
+
+
+def test_a_default_that_was_not_measured_is_told():
+    rows = [
+        record(policy, block, step_s, default="tensorfloat32")
+        for block in range(3)
+        for policy, step_s in (("float32", 0.2), ("mixed_float16", 0.1))
+    ]
+    sentence = findings.answer(tables(rows))[0]
+    assert "faster than strict float32 (the default there, TF32, was not measured)" in sentence
+    assert "2.00× [2.00, 2.00] (n = 3)" in sentence
+    rows = findings.headline_rows(tables(rows))
+    assert "Speedup over strict float32 (default TF32 not measured) [95 % interval]" in rows
+
+
+def test_what_varies_stands_in_the_table():
+    rows = findings.headline_rows(tables([record(), record(width=2.0)]))
+    assert rows.Setting.tolist() == ["width 1.0", "width 2.0"]
+
+
+def test_a_memory_that_is_not_known_is_not_made_up():
+    rows = findings.headline_rows(tables([record() | {"peak_memory_bytes": None}]))
+    assert rows["Peak memory"].tolist() == ["–"]
+
+
 def test_grammar():
     assert findings.count(1, "run") == "1 run"
     assert findings.count(1200, "run") == "1,200 runs"
@@ -59,10 +91,11 @@ def test_grammar():
 def test_the_captions_are_of_the_data():
     found = three("mixed_float16", [2.0, 2.1, 1.9])
     assert "Of 1 point compared, 1 is measurably faster than float32" in findings.caption_speedup(
-        found
+        found, "float32"
     )
     assert "3 repeats a policy" in findings.caption_accuracy(found)
-    assert "one of 6 runs" in findings.caption_steps(found)
+    assert "median step of one run (6 runs)" in findings.caption_steps(found)
+    assert "spread" not in findings.caption_steps(tables([record()]))
     assert "1,024 MiB" in findings.caption_memory(found)
 
 

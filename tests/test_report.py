@@ -8,6 +8,7 @@ import subprocess
 import pandas as pd
 import pytest
 from conftest import mptexp
+from test_analysis import record
 
 from mptexp import analysis, store
 
@@ -75,8 +76,8 @@ def test_the_report_tells_the_whole_story(place):
         "tensorfloat32 needs an NVIDIA GPU",
         "What is timed",
         "Instruction sets",
-        "mptexp run params/tiny.yaml",
-        "same weights and saw the pictures in the same",
+        "mptexp run params.yaml --out reports/again",
+        "started from the same weights",
     ):
         assert words in page, words
 
@@ -143,6 +144,34 @@ def _parameters(page):
     cells = json.loads(text)["cells"]
     (cell,) = [c for c in cells if "injected-parameters" in c["metadata"].get("tags", [])]
     return "".join(cell["source"])
+
+
+def test_values_that_look_like_html_are_text(tmp_path):
+    directory = store.SweepDir(tmp_path / "odd")
+    row = record()
+    row["parameters"]["gpu_model"] = "<img src=x onerror=alert(1)>"
+    store.write_record(directory.record(row["run_id"]), row)
+    failed = record("float16") | {"status": "failed", "error": "<script>alert(2)</script>"}
+    store.write_record(directory.record(failed["run_id"]), failed)
+    directory.params.write_text("# Question: <b>Is it?</b><script>alert(3)</script>\nmatrix: {}\n")
+    done = mptexp("report", directory.root, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = directory.index.read_text()
+    for tag in ("<script", "<img src=x", "<b>"):
+        assert tag not in page
+
+
+@pytest.mark.parametrize("status", ["failed", "diverged"])
+def test_a_sweep_without_a_success_has_a_report(tmp_path, status):
+    directory = store.SweepDir(tmp_path / "sad")
+    row = record() | {"status": status, "in_force": {}, "timing": {}, "error": "it broke"}
+    store.write_record(directory.record(row["run_id"]), row)
+    done = mptexp("report", directory.root, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = directory.index.read_text()
+    assert "No run of this sweep succeeded" in page
+    assert "it broke" in page
+    assert ">nan<" not in page
 
 
 def test_a_directory_without_records_is_refused(tmp_path):

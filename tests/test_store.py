@@ -61,8 +61,25 @@ def test_a_damaged_record_is_named(tmp_path, text):
 
 def test_private_names_are_taken_out(tmp_path):
     where = str(Path.home() / "secret")
-    assert str(Path.home()) not in store.scrub(f"at {where}, in {Path.cwd()}/reports")
-    assert store.scrub("a rooted tree") == "a rooted tree"
+    assert store.scrub(f"at {where}, in {Path.cwd()}/reports") == "at ~/secret, in ./reports"
+    assert store.scrub(f"{Path.cwd()}-old") == f"{Path.cwd()}-old"
+
+
+def test_what_identifies_a_run_is_never_rewritten(monkeypatch):
+    monkeypatch.setattr(store.socket, "gethostname", lambda: "tensorflow")
+    monkeypatch.setattr(store.getpass, "getuser", lambda: "train")
+    store._private_names.cache_clear()
+    record = {
+        "parameters": {"backend": "tensorflow"},
+        "notebook": "train",
+        "error": "on tensorflow",
+    }
+    scrubbed = store.scrub(record | {"place": "train@x /home/train/a, train it"})
+    store._private_names.cache_clear()
+    assert scrubbed["parameters"] == {"backend": "tensorflow"}
+    assert scrubbed["notebook"] == "train"
+    assert scrubbed["error"] == "on <host>"
+    assert scrubbed["place"] == "<user>@x /home/<user>/a, train it"
 
 
 def test_results_have_the_documented_columns(tmp_path):
@@ -72,6 +89,15 @@ def test_results_have_the_documented_columns(tmp_path):
     row = table.iloc[0]
     assert (row.sweep, row.status, row.step_s, row.val_accuracy) == ("mine", "ok", 0.25, 0.5)
     assert (row.epochs, row.marks, row.wall_s) == (1, "a; b", 3.0)
+
+
+def test_parameters_without_a_column_are_the_setting():
+    runs = [_parameters() | {"width": w, "block": 1, "seed": 1} for w in (1.0, 2.0)]
+    table = store.results([RECORD | {"parameters": run} for run in runs], "mine")
+    assert sorted(table.setting) == ["width 1.0", "width 2.0"]
+    blocks = [_parameters() | {"block": k, "seed": k} for k in (0, 1)]
+    table = store.results([RECORD | {"parameters": run} for run in blocks], "mine")
+    assert set(table.setting) == {""}
 
 
 def test_a_failed_run_is_a_row(tmp_path):

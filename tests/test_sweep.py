@@ -175,6 +175,26 @@ def test_another_machines_points_are_elsewhere_and_get_no_record(light, tmp_path
     assert len(list((tmp_path / "reports/light/runs").iterdir())) == 1
 
 
+def test_another_machines_failed_run_stays_that_machines(light, tmp_path):
+    light({"gpu_model": ["Tesla V100"]})
+    (planned,) = _plan(tmp_path)
+    directory = SweepDir(tmp_path / "reports/light")
+    parameters = planned.run.model_dump()
+    record = {"schema": 1, "run_id": planned.run_id, "parameters": parameters, "error": ""}
+    for status, state in (("timeout", "elsewhere"), ("ok", "ok")):
+        store.write_record(directory.record(planned.run_id), record | {"status": status})
+        assert [(p.state, p.due) for p in _plan(tmp_path)] == [(state, False)]
+    sweep.discard(_plan(tmp_path), directory)
+    assert directory.record(planned.run_id).exists()
+
+
+def test_a_notebook_that_was_cut_off_is_dropped(tmp_path):
+    path = tmp_path / "notebook.ipynb"
+    path.write_text('{"cells": [')
+    sweep._clean(path)
+    assert not path.exists()
+
+
 def test_a_damaged_record_is_due_again(light, tmp_path):
     light({"seed": [0]})
     (planned,) = _plan(tmp_path)
@@ -205,10 +225,10 @@ def test_filters_that_match_nothing_are_refused(light, tmp_path, filters, words)
         sweep.only(_plan(tmp_path), filters)
 
 
-def test_filters_read_numbers_as_numbers(light, tmp_path):
-    light({"learning_rate": [0.001, 0.01]})
-    kept = sweep.only(_plan(tmp_path), ["learning_rate=1e-3"])
-    assert [p.run.learning_rate for p in kept] == [0.001]
+def test_filters_read_values_as_the_file_does(light, tmp_path):
+    light({"learning_rate": [0.001, 0.01], "loss_scale": [128, "none"]})
+    kept = sweep.only(_plan(tmp_path), ["learning_rate=1e-3", "loss_scale=128"])
+    assert [(p.run.learning_rate, p.run.loss_scale) for p in kept] == [(0.001, 128.0)]
 
 
 def test_an_unknown_notebook_is_refused(light, tmp_path):

@@ -69,8 +69,8 @@ def test_a_training_that_overflows_is_diverged(tmp_path):
     assert len(record["history"]) < 3
 
 
-def test_an_epoch_of_one_step_is_unsupported(tmp_path):
-    assert "the clock needs 2" in train(tmp_path, batch_size=1024)
+def test_too_few_steps_to_time_are_unsupported(tmp_path):
+    assert "leave 2 steps to time; the clock needs 5" in train(tmp_path, batch_size=512)
 
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])
