@@ -1,7 +1,6 @@
 # make quickstart   a first report, from nothing;  make test   all checks;  make lab   JupyterLab
 PYTHON ?= python3
 BIN := .venv/bin
-export PYTHONWARNINGS ?= default
 
 .PHONY: quickstart test lab bench
 

@@ -209,10 +209,10 @@ def _runs(directory: SweepDir, tables: Tables) -> pd.DataFrame:
             "ms per step": _number(rows.step_s * 1e3, "{:.2f}"),
             "Steps timed": _number(rows.steps_timed, "{:.0f}"),
             "Warm-up steps": _number(rows.warmup_steps, "{:.0f}"),
-            "First step": _number(rows.first_step_s, "{:.2f} s"),
+            "First step": _number(rows.first_step_s, "{:.2f}\u00a0s"),
             "Accuracy": _number(rows.val_accuracy * 100, "{:.1f} %"),
-            "Training": _number(rows.fit_s, "{:.1f} s"),
-            "Whole run": _number(rows.wall_s, "{:.1f} s"),
+            "Training": _number(rows.fit_s, "{:.1f}\u00a0s"),
+            "Whole run": _number(rows.wall_s, "{:.1f}\u00a0s"),
         }
     )
 

@@ -81,9 +81,9 @@ def fit(seconds, steps=20, epochs=2):
 
 def test_a_step_of_a_known_time_is_read_as_such():
     timing = measure.timing(fit(0.05).windows)
-    # A sleep is never short, and the step around it takes some time too; what is asserted is that
-    # neither validation (which sleeps as well) nor compilation gets into the figure.
-    assert 0.05 <= timing["step_s"] < 0.06
+    # A sleep is never short. Validation sleeps as well: counted in, as in Keras's own ms/step, it
+    # would double the figure.
+    assert 0.05 <= timing["step_s"] < 0.09
 
 
 def test_windows_cover_all_steps_but_the_last_of_each_epoch():
