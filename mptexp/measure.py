@@ -93,8 +93,10 @@ def _wait_tensorflow(model: keras.Model) -> None:
 def _wait_jax(model: keras.Model) -> None:
     import jax
 
-    # During fit the weights live here; a step's outputs are ready together.
-    jax.block_until_ready(getattr(model, "_jax_state", None))
+    # During fit the weights live here; a step's outputs are ready together. Keras keeps them in a
+    # dict and lists of its own, which JAX takes for leaves and would not wait for.
+    state = getattr(model, "_jax_state", None) or {}
+    jax.block_until_ready([variable for variables in state.values() for variable in variables])
 
 
 def _wait_torch(model: keras.Model) -> None:

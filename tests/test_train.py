@@ -52,6 +52,17 @@ def test_a_record_holds_all_samples_and_their_figures(tmp_path):
     assert record["environment"]["cores"] >= 1
 
 
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_the_windows_account_for_the_time_of_an_epoch(tmp_path, backend):
+    # A clock that reads dispatch instead of work leaves nearly all of the time unaccounted for.
+    pytest.importorskip(backend, reason=f"{backend} is not installed; pip install {backend}")
+    record = train(tmp_path, backend=backend, image_size=32, width=0.5, epochs=3)
+    steps = 1437 // 128
+    (first, last) = (record["history"][k]["elapsed_s"] for k in (0, 2))
+    windows = [w for w in record["windows"] if w["first_step"] >= steps]
+    assert sum(w["seconds"] for w in windows) > 0.4 * (last - first)
+
+
 def test_policies_of_a_block_start_alike(tmp_path):
     first = train(tmp_path / "a", epochs=1)["in_force"]
     mixed = train(tmp_path / "b", epochs=1, policy="mixed_bfloat16")["in_force"]
