@@ -31,7 +31,7 @@ def epoch_s(callbacks: list[keras.callbacks.Callback]) -> float:
     model.fit(
         data.batches(images, run),
         epochs=run.epochs,
-        steps_per_epoch=data.steps_per_epoch(images, run.batch_size),
+        steps_per_epoch=data.steps_per_epoch(images, run),
         callbacks=callbacks,
         shuffle=False,
         verbose=0,

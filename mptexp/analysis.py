@@ -1,11 +1,10 @@
-"""Statistics of a finished sweep: speedups with intervals, accuracy, published numbers.
+"""Statistics of a finished sweep: speedups with intervals, accuracy.
 
 A speedup is baseline time over candidate time: above 1, the candidate is faster.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from mptexp.store import SweepDir
 
 # What two runs must share to be compared, or to be repeats of one another under one policy.
 POINT = ["gpu_model", "backend", "dataset", "model", "batch_size", "jit", "input_mode", "phase"]
-POINT += ["setting"]
+POINT += ["replicas", "setting"]
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,8 @@ def rank(column: pd.Series) -> pd.Series:
 def headline(tables: Tables) -> pd.DataFrame:
     """One row per point and policy: the table of a report.
 
-    Columns: step_s, step_s_low, step_s_high (medians over blocks), images_per_s,
+    Columns: step_s, step_s_low, step_s_high, images_per_s, latency_p50_s, latency_p99_s (medians
+    over blocks; latencies of inference only),
     baseline (the device's default where it was measured at this point, else float32, else none),
     speedup/low/high/blocks over it, strict_speedup/strict_low/strict_high/strict_blocks over
     float32, val_accuracy (mean), val_accuracy_low, val_accuracy_high (least, most), repeats,
@@ -113,6 +113,8 @@ def headline(tables: Tables) -> pd.DataFrame:
         step_s_low=("step_s_low", "median"),
         step_s_high=("step_s_high", "median"),
         images_per_s=("images_per_s", "median"),
+        latency_p50_s=("latency_p50_s", "median"),
+        latency_p99_s=("latency_p99_s", "median"),
         repeats=("run_id", "count"),
         val_accuracy=("val_accuracy", "mean"),
         val_accuracy_low=("val_accuracy", "min"),
@@ -183,14 +185,3 @@ def versions(records: Sequence[dict]) -> list[str]:
         f"{c['packages'].get('mptexp', '?')} {(c['commit'] or '')[:12]}".strip() for c in cards
     }
     return sorted(found)
-
-
-def published(study: str) -> pd.DataFrame:
-    """Rows of the curated table of published numbers that belong to a study.
-
-    Columns: study, system, device, model, dataset, batch_size, policy, metric, value, unit,
-    status, source; only numbers that were seen in their source.
-    """
-    with resources.files("mptexp").joinpath("published.csv").open(encoding="utf-8") as file:
-        table = pd.read_csv(file)
-    return table[table.study == study].reset_index(drop=True)

@@ -147,6 +147,14 @@ def run(
     directory: Out = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard earlier results.")] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Make no report.")] = False,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where downloads and prepared pictures lie; default ~/tensorflow_datasets and "
+            "~/.cache/mptexp.",
+        ),
+    ] = None,
 ) -> None:
     """Execute the runs of a params file that are missing, then make the report.
 
@@ -159,7 +167,9 @@ def run(
         signal.signal(ending, _as_interrupt)
     with _user_errors():
         found, text, place, notebook = _open(file, overrides, directory)
-        sweep.only(sweep.plan(found, place), only or [])  # wrong filters end here, nothing written
+        # Wrong filters, data and models end here, nothing written.
+        before = sweep.only(sweep.plan(found, place), only or [])
+        sweep.make_ready([p for p in before if p.due or fresh], data_dir)
         with sweep.locked(place):
             sweep.prepare(place, text, fresh and not only)
             if fresh:

@@ -1,40 +1,101 @@
 """Named datasets, and the stream of batches that every policy of a block sees alike."""
 
+import os
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image
 
+from mptexp import downloads, folders, pictures, prepared
+from mptexp.sources import Source, digest
 from mptexp.spec import Run
+
+SYNTHETIC_POOL = 256  # distinct synthetic pictures: more would cost memory and tell nothing
+
+
+class Pictures(Protocol):
+    """uint8 pictures of shape (n, height, width, channels): an array, or something like one."""
+
+    shape: tuple[int, ...]
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, chosen: Any) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
 class Images:
-    """A dataset in memory: uint8 pictures of shape (n, height, width, channels), integer labels.
+    """A dataset at one size: uint8 pictures, int64 labels.
 
     Scaling to [0, 1] is the model's first layer: the copy to the device is a quarter of the size.
+
+    Attributes:
+        classes: names of the classes.
+        content: hash that names the training and validation pictures.
+        notes: what a reader should know, as sentences.
+        source: the encoded pictures they were prepared from, where they were.
+        broken: names of the source's pictures that could not be read.
     """
 
-    train_x: np.ndarray
+    train_x: Pictures
     train_y: np.ndarray
-    val_x: np.ndarray
+    val_x: Pictures
     val_y: np.ndarray
     classes: tuple[str, ...]
+    content: str = ""
+    notes: tuple[str, ...] = ()
+    source: Source | None = None
+    broken: frozenset[str] = field(default_factory=frozenset)
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Height, width, channels of one picture."""
-        return self.train_x.shape[1:]
+        height, width, channels = self.train_x.shape[1:]
+        return height, width, channels
 
 
 def load(run: Run) -> Images:
-    """The dataset that the run names, at the run's image size."""
-    return DATASETS[run.dataset](run.image_size)
+    """The dataset that the run names, at the run's image size; prepared now where it must be.
+
+    Raises:
+        sources.DataError: where it is absent or cannot be used.
+    """
+    if run.dataset in DATASETS:
+        return DATASETS[run.dataset](run)
+    found = source(run)
+    color_mode = found.color_mode if run.color_mode == "auto" else run.color_mode
+    made = prepared.prepare(found, run.image_size, color_mode, run.on_broken)
+    broken = [name for name, _ in made.meta["broken"]]
+    return Images(
+        made.pictures("train"),
+        made.labels("train"),
+        made.pictures("val"),
+        made.labels("val"),
+        tuple(made.meta["classes"]),
+        made.meta["content"],
+        (*found.notes, *_broken_note(broken)),
+        found,
+        frozenset(broken),
+    )
 
 
-def digits(image_size: int) -> Images:
+def source(run: Run) -> Source:
+    """Where the pictures of the run's dataset come from, before they are prepared."""
+    if run.dataset.startswith("folder:"):
+        return folders.source(run.dataset, run.validation_split)
+    return downloads.source(downloads.builder(run.dataset), run.validation_split)
+
+
+def _broken_note(broken: list[str]) -> list[str]:
+    noun = "picture" if len(broken) == 1 else "pictures"
+    return [f"{len(broken)} {noun} of the dataset could not be read"] if broken else []
+
+
+def digits(run: Run) -> Images:
     """Scikit-learn's 1,797 bundled handwritten digits, 8 x 8 in 16 grey levels, resized.
 
     The stratified split (1,437 and 360) is seeded and part of the dataset: no run changes it.
@@ -43,23 +104,72 @@ def digits(image_size: int) -> Images:
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
-    source = load_digits()
-    pictures = [Image.fromarray(p) for p in np.rint(source.images * (255 / 16)).astype(np.uint8)]
-    size = (image_size, image_size)
-    x = np.stack([np.asarray(p.resize(size, Image.Resampling.BILINEAR)) for p in pictures])
-    split = train_test_split(
-        x[..., None], source.target, test_size=360, stratify=source.target, random_state=0
+    bundled = load_digits()
+    size = (run.image_size, run.image_size)
+    small = [Image.fromarray(p) for p in np.rint(bundled.images * (255 / 16)).astype(np.uint8)]
+    x = np.stack([np.asarray(p.resize(size, Image.Resampling.BILINEAR)) for p in small])
+    x = np.repeat(x[..., None], pictures.CHANNELS["rgb"] if run.color_mode == "rgb" else 1, -1)
+    train_x, val_x, train_y, val_y = train_test_split(
+        x, bundled.target, test_size=360, stratify=bundled.target, random_state=0
     )
-    train_x, val_x, train_y, val_y = split
-    return Images(train_x, train_y, val_x, val_y, tuple("0123456789"))
+    return Images(train_x, train_y, val_x, val_y, tuple("0123456789"), digest(["digits", x.shape]))
 
 
-DATASETS = {"digits": digits}
+class Repeated:
+    """A few pictures that stand for many: picture i is picture i modulo their number."""
+
+    def __init__(self, pool: np.ndarray, n: int) -> None:
+        self.pool, self.shape = pool, (n, *pool.shape[1:])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, chosen: Any) -> np.ndarray:
+        return self.pool[np.arange(len(self))[chosen] % len(self.pool)]
 
 
-def steps_per_epoch(images: Images, batch_size: int) -> int:
-    """Full batches in one pass over the training images; at least 1."""
-    return max(1, len(images.train_x) // batch_size)
+def synthetic(run: Run) -> Images:
+    """Random pictures with random labels, for throughput; there are none to validate with."""
+    random = np.random.default_rng(0)
+    channels = pictures.CHANNELS["grayscale" if run.color_mode == "grayscale" else "rgb"]
+    shape = (min(run.synthetic_length, SYNTHETIC_POOL), run.image_size, run.image_size, channels)
+    pool = random.integers(0, 256, shape, np.uint8)
+    labels = random.integers(0, run.synthetic_classes, run.synthetic_length)
+    return Images(
+        Repeated(pool, run.synthetic_length),
+        labels,
+        pool[:0],
+        labels[:0],
+        tuple(map(str, range(run.synthetic_classes))),
+        digest(["synthetic", shape, run.synthetic_classes, run.synthetic_length]),
+        ("the pictures are random numbers: accuracies mean nothing",),
+    )
+
+
+DATASETS = {"digits": digits, "synthetic": synthetic}
+
+# Pictures that may be shown in what is published; of other sets the owner's terms are not known.
+FREE = ("digits", "synthetic", "tf_flowers", "flower_photos", "sign-language-digits")
+
+
+def samples(images: Images, run: Run, most: int = 16) -> tuple[np.ndarray, list[str]]:
+    """Pictures of the first batch and the names of their classes, to be looked at.
+
+    None in a sweep, whose notebooks are published, where the pictures are not known to be free.
+    """
+    base = run.dataset.partition(":")[2].rstrip("/").rpartition("/")[2]
+    free = (base or run.dataset.partition("/")[0]) in FREE
+    shown = order(images, run)[0][: most if free or "MPTEXP_RUN_DIR" not in os.environ else 0]
+    return images.train_x[shown], [images.classes[label] for label in images.train_y[shown]]
+
+
+# --- batches ---------------------------------------------------------------------------------
+
+
+def steps_per_epoch(images: Images, run: Run) -> int:
+    """Batches in one pass over the training images: full ones; keydana's last may be smaller."""
+    n, size = len(images.train_x), run.batch_size
+    return -(-n // size) if run.input_mode == "keydana" else max(1, n // size)
 
 
 def order(images: Images, run: Run) -> np.ndarray:
@@ -70,7 +180,7 @@ def order(images: Images, run: Run) -> np.ndarray:
     order depends on the seed, never on the policy or the backend.
     """
     n = len(images.train_x)
-    steps = steps_per_epoch(images, run.batch_size) * run.epochs
+    steps = max(1, n // run.batch_size) * run.epochs
     passes = -(-steps * run.batch_size // n)
     random = np.random.default_rng(run.seed)
     stream = np.concatenate([random.permutation(n) for _ in range(passes)])
@@ -78,27 +188,121 @@ def order(images: Images, run: Run) -> np.ndarray:
 
 
 def batches(images: Images, run: Run) -> Any:
-    """The training batches of all epochs, one after another, in the form `fit` takes.
+    """The training batches of the run's input mode, in the form `fit` takes.
 
-    For TensorFlow a tf.data pipeline that gathers and prefetches outside Python; for the other
-    backends a generator of NumPy batches. Both yield (uint8 pictures, labels) in `order`.
+    pipeline: those of all epochs one after another, uint8 pictures and labels in `order`, read
+    ahead; for TensorFlow a tf.data pipeline, for the other backends a generator.
+    keydana: see `keydana`. resident: nothing but the number of pictures; see `models.resident`.
     """
+    return INPUT_MODES[run.input_mode](images, run)
+
+
+def pipeline(images: Images, run: Run) -> Any:
+    """Batches in `order`, read ahead of the step that needs them."""
     indices = order(images, run)
+    if run.backend != "tensorflow":
+        return _read_ahead(images, indices)
+    import tensorflow as tf
+
+    def read(i: Any) -> tuple[Any, Any]:
+        x = tf.numpy_function(images.train_x.__getitem__, [i], tf.uint8)
+        return tf.ensure_shape(x, (run.batch_size, *images.shape)), tf.gather(labels, i)
+
+    with tf.device("CPU"):  # batches are gathered on the host and copied, as in real training
+        labels = tf.constant(images.train_y)
+        chosen = tf.data.Dataset.from_tensor_slices(indices)
+    return chosen.map(read, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def _read_ahead(images: Images, indices: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    with ThreadPoolExecutor(1) as pool:
+        waiting: deque = deque()
+        for chosen in indices:
+            waiting.append(
+                (pool.submit(images.train_x.__getitem__, chosen), images.train_y[chosen])
+            )
+            if len(waiting) > 2:
+                x, y = waiting.popleft()
+                yield x.result(), y
+        for x, y in waiting:
+            yield x.result(), y
+
+
+def keydana(images: Images, run: Run) -> Any:
+    """The pipeline of S. Keydana's study, float32 pictures already scaled to [0, 1].
+
+    Resize, scale, cache in float32, shuffle with a small buffer (of as many pictures as there are
+    batches), batch; no parallel map, no prefetch. A part of the measurement, because it is a
+    suspect. Source: S. Keydana, First experiments with TensorFlow mixed-precision training, 2020.
+    """
+    import tensorflow as tf
+
+    size, n = (run.image_size, run.image_size), len(images.train_x)
+    grey = images.shape[-1] == 1
+
+    def scaled(x: Any, y: Any) -> tuple[Any, Any]:
+        x = tf.image.rgb_to_grayscale(x) if grey and x.shape[-1] == 3 else x
+        return tf.image.resize(x, size) / 255, y
+
+    with tf.device("CPU"):
+        stream = _originals(images).map(scaled).cache()
+        return stream.shuffle(max(1, (n + 1) // run.batch_size), run.seed).batch(run.batch_size)
+
+
+def _originals(images: Images) -> Any:
+    """A tf.data stream of whole pictures, uint8 at their own sizes, and labels."""
+    import tensorflow as tf
+
+    found = images.source
+    if found is None:
+        return tf.data.Dataset.from_tensor_slices((images.train_x[:], images.train_y))
+    if found.stream:
+        return found.stream("train")
+
+    def readable() -> Iterator[tuple[bytes, int]]:
+        for name, data, label in found.examples("train"):
+            if name not in images.broken:
+                yield data, label
+
+    def decoded(data: Any, label: Any) -> tuple[Any, Any]:
+        x = tf.numpy_function(lambda b: pictures.decode(b, "rgb"), [data], tf.uint8)
+        return tf.ensure_shape(x, (None, None, 3)), label
+
+    kinds = (tf.TensorSpec((), tf.string), tf.TensorSpec((), tf.int64))
+    known = tf.data.experimental.assert_cardinality(len(images.train_x))
     return (
-        _tf_batches(images, indices) if run.backend == "tensorflow" else _generator(images, indices)
+        tf.data.Dataset.from_generator(readable, output_signature=kinds).apply(known).map(decoded)
     )
 
 
-def _generator(images: Images, indices: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    for chosen in indices:
-        yield images.train_x[chosen], images.train_y[chosen]
+def resident(images: Images, run: Run) -> Any:
+    """What `fit` is given where the step reads its pictures from the device: only a batch size."""
+    steps = steps_per_epoch(images, run) * run.epochs
+    if run.backend == "tensorflow":
+        import tensorflow as tf
+
+        nothing = tf.zeros(run.batch_size, tf.uint8)
+        return tf.data.Dataset.from_tensors((nothing, nothing)).repeat(steps)
+    import keras
+
+    nothing = keras.ops.zeros(run.batch_size, "uint8")  # on the device already, so never copied
+    return ((nothing, nothing) for _ in range(steps))
 
 
-def _tf_batches(images: Images, indices: np.ndarray) -> Any:
-    import tensorflow as tf
+INPUT_MODES = {"pipeline": pipeline, "keydana": keydana, "resident": resident}
 
-    with tf.device("CPU"):  # the pictures stay on the host; batches are copied, as in real training
-        x, y = tf.constant(images.train_x), tf.constant(images.train_y)
-        chosen = tf.data.Dataset.from_tensor_slices(indices)
-    gather = chosen.map(lambda i: (tf.gather(x, i), tf.gather(y, i)), tf.data.AUTOTUNE)
-    return gather.prefetch(tf.data.AUTOTUNE)
+
+def validation(images: Images, run: Run) -> dict[str, Any]:
+    """`fit`'s arguments for validation; none where there is nothing to validate with."""
+    n, size = len(images.val_x), run.batch_size
+    if not n or run.input_mode == "resident":
+        return {}
+    scale = np.float32(255) if run.input_mode == "keydana" else None
+
+    def endless() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        while True:  # Keras takes one pass of it after each epoch
+            for start in range(0, n, size):
+                x = images.val_x[start : start + size]
+                yield x if scale is None else x / scale, images.val_y[start : start + size]
+
+    return {"validation_data": endless(), "validation_steps": -(-n // size)}

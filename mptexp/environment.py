@@ -82,6 +82,12 @@ NATIVE_ON_CPU = {
     "float16": {"avx512_fp16", "amx_fp16", "asimdhp"},
     "bfloat16": {"avx512_bf16", "amx_bf16", "bf16"},
 }
+# Those of them that oneDNN uses under a limit (cpu_isa); under any lower limit it uses none.
+ALLOWED_BY_ISA = {
+    "avx512_core_bf16": {"avx512_bf16"},
+    "avx512_core_fp16": {"avx512_bf16", "avx512_fp16"},
+    "avx512_core_amx": {"avx512_bf16", "avx512_fp16", "amx_bf16"},
+}
 # Below these capabilities the type has no arithmetic of its own on an NVIDIA GPU.
 NATIVE_ON_GPU = {"float16": (5, 3), "bfloat16": (8, 0), "tensorfloat32": (8, 0)}
 
@@ -246,17 +252,20 @@ def _driver() -> str | None:
         return None
 
 
-def is_native(dtype: str, where: dict[str, Any]) -> bool:
+def is_native(dtype: str, where: dict[str, Any], cpu_isa: str = "default") -> bool:
     """Whether the device of a card computes in this type with instructions of its own.
 
     Args:
         dtype: float32, tensorfloat32, float16 or bfloat16.
         where: a card, or the part of it that `device` gives.
+        cpu_isa: what a run allows of a CPU, see spec.CPU_ISAS.
     """
     if dtype == "float32":
         return True
     if where["kind"] == "cpu":
-        return bool(NATIVE_ON_CPU.get(dtype, set()) & set(instruction_sets()))
+        present = set(instruction_sets())
+        allowed = present if cpu_isa == "default" else present & ALLOWED_BY_ISA.get(cpu_isa, set())
+        return bool(NATIVE_ON_CPU.get(dtype, set()) & allowed)
     capability = tuple(where["capability"] or (0, 0))
     return capability >= NATIVE_ON_GPU[dtype]
 

@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+import textwrap
 from html import escape
 
 import matplotlib
@@ -88,6 +89,10 @@ def _plain_log(axis: Axes) -> None:
     axis.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
 
 
+def _wrapped(title: str) -> str:
+    return textwrap.fill(title, 40)
+
+
 def _offset(index: int, of: int) -> float:
     return (index - (of - 1) / 2) * 0.16
 
@@ -117,7 +122,7 @@ def speedup_by_batch_size(speedups: pd.DataFrame, baseline: str) -> Figure:
             axis.errorbar(x, rows.speedup, errors, label=policy, markersize=7, **style)
         _plain_log(axis)
         _label_batches(axis, places)
-        axis.set_title(device)
+        axis.set_title(_wrapped(device))
     axes[0].set_ylabel(f"speedup over {baseline}\n(above 1 is faster)")
     _legend(figure, axes[0])
     return figure
@@ -146,7 +151,7 @@ def _dots(results: pd.DataFrame, values: pd.Series, label: str, log: bool) -> Fi
             axis.scatter(x, rows.value, s=34, label=policy, linewidth=0, **style)
         _plain_log(axis) if log else axis.set_ylim(0)
         _label_batches(axis, places)
-        axis.set_title(device)
+        axis.set_title(_wrapped(device))
     axes[0].set_ylabel(label)
     _legend(figure, axes[0])
     return figure
@@ -163,10 +168,11 @@ def loss_by_epoch(epochs: pd.DataFrame) -> Figure:
 
 
 def _curves(epochs: pd.DataFrame, value: str, label: str) -> Figure:
-    size = "batch size " + epochs.batch_size.astype(str)
-    several = analysis.panels(epochs).nunique() > 1
-    label = analysis.panels(epochs) + ", " + size if several else size
-    panels = list(epochs.groupby(label, sort=False))
+    epochs = epochs.dropna(subset=value)
+    titles = "batch size " + epochs.batch_size.astype(str)
+    if analysis.panels(epochs).nunique() > 1:
+        titles = analysis.panels(epochs) + ", " + titles
+    panels = list(epochs.groupby(titles, sort=False))
     figure, axes = _new(len(panels))
     policies = _policies(epochs)
     look = {"x": "epoch", "y": value, "hue": "policy", "hue_order": policies, "palette": COLOURS}
@@ -176,7 +182,7 @@ def _curves(epochs: pd.DataFrame, value: str, label: str) -> Figure:
         # Policies often lie on one another: dashes let the lower one show.
         strong = {"style": "policy", "style_order": policies, "errorbar": None, "linewidth": 2.2}
         sns.lineplot(part, **look, **strong, ax=axis)
-        axis.set(title=title, xlabel="epoch", ylabel=label)
+        axis.set(title=_wrapped(title), xlabel="epoch", ylabel=label)
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.get_legend().remove()
     _legend(figure, axes[0])

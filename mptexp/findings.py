@@ -85,16 +85,17 @@ def _verdict(rows: pd.DataFrame) -> str:
     """What the intervals allow to be said of all batch sizes together."""
     if rows.low.isna().all():
         return "was measured too few times (three repeats are needed) to be called faster or slower"
+    steps = "training steps" if rows.phase.iloc[0] == "train" else "inference batches"
     faster, slower = (rows.low > 1).sum(), (rows.high < 1).sum()
     if faster == len(rows):
-        return "makes training steps faster"
+        return f"makes {steps} faster"
     if slower == len(rows):
-        return "makes training steps slower"
+        return f"makes {steps} slower"
     if not faster and not slower:
-        return "makes training steps neither measurably faster nor slower"
+        return f"makes {steps} neither measurably faster nor slower"
     ways = [f"faster at {faster}" if faster else "", f"slower at {slower}" if slower else ""]
     sizes = count(len(rows), "batch size")
-    return f"makes training steps {listed([w for w in ways if w])} of {sizes}"
+    return f"makes {steps} {listed([w for w in ways if w])} of {sizes}"
 
 
 def _reason(rows: pd.DataFrame) -> str:
@@ -195,12 +196,17 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
         "Images/s": [f"{v:,.0f}" for v in table.images_per_s],
         _baseline_head(table): [_over_baseline(r) for r in records],
         "Speedup over strict float32": [_over_strict(r) for r in records],
+        "Latency, median (99 %)": [_latency(r) for r in records],
         "Validation accuracy": [_accuracy(r) for r in records],
         "Peak memory": [_mebibytes(b) for b in table.peak_memory_bytes],
     }
     if set(table.baseline) <= {"float32", ""}:
         del columns["Speedup over strict float32"]
-    return pd.DataFrame(columns)
+    rows = pd.DataFrame(columns)
+    empty = [
+        name for name in ("Latency, median (99 %)", "Validation accuracy") if _blank(rows[name])
+    ]
+    return rows.drop(columns=empty)
 
 
 def _baseline_head(table: pd.DataFrame) -> str:
@@ -227,6 +233,17 @@ def _over_strict(row: Mapping[str, Any]) -> str:
         return "1"
     figures = (row[f"strict_{name}"] for name in ("speedup", "low", "high", "blocks"))
     return ratio(*figures)
+
+
+def _blank(column: pd.Series) -> bool:
+    return bool((column == "–").all())
+
+
+def _latency(row: Mapping[str, Any]) -> str:
+    """Of single batches in inference, from pictures on the host to probabilities on the host."""
+    if pd.isna(row["latency_p50_s"]):
+        return "–"
+    return f"{row['latency_p50_s'] * 1e3:.2f} ms ({row['latency_p99_s'] * 1e3:.2f})"
 
 
 def _mebibytes(value: float) -> str:

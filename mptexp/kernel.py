@@ -16,6 +16,8 @@ from typing import Any
 
 OUT_OF_MEMORY = ("ResourceExhaustedError", "OutOfMemoryError", "MemoryError")
 NAMED = {"Unsupported": "unsupported"}
+# oneDNN's way to say that it has no kernel of this type for this CPU: trying again will not help.
+NO_KERNEL = "could not create a primitive descriptor"
 
 
 def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], scratch: Path) -> None:
@@ -58,14 +60,24 @@ def outcome(error: Exception) -> dict[str, str]:
     """Status and first line of the error that ended a notebook."""
     name = getattr(error, "ename", type(error).__name__)
     text = str(getattr(error, "evalue", error)).strip()
-    first = text.splitlines()[0] if text else ""
+    first = _telling_line(text)
     if name == "DeadKernelError":
         return {"status": "killed", "error": "the kernel died"}
     if name in OUT_OF_MEMORY or "RESOURCE_EXHAUSTED" in text:
         return {"status": "oom", "error": f"{name}: {first}"}
+    if NO_KERNEL in text:
+        return {"status": "unsupported", "error": f"{name}: {first}"}
     if name in NAMED:
         return {"status": NAMED[name], "error": first}
     return {"status": "failed", "error": f"{name}: {first}"}
+
+
+def _telling_line(text: str) -> str:
+    """The first line of an error; TensorFlow's opens with a heading and where it was."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    where = ("Detected at node", "<stack traces", "[[{{node", "File ", "defined at")
+    after = [line for line in lines[1:] if not line.startswith(where)]
+    return after[0] if lines[0] == "Graph execution error:" and after else lines[0]
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ class Window:
 
 
 class StepClock(keras.callbacks.Callback):
-    """Times `fit`'s training steps in windows at whose edges the device is synchronized.
+    """Times the steps of `fit` or `predict` in windows; the device is synchronized at their edges.
 
     A window runs from the beginning of one step to the beginning of a later one, so it holds the
     wait for data as well as the step. The first windows hold one step each, so that compilation
@@ -66,6 +66,9 @@ class StepClock(keras.callbacks.Callback):
         elif self._step == 0:
             self._start = now
         self._opened = (self._step, now)
+
+    def on_predict_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        self.on_train_batch_begin(batch, logs)
 
     def _close(self, now: float) -> None:
         first, opened = self._opened or (0, now)

@@ -1,68 +1,603 @@
-"""Named model builders. Every head ends in float32, whatever the policy.
+"""Named model builders, the user's own model, and what a model costs in arithmetic and bytes.
 
 Import after `precision.use`: Keras reads its backend when it is imported.
 """
 
 import hashlib
+import importlib
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-from keras import layers
+import pandas as pd
+from keras import layers, ops
 
 from mptexp.spec import Run
+
+
+class ModelError(ValueError):
+    """A model that cannot be used as the run asks; the message is one sentence for the user."""
+
+
+# --- from pictures to probabilities -----------------------------------------------------------
 
 
 def build(run: Run, shape: tuple[int, int, int], classes: int) -> keras.Model:
     """The run's model with initial weights that depend on the seed alone, not on the policy.
 
+    Pictures enter channels last; with data_format channels_first the model transposes them once,
+    behind the augmentation. Channels first runs on a CPU under every backend, except float16 on
+    TensorFlow without XLA, which has no gradient of a convolution there (`precision.use` says so).
+    TensorFlow's CPU pools channels last in any case, between two transpositions.
+
     Args:
-        shape: height, width, channels of a picture (uint8 values, 0 to 255).
+        shape: height, width, channels of a picture; uint8 values from 0 to 255, or with input_mode
+            keydana float32 values from 0 to 1.
         classes: number of classes.
+
+    Raises:
+        ModelError: where the model does not fit the pictures or cannot be made.
     """
-    policy = keras.config.dtype_policy()
-    weights = None
-    if policy.variable_dtype != "float32":
+    policy, data_format = keras.config.dtype_policy(), keras.config.image_data_format()
+    if run.data_format != "auto":
+        keras.config.set_image_data_format(run.data_format)
+    try:
+        if policy.variable_dtype == "float32":
+            return _seeded(run, shape, classes)
         # A 16-bit draw differs from a rounded 32-bit draw: draw in float32, then round.
         keras.config.set_dtype_policy("float32")
         weights = _seeded(run, shape, classes).get_weights()
         keras.config.set_dtype_policy(policy)
-    model = _seeded(run, shape, classes)
-    if weights is not None:
+        model = _seeded(run, shape, classes)
         model.set_weights(weights)
-    return model
+        return model
+    finally:
+        keras.config.set_dtype_policy(policy)
+        keras.config.set_image_data_format(data_format)
 
 
 def _seeded(run: Run, shape: tuple[int, int, int], classes: int) -> keras.Model:
     keras.utils.set_random_seed(run.seed)
-    return MODELS[run.model](run, shape, classes)
+    scaled = run.input_mode == "keydana"
+    pictures = layers.Input(shape, dtype="float32" if scaled else "uint8")
+    x = pictures if scaled else layers.Rescaling(1 / 255)(pictures)
+    x = augmented(run, x)
+    if keras.config.image_data_format() == "channels_first":
+        x = layers.Permute((3, 1, 2))(x)
+    if ":" in run.model:
+        return keras.Model(pictures, _own(run, x, classes))
+    _check_size(run, shape)
+    logits = MODELS[run.model](run, x, classes)
+    # Probabilities near zero need float32's range, whatever the policy.
+    return keras.Model(pictures, layers.Activation("softmax", dtype="float32")(logits))
 
 
-def keydana_cnn(run: Run, shape: tuple[int, int, int], classes: int) -> keras.Model:
+def augmented(run: Run, x: keras.KerasTensor) -> keras.KerasTensor:
+    """The pictures, shape (batch, height, width, channels), changed at random while training.
+
+    The layers compute in float32 and have seeds of their own, so that the random stream is the
+    same under every policy. flip mirrors each picture with probability 1/2; crop moves the whole
+    batch by up to an eighth of the picture.
+    """
+    if "flip" in run.augmentation:
+        flip = layers.RandomFlip(
+            "horizontal", seed=run.seed + 101, data_format="channels_last", dtype="float32"
+        )
+        x = flip(x)
+    if "crop" in run.augmentation:
+        x = Crop(max(1, run.image_size // 8), seed=run.seed + 102, dtype="float32")(x)
+    return x
+
+
+class Crop(layers.Layer):
+    """Pads pictures with zeros and cuts their size out again, at one random place per batch.
+
+    At inference it gives the middle, which is the picture itself. Keras's RandomCrop (3.15) gives
+    the padded picture there, in another size, and turns XLA off.
+    """
+
+    def __init__(self, padding: int, seed: int, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.padding = padding
+        self.generator = keras.random.SeedGenerator(seed)
+
+    def call(self, pictures: Any, training: bool = False) -> Any:
+        if not training:
+            return pictures
+        edge = (self.padding, self.padding)
+        x = ops.pad(pictures, ((0, 0), edge, edge, (0, 0)))
+        first = keras.random.randint((2,), 0, 2 * self.padding + 1, seed=self.generator)
+        # Not a slice: with a random start TensorFlow's XLA compiles anew at every step.
+        for axis in (1, 2):
+            x = ops.take(x, first[axis - 1] + ops.arange(pictures.shape[axis]), axis)
+        return x
+
+
+SMALLEST = {"banerjee_cnn": 18, "banerjee_resnet50": 32, "resnet50": 32, "alexnet": 63}
+
+
+def _check_size(run: Run, shape: tuple[int, int, int]) -> None:
+    least = SMALLEST.get(run.model, 1)
+    if min(shape[:2]) < least:
+        raise ModelError(
+            f"model {run.model} needs pictures of at least {least} x {least} pixels; these have "
+            f"{shape[0]} x {shape[1]}"
+        )
+
+
+# --- the bodies: (run, pictures scaled to 0..1, classes) -> logits ------------------------------
+
+
+def _scaled(run: Run, count: int) -> int:
+    """A number of filters or units, times the width, at least 1."""
+    return max(1, round(count * run.width))
+
+
+def _batch_norm(run: Run) -> layers.BatchNormalization:
+    first = keras.config.image_data_format() == "channels_first"
+    return layers.BatchNormalization(1 if first else -1, run.batch_norm_momentum)
+
+
+def keydana_cnn(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
     """Three strided convolutions with batch normalization, S. Keydana's network.
 
     1,096,394 parameters at 256 x 256 x 3, 10 classes and width 1. Source: S. Keydana, First
     experiments with TensorFlow mixed-precision training, 2020.
     """
-    model = keras.Sequential([layers.Input(shape, dtype="uint8"), layers.Rescaling(1 / 255)])
     for filters, kernel in ((32, 5), (64, 7), (128, 11)):
-        filters = max(1, round(filters * run.width))
-        model.add(layers.Conv2D(filters, kernel, 2, "same", activation="relu"))
-        model.add(layers.BatchNormalization(momentum=run.batch_norm_momentum))
-    model.add(layers.GlobalAveragePooling2D())
-    model.add(layers.Dense(classes))
-    model.add(layers.Activation("softmax", dtype="float32"))
-    return model
+        x = layers.Conv2D(_scaled(run, filters), kernel, 2, "same", activation="relu")(x)
+        x = _batch_norm(run)(x)
+    x = layers.GlobalAveragePooling2D()(x)
+    return layers.Dense(classes)(x)
 
 
-MODELS = {"keydana_cnn": keydana_cnn}
+def banerjee_cnn(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
+    """Three convolutions and a large dense layer, A. Banerjee's network for hand signs.
+
+    17,393,627 parameters at 200 x 200 x 1, 27 classes and width 1. Source: A. Banerjee, Profiling
+    neural networks to improve model training and inference speed, code of its first part.
+    """
+    x = layers.Conv2D(_scaled(run, 32), 3, activation="relu")(x)
+    x = layers.MaxPooling2D()(x)
+    x = layers.Conv2D(_scaled(run, 64), 3, activation="relu")(x)
+    x = layers.MaxPooling2D()(x)
+    x = layers.Conv2D(_scaled(run, 64), 3, activation="relu")(x)
+    x = layers.Dropout(0.25)(x)
+    x = layers.Flatten()(x)
+    x = layers.Dense(_scaled(run, 128), activation="relu")(x)
+    x = layers.Dropout(0.5)(x)
+    return layers.Dense(classes)(x)
+
+
+def banerjee_resnet50(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
+    """ResNet-50 with dropout before the last layer, A. Banerjee's second network (see above)."""
+    x = layers.Dropout(0.25)(_resnet50(run, x))
+    return layers.Dense(classes)(x)
+
+
+def resnet50(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
+    """ResNet-50 as in keras.applications, without its weights.
+
+    25,636,712 parameters with 3 channels and 1000 classes. Source: K. He, X. Zhang, S. Ren, J. Sun,
+    Deep residual learning for image recognition, 2015, arXiv 1512.03385, table 1.
+    """
+    return layers.Dense(classes)(_resnet50(run, x))
+
+
+def _resnet50(run: Run, x: keras.KerasTensor) -> keras.KerasTensor:
+    _refuse_width(run)
+    network = keras.applications.ResNet50(include_top=False, weights=None, input_tensor=x)
+    for layer in network.layers:
+        if isinstance(layer, layers.BatchNormalization):
+            layer.momentum = run.batch_norm_momentum  # it has no argument for this
+    return layers.GlobalAveragePooling2D()(network.output)
+
+
+def _refuse_width(run: Run) -> None:
+    if run.width != 1:
+        raise ModelError(f"model {run.model} has no width; width is {run.width:g}, allowed: 1")
+
+
+def alexnet(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
+    """AlexNet in one tower.
+
+    61,100,840 parameters at 224 x 224 x 3, 1000 classes and width 1, as torchvision's. Source: A.
+    Krizhevsky, One weird trick for parallelizing convolutional neural networks, 2014, arXiv
+    1404.5997.
+    """
+    x = layers.ZeroPadding2D(2)(x)
+    x = layers.Conv2D(_scaled(run, 64), 11, 4, activation="relu")(x)
+    x = layers.MaxPooling2D(3, 2)(x)
+    x = layers.Conv2D(_scaled(run, 192), 5, padding="same", activation="relu")(x)
+    x = layers.MaxPooling2D(3, 2)(x)
+    for filters in (384, 256, 256):
+        x = layers.Conv2D(_scaled(run, filters), 3, padding="same", activation="relu")(x)
+    x = layers.MaxPooling2D(3, 2)(x)
+    x = layers.Flatten()(x)
+    for _ in range(2):
+        x = layers.Dropout(0.5)(x)
+        x = layers.Dense(_scaled(run, 4096), activation="relu")(x)
+    return layers.Dense(classes)(x)
+
+
+def mlp(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
+    """Two hidden layers of 1000 rectified linear units.
+
+    1,796,010 parameters at 28 x 28 x 1, 10 classes and width 1. Source: S. Gupta, A. Agrawal, K.
+    Gopalakrishnan, P. Narayanan, Deep learning with limited numerical precision, 2015, arXiv
+    1502.02551, section 4.1.
+    """
+    x = layers.Flatten()(x)
+    for _ in range(2):
+        x = layers.Dense(_scaled(run, 1000), activation="relu")(x)
+    return layers.Dense(classes)(x)
+
+
+MODELS = {
+    "keydana_cnn": keydana_cnn,
+    "banerjee_cnn": banerjee_cnn,
+    "banerjee_resnet50": banerjee_resnet50,
+    "resnet50": resnet50,
+    "alexnet": alexnet,
+    "mlp": mlp,
+}
+
+
+# --- the user's own model -----------------------------------------------------------------------
+
+
+def _own(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
+    """Probabilities from the model that the user's module:function(shape, classes) returns.
+
+    `shape` is that of a picture in the run's data_format, (height, width, channels) unless Keras is
+    told otherwise; values are from 0 to 1. Dropout, momentum and the like are the model's own.
+    """
+    _refuse_width(run)
+    shape = tuple(x.shape[1:])
+    call = f"{run.model}({shape}, {classes})"
+    try:
+        network = _function(run.model)(shape, classes)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"model {call} raised {_said(error)}") from error
+    if not isinstance(network, keras.Model):
+        raise ModelError(f"model {call} returned {_kind(network)}; it must return a keras.Model")
+    try:
+        found = network(x)
+    except Exception as error:
+        raise ModelError(f"model {call} does not take such pictures: {_said(error)}") from error
+    _check_output(call, found, classes)
+    return found
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """The function that module:function names; the current directory is searched first."""
+    module_name, function_name = name.split(":")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        reason = f"module {module_name} cannot be imported: {_said(error)}"
+        raise ModelError(f"model {name}: {reason}") from error
+    finally:
+        sys.path.remove(here)
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise ModelError(f"model {name}: module {module_name} has no function {function_name}")
+    return function
+
+
+def _check_output(call: str, found: Any, classes: int) -> None:
+    shape = getattr(found, "shape", None)
+    if shape != (None, classes):
+        told = f"has output {_kind(found)}" if shape is None else f"has output shape {shape}"
+        raise ModelError(f"model {call} {told}; it must be (None, {classes})")
+    if found.dtype in ("float16", "bfloat16"):
+        raise ModelError(
+            f"model {call} gives probabilities in {found.dtype}; end it in "
+            "Activation('softmax', dtype='float32')"
+        )
+
+
+def _said(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _kind(value: Any) -> str:
+    return f"a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
+
+
+# --- a batch that stays on the device -----------------------------------------------------------
+
+
+def resident(model: keras.Model, x: np.ndarray, y: np.ndarray) -> keras.Model:
+    """The model, reading one batch from the device's memory instead of its input.
+
+    Shows what a step costs without an input path. Every step sees the same pictures: for timing,
+    not for learning. It shares the model's weights; compile it, and validate with `model`.
+
+    Args:
+        x: pictures, shape (batch, height, width, channels), in the type that the model takes.
+        y: labels, shape (batch,).
+
+    Returns:
+        A model whose input is a placeholder: uint8 of shape (batch,), whatever its values. `fit`
+        needs no labels; those it is given are ignored.
+    """
+    nothing = layers.Input((), dtype="uint8")
+    found = Resident(nothing, model(ResidentBatch(x)(nothing)))
+    # int32 would live on the host under TensorFlow. JAX has 64 bits only where they are asked for.
+    dtype = "int32" if keras.backend.backend() == "jax" else "int64"
+    found.labels = ops.convert_to_tensor(np.asarray(y), dtype)
+    return found
+
+
+class ResidentBatch(layers.Layer):
+    """Ignores its input and gives the pictures that it holds in a variable."""
+
+    def __init__(self, x: np.ndarray, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.pictures = self.add_weight(
+            shape=x.shape,
+            initializer=lambda shape, dtype: ops.convert_to_tensor(x, dtype),
+            dtype=str(x.dtype),
+            trainable=False,
+        )
+
+    def call(self, nothing: Any) -> Any:
+        return ops.convert_to_tensor(self.pictures)
+
+
+class Resident(keras.Model):
+    """Takes its labels from the device too.
+
+    A constant, not a variable: Keras's JAX trainer empties all variables during `fit` and hands
+    the metrics none but their own.
+    """
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        return super().compute_loss(x, self.labels, y_pred, sample_weight, training)
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return super().compute_metrics(x, self.labels, y_pred, sample_weight)
+
+
+# --- what is in a model -------------------------------------------------------------------------
 
 
 def fingerprint(model: keras.Model) -> str:
     """12 hex digits of the weights as float32: equal across the policies with float32 variables.
 
-    Pure 16-bit policies begin from the same draw, rounded, and so have another one.
+    Pure 16-bit policies begin from the same draw, rounded, and so have another one. The pictures
+    of a resident batch do not count: they are no weights.
     """
     digest = hashlib.sha256()
-    for weight in model.get_weights():
-        digest.update(np.asarray(weight, "float32").tobytes())
+    for weight in filter(_counts, model.weights):
+        digest.update(np.asarray(weight.numpy(), "float32").tobytes())
     return digest.hexdigest()[:12]
+
+
+def parameters(layer: keras.Operation) -> int:
+    """How many numbers the layer's weights hold, trainable or not; bytes of pictures are none."""
+    return sum(math.prod(w.shape) for w in getattr(layer, "weights", ()) if _counts(w))
+
+
+def _counts(weight: keras.Variable) -> bool:
+    return "float" in weight.dtype
+
+
+class Call(NamedTuple):
+    """One use of a layer, or of an operation such as `a + b`, in a model's graph."""
+
+    layer: keras.Operation
+    inputs: list[keras.KerasTensor]
+    outputs: list[keras.KerasTensor]
+
+
+def calls(model: keras.Model) -> Iterator[Call]:
+    """Every use of a layer from the pictures to the probabilities, nested models flattened.
+
+    A layer that is used twice comes twice. A model that is a subclass without a graph, or a layer
+    made of layers, comes as one. Input layers are left out.
+    """
+    # Sequential has no nodes of its own, so each model is seen as a graph between its ends.
+    graph = keras.Model(model.inputs, model.outputs)
+    for depth in sorted(graph._nodes_by_depth, reverse=True):
+        for node in graph._nodes_by_depth[depth]:
+            if isinstance(node.operation, keras.Model) and getattr(node.operation, "inputs", None):
+                yield from calls(node.operation)
+            elif not node.is_input:
+                yield Call(node.operation, node.input_tensors, node.outputs)
+
+
+def leaves(model: keras.Model) -> list[Call]:
+    """The first use of every layer, in order: `calls` without operations and repetitions."""
+    found: dict[int, Call] = {}
+    for call in calls(model):
+        if isinstance(call.layer, layers.Layer):
+            found.setdefault(id(call.layer), call)
+    return list(found.values())
+
+
+# --- what a model costs -------------------------------------------------------------------------
+
+
+def costs(model: keras.Model) -> pd.DataFrame:
+    """Arithmetic and bytes of every use of a layer, per image, from shapes alone.
+
+    A multiplication and an addition are two operations (FLOP). Kernels count without bias and
+    activation, as He et al. (2015) count them. What works element by element (activations,
+    normalization, pooling, sums) counts one FLOP per element of its largest tensor, what only
+    moves elements counts none. What no rule knows is NaN, and so is what depends on a size that
+    the model leaves open: no number is made up.
+
+    Training adds as much again for the gradient of the weights, and as much again for that of the
+    input, which is not needed until a layer with weights has come before: 2 times forward for the
+    first kernel, 3 times for those that follow. (Only the first of several kernels side by side is
+    counted so.) The optimizer is left out.
+
+    Returns:
+        Index: the layer's name. Columns: kind; elements (of the output); parameters (at the first
+        use); flops_forward; flops_training; bytes_forward (inputs, outputs and weights, each once,
+        floats in the layer's compute dtype); bytes_weights (the part of it that a batch shares);
+        compute_dtype.
+    """
+    rows, met, trained = [], set(), False
+    for call in calls(model):
+        learns = bool(getattr(call.layer, "trainable_variables", ()))
+        row = _row(call)
+        row["flops_training"] = row["flops_forward"] * (1 + learns + trained)
+        row["parameters"] *= id(call.layer) not in met
+        rows.append(row)
+        met.add(id(call.layer))
+        trained = trained or learns
+    columns = "kind elements parameters flops_forward flops_training bytes_forward bytes_weights"
+    table = pd.DataFrame(rows).set_index("layer").rename_axis(None)
+    return table[[*columns.split(), "compute_dtype"]]
+
+
+def _row(call: Call) -> dict[str, Any]:
+    count = parameters(call.layer)
+    compute_dtype = getattr(call.layer, "compute_dtype", None) or call.outputs[0].dtype
+    weights = count * _itemsize(compute_dtype)
+    moved = sum(_bytes(tensor, compute_dtype) for tensor in (*call.inputs, *call.outputs))
+    return {
+        "layer": call.layer.name,
+        "kind": type(call.layer).__name__,
+        "elements": sum(map(_elements, call.outputs)),
+        "parameters": count,
+        "flops_forward": _flops(call),
+        "bytes_forward": moved + weights,
+        "bytes_weights": weights,
+        "compute_dtype": compute_dtype,
+    }
+
+
+def _elements(tensor: keras.KerasTensor) -> float:
+    """Of one image; NaN where a size is open."""
+    return math.nan if None in tensor.shape[1:] else math.prod(tensor.shape[1:])
+
+
+def _bytes(tensor: keras.KerasTensor, compute_dtype: str) -> float:
+    dtype = compute_dtype if "float" in tensor.dtype else tensor.dtype
+    return _elements(tensor) * _itemsize(dtype)
+
+
+def _itemsize(dtype: str) -> int:
+    bits = re.search(r"\d+", dtype)
+    return int(bits.group()) // 8 if bits else 1
+
+
+def _flops(call: Call) -> float:
+    """Forward, per image; NaN where no rule knows the layer."""
+    kind = type(call.layer)
+    # By exact type: a subclass of Conv2D may compute anything.
+    ours = kind.__module__.partition(".")[0] in ("keras", "mptexp")
+    rule = _RULES.get(kind.__name__) if ours else None
+    return float(rule(call)) if rule else math.nan
+
+
+def _conv(call: Call) -> float:
+    *window, channels, _ = call.layer.kernel.shape  # channels: of one group
+    return 2 * math.prod(window) * channels * _elements(call.outputs[0])
+
+
+def _conv_transpose(call: Call) -> float:
+    *window, filters, _ = call.layer.kernel.shape  # what falls off the edges is counted too
+    return 2 * math.prod(window) * filters * _elements(call.inputs[0])
+
+
+def _depthwise(call: Call) -> float:
+    return 2 * math.prod(call.layer.kernel.shape[:-2]) * _elements(call.outputs[0])
+
+
+def _separable(call: Call) -> float:
+    *window, channels, multiplier = call.layer.depthwise_kernel.shape
+    between = channels * multiplier  # of one output place, behind the depthwise half
+    places = _elements(call.outputs[0]) / call.layer.pointwise_kernel.shape[-1]
+    return 2 * between * (math.prod(window) * places + _elements(call.outputs[0]))
+
+
+def _dense(call: Call) -> float:
+    return 2 * call.layer.kernel.shape[0] * _elements(call.outputs[0])
+
+
+def _einsum_dense(call: Call) -> float:
+    ends, result = call.layer.equation.replace(" ", "").split("->")
+    labels = zip(ends.split(",")[1], call.layer.kernel.shape, strict=True)
+    summed = math.prod(size for label, size in labels if label not in result)
+    return 2 * summed * _elements(call.outputs[0])
+
+
+def _attention(call: Call) -> float:
+    """Of (batch, time, features); masks, gates and further attention axes have no rule."""
+    query, value, *key = call.inputs
+    made = call.layer.get_config()
+    if len(key) > 1 or any(len(tensor.shape) != 3 for tensor in call.inputs) or made["use_gate"]:
+        return math.nan
+    heads, key_dim, value_dim = made["num_heads"], made["key_dim"], made["value_dim"]
+    times, sources, features = query.shape[1], value.shape[1], query.shape[2]
+    if None in (times, sources):
+        return math.nan
+    keyed = (key or [value])[0].shape[2]
+    projections = times * features * key_dim + sources * keyed * key_dim
+    projections += sources * value.shape[2] * value_dim
+    projections += times * value_dim * call.outputs[0].shape[2]
+    return 2 * heads * (projections + times * sources * (key_dim + value_dim))
+
+
+def _by_element(call: Call) -> float:
+    return max(_elements(tensor) for tensor in (*call.inputs, *call.outputs))
+
+
+def _none(call: Call) -> float:
+    return 0
+
+
+def _names(rule: Callable[[Call], float], names: str) -> dict[str, Callable[[Call], float]]:
+    return dict.fromkeys(names.split(), rule)
+
+
+_RULES = {
+    **_names(_conv, "Conv1D Conv2D Conv3D"),
+    **_names(_conv_transpose, "Conv1DTranspose Conv2DTranspose Conv3DTranspose"),
+    **_names(_depthwise, "DepthwiseConv1D DepthwiseConv2D"),
+    **_names(_separable, "SeparableConv1D SeparableConv2D"),
+    **_names(_dense, "Dense"),
+    **_names(_einsum_dense, "EinsumDense"),
+    **_names(_attention, "MultiHeadAttention"),
+    # Layers, then operations of keras.ops as they stand in a graph.
+    **_names(
+        _by_element,
+        "Activation ReLU LeakyReLU PReLU ELU Softmax Rescaling Normalization BatchNormalization "
+        "LayerNormalization GroupNormalization RMSNormalization UnitNormalization Dropout "
+        "SpatialDropout1D SpatialDropout2D SpatialDropout3D AlphaDropout GaussianDropout "
+        "GaussianNoise AveragePooling1D AveragePooling2D AveragePooling3D MaxPooling1D "
+        "MaxPooling2D MaxPooling3D GlobalAveragePooling1D GlobalAveragePooling2D "
+        "GlobalAveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D "
+        "Add Subtract Multiply Average Maximum Minimum "
+        "Divide TrueDivide Negative Absolute Square Sqrt Rsqrt Exp Log Tanh Relu Relu6 Sigmoid "
+        "Silu Gelu LeakyRelu Elu Selu Softplus HardSigmoid HardSilu LogSoftmax Mean Sum Max Clip",
+    ),
+    **_names(
+        _none,
+        "Flatten Reshape Permute RepeatVector Identity ZeroPadding1D ZeroPadding2D ZeroPadding3D "
+        "Cropping1D Cropping2D Cropping3D UpSampling1D Concatenate RandomFlip Crop ResidentBatch "
+        "Transpose GetItem ExpandDims Squeeze Cast Stack Pad",
+    ),
+}

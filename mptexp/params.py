@@ -215,7 +215,8 @@ def _check(model: type[BaseModel], name: str, value: Any, where: Where, faults: 
             label = ".".join(str(step) for step in (name, *inner))
             message = f"{label} is {_shown(first['input'])}; allowed: {kind or first['msg']}"
         else:
-            allowed = f"{_allowed(model, name)}{_near(model, name, value)}"
+            ours = first.get("ctx", {}).get("error") if first["type"] == "value_error" else None
+            allowed = ours or f"{_allowed(model, name)}{_near(model, name, value)}"
             message = f"{name} is {_shown(value)}; allowed: {allowed}"
         faults.add((*where, *inner), message)
 

@@ -6,11 +6,14 @@ made; so `use` comes before anything that imports Keras, and a process serves on
 
 import importlib.util
 import os
+import subprocess
+import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from mptexp import environment
 from mptexp.environment import Unsupported
-from mptexp.spec import Run
+from mptexp.spec import CPU_ISAS, Run, cpuinfo
 
 if TYPE_CHECKING:
     import keras
@@ -26,21 +29,44 @@ INSTALL = {
     "jax": "pip install jax",
     "torch": "pip install torch",
 }
+# What oneDNN's verbose mode calls the instruction sets (versions 3.7 and 3.12).
+ONEDNN_NAMES = {
+    "Intel SSE4.1": "sse41",
+    "Intel AVX": "avx",
+    "Intel AVX2": "avx2",
+    "Intel AVX2 with Intel DL Boost": "avx2_vnni",
+    "Intel AVX-512 with AVX512BW, AVX512VL, and AVX512DQ extensions": "avx512_core",
+    "Intel AVX-512 with Intel DL Boost": "avx512_core_vnni",
+    "Intel AVX-512 with Intel DL Boost and bfloat16 support": "avx512_core_bf16",
+    "Intel AVX-512 with float16, Intel DL Boost and bfloat16 support": "avx512_core_fp16",
+    "Intel AVX 10.1": "avx512_core_fp16",
+    "Intel AVX-512 with float16, Intel DL Boost and bfloat16 support and Intel AMX with bfloat16 "
+    "and 8-bit integer support": "avx512_core_amx",
+    "Intel AVX10.1 and Intel AMX with bfloat16 and 8-bit integer support": "avx512_core_amx",
+}
+# A convolution large enough for PyTorch to leave it to oneDNN, which then says what it uses.
+ONEDNN_PROGRAMS = {
+    "tensorflow": "import tensorflow as t; t.nn.conv2d(t.ones((4, 32, 32, 16)), "
+    "t.ones((3, 3, 16, 16)), 1, 'SAME')",
+    "torch": "import torch as t; t.nn.functional.conv2d(t.ones(4, 16, 32, 32), "
+    "t.ones(16, 16, 3, 3))",
+}
 _used: dict[str, str] = {}
 
 
 def use(run: Run) -> dict[str, Any]:
-    """Selects backend, dtype policy and TF32 for this process; returns the device's card.
+    """Selects backend, dtype policy, TF32 and CPU instructions; returns the device's card.
 
     Raises:
-        Unsupported: where the backend is not installed or the device lacks the policy.
-        NotInForce: where this process has used another backend or policy, or runs on another
-            device than the run names.
+        Unsupported: where the backend is not installed, or it or the device lacks what is asked.
+        NotInForce: where this process has used another backend, policy or cpu_isa, or runs on
+            another device than the run names.
     """
-    _once("backend", run.backend)
-    _once("policy", run.policy)
+    for name in ("backend", "policy", "cpu_isa"):
+        _once(name, getattr(run, name))
     os.environ["KERAS_BACKEND"] = run.backend
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    _limit_cpu(run)
     if run.backend == "torch" and environment.has_no_nvidia_driver():
         # PyTorch would take a Mac's GPU, which is not supported here.
         os.environ.setdefault("KERAS_TORCH_DEVICE", "cpu")
@@ -53,6 +79,8 @@ def use(run: Run) -> dict[str, Any]:
     if keras.backend.backend() != run.backend:
         _refuse("backend", keras.backend.backend(), run.backend)
     _check_device(run, where)
+    _check_cpu(run, where)
+    _check_replicas(run, where)
     if run.policy != "tensorfloat32":
         keras.config.set_dtype_policy(run.policy)
     _set_tf32(run, where)
@@ -84,6 +112,95 @@ def _check_device(run: Run, where: dict[str, Any]) -> None:
             "tensorfloat32 needs an NVIDIA GPU of compute capability 8.0 or later; "
             f"this device is {where['device']}"
         )
+
+
+def _limit_cpu(run: Run) -> None:
+    """Tells oneDNN, which reads this when the framework starts, how much of the CPU to use.
+
+    That is convolutions and, under TensorFlow, matrix products; what else a framework computes
+    keeps the instructions that it was compiled for.
+
+    Raises:
+        Unsupported: where oneDNN would not be what computes, or the CPU has no such instructions.
+    """
+    if run.cpu_isa == "default":
+        return
+    asked = f"cpu_isa {run.cpu_isa} limits oneDNN"
+    if run.backend == "jax":
+        raise Unsupported(f"{asked}, to which JAX leaves only some products; XLA compiles the rest")
+    if run.backend == "tensorflow" and run.jit == "on":
+        raise Unsupported(f"{asked}, to which XLA leaves only some products; take jit auto or off")
+    if run.backend == "tensorflow" and os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
+        raise Unsupported(f"{asked}, which TF_ENABLE_ONEDNN_OPTS=0 turns off")
+    if CPU_ISAS[run.cpu_isa] not in cpuinfo("flags", "Features").split():
+        raise Unsupported(f"cpu_isa {run.cpu_isa} is asked for, but this CPU does not have it")
+    # TensorFlow turns it on by itself only where the CPU has AVX512_VNNI, AVX_VNNI or later.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    os.environ["ONEDNN_MAX_CPU_ISA"] = run.cpu_isa.upper()
+
+
+def _check_cpu(run: Run, where: dict[str, Any]) -> None:
+    if where["kind"] != "cpu":
+        if run.cpu_isa != "default":
+            raise Unsupported(
+                f"cpu_isa {run.cpu_isa} limits a CPU, but this run's device is {where['device']}"
+            )
+        return
+    lacks = run.backend == "tensorflow" and run.jit != "on" and _matrix_dtype(run) == "float16"
+    if lacks and _data_format(run) == "channels_first":
+        raise Unsupported(
+            "TensorFlow has no channels_first convolution in float16 for a CPU without XLA; "
+            "take jit on, channels_last or another policy"
+        )
+
+
+def _data_format(run: Run) -> str:
+    import keras
+
+    return keras.config.image_data_format() if run.data_format == "auto" else run.data_format
+
+
+def _check_replicas(run: Run, where: dict[str, Any]) -> None:
+    if run.replicas == 1:
+        return
+    seen = _device_count(run.backend, where["kind"])
+    if seen < run.replicas:
+        devices = "1 device" if seen == 1 else f"{seen} devices"
+        raise Unsupported(f"replicas {run.replicas} asked for; {run.backend} sees {devices} here")
+    raise Unsupported(
+        f"replicas {run.replicas} asked for; several devices in one run are not supported yet"
+    )
+
+
+def _device_count(backend: str, kind: str) -> int:
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return len(tf.config.list_physical_devices(kind.upper()))
+    if backend == "jax":
+        import jax
+
+        return jax.device_count()
+    import torch
+
+    return torch.cuda.device_count() if kind == "gpu" else 1
+
+
+@cache
+def onednn_isa(backend: str) -> str:
+    """The instructions that oneDNN limits itself to, as oneDNN says, in spec.CPU_ISAS' words.
+
+    A child process with this one's environment is asked, since neither TensorFlow nor PyTorch
+    exports oneDNN's own question: its verbose mode tells, and would tell of every step.
+    """
+    environ = os.environ | {"ONEDNN_VERBOSE": "1"}
+    command = [sys.executable, "-c", ONEDNN_PROGRAMS[backend]]
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, check=True, timeout=300
+    )
+    marker = "info,cpu,isa:"
+    said = [line.split(marker)[1].strip() for line in done.stdout.splitlines() if marker in line]
+    return ONEDNN_NAMES.get(said[0], said[0]) if said else "oneDNN is not in use"
 
 
 def _set_tf32(run: Run, where: dict[str, Any]) -> None:
@@ -127,7 +244,7 @@ def tf32_enabled(run: Run, where: dict[str, Any]) -> bool:
 
 
 def compile_model(model: "keras.Model", run: Run) -> None:
-    """Compiles the model with Adam, the run's loss scale and the run's XLA choice.
+    """Compiles the model with the run's optimizer, loss scale and XLA choice.
 
     Keras wraps the optimizer in a LossScaleOptimizer by itself only where the model's own policy
     is mixed_float16; under any other `dynamic` must be asked for. A fixed scale is silently
@@ -135,7 +252,10 @@ def compile_model(model: "keras.Model", run: Run) -> None:
     """
     import keras
 
-    optimizer = keras.optimizers.Adam(run.learning_rate)
+    optimizer = {
+        "adam": lambda: keras.optimizers.Adam(run.learning_rate),
+        "sgd": lambda: keras.optimizers.SGD(run.learning_rate, momentum=0.9, nesterov=True),
+    }[run.optimizer]()
     auto = run.loss_scale == "auto"
     if run.loss_scale == "dynamic":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
@@ -151,22 +271,28 @@ def compile_model(model: "keras.Model", run: Run) -> None:
 
 
 def dtypes(model: "keras.Model") -> "pd.DataFrame":
-    """What the built model says of itself: a row per layer, in order.
+    """What the built model says of itself: a row per layer, in order, nested models flattened.
 
     Index: the layer's name. Columns: kind, output_shape, parameters, compute_dtype, variable_dtype.
     """
+    import keras
     import pandas as pd
 
+    from mptexp import models
+
+    entry = [layer for layer in model.layers if isinstance(layer, keras.layers.InputLayer)]
+    found = [(layer, layer.output) for layer in entry]
+    found += [(leaf.layer, leaf.outputs[0]) for leaf in models.leaves(model)]
     rows = [
         {
             "layer": layer.name,
             "kind": type(layer).__name__,
-            "output_shape": str(tuple(layer.output.shape)[1:]),
-            "parameters": layer.count_params(),
+            "output_shape": str(tuple(output.shape)[1:]),
+            "parameters": models.parameters(layer),
             "compute_dtype": layer.compute_dtype,
             "variable_dtype": layer.variable_dtype,
         }
-        for layer in model.layers
+        for layer, output in found
     ]
     return pd.DataFrame(rows).set_index("layer").rename_axis(None)
 
@@ -175,24 +301,40 @@ def in_force(model: "keras.Model", run: Run, where: dict[str, Any]) -> dict[str,
     """What is really in force, read back from the device and the compiled model.
 
     Keys: compute_dtype, variable_dtype (of the layers that hold the parameters), head_dtype,
-    loss_scale ("none" or the number now), jit, tf32, emulated, default_policy.
+    data_format (of the layers that have one, else "none"), loss_scale ("none" or the number now),
+    jit, tf32, emulated, cpu_isa (what oneDNN says where the run limits it, else "default"),
+    default_policy.
 
     Raises:
-        NotInForce: where dtype, XLA or TF32 are not what the run asked for.
+        NotInForce: where dtype, data format, XLA, TF32 or CPU instructions are not what the run
+            asked for.
     """
-    layers = [layer for layer in model.layers if layer.count_params()]
+    from mptexp import models
+
+    leaves = [leaf.layer for leaf in models.leaves(model)]
+    holders = [layer for layer in leaves if models.parameters(layer)]
     found = {
-        "compute_dtype": _one({layer.compute_dtype for layer in layers}),
-        "variable_dtype": _one({layer.variable_dtype for layer in layers}),
+        "compute_dtype": _one({layer.compute_dtype for layer in holders}),
+        "variable_dtype": _one({layer.variable_dtype for layer in holders}),
         "head_dtype": str(model.outputs[0].dtype),
+        "data_format": _one(_data_formats(leaves)) or "none",
         "loss_scale": loss_scale(model),
         "jit": bool(model.jit_compile),
         "tf32": tf32_enabled(run, where),
-        "emulated": not environment.is_native(_matrix_dtype(run), where),
+        "emulated": not environment.is_native(_matrix_dtype(run), where, run.cpu_isa),
+        "cpu_isa": "default" if run.cpu_isa == "default" else onednn_isa(run.backend),
         "default_policy": environment.default_policy(where),
     }
     _check_in_force(found, run)
     return found
+
+
+def _data_formats(leaves: "list[keras.layers.Layer]") -> set[str]:
+    """Without augmentation, which comes before the pictures are transposed."""
+    import keras
+
+    body = [layer for layer in leaves if not isinstance(layer, keras.layers.RandomFlip)]
+    return {layer.data_format for layer in body if hasattr(layer, "data_format")}
 
 
 def _matrix_dtype(run: Run) -> str:
@@ -211,12 +353,25 @@ def _check_in_force(found: dict[str, Any], run: Run) -> None:
         "variable_dtype": variable,
         "head_dtype": "float32",
         **({"jit": run.jit == "on"} if run.jit != "auto" else {}),
+        **({"cpu_isa": run.cpu_isa} if run.cpu_isa != "default" else {}),
+        **({"data_format": run.data_format} if _has_format(found, run) else {}),
         **({"tf32": True} if run.policy == "tensorfloat32" else {}),
         **({"tf32": False} if run.policy == "float32" else {}),
     }
     for name, value in wanted.items():
-        if found[name] != value:
+        if not _agrees(found[name], value, own=":" in run.model):
             raise NotInForce(f"{name} is {found[name]}, but the run asked for {value}")
+
+
+def _agrees(found: Any, wanted: Any, own: bool) -> bool:
+    """A model of the user's own may keep some layers in float32, such as its last one."""
+    if not own or not isinstance(found, str):
+        return found == wanted
+    return wanted in found.split(", ") and set(found.split(", ")) <= {wanted, "float32"}
+
+
+def _has_format(found: dict[str, Any], run: Run) -> bool:
+    return run.data_format != "auto" and found["data_format"] != "none"
 
 
 def loss_scale(model: "keras.Model") -> float | str:

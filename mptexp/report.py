@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from mptexp import analysis, figures, findings, kernel, params, store
+from mptexp import analysis, beside, figures, findings, kernel, params, store
 from mptexp.analysis import Tables
+from mptexp.beside import Section
 from mptexp.store import SweepDir
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -22,8 +23,7 @@ class Facts:
     question: str
     table_note: str
     starts: str
-    published: pd.DataFrame | None
-    published_note: str
+    published: Section | None
     failed: pd.DataFrame
     runs: pd.DataFrame
     environment: pd.DataFrame
@@ -113,8 +113,7 @@ def facts(directory: SweepDir, tables: Tables) -> Facts:
         question=head.get("question", "What does reduced precision buy on this device?"),
         table_note=_table_note(tables),
         starts=_starts(tables),
-        published=_published(tables),
-        published_note=_published_note(tables),
+        published=beside.section(tables),
         failed=_failed(tables),
         runs=_runs(directory, tables),
         environment=_environment(tables),
@@ -146,39 +145,6 @@ def _starts(tables: Tables) -> str:
         if equal
         else "**Warning**: policies of one block started from different weights or saw another "
         "order of pictures; compare accuracies with care."
-    )
-
-
-def _published(tables: Tables) -> pd.DataFrame | None:
-    if "keydana_cnn" not in set(tables.results.model):
-        return None
-    table = analysis.published("keydana2020")
-    wide = table[table.status == "ok"].pivot_table(
-        index=["device", "batch_size", "source"], columns="policy", values="value", sort=False
-    )
-    wide = wide.reset_index().dropna(subset=["float32", "mixed_float16"])
-    return pd.DataFrame(
-        {
-            "Device": wide.device,
-            "Batch size": wide.batch_size,
-            "float32, ms per step": wide.float32.map("{:g}".format),
-            "mixed_float16, ms per step": wide.mixed_float16.map("{:g}".format),
-            "Speedup (published)": (wide.float32 / wide.mixed_float16).map("{:.2f}×".format),
-            "Source": [f'<a href="{escape(s)}">S. Keydana, 2020</a>' for s in wide.source],
-        }
-    )
-
-
-def _published_note(tables: Tables) -> str:
-    runs = [record["parameters"] for record in tables.records]
-    widths = findings.listed(sorted({f"{run['width']:g}" for run in runs}))
-    pixels = findings.listed(sorted({str(run["image_size"]) for run in runs}))
-    devices = safe(findings.listed(sorted(set(tables.results.gpu_model))))
-    return (
-        "Numbers that were published, not measured here: the study that this network comes from, "
-        "at 256 × 256 pixels, full width, on Imagenette, TensorFlow 2.1 from R, without intervals. "
-        f"What was measured above has {pixels} pixels and width {widths} on {devices}: the ratios "
-        "can be set side by side, the milliseconds cannot."
     )
 
 

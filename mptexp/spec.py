@@ -3,24 +3,100 @@
 Light on purpose: both halves of the package import this module, so it knows no framework.
 """
 
+import difflib
 import hashlib
+import importlib.util
 import itertools
 import json
 import os
 import platform
 import random
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Backend = Literal["tensorflow", "jax", "torch"]
 Policy = Literal[
     "float32", "tensorfloat32", "mixed_float16", "mixed_bfloat16", "float16", "bfloat16"
 ]
 POLICIES: tuple[str, ...] = get_args(Policy)
+# What oneDNN's ONEDNN_MAX_CPU_ISA takes, in lower case, and the flag of the CPU each one needs.
+CPU_ISAS = {
+    "sse41": "sse4_1",
+    "avx": "avx",
+    "avx2": "avx2",
+    "avx2_vnni": "avx_vnni",
+    "avx512_core": "avx512bw",
+    "avx512_core_vnni": "avx512_vnni",
+    "avx512_core_bf16": "avx512_bf16",
+    "avx512_core_fp16": "avx512_fp16",
+    "avx512_core_amx": "amx_tile",
+}
+CpuIsa = Literal[
+    "default",
+    "sse41",
+    "avx",
+    "avx2",
+    "avx2_vnni",
+    "avx512_core",
+    "avx512_core_vnni",
+    "avx512_core_bf16",
+    "avx512_core_fp16",
+    "avx512_core_amx",
+]
+MODELS = ("keydana_cnn", "banerjee_cnn", "banerjee_resnet50", "resnet50", "alexnet", "mlp")
+DATASETS = ("digits", "synthetic")
+
+
+def known_dataset(name: str) -> str:
+    """The name of a dataset, as it was given.
+
+    Raises:
+        ValueError: saying what is allowed, where the name is none that this installation knows.
+    """
+    kind, _, place = name.partition(":")
+    base = name.split("/")[0].split(":")[0]
+    if name in DATASETS or (kind == "folder" and place.strip()):
+        return name
+    shape = re.fullmatch(r"[a-z][a-z0-9_]*(/[\w.-]+)?(:[0-9.*]+)?", name)
+    if shape and kind != "folder" and (base in _tfds_names() or not _tfds_names()):
+        return name
+    near = difflib.get_close_matches(base, [*DATASETS, "folder", "imagenette", *_tfds_names()], 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ValueError(
+        "digits, synthetic, folder:PATH, or an image-classification dataset of "
+        f"tensorflow-datasets such as imagenette/320px-v2{hint}"
+    )
+
+
+@cache
+def _tfds_names() -> tuple[str, ...]:
+    """Names that tensorflow-datasets knows, from its files: importing it starts TensorFlow."""
+    found = importlib.util.find_spec("tensorflow_datasets")
+    if found is None or found.origin is None:
+        return ()
+    root = Path(found.origin).parent
+    folders = (root / "datasets", root / "image_classification", root / "url_checksums")
+    names = {path.stem for folder in folders if folder.is_dir() for path in folder.iterdir()}
+    return tuple(sorted(name for name in names if not name.startswith("_")))
+
+
+def known_model(name: str) -> str:
+    """The name of a model, as it was given.
+
+    Raises:
+        ValueError: saying what is allowed, where it is neither a name nor of the form
+            module:function.
+    """
+    if name in MODELS or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):
+        return name
+    near = difflib.get_close_matches(name, MODELS, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ValueError(f"{', '.join(MODELS)}, or module:function for a model of yours{hint}")
 
 
 class Run(BaseModel):
@@ -33,24 +109,53 @@ class Run(BaseModel):
 
     gpu_model: str = Field("local", min_length=1, description="device name; local: this machine's")
     backend: Backend = Field("tensorflow", description="Keras backend: tensorflow, jax, torch")
-    dataset: Literal["digits"] = Field("digits", description="a name of mptexp.data.DATASETS")
+    replicas: int = Field(1, ge=1, le=1024, description="devices that share a batch")
+    cpu_isa: CpuIsa = Field("default", description="most that oneDNN may use of a CPU, see README")
+    dataset: Annotated[str, AfterValidator(known_dataset)] = Field(
+        "digits", description="digits, synthetic, folder:PATH or a name of tensorflow-datasets"
+    )
     image_size: int = Field(32, ge=8, le=1024, description="pixels, height and width")
-    model: Literal["keydana_cnn"] = Field(
-        "keydana_cnn", description="a name of mptexp.models.MODELS"
+    color_mode: Literal["auto", "rgb", "grayscale"] = Field(
+        "auto", description="auto, rgb, grayscale; auto: digits are grey, all else is rgb"
+    )
+    validation_split: float = Field(
+        0.2, gt=0, lt=1, description="share kept for validation where the data has no split"
+    )
+    on_broken: Literal["skip", "refuse"] = Field(
+        "skip", description="pictures that cannot be read: skip, refuse"
+    )
+    synthetic_classes: int = Field(10, ge=2, le=100_000, description="of dataset synthetic")
+    synthetic_length: int = Field(
+        1024, ge=1, le=10_000_000, description="training pictures of dataset synthetic"
+    )
+    input_mode: Literal["pipeline", "keydana", "resident"] = Field(
+        "pipeline", description="pipeline; keydana: E1's own; resident: a batch on the device"
+    )
+    augmentation: Literal["none", "flip", "crop", "flip_crop"] = Field(
+        "none", description="random, on the device: none, flip, crop, flip_crop"
+    )
+    data_format: Literal["auto", "channels_last", "channels_first"] = Field(
+        "auto", description="auto, channels_last, channels_first; auto: as Keras is configured"
+    )
+    model: Annotated[str, AfterValidator(known_model)] = Field(
+        "keydana_cnn", description="a name of mptexp.models.MODELS, or module:function"
     )
     width: float = Field(1.0, gt=0, le=8, description="multiplies the number of filters")
     batch_norm_momentum: float = Field(
         0.99, ge=0, lt=1, description="of the moving averages that validation uses"
     )
+    optimizer: Literal["adam", "sgd"] = Field(
+        "adam", description="adam, sgd (Nesterov momentum 0.9)"
+    )
+    learning_rate: float = Field(1e-3, gt=0, allow_inf_nan=False, description="of the optimizer")
     policy: Policy = Field("float32", description="precision policy, see README")
     loss_scale: (
         Literal["auto", "dynamic", "none"] | Annotated[float, Field(gt=0, allow_inf_nan=False)]
     ) = Field("auto", description="auto, dynamic, none or a number; auto: as Keras decides")
     jit: Literal["auto", "on", "off"] = Field("auto", description="XLA: auto, on, off")
-    input_mode: Literal["pipeline"] = Field("pipeline", description="where batches come from")
+    phase: Literal["train", "inference"] = Field("train", description="train, inference")
     batch_size: int = Field(32, ge=1, le=2**20, description="images per step")
     epochs: int = Field(20, ge=1, le=10_000, description="passes over the training images")
-    learning_rate: float = Field(1e-3, gt=0, allow_inf_nan=False, description="of Adam")
     seed: int = Field(
         0, ge=0, le=2**31 - 1001, description="weights, data order; block is added to it"
     )
@@ -74,10 +179,14 @@ class Run(BaseModel):
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     def resolved(self) -> "Run":
-        """This run with `gpu_model: local` replaced by the name of this machine's device."""
-        if self.gpu_model != "local":
-            return self
-        return self.model_copy(update={"gpu_model": local_device()})
+        """This run with `gpu_model: local` replaced by the name of this machine's device.
+
+        A folder below the home directory is written with ~, so that no record names a user.
+        """
+        here = local_device() if self.gpu_model == "local" else self.gpu_model
+        home = re.escape(str(Path.home()))
+        dataset = re.sub(rf"^folder:{home}(?=/|$)", "folder:~", self.dataset)
+        return self.model_copy(update={"gpu_model": here, "dataset": dataset})
 
 
 @cache

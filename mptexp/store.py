@@ -35,10 +35,11 @@ COLUMNS = {
     "policy": "precision policy",
     "emulated": "whether the device runs this policy's 16-bit type without native instructions",
     "loss_scale": "in force at the end: none, or the number",
-    "batch_size": "images per step",
+    "batch_size": "images per step, over all replicas",
+    "replicas": "devices that share a batch",
     "jit": "whether XLA compiled the step",
     "input_mode": "where batches come from",
-    "phase": "train",
+    "phase": "train or inference",
     "setting": "other parameters that vary within the sweep, empty where none do",
     "block": "which repeat",
     "seed": "of weights and data order",
@@ -49,6 +50,8 @@ COLUMNS = {
     "steps_timed": "steps in the windows that count",
     "warmup_steps": "steps left out at the start: compilation, autotuning, warm-up",
     "first_step_s": "seconds of the first step, which compiles",
+    "latency_p50_s": "median seconds of one inference batch alone, host to host",
+    "latency_p99_s": "99th percentile of the same",
     "peak_memory_bytes": "of the device's allocator on a GPU, of the process on a CPU",
     "train_accuracy": "fraction, last epoch",
     "val_accuracy": "fraction, last epoch",
@@ -215,7 +218,11 @@ def results(records: Iterable[Mapping[str, Any]], sweep: str) -> "pd.DataFrame":
     """One row per run, the columns of COLUMNS, blocks in order."""
     import pandas as pd
 
-    records = list(records)
+    from mptexp.spec import Run
+
+    # A record of an earlier version lacks the parameters that came later: it ran their defaults.
+    defaults = {name: field.default for name, field in Run.model_fields.items()}
+    records = [{**r, "parameters": {**defaults, **r["parameters"]}} for r in records]
     table = pd.DataFrame([_row(record, sweep) for record in records], columns=list(COLUMNS))
     table["setting"] = _settings([record["parameters"] for record in records])
     order = ["gpu_model", "backend", "dataset", "model", "batch_size", "policy", "block"]
@@ -241,7 +248,6 @@ def _row(record: Mapping[str, Any], sweep: str) -> dict[str, Any]:
         **in_force,
         "device": environment.get("device"),
         "sweep": sweep,
-        "phase": "train",
         "train_accuracy": history[-1].get("accuracy"),
         "val_accuracy": history[-1].get("val_accuracy"),
         "epochs": len(record.get("history", [])),

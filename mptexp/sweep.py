@@ -17,7 +17,7 @@ import psutil
 
 from mptexp import kernel, params, store
 from mptexp.params import ParamsError
-from mptexp.spec import Run, Sweep, local_device
+from mptexp.spec import DATASETS, MODELS, Run, Sweep, local_device
 from mptexp.store import SweepDir
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -202,6 +202,40 @@ def locked(directory: SweepDir) -> Iterator[None]:
         yield
     finally:
         os.close(held)
+
+
+def make_ready(runs: Sequence[Planned], data_dir: Path | None) -> None:
+    """Fetches and prepares the data of runs, and tries models of the user's, in a child process.
+
+    Its progress goes to the terminal. Before any kernel starts, so that what is wrong with the
+    data is said once, and no run's time holds a download.
+
+    Raises:
+        ParamsError: the child's sentence about what is wrong.
+    """
+    needs = _needs(runs)
+    if data_dir is not None:
+        os.environ["MPTEXP_DATA_DIR"] = str(data_dir.expanduser().resolve())
+    if not needs:
+        return
+    with kernel.scratch_folder() as scratch:
+        (scratch / "runs.json").write_text(json.dumps(needs))
+        child = subprocess.run([sys.executable, "-m", "mptexp.ready", str(scratch)])
+        told = scratch / "error.txt"
+        if child.returncode:
+            text = told.read_text() if told.exists() else f"exit status {child.returncode}"
+            raise ParamsError(text)
+
+
+def _needs(runs: Sequence[Planned]) -> list[dict[str, Any]]:
+    """One run for each dataset to prepare and model of the user's to try."""
+    found: dict[tuple[Any, ...], Run] = {}
+    for run in (p.run for p in runs):
+        own = None if run.model in MODELS else run.model
+        data = (run.dataset, run.image_size, run.color_mode, run.validation_split, run.on_broken)
+        if own or run.dataset not in DATASETS:
+            found.setdefault((own, *data), run)
+    return [run.model_dump() for run in found.values()]
 
 
 # --- executing -------------------------------------------------------------------------------

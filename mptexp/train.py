@@ -1,14 +1,15 @@
-"""A run, from the parts: train with `fit`, look at what happened, write the record."""
+"""A run, from the parts: train or infer, look at what happened, write the record."""
 
 import hashlib
 import math
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import pandas as pd
 
 from mptexp import data, environment, measure, models, precision, store
@@ -17,7 +18,11 @@ from mptexp.spec import Run
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one training gave: windows, epochs, figures, and what was in force."""
+    """What one run gave: windows, epochs, figures, and what was in force.
+
+    `latencies_s` holds the seconds of each batch of an inference run, from pictures on the host to
+    probabilities on the host.
+    """
 
     run: Run
     in_force: dict[str, Any]
@@ -26,11 +31,13 @@ class Outcome:
     timing: dict[str, Any]
     peak_memory_bytes: int | None
     fit_s: float
+    notes: tuple[str, ...] = ()
+    latencies_s: list[float] = field(default_factory=list)
 
     @property
     def history(self) -> pd.DataFrame:
         """One row per epoch: loss, accuracy, val_loss, val_accuracy, elapsed_s."""
-        return pd.DataFrame(self.epochs).set_index("epoch")
+        return pd.DataFrame(self.epochs, columns=list(store.HISTORY)).set_index("epoch")
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -43,7 +50,7 @@ class Outcome:
     @property
     def summary(self) -> pd.Series:
         """What was measured, in units for reading."""
-        timing, last = self.timing, self.epochs[-1]
+        timing = self.timing
         return pd.Series(
             {
                 "median step": f"{timing['step_s'] * 1e3:.2f} ms",
@@ -55,12 +62,25 @@ class Outcome:
                 "left out as warm-up": f"{timing['warmup_steps']} steps",
                 "first step, with compilation": f"{timing['first_step_s']:.2f} s",
                 "peak memory": f"{(self.peak_memory_bytes or 0) / 2**20:,.0f} MiB",
-                "training, with validation": f"{self.fit_s:.1f} s",
-                "accuracy, training": f"{last['accuracy']:.3f}",
-                "accuracy, validation": f"{last['val_accuracy']:.3f}",
+                **(self._trained() if self.epochs else self._inferred()),
             },
             name="measured",
         )
+
+    def _trained(self) -> dict[str, str]:
+        last = self.epochs[-1]
+        found = {name: last.get(name) for name in ("accuracy", "val_accuracy")}
+        named = {"accuracy": "accuracy, training", "val_accuracy": "accuracy, validation"}
+        return {
+            "training, with validation": f"{self.fit_s:.1f} s",
+            **{named[name]: f"{value:.3f}" for name, value in found.items() if value is not None},
+        }
+
+    def _inferred(self) -> dict[str, str]:
+        return {
+            "latency, median": f"{self.timing['latency_p50_s'] * 1e3:.2f} ms",
+            "latency, 99th percentile": f"{self.timing['latency_p99_s'] * 1e3:.2f} ms",
+        }
 
 
 def fit(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]) -> Outcome:
@@ -70,40 +90,113 @@ def fit(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]
 
     Raises:
         precision.NotInForce: before training, where what was asked for is not in force.
-        environment.Unsupported: where there are too few steps to time.
+        environment.Unsupported: where there are too few steps to time, or the backend has no such
+            input.
     """
-    steps = data.steps_per_epoch(images, run.batch_size)
-    timed = (steps - 1) * run.epochs  # the last step of an epoch belongs to no window
-    if timed < 5:
-        raise environment.Unsupported(
-            f"batch_size {run.batch_size} and epochs {run.epochs} leave {timed} steps to time; "
-            "the clock needs 5: take a smaller batch or more epochs"
-        )
+    steps = data.steps_per_epoch(images, run)
+    # The last step of an epoch belongs to no window.
+    _check_input(run, (steps - 1) * run.epochs)
     started_from = models.fingerprint(model)
-    precision.compile_model(model, run)
-    precision.in_force(model, run, where)
+    trained = _compiled(run, model, images, where)
     clock = measure.StepClock(measure.synchronizer(run.backend))
     began = time.perf_counter()
-    model.fit(
+    trained.fit(
         data.batches(images, run),
         epochs=run.epochs,
         steps_per_epoch=steps,
-        validation_data=(images.val_x, images.val_y),
-        validation_batch_size=run.batch_size,
+        **data.validation(images, run),
         callbacks=[clock, _StopWhenNotFinite()],
         shuffle=False,  # the stream is shuffled already, alike for every policy
         verbose=0,
     )
     fit_s = time.perf_counter() - began
+    timing = _timing(clock, run)
+    in_force = _in_force(trained, run, where, images) | {"initial_weights": started_from}
+    peak = measure.peak_memory_bytes(run.backend, where["kind"])
+    epochs = clock.epochs
+    return Outcome(run, in_force, clock.windows, epochs, timing, peak, fit_s, images.notes)
+
+
+def infer(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]) -> Outcome:
+    """Predicts with the untrained model: the time of a batch alone, then of many in a row.
+
+    Latency is what `predict_on_batch` takes; throughput comes from `predict`, timed by the step
+    clock. Both include the copies to the device and back. Speed does not depend on the weights.
+
+    Raises:
+        precision.NotInForce: where what was asked for is not in force.
+        environment.Unsupported: where there are too few batches to time, or the backend has no such
+            input.
+    """
+    indices = data.order(images, run)
+    _check_input(run, len(indices) - 1)
+    started_from = models.fingerprint(model)
+    inferring = _compiled(run, model, images, where)
+    began = time.perf_counter()
+    latencies = [_latency(run, inferring, images, chosen) for chosen in indices[:MOST_LATENCIES]]
+    clock = measure.StepClock(measure.synchronizer(run.backend))
+    batches = data.batches(images, run)
+    inferring.predict(batches, steps=len(indices), callbacks=[clock], verbose=0)
+    fit_s = time.perf_counter() - began
+    counted = latencies[measure.warmup_windows([measure.Window(0, 1, s) for s in latencies]) :]
+    low, high = np.percentile(counted, (50, 99))
+    timing = _timing(clock, run) | {"latency_p50_s": float(low), "latency_p99_s": float(high)}
+    in_force = _in_force(inferring, run, where, images) | {"initial_weights": started_from}
+    peak = measure.peak_memory_bytes(run.backend, where["kind"])
+    notes = images.notes
+    return Outcome(run, in_force, clock.windows, [], timing, peak, fit_s, notes, latencies)
+
+
+PHASES = {"train": fit, "inference": infer}
+MOST_LATENCIES = 1000
+
+
+def _latency(run: Run, model: keras.Model, images: data.Images, chosen: np.ndarray) -> float:
+    resident = run.input_mode == "resident"
+    batch = np.zeros(len(chosen), np.uint8) if resident else images.train_x[chosen]
+    began = time.perf_counter()
+    model.predict_on_batch(batch)
+    return time.perf_counter() - began
+
+
+def _check_input(run: Run, timed: int) -> None:
+    if run.input_mode == "keydana" and (run.backend, run.phase) != ("tensorflow", "train"):
+        raise environment.Unsupported(
+            f"input_mode keydana is a tf.data pipeline for training; backend {run.backend}, phase "
+            f"{run.phase} cannot use it: allowed are pipeline and resident"
+        )
+    if timed < 5:
+        raise environment.Unsupported(
+            f"batch_size {run.batch_size} and epochs {run.epochs} leave {timed} steps to time; "
+            "the clock needs 5: take a smaller batch or more epochs"
+        )
+
+
+def _compiled(
+    run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]
+) -> keras.Model:
+    """The model, reading one batch from the device where the run asks for that, compiled."""
+    if run.input_mode == "resident":
+        chosen = data.order(images, run)[0]
+        model = models.resident(model, images.train_x[chosen], images.train_y[chosen])
+    precision.compile_model(model, run)
+    precision.in_force(model, run, where)
+    return model
+
+
+def _timing(clock: measure.StepClock, run: Run) -> dict[str, Any]:
     timing = measure.timing(clock.windows)
-    timing["images_per_s"] = run.batch_size / timing["step_s"]
-    in_force = {
+    return timing | {"images_per_s": run.batch_size / timing["step_s"]}
+
+
+def _in_force(
+    model: keras.Model, run: Run, where: dict[str, Any], images: data.Images
+) -> dict[str, Any]:
+    return {
         **precision.in_force(model, run, where),
-        "initial_weights": started_from,
+        "data": images.content,
         "data_order": hashlib.sha256(data.order(images, run).tobytes()).hexdigest()[:12],
     }
-    peak = measure.peak_memory_bytes(run.backend, where["kind"])
-    return Outcome(run, in_force, clock.windows, clock.epochs, timing, peak, fit_s)
 
 
 class _StopWhenNotFinite(keras.callbacks.Callback):
@@ -134,11 +227,16 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "environment": card,
         "timing": outcome.timing,
         "windows": measure.as_dicts(outcome.windows),
+        **({"latencies_s": outcome.latencies_s} if outcome.latencies_s else {}),
         "history": outcome.epochs,
-        "marks": ["made from a tree with uncommitted changes"] if card["clean"] is False else [],
+        "marks": [*_marks(card), *outcome.notes],
         "peak_memory_bytes": outcome.peak_memory_bytes,
         "fit_s": outcome.fit_s,
     }
+
+
+def _marks(card: dict[str, Any]) -> list[str]:
+    return ["made from a tree with uncommitted changes"] if card["clean"] is False else []
 
 
 def save(outcome: Outcome) -> Path:

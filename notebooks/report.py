@@ -60,15 +60,18 @@ if not tables.ok.empty:
     )
 
 # %%
-if not tables.ok.empty:
-    display(Markdown("## Accuracy"))
+# A batch that is always the same is not learned from.
+learned = tables.epochs[tables.epochs.input_mode != "resident"]
+if not tables.ok.empty and learned.loss.notna().any():
+    display(Markdown("## Learning"))
+    if learned.val_accuracy.notna().any():
+        show(
+            figures.accuracy_by_epoch(learned),
+            "Validation accuracy by epoch, a panel per batch size, a line per run and policy.",
+            findings.caption_accuracy(tables),
+        )
     show(
-        figures.accuracy_by_epoch(tables.epochs),
-        "Validation accuracy by epoch, a panel per batch size, a line per run and policy.",
-        findings.caption_accuracy(tables),
-    )
-    show(
-        figures.loss_by_epoch(tables.epochs),
+        figures.loss_by_epoch(learned),
         "Training loss by epoch, a panel per batch size, a line per run and policy.",
         "Training loss of the same runs.",
     )
@@ -85,8 +88,12 @@ if tables.ok.peak_memory_bytes.notna().any():
 
 # %%
 if facts.published is not None:
-    display(Markdown(f"## Published beside measured\n\n{facts.published_note}"))
-    display(findings.plain_table(facts.published, links=["Source"]))
+    display(Markdown(f"## Published beside measured\n\n{facts.published.note}"))
+    for rows in (facts.published.speeds, facts.published.accuracies):
+        if not rows.empty:
+            display(findings.plain_table(rows, links=["Source"]))
+    display(Markdown("\n".join(f"- {report.safe(s)}" for s in facts.published.sentences)))
+    display(findings.plain_table(facts.published.differences))
 
 # %%
 if not facts.failed.empty:

@@ -23,18 +23,29 @@
 # %% tags=["parameters"]
 gpu_model: str = "local"  # device name; local: this machine's
 backend: str = "tensorflow"  # Keras backend: tensorflow, jax, torch
-dataset: str = "digits"  # a name of mptexp.data.DATASETS
+replicas: int = 1  # devices that share a batch
+cpu_isa: str = "default"  # most that oneDNN may use of a CPU, see README
+dataset: str = "digits"  # digits, synthetic, folder:PATH or a name of tensorflow-datasets
 image_size: int = 32  # pixels, height and width
-model: str = "keydana_cnn"  # a name of mptexp.models.MODELS
+color_mode: str = "auto"  # auto, rgb, grayscale; auto: digits are grey, all else is rgb
+validation_split: float = 0.2  # share kept for validation where the data has no split
+on_broken: str = "skip"  # pictures that cannot be read: skip, refuse
+synthetic_classes: int = 10  # of dataset synthetic
+synthetic_length: int = 1024  # training pictures of dataset synthetic
+input_mode: str = "pipeline"  # pipeline; keydana: E1's own; resident: a batch on the device
+augmentation: str = "none"  # random, on the device: none, flip, crop, flip_crop
+data_format: str = "auto"  # auto, channels_last, channels_first; auto: as Keras is configured
+model: str = "keydana_cnn"  # a name of mptexp.models.MODELS, or module:function
 width: float = 1.0  # multiplies the number of filters
 batch_norm_momentum: float = 0.99  # of the moving averages that validation uses
+optimizer: str = "adam"  # adam, sgd (Nesterov momentum 0.9)
+learning_rate: float = 0.001  # of the optimizer
 policy: str = "float32"  # precision policy, see README
 loss_scale = "auto"  # auto, dynamic, none or a number; auto: as Keras decides
 jit: str = "auto"  # XLA: auto, on, off
-input_mode: str = "pipeline"  # where batches come from
+phase: str = "train"  # train, inference
 batch_size: int = 32  # images per step
 epochs: int = 20  # passes over the training images
-learning_rate: float = 0.001  # of Adam
 seed: int = 0  # weights, data order; block is added to it
 block: int = 0  # which repeat this is
 
@@ -68,20 +79,28 @@ pd.Series(device, name="value", dtype=object).dropna().to_frame()
 # Pictures travel as bytes (uint8) and become fractions in the model's first layer. The order of
 # the pictures depends on the seed alone: every policy of a block sees the same batches.
 
-# %% alt="Pictures of the training set with their labels"
+# %% alt="Pictures of the first training batch with their labels"
 import matplotlib.pyplot as plt
 
 from mptexp import data
 
 images = data.load(run)
-figure, axes = plt.subplots(2, 8, figsize=(8, 3))
-for axis, picture, label in zip(axes.flat, images.train_x, images.train_y, strict=False):
-    axis.imshow(picture.squeeze(), cmap="gray", vmin=0, vmax=255)
-    axis.set_title(images.classes[label], fontsize=9)
-    axis.set_axis_off()
-figure.suptitle(f"{len(images.train_x):,} pictures to train on, {len(images.val_x):,} to validate")
-figure.tight_layout()
-plt.show()
+for note in images.notes:
+    print(note)
+
+print(f"{len(images.train_x):,} pictures to train on, {len(images.val_x):,} to validate with")
+pictures, names = data.samples(images, run)
+if len(pictures):
+    figure, axes = plt.subplots(2, 8, figsize=(8, 2.8))
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for axis, picture, name in zip(axes.flat, pictures, names, strict=False):
+        axis.imshow(picture.squeeze(), cmap="gray", vmin=0, vmax=255)
+        axis.set_title(name, fontsize=9)
+    figure.tight_layout()
+    plt.show()
+else:
+    print("They are not shown: whether they may be published is not known.")
 
 # %% [markdown]
 # ## Model
@@ -97,15 +116,15 @@ network = models.build(run, images.shape, len(images.classes))
 precision.dtypes(network)
 
 # %% [markdown]
-# ## Training
+# ## Training, or inference
 #
-# Keras's own `fit`. The clock waits for the device at the edges of a *window* of steps, not at
-# every step, so that it does not hold up what it measures.
+# Keras's own `fit` or, in the phase `inference`, `predict`. The clock waits for the device at the
+# edges of a *window* of steps, not at every step, so that it does not hold up what it measures.
 
 # %%
 from mptexp import train
 
-outcome = train.fit(run, network, images, device)
+outcome = train.PHASES[run.phase](run, network, images, device)
 outcome.summary.to_frame()
 
 # %% [markdown]
@@ -134,20 +153,27 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# ## Learning
+# ## Learning, or latency
 #
-# Dashed is training, solid is validation. Training accuracy is the mean over an epoch while the
-# weights change, so in the first epochs validation can be ahead of it.
+# Of a training, loss and accuracy: dashed is training, solid is validation. Training accuracy is
+# the mean over an epoch while the weights change, so in the first epochs validation can be ahead of
+# it. Of an inference, how long single batches took, from pictures on the host to probabilities.
 
-# %% alt="Loss and accuracy of training and validation by epoch"
-history = outcome.history
-figure, axes = plt.subplots(1, 2, figsize=(8, 2.8))
-for axis, name in zip(axes, ("loss", "accuracy"), strict=True):
-    axis.plot(history.index, history[name], "--", color="gray", label="training")
-    axis.plot(history.index, history[f"val_{name}"], color="#0072b2", label="validation")
-    axis.set(xlabel="epoch", ylabel=name)
+# %% alt="Loss and accuracy by epoch, or the distribution of latencies"
+if run.phase == "train":
+    history = outcome.history
+    figure, axes = plt.subplots(1, 2, figsize=(8, 2.8))
+    for axis, name in zip(axes, ("loss", "accuracy"), strict=True):
+        axis.plot(history.index, history[name], "--", color="gray", label="training")
+        axis.plot(history.index, history[f"val_{name}"], color="#0072b2", label="validation")
+        axis.set(xlabel="epoch", ylabel=name)
+    axes[1].legend(frameon=False)
+else:
+    figure, axis = plt.subplots(figsize=(8, 2.8))
+    axis.hist([s * 1e3 for s in outcome.latencies_s[1:]], bins=50, color="#0072b2")
+    axis.set(xlabel="ms per batch, the first left out", ylabel="batches")
+for axis in figure.axes:
     axis.spines[["top", "right"]].set_visible(False)
-axes[1].legend(frameon=False)
 figure.tight_layout()
 plt.show()
 

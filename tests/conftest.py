@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -95,6 +97,23 @@ def light(tmp_path):
         return path
 
     return write
+
+
+def write_pictures(path, n=4, start=0):
+    path.mkdir(parents=True, exist_ok=True)
+    for i in range(start, start + n):
+        noise = np.random.default_rng([i, len(str(path))]).integers(0, 256, (12, 9, 3), np.uint8)
+        Image.fromarray(noise).save(path / f"{i}.png")
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """Two classes in a folder whose path a careless program stumbles over."""
+    monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path / "cache"))
+    root = tmp_path / "Bilder für später [1]"
+    write_pictures(root / "Käse", 10)
+    write_pictures(root / "brot & butter", 20)
+    return root
 
 
 # --- skips -----------------------------------------------------------------------------------

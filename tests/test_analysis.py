@@ -143,6 +143,18 @@ def test_n_is_the_number_of_pairs():
     assert np.isnan(row.low)
 
 
+def test_devices_that_share_a_batch_are_another_point():
+    rows = [record(p, b, s) for b in range(3) for p, s in (("float32", 0.2), ("float16", 0.1))]
+    rows += [record(p, b, 0.05) for b in range(3) for p in ("float32", "float16")]
+    for made in rows[6:]:
+        made["parameters"]["replicas"] = 2
+        made["run_id"] += " on two"
+    found = tables(rows).speedups.set_index("replicas").speedup
+    assert found[1] == pytest.approx(2)
+    assert found[2] == pytest.approx(1)
+    assert set(analysis.panels(tables(rows).results)) == {"GPU, replicas 1", "GPU, replicas 2"}
+
+
 def test_panels_are_told_apart_by_what_varies():
     rows = [record(), record(width=2.0)]
     assert set(analysis.panels(tables(rows).results)) == {"GPU, width 1.0", "GPU, width 2.0"}
@@ -162,16 +174,6 @@ def test_other_starts_are_noticed():
     assert not analysis.starts_agree(tables(unlike).results, unlike)
     pure = [record(), record("float16", initial_weights="other", variable_dtype="float16")]
     assert analysis.starts_agree(tables(pure).results, pure)
-
-
-def test_published_numbers_are_those_of_the_study():
-    table = analysis.published("keydana2020")
-    v100 = table[table.device.str.contains("V100") & (table.batch_size == 32)]
-    assert dict(zip(v100.policy, v100.value, strict=True)) == {"mixed_float16": 28, "float32": 30}
-    assert table.source.str.startswith("https://").all()
-    oom = table[table.status == "oom"]
-    assert len(oom) == 3
-    assert oom.value.isna().all()
 
 
 def test_policies_are_ranked_as_the_design_lists_them():

@@ -41,12 +41,124 @@ def test_nothing_is_dropped(images):
     assert set(counts) == {2}
 
 
+def got(images, run):
+    return [(np.asarray(x), np.asarray(y)) for x, y in data.batches(images, run)]
+
+
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_batches_follow_the_order(images, backend):
     run = Run(batch_size=500, epochs=2, backend=backend)
-    order = data.order(images, run)
-    got = [(np.asarray(x), np.asarray(y)) for x, y in data.batches(images, run)]
-    assert len(got) == len(order) == 4
-    for (x, y), chosen in zip(got, order, strict=True):
+    order, steps = data.order(images, run), got(images, run)
+    assert len(steps) == len(order) == 4
+    for (x, y), chosen in zip(steps, order, strict=True):
+        assert (x.dtype, x.shape) == (np.uint8, (500, 32, 32, 1))
         assert np.array_equal(x, images.train_x[chosen])
         assert np.array_equal(y, images.train_y[chosen])
+
+
+@pytest.fixture
+def photographs(tree):
+    return data.load(Run(dataset=f"folder:{tree}", image_size=16))
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_a_folder_gives_the_same_batches_to_every_backend(photographs, backend):
+    run = Run(batch_size=10, epochs=3, backend=backend)
+    everything = photographs.train_x[:]
+    for (x, y), chosen in zip(got(photographs, run), data.order(photographs, run), strict=True):
+        assert np.array_equal(x, everything[chosen])
+        assert np.array_equal(y, photographs.train_y[chosen])
+
+
+def test_validation_is_one_whole_pass_after_another(photographs):
+    run = Run(batch_size=4)
+    given = data.validation(photographs, run)
+    assert given["validation_steps"] == 2
+    for _ in range(2):
+        steps = [next(given["validation_data"]) for _ in range(2)]
+        assert np.array_equal(np.concatenate([x for x, _ in steps]), photographs.val_x[:])
+        assert np.array_equal(np.concatenate([y for _, y in steps]), photographs.val_y)
+
+
+def test_keydana_is_the_pipeline_of_the_study(photographs):
+    run = Run(batch_size=10, image_size=16, input_mode="keydana", seed=3)
+    stream = data.batches(photographs, run)
+    steps = [(x.numpy(), y.numpy()) for x, y in stream]
+    assert [len(x) for x, _ in steps] == [10, 10, 4]  # the last batch is smaller, none dropped
+    assert data.steps_per_epoch(photographs, run) == 3
+    x, y = (np.concatenate(part) for part in zip(*steps, strict=True))
+    assert (x.dtype, x.shape) == (np.float32, (24, 16, 16, 3))
+    assert 0 <= x.min() < 0.2
+    assert 0.8 < x.max() <= 1
+    assert sorted(y) == sorted(photographs.train_y)
+    # Shuffled by a buffer of 25 / 10 elements: nothing comes more than two places too early.
+    one = run.model_copy(update={"batch_size": 1000})  # a buffer of one element
+    (whole,) = [x for x, _ in got(photographs, one)]
+    place = {p.tobytes(): i for i, p in enumerate(whole)}
+    moved = [i - place[p.tobytes()] for i, p in enumerate(x)]
+    assert min(moved) >= -1
+    assert any(moved)
+    again = [x.numpy() for x, _ in data.batches(photographs, run)]
+    assert np.array_equal(np.concatenate(again), x)
+    later = np.concatenate([x.numpy() for x, _ in stream])
+    assert not np.array_equal(later, x)  # another order in the next epoch
+
+
+def test_keydana_leaves_out_broken_pictures(tree):
+    (tree / "Käse/letter.jpg").write_text("not a picture")
+    run = Run(dataset=f"folder:{tree}", image_size=16, batch_size=10, input_mode="keydana")
+    images = data.load(run)
+    assert sum(len(y) for _, y in got(images, run)) == len(images.train_x)
+    assert images.notes == ("1 picture of the dataset could not be read",)
+
+
+def test_keydana_serves_arrays_and_grey_pictures_too(images, tree):
+    run = Run(batch_size=1000, image_size=24, input_mode="keydana")
+    assert [x.shape for x, _ in got(images, run)] == [(1000, 24, 24, 1), (437, 24, 24, 1)]
+    grey = Run(
+        dataset=f"folder:{tree}", image_size=16, color_mode="grayscale", input_mode="keydana"
+    )
+    assert got(data.load(grey), grey)[0][0].shape == (24, 16, 16, 1)
+
+
+def test_resident_feeds_nothing_of_the_size_of_pictures(images):
+    for backend in ("tensorflow", "jax"):
+        run = Run(batch_size=500, epochs=2, backend=backend, input_mode="resident")
+        if backend == "tensorflow":
+            steps = got(images, run)
+            assert len(steps) == 4
+            assert all(x.nbytes + y.nbytes == 1000 for x, y in steps)
+        assert data.validation(images, run) == {}
+
+
+def test_synthetic_has_the_shape_and_length_that_were_asked_for():
+    run = Run(
+        dataset="synthetic",
+        image_size=24,
+        synthetic_classes=7,
+        synthetic_length=1000,
+        batch_size=90,
+    )
+    images = data.load(run)
+    assert images.train_x.shape == (1000, 24, 24, 3)
+    assert len(images.classes) == 7
+    assert set(images.train_y) == set(range(7))
+    assert data.validation(images, run) == {}
+    steps = got(images, run.model_copy(update={"epochs": 1}))
+    assert [x.shape for x, _ in steps] == [(90, 24, 24, 3)] * 11
+    assert data.load(run.model_copy(update={"color_mode": "grayscale"})).shape == (24, 24, 1)
+    same = data.load(run.model_copy(update={"policy": "mixed_float16", "seed": 4}))
+    assert np.array_equal(same.train_x[:5], images.train_x[:5])
+
+
+def test_pictures_of_unknown_terms_are_not_shown_in_a_sweep(photographs, images, tree, monkeypatch):
+    folder, digits = Run(dataset=f"folder:{tree}"), Run()
+    assert len(data.samples(photographs, folder)[0]) == 16
+    monkeypatch.setenv("MPTEXP_RUN_DIR", str(tree))
+    assert len(data.samples(photographs, folder)[0]) == 0
+    shown, names = data.samples(images, digits)
+    assert len(shown) == len(names) == 16
+    for name in ("folder:a/flower_photos/", "folder:~/sign-language-digits", "tf_flowers"):
+        assert len(data.samples(images, Run(dataset=name))[0]) == 16
+    for name in ("imagenette/320px", "folder:imagenette2"):
+        assert len(data.samples(images, Run(dataset=name))[0]) == 0

@@ -35,7 +35,9 @@ def test_figures_show_every_run_and_label_their_axes(found):
         assert figure.legends
     dots = figures.step_time_by_batch_size(found.ok).axes[0].collections
     assert sum(len(c.get_offsets()) for c in dots) == 6
-    lines = figures.accuracy_by_epoch(found.epochs).axes[0].lines
+    curves = figures.accuracy_by_epoch(found.epochs).axes[0]
+    assert curves.get_ylabel() == "validation accuracy"
+    lines = curves.lines
     assert len(lines) >= 6 + 2  # each repeat, and a mean per policy
 
 

@@ -62,6 +62,16 @@ class DeadKernelError(Exception):
     pass
 
 
+# As TensorFlow 2.21 says that oneDNN has no bfloat16 convolution for an instruction set.
+ABORTED = """Graph execution error:
+
+Detected at node StatefulPartitionedCall/conv2d_1/Relu defined at (most recent call last):
+<stack traces unavailable>
+Operation received an exception:Status: 3, message: could not create a primitive descriptor
+ [[{{node StatefulPartitionedCall/conv2d_1/Relu}}]] [Op:__inference_multi_step_on_iterator_3068]
+"""
+
+
 @pytest.mark.parametrize(
     ("error", "status", "line"),
     [
@@ -72,6 +82,7 @@ class DeadKernelError(Exception):
         (Told("Unsupported", "needs a GPU"), "unsupported", "needs a GPU"),
         (Told("NotInForce", "jit is off"), "failed", "NotInForce: jit is off"),
         (DeadKernelError("x"), "killed", "the kernel died"),
+        (Told("AbortedError", ABORTED), "unsupported", "AbortedError: Operation"),
     ],
 )
 def test_how_a_notebook_ended(error, status, line):

@@ -1,22 +1,28 @@
 """A policy belongs to a process, so most of these tests ask a child process."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
+from conftest import PROJECT
+
+from mptexp import environment, precision
+from mptexp.spec import CPU_ISAS, Run, cpuinfo
 
 PROGRAM = """
 import json, sys
 from mptexp import precision
 from mptexp.spec import Run
-run = Run(width=0.1, image_size=16, **json.loads(sys.argv[1]))
+run = Run(**{"width": 0.1, "image_size": 16, **json.loads(sys.argv[1])})
 try:
     where = precision.use(run)
     from mptexp import models
     model = models.build(run, (16, 16, 1), 10)
     precision.compile_model(model, run)
     said = precision.in_force(model, run, where)
+    said |= {"optimizer": model.optimizer.get_config()}
     if len(sys.argv) > 2:
         precision.use(run.model_copy(update=json.loads(sys.argv[2])))
 except Exception as error:
@@ -25,9 +31,11 @@ print(json.dumps(said))
 """
 
 
-def ask(*parameters):
+def ask(*parameters, **environ):
     command = [sys.executable, "-c", PROGRAM, *map(json.dumps, parameters)]
-    return json.loads(subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL))
+    environ = os.environ | environ
+    said = subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL, env=environ)
+    return json.loads(said.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
@@ -48,6 +56,8 @@ def test_what_is_asked_for_is_in_force(parameters, found):
     assert said["head_dtype"] == "float32"
     assert said["jit"] is False
     assert said["default_policy"] == "float32"
+    assert said["data_format"] == "channels_last"
+    assert said["cpu_isa"] == "default"
 
 
 def test_xla_is_on_where_it_is_asked_for():
@@ -87,3 +97,164 @@ def _missing(name):
     import importlib.util
 
     return importlib.util.find_spec(name) is None
+
+
+# --- optimizer, replicas, data format -----------------------------------------------------------
+
+
+def test_sgd_has_nesterov_momentum():
+    said = ask({"optimizer": "sgd", "learning_rate": 0.01})["optimizer"]
+    assert (said["name"].lower(), said["momentum"], said["nesterov"]) == ("sgd", 0.9, True)
+    assert said["learning_rate"] == pytest.approx(0.01)
+
+
+def test_more_replicas_than_devices_are_unsupported():
+    said = ask({"replicas": 8})["error"]
+    assert said == "Unsupported: replicas 8 asked for; tensorflow sees 1 device here"
+    two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    said = ask({"replicas": 8, "backend": "jax"}, **two)["error"]
+    assert said == "Unsupported: replicas 8 asked for; jax sees 2 devices here"
+    said = ask({"replicas": 2, "backend": "jax"}, **two)["error"]
+    assert "several devices in one run are not supported yet" in said
+
+
+def test_the_data_format_is_read_back():
+    said = ask({"data_format": "channels_first", "augmentation": "flip_crop"})
+    assert said["data_format"] == "channels_first"
+    assert ask({"backend": "jax", "model": "mlp"})["data_format"] == "channels_last"
+
+
+def test_float16_channels_first_is_unsupported_where_tensorflow_has_no_kernel():
+    asked = {"data_format": "channels_first", "policy": "mixed_float16"}
+    assert "Unsupported: TensorFlow has no channels_first" in ask(asked)["error"]
+    assert ask(asked | {"jit": "on"})["data_format"] == "channels_first"
+    assert ask(asked | {"backend": "jax"})["data_format"] == "channels_first"
+
+
+OWN = """
+import keras
+from keras import layers
+def headed(shape, classes):
+    head = layers.Dense(classes, activation="softmax", dtype="float32")
+    return keras.Sequential([layers.Flatten(), layers.Dense(4), head])
+def pinned(shape, classes):
+    head = layers.Dense(classes, activation="softmax", dtype="float32")
+    return keras.Sequential([layers.Flatten(), head])
+def firm(shape, classes):
+    x = inputs = layers.Input(shape)
+    x = layers.Conv2D(4, 3, data_format="channels_last", padding="same")(x)
+    x = layers.Dense(classes)(layers.Flatten()(x))
+    return keras.Model(inputs, layers.Activation("softmax", dtype="float32")(x))
+"""
+
+
+def test_a_model_of_ones_own_is_held_to_the_policy(tmp_path, monkeypatch):
+    (tmp_path / "mynets.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    asked = {"width": 1.0, "policy": "mixed_bfloat16", "backend": "jax"}
+    said = ask(asked | {"model": "mynets:headed"})
+    assert said["compute_dtype"] == "bfloat16, float32"
+    said = ask(asked | {"model": "mynets:pinned"})["error"]
+    assert said == "NotInForce: compute_dtype is float32, but the run asked for bfloat16"
+    said = ask(asked | {"model": "mynets:firm", "data_format": "channels_first"})["error"]
+    assert said.startswith("NotInForce: data_format is channels_first, channels_last, but the run")
+
+
+# --- instructions of the CPU --------------------------------------------------------------------
+
+HAS = {name: flag in cpuinfo("flags", "Features").split() for name, flag in CPU_ISAS.items()}
+x86 = pytest.mark.skipif(not HAS["avx2"], reason="this CPU has no AVX2")
+
+ISA = """
+import os, sys
+from mptexp import precision
+from mptexp.spec import Run
+run = Run(width=0.1, image_size=16, cpu_isa=sys.argv[1])
+where = precision.use(run)
+import numpy as np
+from mptexp import models
+model = models.build(run, (16, 16, 1), 10)
+precision.compile_model(model, run)
+model.fit(np.zeros((4, 16, 16, 1), np.uint8), np.zeros(4), verbose=0)
+"""
+
+
+def kernels(isa):
+    """What oneDNN says of a step under this limit: its instructions, its convolutions' code."""
+    environ = os.environ | {"ONEDNN_VERBOSE": "1"}
+    command = [sys.executable, "-c", ISA, isa]
+    told = subprocess.check_output(
+        command, text=True, env=environ, stderr=subprocess.DEVNULL
+    ).splitlines()
+    says = [line.split("isa:")[1] for line in told if "info,cpu,isa:" in line]
+    convolutions = [line.split(",") for line in told if ",exec,cpu,convolution," in line]
+    return says, {words[words.index("convolution") + 1] for words in convolutions}
+
+
+@x86
+def test_the_limit_of_the_cpus_instructions_is_in_force():
+    says, used = kernels("sse41")
+    assert says == ["Intel SSE4.1"]
+    assert used
+    assert not [name for name in used if "avx" in name]
+    says, used = kernels("avx2")
+    assert says == ["Intel AVX2"]
+    assert [name for name in used if "avx2" in name]
+    assert not [name for name in used if "avx512" in name]
+
+
+@x86
+@pytest.mark.parametrize("isa", ["sse41", "avx512_core" if HAS["avx512_core"] else "avx2"])
+def test_the_limit_is_read_back(isa):
+    said = ask({"cpu_isa": isa, "policy": "mixed_bfloat16"})
+    assert said["cpu_isa"] == isa
+    assert said["emulated"] is True
+
+
+def test_what_a_limit_leaves_is_native_or_not(monkeypatch):
+    cpu = {"kind": "cpu", "capability": None}
+    flags = ["avx512_bf16", "avx512_fp16", "amx_bf16"]
+    monkeypatch.setattr(environment, "instruction_sets", lambda: flags)
+    native = {
+        name: {isa for isa in ("default", *CPU_ISAS) if environment.is_native(name, cpu, isa)}
+        for name in ("float32", "bfloat16", "float16")
+    }
+    rich = {"default", "avx512_core_fp16", "avx512_core_amx"}
+    assert native["float32"] == {"default", *CPU_ISAS}
+    assert native["float16"] == rich
+    assert native["bfloat16"] == rich | {"avx512_core_bf16"}
+    assert set(environment.ALLOWED_BY_ISA) <= set(CPU_ISAS) == set(precision.ONEDNN_NAMES.values())
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"backend": "jax"}, "to which JAX leaves only some products"),
+        ({"jit": "on"}, "to which XLA leaves only some products"),
+    ],
+)
+def test_a_limit_without_effect_is_unsupported(parameters, reason):
+    said = ask({"cpu_isa": "avx2", **parameters})["error"]
+    assert said.startswith("Unsupported: cpu_isa avx2 limits oneDNN")
+    assert reason in said
+
+
+def test_a_limit_that_the_cpu_has_not_is_unsupported(monkeypatch):
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    monkeypatch.setattr(precision, "cpuinfo", lambda *names: "sse4_1 avx avx2")
+    with pytest.raises(environment.Unsupported, match="avx512_core is asked for, but this CPU"):
+        precision._limit_cpu(Run(cpu_isa="avx512_core"))
+    assert "ONEDNN_MAX_CPU_ISA" not in os.environ
+
+
+def test_a_limit_on_a_cpu_does_not_suit_a_gpu():
+    gpu = {"kind": "gpu", "device": "NVIDIA H200", "capability": [9, 0]}
+    with pytest.raises(environment.Unsupported, match="this run's device is NVIDIA H200"):
+        precision._check_cpu(Run(cpu_isa="avx2"), gpu)
+
+
+@x86
+def test_another_limit_needs_another_kernel():
+    said = ask({"cpu_isa": "avx2"}, {"cpu_isa": "sse41"})["error"]
+    assert "restart the kernel" in said

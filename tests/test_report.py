@@ -7,7 +7,7 @@ import subprocess
 
 import pandas as pd
 import pytest
-from conftest import mptexp
+from conftest import PROJECT, mptexp
 from test_analysis import record
 
 from mptexp import analysis, store
@@ -72,6 +72,7 @@ def test_the_report_tells_the_whole_story(place):
         "no interval, n = 1",
         "Published beside measured",
         "Tesla V100",
+        "What differs",
         "Runs without a result",
         "tensorfloat32 needs an NVIDIA GPU",
         "What is timed",
@@ -159,6 +160,27 @@ def test_values_that_look_like_html_are_text(tmp_path):
     page = directory.index.read_text()
     for tag in ("<script", "<img src=x", "<b>"):
         assert tag not in page
+    differs = page[page.index("What differs") :]
+    assert "&lt;img src=x" in differs[: differs.index("All runs")]
+
+
+def test_published_numbers_stand_beside_records_of_an_older_version(tmp_path):
+    committed = PROJECT / "reports/published/quickstart-cpu"
+    copy = tmp_path / "quickstart-cpu"
+    shutil.copytree(committed / "runs", copy / "runs")
+    shutil.copy(committed / "params.yaml", copy)
+    done = mptexp("report", copy, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (copy / "index.html").read_text()
+    section = page[page.index("Published beside measured") : page.index("All runs")]
+    for words in (
+        "[0.20, 0.26] (n = 3)",  # batch size 128, mixed_float16 over float32
+        "imagenette/320px (v1, 12894 train / 500 val)",
+        "digits, 32 × 32, width 0.25",
+        "tensorflow 2.21.0, keras 3.15.1, no XLA",
+    ):
+        assert words in section, words
+    assert "nan" not in section.lower()
 
 
 @pytest.mark.parametrize("status", ["failed", "diverged"])

@@ -1,0 +1,174 @@
+"""How fast each input mode delivers batches, and how much host memory it takes.
+
+    python benchmarks/input_pipeline.py FOLDER [--image-size 256] [--rounds 5]
+
+FOLDER is a tree of class folders with real pictures. Arms, each in a process of its own, in
+alternating order, nothing trained:
+
+- pipeline: mptexp's own, from prepared uint8 pictures (made anew in each round: first epoch cold)
+- keydana: the pipeline of the study that mptexp starts from
+- tfdata: a straightforward tf.data pipeline: parallel decode and resize, cache, shuffle, batch,
+  prefetch, float32
+
+Printed: images/s in the first epoch (from nothing) and in later ones, peak memory above that of the
+process before it touches data, and ratios with a 95 % t interval over rounds. Direction: pipeline's
+images/s over the other's, above 1 is faster; pipeline's memory over keydana's, below 1 is less.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+EPOCHS = 4
+ARMS = ("pipeline", "keydana", "tfdata")
+
+
+def measure(arm, folder, image_size):
+    """One arm in this process: seconds of each epoch, of a second start, bytes above baseline."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    import tensorflow as tf
+
+    from mptexp import data
+    from mptexp.spec import Run
+
+    mode = "keydana" if arm == "keydana" else "pipeline"
+    run = Run(
+        dataset=f"folder:{folder}",
+        image_size=image_size,
+        batch_size=32,
+        epochs=EPOCHS,
+        input_mode=mode,
+    )
+    sum(1 for _ in tf.data.Dataset.range(9).map(lambda i: i).prefetch(1))  # start its threads
+    if arm != "pipeline":
+        images = data.load(run)  # keydana needs the listing; its preparing is not its cost
+    before = memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+    began = time.perf_counter()
+    if arm == "pipeline":
+        images = data.load(run)
+    stream = straightforward(folder, run) if arm == "tfdata" else data.batches(images, run)
+    marks = [began, *epoch_ends(stream, len(images.train_x), arm)]
+    peak = memory("VmHWM")
+    began = time.perf_counter()
+    next(iter(data.batches(data.load(run), run)))
+    again_s = time.perf_counter() - began
+    n = len(images.train_x)
+    return {
+        "first": n / (marks[1] - marks[0]),
+        "later": (EPOCHS - 1) * n / (marks[-1] - marks[1]),
+        "bytes": peak - before,
+        "again_s": again_s if arm == "pipeline" else None,
+    }
+
+
+def epoch_ends(stream, n, arm):
+    """When each epoch's pictures had all been delivered."""
+    if arm == "pipeline":  # one stream for all epochs
+        seen = 0
+        for x, _ in stream:
+            seen += len(x)
+            if seen >= n - len(x):
+                yield time.perf_counter()
+                seen = 0
+        return
+    for _ in range(EPOCHS):
+        for _ in stream:
+            pass
+        yield time.perf_counter()
+
+
+def straightforward(folder, run):
+    """What a careful reader of TensorFlow's guide would write."""
+    import tensorflow as tf
+
+    root = Path(folder) / "train" if (Path(folder) / "train").is_dir() else Path(folder)
+    classes = sorted(p.name for p in root.iterdir() if p.is_dir())
+    files = [p for p in sorted(root.rglob("*")) if p.suffix.lower() in (".jpg", ".jpeg")]
+    labels = [classes.index(p.parent.name) for p in files]
+
+    def decoded(path, label):
+        x = tf.io.decode_jpeg(tf.io.read_file(path), channels=3)
+        return tf.image.resize(x, (run.image_size, run.image_size)) / 255, label
+
+    found = tf.data.Dataset.from_tensor_slices(([str(p) for p in files], labels))
+    stream = found.map(decoded, tf.data.AUTOTUNE).cache().shuffle(1000, seed=0)
+    return stream.batch(run.batch_size).prefetch(tf.data.AUTOTUNE)
+
+
+def memory(name):
+    """Bytes of a line of /proc/self/status."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"this system does not tell {name}")
+
+
+def child(arm, options):
+    """The arm's figures, measured in a process and a cache of their own."""
+    words = ["--arm", arm, "--image-size", str(options.image_size)]
+    with tempfile.TemporaryDirectory() as cache:
+        said = subprocess.run(
+            [sys.executable, __file__, options.folder, *words],
+            env={**os.environ, "MPTEXP_DATA_DIR": cache},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            check=True,
+        )
+    return json.loads(said.stdout.splitlines()[-1])
+
+
+def main():
+    """Measures all arms round by round and prints the table and the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder")
+    parser.add_argument("--image-size", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--arm", choices=ARMS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.arm:
+        print(json.dumps(measure(options.arm, options.folder, options.image_size)))
+        return
+    rounds = []
+    for k in range(options.rounds):
+        turn = ARMS[k % 3 :] + ARMS[: k % 3]
+        rounds.append({arm: child(arm, options) for arm in turn})
+        print(f"round {k + 1} of {options.rounds}", file=sys.stderr)
+    show(rounds)
+
+
+def show(rounds):
+    """The medians, then the ratios that the project claims."""
+    from mptexp.analysis import interval
+
+    print(f"{'':10}{'first epoch':>14}{'later epochs':>14}{'memory':>12}   (n = {len(rounds)})")
+    for arm in ARMS:
+        first, later, size = (
+            np.median([r[arm][name] for r in rounds]) for name in ("first", "later", "bytes")
+        )
+        print(f"{arm:10}{first:10,.0f} i/s{later:10,.0f} i/s{size / 2**20:8,.0f} MiB")
+    for name in ("first", "later"):
+        for other in ARMS[1:]:
+            ratio = interval([r["pipeline"][name] / r[other][name] for r in rounds])
+            print(f"{name} epoch(s), pipeline / {other}: {text(ratio)}")
+    ratio = interval([r["pipeline"]["bytes"] / r["keydana"]["bytes"] for r in rounds])
+    print(f"memory, pipeline / keydana: {text(ratio)}")
+    again = np.median([r["pipeline"]["again_s"] for r in rounds])
+    print(f"second start, until the first batch: {again:.2f} s")
+
+
+def text(ratio):
+    """A ratio with its interval."""
+    return "{:.2f} [{:.2f}, {:.2f}]".format(*ratio)
+
+
+if __name__ == "__main__":
+    main()
