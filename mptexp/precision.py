@@ -278,17 +278,17 @@ def dtypes(model: "keras.Model") -> "pd.DataFrame":
     import keras
     import pandas as pd
 
-    from mptexp import models
+    from mptexp import costs
 
     entry = [layer for layer in model.layers if isinstance(layer, keras.layers.InputLayer)]
     found = [(layer, layer.output) for layer in entry]
-    found += [(leaf.layer, leaf.outputs[0]) for leaf in models.leaves(model)]
+    found += [(leaf.layer, leaf.outputs[0]) for leaf in costs.leaves(model)]
     rows = [
         {
             "layer": layer.name,
             "kind": type(layer).__name__,
             "output_shape": str(tuple(output.shape)[1:]),
-            "parameters": models.parameters(layer),
+            "parameters": costs.parameters(layer),
             "compute_dtype": layer.compute_dtype,
             "variable_dtype": layer.variable_dtype,
         }
@@ -309,10 +309,10 @@ def in_force(model: "keras.Model", run: Run, where: dict[str, Any]) -> dict[str,
         NotInForce: where dtype, data format, XLA, TF32 or CPU instructions are not what the run
             asked for.
     """
-    from mptexp import models
+    from mptexp import costs
 
-    leaves = [leaf.layer for leaf in models.leaves(model)]
-    holders = [layer for layer in leaves if models.parameters(layer)]
+    leaves = [leaf.layer for leaf in costs.leaves(model)]
+    holders = [layer for layer in leaves if costs.parameters(layer)]
     found = {
         "compute_dtype": _one({layer.compute_dtype for layer in holders}),
         "variable_dtype": _one({layer.variable_dtype for layer in holders}),

@@ -17,7 +17,7 @@ try:
     from mptexp import data, models, train
     images = data.load(run)
     model = models.build(run, images.shape, len(images.classes))
-    outcome = train.fit(run, model, images, where)
+    outcome = train.PHASES[run.phase](run, model, images, where)
     train.save(outcome)
     print(outcome.summary, outcome.steps, outcome.history)
 except precision.Unsupported as error:
@@ -91,3 +91,66 @@ def test_the_other_backends_train_too(tmp_path, backend):
     assert record["status"] == "ok"
     assert record["in_force"]["compute_dtype"] == "bfloat16"
     assert record["in_force"]["jit"] is (backend == "jax")
+
+
+def test_the_studys_own_pipeline_learns_as_ours_does(tmp_path):
+    ours = train(tmp_path / "a", epochs=4, width=0.5, batch_norm_momentum=0.9)
+    keydana = train(
+        tmp_path / "b", epochs=4, width=0.5, batch_norm_momentum=0.9, input_mode="keydana"
+    )
+    assert keydana["in_force"]["initial_weights"] == ours["in_force"]["initial_weights"]
+    last = [record["history"][-1]["val_accuracy"] for record in (ours, keydana)]
+    assert min(last) > 0.6
+    assert abs(last[0] - last[1]) < 0.2
+    # A window less an epoch than the 12 batches that it has, the smaller one among them.
+    assert sum(w["steps"] for w in keydana["windows"]) == 4 * 11
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_a_resident_batch_is_trained_on_without_validation(tmp_path, backend):
+    record = train(tmp_path, backend=backend, input_mode="resident", epochs=3, batch_size=64)
+    assert record["status"] == "ok"
+    first, last = record["history"][0], record["history"][-1]
+    assert last["loss"] < first["loss"]
+    assert "val_accuracy" not in last
+    assert record["timing"]["images_per_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("backend", "mode"),
+    [("tensorflow", "pipeline"), ("tensorflow", "resident"), ("jax", "pipeline")],
+)
+def test_inference_has_latencies_and_a_throughput(tmp_path, backend, mode):
+    record = train(
+        tmp_path, backend=backend, input_mode=mode, phase="inference", batch_size=16, epochs=1
+    )
+    assert record["status"] == "ok"
+    assert len(record["latencies_s"]) == 1437 // 16
+    timing = record["timing"]
+    assert 0 < timing["latency_p50_s"] <= timing["latency_p99_s"]
+    assert timing["images_per_s"] == pytest.approx(16 / timing["step_s"])
+    assert record["history"] == []
+
+
+def test_an_input_that_a_backend_lacks_is_unsupported(tmp_path):
+    said = train(tmp_path, backend="jax", input_mode="keydana")
+    assert "input_mode keydana is a tf.data pipeline for training" in said
+
+
+def test_augmentation_and_other_optimizers_train(tmp_path):
+    record = train(
+        tmp_path,
+        augmentation="flip_crop",
+        optimizer="sgd",
+        learning_rate=0.01,
+        model="mlp",
+        width=1.0,
+    )
+    assert record["status"] == "ok"
+    assert record["history"][-1]["loss"] < record["history"][0]["loss"]
+
+
+def test_random_pictures_are_not_validated_with(tmp_path):
+    record = train(tmp_path, dataset="synthetic", synthetic_length=2000, batch_size=64)
+    assert "val_accuracy" not in record["history"][-1]
+    assert record["marks"][-1] == "the pictures are random numbers: accuracies mean nothing"
