@@ -1,53 +1,93 @@
 """What the step clock costs: bare `fit` against `fit` with the clock, alternating in one process.
 
-Prints the ratio of step times (with the clock / without it: above 1, the clock costs time) with a
-95 % t interval over the rounds. Run it with `make bench`; a quiet machine gives a narrow interval.
+    python benchmarks/clock_overhead.py [--backend tensorflow] [--rounds 30]
+
+Prints, for a small and a larger model, ratios with the clock / without it (above 1, the clock costs
+time) of whole calls of `fit` without validation: of the wall time, with a 95 % t interval over the
+rounds, and of the processor time of the whole process, which other programs disturb less. Each
+round is four calls (bare, clock, clock, bare), so that drift cancels.
 """
 
+import argparse
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from mptexp import precision
+from mptexp import analysis, precision
 from mptexp.spec import Run
 
-ROUNDS = 12
-run = Run(width=0.25, batch_size=32, epochs=4)
-precision.use(run)
 
-import keras  # noqa: E402
+def sides(run: Run) -> tuple[Callable[[], Any], Callable[[], Any], int]:
+    """Calls of `fit` without and with the clock on the same compiled model, and their steps."""
+    import keras
 
-from mptexp import analysis, data, measure, models  # noqa: E402
+    from mptexp import data, measure, models
 
-images = data.load(run)
-model = models.build(run, images.shape, len(images.classes))
-precision.compile_model(model, run)
+    images = data.load(run)
+    model = models.build(run, images.shape, len(images.classes))
+    precision.compile_model(model, run)
+    steps = data.steps_per_epoch(images, run)
+
+    def fit(callbacks: list[keras.callbacks.Callback]) -> None:
+        model.fit(
+            data.batches(images, run),
+            epochs=run.epochs,
+            steps_per_epoch=steps,
+            callbacks=callbacks,
+            shuffle=False,
+            verbose=0,
+        )
+
+    clock = measure.synchronizer(run.backend)
+    return lambda: fit([]), lambda: fit([measure.StepClock(clock)]), steps * run.epochs
 
 
-def epoch_s(callbacks: list[keras.callbacks.Callback]) -> float:
-    """Seconds of one call of `fit`, the same number of steps each time."""
-    began = time.perf_counter()
-    model.fit(
-        data.batches(images, run),
-        epochs=run.epochs,
-        steps_per_epoch=data.steps_per_epoch(images, run),
-        callbacks=callbacks,
-        shuffle=False,
-        verbose=0,
+def seconds(call: Callable[[], Any]) -> tuple[float, float]:
+    """Wall time and processor time of a call."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    call()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def compare(name: str, run: Run, rounds: int) -> None:
+    """Prints the ratios for one model."""
+    bare, clock, steps = sides(run)
+    bare(), clock()
+    ratios = []
+    for _ in range(rounds):
+        first, second, third, fourth = (np.array(seconds(c)) for c in (bare, clock, clock, bare))
+        ratios.append((second + third) / (first + fourth))
+    wall, cpu = np.array(ratios).T
+    print(
+        f"{name}, {steps} steps a call, {rounds} rounds of 2 + 2 calls: wall {text(wall)}, median "
+        f"{np.median(wall):.4f}; processor {text(cpu)}, median {np.median(cpu):.4f}",
+        flush=True,
     )
-    return time.perf_counter() - began
 
 
-epoch_s([])
-ratios = []
-for k in range(ROUNDS):
-    arms = {"bare": [], "clock": [measure.StepClock(measure.synchronizer(run.backend))]}
-    order = list(arms) if k % 2 else list(arms)[::-1]
-    seconds = {name: epoch_s(arms[name]) for name in order}
-    ratios.append(seconds["clock"] / seconds["bare"])
-ratio, low, high = analysis.interval(ratios)
-print(
-    f"with the clock / without it: {ratio:.4f} [{low:.4f}, {high:.4f}] (n = {ROUNDS} rounds, "
-    f"median {np.median(ratios):.4f}, Keras {keras.__version__}, Python {sys.version.split()[0]})"
-)
+def text(ratios: np.ndarray) -> str:
+    """A ratio with its interval."""
+    return "{:.4f} [{:.4f}, {:.4f}]".format(*analysis.interval(ratios))
+
+
+def main() -> None:
+    """Compares on both models."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--backend", default="tensorflow", choices=list(precision.INSTALL))
+    parser.add_argument("--rounds", type=int, default=30)
+    options = parser.parse_args()
+    small = Run(backend=options.backend, width=0.25, batch_size=32, epochs=6)
+    precision.use(small)
+    import keras
+
+    print(f"Keras {keras.__version__} on {options.backend}, Python {sys.version.split()[0]}")
+    compare("small model (about 5 ms a step)", small, options.rounds)
+    larger = small.model_copy(update={"width": 1.0, "epochs": 1})
+    compare("larger model", larger, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,9 +1,10 @@
 import shutil
 
 import pytest
+from conftest import PROJECT
 from conftest import write_pictures as write
 
-from mptexp import folders
+from mptexp import folders, prepared
 from mptexp.sources import DataError
 
 
@@ -105,3 +106,25 @@ def test_a_picture_that_was_replaced_is_noticed(tree):
 def test_a_relative_path_begins_where_the_user_stands(tree, monkeypatch):
     monkeypatch.chdir(tree.parent)
     assert folders.source(f"folder:{tree.name}", 0.2).counts["train"] == 24
+
+
+SHARED = PROJECT.parent / "shared/data"
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared pictures are not here")
+@pytest.mark.parametrize(
+    ("name", "classes", "counts"),
+    [
+        ("imagenette2-224-subset", 10, {"train": 1000, "val": 500}),
+        ("sign-language-digits", 10, {"train": 1649, "val": 413}),
+        ("flower_photos", 5, {"train": 160, "val": 40}),
+    ],
+)
+def test_real_photographs_are_prepared_without_a_broken_one(
+    tmp_path, monkeypatch, name, classes, counts
+):
+    monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path))
+    found = source(SHARED / name)
+    assert (len(found.classes), found.counts) == (classes, counts)
+    made = prepared.prepare(found, 32, "rgb", "refuse")  # grey, 3024 pixels wide, turned by EXIF
+    assert len(made.labels("train")) == counts["train"]
