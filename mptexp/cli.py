@@ -48,10 +48,11 @@ Out = Annotated[
 def _user_errors() -> Iterator[None]:
     """A mistake of the user's is a sentence and exit status 2, never a traceback."""
     from mptexp.params import ParamsError
+    from mptexp.spec import DeviceError
 
     try:
         yield
-    except ParamsError as error:
+    except (ParamsError, DeviceError) as error:
         for line in str(error).splitlines():
             err.print(f"[bold red]error[/] {_plain(line)}", soft_wrap=True)
         raise typer.Exit(2) from None

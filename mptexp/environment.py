@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from mptexp.spec import cpu_name, cpuinfo
+from mptexp.spec import cpu_name, cpuinfo, nvidia_handle
 
 PACKAGES = [
     "mptexp",
@@ -250,6 +250,13 @@ def _driver() -> str | None:
         return str(pynvml.nvmlSystemGetDriverVersion())
     except Exception:  # no NVML library, no driver, no device: each has its own exception
         return None
+
+
+def gpu_memory_bytes() -> int:
+    """Memory of the GPU that this process uses, by NVML."""
+    import pynvml
+
+    return int(pynvml.nvmlDeviceGetMemoryInfo(nvidia_handle()).total)
 
 
 def is_native(dtype: str, where: dict[str, Any], cpu_isa: str = "default") -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 
 WINDOW_S = 0.05  # a window is long against one synchronization, short against a run
+LEAST_WINDOWS = 10  # fewer claim no interval of their median
 
 
 @dataclass(frozen=True)
@@ -35,19 +36,39 @@ class StepClock(keras.callbacks.Callback):
     and warm-up show; later ones grow to about WINDOW_S. The last step of an epoch belongs to no
     window: what follows it is validation.
 
+    It ends the training where `target_ci` or `max_steps` says so: after the step that has begun.
+
+    Args:
+        synchronize: what `synchronizer` gives.
+        target_ci: largest half width of the median's 95 % interval, as a fraction of the median;
+            None asks for none.
+        max_steps: most steps, warm-up included; None sets no limit.
+
     Attributes:
         windows: the windows in order; step numbers go on through the epochs.
+        opened: when each window began, seconds of `time.perf_counter`.
+        ended_by: epochs, target_ci or max_steps.
         epochs: one dict per epoch, the columns of history.csv. `elapsed_s` counts from the first
             step, validation included.
     """
 
-    def __init__(self, synchronize: Callable[[keras.Model], None]) -> None:
+    def __init__(
+        self,
+        synchronize: Callable[[keras.Model], None],
+        target_ci: float | None = None,
+        max_steps: int | None = None,
+    ) -> None:
         super().__init__()
         self.synchronize = synchronize
+        self.target_ci = target_ci
+        self.max_steps = max_steps
         self.windows: list[Window] = []
+        self.opened: list[float] = []
+        self.ended_by = "epochs"
         self.epochs: list[dict[str, float]] = []
         self._step = -1
         self._size = 1
+        self._next_look = float(LEAST_WINDOWS)
         self._opened: tuple[int, float] | None = None
         self._start = 0.0
 
@@ -56,6 +77,8 @@ class StepClock(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
         self._step += 1
+        if self.max_steps and self._step + 1 >= self.max_steps:
+            self._end("max_steps")
         last = batch + 1 >= (self.params.get("steps") or 0)
         if self._opened and self._step - self._opened[0] < self._size and not last:
             return
@@ -65,7 +88,8 @@ class StepClock(keras.callbacks.Callback):
             self._close(now)
         elif self._step == 0:
             self._start = now
-        self._opened = (self._step, now)
+        # Read again: what closing a window takes belongs to no window.
+        self._opened = (self._step, time.perf_counter())
 
     def on_predict_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
         self.on_train_batch_begin(batch, logs)
@@ -73,8 +97,24 @@ class StepClock(keras.callbacks.Callback):
     def _close(self, now: float) -> None:
         first, opened = self._opened or (0, now)
         self.windows.append(Window(first, self._step - first, now - opened))
+        self.opened.append(opened)
         if len(self.windows) > 5 and now - opened < WINDOW_S / 2:
             self._size *= 2
+        if self.target_ci and len(self.windows) >= self._next_look:
+            self._next_look = len(self.windows) * 1.05  # a look takes time that grows with them
+            if relative_ci(_kept(self.windows)) <= self.target_ci:
+                self._end("target_ci")
+
+    def _end(self, reason: str) -> None:
+        if self.ended_by == "epochs":
+            self.ended_by = reason
+        self.model.stop_training = True
+        self.model.stop_predicting = True
+
+    def timed(self) -> list[tuple[float, float]]:
+        """When the windows that count began and ended, seconds of `time.perf_counter`."""
+        pairs = list(zip(self.opened, self.windows, strict=True))[warmup_windows(self.windows) :]
+        return [(opened, opened + window.seconds) for opened, window in pairs]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         elapsed = time.perf_counter() - self._start
@@ -113,18 +153,39 @@ def timing(windows: Sequence[Window]) -> dict[str, Any]:
     """The figures of a run from its windows, of which there must be one.
 
     Keys: step_s, step_s_low, step_s_high (median, 5th and 95th percentile window, seconds per
-    step, windows weighted by their steps), steps_timed, warmup_steps, first_step_s.
+    step, windows weighted by their steps), step_ci (see relative_ci), steps_timed, warmup_steps,
+    first_step_s.
     """
-    kept = list(windows[warmup_windows(windows) :])
+    kept = _kept(windows)
     low, median, high = _percentiles(kept, (5, 50, 95))
     return {
         "step_s": median,
         "step_s_low": low,
         "step_s_high": high,
+        "step_ci": relative_ci(kept),
         "steps_timed": sum(w.steps for w in kept),
         "warmup_steps": kept[0].first_step,
         "first_step_s": windows[0].seconds / windows[0].steps,
     }
+
+
+def _kept(windows: Sequence[Window]) -> list[Window]:
+    return list(windows[warmup_windows(windows) :])
+
+
+def relative_ci(windows: Sequence[Window]) -> float:
+    """Half width of the median window's 95 % interval, as a fraction of the median.
+
+    The interval lies between two order statistics of the windows, by the normal approximation of
+    the binomial distribution of ranks (Conover, Practical Nonparametric Statistics, 3rd ed., 3.2).
+    It says when to stop measuring, and nothing of other processes: neighbouring windows are alike,
+    and a ratio's interval comes from runs. Infinite for fewer than LEAST_WINDOWS windows.
+    """
+    if len(windows) < LEAST_WINDOWS:
+        return float("inf")
+    share = 98 / len(windows) ** 0.5
+    low, median, high = _percentiles(windows, (50 - share, 50, 50 + share))
+    return (high - low) / 2 / median
 
 
 def _percentiles(windows: Sequence[Window], wanted: Sequence[float]) -> list[float]:

@@ -172,7 +172,11 @@ def _validate(document: Any, faults: _Faults) -> Sweep:
         _check_parameter(where, name, value, faults)
     faults.raise_if_any()
     sweep = Sweep(**plain)
-    _check_points(sweep, faults)
+    try:
+        _check_points(sweep, faults)
+    except ValidationError as error:  # parameters that do not go together
+        faults.add(("matrix",), str(error.errors()[0].get("ctx", {}).get("error", error)))
+        faults.raise_if_any()
     return sweep
 
 

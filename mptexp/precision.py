@@ -6,14 +6,11 @@ made; so `use` comes before anything that imports Keras, and a process serves on
 
 import importlib.util
 import os
-import subprocess
-import sys
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from mptexp import environment
+from mptexp import environment, onednn, switches
 from mptexp.environment import Unsupported
-from mptexp.spec import CPU_ISAS, Run, cpuinfo
+from mptexp.spec import Run
 
 if TYPE_CHECKING:
     import keras
@@ -29,44 +26,26 @@ INSTALL = {
     "jax": "pip install jax",
     "torch": "pip install torch",
 }
-# What oneDNN's verbose mode calls the instruction sets (versions 3.7 and 3.12).
-ONEDNN_NAMES = {
-    "Intel SSE4.1": "sse41",
-    "Intel AVX": "avx",
-    "Intel AVX2": "avx2",
-    "Intel AVX2 with Intel DL Boost": "avx2_vnni",
-    "Intel AVX-512 with AVX512BW, AVX512VL, and AVX512DQ extensions": "avx512_core",
-    "Intel AVX-512 with Intel DL Boost": "avx512_core_vnni",
-    "Intel AVX-512 with Intel DL Boost and bfloat16 support": "avx512_core_bf16",
-    "Intel AVX-512 with float16, Intel DL Boost and bfloat16 support": "avx512_core_fp16",
-    "Intel AVX 10.1": "avx512_core_fp16",
-    "Intel AVX-512 with float16, Intel DL Boost and bfloat16 support and Intel AMX with bfloat16 "
-    "and 8-bit integer support": "avx512_core_amx",
-    "Intel AVX10.1 and Intel AMX with bfloat16 and 8-bit integer support": "avx512_core_amx",
-}
-# A convolution large enough for PyTorch to leave it to oneDNN, which then says what it uses.
-ONEDNN_PROGRAMS = {
-    "tensorflow": "import tensorflow as t; t.nn.conv2d(t.ones((4, 32, 32, 16)), "
-    "t.ones((3, 3, 16, 16)), 1, 'SAME')",
-    "torch": "import torch as t; t.nn.functional.conv2d(t.ones(4, 16, 32, 32), "
-    "t.ones(16, 16, 3, 3))",
-}
 _used: dict[str, str] = {}
 
 
 def use(run: Run) -> dict[str, Any]:
-    """Selects backend, dtype policy, TF32 and CPU instructions; returns the device's card.
+    """Selects backend, dtype policy, TF32, determinism and CPU instructions.
+
+    Returns the device's card.
 
     Raises:
         Unsupported: where the backend is not installed, or it or the device lacks what is asked.
-        NotInForce: where this process has used another backend, policy or cpu_isa, or runs on
-            another device than the run names.
+        NotInForce: where this process has used another backend, policy, cpu_isa, determinism or
+            memory limit, or runs on another device than the run names.
     """
-    for name in ("backend", "policy", "cpu_isa"):
-        _once(name, getattr(run, name))
+    for name in ("backend", "policy", "cpu_isa", "deterministic", "memory_limit_gb"):
+        _once(name, str(getattr(run, name)))
     os.environ["KERAS_BACKEND"] = run.backend
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    _limit_cpu(run)
+    onednn.limit(run)
+    if run.deterministic:
+        switches.ask_for_determinism(run)
     if run.backend == "torch" and environment.has_no_nvidia_driver():
         # PyTorch would take a Mac's GPU, which is not supported here.
         os.environ.setdefault("KERAS_TORCH_DEVICE", "cpu")
@@ -75,6 +54,8 @@ def use(run: Run) -> dict[str, Any]:
     with environment.quiet():
         import keras
 
+        if run.memory_limit_gb:
+            switches.limit_gpu_memory(run)
         where = environment.device(run.backend)
     if keras.backend.backend() != run.backend:
         _refuse("backend", keras.backend.backend(), run.backend)
@@ -83,7 +64,9 @@ def use(run: Run) -> dict[str, Any]:
     _check_replicas(run, where)
     if run.policy != "tensorfloat32":
         keras.config.set_dtype_policy(run.policy)
-    _set_tf32(run, where)
+    switches.set_tf32(run, where)
+    if run.deterministic:
+        switches.set_determinism(run)
     return where
 
 
@@ -114,31 +97,6 @@ def _check_device(run: Run, where: dict[str, Any]) -> None:
         )
 
 
-def _limit_cpu(run: Run) -> None:
-    """Tells oneDNN, which reads this when the framework starts, how much of the CPU to use.
-
-    That is convolutions and, under TensorFlow, matrix products; what else a framework computes
-    keeps the instructions that it was compiled for.
-
-    Raises:
-        Unsupported: where oneDNN would not be what computes, or the CPU has no such instructions.
-    """
-    if run.cpu_isa == "default":
-        return
-    asked = f"cpu_isa {run.cpu_isa} limits oneDNN"
-    if run.backend == "jax":
-        raise Unsupported(f"{asked}, to which JAX leaves only some products; XLA compiles the rest")
-    if run.backend == "tensorflow" and run.jit == "on":
-        raise Unsupported(f"{asked}, to which XLA leaves only some products; take jit auto or off")
-    if run.backend == "tensorflow" and os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
-        raise Unsupported(f"{asked}, which TF_ENABLE_ONEDNN_OPTS=0 turns off")
-    if CPU_ISAS[run.cpu_isa] not in cpuinfo("flags", "Features").split():
-        raise Unsupported(f"cpu_isa {run.cpu_isa} is asked for, but this CPU does not have it")
-    # TensorFlow turns it on by itself only where the CPU has AVX512_VNNI, AVX_VNNI or later.
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    os.environ["ONEDNN_MAX_CPU_ISA"] = run.cpu_isa.upper()
-
-
 def _check_cpu(run: Run, where: dict[str, Any]) -> None:
     if where["kind"] != "cpu":
         if run.cpu_isa != "default":
@@ -163,7 +121,7 @@ def _data_format(run: Run) -> str:
 def _check_replicas(run: Run, where: dict[str, Any]) -> None:
     if run.replicas == 1:
         return
-    seen = _device_count(run.backend, where["kind"])
+    seen = switches.device_count(run.backend, where["kind"])
     if seen < run.replicas:
         devices = "1 device" if seen == 1 else f"{seen} devices"
         raise Unsupported(f"replicas {run.replicas} asked for; {run.backend} sees {devices} here")
@@ -172,79 +130,10 @@ def _check_replicas(run: Run, where: dict[str, Any]) -> None:
     )
 
 
-def _device_count(backend: str, kind: str) -> int:
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        return len(tf.config.list_physical_devices(kind.upper()))
-    if backend == "jax":
-        import jax
-
-        return jax.device_count()
-    import torch
-
-    return torch.cuda.device_count() if kind == "gpu" else 1
-
-
-@cache
-def onednn_isa(backend: str) -> str:
-    """The instructions that oneDNN limits itself to, as oneDNN says, in spec.CPU_ISAS' words.
-
-    A child process with this one's environment is asked, since neither TensorFlow nor PyTorch
-    exports oneDNN's own question: its verbose mode tells, and would tell of every step.
-    """
-    environ = os.environ | {"ONEDNN_VERBOSE": "1"}
-    command = [sys.executable, "-c", ONEDNN_PROGRAMS[backend]]
-    done = subprocess.run(
-        command, env=environ, capture_output=True, text=True, check=True, timeout=300
-    )
-    marker = "info,cpu,isa:"
-    said = [line.split(marker)[1].strip() for line in done.stdout.splitlines() if marker in line]
-    return ONEDNN_NAMES.get(said[0], said[0]) if said else "oneDNN is not in use"
-
-
-def _set_tf32(run: Run, where: dict[str, Any]) -> None:
-    """Strict for float32, on for tensorfloat32, else as the backend has it (what users have)."""
-    if where["kind"] != "gpu" or run.policy not in ("float32", "tensorfloat32"):
-        return
-    wanted = run.policy == "tensorfloat32"
-    if run.backend == "tensorflow":
-        import tensorflow as tf
-
-        tf.config.experimental.enable_tensor_float_32_execution(wanted)
-    elif run.backend == "jax":
-        import jax
-
-        precision = "tensorfloat32" if wanted else "float32"
-        jax.config.update("jax_default_matmul_precision", precision)
-    else:
-        import torch
-
-        torch.backends.cuda.matmul.allow_tf32 = wanted
-        torch.backends.cudnn.allow_tf32 = wanted
-
-
-def tf32_enabled(run: Run, where: dict[str, Any]) -> bool:
-    """Whether float32 matrix units use TF32 now: the backend's flag is on and the device has it."""
-    if where["kind"] != "gpu" or not environment.is_native("tensorfloat32", where):
-        return False
-    if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
-        return False
-    if run.backend == "tensorflow":
-        import tensorflow as tf
-
-        return bool(tf.config.experimental.tensor_float_32_execution_enabled())
-    if run.backend == "jax":
-        import jax
-
-        return jax.config.jax_default_matmul_precision in (None, "default", "tensorfloat32")
-    import torch
-
-    return bool(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
-
-
-def compile_model(model: "keras.Model", run: Run) -> None:
+def compile_model(model: "keras.Model", run: Run, steps_per_epoch: int = 1) -> None:
     """Compiles the model with the run's optimizer, loss scale and XLA choice.
+
+    The steps of an epoch matter where the learning rate decays.
 
     Keras wraps the optimizer in a LossScaleOptimizer by itself only where the model's own policy
     is mixed_float16; under any other `dynamic` must be asked for. A fixed scale is silently
@@ -252,9 +141,12 @@ def compile_model(model: "keras.Model", run: Run) -> None:
     """
     import keras
 
+    rate = run.learning_rate
+    if run.learning_rate_decay == "cosine":
+        rate = keras.optimizers.schedules.CosineDecay(rate, run.epochs * steps_per_epoch)
     optimizer = {
-        "adam": lambda: keras.optimizers.Adam(run.learning_rate),
-        "sgd": lambda: keras.optimizers.SGD(run.learning_rate, momentum=0.9, nesterov=True),
+        "adam": lambda: keras.optimizers.Adam(rate),
+        "sgd": lambda: keras.optimizers.SGD(rate, momentum=0.9, nesterov=True),
     }[run.optimizer]()
     auto = run.loss_scale == "auto"
     if run.loss_scale == "dynamic":
@@ -302,12 +194,12 @@ def in_force(model: "keras.Model", run: Run, where: dict[str, Any]) -> dict[str,
 
     Keys: compute_dtype, variable_dtype (of the layers that hold the parameters), head_dtype,
     data_format (of the layers that have one, else "none"), loss_scale ("none" or the number now),
-    jit, tf32, emulated, cpu_isa (what oneDNN says where the run limits it, else "default"),
-    default_policy.
+    jit, deterministic, tf32, emulated, cpu_isa (what oneDNN says where the run limits it, else
+    "default"), default_policy.
 
     Raises:
-        NotInForce: where dtype, data format, XLA, TF32 or CPU instructions are not what the run
-            asked for.
+        NotInForce: where dtype, data format, XLA, determinism, TF32 or CPU instructions are not
+            what the run asked for.
     """
     from mptexp import costs
 
@@ -320,9 +212,10 @@ def in_force(model: "keras.Model", run: Run, where: dict[str, Any]) -> dict[str,
         "data_format": _one(_data_formats(leaves)) or "none",
         "loss_scale": loss_scale(model),
         "jit": bool(model.jit_compile),
-        "tf32": tf32_enabled(run, where),
+        "deterministic": switches.deterministic(run.backend),
+        "tf32": switches.tf32_enabled(run, where),
         "emulated": not environment.is_native(_matrix_dtype(run), where, run.cpu_isa),
-        "cpu_isa": "default" if run.cpu_isa == "default" else onednn_isa(run.backend),
+        "cpu_isa": "default" if run.cpu_isa == "default" else onednn.isa(run.backend),
         "default_policy": environment.default_policy(where),
     }
     _check_in_force(found, run)
@@ -352,6 +245,7 @@ def _check_in_force(found: dict[str, Any], run: Run) -> None:
         "compute_dtype": compute,
         "variable_dtype": variable,
         "head_dtype": "float32",
+        "deterministic": run.deterministic,
         **({"jit": run.jit == "on"} if run.jit != "auto" else {}),
         **({"cpu_isa": run.cpu_isa} if run.cpu_isa != "default" else {}),
         **({"data_format": run.data_format} if _has_format(found, run) else {}),
@@ -360,7 +254,19 @@ def _check_in_force(found: dict[str, Any], run: Run) -> None:
     }
     for name, value in wanted.items():
         if not _agrees(found[name], value, own=":" in run.model):
-            raise NotInForce(f"{name} is {found[name]}, but the run asked for {value}")
+            asked = f"{name} is {found[name]}, but the run asked for {value}"
+            raise NotInForce(asked + _why(name, run, found))
+
+
+def _why(name: str, run: Run, found: dict[str, Any]) -> str:
+    """What is known to have caused it."""
+    if name == "jit" and found["deterministic"] and run.backend == "tensorflow":
+        return ": Keras turns XLA off under op determinism; take jit auto or off, or no determinism"
+    if name == "deterministic" and found[name]:
+        return ": the environment asks for it (TF_DETERMINISTIC_OPS or XLA_FLAGS)"
+    if name == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+        return ": NVIDIA_TF32_OVERRIDE=0 turns it off"
+    return ""
 
 
 def _agrees(found: Any, wanted: Any, own: bool) -> bool:

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 Backend = Literal["tensorflow", "jax", "torch"]
 Policy = Literal[
@@ -48,6 +48,8 @@ CpuIsa = Literal[
     "avx512_core_fp16",
     "avx512_core_amx",
 ]
+LEAST_STEPS = 7  # what the clock needs: see train.py
+STEPS_FOR_TARGET = 30  # ten windows after a warm-up, the median's interval needs them
 MODELS = ("keydana_cnn", "banerjee_cnn", "banerjee_resnet50", "resnet50", "alexnet", "mlp")
 DATASETS = ("digits", "synthetic")
 
@@ -99,6 +101,10 @@ def known_model(name: str) -> str:
     raise ValueError(f"{', '.join(MODELS)}, or module:function for a model of yours{hint}")
 
 
+class DeviceError(ValueError):
+    """A device was named that does not exist here."""
+
+
 class Run(BaseModel):
     """The typed parameters of one run, which are also the notebook's parameters cell.
 
@@ -111,6 +117,9 @@ class Run(BaseModel):
     backend: Backend = Field("tensorflow", description="Keras backend: tensorflow, jax, torch")
     replicas: int = Field(1, ge=1, le=1024, description="devices that share a batch")
     cpu_isa: CpuIsa = Field("default", description="most that oneDNN may use of a CPU, see README")
+    memory_limit_gb: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="more is out of memory; GB of 1e9 bytes"
+    )
     dataset: Annotated[str, AfterValidator(known_dataset)] = Field(
         "digits", description="digits, synthetic, folder:PATH or a name of tensorflow-datasets"
     )
@@ -148,18 +157,37 @@ class Run(BaseModel):
         "adam", description="adam, sgd (Nesterov momentum 0.9)"
     )
     learning_rate: float = Field(1e-3, gt=0, allow_inf_nan=False, description="of the optimizer")
+    learning_rate_decay: Literal["none", "cosine"] = Field(
+        "none", description="none, cosine: to zero over all epochs"
+    )
     policy: Policy = Field("float32", description="precision policy, see README")
     loss_scale: (
         Literal["auto", "dynamic", "none"] | Annotated[float, Field(gt=0, allow_inf_nan=False)]
     ) = Field("auto", description="auto, dynamic, none or a number; auto: as Keras decides")
     jit: Literal["auto", "on", "off"] = Field("auto", description="XLA: auto, on, off")
+    deterministic: bool = Field(False, description="op determinism; turns XLA off in TensorFlow")
     phase: Literal["train", "inference"] = Field("train", description="train, inference")
     batch_size: int = Field(32, ge=1, le=2**20, description="images per step")
     epochs: int = Field(20, ge=1, le=10_000, description="passes over the training images")
+    max_steps: int | None = Field(
+        None, ge=LEAST_STEPS, description="the run ends after so many steps; None: no limit"
+    )
+    target_ci: float | None = Field(
+        None, ge=0.001, le=0.5, description="the run ends once its median step is so certain"
+    )
     seed: int = Field(
         0, ge=0, le=2**31 - 1001, description="weights, data order; block is added to it"
     )
     block: int = Field(0, ge=0, description="which repeat this is")
+
+    @model_validator(mode="after")
+    def _can_reach_its_target(self) -> "Run":
+        if self.target_ci and self.max_steps and self.max_steps < STEPS_FOR_TARGET:
+            raise ValueError(
+                f"target_ci {self.target_ci:g} cannot be reached in max_steps {self.max_steps}; "
+                f"allowed: max_steps of at least {STEPS_FOR_TARGET}, or no target_ci"
+            )
+        return self
 
     @classmethod
     def read(cls, names: Mapping[str, Any]) -> "Run":
@@ -199,22 +227,38 @@ def local_device() -> str:
 
 
 def _nvidia_name() -> str | None:
+    import pynvml
+
+    handle = nvidia_handle()
+    return str(pynvml.nvmlDeviceGetName(handle)) if handle else None
+
+
+def nvidia_handle() -> Any:
+    """NVML's handle of the first GPU that CUDA programs see here; None where there is none.
+
+    Raises:
+        DeviceError: where CUDA_VISIBLE_DEVICES names a GPU that does not exist.
+    """
+    import pynvml
+
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
         return None
     try:
-        import pynvml
-    except ImportError:
-        return None
-    first = (visible or "0").split(",")[0].strip()
-    find = (
-        pynvml.nvmlDeviceGetHandleByIndex if first.isdigit() else pynvml.nvmlDeviceGetHandleByUUID
-    )
-    try:
         pynvml.nvmlInit()
-        return str(pynvml.nvmlDeviceGetName(find(int(first) if first.isdigit() else first)))
+        count = pynvml.nvmlDeviceGetCount()
     except pynvml.NVMLError:
         return None
+    first = (visible or "0").split(",")[0].strip()
+    by_number = first.isdigit()
+    find = pynvml.nvmlDeviceGetHandleByIndex if by_number else pynvml.nvmlDeviceGetHandleByUUID
+    try:
+        return find(int(first) if by_number else first) if count else None
+    except pynvml.NVMLError:
+        raise DeviceError(
+            f"CUDA_VISIBLE_DEVICES is {visible}; allowed: numbers below {count}, the GPUs that "
+            "NVML sees here, or their UUIDs"
+        ) from None
 
 
 def cpu_name() -> str:

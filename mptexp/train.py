@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from mptexp import data, environment, measure, models, precision, store
+from mptexp import data, environment, measure, models, precision, readings, store
 from mptexp.spec import Run
 
 
@@ -21,7 +21,8 @@ class Outcome:
     """What one run gave: windows, epochs, figures, and what was in force.
 
     `latencies_s` holds the seconds of each batch of an inference run, from pictures on the host to
-    probabilities on the host.
+    probabilities on the host; `samples` what the device read while the run was measured, `readings`
+    what they say of its timed steps (see readings.summary).
     """
 
     run: Run
@@ -33,6 +34,8 @@ class Outcome:
     fit_s: float
     notes: tuple[str, ...] = ()
     latencies_s: list[float] = field(default_factory=list)
+    readings: dict[str, Any] = field(default_factory=dict)
+    samples: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def history(self) -> pd.DataFrame:
@@ -98,23 +101,31 @@ def fit(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]
     _check_input(run, (steps - 1) * run.epochs)
     started_from = models.fingerprint(model)
     trained = _compiled(run, model, images, where)
-    clock = measure.StepClock(measure.synchronizer(run.backend))
-    began = time.perf_counter()
-    trained.fit(
-        data.batches(images, run),
-        epochs=run.epochs,
-        steps_per_epoch=steps,
-        **data.validation(images, run),
-        callbacks=[clock, _StopWhenNotFinite()],
-        shuffle=False,  # the stream is shuffled already, alike for every policy
-        verbose=0,
+    clock = _clock(run)
+    with readings.Sampler(where["kind"]) as sampler:
+        began = time.perf_counter()
+        trained.fit(
+            data.batches(images, run),
+            epochs=run.epochs,
+            steps_per_epoch=steps,
+            **data.validation(images, run),
+            callbacks=[clock, _StopWhenNotFinite()],
+            shuffle=False,  # the stream is shuffled already, alike for every policy
+            verbose=0,
+        )
+        fit_s = time.perf_counter() - began
+    return Outcome(
+        run,
+        _in_force(trained, run, where, images) | {"initial_weights": started_from},
+        clock.windows,
+        clock.epochs,
+        _timing(clock, run),
+        measure.peak_memory_bytes(run.backend, where["kind"]),
+        fit_s,
+        images.notes,
+        readings=readings.summary(sampler.samples, clock.timed(), where["kind"]),
+        samples=sampler.samples,
     )
-    fit_s = time.perf_counter() - began
-    timing = _timing(clock, run)
-    in_force = _in_force(trained, run, where, images) | {"initial_weights": started_from}
-    peak = measure.peak_memory_bytes(run.backend, where["kind"])
-    epochs = clock.epochs
-    return Outcome(run, in_force, clock.windows, epochs, timing, peak, fit_s, images.notes)
 
 
 def infer(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]) -> Outcome:
@@ -132,19 +143,30 @@ def infer(run: Run, model: keras.Model, images: data.Images, where: dict[str, An
     _check_input(run, len(indices) - 1)
     started_from = models.fingerprint(model)
     inferring = _compiled(run, model, images, where)
-    began = time.perf_counter()
-    latencies = [_latency(run, inferring, images, chosen) for chosen in indices[:MOST_LATENCIES]]
-    clock = measure.StepClock(measure.synchronizer(run.backend))
-    batches = data.batches(images, run)
-    inferring.predict(batches, steps=len(indices), callbacks=[clock], verbose=0)
-    fit_s = time.perf_counter() - began
+    clock = _clock(run)
+    with readings.Sampler(where["kind"]) as sampler:
+        began = time.perf_counter()
+        alone = indices[: min(run.max_steps or MOST_LATENCIES, MOST_LATENCIES)]
+        latencies = [_latency(run, inferring, images, chosen) for chosen in alone]
+        batches = data.batches(images, run)
+        inferring.predict(batches, steps=len(indices), callbacks=[clock], verbose=0)
+        fit_s = time.perf_counter() - began
     counted = latencies[measure.warmup_windows([measure.Window(0, 1, s) for s in latencies]) :]
     low, high = np.percentile(counted, (50, 99))
     timing = _timing(clock, run) | {"latency_p50_s": float(low), "latency_p99_s": float(high)}
-    in_force = _in_force(inferring, run, where, images) | {"initial_weights": started_from}
-    peak = measure.peak_memory_bytes(run.backend, where["kind"])
-    notes = images.notes
-    return Outcome(run, in_force, clock.windows, [], timing, peak, fit_s, notes, latencies)
+    return Outcome(
+        run,
+        _in_force(inferring, run, where, images) | {"initial_weights": started_from},
+        clock.windows,
+        [],
+        timing,
+        measure.peak_memory_bytes(run.backend, where["kind"]),
+        fit_s,
+        images.notes,
+        latencies,
+        readings.summary(sampler.samples, clock.timed(), where["kind"]),
+        sampler.samples,
+    )
 
 
 PHASES = {"train": fit, "inference": infer}
@@ -179,14 +201,21 @@ def _compiled(
     if run.input_mode == "resident":
         chosen = data.order(images, run)[0]
         model = models.resident(model, images.train_x[chosen], images.train_y[chosen])
-    precision.compile_model(model, run)
+    precision.compile_model(model, run, data.steps_per_epoch(images, run))
     precision.in_force(model, run, where)
     return model
 
 
+def _clock(run: Run) -> measure.StepClock:
+    return measure.StepClock(measure.synchronizer(run.backend), run.target_ci, run.max_steps)
+
+
 def _timing(clock: measure.StepClock, run: Run) -> dict[str, Any]:
     timing = measure.timing(clock.windows)
-    return timing | {"images_per_s": run.batch_size / timing["step_s"]}
+    return timing | {
+        "images_per_s": run.batch_size / timing["step_s"],
+        "ended_by": clock.ended_by,
+    }
 
 
 def _in_force(
@@ -229,10 +258,19 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "windows": measure.as_dicts(outcome.windows),
         **({"latencies_s": outcome.latencies_s} if outcome.latencies_s else {}),
         "history": outcome.epochs,
-        "marks": [*_marks(card), *outcome.notes],
+        "marks": [*_marks(card), *readings.marks(outcome.readings), *outcome.notes],
+        "readings": _readings(outcome),
+        "samples": outcome.samples,
         "peak_memory_bytes": outcome.peak_memory_bytes,
         "fit_s": outcome.fit_s,
     }
+
+
+def _readings(outcome: Outcome) -> dict[str, Any]:
+    watts = outcome.readings["power_w"]
+    joules = None if watts is None else watts / outcome.timing["images_per_s"]
+    used = [sample["own_cpu_s"] for sample in outcome.samples]
+    return outcome.readings | {"energy_per_image_j": joules, "cpu_s": used[-1] - used[0]}
 
 
 def _marks(card: dict[str, Any]) -> list[str]:

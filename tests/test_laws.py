@@ -15,7 +15,8 @@ from mptexp.spec import CPU_ISAS, DATASETS, MODELS, POLICIES, Run
 
 # A module imports only from modules above it; the line marks the kernel boundary.
 KERNEL_HALF = ["spec", "store", "environment", "pictures", "sources", "folders", "downloads"]
-KERNEL_HALF += ["prepared", "data", "costs", "models", "precision", "measure", "train", "ready"]
+KERNEL_HALF += ["prepared", "data", "costs", "models", "onednn", "switches", "precision"]
+KERNEL_HALF += ["measure", "readings", "train", "ready"]
 OTHER_HALF = ["params", "kernel", "sweep", "analysis", "findings", "published"]
 OTHER_HALF += ["beside", "figures", "report", "progress", "cli"]
 SHARED = {"spec", "store"}

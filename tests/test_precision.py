@@ -8,7 +8,7 @@ import sys
 import pytest
 from conftest import PROJECT
 
-from mptexp import environment, precision
+from mptexp import environment, onednn, precision
 from mptexp.spec import CPU_ISAS, Run, cpuinfo
 
 PROGRAM = """
@@ -224,7 +224,7 @@ def test_what_a_limit_leaves_is_native_or_not(monkeypatch):
     assert native["float32"] == {"default", *CPU_ISAS}
     assert native["float16"] == rich
     assert native["bfloat16"] == rich | {"avx512_core_bf16"}
-    assert set(environment.ALLOWED_BY_ISA) <= set(CPU_ISAS) == set(precision.ONEDNN_NAMES.values())
+    assert set(environment.ALLOWED_BY_ISA) <= set(CPU_ISAS) == set(onednn.NAMES.values())
 
 
 @pytest.mark.parametrize(
@@ -242,9 +242,9 @@ def test_a_limit_without_effect_is_unsupported(parameters, reason):
 
 def test_a_limit_that_the_cpu_has_not_is_unsupported(monkeypatch):
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    monkeypatch.setattr(precision, "cpuinfo", lambda *names: "sse4_1 avx avx2")
+    monkeypatch.setattr(onednn, "cpuinfo", lambda *names: "sse4_1 avx avx2")
     with pytest.raises(environment.Unsupported, match="avx512_core is asked for, but this CPU"):
-        precision._limit_cpu(Run(cpu_isa="avx512_core"))
+        onednn.limit(Run(cpu_isa="avx512_core"))
     assert "ONEDNN_MAX_CPU_ISA" not in os.environ
 
 
