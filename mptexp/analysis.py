@@ -4,14 +4,15 @@ A speedup is baseline time over candidate time: above 1, the candidate is faster
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from mptexp import store
-from mptexp.spec import POLICIES
+from mptexp import params, store
+from mptexp.spec import POLICIES, REPORT_KEYS
 from mptexp.store import SweepDir
 
 # What two runs must share to be compared, or to be repeats of one another under one policy.
@@ -20,14 +21,28 @@ POINT += ["replicas", "setting"]
 
 
 @dataclass(frozen=True)
+class Options:
+    """What a params file says of its report: see spec.REPORT_KEYS."""
+
+    equivalence_margin: float = 0.01
+    target_accuracy: float | None = None
+    price_per_hour: float | None = None
+
+
+@dataclass(frozen=True)
 class Tables:
-    """A finished sweep as tidy tables: runs, epochs, speedups; and what could not be read."""
+    """A finished sweep as tidy tables: runs, epochs, speedups; and what could not be read.
+
+    `attempts` are the runs that searched for the largest batch, the columns of store.COLUMNS.
+    """
 
     results: pd.DataFrame
     history: pd.DataFrame
     speedups: pd.DataFrame
     records: list[dict]
     damaged: list[str]
+    options: Options = Options()
+    attempts: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def ok(self) -> pd.DataFrame:
@@ -46,7 +61,19 @@ def load(directory: SweepDir) -> Tables:
     """Reads the records of a sweep and computes its tables."""
     records, damaged = store.read_records(directory)
     results = store.results(records, directory.name)
-    return Tables(results, store.history(records), speedups(results), records, damaged)
+    history = store.history(records)
+    tried, _ = store.read_records(directory.search)
+    attempts = store.results(tried, directory.name)
+    found = speedups(results)
+    return Tables(results, history, found, records, damaged, options(directory), attempts)
+
+
+def options(directory: SweepDir) -> Options:
+    """The report's options in the directory's params file; the defaults where it has none."""
+    path = directory.params
+    known = params.load(path.read_text(encoding="utf-8")) if path.exists() else None
+    known = known if isinstance(known, dict) else {}
+    return Options(**{name: known[name] for name in REPORT_KEYS if known.get(name)})
 
 
 def speedups(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFrame:
@@ -68,7 +95,7 @@ def speedups(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFrame:
     rows = []
     for point, group in results[results.status == "ok"].groupby(POINT, sort=True):
         times = group.pivot_table(index="block", columns="policy", values="step_s")
-        for baseline in _baselines(group, times):
+        for baseline in baselines(group, times):
             for candidate in [p for p in times if p != baseline]:
                 ratios = (times[baseline] / times[candidate]).dropna()
                 if len(ratios):
@@ -77,7 +104,8 @@ def speedups(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _baselines(group: pd.DataFrame, times: pd.DataFrame) -> list[str]:
+def baselines(group: pd.DataFrame, times: pd.DataFrame) -> list[str]:
+    """The device's default and strict float32, where they are columns of a point's table."""
     wanted = dict.fromkeys([group.default_policy.iloc[0], "float32"])
     return [name for name in wanted if name in times]
 
@@ -90,6 +118,68 @@ def interval(ratios: Sequence[float], confidence: float = 0.95) -> tuple[float, 
         return float(np.exp(mean)), float("nan"), float("nan")
     half = stats.t.ppf((1 + confidence) / 2, len(logs) - 1) * stats.sem(logs)
     return float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half))
+
+
+def best_batches(results: pd.DataFrame) -> pd.DataFrame:
+    """Every policy at the batch size that gives it the most images per second.
+
+    Where a point was measured at several batch sizes: a 16-bit policy may have room for a batch
+    that float32 has not. A batch size with a run that ran out of memory does not count.
+
+    Returns:
+        Columns of POINT without batch_size, policy, batch_size (its best), largest (the largest
+        that ran), too_large (the smallest that ran out of memory, or NaN), images_per_s (median),
+        baseline, speedup (images per second over the baseline's at its own best batch size, above 1
+        is faster; NaN for the baseline), low, high, blocks.
+    """
+    keys = [name for name in POINT if name != "batch_size"]
+    ended = results[results.status.isin(["ok", "oom"])]
+    compiled = ended[ended.status == "ok"].jit.unique()
+    if len(compiled) == 1:  # a run that ended before it was compiled does not tell
+        ended = ended.assign(jit=compiled[0])
+    rows = [
+        dict(zip(keys, point, strict=True)) | row
+        for point, group in ended.groupby(keys)
+        if group.batch_size.nunique() > 1
+        for row in _best(group)
+    ]
+    columns = ["policy", "batch_size", "largest", "too_large", "images_per_s"]
+    figures = ["baseline", "speedup", "low", "high", "blocks"]
+    return pd.DataFrame(rows, columns=[*keys, *columns, *figures])
+
+
+def _best(group: pd.DataFrame) -> list[dict[str, Any]]:
+    runs = {}
+    for policy in [p for p in POLICIES if p in set(group.policy)]:
+        rows = group[group.policy == policy]
+        too_large = rows[rows.status == "oom"].batch_size
+        ran = rows[(rows.status == "ok") & ~rows.batch_size.isin(too_large)]
+        if len(ran):
+            rates = ran.pivot_table(index="block", columns="batch_size", values="images_per_s")
+            runs[policy] = (rates, too_large.min())
+    best = pd.DataFrame({p: rates[rates.median().idxmax()] for p, (rates, _) in runs.items()})
+    ok = group[group.status == "ok"]
+    baseline = next(iter(baselines(ok, best)), "") if len(ok) else ""
+    return [
+        {
+            "policy": policy,
+            "batch_size": rates.median().idxmax(),
+            "largest": rates.columns.max(),
+            "too_large": too_large,
+            "images_per_s": rates.median().max(),
+            "baseline": baseline,
+            **_over(best, policy, baseline),
+        }
+        for policy, (rates, too_large) in runs.items()
+    ]
+
+
+def _over(rates: pd.DataFrame, policy: str, baseline: str) -> dict[str, float]:
+    names = ("speedup", "low", "high", "blocks")
+    ratios = (rates[policy] / rates[baseline]).dropna() if baseline else ()
+    if policy == baseline or not len(ratios):
+        return dict.fromkeys(names, float("nan"))
+    return dict(zip(names, (*interval(ratios), len(ratios)), strict=True))
 
 
 def rank(column: pd.Series) -> pd.Series:

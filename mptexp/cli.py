@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from mptexp.spec import Sweep
     from mptexp.store import SweepDir
     from mptexp.sweep import Planned
@@ -175,15 +177,39 @@ def run(
             sweep.prepare(place, text, fresh and not only)
             if fresh:
                 sweep.discard(sweep.only(sweep.plan(found, place), only or []), place)
+            searched = _search(found, notebook, place) if found.max_batch else True
             chosen = sweep.only(sweep.plan(found, place), only or [])
             _execute(chosen, found, notebook, place)
     if not no_report and any(place.runs.iterdir()):
         with _user_errors():
             _report(place)
     left = [p for p in sweep.only(sweep.plan(found, place), only or []) if p.due]
+    if not searched:
+        out.print("the search for the largest batch did not end; the same command goes on with it")
     if left:
         out.print(f"{len(left)} of {len(chosen)} runs failed; the same command tries them again")
+    if left or not searched:
         raise typer.Exit(1)
+
+
+def _search(found: "Sweep", notebook: Path, place: "SweepDir") -> bool:
+    """Finds the largest batch of every policy; returns whether all searches came to an end."""
+    from mptexp import largest
+
+    ended = True
+    try:
+        for run, record in largest.search(found, notebook, place, found.timeout_min * 60):
+            if record is None:
+                continue
+            told = {"ok": "fits", "diverged": "fits"}.get(record["status"])
+            ended &= record["status"] in largest.FITS
+            words = told or f"{record['status']}: {record['error']}"
+            text = f"largest batch: {run.policy}, batch size {run.batch_size}: {words}"
+            out.print(_plain(text), soft_wrap=True, style=None if told else "yellow")
+    except KeyboardInterrupt:
+        err.print("stopped: the attempts made so far are kept; the same command goes on")
+        raise typer.Exit(130) from None
+    return ended
 
 
 def _as_interrupt(*_: Any) -> None:
@@ -249,6 +275,51 @@ def _silence() -> Iterator[None]:
     yield
 
 
+@app.command(epilog="Example: mptexp compare reports/a100 reports/h100 --format markdown")
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A sweep's directory.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another's: other device, versions.")],
+    format: Annotated[str, typer.Option(help="table, markdown or json.")] = "table",
+) -> None:
+    """Set two sweeps side by side: the points that both measured, and what else differs."""
+    from mptexp import compare as compared
+    from mptexp.params import ParamsError
+    from mptexp.store import SweepDir
+
+    with _user_errors():
+        if format not in ("table", "markdown", "json"):
+            raise ParamsError(f"--format {format}: unknown; allowed: table, markdown, json")
+        left, right = compared.load(SweepDir(a), SweepDir(b))
+        points, differences = compared.points(left, right), compared.differences(left, right)
+        if points.empty:
+            raise ParamsError(
+                f"{a} and {b}: no point was measured well in both; mptexp plan shows a sweep's "
+                "points"
+            )
+    if format == "json":
+        told = {"points": points, "differences": differences}
+        shown = {name: json.loads(t.to_json(orient="records")) for name, t in told.items()}
+        print(json.dumps({"a": str(a), "b": str(b), **shown}, indent=1))
+        return
+    titles = (f"A is {a}, B is {b}", "What else differs")
+    for title, rows in zip(titles, (compared.table(points), differences), strict=True):
+        _print_rows(title, rows, format)
+
+
+def _print_rows(title: str, rows: "pd.DataFrame", format: str) -> None:
+    from mptexp import layout
+
+    if format == "markdown":
+        print(f"**{title}**\n\n{layout.markdown(rows)}")
+        return
+    table = Table(title=_plain(title), title_justify="left", box=None, header_style="bold")
+    for name in rows:
+        table.add_column(_plain(str(name)), overflow="fold")
+    for values in rows.to_numpy().tolist():
+        table.add_row(*(_plain(str(v)) for v in values))
+    out.print(table)
+
+
 @app.command(epilog="Example: mptexp doctor --backend jax")
 def doctor(
     backend: Annotated[str, typer.Option(help="tensorflow, jax or torch.")] = "tensorflow",
@@ -305,10 +376,20 @@ def _card_lines(card: dict[str, Any]) -> list[tuple[str, str]]:
         ("default policy", card["default_policy"]),
         ("determinism", card["determinism"]),
         ("memory", f"{card['memory_bytes'] / 2**30:.0f} GiB"),
+        ("limits of the container", _limits(card)),
+        ("frequency governor", card["governor"] or "not told"),
+        ("load", f"{card['load']:.1f}"),
         ("system", f"{card['os']}, Python {card['python']}"),
         ("packages", ", ".join(f"{n} {v}" for n, v in card["packages"].items())),
         ("variables", ", ".join(f"{n}={v}" for n, v in card["variables"].items()) or "none set"),
     ]
+
+
+def _limits(card: dict[str, Any]) -> str:
+    cpus, memory = card["container_cpus"], card["container_memory_bytes"]
+    found = [f"{cpus:g} processors"] if cpus else []
+    found += [f"{memory / 2**30:.1f} GiB"] if memory else []
+    return ", ".join(found) or "none"
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from mptexp import machine
 from mptexp.spec import cpu_name, cpuinfo, nvidia_handle
 
 PACKAGES = [
@@ -29,6 +30,10 @@ PACKAGES = [
     "jax",
     "jaxlib",
     "torch",
+    "nvidia-cublas-cu12",
+    "nvidia-cublas",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
     "numpy",
     "pandas",
     "scikit-learn",
@@ -100,26 +105,23 @@ def card(backend: str = "tensorflow") -> dict[str, Any]:
     """What this process runs on, as plain JSON types; sizes in bytes. Starts the backend.
 
     Keys: device (its name), kind (cpu or gpu), capability ([major, minor] or None), cuda,
-    cudnn, driver, cpu, instruction_sets, cores, memory_bytes, os, python, packages, commit,
-    clean (None outside a git checkout), variables.
+    cudnn, driver, device_memory_bytes (of a GPU), cpu, instruction_sets, cores, memory_bytes, and
+    what machine.state gives, os, python, packages, commit, clean (None outside a git checkout),
+    variables.
     """
     return {
         **device(backend),
         "cpu": cpu_name().removesuffix(" (CPU)"),
         "instruction_sets": instruction_sets(),
-        "cores": cores(),
+        "cores": machine.cores(),
         "memory_bytes": psutil.virtual_memory().total,
+        **machine.state(),
         "os": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "packages": versions(),
         **commit(),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
-
-
-def cores() -> int:
-    """Processors that this process may use, which a container may have limited."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache
@@ -187,7 +189,9 @@ def device(backend: str) -> dict[str, Any]:
     found = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}[backend]()
     # The CPU's own name, whatever GPU the machine may have: the backend does not see it.
     cpu = {"device": cpu_name(), "kind": "cpu", "capability": None}
-    return {"cuda": None, "cudnn": None, "driver": _driver(), **(found or cpu)}
+    memory = gpu_memory_bytes() if found else None
+    versions = {"cuda": None, "cudnn": None, "driver": _driver()}
+    return {**versions, "device_memory_bytes": memory, **(found or cpu)}
 
 
 def _tensorflow() -> dict[str, Any] | None:
@@ -252,11 +256,12 @@ def _driver() -> str | None:
         return None
 
 
-def gpu_memory_bytes() -> int:
-    """Memory of the GPU that this process uses, by NVML."""
+def gpu_memory_bytes() -> int | None:
+    """Memory of the GPU that this process uses, by NVML; None where it does not tell."""
     import pynvml
 
-    return int(pynvml.nvmlDeviceGetMemoryInfo(nvidia_handle()).total)
+    handle = nvidia_handle()
+    return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) if handle else None
 
 
 def is_native(dtype: str, where: dict[str, Any], cpu_isa: str = "default") -> bool:
@@ -336,10 +341,7 @@ def advice(backend: str, where: dict[str, Any]) -> list[str]:
     for name in ("float16", "bfloat16"):
         if not is_native(name, where):
             found.append(f"{name} is emulated on this device: slower is expected")
-    load = os.getloadavg()[0]
-    if load > 0.5 * where["cores"]:
-        found.append(f"other programs are at work (load {load:.1f}): timings will be noisy")
-    return found
+    return found + machine.spoilers(where)
 
 
 def main() -> None:

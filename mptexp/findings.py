@@ -1,13 +1,12 @@
-"""Sentences and tables for readers, generated from an analysis: what a report and a README say."""
+"""Sentences for readers, generated from an analysis: what a report and a README say."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from great_tables import GT, html
 
-from mptexp import analysis
+from mptexp import accuracy, analysis
 from mptexp.analysis import Tables
 
 EMULATED = "emulated: slower is expected"
@@ -31,6 +30,21 @@ def ratio(value: float, low: float, high: float, n: int) -> str:
     if math.isnan(low):
         return f"{value:.2f}× (no interval, n = {n:.0f})"
     return f"{value:.2f}× [{low:.2f}, {high:.2f}] (n = {n:.0f})"
+
+
+def title(name: str) -> str:
+    """A column's name as a heading: `batch_size` is `Batch size`."""
+    return name.replace("_", " ").capitalize()
+
+
+def mebibytes(value: float) -> str:
+    """Bytes as MiB; a dash where they are not known."""
+    return "–" if pd.isna(value) else f"{value / 2**20:,.0f} MiB"
+
+
+def without_blanks(rows: pd.DataFrame) -> pd.DataFrame:
+    """A table of text without the columns in which nothing is known."""
+    return rows.drop(columns=[name for name in rows if (rows[name] == "–").all()])
 
 
 def default_name(policy: str) -> str:
@@ -113,15 +127,41 @@ def _without_baseline(table: pd.DataFrame) -> str:
 
 
 def _accuracy_answer(tables: Tables) -> list[str]:
-    spread = analysis.accuracy_range(tables)
-    if spread.empty:
+    table = accuracy.differences(tables, tables.options.equivalence_margin)
+    if table.empty:
         return []
-    points = spread.difference.max() * 100
-    return [
-        "Mean validation accuracy differs between policies by at most "
-        f"{points:.1f} percentage points at the same batch size and is "
-        f"{spread.least.min() * 100:.1f} % or more everywhere."
-    ]
+    margin = points(tables.options.equivalence_margin)
+    said = []
+    for (baseline, policy), rows in table.groupby(["baseline", "candidate"], sort=False):
+        if baseline == table.baseline.iloc[0]:
+            verdicts = rows.verdict.value_counts().to_dict()
+            clauses = [_accuracy_clause(v, n, len(rows), margin) for v, n in verdicts.items()]
+            least, most = rows.difference.min() * 100, rows.difference.max() * 100
+            between = f"{least:+.1f}" if least == most else f"{least:+.1f} to {most:+.1f}"
+            said.append(
+                f"Validation accuracy of **{policy}** against {default_name(baseline)}: "
+                f"{listed(clauses)} (mean difference {between} percentage points)."
+            )
+    least = analysis.accuracy_range(tables).least.min()
+    return [*said, f"Mean validation accuracy is {least * 100:.1f} % or more everywhere."]
+
+
+def _accuracy_clause(verdict: str, n: int, of: int, margin: str) -> str:
+    """What one verdict says of some points."""
+    where = "" if of == 1 else f" at {n} of {of} points"
+    return {
+        "equal": f"equal within {margin}{where}",
+        "lower": f"lower{where}",
+        "higher": f"higher{where}",
+        "undecided": f"not shown to be equal within {margin}, nor different{where}",
+        "too few repeats": f"too few repeats to say whether it is equal within {margin}{where}",
+    }[verdict]
+
+
+def points(fraction: float) -> str:
+    """`1 percentage point` for 0.01."""
+    value = fraction * 100
+    return f"{value:g} percentage point{'' if value == 1 else 's'}"
 
 
 def caption_speedup(tables: Tables, baseline: str) -> str:
@@ -177,119 +217,3 @@ def caption_steps(tables: Tables) -> str:
         f"{opening} The widest spread between repeats of a point is "
         f"{(spread.max() - 1) * 100:.0f} %."
     )
-
-
-# --- tables ----------------------------------------------------------------------------------
-
-
-def headline_rows(tables: Tables) -> pd.DataFrame:
-    """The headline table as text, a row per batch size and policy, for HTML and Markdown."""
-    table = analysis.headline(tables)
-    records = table.to_dict("records")
-    varying = [n for n in analysis.POINT if table[n].nunique() > 1 and n != "batch_size"]
-    columns = {
-        **{n.replace("_", " ").capitalize(): table[n] for n in varying},
-        "Batch size": table.batch_size,
-        "Policy": [_policy(r) for r in records],
-        "ms per step": [f"{s * 1e3:.2f}" for s in table.step_s],
-        "5–95 %": [f"{r['step_s_low'] * 1e3:.2f}–{r['step_s_high'] * 1e3:.2f}" for r in records],
-        "Images/s": [f"{v:,.0f}" for v in table.images_per_s],
-        _baseline_head(table): [_over_baseline(r) for r in records],
-        "Speedup over strict float32": [_over_strict(r) for r in records],
-        "Latency, median (99 %)": [_latency(r) for r in records],
-        "Validation accuracy": [_accuracy(r) for r in records],
-        "Peak memory": [_mebibytes(b) for b in table.peak_memory_bytes],
-    }
-    if set(table.baseline) <= {"float32", ""}:
-        del columns["Speedup over strict float32"]
-    rows = pd.DataFrame(columns)
-    empty = [
-        name for name in ("Latency, median (99 %)", "Validation accuracy") if _blank(rows[name])
-    ]
-    return rows.drop(columns=empty)
-
-
-def _baseline_head(table: pd.DataFrame) -> str:
-    """Names the baseline: what users have by default, and whether it was measured."""
-    pairs = {(b, d) for b, d in zip(table.baseline, table.default_policy, strict=True) if b}
-    if len(pairs) != 1:
-        return "Speedup over the default [95 % interval]"
-    ((baseline, default),) = pairs
-    strict = "strict " if baseline == "float32" else ""
-    named = f"{strict}{default_name(baseline)}"
-    if baseline == default:
-        return f"Speedup over the default, {named} [95 % interval]"
-    return f"Speedup over {named} (default {default_name(default)} not measured) [95 % interval]"
-
-
-def _over_baseline(row: Mapping[str, Any]) -> str:
-    if row["policy"] == row["baseline"]:
-        return "1 (the default)" if row["policy"] == row["default_policy"] else "1 (baseline)"
-    return ratio(row["speedup"], row["low"], row["high"], row["blocks"])
-
-
-def _over_strict(row: Mapping[str, Any]) -> str:
-    if row["policy"] == "float32":
-        return "1"
-    figures = (row[f"strict_{name}"] for name in ("speedup", "low", "high", "blocks"))
-    return ratio(*figures)
-
-
-def _blank(column: pd.Series) -> bool:
-    return bool((column == "–").all())
-
-
-def _latency(row: Mapping[str, Any]) -> str:
-    """Of single batches in inference, from pictures on the host to probabilities on the host."""
-    if pd.isna(row["latency_p50_s"]):
-        return "–"
-    return f"{row['latency_p50_s'] * 1e3:.2f} ms ({row['latency_p99_s'] * 1e3:.2f})"
-
-
-def _mebibytes(value: float) -> str:
-    return "–" if pd.isna(value) else f"{value / 2**20:,.0f} MiB"
-
-
-def _policy(row: Mapping[str, Any]) -> str:
-    return f"{row['policy']} ({EMULATED})" if row["emulated"] else row["policy"]
-
-
-def _accuracy(row: Mapping[str, Any]) -> str:
-    if pd.isna(row["val_accuracy"]):
-        return "–"
-    low, high = row["val_accuracy_low"], row["val_accuracy_high"]
-    spread = f" ({low * 100:.1f}–{high * 100:.1f})" if row["repeats"] > 1 else ""
-    return f"{row['val_accuracy'] * 100:.1f} %{spread}"
-
-
-def headline_html(tables: Tables) -> GT:
-    """The headline table for a report."""
-    rows = headline_rows(tables)
-    words = ("Policy", *(n.replace("_", " ").capitalize() for n in analysis.POINT))
-    numbers = [c for c in rows if c not in words or c == "Batch size"]
-    table = GT(rows, rowname_col="Policy").tab_stubhead("Policy")
-    return _styled(table).cols_align("right", numbers)
-
-
-def plain_table(rows: pd.DataFrame, links: Sequence[str] = ()) -> GT:
-    """Any table of text for a report; columns named in `links` hold HTML."""
-    table = _styled(GT(rows))
-    return table.fmt(lambda cell: html(cell).text, columns=list(links)) if links else table
-
-
-def _styled(table: GT) -> GT:
-    # Colours and fonts are the page's: great-tables would set light ones of its own.
-    return table.tab_options(
-        table_background_color="transparent",
-        table_font_names="inherit",
-        table_font_size="0.86rem",
-        table_width="100%",
-        table_border_top_style="none",
-        data_row_padding="5px",
-    ).opt_table_outline("none")
-
-
-def markdown(rows: pd.DataFrame) -> str:
-    """A table of text as Markdown."""
-    lines = [list(rows.columns), ["---"] * len(rows.columns), *rows.to_numpy().tolist()]
-    return "\n".join("| " + " | ".join(str(c) for c in line) + " |" for line in lines) + "\n"

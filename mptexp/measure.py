@@ -79,7 +79,7 @@ class StepClock(keras.callbacks.Callback):
         self._step += 1
         if self.max_steps and self._step + 1 >= self.max_steps:
             self._end("max_steps")
-        last = batch + 1 >= (self.params.get("steps") or 0)
+        last = batch + 1 >= (self.params.get("steps") or 0) or self.ended_by != "epochs"
         if self._opened and self._step - self._opened[0] < self._size and not last:
             return
         self.synchronize(self.model)

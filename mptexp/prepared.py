@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from mptexp import pictures, store
-from mptexp.environment import cores
+from mptexp.machine import cores
 from mptexp.pictures import Broken
 from mptexp.sources import DataError, Example, Source, cache_dir, digest, some
 

@@ -177,9 +177,9 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
     Returns:
         readings (samples that count), utilization_frac (GPU: the mean share of time in which a
         kernel ran; CPU: processor time of this process over what all processors had), power_w,
-        clock_hz, temperature_c (means), device_memory_bytes (the most in use on the GPU, by
-        anyone), other_load_frac (processor time of others, the hypervisor included, over what all
-        processors had), other_processes (most at a time on the GPU besides this one),
+        clock_hz, temperature_c (means), device_memory_used_bytes (the most in use on the GPU,
+        by anyone), other_load_frac (processor time of others, the hypervisor included, over what
+        all processors had), other_processes (most at a time on the GPU besides this one),
         throttled_frac (share of the readings or of their gaps), throttle_reasons.
     """
     runs = [[s for s in samples if begin <= s["time"] <= end] for begin, end in joined(spans)]
@@ -197,7 +197,7 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
         "power_w": _power(kept, gaps),
         "clock_hz": _mean(kept, "clock_hz"),
         "temperature_c": _mean(kept, "temperature_c"),
-        "device_memory_bytes": max(_values(kept, "memory_bytes"), default=None),
+        "device_memory_used_bytes": max(_values(kept, "memory_bytes"), default=None),
         "other_load_frac": others,
         # The process that is measured is one of them, though a container may hide which.
         "other_processes": max(0, max(processes) - 1) if processes else None,

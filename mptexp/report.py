@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mptexp import analysis, beside, figures, findings, kernel, params, store
+from mptexp import accuracy, analysis, beside, figures, findings, kernel, layout, params, store
 from mptexp.analysis import Tables
 from mptexp.beside import Section
 from mptexp.store import SweepDir
@@ -23,6 +23,7 @@ class Facts:
     question: str
     table_note: str
     starts: str
+    readings_note: str
     published: Section | None
     failed: pd.DataFrame
     runs: pd.DataFrame
@@ -68,7 +69,7 @@ def _write_data(directory: SweepDir, tables: Tables) -> None:
         text = getattr(tables, name).to_csv(index=False)
         store.write_text(directory.root / f"{name}.csv", text)
     if not tables.ok.empty:
-        table = findings.markdown(findings.headline_rows(tables))
+        table = layout.markdown(layout.headline_rows(tables))
         store.write_text(directory.root / "table.md", table)
     if not tables.speedups.empty:
         baseline = tables.speedups.baseline.iloc[0]
@@ -113,6 +114,7 @@ def facts(directory: SweepDir, tables: Tables) -> Facts:
         question=head.get("question", "What does reduced precision buy on this device?"),
         table_note=_table_note(tables),
         starts=_starts(tables),
+        readings_note=_readings_note(tables),
         published=beside.section(tables),
         failed=_failed(tables),
         runs=_runs(directory, tables),
@@ -127,6 +129,15 @@ def _table_note(tables: Tables) -> str:
         "ms per step: median over repeats of each run's median window; 5–95 %: percentiles of the "
         "windows. Speedup: time of the baseline divided by time of the policy, above 1 is faster."
     ]
+    wanted = accuracy.target(tables)
+    if wanted is not None:
+        by = "the params file" if tables.options.target_accuracy else "what every run reached"
+        lines.append(
+            f"Time to {wanted * 100:g} % accuracy (the level is {by}): from the first step to the "
+            "end of the first epoch that reached it, compilation and validation included."
+        )
+    if tables.options.price_per_hour:
+        lines.append(f"Cost: at {tables.options.price_per_hour:g} per hour.")
     if tables.ok.emulated.any():
         lines.append(
             "*Emulated*: the device has no arithmetic instructions for this 16-bit type; "
@@ -146,6 +157,19 @@ def _starts(tables: Tables) -> str:
         else "**Warning**: policies of one block started from different weights or saw another "
         "order of pictures; compare accuracies with care."
     )
+
+
+def _readings_note(tables: Tables) -> str:
+    """What the table of readings shows, and which runs are marked."""
+    lines = [
+        "Medians over repeats of what was read every quarter of a second while steps were timed. "
+        "On a CPU, utilization is this process's processor time over that of all processors."
+    ]
+    marked = pd.Series([m for r in tables.records for m in r.get("marks", [])], dtype=object)
+    of = findings.count(len(tables.results), "run")
+    found = marked[marked.str.startswith("measured while")].value_counts()
+    lines += [f"**{n} of {of}** {'was' if n == 1 else 'were'} {mark}." for mark, n in found.items()]
+    return safe(" ".join(lines))
 
 
 def _failed(tables: Tables) -> pd.DataFrame:
@@ -175,12 +199,20 @@ def _runs(directory: SweepDir, tables: Tables) -> pd.DataFrame:
             "ms per step": _number(rows.step_s * 1e3, "{:.2f}"),
             "Steps timed": _number(rows.steps_timed, "{:.0f}"),
             "Warm-up steps": _number(rows.warmup_steps, "{:.0f}"),
+            "Marked": rows.marks.map(_mark),
             "First step": _number(rows.first_step_s, "{:.2f}\u00a0s"),
             "Accuracy": _number(rows.val_accuracy * 100, "{:.1f} %"),
             "Training": _number(rows.fit_s, "{:.1f}\u00a0s"),
             "Whole run": _number(rows.wall_s, "{:.1f}\u00a0s"),
         }
     )
+
+
+def _mark(marks: str) -> str:
+    """What disturbed a run, in short."""
+    words = {"other programs": "shared processor", "other processes": "shared GPU"}
+    words["throttled"] = "throttled"
+    return ", ".join(short for long, short in words.items() if long in (marks or "")) or "–"
 
 
 def _number(values: pd.Series, form: str) -> pd.Series:
@@ -215,6 +247,7 @@ def _card_rows(card: dict) -> list[tuple[str, str]]:
         "CPU": f"{card['cpu']}, {findings.count(card['cores'], 'core')} in use",
         "Instruction sets": " ".join(card["instruction_sets"]),
         "Memory": f"{card['memory_bytes'] / 2**30:.0f} GiB",
+        "Limits and state": _state(card),
         "System": f"{card['os']}, Python {card['python']}",
         "Packages": packages,
         "Variables": variables,
@@ -222,8 +255,22 @@ def _card_rows(card: dict) -> list[tuple[str, str]]:
     return [(name, value) for name, value in found.items() if value]
 
 
+def _state(card: dict) -> str:
+    """What may limit or disturb the machine, as far as the card of that version tells."""
+    cpus, memory = card.get("container_cpus"), card.get("container_memory_bytes")
+    found = [
+        f"container of {cpus:g} processors" if cpus else "",
+        f"container of {memory / 2**30:.1f} GiB" if memory else "",
+        f"frequency governor {card['governor']}" if card.get("governor") else "",
+        "virtual machine" if card.get("hypervisor") else "",
+        "on battery" if card.get("on_battery") else "",
+    ]
+    return ", ".join(text for text in found if text)
+
+
 def _warnings(tables: Tables) -> list[str]:
-    found = sorted({mark for record in tables.records for mark in record.get("marks", [])})
+    marks = {mark for record in tables.records for mark in record.get("marks", [])}
+    found = sorted(mark for mark in marks if not mark.startswith("measured while"))
     versions = analysis.versions(tables.records)
     if len(versions) > 1:
         found.append(f"the runs were made by different versions of mptexp: {', '.join(versions)}")

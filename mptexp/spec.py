@@ -275,6 +275,10 @@ def cpuinfo(*names: str) -> str:
     return found[0] if found else ""
 
 
+# Keys of a params file that change its report alone.
+REPORT_KEYS = ("equivalence_margin", "target_accuracy", "price_per_hour")
+
+
 class Sweep(BaseModel):
     """All runs of one params file: GitHub Actions' matrix vocabulary over the fields of Run."""
 
@@ -288,6 +292,11 @@ class Sweep(BaseModel):
     repeats: int = Field(1, ge=1, le=1000)
     timeout_min: float = Field(60.0, gt=0, allow_inf_nan=False)
     expected_run_s: float | None = Field(None, gt=0, allow_inf_nan=False)
+    max_batch: bool = Field(False)
+    # What a report says beyond the measurements; the others decide what is measured.
+    equivalence_margin: float = Field(0.01, gt=0, lt=1)
+    target_accuracy: float | None = Field(None, gt=0, le=1)
+    price_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False)
 
     def points(self) -> list[dict[str, Any]]:
         """One dict of parameters per point, in the order written, without repeats.
@@ -301,16 +310,22 @@ class Sweep(BaseModel):
         kept = [p for p in full if not any(_agrees(p, entry) for entry in self.exclude)]
         return kept + [{**self.defaults, **entry} for entry in self.include]
 
-    def runs(self) -> list[Run]:
-        """Every run, block by block; the order within a block is random but reproducible."""
-        points = [Run(**point) for point in self.points()]
+    def runs(self, further: Sequence[Run] = ()) -> list[Run]:
+        """Every run, block by block; the order within a block is random but reproducible.
+
+        Args:
+            further: points beside those of the params file, each at block 0.
+        """
+        points = [*(Run(**point) for point in self.points()), *further]
         blocks = [_block(points, k) for k in range(self.repeats)]
         return [run.resolved() for block in blocks for run in block]
 
     def axes(self) -> list[str]:
         """Names of the parameters that differ between points, in the order of Run's fields."""
         points = [Run(**point).model_dump() for point in self.points()]
-        return [n for n in Run.model_fields if len({str(p[n]) for p in points}) > 1]
+        varying = {n for n in Run.model_fields if len({str(p[n]) for p in points}) > 1}
+        varying |= {"batch_size"} if self.max_batch else set()
+        return [n for n in Run.model_fields if n in varying]
 
 
 def _agrees(point: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:

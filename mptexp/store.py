@@ -55,7 +55,8 @@ COLUMNS = {
     "latency_p50_s": "median seconds of one inference batch alone, host to host",
     "latency_p99_s": "99th percentile of the same",
     "peak_memory_bytes": "of the device's allocator on a GPU, of the process on a CPU",
-    "device_memory_bytes": "most memory in use on the GPU, by any process",
+    "device_memory_used_bytes": "most memory in use on the GPU, by any process",
+    "readings": "readings of the device while steps were timed",
     "utilization_frac": "share of time a GPU's kernels ran; on a CPU, of all processors' time",
     "power_w": "mean power of the device while timed",
     "energy_per_image_j": "power_w / images_per_s",
@@ -107,6 +108,11 @@ class SweepDir:
         return self.root / "partial"
 
     @property
+    def search(self) -> "SweepDir":
+        """Where the attempts to find the largest batch lie, as in a sweep of their own."""
+        return SweepDir(self.root / "search")
+
+    @property
     def name(self) -> str:
         return self.root.resolve().name
 
@@ -123,7 +129,7 @@ class SweepDir:
 
     def clear(self) -> None:
         """Removes what a sweep writes, and nothing else."""
-        for folder in (self.runs, self.partial):
+        for folder in (self.runs, self.partial, self.search.root):
             shutil.rmtree(folder, ignore_errors=True)
         names = ("params.yaml", "index.html", "results.csv", "history.csv", "speedups.csv")
         for path in [self.root / n for n in (*names, "table.md", "speedup.svg")]:
@@ -226,8 +232,17 @@ def scrub(value: Any) -> Any:
     return [scrub(v) for v in value] if isinstance(value, list) else value
 
 
-def results(records: Iterable[Mapping[str, Any]], sweep: str) -> "pd.DataFrame":
-    """One row per run, the columns of COLUMNS, blocks in order."""
+def results(
+    records: Iterable[Mapping[str, Any]], sweep: str, beside: Iterable[Mapping[str, Any]] = ()
+) -> "pd.DataFrame":
+    """One row per run, the columns of COLUMNS, blocks in order.
+
+    Args:
+        records: of one sweep.
+        sweep: its name.
+        beside: records of another sweep that this one is compared with: `setting` also names what
+            differs between the two.
+    """
     import pandas as pd
 
     from mptexp.spec import Run
@@ -235,8 +250,10 @@ def results(records: Iterable[Mapping[str, Any]], sweep: str) -> "pd.DataFrame":
     # A record of an earlier version lacks the parameters that came later: it ran their defaults.
     defaults = {name: field.default for name, field in Run.model_fields.items()}
     records = [{**r, "parameters": {**defaults, **r["parameters"]}} for r in records]
+    others = [{**defaults, **r["parameters"]} for r in beside]
     table = pd.DataFrame([_row(record, sweep) for record in records], columns=list(COLUMNS))
-    table["setting"] = _settings([record["parameters"] for record in records])
+    settings = _settings([*(record["parameters"] for record in records), *others])
+    table["setting"] = settings[: len(records)]
     order = ["gpu_model", "backend", "dataset", "model", "batch_size", "policy", "block"]
     return table.sort_values(order, kind="stable", ignore_index=True)
 
@@ -261,16 +278,6 @@ def _row(record: Mapping[str, Any], sweep: str) -> dict[str, Any]:
         **in_force,
         "device": environment.get("device"),
         "sweep": sweep,
-        "device_memory_bytes": "most memory in use on the GPU, by any process",
-        "utilization_frac": "share of time a GPU's kernels ran; on a CPU, of all processors' time",
-        "power_w": "mean power of the device while timed",
-        "energy_per_image_j": "power_w / images_per_s",
-        "clock_hz": "mean clock of the device while timed",
-        "temperature_c": "mean temperature of the device while timed, Celsius",
-        "throttled_frac": "share of the readings with throttled clocks",
-        "other_load_frac": "processor time that other programs used, of all processors' time",
-        "other_processes": "most other processes on the GPU at a time",
-        "cpu_s": "processor seconds of this process in fit",
         "train_accuracy": history[-1].get("accuracy"),
         "val_accuracy": history[-1].get("val_accuracy"),
         "epochs": len(record.get("history", [])),

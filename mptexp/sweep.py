@@ -6,18 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from mptexp import kernel, params, store
+from mptexp import kernel, largest, params, store, worker
 from mptexp.params import ParamsError
-from mptexp.spec import DATASETS, MODELS, Run, Sweep, local_device
+from mptexp.spec import DATASETS, MODELS, REPORT_KEYS, Run, Sweep, local_device
 from mptexp.store import SweepDir
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -61,7 +58,8 @@ def notebook_path(name: str, params_file: Path) -> Path:
 def plan(sweep: Sweep, directory: SweepDir) -> list[Planned]:
     """Every run of the sweep with its state, in the order of execution."""
     here = local_device()
-    return [_planned(run, sweep, directory, here) for run in sweep.runs()]
+    runs = sweep.runs(largest.points(sweep, directory))
+    return [_planned(run, sweep, directory, here) for run in runs]
 
 
 def _planned(run: Run, sweep: Sweep, directory: SweepDir, here: str) -> Planned:
@@ -157,10 +155,11 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
         directory.clear()
     elif not directory.params.exists() and root.exists() and any(root.iterdir()):
         raise ParamsError(f"{root}: is neither empty nor a sweep's directory; choose another --out")
-    for folder in directory.partial.glob("*"):
-        _kill(folder.resolve())  # a run whose sweep was killed would disturb what is measured now
+    # A run whose sweep was killed would disturb what is measured now.
+    for folder in [*directory.partial.glob("*"), *directory.search.partial.glob("*")]:
+        worker.kill(folder.resolve())
     try:
-        if not directory.params.exists():
+        if not directory.params.exists() or _split(_text(directory.params))[1] != _split(text)[1]:
             store.write_text(directory.params, text)
         shutil.rmtree(directory.partial, ignore_errors=True)
         directory.runs.mkdir(exist_ok=True)
@@ -169,14 +168,31 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
 
 
 def discard(runs: Sequence[Planned], directory: SweepDir) -> None:
-    """Removes the results of this machine's runs, so that they are pending again."""
+    """Removes the results of this machine's runs, so that they are pending again.
+
+    The attempts to find the largest batch go too.
+    """
+    shutil.rmtree(directory.search.root, ignore_errors=True)
     for planned in (p for p in runs if p.run.gpu_model == local_device()):
         shutil.rmtree(directory.runs / planned.run_id, ignore_errors=True)
 
 
 def _same(path: Path, text: str) -> bool:
-    """Whether two params files say the same; comments do not matter."""
-    return params.load(path.read_text(encoding="utf-8", errors="replace")) == params.load(text)
+    """Whether two params files ask for the same runs; comments do not matter."""
+    return _split(_text(path))[0] == _split(text)[0]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _split(text: str) -> tuple[Any, dict[str, Any]]:
+    """What a params file says of its runs, and of its report."""
+    known = params.load(text)
+    if not isinstance(known, dict):
+        return known, {}
+    report = {name: known.pop(name) for name in REPORT_KEYS if name in known}
+    return known, report
 
 
 @contextmanager
@@ -251,116 +267,4 @@ def execute(
     """
     for planned in runs:
         yield planned, None
-        yield planned, _execute_one(planned, notebook, name, directory, timeout_s)
-
-
-def _execute_one(
-    planned: Planned, notebook: Path, name: str, directory: SweepDir, timeout_s: float
-) -> dict[str, Any]:
-    folder = directory.partial.resolve() / planned.run_id
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    task = {"notebook": str(notebook), "parameters": planned.run.model_dump()}
-    began = time.monotonic()
-    try:
-        with kernel.scratch_folder() as scratch:
-            (folder / "task.json").write_text(json.dumps(task | {"scratch": str(scratch)}))
-            ended = _wait(_start(folder, planned.run, name), folder, timeout_s)
-    except BaseException:  # Ctrl-C above all: nothing of this run may stay behind
-        _kill(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    record = _finish(folder, planned, name, ended, time.monotonic() - began)
-    directory.publish(planned.run_id)
-    return record
-
-
-def _start(folder: Path, run: Run, name: str) -> subprocess.Popen[bytes]:
-    environment = {
-        **os.environ,
-        "MPTEXP_RUN_DIR": str(folder),
-        "MPTEXP_NOTEBOOK": name,
-        "KERAS_BACKEND": run.backend,
-        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-    }
-    with (folder / "log.txt").open("wb") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "mptexp.kernel", str(folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            start_new_session=True,  # Ctrl-C reaches the sweep alone, which then ends the run
-        )
-
-
-def _wait(worker: subprocess.Popen[bytes], folder: Path, timeout_s: float) -> dict[str, str]:
-    try:
-        worker.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        _kill(folder)
-        worker.wait()
-        return {"status": "timeout", "error": f"longer than {timeout_s / 60:g} min"}
-    _kill(folder)  # a kernel outlives a worker that was killed
-    try:
-        return dict(json.loads((folder / "outcome.json").read_text()))
-    except (OSError, ValueError):
-        if worker.returncode < 0:
-            return {"status": "killed", "error": f"ended by signal {-worker.returncode}"}
-        return {"status": "failed", "error": _last_line(folder / "log.txt")}
-
-
-def _last_line(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 4096))
-        lines = file.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "the worker ended without a word"
-
-
-def _kill(folder: Path) -> None:
-    """Ends every process of a run. They are known by their environment, whoever started them."""
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("MPTEXP_RUN_DIR") == str(folder):
-                process.kill()
-        except psutil.Error:  # gone by now, or another user's
-            continue
-
-
-def _finish(
-    folder: Path, planned: Planned, name: str, ended: Mapping[str, str], wall_s: float
-) -> dict[str, Any]:
-    """Completes the record that the notebook wrote, or makes one where it wrote none."""
-    path = folder / "record.json"
-    record = {
-        "schema": store.SCHEMA,
-        "run_id": planned.run_id,
-        "notebook": name,
-        "parameters": planned.run.model_dump(),
-        **ended,
-    }
-    if ended["status"] == "ok":
-        try:
-            record = store.read_record(path)
-        except store.RecordError:
-            record |= {"status": "failed", "error": "the notebook ended without writing a record"}
-        if record["parameters"] != planned.run.model_dump():
-            record |= {"status": "failed", "error": "the notebook changed its parameters"}
-    for extra in ("task.json", "outcome.json", "log.txt"):
-        (folder / extra).unlink(missing_ok=True)
-    _clean(folder / "notebook.ipynb")
-    record["wall_s"] = wall_s
-    store.write_record(path, record)
-    return record
-
-
-def _clean(notebook: Path) -> None:
-    """Takes private names out of an executed notebook; one that was cut off in writing goes."""
-    try:
-        content = json.loads(notebook.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return
-    except ValueError:
-        notebook.unlink()
-        return
-    store.write_text(notebook, json.dumps(store.scrub(content), indent=1, ensure_ascii=False))
+        yield planned, worker.execute(planned.run, notebook, name, directory, timeout_s)

@@ -101,7 +101,7 @@ def limit_gpu_memory(run: Run) -> None:
             tf.config.set_logical_device_configuration(gpu, [part])
     elif run.backend == "jax":
         # Read when JAX first looks at the GPU, which importing Keras does not do.
-        share = limit / environment.gpu_memory_bytes()
+        share = limit / (environment.gpu_memory_bytes() or limit)
         os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{min(1.0, share):.4f}"
     else:
         import torch

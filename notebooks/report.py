@@ -20,7 +20,7 @@ from pathlib import Path
 
 from IPython.display import HTML, Markdown, display
 
-from mptexp import analysis, figures, findings, report, store
+from mptexp import analysis, figures, findings, layout, report, store
 
 directory = store.SweepDir(Path(sweep_dir))
 tables = analysis.load(directory)
@@ -39,7 +39,7 @@ display(Markdown("\n".join(f"- {sentence}" for sentence in sentences)))
 # %%
 if not tables.ok.empty:
     display(Markdown("## Time per step"))
-    display(findings.headline_html(tables))
+    display(layout.headline_html(tables))
     display(Markdown(facts.table_note))
 
 # %%
@@ -76,6 +76,31 @@ if not tables.ok.empty and learned.loss.notna().any():
         "Training loss of the same runs.",
     )
     display(Markdown(facts.starts))
+    compared = layout.accuracy_rows(tables)
+    if not compared.empty:
+        display(Markdown("### Differences in accuracy at the last epoch"))
+        display(layout.plain_table(compared))
+        note = (
+            "Differences (policy minus baseline) are formed within a block; the interval is "
+            "Student's *t* over blocks. *Equal* means that the whole interval lies within the "
+            "margin; *undecided*, that it neither does nor leaves zero out."
+        )
+        display(Markdown(note))
+
+# %%
+best = layout.best_rows(tables)
+if not best.empty:
+    display(Markdown("## Every policy at its best batch size"))
+    display(layout.plain_table(best))
+    note = (
+        "The first table of this report compares policies at the same batch size; this one gives "
+        "every policy the batch size at which it was fastest in images per second. A larger batch "
+        "may need another learning rate to learn as well."
+    )
+    display(Markdown(note))
+if not tables.attempts.empty:
+    display(Markdown("### The search for the largest batch"))
+    display(layout.plain_table(layout.attempt_rows(tables)))
 
 # %%
 if tables.ok.peak_memory_bytes.notna().any():
@@ -87,24 +112,30 @@ if tables.ok.peak_memory_bytes.notna().any():
     )
 
 # %%
+read = layout.reading_rows(tables)
+if not read.empty:
+    display(Markdown(f"## Device readings\n\n{facts.readings_note}"))
+    display(layout.plain_table(read))
+
+# %%
 if facts.published is not None:
     display(Markdown(f"## Published beside measured\n\n{facts.published.note}"))
-    for rows in (facts.published.speeds, facts.published.accuracies):
-        if not rows.empty:
-            display(findings.plain_table(rows, links=["Source"]))
+    for table in (facts.published.speeds, facts.published.accuracies):
+        if not table.empty:
+            display(layout.plain_table(table, links=["Source"]))
     display(Markdown("\n".join(f"- {report.safe(s)}" for s in facts.published.sentences)))
-    display(findings.plain_table(facts.published.differences))
+    display(layout.plain_table(facts.published.differences))
 
 # %%
 if not facts.failed.empty:
     display(Markdown("## Runs without a result\n\nThey are part of the result."))
-    display(findings.plain_table(facts.failed))
+    display(layout.plain_table(facts.failed))
 for sentence in tables.damaged:
     display(Markdown(f"**Damaged record**: {report.safe(sentence)}"))
 
 # %%
 display(Markdown("## All runs"))
-display(findings.plain_table(facts.runs, links=["Run", "Record"]))
+display(layout.plain_table(facts.runs, links=["Run", "Record"]))
 
 # %% [markdown]
 # ## What is timed
@@ -118,7 +149,7 @@ display(findings.plain_table(facts.runs, links=["Run", "Record"]))
 
 # %%
 display(Markdown("## Environment"))
-display(findings.plain_table(facts.environment))
+display(layout.plain_table(facts.environment))
 for warning in facts.warnings:
     display(Markdown(f"**Note**: {warning}"))
 

@@ -14,11 +14,21 @@ from mptexp import data, environment, models, params, precision, store, train
 from mptexp.spec import CPU_ISAS, DATASETS, MODELS, POLICIES, Run
 
 # A module imports only from modules above it; the line marks the kernel boundary.
-KERNEL_HALF = ["spec", "store", "environment", "pictures", "sources", "folders", "downloads"]
-KERNEL_HALF += ["prepared", "data", "costs", "models", "onednn", "switches", "precision"]
-KERNEL_HALF += ["measure", "readings", "train", "ready"]
-OTHER_HALF = ["params", "kernel", "sweep", "analysis", "findings", "published"]
-OTHER_HALF += ["beside", "figures", "report", "progress", "cli"]
+KERNEL_HALF = ["spec", "store", "machine", "environment", "pictures", "sources", "folders"]
+KERNEL_HALF += ["downloads", "prepared", "data", "costs", "models", "onednn", "switches"]
+KERNEL_HALF += ["precision", "measure", "readings", "train", "ready"]
+OTHER_HALF = ["params", "kernel", "worker", "largest", "sweep", "analysis", "accuracy"]
+OTHER_HALF += [
+    "findings",
+    "layout",
+    "compare",
+    "published",
+    "beside",
+    "figures",
+    "report",
+    "progress",
+    "cli",
+]
 SHARED = {"spec", "store"}
 FRAMEWORKS = {"tensorflow", "tensorflow_datasets", "jax", "torch", "keras"}
 

@@ -258,3 +258,31 @@ def test_a_limit_on_a_cpu_does_not_suit_a_gpu():
 def test_another_limit_needs_another_kernel():
     said = ask({"cpu_isa": "avx2"}, {"cpu_isa": "sse41"})["error"]
     assert "restart the kernel" in said
+
+
+def test_determinism_is_set_and_read_back():
+    assert ask({"deterministic": True})["deterministic"] is True
+    assert ask({})["deterministic"] is False
+
+
+def test_xla_that_determinism_switches_off_is_not_taken_for_xla():
+    said = ask({"deterministic": True, "jit": "on"})["error"]
+    assert said.startswith("NotInForce: jit is False, but the run asked for True: Keras turns XLA")
+
+
+def test_determinism_that_nobody_asked_for_is_not_in_force():
+    said = ask({}, TF_DETERMINISTIC_OPS="1")["error"]
+    assert said.startswith("NotInForce: deterministic is True, but the run asked for False")
+    assert "TF_DETERMINISTIC_OPS" in said
+
+
+def test_determinism_of_jax_is_a_flag_that_is_read_back():
+    pytest.importorskip("jax", reason="jax is not installed; pip install jax")
+    assert ask({"backend": "jax", "deterministic": True})["deterministic"] is True
+    assert ask({"backend": "jax"})["deterministic"] is False
+
+
+def test_a_learning_rate_decays_over_all_epochs():
+    rate = ask({"learning_rate_decay": "cosine", "epochs": 7})["optimizer"]["learning_rate"]
+    assert rate["class_name"] == "CosineDecay"
+    assert rate["config"]["decay_steps"] == 7

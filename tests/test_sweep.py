@@ -9,7 +9,7 @@ import psutil
 import pytest
 from conftest import mptexp
 
-from mptexp import params, store, sweep
+from mptexp import params, store, sweep, worker
 from mptexp.params import ParamsError
 from mptexp.spec import Run
 from mptexp.store import SweepDir
@@ -191,7 +191,7 @@ def test_another_machines_failed_run_stays_that_machines(light, tmp_path):
 def test_a_notebook_that_was_cut_off_is_dropped(tmp_path):
     path = tmp_path / "notebook.ipynb"
     path.write_text('{"cells": [')
-    sweep._clean(path)
+    worker._clean(path)
     assert not path.exists()
 
 
@@ -246,3 +246,32 @@ def test_the_cost_of_a_run_is_that_of_its_point(light, tmp_path):
     done = sweep.Planned("r0", first.run, "ok", 5.0)
     assert sweep.remaining_s([done, second], found) == 5.0
     assert sweep.remaining_s([first], found.model_copy(update={"expected_run_s": None})) is None
+
+
+def test_a_run_that_takes_more_memory_than_it_may_is_out_of_memory(tmp_path):
+    # A real framework: importing it fits, a batch of large pictures does not.
+    (tmp_path / "x.yaml").write_text(
+        "defaults: {dataset: synthetic, image_size: 256, synthetic_length: 1024, epochs: 8,\n"
+        "  width: 0.25, max_steps: 7, memory_limit_gb: 1.2}\n"
+        "matrix: {batch_size: [1, 128]}\n"
+    )
+    done = mptexp("run", "x.yaml", "--no-report", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found, _ = store.read_records(SweepDir(tmp_path / "reports/x"))
+    by_size = {r["parameters"]["batch_size"]: r for r in found}
+    assert by_size[1]["status"] == "ok", by_size[1]["error"]
+    assert by_size[1]["timing"]["ended_by"] == "max_steps"
+    assert by_size[1]["peak_memory_bytes"] < 1.2e9
+    assert by_size[128]["status"] == "oom"
+    assert "more than memory_limit_gb 1.2 allows" in by_size[128]["error"]
+    assert not processes_of(tmp_path)
+
+
+def test_what_a_report_says_may_change_without_running_again(light, tmp_path):
+    light({"seed": [0]})
+    assert mptexp("run", "light.yaml", "--no-report", cwd=tmp_path).returncode == 0
+    light({"seed": [0]}, price_per_hour=2.5, target_accuracy=0.9)
+    done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1 runs are done already" in done.stdout
+    assert "price_per_hour: 2.5" in (tmp_path / "reports/light/params.yaml").read_text()

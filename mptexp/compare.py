@@ -1,0 +1,155 @@
+"""Two sweeps side by side: the same points joined, and what else differs between them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from mptexp import analysis, findings, params, store
+from mptexp.analysis import POINT, Tables
+from mptexp.store import SweepDir
+
+# The device may differ: that is often what is compared.
+JOINED = [name for name in POINT if name != "gpu_model"] + ["policy"]
+# What wanders by itself says nothing of what differs.
+WANDERING = ("load", "swap_used_bytes", "clean")
+
+
+def load(a: SweepDir, b: SweepDir) -> tuple[Tables, Tables]:
+    """Both sweeps, their settings told apart together.
+
+    Raises:
+        params.ParamsError: where a directory holds no record.
+    """
+    records = [store.read_records(place)[0] for place in (a, b)]
+    for place, found in zip((a, b), records, strict=True):
+        if not found:
+            raise params.ParamsError(
+                f"{place.root}: holds no record of a run; give the directory of a sweep, such as "
+                "reports/quickstart"
+            )
+    return _tables(a, records[0], records[1]), _tables(b, records[1], records[0])
+
+
+def _tables(place: SweepDir, own: Sequence[dict], other: Sequence[dict]) -> Tables:
+    results = store.results(own, place.name, beside=other)
+    speedups = analysis.speedups(results)
+    return Tables(results, store.history(own), speedups, list(own), [], analysis.options(place))
+
+
+def points(a: Tables, b: Tables) -> pd.DataFrame:
+    """The points that both sweeps measured.
+
+    The runs of two sweeps share no block, so the interval of their ratio is Welch's t interval of
+    the difference of mean logarithms; it needs three runs on both sides, else it is empty.
+
+    Returns:
+        Columns of JOINED, step_s_a, step_s_b (seconds, geometric means), ratio (step_s_a /
+        step_s_b: above 1, B is faster), low, high, runs_a, runs_b, val_accuracy_a,
+        val_accuracy_b (means), peak_memory_bytes_a, peak_memory_bytes_b (medians), and
+        cost_per_million_images_a and _b where the params file of both has a price_per_hour.
+    """
+    sides = [dict(list(side.ok.groupby(JOINED))) for side in (a, b)]
+    rows = [
+        dict(zip(JOINED, point, strict=True)) | _compared(sides[0][point], sides[1][point], a, b)
+        for point in sides[0]
+        if point in sides[1]
+    ]
+    rows.sort(key=lambda row: [str(row[n]).zfill(9) for n in JOINED[:-1]])
+    return pd.DataFrame(rows)
+
+
+def _compared(left: pd.DataFrame, right: pd.DataFrame, a: Tables, b: Tables) -> dict[str, Any]:
+    ratio, low, high = welch(left.step_s, right.step_s)
+    found: dict[str, Any] = {"ratio": ratio, "low": low, "high": high}
+    for name, side, tables in (("a", left, a), ("b", right, b)):
+        found |= {
+            f"step_s_{name}": stats.gmean(side.step_s),
+            f"runs_{name}": len(side),
+            f"val_accuracy_{name}": side.val_accuracy.mean(),
+            f"peak_memory_bytes_{name}": side.peak_memory_bytes.median(),
+        }
+        if a.options.price_per_hour and b.options.price_per_hour:
+            hours = 1e6 / side.images_per_s.median() / 3600
+            found[f"cost_per_million_images_{name}"] = hours * tables.options.price_per_hour
+    return found
+
+
+def welch(
+    left: Sequence[float], right: Sequence[float], confidence: float = 0.95
+) -> tuple[float, float, float]:
+    """Ratio of geometric means, left over right, with its interval; NaN below three values.
+
+    The interval is Welch's for two independent samples, on logarithms.
+    """
+    logs = [np.log(np.asarray(side, float)) for side in (left, right)]
+    ratio = float(np.exp(logs[0].mean() - logs[1].mean()))
+    if min(len(side) for side in logs) < 3:
+        return ratio, float("nan"), float("nan")
+    bounds = stats.ttest_ind(*logs, equal_var=False).confidence_interval(confidence)
+    return ratio, float(np.exp(bounds.low)), float(np.exp(bounds.high))
+
+
+def differences(a: Tables, b: Tables) -> pd.DataFrame:
+    """What differs between the environments: columns what, a, b; values as text.
+
+    A sweep whose runs differ among themselves shows all their values.
+    """
+    cards = [
+        [_flat(r["environment"]) for r in side.records if "environment" in r] for side in (a, b)
+    ]
+    names = dict.fromkeys(name for side in cards for card in side for name in card)
+    rows = []
+    for name in names:
+        told = [" · ".join(sorted({card.get(name, "–") for card in side})) for side in cards]
+        if told[0] != told[1]:
+            rows.append({"what": name, "a": told[0], "b": told[1]})
+    return pd.DataFrame(rows, columns=["what", "a", "b"])
+
+
+def _flat(card: Mapping[str, Any]) -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for name, value in card.items():
+        if isinstance(value, Mapping):
+            flat |= {str(inner): str(v) for inner, v in value.items()}
+        elif name not in WANDERING:
+            flat[name.replace("_", " ")] = (
+                " ".join(map(str, value))
+                if value and isinstance(value, list)
+                else str(value if value not in (None, []) else "–")
+            )
+    return flat
+
+
+def table(found: pd.DataFrame) -> pd.DataFrame:
+    """The joined points as text, for a terminal or a page."""
+    shown = [n for n in JOINED[:-1] if n == "batch_size" or found[n].nunique() > 1]
+    columns = {
+        **{findings.title(n): found[n].astype(str) for n in shown},
+        "Policy": found.policy,
+        "A: ms per step": [f"{v * 1e3:.2f}" for v in found.step_s_a],
+        "B: ms per step": [f"{v * 1e3:.2f}" for v in found.step_s_b],
+        "A / B, above 1: B is faster": [_ratio(row) for row in found.to_dict("records")],
+        "A: accuracy": [_percent(v) for v in found.val_accuracy_a],
+        "B: accuracy": [_percent(v) for v in found.val_accuracy_b],
+        "A: memory": [findings.mebibytes(v) for v in found.peak_memory_bytes_a],
+        "B: memory": [findings.mebibytes(v) for v in found.peak_memory_bytes_b],
+    }
+    if "cost_per_million_images_a" in found:
+        for side in "ab":
+            costs = found[f"cost_per_million_images_{side}"]
+            columns[f"{side.upper()}: cost per million images"] = [f"{v:.3g}" for v in costs]
+    return findings.without_blanks(pd.DataFrame(columns))
+
+
+def _ratio(row: Mapping[str, Any]) -> str:
+    runs = f"(n = {row['runs_a']}, {row['runs_b']})"
+    if pd.isna(row["low"]):
+        return f"{row['ratio']:.2f}×, no interval {runs}"
+    return f"{row['ratio']:.2f}× [{row['low']:.2f}, {row['high']:.2f}] {runs}"
+
+
+def _percent(value: float) -> str:
+    return "–" if pd.isna(value) else f"{value * 100:.1f} %"

@@ -1,0 +1,107 @@
+"""The largest batch that fits, for every policy: doubling, then bisection, an attempt a process.
+
+An attempt is a run of few steps with a record of its own under `search`, so a search that was
+stopped goes on, and what ran out of memory can be read.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mptexp import store, worker
+from mptexp.spec import LEAST_STEPS, Run, Sweep, local_device
+from mptexp.store import SweepDir
+
+LIMIT = Run.model_fields["batch_size"].metadata[1].le  # no run may have more
+FITS = {"ok": True, "diverged": True, "oom": False, "unsupported": False}
+
+
+def next_size(tried: Mapping[int, bool], start: int) -> int | None:
+    """The batch size to try next, or None where the largest is known.
+
+    It is known to within an eighth: between it and the smallest that does not fit lies no other
+    multiple of an eighth of the power of two below it.
+
+    Args:
+        tried: batch sizes and whether each fits.
+        start: where to begin.
+    """
+    fits = [size for size, fit in tried.items() if fit]
+    fails = [size for size, fit in tried.items() if not fit]
+    if not fails:
+        wanted = max(fits) * 2 if fits else start
+        return wanted if wanted <= LIMIT else None
+    if not fits:
+        return min(fails) // 2 or None
+    low, high = max(fits), min(fails)
+    grain = max(1, 2 ** (low.bit_length() - 4))
+    between = range((low // grain + 1) * grain, high, grain)
+    return between[len(between) // 2] if between else None
+
+
+def points(sweep: Sweep, directory: SweepDir) -> list[Run]:
+    """The points that searches have found and the params file does not hold itself."""
+    if not sweep.max_batch:
+        return []
+    own = [Run(**point).resolved() for point in sweep.points()]
+    found = [_found(sweep, base, directory) for base in _bases(own)]
+    return [run for run in found if run and run not in own]
+
+
+def _bases(runs: list[Run]) -> list[Run]:
+    """One run for each point without its batch size: the one with the largest batch."""
+    largest: dict[str, Run] = {}
+    for run in sorted(runs, key=lambda run: run.batch_size):
+        largest[run.model_dump_json(exclude={"batch_size"})] = run
+    return list(largest.values())
+
+
+def _found(sweep: Sweep, base: Run, directory: SweepDir) -> Run | None:
+    tried = _tried(sweep, base, directory)
+    if None in tried.values() or next_size(tried, base.batch_size) is not None:
+        return None
+    sizes = [size for size, fit in tried.items() if fit]
+    return base.model_copy(update={"batch_size": max(sizes)}) if sizes else None
+
+
+def _tried(sweep: Sweep, base: Run, directory: SweepDir) -> dict[int, bool | None]:
+    """Batch sizes and whether they fit, from the records; None for an attempt that failed."""
+    tried: dict[int, bool | None] = {}
+    while None not in tried.values() and (size := next_size(tried, base.batch_size)):
+        run_id = attempt(base, size).run_id(sweep.notebook)
+        try:
+            status = store.read_record(directory.search.record(run_id))["status"]
+        except store.RecordError:
+            break
+        tried[size] = FITS.get(status)
+    return tried
+
+
+def attempt(base: Run, size: int) -> Run:
+    """The run that tries a batch size: few steps, for memory is full after the first ones."""
+    few = {"batch_size": size, "max_steps": LEAST_STEPS, "target_ci": None}
+    return base.model_copy(update=few)
+
+
+def search(
+    sweep: Sweep, notebook: Path, directory: SweepDir, timeout_s: float
+) -> Iterator[tuple[Run, dict[str, Any] | None]]:
+    """Makes the attempts that are missing, one after another, as a generator.
+
+    Yields each attempt twice: with None when it starts, with its record when it has ended. A point
+    whose attempt fails, as against runs out of memory, is left; the next call tries it again.
+    """
+    here = local_device()
+    runs = [Run(**point).resolved() for point in sweep.points()]
+    for base in [run for run in _bases(runs) if run.gpu_model == here]:
+        tried = {
+            size: fit for size, fit in _tried(sweep, base, directory).items() if fit is not None
+        }
+        while size := next_size(tried, base.batch_size):
+            run = attempt(base, size)
+            yield run, None
+            record = worker.execute(run, notebook, sweep.notebook, directory.search, timeout_s)
+            yield run, record
+            if record["status"] not in FITS:
+                break
+            tried[size] = FITS[record["status"]]

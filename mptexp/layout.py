@@ -1,0 +1,263 @@
+"""Tables of text for readers, from an analysis: what a report and a README show."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from great_tables import GT, html
+
+from mptexp import accuracy, analysis, findings
+from mptexp.analysis import Tables
+
+
+def headline_rows(tables: Tables) -> pd.DataFrame:
+    """The headline table as text, a row per batch size and policy, for HTML and Markdown."""
+    table = analysis.headline(tables)
+    records = table.to_dict("records")
+    varying = [n for n in analysis.POINT if table[n].nunique() > 1 and n != "batch_size"]
+    columns = {
+        **{findings.title(n): table[n] for n in varying},
+        "Batch size": table.batch_size,
+        "Policy": [_policy(r) for r in records],
+        "ms per step": [f"{s * 1e3:.2f}" for s in table.step_s],
+        "5–95 %": [f"{r['step_s_low'] * 1e3:.2f}–{r['step_s_high'] * 1e3:.2f}" for r in records],
+        "Images/s": [f"{v:,.0f}" for v in table.images_per_s],
+        _baseline_head(table): [_over_baseline(r) for r in records],
+        "Speedup over strict float32": [_over_strict(r) for r in records],
+        "Latency, median (99 %)": [_latency(r) for r in records],
+        "Validation accuracy": [_accuracy(r) for r in records],
+        **_to_target(tables, table),
+        "Peak memory": [findings.mebibytes(b) for b in table.peak_memory_bytes],
+        **_prices(tables, table),
+    }
+    if set(table.baseline) <= {"float32", ""}:
+        del columns["Speedup over strict float32"]
+    return findings.without_blanks(pd.DataFrame(columns))
+
+
+def _baseline_head(table: pd.DataFrame) -> str:
+    """Names the baseline: what users have by default, and whether it was measured."""
+    pairs = {(b, d) for b, d in zip(table.baseline, table.default_policy, strict=True) if b}
+    if len(pairs) != 1:
+        return "Speedup over the default [95 % interval]"
+    ((baseline, default),) = pairs
+    strict = "strict " if baseline == "float32" else ""
+    named = f"{strict}{findings.default_name(baseline)}"
+    if baseline == default:
+        return f"Speedup over the default, {named} [95 % interval]"
+    missing = f"default {findings.default_name(default)} not measured"
+    return f"Speedup over {named} ({missing}) [95 % interval]"
+
+
+def _over_baseline(row: Mapping[str, Any]) -> str:
+    if row["policy"] == row["baseline"]:
+        return "1 (the default)" if row["policy"] == row["default_policy"] else "1 (baseline)"
+    return findings.ratio(row["speedup"], row["low"], row["high"], row["blocks"])
+
+
+def _over_strict(row: Mapping[str, Any]) -> str:
+    if row["policy"] == "float32":
+        return "1"
+    figures = (row[f"strict_{name}"] for name in ("speedup", "low", "high", "blocks"))
+    return findings.ratio(*figures)
+
+
+def _by_policy(tables: Tables, table: pd.DataFrame, values: pd.Series) -> list[float]:
+    """The median of some values of the runs that ended well, for each row of a headline table."""
+    keys = [*analysis.POINT, "policy"]
+    medians = tables.ok.assign(value=values).groupby(keys).value.median()
+    return [medians[tuple(row)] for row in table[keys].itertuples(index=False)]
+
+
+def _to_target(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
+    """Time to a target accuracy; with an even number of repeats half of them may not reach it."""
+    wanted = accuracy.target(tables)
+    if wanted is None:
+        return {}
+    seconds = tables.ok.run_id.map(accuracy.seconds_to(tables, wanted))
+    shown = [_seconds(value) for value in _by_policy(tables, table, seconds)]
+    return {f"Time to {wanted * 100:g} % accuracy": shown}
+
+
+def _seconds(value: float) -> str:
+    if pd.isna(value):
+        return "–"
+    return "not reached" if math.isinf(value) else f"{value:,.1f} s"
+
+
+def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
+    """What a million images and a whole training cost, in the currency of price_per_hour."""
+    price = tables.options.price_per_hour
+    if price is None:
+        return {}
+    trained = tables.ok.fit_s.where(tables.ok.phase == "train")
+    training = [v * price / 3600 for v in _by_policy(tables, table, trained)]
+    return {
+        "Cost per million images": [f"{1e6 / v / 3600 * price:.3g}" for v in table.images_per_s],
+        "Cost per training": ["–" if pd.isna(v) else f"{v:.3g}" for v in training],
+    }
+
+
+def _latency(row: Mapping[str, Any]) -> str:
+    """Of single batches in inference, from pictures on the host to probabilities on the host."""
+    if pd.isna(row["latency_p50_s"]):
+        return "–"
+    return f"{row['latency_p50_s'] * 1e3:.2f} ms ({row['latency_p99_s'] * 1e3:.2f})"
+
+
+def _policy(row: Mapping[str, Any]) -> str:
+    return f"{row['policy']} ({findings.EMULATED})" if row["emulated"] else row["policy"]
+
+
+def _accuracy(row: Mapping[str, Any]) -> str:
+    if pd.isna(row["val_accuracy"]):
+        return "–"
+    low, high = row["val_accuracy_low"], row["val_accuracy_high"]
+    spread = f" ({low * 100:.1f}–{high * 100:.1f})" if row["repeats"] > 1 else ""
+    return f"{row['val_accuracy'] * 100:.1f} %{spread}"
+
+
+def accuracy_rows(tables: Tables) -> pd.DataFrame:
+    """Differences in accuracy between policies as text, a row per point and pair."""
+    table = accuracy.differences(tables, tables.options.equivalence_margin)
+    records = table.to_dict("records")
+    margin = findings.points(tables.options.equivalence_margin)
+    words = {"equal": f"equal within {margin}"}
+    columns = {
+        **_varying(table),
+        "Policy": table.candidate,
+        "Against": table.baseline.map(findings.default_name),
+        "Difference, percentage points [95 % interval]": [_difference(r) for r in records],
+        "Finding": [words.get(v, v) for v in table.verdict],
+    }
+    return pd.DataFrame(columns)
+
+
+def _varying(table: pd.DataFrame) -> dict[str, pd.Series]:
+    """The columns that tell points apart, with the batch size."""
+    names = [n for n in analysis.POINT if n in table and n != "batch_size"]
+    varying = [n for n in names if table[n].nunique() > 1]
+    return {findings.title(n): table[n] for n in [*varying, "batch_size"] if n in table}
+
+
+def _difference(row: Mapping[str, Any]) -> str:
+    value = f"{row['difference'] * 100:+.1f}"
+    if pd.isna(row["low"]):
+        return f"{value} (no interval, n = {row['blocks']})"
+    return f"{value} [{row['low'] * 100:+.1f}, {row['high'] * 100:+.1f}] (n = {row['blocks']})"
+
+
+def best_rows(tables: Tables) -> pd.DataFrame:
+    """Every policy at its own best batch size as text; empty where one size was measured."""
+    table = analysis.best_batches(tables.results)
+    records = table.to_dict("records")
+    varying = _varying(table.drop(columns="batch_size"))
+    return pd.DataFrame(
+        {
+            **varying,
+            "Policy": table.policy,
+            "Best batch size": table.batch_size,
+            "Images/s": [f"{v:,.0f}" for v in table.images_per_s],
+            "Images/s over the baseline's best [95 % interval]": [
+                f"1 ({findings.default_name(r['policy'])})"
+                if r["policy"] == r["baseline"]
+                else findings.ratio(r["speedup"], r["low"], r["high"], r["blocks"])
+                for r in records
+            ],
+            "Largest batch that ran": table.largest,
+            "Smallest that ran out of memory": [_size(r, tables) for r in records],
+        }
+    ).pipe(findings.without_blanks)
+
+
+def _size(row: Mapping[str, Any], tables: Tables) -> str:
+    """From the sweep's own runs and from the attempts to find the largest batch."""
+    tried = tables.attempts
+    names = [n for n in analysis.POINT if n not in ("batch_size", "setting")]
+    if len(tried):
+        same = (tried[[*names, "policy"]] == pd.Series(row)[[*names, "policy"]]).all(axis=1)
+        out = tried[same & (tried.status == "oom")].batch_size.min()
+        return _least(out, row["too_large"])
+    return _least(row["too_large"])
+
+
+def _least(*sizes: float) -> str:
+    known = [size for size in sizes if not pd.isna(size)]
+    return f"{min(known):.0f}" if known else "–"
+
+
+def attempt_rows(tables: Tables) -> pd.DataFrame:
+    """The attempts to find the largest batch as text."""
+    table = tables.attempts
+    order = [*analysis.POINT[:4], "policy", "batch_size"]
+    table = table.sort_values(order, key=analysis.rank)
+    return pd.DataFrame(
+        {
+            **{k: v for k, v in _varying(table).items() if k != "Batch size"},
+            "Policy": table.policy,
+            "Batch size": table.batch_size,
+            "Outcome": table.status.map(lambda s: "fits" if s in ("ok", "diverged") else s),
+            "Peak memory": [findings.mebibytes(b) for b in table.peak_memory_bytes],
+            "Error": table.error.replace("", "–"),
+        }
+    ).pipe(findings.without_blanks)
+
+
+def reading_rows(tables: Tables) -> pd.DataFrame:
+    """What the device read while steps were timed, medians over repeats, as text.
+
+    Empty where nothing was read.
+    """
+    table = analysis.headline(tables)[[*analysis.POINT, "policy"]]
+    forms = {
+        "Utilization": ("utilization_frac", 100, "{:.0f} %"),
+        "Power": ("power_w", 1, "{:.0f} W"),
+        "Energy per image": ("energy_per_image_j", 1e3, "{:.3g} mJ"),
+        "Clock": ("clock_hz", 1e-6, "{:,.0f} MHz"),
+        "Temperature": ("temperature_c", 1, "{:.0f} °C"),
+        "Throttled": ("throttled_frac", 100, "{:.0f} % of readings"),
+        "Memory in use on the device": ("device_memory_used_bytes", 2**-20, "{:,.0f} MiB"),
+        "Processor used by others": ("other_load_frac", 100, "{:.0f} %"),
+        "Others on the GPU": ("other_processes", 1, "{:.0f}"),
+    }
+    shown = {}
+    for title, (name, scale, form) in forms.items():
+        values = _by_policy(tables, table, pd.to_numeric(tables.ok[name]) * scale)
+        shown[title] = ["–" if pd.isna(v) else form.format(v) for v in values]
+    told = findings.without_blanks(pd.DataFrame(shown))
+    named = pd.DataFrame({**_varying(table), "Policy": table.policy})
+    return pd.DataFrame() if told.empty else pd.concat([named, told], axis=1)
+
+
+def headline_html(tables: Tables) -> GT:
+    """The headline table for a report."""
+    rows = headline_rows(tables)
+    words = ("Policy", *(findings.title(n) for n in analysis.POINT))
+    numbers = [c for c in rows if c not in words or c == "Batch size"]
+    table = GT(rows, rowname_col="Policy").tab_stubhead("Policy")
+    return _styled(table).cols_align("right", numbers)
+
+
+def plain_table(rows: pd.DataFrame, links: Sequence[str] = ()) -> GT:
+    """Any table of text for a report; columns named in `links` hold HTML."""
+    table = _styled(GT(rows))
+    return table.fmt(lambda cell: html(cell).text, columns=list(links)) if links else table
+
+
+def _styled(table: GT) -> GT:
+    # Colours and fonts are the page's: great-tables would set light ones of its own.
+    return table.tab_options(
+        table_background_color="transparent",
+        table_font_names="inherit",
+        table_font_size="0.86rem",
+        table_width="100%",
+        table_border_top_style="none",
+        data_row_padding="5px",
+    ).opt_table_outline("none")
+
+
+def markdown(rows: pd.DataFrame) -> str:
+    """A table of text as Markdown."""
+    lines = [list(rows.columns), ["---"] * len(rows.columns), *rows.to_numpy().tolist()]
+    return "\n".join("| " + " | ".join(str(c) for c in line) + " |" for line in lines) + "\n"

@@ -1,0 +1,87 @@
+"""The machine around a measurement: what limits it, and what spoils it."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+FEW_CORES = 4
+
+
+def cores() -> int:
+    """Processors that this process may use, which a container may have limited."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def state(root: Path = Path("/")) -> dict[str, Any]:
+    """What the system says of itself; None for what it does not tell.
+
+    Keys: container_cpus and container_memory_bytes (limits of a control group), governor (of the
+    CPU's clock), hypervisor (whether the machine is a virtual one), on_battery, swap_used_bytes,
+    load (mean number of busy programs in the last minute).
+    """
+    battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+    return {
+        "container_cpus": _container_cpus(root),
+        "container_memory_bytes": _container_memory(root),
+        "governor": _read(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "hypervisor": _hypervisor(root),
+        "on_battery": None if battery is None else not battery.power_plugged,
+        "swap_used_bytes": psutil.swap_memory().used,
+        "load": os.getloadavg()[0],
+    }
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _container_cpus(root: Path) -> float | None:
+    """Of control groups version 2, then 1."""
+    quota, _, period = (_read(root / "sys/fs/cgroup/cpu.max") or "max").partition(" ")
+    if quota == "max":
+        quota = _read(root / "sys/fs/cgroup/cpu/cpu.cfs_quota_us") or "-1"
+        period = _read(root / "sys/fs/cgroup/cpu/cpu.cfs_period_us") or "100000"
+    return int(quota) / int(period) if int(quota) > 0 else None
+
+
+def _container_memory(root: Path) -> int | None:
+    limit = _read(root / "sys/fs/cgroup/memory.max")
+    limit = limit or _read(root / "sys/fs/cgroup/memory/memory.limit_in_bytes")
+    if limit in (None, "max"):
+        return None
+    # Version 1 writes a number beyond any memory where there is no limit.
+    return int(limit) if int(limit) < psutil.virtual_memory().total else None
+
+
+def _hypervisor(root: Path) -> bool | None:
+    told = _read(root / "proc/cpuinfo")
+    flags = [line for line in (told or "").splitlines() if line.startswith("flags")]
+    return "hypervisor" in flags[0].split() if flags else None
+
+
+def spoilers(found: Mapping[str, Any]) -> list[str]:
+    """What spoils measurements on the machine of a card, each with its remedy."""
+    swap = found["swap_used_bytes"]
+    sayings = {
+        f"other programs are at work (load {found['load']:.1f} on {found['cores']} cores): timings "
+        "will be noisy; end them": found["load"] > 0.5 * found["cores"],
+        f"the CPU's frequency governor is {found['governor']}: clocks will wander; as root, "
+        "cpupower frequency-set -g performance": found["governor"] not in (None, "performance"),
+        "the machine runs on its battery and saves power; plug it in": bool(found["on_battery"]),
+        f"only {found['cores']} cores: preparing data and training share them, so that input can "
+        "hide what a policy buys; input_mode resident takes it out": found["cores"] < FEW_CORES,
+        f"{swap / 2**20:,.0f} MiB are swapped out: the machine was short of memory; end other "
+        "programs": swap > 2**28,
+        f"a container limits this to {found['container_cpus'] or 0:g} processors of time: it is "
+        "held up when it has used them": found["container_cpus"] is not None,
+        "a virtual machine: its neighbours are not seen and may make timings noisy": bool(
+            found["hypervisor"]
+        ),
+    }
+    return [text for text, holds in sayings.items() if holds]

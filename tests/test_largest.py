@@ -1,0 +1,95 @@
+import json
+
+import pytest
+from conftest import mptexp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptexp import largest, params, store
+from mptexp.spec import Run
+from mptexp.store import SweepDir
+
+GREEDY = """
+import numpy as np
+block = np.ones((run.batch_size * 2**20,), np.uint8)
+time.sleep(0.5)
+"""
+
+
+@given(st.integers(1, 5000), st.integers(1, 512))
+def test_the_largest_is_found_to_within_an_eighth_in_few_attempts(limit, start):
+    tried = {}
+    while size := largest.next_size(tried, start):
+        assert size not in tried
+        tried[size] = size <= limit
+    found = max((size for size, fits in tried.items() if fits), default=0)
+    assert found <= limit
+    assert found == 0 or limit < found * 1.125 + 1
+    assert found > 0 or start > limit
+    assert len(tried) < 24
+
+
+def test_nothing_fits():
+    assert largest.next_size({4: False, 2: False, 1: False}, 4) is None
+
+
+def test_the_search_ends_at_the_most_that_a_run_may_have():
+    assert largest.next_size({2**20: True}, 2**20) is None
+    assert largest.next_size({}, 32) == 32
+
+
+@pytest.fixture
+def greedy(light):
+    """A sweep whose runs take a MiB per image of a batch, of which they may have few."""
+    path = light(
+        "{policy: [float32, mixed_float16], batch_size: [16, 32]}",
+        max_batch="true",
+        defaults="{memory_limit_gb: 0.25}",
+        expected_run_s="2",
+    )
+    notebook = path.parent / "light.py"
+    text = notebook.read_text()
+    notebook.write_text(text.replace("ending = [", f"{GREEDY}\nending = ["))
+    return path
+
+
+def test_a_search_measures_every_policy_at_its_largest_batch(greedy):
+    folder = greedy.parent
+    done = mptexp("run", greedy, "--out", "out", "--no-report", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    place = SweepDir(folder / "out")
+    attempts, _ = store.read_records(place.search)
+    by_status = {r["status"] for r in attempts}
+    assert by_status == {"ok", "oom"}
+    out = [r for r in attempts if r["status"] == "oom"]
+    assert all("more than memory_limit_gb 0.25 allows" in r["error"] for r in out)
+    found, _ = params.read(greedy)
+    further = largest.points(found, place)
+    assert {run.policy for run in further} == {"float32", "mixed_float16"}
+    fits = max(r["parameters"]["batch_size"] for r in attempts if r["status"] == "ok")
+    assert 32 < fits < min(r["parameters"]["batch_size"] for r in out)
+    records, _ = store.read_records(place)
+    assert {r["parameters"]["batch_size"] for r in records} == {16, 32} | {
+        run.batch_size for run in further
+    }
+    # Again: nothing is left to do.
+    before = {path: path.stat().st_mtime_ns for path in (folder / "out").rglob("record.json")}
+    again = mptexp("run", greedy, "--out", "out", "--no-report", cwd=folder)
+    assert again.returncode == 0
+    assert before == {p: p.stat().st_mtime_ns for p in (folder / "out").rglob("record.json")}
+    plan = mptexp("plan", greedy, "--out", "out", "--format", "json", cwd=folder)
+    assert len(json.loads(plan.stdout)["runs"]) == 6
+
+
+def test_an_attempt_that_fails_ends_its_search_and_is_tried_again(light):
+    path = light("{seed: [1]}", max_batch="true")  # raises
+    done = mptexp("run", path, "--out", "out", "--no-report", cwd=path.parent)
+    assert done.returncode == 1
+    assert "the search for the largest batch did not end" in done.stdout
+    found, _ = params.read(path)
+    assert largest.points(found, SweepDir(path.parent / "out")) == []
+
+
+def test_attempts_are_short():
+    run = largest.attempt(Run(target_ci=0.01, max_steps=500), 64)
+    assert (run.batch_size, run.max_steps, run.target_ci) == (64, 7, None)
