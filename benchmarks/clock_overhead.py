@@ -1,11 +1,11 @@
-"""What the step clock costs: bare `fit` against `fit` with the clock, alternating in one process.
+"""What measuring costs: bare `fit` against `fit` with clock and sampler, alternating in one process.
 
     python benchmarks/clock_overhead.py [--backend tensorflow] [--rounds 30]
 
-Prints, for a small and a larger model, ratios with the clock / without it (above 1, the clock costs
+Prints, for a small and a larger model, ratios measured / bare (above 1, measuring costs
 time) of whole calls of `fit` without validation: of the wall time, with a 95 % t interval over the
 rounds, and of the processor time of the whole process, which other programs disturb less. Each
-round is four calls (bare, clock, clock, bare), so that drift cancels.
+round is four calls (bare, measured, measured, bare), so that drift cancels.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from mptexp import analysis, precision
 from mptexp.spec import Run
 
 
-def sides(run: Run) -> tuple[Callable[[], Any], Callable[[], Any], int]:
-    """Calls of `fit` without and with the clock on the same compiled model, and their steps."""
+def sides(run: Run, kind: str) -> tuple[Callable[[], Any], Callable[[], Any], int]:
+    """Calls of `fit` bare and measured on the same compiled model, and their steps."""
     import keras
 
-    from mptexp import data, measure, models
+    from mptexp import data, measure, models, readings
 
     images = data.load(run)
     model = models.build(run, images.shape, len(images.classes))
@@ -41,8 +41,11 @@ def sides(run: Run) -> tuple[Callable[[], Any], Callable[[], Any], int]:
             verbose=0,
         )
 
-    clock = measure.synchronizer(run.backend)
-    return lambda: fit([]), lambda: fit([measure.StepClock(clock)]), steps * run.epochs
+    def measured() -> None:
+        with readings.Sampler(kind):
+            fit([measure.StepClock(measure.synchronizer(run.backend))])
+
+    return lambda: fit([]), measured, steps * run.epochs
 
 
 def seconds(call: Callable[[], Any]) -> tuple[float, float]:
@@ -52,13 +55,15 @@ def seconds(call: Callable[[], Any]) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def compare(name: str, run: Run, rounds: int) -> None:
+def compare(name: str, run: Run, kind: str, rounds: int) -> None:
     """Prints the ratios for one model."""
-    bare, clock, steps = sides(run)
-    bare(), clock()
+    bare, measured, steps = sides(run, kind)
+    bare(), measured()
     ratios = []
     for _ in range(rounds):
-        first, second, third, fourth = (np.array(seconds(c)) for c in (bare, clock, clock, bare))
+        first, second, third, fourth = (
+            np.array(seconds(c)) for c in (bare, measured, measured, bare)
+        )
         ratios.append((second + third) / (first + fourth))
     wall, cpu = np.array(ratios).T
     print(
@@ -80,13 +85,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
     small = Run(backend=options.backend, width=0.25, batch_size=32, epochs=6)
-    precision.use(small)
+    kind = precision.use(small)["kind"]
     import keras
 
     print(f"Keras {keras.__version__} on {options.backend}, Python {sys.version.split()[0]}")
-    compare("small model (about 5 ms a step)", small, options.rounds)
+    compare("small model (about 5 ms a step)", small, kind, options.rounds)
     larger = small.model_copy(update={"width": 1.0, "epochs": 1})
-    compare("larger model", larger, options.rounds)
+    compare("larger model", larger, kind, options.rounds)
 
 
 if __name__ == "__main__":

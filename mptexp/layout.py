@@ -209,6 +209,8 @@ def reading_rows(tables: Tables) -> pd.DataFrame:
 
     Empty where nothing was read.
     """
+    if tables.ok.empty:
+        return pd.DataFrame()
     table = analysis.headline(tables)[[*analysis.POINT, "policy"]]
     forms = {
         "Utilization": ("utilization_frac", 100, "{:.0f} %"),
