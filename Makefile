@@ -1,4 +1,5 @@
 # make quickstart   a first report, from nothing;  make test   all checks;  make lab   JupyterLab
+# make bench  what mptexp itself costs; with FOLDER=a folder of pictures also its input pipeline
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -16,7 +17,10 @@ lab: .venv/installed-lab
 	$(BIN)/jupyter lab notebooks
 
 bench: .venv/installed
-	for each in benchmarks/*.py; do $(BIN)/python $$each || exit 1; done
+	$(BIN)/python benchmarks/interval_coverage.py
+	$(BIN)/python benchmarks/clock_overhead.py
+	$(BIN)/python benchmarks/sweep_overhead.py
+	$(if $(FOLDER),$(BIN)/python benchmarks/input_pipeline.py $(FOLDER))
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 14) else "mptexp needs Python 3.11, 3.12 or 3.13; this is %d.%d. Name another: make PYTHON=python3.12" % v[:2])'

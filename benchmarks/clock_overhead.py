@@ -1,4 +1,4 @@
-"""What measuring costs: bare `fit` against `fit` with clock and sampler, alternating in one process.
+"""What measuring costs: bare `fit` against `fit` with clock and sampler, in one process.
 
     python benchmarks/clock_overhead.py [--backend tensorflow] [--rounds 30]
 
@@ -84,13 +84,13 @@ def main() -> None:
     parser.add_argument("--backend", default="tensorflow", choices=list(precision.INSTALL))
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
-    small = Run(backend=options.backend, width=0.25, batch_size=32, epochs=6)
+    small = Run(backend=options.backend, width=0.25, batch_size=32, epochs=8)
     kind = precision.use(small)["kind"]
     import keras
 
     print(f"Keras {keras.__version__} on {options.backend}, Python {sys.version.split()[0]}")
-    compare("small model (about 5 ms a step)", small, kind, options.rounds)
-    larger = small.model_copy(update={"width": 1.0, "epochs": 1})
+    compare("small model", small, kind, options.rounds)
+    larger = small.model_copy(update={"width": 1.0, "epochs": 2})
     compare("larger model", larger, kind, options.rounds)
 
 

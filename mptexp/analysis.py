@@ -50,6 +50,18 @@ class Tables:
         return self.results[self.results.status == "ok"]
 
     @property
+    def latencies(self) -> pd.DataFrame:
+        """Seconds of every inference batch after warm-up, with each run's parameters beside it."""
+        # A record of an earlier version does not say how many batches were warm-up.
+        kept = {
+            r["run_id"]: r["latencies_s"][r["timing"].get("latency_warmup", 1) :]
+            for r in self.records
+            if "latencies_s" in r
+        }
+        rows = [{"run_id": name, "latency_s": s} for name, values in kept.items() for s in values]
+        return pd.DataFrame(rows, columns=["run_id", "latency_s"]).merge(self.ok, on="run_id")
+
+    @property
     def epochs(self) -> pd.DataFrame:
         """The history with each run's parameters beside it."""
         return self.history.merge(

@@ -292,10 +292,8 @@ def compare(
         left, right = compared.load(SweepDir(a), SweepDir(b))
         points, differences = compared.points(left, right), compared.differences(left, right)
         if points.empty:
-            raise ParamsError(
-                f"{a} and {b}: no point was measured well in both; mptexp plan shows a sweep's "
-                "points"
-            )
+            why = compared.obstacles(left, right) or "see their results.csv"
+            raise ParamsError(f"{a} and {b}: no point was measured well in both: {why}")
     if format == "json":
         told = {"points": points, "differences": differences}
         shown = {name: json.loads(t.to_json(orient="records")) for name, t in told.items()}

@@ -9,6 +9,7 @@ from scipy import stats
 
 from mptexp import analysis, findings, params, store
 from mptexp.analysis import POINT, Tables
+from mptexp.spec import Run
 from mptexp.store import SweepDir
 
 # The device may differ: that is often what is compared.
@@ -31,6 +32,17 @@ def load(a: SweepDir, b: SweepDir) -> tuple[Tables, Tables]:
                 "reports/quickstart"
             )
     return _tables(a, records[0], records[1]), _tables(b, records[1], records[0])
+
+
+def obstacles(a: Tables, b: Tables) -> str:
+    """The parameters that have no value in common, which is why no point can be joined."""
+    sides = [[r["parameters"] for r in side.records] for side in (a, b)]
+    told = []
+    for name in Run.model_fields:
+        values = [sorted({str(run.get(name)) for run in side}) for side in sides]
+        if name not in ("gpu_model", "seed", "block") and not set(values[0]) & set(values[1]):
+            told.append(f"{name} {', '.join(values[0])} against {', '.join(values[1])}")
+    return "; ".join(told)
 
 
 def _tables(place: SweepDir, own: Sequence[dict], other: Sequence[dict]) -> Tables:

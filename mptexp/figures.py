@@ -189,6 +189,32 @@ def _curves(epochs: pd.DataFrame, value: str, label: str) -> Figure:
     return figure
 
 
+def latency_distribution(latencies: pd.DataFrame) -> Figure:
+    """Share of inference batches that took at most so many milliseconds, a panel per point.
+
+    Args:
+        latencies: latency_s in seconds, with the runs' parameters.
+    """
+    table = latencies.assign(latency_ms=latencies.latency_s * 1e3)
+    titles = "batch size " + table.batch_size.astype(str)
+    if analysis.panels(table).nunique() > 1:
+        titles = analysis.panels(table) + ", " + titles
+    panels = list(table.groupby(titles, sort=False))
+    figure, axes = _new(len(panels))
+    policies = _policies(table)
+    for axis, (title, part) in zip(axes, panels, strict=True):
+        # Batches of all repeats together; the slowest hundredth would squeeze the rest.
+        for policy in policies:
+            values = part[part.policy == policy].latency_ms
+            sns.ecdfplot(x=values, color=COLOURS[policy], label=policy, linewidth=2, ax=axis)
+        axis.set_xlim(part.latency_ms.min() * 0.95, part.latency_ms.quantile(0.99) * 1.1)
+        axis.axhline(0.99, color=INK, linewidth=0.8, linestyle=":")
+        axis.set(title=_wrapped(title), xlabel="ms per batch, host to host")
+        axis.set_ylabel("share of batches")
+    _legend(figure, axes[0])
+    return figure
+
+
 def _legend(figure: Figure, axis: Axes) -> None:
     handles, labels = axis.get_legend_handles_labels()
     with matplotlib.rc_context(STYLE):

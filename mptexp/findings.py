@@ -206,6 +206,19 @@ def caption_memory(tables: Tables) -> str:
     )
 
 
+def caption_latency(tables: Tables) -> str:
+    """What the figure of latencies shows."""
+    table = analysis.headline(tables).dropna(subset="latency_p50_s")
+    tail = table.latency_p99_s / table.latency_p50_s
+    worst = table.loc[tail.idxmax()]
+    return (
+        "A curve further left is quicker; a long way from the middle to the dotted line (99 of 100 "
+        f"batches) is an unsteady one. The longest is {worst.policy}'s at batch size "
+        f"{worst.batch_size}: {worst.latency_p50_s * 1e3:.2f} ms in the middle, "
+        f"{worst.latency_p99_s * 1e3:.2f} ms at the 99th percentile."
+    )
+
+
 def caption_steps(tables: Tables) -> str:
     """What the figure of step times shows."""
     opening = f"Each dot is the median step of one run ({count(len(tables.ok), 'run')})."

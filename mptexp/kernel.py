@@ -31,6 +31,9 @@ def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], scratch
         papermill.PapermillExecutionError: where a notebook cell raised.
         nbclient.exceptions.DeadKernelError: where the kernel died.
     """
+    # nbformat's validator looks for this package, which comes with JupyterLab and takes a second to
+    # import for a check that notebooks do not need.
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     import jupytext
     import papermill
     from traitlets.config import Config
@@ -38,8 +41,14 @@ def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], scratch
     # papermill takes no script, and would copy a notebook given as an object into its metadata.
     source = scratch / f"{notebook.stem}.ipynb"
     jupytext.write(jupytext.read(notebook), source)
-    # Sockets in a folder instead of TCP ports: no race for a port, nothing to listen to.
-    local = Config({"KernelManager": {"transport": "ipc"}})
+    # Sockets in a folder instead of TCP ports: no race for a port, nothing to listen to. A kernel
+    # that has run its notebook is ended at once: a framework takes a second to leave by itself.
+    local = Config(
+        {
+            "KernelManager": {"transport": "ipc"},
+            "NotebookClient": {"shutdown_kernel": "immediate"},
+        }
+    )
     os.environ["JUPYTER_RUNTIME_DIR"] = str(scratch)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

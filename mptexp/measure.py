@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import psutil
 
-WINDOW_S = 0.05  # a window is long against one synchronization, short against a run
+WINDOW_S = 0.2  # a window is long against one synchronization, short against a run
 LEAST_WINDOWS = 10  # fewer claim no interval of their median
 
 

@@ -66,10 +66,10 @@ class Sampler(threading.Thread):
 
 def reader(kind: str) -> Callable[[], Sample]:
     """A function that reads the machine and, where the kind is gpu, the GPU of this process."""
-    handle = nvidia_handle() if kind == "gpu" else None
-    if handle is None:
+    if kind == "cpu":
         return lambda: {**processor(), **cpu()}
-    return lambda: {**processor(), **gpu(handle)}
+    handle = nvidia_handle()
+    return lambda: {**processor(), **(gpu(handle) if handle else {})}
 
 
 def processor() -> Sample:

@@ -129,6 +129,8 @@ def _table_note(tables: Tables) -> str:
         "ms per step: median over repeats of each run's median window; 5–95 %: percentiles of the "
         "windows. Speedup: time of the baseline divided by time of the policy, above 1 is faster."
     ]
+    ended = tables.ok.ended_by.value_counts().drop("epochs", errors="ignore")
+    lines += [f"{n} of {len(tables.ok)} runs were ended by {why}." for why, n in ended.items()]
     wanted = accuracy.target(tables)
     if wanted is not None:
         by = "the params file" if tables.options.target_accuracy else "what every run reached"

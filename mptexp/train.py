@@ -61,7 +61,9 @@ class Outcome:
                     f"{timing['step_s_low'] * 1e3:.2f} to {timing['step_s_high'] * 1e3:.2f} ms"
                 ),
                 "throughput": f"{timing['images_per_s']:,.0f} images/s",
+                "interval of the median": f"± {timing['step_ci'] * 100:.1f} %, within this run",
                 "steps timed": f"{timing['steps_timed']}",
+                "ended by": timing["ended_by"],
                 "left out as warm-up": f"{timing['warmup_steps']} steps",
                 "first step, with compilation": f"{timing['first_step_s']:.2f} s",
                 "peak memory": f"{(self.peak_memory_bytes or 0) / 2**20:,.0f} MiB",
@@ -151,9 +153,13 @@ def infer(run: Run, model: keras.Model, images: data.Images, where: dict[str, An
         batches = data.batches(images, run)
         inferring.predict(batches, steps=len(indices), callbacks=[clock], verbose=0)
         fit_s = time.perf_counter() - began
-    counted = latencies[measure.warmup_windows([measure.Window(0, 1, s) for s in latencies]) :]
-    low, high = np.percentile(counted, (50, 99))
-    timing = _timing(clock, run) | {"latency_p50_s": float(low), "latency_p99_s": float(high)}
+    warmup = measure.warmup_windows([measure.Window(0, 1, s) for s in latencies])
+    low, high = np.percentile(latencies[warmup:], (50, 99))
+    timing = _timing(clock, run) | {
+        "latency_p50_s": float(low),
+        "latency_p99_s": float(high),
+        "latency_warmup": warmup,
+    }
     return Outcome(
         run,
         _in_force(inferring, run, where, images) | {"initial_weights": started_from},

@@ -60,6 +60,15 @@ if not tables.ok.empty:
     )
 
 # %%
+if not tables.latencies.empty:
+    display(Markdown("## Latency"))
+    show(
+        figures.latency_distribution(tables.latencies),
+        "Share of inference batches by milliseconds taken, a curve per policy.",
+        findings.caption_latency(tables),
+    )
+
+# %%
 # A batch that is always the same is not learned from.
 learned = tables.epochs[tables.epochs.input_mode != "resident"]
 if not tables.ok.empty and learned.loss.notna().any():
@@ -142,7 +151,7 @@ display(layout.plain_table(facts.runs, links=["Run", "Record"]))
 #
 # The training steps of Keras's `fit`, from the beginning of one step to the beginning of a later
 # one, so with the wait for data. The clock waits for the device at the edges of a window of steps
-# (about 0.05 s), not at every step. Compilation and warm-up are found in the series and left out;
+# (about 0.2 s), not at every step. Compilation and warm-up are found in the series and left out;
 # so is the last step of an epoch, and validation. A run's figure is its median window. A ratio is
 # formed between runs of the same block, which are close together in time; its interval is
 # Student's *t* on the logarithms of the blocks' ratios, and needs at least three blocks.

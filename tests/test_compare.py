@@ -82,6 +82,9 @@ def test_points_that_differ_in_a_setting_are_not_joined(tmp_path):
         made["parameters"]["width"] = 2.0
         store.write_record(path, made)
     assert compare.points(*compare.load(a, b)).empty
+    done = mptexp("compare", "a", "b", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no point was measured well in both: width 1.0 against 2.0" in done.stderr
 
 
 def test_the_command(tmp_path):

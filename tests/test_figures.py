@@ -21,7 +21,14 @@ def all_figures(found):
         figures.memory_by_batch_size(found.ok),
         figures.accuracy_by_epoch(found.epochs),
         figures.loss_by_epoch(found.epochs),
+        figures.latency_distribution(latencies(found)),
     ]
+
+
+def latencies(found):
+    for number, made in enumerate(found.records):
+        made["latencies_s"] = [9.0, *(0.001 * (number + k) for k in range(1, 50))]
+    return found.latencies
 
 
 def test_every_policy_has_a_colour_and_a_marker_of_its_own():
@@ -37,6 +44,9 @@ def test_figures_show_every_run_and_label_their_axes(found):
     assert sum(len(c.get_offsets()) for c in dots) == 6
     curves = figures.accuracy_by_epoch(found.epochs).axes[0]
     assert curves.get_ylabel() == "validation accuracy"
+    # The first batch of each run is warm-up.
+    assert latencies(found).latency_s.max() < 1
+    assert len(latencies(found)) == 6 * 49
     lines = curves.lines
     assert len(lines) >= 6 + 2  # each repeat, and a mean per policy
 
