@@ -8,6 +8,7 @@ from scipy import stats
 
 from mptexp import analysis
 from mptexp.analysis import POINT, Tables
+from mptexp.spec import POLICIES
 
 
 def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.DataFrame:
@@ -33,7 +34,7 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
     for point, group in trained.groupby(POINT, sort=True):
         table = group.pivot_table(index="block", columns="policy", values="val_accuracy")
         for baseline in analysis.baselines(group, table):
-            for candidate in [p for p in table if p != baseline]:
+            for candidate in [p for p in POLICIES if p in table and p != baseline]:
                 found = (table[candidate] - table[baseline]).dropna()
                 if len(found):
                     bounds = interval(found, confidence)

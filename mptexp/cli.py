@@ -299,9 +299,11 @@ def compare(
         shown = {name: json.loads(t.to_json(orient="records")) for name, t in told.items()}
         print(json.dumps({"a": str(a), "b": str(b), **shown}, indent=1))
         return
-    titles = (f"A is {a}, B is {b}", "What else differs")
-    for title, rows in zip(titles, (compared.table(points), differences), strict=True):
-        _print_rows(title, rows, format)
+    _print_rows(f"A is {a}, B is {b}", compared.table(points), format)
+    if differences.empty:
+        out.print("Nothing else differs.")
+    else:
+        _print_rows("What else differs", differences, format)
 
 
 def _print_rows(title: str, rows: "pd.DataFrame", format: str) -> None:
@@ -312,7 +314,7 @@ def _print_rows(title: str, rows: "pd.DataFrame", format: str) -> None:
         return
     table = Table(title=_plain(title), title_justify="left", box=None, header_style="bold")
     for name in rows:
-        table.add_column(_plain(str(name)), overflow="fold")
+        table.add_column(_plain(str(name)), overflow="fold", no_wrap=name == "Policy")
     for values in rows.to_numpy().tolist():
         table.add_row(*(_plain(str(v)) for v in values))
     out.print(table)

@@ -1,6 +1,6 @@
 """Two sweeps side by side: the same points joined, and what else differs between them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from scipy import stats
 
 from mptexp import analysis, findings, params, store
 from mptexp.analysis import POINT, Tables
-from mptexp.spec import Run
+from mptexp.spec import Run, defaults
 from mptexp.store import SweepDir
 
 # The device may differ: that is often what is compared.
@@ -36,7 +36,8 @@ def load(a: SweepDir, b: SweepDir) -> tuple[Tables, Tables]:
 
 def obstacles(a: Tables, b: Tables) -> str:
     """The parameters that have no value in common, which is why no point can be joined."""
-    sides = [[r["parameters"] for r in side.records] for side in (a, b)]
+    # What a record of an earlier version lacks, it ran at its default.
+    sides = [[defaults() | r["parameters"] for r in side.records] for side in (a, b)]
     told = []
     for name in Run.model_fields:
         values = [sorted({str(run.get(name)) for run in side}) for side in sides]
@@ -141,19 +142,20 @@ def table(found: pd.DataFrame) -> pd.DataFrame:
     columns = {
         **{findings.title(n): found[n].astype(str) for n in shown},
         "Policy": found.policy,
-        "A: ms per step": [f"{v * 1e3:.2f}" for v in found.step_s_a],
-        "B: ms per step": [f"{v * 1e3:.2f}" for v in found.step_s_b],
+        "ms per step, A | B": _both(found, "step_s", lambda v: f"{v * 1e3:.2f}"),
         "A / B, above 1: B is faster": [_ratio(row) for row in found.to_dict("records")],
-        "A: accuracy": [_percent(v) for v in found.val_accuracy_a],
-        "B: accuracy": [_percent(v) for v in found.val_accuracy_b],
-        "A: memory": [findings.mebibytes(v) for v in found.peak_memory_bytes_a],
-        "B: memory": [findings.mebibytes(v) for v in found.peak_memory_bytes_b],
+        "Accuracy, A | B": _both(found, "val_accuracy", lambda v: f"{v * 100:.1f} %"),
+        "Memory, A | B": _both(found, "peak_memory_bytes", findings.mebibytes),
     }
     if "cost_per_million_images_a" in found:
-        for side in "ab":
-            costs = found[f"cost_per_million_images_{side}"]
-            columns[f"{side.upper()}: cost per million images"] = [f"{v:.3g}" for v in costs]
+        costs = _both(found, "cost_per_million_images", lambda v: f"{v:.3g}")
+        columns["Cost per million images, A | B"] = costs
     return findings.without_blanks(pd.DataFrame(columns))
+
+
+def _both(found: pd.DataFrame, name: str, text: Callable[[float], str]) -> list[str]:
+    pairs = zip(found[f"{name}_a"], found[f"{name}_b"], strict=True)
+    return ["–" if pd.isna(a) and pd.isna(b) else f"{text(a)} | {text(b)}" for a, b in pairs]
 
 
 def _ratio(row: Mapping[str, Any]) -> str:
@@ -161,7 +163,3 @@ def _ratio(row: Mapping[str, Any]) -> str:
     if pd.isna(row["low"]):
         return f"{row['ratio']:.2f}×, no interval {runs}"
     return f"{row['ratio']:.2f}× [{row['low']:.2f}, {row['high']:.2f}] {runs}"
-
-
-def _percent(value: float) -> str:
-    return "–" if pd.isna(value) else f"{value * 100:.1f} %"

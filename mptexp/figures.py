@@ -81,11 +81,14 @@ def _label_batches(axis: Axes, places: dict[int, int]) -> None:
 
 
 def _plain_log(axis: Axes) -> None:
-    """A logarithmic axis whose ticks are written as ordinary numbers."""
+    """A logarithmic axis whose ticks are written as ordinary numbers; call it after plotting."""
     axis.set_yscale("log")
-    axis.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
-    for kind in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
-        kind(matplotlib.ticker.NullFormatter())
+    low, high = axis.get_ylim()
+    wide = (1, 2, 5)
+    narrow = (1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
+    ticks = matplotlib.ticker.LogLocator(subs=wide if high / low > 4 else narrow)
+    axis.yaxis.set_major_locator(ticks)
+    axis.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
     axis.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda v, _: f"{v:g}"))
 
 
@@ -168,7 +171,7 @@ def loss_by_epoch(epochs: pd.DataFrame) -> Figure:
 
 
 def _curves(epochs: pd.DataFrame, value: str, label: str) -> Figure:
-    epochs = epochs.dropna(subset=value)
+    epochs = epochs.dropna(subset=value).sort_values("batch_size", kind="stable")
     titles = "batch size " + epochs.batch_size.astype(str)
     if analysis.panels(epochs).nunique() > 1:
         titles = analysis.panels(epochs) + ", " + titles
@@ -181,6 +184,8 @@ def _curves(epochs: pd.DataFrame, value: str, label: str) -> Figure:
         sns.lineplot(part, **look, **repeats, legend=False, ax=axis)
         # Policies often lie on one another: dashes let the lower one show.
         strong = {"style": "policy", "style_order": policies, "errorbar": None, "linewidth": 2.2}
+        if part.epoch.nunique() == 1:  # a line of one point is not seen
+            strong["marker"] = "o"
         sns.lineplot(part, **look, **strong, ax=axis)
         axis.set(title=_wrapped(title), xlabel="epoch", ylabel=label)
         axis.xaxis.get_major_locator().set_params(integer=True)
@@ -196,6 +201,7 @@ def latency_distribution(latencies: pd.DataFrame) -> Figure:
         latencies: latency_s in seconds, with the runs' parameters.
     """
     table = latencies.assign(latency_ms=latencies.latency_s * 1e3)
+    table = table.sort_values("batch_size", kind="stable")
     titles = "batch size " + table.batch_size.astype(str)
     if analysis.panels(table).nunique() > 1:
         titles = analysis.panels(table) + ", " + titles

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mptexp import store, worker
-from mptexp.spec import LEAST_STEPS, Run, Sweep, local_device
+from mptexp.spec import Run, Sweep, local_device
 from mptexp.store import SweepDir
 
 LIMIT = Run.model_fields["batch_size"].metadata[1].le  # no run may have more
+STEPS = 20
 FITS = {"ok": True, "diverged": True, "oom": False, "unsupported": False}
 
 
@@ -78,8 +79,8 @@ def _tried(sweep: Sweep, base: Run, directory: SweepDir) -> dict[int, bool | Non
 
 
 def attempt(base: Run, size: int) -> Run:
-    """The run that tries a batch size: few steps, for memory is full after the first ones."""
-    few = {"batch_size": size, "max_steps": LEAST_STEPS, "target_ci": None}
+    """The run that tries a batch size: few steps, for memory grows little after the first ones."""
+    few = {"batch_size": size, "max_steps": STEPS, "target_ci": None}
     return base.model_copy(update=few)
 
 

@@ -174,7 +174,8 @@ def best_rows(tables: Tables) -> pd.DataFrame:
 def _size(row: Mapping[str, Any], tables: Tables) -> str:
     """From the sweep's own runs and from the attempts to find the largest batch."""
     tried = tables.attempts
-    names = [n for n in analysis.POINT if n not in ("batch_size", "setting")]
+    # A run that ended before it was compiled does not tell its jit.
+    names = [n for n in analysis.POINT if n not in ("batch_size", "setting", "jit")]
     if len(tried):
         same = (tried[[*names, "policy"]] == pd.Series(row)[[*names, "policy"]]).all(axis=1)
         out = tried[same & (tried.status == "oom")].batch_size.min()
@@ -194,7 +195,7 @@ def attempt_rows(tables: Tables) -> pd.DataFrame:
     table = table.sort_values(order, key=analysis.rank)
     return pd.DataFrame(
         {
-            **{k: v for k, v in _varying(table).items() if k != "Batch size"},
+            **_varying(table.drop(columns=["batch_size", "jit"])),
             "Policy": table.policy,
             "Batch size": table.batch_size,
             "Outcome": table.status.map(lambda s: "fits" if s in ("ok", "diverged") else s),
@@ -237,8 +238,10 @@ def headline_html(tables: Tables) -> GT:
     rows = headline_rows(tables)
     words = ("Policy", *(findings.title(n) for n in analysis.POINT))
     numbers = [c for c in rows if c not in words or c == "Batch size"]
-    table = GT(rows, rowname_col="Policy").tab_stubhead("Policy")
-    return _styled(table).cols_align("right", numbers)
+    table = _styled(GT(rows, rowname_col="Policy").tab_stubhead("Policy"))
+    if rows.shape[1] > 9:
+        table = table.tab_options(table_font_size="0.7rem")
+    return table.cols_align("right", numbers)
 
 
 def plain_table(rows: pd.DataFrame, links: Sequence[str] = ()) -> GT:
@@ -252,7 +255,7 @@ def _styled(table: GT) -> GT:
     return table.tab_options(
         table_background_color="transparent",
         table_font_names="inherit",
-        table_font_size="0.86rem",
+        table_font_size="0.8rem",
         table_width="100%",
         table_border_top_style="none",
         data_row_padding="5px",

@@ -101,6 +101,11 @@ def known_model(name: str) -> str:
     raise ValueError(f"{', '.join(MODELS)}, or module:function for a model of yours{hint}")
 
 
+def defaults() -> dict[str, Any]:
+    """Every parameter of a run at its default."""
+    return {name: field.default for name, field in Run.model_fields.items()}
+
+
 class DeviceError(ValueError):
     """A device was named that does not exist here."""
 

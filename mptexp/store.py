@@ -245,12 +245,11 @@ def results(
     """
     import pandas as pd
 
-    from mptexp.spec import Run
+    from mptexp.spec import defaults
 
     # A record of an earlier version lacks the parameters that came later: it ran their defaults.
-    defaults = {name: field.default for name, field in Run.model_fields.items()}
-    records = [{**r, "parameters": {**defaults, **r["parameters"]}} for r in records]
-    others = [{**defaults, **r["parameters"]} for r in beside]
+    records = [{**r, "parameters": defaults() | r["parameters"]} for r in records]
+    others = [defaults() | r["parameters"] for r in beside]
     table = pd.DataFrame([_row(record, sweep) for record in records], columns=list(COLUMNS))
     settings = _settings([*(record["parameters"] for record in records), *others])
     table["setting"] = settings[: len(records)]

@@ -92,4 +92,4 @@ def test_an_attempt_that_fails_ends_its_search_and_is_tried_again(light):
 
 def test_attempts_are_short():
     run = largest.attempt(Run(target_ci=0.01, max_steps=500), 64)
-    assert (run.batch_size, run.max_steps, run.target_ci) == (64, 7, None)
+    assert (run.batch_size, run.max_steps, run.target_ci) == (64, largest.STEPS, None)
