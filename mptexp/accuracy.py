@@ -29,8 +29,7 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
     """
     figures = ["difference", "low", "high", "blocks", "margin", "verdict"]
     rows = []
-    trained = tables.ok.dropna(subset="val_accuracy")
-    trained = trained[trained.input_mode != "resident"]
+    trained = tables.trained.dropna(subset="val_accuracy")
     for point, group in trained.groupby(POINT, sort=True):
         table = group.pivot_table(index="block", columns="policy", values="val_accuracy")
         for baseline in analysis.baselines(group, table):
@@ -68,7 +67,7 @@ def target(tables: Tables) -> float | None:
     """
     if tables.options.target_accuracy:
         return tables.options.target_accuracy
-    best = tables.history[tables.history.run_id.isin(tables.ok.run_id)]
+    best = tables.history[tables.history.run_id.isin(tables.trained.run_id)]
     best = best.groupby("run_id").val_accuracy.max().dropna()
     reached = math.floor(best.min() * 100 + 1e-9) / 100 if len(best) else 0.0
     return reached or None

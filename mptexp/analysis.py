@@ -50,6 +50,16 @@ class Tables:
         return self.results[self.results.status == "ok"]
 
     @property
+    def trained(self) -> pd.DataFrame:
+        """The runs whose accuracy can be compared: trained as long as the others, on real batches.
+
+        Not those that ended because their step time was certain, each after another number of
+        steps, nor those whose batch is always the same.
+        """
+        ended = self.ok.ended_by != "target_ci"
+        return self.ok[ended & (self.ok.input_mode != "resident") & (self.ok.phase == "train")]
+
+    @property
     def latencies(self) -> pd.DataFrame:
         """Seconds of every inference batch after warm-up, with each run's parameters beside it."""
         # A record of an earlier version does not say how many batches were warm-up.
@@ -74,10 +84,19 @@ def load(directory: SweepDir) -> Tables:
     records, damaged = store.read_records(directory)
     results = store.results(records, directory.name)
     history = store.history(records)
-    tried, _ = store.read_records(directory.search)
-    attempts = store.results(tried, directory.name)
+    attempts = _attempts(directory, records)
     found = speedups(results)
     return Tables(results, history, found, records, damaged, options(directory), attempts)
+
+
+def _attempts(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
+    """The attempts to find the largest batch, their settings named as the sweep's runs' are."""
+    tried, _ = store.read_records(directory.search)
+    for record in tried:
+        like = records[0]["parameters"] if records else {}
+        length = {name: like.get(name) for name in ("max_steps", "target_ci")}
+        record["parameters"] = record["parameters"] | length
+    return store.results(tried, directory.name, beside=records)
 
 
 def options(directory: SweepDir) -> Options:
@@ -145,10 +164,7 @@ def best_batches(results: pd.DataFrame) -> pd.DataFrame:
         is faster; NaN for the baseline), low, high, blocks.
     """
     keys = [name for name in POINT if name != "batch_size"]
-    ended = results[results.status.isin(["ok", "oom"])]
-    compiled = ended[ended.status == "ok"].jit.unique()
-    if len(compiled) == 1:  # a run that ended before it was compiled does not tell
-        ended = ended.assign(jit=compiled[0])
+    ended = _with_jit(results[results.status.isin(["ok", "oom"])])
     rows = [
         dict(zip(keys, point, strict=True)) | row
         for point, group in ended.groupby(keys)
@@ -158,6 +174,19 @@ def best_batches(results: pd.DataFrame) -> pd.DataFrame:
     columns = ["policy", "batch_size", "largest", "too_large", "images_per_s"]
     figures = ["baseline", "speedup", "low", "high", "blocks"]
     return pd.DataFrame(rows, columns=[*keys, *columns, *figures])
+
+
+def _with_jit(results: pd.DataFrame) -> pd.DataFrame:
+    """Fills in the jit of runs that ended before they were compiled: as like runs had it."""
+    asked = {"on": True, "off": False}
+    keys = [name for name in POINT if name not in ("batch_size", "jit")]
+    ok = results[results.status == "ok"]
+    known = {point: jit.iloc[0] for point, jit in ok.groupby(keys).jit if jit.nunique() == 1}
+    points = results[keys].itertuples(index=False, name=None)
+    pairs = zip(points, results.jit, strict=True)
+    return results.assign(
+        jit=[known.get(p, j) if j == "auto" else asked.get(j, j) for p, j in pairs]
+    )
 
 
 def _best(group: pd.DataFrame) -> list[dict[str, Any]]:
@@ -210,7 +239,9 @@ def headline(tables: Tables) -> pd.DataFrame:
     peak_memory_bytes, emulated, default_policy.
     """
     keys = [*POINT, "policy"]
-    rows = tables.ok.groupby(keys, sort=True, as_index=False).agg(
+    cut = tables.ok.ended_by == "target_ci"
+    ok = tables.ok.assign(val_accuracy=tables.ok.val_accuracy.mask(cut))
+    rows = ok.groupby(keys, sort=True, as_index=False).agg(
         step_s=("step_s", "median"),
         step_s_low=("step_s_low", "median"),
         step_s_high=("step_s_high", "median"),

@@ -69,11 +69,12 @@ def _plain(text: str) -> str:
 def _open(
     file: Path, overrides: list[str] | None, chosen: Path | None
 ) -> "tuple[Sweep, str, SweepDir, Path]":
-    from mptexp import params, sweep
+    from mptexp import largest, params, sweep
     from mptexp.store import SweepDir
 
     found, text = params.read(file, overrides or [])
     notebook = sweep.notebook_path(found.notebook, file)
+    largest.check(found)
     return found, text, SweepDir(chosen or Path("reports") / file.stem), notebook
 
 
@@ -177,7 +178,7 @@ def run(
             sweep.prepare(place, text, fresh and not only)
             if fresh:
                 sweep.discard(sweep.only(sweep.plan(found, place), only or []), place)
-            searched = _search(found, notebook, place) if found.max_batch else True
+            searched = _search(found, before, notebook, place, fresh)
             chosen = sweep.only(sweep.plan(found, place), only or [])
             _execute(chosen, found, notebook, place)
     if not no_report and any(place.runs.iterdir()):
@@ -192,13 +193,20 @@ def run(
         raise typer.Exit(1)
 
 
-def _search(found: "Sweep", notebook: Path, place: "SweepDir") -> bool:
-    """Finds the largest batch of every policy; returns whether all searches came to an end."""
+def _search(
+    found: "Sweep", chosen: "list[Planned]", notebook: Path, place: "SweepDir", fresh: bool
+) -> bool:
+    """Finds the largest batch for the chosen runs' points; returns whether all searches ended."""
     from mptexp import largest
 
+    if not found.max_batch:
+        return True
+    runs = [p.run for p in chosen]
+    if fresh:
+        largest.forget(found, runs, place)
     ended = True
     try:
-        for run, record in largest.search(found, notebook, place, found.timeout_min * 60):
+        for run, record in largest.search(found, runs, notebook, place, found.timeout_min * 60):
             if record is None:
                 continue
             told = {"ok": "fits", "diverged": "fits"}.get(record["status"])
@@ -209,6 +217,9 @@ def _search(found: "Sweep", notebook: Path, place: "SweepDir") -> bool:
     except KeyboardInterrupt:
         err.print("stopped: the attempts made so far are kept; the same command goes on")
         raise typer.Exit(130) from None
+    except OSError as error:
+        err.print(f"[bold red]error[/] {_plain(str(place.root))}: {_plain(str(error))}")
+        raise typer.Exit(1) from None
     return ended
 
 

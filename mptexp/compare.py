@@ -53,25 +53,35 @@ def _tables(place: SweepDir, own: Sequence[dict], other: Sequence[dict]) -> Tabl
 
 
 def points(a: Tables, b: Tables) -> pd.DataFrame:
-    """The points that both sweeps measured.
+    """The points that both sweeps measured, for each pair of devices.
+
+    A device that both sweeps have is compared with itself alone.
 
     The runs of two sweeps share no block, so the interval of their ratio is Welch's t interval of
     the difference of mean logarithms; it needs three runs on both sides, else it is empty.
 
     Returns:
-        Columns of JOINED, step_s_a, step_s_b (seconds, geometric means), ratio (step_s_a /
-        step_s_b: above 1, B is faster), low, high, runs_a, runs_b, val_accuracy_a,
+        Columns of JOINED, device_a, device_b, step_s_a, step_s_b (seconds, geometric means), ratio
+        (step_s_a / step_s_b: above 1, B is faster), low, high, runs_a, runs_b, val_accuracy_a,
         val_accuracy_b (means), peak_memory_bytes_a, peak_memory_bytes_b (medians), and
         cost_per_million_images_a and _b where the params file of both has a price_per_hour.
     """
-    sides = [dict(list(side.ok.groupby(JOINED))) for side in (a, b)]
+    sides = [dict(list(side.ok.groupby([*JOINED, "gpu_model"]))) for side in (a, b)]
     rows = [
-        dict(zip(JOINED, point, strict=True)) | _compared(sides[0][point], sides[1][point], a, b)
-        for point in sides[0]
-        if point in sides[1]
+        dict(zip(JOINED, left[:-1], strict=True))
+        | {"device_a": left[-1], "device_b": right[-1]}
+        | _compared(sides[0][left], sides[1][right], a, b)
+        for left in sides[0]
+        for right in sides[1]
+        if left[:-1] == right[:-1] and _comparable(left, right, sides)
     ]
     rows.sort(key=lambda row: [str(row[n]).zfill(9) for n in JOINED[:-1]])
     return pd.DataFrame(rows)
+
+
+def _comparable(left: tuple, right: tuple, sides: Sequence[Mapping[tuple, Any]]) -> bool:
+    """A device is compared with itself where both sweeps have it, else with every other."""
+    return left == right or (left not in sides[1] and right not in sides[0])
 
 
 def _compared(left: pd.DataFrame, right: pd.DataFrame, a: Tables, b: Tables) -> dict[str, Any]:
@@ -141,6 +151,7 @@ def table(found: pd.DataFrame) -> pd.DataFrame:
     shown = [n for n in JOINED[:-1] if n == "batch_size" or found[n].nunique() > 1]
     columns = {
         **{findings.title(n): found[n].astype(str) for n in shown},
+        **_devices(found),
         "Policy": found.policy,
         "ms per step, A | B": _both(found, "step_s", lambda v: f"{v * 1e3:.2f}"),
         "A / B, above 1: B is faster": [_ratio(row) for row in found.to_dict("records")],
@@ -151,6 +162,11 @@ def table(found: pd.DataFrame) -> pd.DataFrame:
         costs = _both(found, "cost_per_million_images", lambda v: f"{v:.3g}")
         columns["Cost per million images, A | B"] = costs
     return findings.without_blanks(pd.DataFrame(columns))
+
+
+def _devices(found: pd.DataFrame) -> dict[str, list[str]]:
+    pairs = [f"{a} | {b}" for a, b in zip(found.device_a, found.device_b, strict=True)]
+    return {"Device, A | B": pairs} if len(set(pairs)) > 1 else {}
 
 
 def _both(found: pd.DataFrame, name: str, text: Callable[[float], str]) -> list[str]:

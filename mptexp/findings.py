@@ -60,8 +60,8 @@ def answer(tables: Tables) -> list[str]:
     table = analysis.headline(tables)
     sentences = [
         _policy_answer(panel, policy, rows)
-        for (panel, policy), rows in table.assign(panel=analysis.panels(table)).groupby(
-            ["panel", "policy"], sort=False
+        for (panel, policy, _), rows in table.assign(panel=analysis.panels(table)).groupby(
+            ["panel", "policy", "baseline"], sort=False
         )
         if rows.speedup.notna().any()
     ]
@@ -130,20 +130,34 @@ def _accuracy_answer(tables: Tables) -> list[str]:
     table = accuracy.differences(tables, tables.options.equivalence_margin)
     if table.empty:
         return []
+    # Of each point the first baseline: the device's default where it was measured.
+    table = table[table.baseline == table.groupby(analysis.POINT).baseline.transform("first")]
+    table = table.assign(panel=analysis.panels(table))
     margin = points(tables.options.equivalence_margin)
-    said = []
-    for (baseline, policy), rows in table.groupby(["baseline", "candidate"], sort=False):
-        if baseline == table.baseline.iloc[0]:
-            verdicts = rows.verdict.value_counts().to_dict()
-            clauses = [_accuracy_clause(v, n, len(rows), margin) for v, n in verdicts.items()]
-            least, most = rows.difference.min() * 100, rows.difference.max() * 100
-            between = f"{least:+.1f}" if least == most else f"{least:+.1f} to {most:+.1f}"
-            said.append(
-                f"Validation accuracy of **{policy}** against {default_name(baseline)}: "
-                f"{listed(clauses)} (mean difference {between} percentage points)."
-            )
+    said = [
+        _accuracy_sentence(
+            panel if table.panel.nunique() > 1 else "", policy, baseline, rows, margin
+        )
+        for (panel, policy, baseline), rows in table.groupby(
+            ["panel", "candidate", "baseline"], sort=False
+        )
+    ]
     least = analysis.accuracy_range(tables).least.min()
     return [*said, f"Mean validation accuracy is {least * 100:.1f} % or more everywhere."]
+
+
+def _accuracy_sentence(
+    panel: str, policy: str, baseline: str, rows: pd.DataFrame, margin: str
+) -> str:
+    verdicts = rows.verdict.value_counts().to_dict()
+    clauses = [_accuracy_clause(v, n, len(rows), margin) for v, n in verdicts.items()]
+    least, most = (f"{v * 100:+.1f}" for v in (rows.difference.min(), rows.difference.max()))
+    between = least if least == most else f"{least} to {most}"
+    opening = f"On {panel}, validation" if panel else "Validation"
+    return (
+        f"{opening} accuracy of **{policy}** against {default_name(baseline)}: "
+        f"{listed(clauses)} (mean difference {between} percentage points)."
+    )
 
 
 def _accuracy_clause(verdict: str, n: int, of: int, margin: str) -> str:

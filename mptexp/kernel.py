@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 OUT_OF_MEMORY = ("ResourceExhaustedError", "OutOfMemoryError", "MemoryError")
+# Of XLA, of TensorFlow on a GPU where a copy to the device finds no room, of PyTorch on a CPU.
+NO_MEMORY = ("RESOURCE_EXHAUSTED", "Dst tensor is not initialized", "can't allocate memory")
 NAMED = {"Unsupported": "unsupported"}
 # oneDNN's way to say that it has no kernel of this type for this CPU: trying again will not help.
 NO_KERNEL = "could not create a primitive descriptor"
@@ -72,7 +74,7 @@ def outcome(error: Exception) -> dict[str, str]:
     first = _telling_line(text)
     if name == "DeadKernelError":
         return {"status": "killed", "error": "the kernel died"}
-    if name in OUT_OF_MEMORY or "RESOURCE_EXHAUSTED" in text:
+    if name in OUT_OF_MEMORY or any(words in text for words in NO_MEMORY):
         return {"status": "oom", "error": f"{name}: {first}"}
     if NO_KERNEL in text:
         return {"status": "unsupported", "error": f"{name}: {first}"}

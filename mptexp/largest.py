@@ -4,11 +4,13 @@ An attempt is a run of few steps with a record of its own under `search`, so a s
 stopped goes on, and what ran out of memory can be read.
 """
 
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from mptexp import store, worker
+from mptexp.params import ParamsError
 from mptexp.spec import Run, Sweep, local_device
 from mptexp.store import SweepDir
 
@@ -40,6 +42,21 @@ def next_size(tried: Mapping[int, bool], start: int) -> int | None:
     return between[len(between) // 2] if between else None
 
 
+def check(sweep: Sweep) -> None:
+    """Refuses a search that would only end with the memory of the machine.
+
+    Raises:
+        params.ParamsError: for max_batch on a CPU without memory_limit_gb.
+    """
+    here = local_device()
+    runs = [Run(**point).resolved() for point in sweep.points()] if sweep.max_batch else []
+    if here.endswith("(CPU)") and any(r.gpu_model == here and not r.memory_limit_gb for r in runs):
+        raise ParamsError(
+            "max_batch: on a CPU a batch is too large when the machine has run out of memory; "
+            "allowed: with memory_limit_gb in defaults, such as memory_limit_gb: 4"
+        )
+
+
 def points(sweep: Sweep, directory: SweepDir) -> list[Run]:
     """The points that searches have found and the params file does not hold itself."""
     if not sweep.max_batch:
@@ -49,12 +66,22 @@ def points(sweep: Sweep, directory: SweepDir) -> list[Run]:
     return [run for run in found if run and run not in own]
 
 
-def _bases(runs: list[Run]) -> list[Run]:
+def _bases(runs: Iterable[Run]) -> list[Run]:
     """One run for each point without its batch size: the one with the largest batch."""
-    largest: dict[str, Run] = {}
-    for run in sorted(runs, key=lambda run: run.batch_size):
-        largest[run.model_dump_json(exclude={"batch_size"})] = run
-    return list(largest.values())
+    return list({_key(run): run for run in sorted(runs, key=lambda run: run.batch_size)}.values())
+
+
+def _key(run: Run) -> str:
+    """What is the same for all batch sizes and blocks of a point."""
+    first = {"block": 0, "seed": run.seed - run.block, "batch_size": 1}
+    return run.model_copy(update=first).model_dump_json()
+
+
+def _searched(sweep: Sweep, runs: Iterable[Run]) -> list[Run]:
+    """The bases of this machine's runs."""
+    wanted = {_key(run) for run in runs if run.gpu_model == local_device()}
+    own = [Run(**point).resolved() for point in sweep.points()]
+    return [base for base in _bases(own) if _key(base) in wanted]
 
 
 def _found(sweep: Sweep, base: Run, directory: SweepDir) -> Run | None:
@@ -71,11 +98,21 @@ def _tried(sweep: Sweep, base: Run, directory: SweepDir) -> dict[int, bool | Non
     while None not in tried.values() and (size := next_size(tried, base.batch_size)):
         run_id = attempt(base, size).run_id(sweep.notebook)
         try:
-            status = store.read_record(directory.search.record(run_id))["status"]
+            record = store.read_record(directory.search.record(run_id))
         except store.RecordError:
             break
-        tried[size] = FITS.get(status)
+        tried |= _result(size, record)
     return tried
+
+
+def _result(size: int, record: Mapping[str, Any]) -> dict[int, bool | None]:
+    """Whether an attempt's batch fits; None where it failed.
+
+    What the device or the backend does not support at all fits at no size, not at 1 either.
+    """
+    if record["status"] == "unsupported" and not record["error"].startswith("batch_size "):
+        return {1: False}
+    return {size: FITS.get(record["status"])}
 
 
 def attempt(base: Run, size: int) -> Run:
@@ -84,25 +121,32 @@ def attempt(base: Run, size: int) -> Run:
     return base.model_copy(update=few)
 
 
+def forget(sweep: Sweep, runs: Iterable[Run], directory: SweepDir) -> None:
+    """Removes the attempts made for the points of some runs."""
+    wanted = {_key(attempt(base, 1)) for base in _searched(sweep, runs)}
+    for record in store.read_records(directory.search)[0]:
+        run = Run(**record["parameters"])
+        if _key(run) in wanted:
+            shutil.rmtree(directory.search.record(run.run_id(sweep.notebook)).parent)
+
+
 def search(
-    sweep: Sweep, notebook: Path, directory: SweepDir, timeout_s: float
+    sweep: Sweep, runs: Iterable[Run], notebook: Path, directory: SweepDir, timeout_s: float
 ) -> Iterator[tuple[Run, dict[str, Any] | None]]:
-    """Makes the attempts that are missing, one after another, as a generator.
+    """Makes the attempts that are missing for the points of some runs, as a generator.
 
     Yields each attempt twice: with None when it starts, with its record when it has ended. A point
     whose attempt fails, as against runs out of memory, is left; the next call tries it again.
     """
-    here = local_device()
-    runs = [Run(**point).resolved() for point in sweep.points()]
-    for base in [run for run in _bases(runs) if run.gpu_model == here]:
-        tried = {
-            size: fit for size, fit in _tried(sweep, base, directory).items() if fit is not None
-        }
+    for base in _searched(sweep, runs):
+        before = _tried(sweep, base, directory).items()
+        tried = {size: fit for size, fit in before if fit is not None}
         while size := next_size(tried, base.batch_size):
             run = attempt(base, size)
             yield run, None
             record = worker.execute(run, notebook, sweep.notebook, directory.search, timeout_s)
             yield run, record
-            if record["status"] not in FITS:
+            result = _result(size, record)
+            if None in result.values():
                 break
-            tried[size] = FITS[record["status"]]
+            tried |= result

@@ -40,7 +40,9 @@ def _baseline_head(table: pd.DataFrame) -> str:
     """Names the baseline: what users have by default, and whether it was measured."""
     pairs = {(b, d) for b, d in zip(table.baseline, table.default_policy, strict=True) if b}
     if len(pairs) != 1:
-        return "Speedup over the default [95 % interval]"
+        strict = any(b != d for b, d in pairs)
+        instead = ", or over strict float32 where it was not measured" if strict else ""
+        return f"Speedup over the default{instead} [95 % interval]"
     ((baseline, default),) = pairs
     strict = "strict " if baseline == "float32" else ""
     named = f"{strict}{findings.default_name(baseline)}"
@@ -75,7 +77,7 @@ def _to_target(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
     wanted = accuracy.target(tables)
     if wanted is None:
         return {}
-    seconds = tables.ok.run_id.map(accuracy.seconds_to(tables, wanted))
+    seconds = tables.trained.run_id.map(accuracy.seconds_to(tables, wanted))
     shown = [_seconds(value) for value in _by_policy(tables, table, seconds)]
     return {f"Time to {wanted * 100:g} % accuracy": shown}
 
@@ -91,8 +93,7 @@ def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
     price = tables.options.price_per_hour
     if price is None:
         return {}
-    trained = tables.ok.fit_s.where(tables.ok.phase == "train")
-    training = [v * price / 3600 for v in _by_policy(tables, table, trained)]
+    training = [v * price / 3600 for v in _by_policy(tables, table, tables.trained.fit_s)]
     return {
         "Cost per million images": [f"{1e6 / v / 3600 * price:.3g}" for v in table.images_per_s],
         "Cost per training": ["–" if pd.isna(v) else f"{v:.3g}" for v in training],
@@ -175,7 +176,7 @@ def _size(row: Mapping[str, Any], tables: Tables) -> str:
     """From the sweep's own runs and from the attempts to find the largest batch."""
     tried = tables.attempts
     # A run that ended before it was compiled does not tell its jit.
-    names = [n for n in analysis.POINT if n not in ("batch_size", "setting", "jit")]
+    names = [n for n in analysis.POINT if n not in ("batch_size", "jit")]
     if len(tried):
         same = (tried[[*names, "policy"]] == pd.Series(row)[[*names, "policy"]]).all(axis=1)
         out = tried[same & (tried.status == "oom")].batch_size.min()

@@ -22,16 +22,21 @@ def state(root: Path = Path("/")) -> dict[str, Any]:
     CPU's clock), hypervisor (whether the machine is a virtual one), on_battery, swap_used_bytes,
     load (mean number of busy programs in the last minute).
     """
-    battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
     return {
         "container_cpus": _container_cpus(root),
         "container_memory_bytes": _container_memory(root),
         "governor": _read(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "hypervisor": _hypervisor(root),
-        "on_battery": None if battery is None else not battery.power_plugged,
+        "on_battery": _on_battery(),
         "swap_used_bytes": psutil.swap_memory().used,
         "load": os.getloadavg()[0],
     }
+
+
+def _on_battery() -> bool | None:
+    battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+    # Whether it is plugged in may itself not be told.
+    return None if battery is None or battery.power_plugged is None else not battery.power_plugged
 
 
 def _read(path: Path) -> str | None:

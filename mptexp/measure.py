@@ -98,7 +98,8 @@ class StepClock(keras.callbacks.Callback):
         first, opened = self._opened or (0, now)
         self.windows.append(Window(first, self._step - first, now - opened))
         self.opened.append(opened)
-        if len(self.windows) > 5 and now - opened < WINDOW_S / 2:
+        full = self._step - first == self._size  # not the remainder of an epoch
+        if len(self.windows) > 5 and full and now - opened < WINDOW_S / 2:
             self._size *= 2
         if self.target_ci and len(self.windows) >= self._next_look:
             self._next_look = len(self.windows) * 1.05  # a look takes time that grows with them
@@ -183,9 +184,15 @@ def relative_ci(windows: Sequence[Window]) -> float:
     """
     if len(windows) < LEAST_WINDOWS:
         return float("inf")
+    low, median, high = median_interval(windows)
+    return (high - low) / 2 / median
+
+
+def median_interval(windows: Sequence[Window]) -> tuple[float, float, float]:
+    """Lower end, median and upper end of the interval of relative_ci, seconds per step."""
     share = 98 / len(windows) ** 0.5
     low, median, high = _percentiles(windows, (50 - share, 50, 50 + share))
-    return (high - low) / 2 / median
+    return low, median, high
 
 
 def _percentiles(windows: Sequence[Window], wanted: Sequence[float]) -> list[float]:

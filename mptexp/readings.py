@@ -88,13 +88,17 @@ def processor() -> Sample:
 
 def cpu() -> Sample:
     """Clock in Hz, temperature, energy counter in J and throttle counters, as far as they exist."""
-    clock = psutil.cpu_freq()
     return {
-        "clock_hz": clock.current * 1e6 if clock else None,
-        "temperature_c": _package_temperature(),
-        "energy_j": _rapl_j(),
-        "throttle_events": _throttle_events(),
+        "clock_hz": _asked(_cpu_clock),
+        "temperature_c": _asked(_package_temperature),
+        "energy_j": _asked(_rapl_j),
+        "throttle_events": _asked(_throttle_events),
     }
+
+
+def _cpu_clock() -> float | None:
+    clock = psutil.cpu_freq()
+    return clock.current * 1e6 if clock else None
 
 
 def _package_temperature() -> float | None:
@@ -105,11 +109,8 @@ def _package_temperature() -> float | None:
 
 def _rapl_j(root: Path = Path("/sys/class/powercap")) -> float | None:
     """Energy of all packages so far; most systems let only root read it."""
-    try:
-        zones = [z for z in root.glob("intel-rapl:*") if z.name.count(":") == 1]
-        values = [int((zone / "energy_uj").read_text()) for zone in zones]
-    except (OSError, ValueError):
-        return None
+    zones = [z for z in root.glob("intel-rapl:*") if z.name.count(":") == 1]
+    values = [int((zone / "energy_uj").read_text()) for zone in zones]
     return sum(values) / 1e6 if values else None
 
 
@@ -145,9 +146,10 @@ def gpu(handle: Any) -> Sample:
 
 
 def _asked(question: Callable[[], Any]) -> Any:
+    """The answer; None where the device or the system has none: no reading may cost a run."""
     try:
         return question()
-    except pynvml.NVMLError:
+    except (pynvml.NVMLError, OSError, ValueError, NotImplementedError, RuntimeError):
         return None
 
 
@@ -167,7 +169,9 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
     """What the samples of the timed windows say; None for what they do not tell.
 
     Only samples within a span count, and of counters only differences between neighbours within
-    one span: validation and warm-up are left out.
+    one span: validation and warm-up are left out. Where the spans are too short to hold two
+    samples (epochs shorter than the sampling interval), everything from the first span to the last
+    counts, validation included.
 
     Args:
         samples: in order of time.
@@ -182,9 +186,9 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
         all processors had), other_processes (most at a time on the GPU besides this one),
         throttled_frac (share of the readings or of their gaps), throttle_reasons.
     """
-    runs = [[s for s in samples if begin <= s["time"] <= end] for begin, end in joined(spans)]
-    kept = [sample for run in runs for sample in run]
-    gaps = [(a, b) for run in runs for a, b in pairwise(run)]
+    kept, gaps = _within(samples, joined(spans))
+    if not gaps and spans:
+        kept, gaps = _within(samples, [(spans[0][0], spans[-1][1])])
     capacity = sum((b["time"] - a["time"]) * b["processors"] for a, b in gaps)
     own, busy = _grown(gaps, "own_cpu_s"), _grown(gaps, "busy_cpu_s")
     used = own / capacity if capacity else None
@@ -204,6 +208,15 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
         "throttled_frac": throttled,
         "throttle_reasons": reasons,
     }
+
+
+def _within(
+    samples: Sequence[Sample], spans: Sequence[Span]
+) -> tuple[list[Sample], list[tuple[Sample, Sample]]]:
+    """The samples in the spans, and the pairs of neighbours that lie in one."""
+    runs = [[s for s in samples if begin <= s["time"] <= end] for begin, end in spans]
+    gaps = [pair for run in runs for pair in pairwise(run)]
+    return [sample for run in runs for sample in run], gaps
 
 
 def joined(spans: Sequence[Span], apart_s: float = 0.01) -> list[Span]:

@@ -49,7 +49,7 @@ CpuIsa = Literal[
     "avx512_core_amx",
 ]
 LEAST_STEPS = 7  # what the clock needs: see train.py
-STEPS_FOR_TARGET = 30  # ten windows after a warm-up, the median's interval needs them
+STEPS_FOR_TARGET = 100  # ten windows after a warm-up, of several quick steps each
 MODELS = ("keydana_cnn", "banerjee_cnn", "banerjee_resnet50", "resnet50", "alexnet", "mlp")
 DATASETS = ("digits", "synthetic")
 

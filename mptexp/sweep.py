@@ -168,11 +168,7 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
 
 
 def discard(runs: Sequence[Planned], directory: SweepDir) -> None:
-    """Removes the results of this machine's runs, so that they are pending again.
-
-    The attempts to find the largest batch go too.
-    """
-    shutil.rmtree(directory.search.root, ignore_errors=True)
+    """Removes the results of this machine's runs, so that they are pending again."""
     for planned in (p for p in runs if p.run.gpu_model == local_device()):
         shutil.rmtree(directory.runs / planned.run_id, ignore_errors=True)
 

@@ -275,7 +275,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
 def _readings(outcome: Outcome) -> dict[str, Any]:
     watts = outcome.readings["power_w"]
     joules = None if watts is None else watts / outcome.timing["images_per_s"]
-    used = [sample["own_cpu_s"] for sample in outcome.samples]
+    used = [sample["own_cpu_s"] for sample in outcome.samples] or [math.nan]
     return outcome.readings | {"energy_per_image_j": joules, "cpu_s": used[-1] - used[0]}
 
 

@@ -79,6 +79,7 @@ def _wait(
     worker: subprocess.Popen[bytes], folder: Path, timeout_s: float, limit: int | None
 ) -> dict[str, str]:
     """Waits for the worker's end, or ends it; returns status and error."""
+    kills = _kills_for_memory()
     ended = _watch(worker, time.monotonic() + timeout_s, limit)
     kill(folder)  # a kernel outlives a worker that was killed
     worker.wait()
@@ -86,12 +87,27 @@ def _wait(
         return {"status": "timeout", "error": f"longer than {timeout_s / 60:g} min"}
     if ended:
         return {"status": "oom", "error": ended}
+    told = _told(worker, folder)
+    if told["status"] == "killed" and _kills_for_memory() > kills:
+        return {"status": "oom", "error": "the system's OOM killer ended a process meanwhile"}
+    return told
+
+
+def _told(worker: subprocess.Popen[bytes], folder: Path) -> dict[str, str]:
+    """Status and error as the worker left them, or as its end tells."""
     try:
         return dict(json.loads((folder / "outcome.json").read_text()))
     except (OSError, ValueError):
         if worker.returncode < 0:
             return {"status": "killed", "error": f"ended by signal {-worker.returncode}"}
         return {"status": "failed", "error": _last_line(folder / "log.txt")}
+
+
+def _kills_for_memory() -> int:
+    """How many processes the kernel has killed so far because memory ran out."""
+    path = Path("/proc/vmstat")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
 
 def _watch(worker: subprocess.Popen[bytes], deadline: float, limit: int | None) -> str:
@@ -105,7 +121,8 @@ def _watch(worker: subprocess.Popen[bytes], deadline: float, limit: int | None) 
         except subprocess.TimeoutExpired:
             if time.monotonic() >= deadline:
                 return "timeout"
-        process = process or _kernel_of(worker)
+        if not _resident(process):  # none yet, or it was a passing helper of the worker's
+            process = _kernel_of(worker)
         used = _resident(process)
         if limit and used > limit:
             allowed = f"memory_limit_gb {limit / 1e9:g} allows"
@@ -113,9 +130,9 @@ def _watch(worker: subprocess.Popen[bytes], deadline: float, limit: int | None) 
 
 
 def _kernel_of(worker: subprocess.Popen[bytes]) -> psutil.Process | None:
-    """The worker's child, once there is one: looking for it costs more than asking it."""
+    """The worker's largest child, once there is one: looking for it costs more than asking it."""
     try:
-        return next(iter(psutil.Process(worker.pid).children()), None)
+        return max(psutil.Process(worker.pid).children(), key=_resident, default=None)
     except psutil.Error:
         return None
 

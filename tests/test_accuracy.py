@@ -91,3 +91,27 @@ def test_cost_stands_in_the_table_where_a_price_is_given():
     shown = layout.headline_rows(priced)
     assert shown["Cost per million images"].tolist() == ["10"]
     assert shown["Cost per training"].tolist() == ["0.001"]
+
+
+def test_trainings_of_other_lengths_are_not_compared():
+    # Their step times were certain after different numbers of steps.
+    rows = pairs([0.5, 0.5, 0.5], base=0.2).records
+    for made in rows:
+        made["timing"]["ended_by"] = "target_ci"
+    found = tables(rows)
+    assert accuracy.differences(found, 0.01).empty
+    assert accuracy.target(found) is None
+    assert not [s for s in findings.answer(found) if "accuracy" in s]
+    assert "Validation accuracy" not in layout.headline_rows(found)
+
+
+def test_every_device_has_its_own_sentence():
+    rows = pairs([0.0, 0.0, 0.0]).records
+    for made in pairs([-0.4, -0.4, -0.4]).records:
+        made["parameters"]["gpu_model"] = "V100"
+        made["run_id"] += "v"
+        rows.append(made)
+    said = [s for s in findings.answer(tables(rows)) if "accuracy of" in s]
+    assert len(said) == 2
+    assert "On GPU, validation accuracy of **mixed_float16** against float32: equal" in said[0]
+    assert "On V100, validation accuracy of **mixed_float16** against float32: lower" in said[1]

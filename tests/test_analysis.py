@@ -225,3 +225,15 @@ def test_a_larger_batch_is_not_always_better():
     assert analysis.best_batches(found.results).batch_size.tolist() == [32, 64]
     out_everywhere = sizes(("float32", 32, "oom"), ("float32", 64, "oom"))
     assert analysis.best_batches(out_everywhere.results).empty
+
+
+def test_backends_keep_their_own_limits():
+    rows = []
+    for backend, jit in (("tensorflow", False), ("jax", True)):
+        for made in sizes(("float32", 32, [100]), ("float32", 64, "oom")).records:
+            made["parameters"]["backend"] = backend
+            made["run_id"] += backend
+            made["in_force"] = made["in_force"] and made["in_force"] | {"jit": jit}
+            rows.append(made)
+    found = analysis.best_batches(tables(rows).results).set_index("backend")
+    assert found.too_large.to_dict() == {"tensorflow": 64, "jax": 64}

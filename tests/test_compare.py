@@ -119,3 +119,20 @@ def test_few_runs_have_no_interval(tmp_path):
     table = compare.table(compare.points(*compare.load(a, b)))
     assert isinstance(table, pd.DataFrame)
     assert table["A / B, above 1: B is faster"].tolist() == ["1.00×, no interval (n = 2, 2)"] * 2
+
+
+def test_devices_are_never_pooled(tmp_path):
+    a, b = sweep(tmp_path / "a", "A100", 1.0), sweep(tmp_path / "b", "H100", 0.5)
+    more = sweep(tmp_path / "v", "V100", 4.0)
+    for path in more.runs.glob("*/record.json"):
+        store.write_record(a.runs / f"v{path.parent.name}" / "record.json", store.read_record(path))
+    found = compare.points(*compare.load(a, b)).query("policy == 'float32'")
+    assert found.set_index("device_a").ratio.to_dict() == {
+        "A100": pytest.approx(2),
+        "V100": pytest.approx(8),
+    }
+    assert found.runs_a.tolist() == [3, 3]
+    assert "Device, A | B" in compare.table(found)
+    # A device that both have is compared with itself.
+    both = compare.points(*compare.load(a, a)).query("policy == 'float32'")
+    assert both.device_a.tolist() == both.device_b.tolist() == ["A100", "V100"]

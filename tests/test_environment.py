@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mptexp import environment, precision, spec
+from mptexp import environment, machine, precision, spec
 
 CPU = {"kind": "cpu", "capability": None, "device": "x"}
 
@@ -53,7 +53,7 @@ def test_tensor_cores_are_not_decided_by_capability_alone():
 
 
 def test_a_driver_without_a_gpu_in_the_framework_is_told_with_the_remedy():
-    where = CPU | {"driver": "580.1", "cores": 64}
+    where = CPU | {"driver": "580.1", "cores": 64} | machine.state()
     assert "pip install -e '.[cuda]'" in " ".join(environment.advice("tensorflow", where))
 
 

@@ -119,3 +119,21 @@ def test_no_ratio_stands_without_its_interval_and_n():
         if "×" in line:
             assert "[" in line
             assert "(n = 3)" in line
+
+
+def test_a_ratio_over_float32_is_not_told_as_one_over_tf32():
+    tf32 = {"default": "tensorfloat32"}
+    rows = []
+    for block in range(3):
+        for size in (32, 512):
+            rows.append(record("float32", block, 0.4, size, **tf32))
+            rows.append(record("mixed_float16", block, 0.1, size, **tf32))
+        rows.append(record("tensorfloat32", block, 0.2, 32, **tf32))  # none at 512: out of memory
+    found = [s for s in findings.answer(tables(rows)) if "**mixed_float16** makes" in s]
+    (over_tf32,) = [s for s in found if "than TensorFlow's default there, TF32" in s]
+    (over_float32,) = [s for s in found if "than strict float32" in s]
+    assert "2.00×" in over_tf32
+    assert "4.00×" not in over_tf32
+    assert "4.00×" in over_float32
+    head = "Speedup over the default, or over strict float32 where it was not measured"
+    assert [name for name in layout.headline_rows(tables(rows)) if name.startswith(head)]

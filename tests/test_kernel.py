@@ -77,6 +77,8 @@ Operation received an exception:Status: 3, message: could not create a primitive
     [
         (Told("ValueError", "odd\nmore"), "failed", "ValueError: odd"),
         (Told("ResourceExhaustedError", "OOM when"), "oom", "ResourceExhaustedError: OOM when"),
+        (Told("InternalError", "Dst tensor is not initialized."), "oom", "InternalError: Dst"),
+        (Told("RuntimeError", "can't allocate memory: you"), "oom", "RuntimeError: can't"),
         (Told("OutOfMemoryError", "CUDA"), "oom", "OutOfMemoryError: CUDA"),
         (Told("XlaRuntimeError", "RESOURCE_EXHAUSTED: x"), "oom", "XlaRuntimeError: RESOURCE"),
         (Told("Unsupported", "needs a GPU"), "unsupported", "needs a GPU"),

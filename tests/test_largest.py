@@ -82,7 +82,7 @@ def test_a_search_measures_every_policy_at_its_largest_batch(greedy):
 
 
 def test_an_attempt_that_fails_ends_its_search_and_is_tried_again(light):
-    path = light("{seed: [1]}", max_batch="true")  # raises
+    path = light("{seed: [1]}", max_batch="true", defaults="{memory_limit_gb: 4.0}")  # raises
     done = mptexp("run", path, "--out", "out", "--no-report", cwd=path.parent)
     assert done.returncode == 1
     assert "the search for the largest batch did not end" in done.stdout
@@ -93,3 +93,40 @@ def test_an_attempt_that_fails_ends_its_search_and_is_tried_again(light):
 def test_attempts_are_short():
     run = largest.attempt(Run(target_ci=0.01, max_steps=500), 64)
     assert (run.batch_size, run.max_steps, run.target_ci) == (64, largest.STEPS, None)
+
+
+def test_a_search_that_would_end_with_the_machines_memory_is_refused(light):
+    path = light("{policy: [float32]}", max_batch="true")
+    for command in ("plan", "run"):
+        done = mptexp(command, path, cwd=path.parent)
+        assert done.returncode == 2
+        assert "max_batch: on a CPU" in done.stderr
+        assert "memory_limit_gb" in done.stderr
+    assert not (path.parent / "reports").exists()
+
+
+def test_only_what_is_asked_for_is_searched_and_forgotten(greedy):
+    folder = greedy.parent
+
+    def searched():
+        found, _ = store.read_records(SweepDir(folder / "out").search)
+        return {r["parameters"]["policy"] for r in found}
+
+    command = ("run", greedy, "--out", "out", "--no-report", "--only", "batch_size=16")
+    assert mptexp(*command, "--only", "policy=float32", cwd=folder).returncode == 0
+    assert searched() == {"float32"}
+    found, _ = params.read(greedy)
+    runs = [Run(**point).resolved() for point in found.points()]
+    mixed = [run for run in runs if run.policy == "mixed_float16"]
+    largest.forget(found, mixed, SweepDir(folder / "out"))
+    assert searched() == {"float32"}
+    largest.forget(found, runs, SweepDir(folder / "out"))
+    assert searched() == set()
+
+
+def test_what_is_not_supported_is_tried_once():
+    lacks = {"status": "unsupported", "error": "tensorfloat32 needs an NVIDIA GPU"}
+    assert largest.next_size(largest._result(128, lacks), 128) is None
+    short = {"status": "unsupported", "error": "batch_size 128 and epochs 1 leave 3 steps"}
+    assert largest.next_size(largest._result(128, short), 128) == 64
+    assert largest._result(128, {"status": "killed", "error": ""}) == {128: None}

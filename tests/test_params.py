@@ -50,7 +50,7 @@ def accepted(tmp_path, text, *overrides):
         (
             "defaults: {target_ci: 0.01}\nmatrix:\n  max_steps: [20, 900]\n",
             2,
-            ["target_ci 0.01 cannot be reached in max_steps 20", "at least 30"],
+            ["target_ci 0.01 cannot be reached in max_steps 20", "at least 100"],
         ),
         ("matrix: {}\n", 1, ["nothing to run"]),
         ("matrix: [1]\n", 1, ["matrix is [1]", "a mapping"]),

@@ -62,6 +62,26 @@ def test_only_what_was_timed_counts():
     assert found["other_load_frac"] == 0
 
 
+def test_epochs_shorter_than_the_interval_are_not_left_unread():
+    # Another program holds one of two processors; each epoch is 0.2 s, a sample every 0.25 s.
+    samples = [sample(0.25 * k, 0.2 * k, 0.45 * k) for k in range(20)]
+    spans = [(0.01 + 0.3 * k, 0.21 + 0.3 * k) for k in range(15)]
+    found = readings.summary(samples, spans, "cpu")
+    assert found["other_load_frac"] == pytest.approx(0.5)
+    assert readings.marks(found) == ["measured while other programs used the processor"]
+
+
+def test_a_reading_that_fails_costs_nothing(monkeypatch):
+    def fails():
+        raise NotImplementedError("can't find current frequency file")
+
+    monkeypatch.setattr(readings.psutil, "cpu_freq", fails)
+    with readings.Sampler("cpu", interval_s=0.01) as sampler:
+        time.sleep(0.05)
+    assert len(sampler.samples) >= 2
+    assert sampler.samples[0]["clock_hz"] is None
+
+
 def test_nothing_is_made_up():
     found = readings.summary([sample(0.0)], [(5.0, 6.0)], "gpu")
     assert found.pop("readings") == 0
@@ -123,6 +143,8 @@ def test_energy_and_throttle_counters_of_a_cpu(tmp_path):
         (tmp_path / zone / "energy_uj").write_text(f"{joules}\n")
     assert readings._rapl_j(tmp_path) == pytest.approx(5.000001)
     assert readings._rapl_j(tmp_path / "absent") is None
+    (tmp_path / "intel-rapl:1/energy_uj").write_text("not a number")
+    assert readings._asked(lambda: readings._rapl_j(tmp_path)) is None
     (tmp_path / "fs/cgroup").mkdir(parents=True)
     (tmp_path / "fs/cgroup/cpu.stat").write_text("usage_usec 1\nnr_throttled 12\n")
     found = readings._throttle_events(tmp_path)

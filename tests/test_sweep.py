@@ -275,3 +275,18 @@ def test_what_a_report_says_may_change_without_running_again(light, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "1 of 1 runs are done already" in done.stdout
     assert "price_per_hour: 2.5" in (tmp_path / "reports/light/params.yaml").read_text()
+
+
+def test_a_passing_helper_of_the_worker_is_not_taken_for_the_kernel():
+    # Importing jupytext asks pandoc its version where there is one: a child before the kernel.
+    program = (
+        "import subprocess, sys; subprocess.run(['sleep', '0.2']); "
+        "subprocess.run([sys.executable, '-c', "
+        "'import time; x = bytearray(300_000_000); time.sleep(20)'])"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], start_new_session=True) as started:
+        try:
+            ended = worker._watch(started, time.monotonic() + 15, 100_000_000)
+        finally:
+            os.killpg(started.pid, signal.SIGKILL)
+    assert "more than memory_limit_gb 0.1 allows" in ended

@@ -60,7 +60,7 @@ def test_the_windows_account_for_the_time_of_an_epoch(tmp_path, backend):
     steps = 1437 // 128
     (first, last) = (record["history"][k]["elapsed_s"] for k in (0, 2))
     windows = [w for w in record["windows"] if w["first_step"] >= steps]
-    assert sum(w["seconds"] for w in windows) > 0.4 * (last - first)
+    assert sum(w["seconds"] for w in windows) > 0.25 * (last - first)
 
 
 def test_policies_of_a_block_start_alike(tmp_path):
