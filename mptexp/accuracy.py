@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from mptexp import analysis
 from mptexp.analysis import POINT, Tables
@@ -36,19 +35,10 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
             for candidate in [p for p in POLICIES if p in table and p != baseline]:
                 found = (table[candidate] - table[baseline]).dropna()
                 if len(found):
-                    bounds = interval(found, confidence)
+                    bounds = analysis.mean_interval(found, confidence)
                     told = [*bounds, len(found), margin, verdict(*bounds[1:], margin)]
                     rows.append([*point, baseline, candidate, *told])
     return pd.DataFrame(rows, columns=[*POINT, "baseline", "candidate", *figures])
-
-
-def interval(values: pd.Series, confidence: float = 0.95) -> tuple[float, float, float]:
-    """Mean of values and its t interval; NaN below three values."""
-    mean = float(values.mean())
-    if len(values) < 3:
-        return mean, math.nan, math.nan
-    half = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1) * stats.sem(values))
-    return mean, mean - half, mean + half
 
 
 def verdict(low: float, high: float, margin: float) -> str:

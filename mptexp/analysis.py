@@ -143,12 +143,17 @@ def baselines(group: pd.DataFrame, times: pd.DataFrame) -> list[str]:
 
 def interval(ratios: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
     """Geometric mean of ratios and its t interval on the logarithms; NaN below three ratios."""
-    logs = np.log(np.asarray(ratios, float))
-    mean = logs.mean()
-    if len(logs) < 3:
-        return float(np.exp(mean)), float("nan"), float("nan")
-    half = stats.t.ppf((1 + confidence) / 2, len(logs) - 1) * stats.sem(logs)
-    return float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half))
+    mean, low, high = np.exp(mean_interval(np.log(np.asarray(ratios, float)), confidence))
+    return float(mean), float(low), float(high)
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+    """Mean of values and its Student's t interval; NaN below three values."""
+    mean = float(np.mean(values))
+    if len(values) < 3:
+        return mean, float("nan"), float("nan")
+    half = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1) * stats.sem(values))
+    return mean, mean - half, mean + half
 
 
 def best_batches(results: pd.DataFrame) -> pd.DataFrame:

@@ -158,6 +158,13 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
+# What the device read while these steps were timed, every quarter of a second; what it does not
+# tell is left out. Other programs at work, or a throttled device, mark the run.
+
+# %%
+pd.Series(outcome.readings, name="read", dtype=object).dropna().to_frame()
+
+# %% [markdown]
 # ## Learning, or latency
 #
 # Of a training, loss and accuracy: dashed is training, solid is validation. Training accuracy is
