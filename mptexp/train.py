@@ -4,7 +4,7 @@ import hashlib
 import math
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,18 +116,7 @@ def fit(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]
             verbose=0,
         )
         fit_s = time.perf_counter() - began
-    return Outcome(
-        run,
-        _in_force(trained, run, where, images) | {"initial_weights": started_from},
-        clock.windows,
-        clock.epochs,
-        _timing(clock, run),
-        measure.peak_memory_bytes(run.backend, where["kind"]),
-        fit_s,
-        images.notes,
-        readings=readings.summary(sampler.samples, clock.timed(), where["kind"]),
-        samples=sampler.samples,
-    )
+    return _outcome(run, trained, images, where, clock, sampler, started_from, fit_s)
 
 
 def infer(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]) -> Outcome:
@@ -153,26 +142,9 @@ def infer(run: Run, model: keras.Model, images: data.Images, where: dict[str, An
         batches = data.batches(images, run)
         inferring.predict(batches, steps=len(indices), callbacks=[clock], verbose=0)
         fit_s = time.perf_counter() - began
-    warmup = measure.warmup_windows([measure.Window(0, 1, s) for s in latencies])
-    low, high = np.percentile(latencies[warmup:], (50, 99))
-    timing = _timing(clock, run) | {
-        "latency_p50_s": float(low),
-        "latency_p99_s": float(high),
-        "latency_warmup": warmup,
-    }
-    return Outcome(
-        run,
-        _in_force(inferring, run, where, images) | {"initial_weights": started_from},
-        clock.windows,
-        [],
-        timing,
-        measure.peak_memory_bytes(run.backend, where["kind"]),
-        fit_s,
-        images.notes,
-        latencies,
-        readings.summary(sampler.samples, clock.timed(), where["kind"]),
-        sampler.samples,
-    )
+    outcome = _outcome(run, inferring, images, where, clock, sampler, started_from, fit_s)
+    timing = outcome.timing | _latency_figures(latencies)
+    return replace(outcome, timing=timing, latencies_s=latencies)
 
 
 PHASES = {"train": fit, "inference": infer}
@@ -185,6 +157,41 @@ def _latency(run: Run, model: keras.Model, images: data.Images, chosen: np.ndarr
     began = time.perf_counter()
     model.predict_on_batch(batch)
     return time.perf_counter() - began
+
+
+def _latency_figures(latencies: list[float]) -> dict[str, Any]:
+    warmup = measure.warmup_windows([measure.Window(0, 1, s) for s in latencies])
+    low, high = np.percentile(latencies[warmup:], (50, 99))
+    return {
+        "latency_p50_s": float(low),
+        "latency_p99_s": float(high),
+        "latency_warmup": warmup,
+    }
+
+
+def _outcome(
+    run: Run,
+    model: keras.Model,
+    images: data.Images,
+    where: dict[str, Any],
+    clock: measure.StepClock,
+    sampler: readings.Sampler,
+    started_from: str,
+    fit_s: float,
+) -> Outcome:
+    """What clock, sampler and model say after either phase."""
+    return Outcome(
+        run,
+        _in_force(model, run, where, images) | {"initial_weights": started_from},
+        clock.windows,
+        clock.epochs,
+        _timing(clock, run),
+        measure.peak_memory_bytes(run.backend, where["kind"]),
+        fit_s,
+        images.notes,
+        readings=readings.summary(sampler.samples, clock.timed(), where["kind"]),
+        samples=sampler.samples,
+    )
 
 
 def _check_input(run: Run, timed: int) -> None:

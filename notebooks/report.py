@@ -60,10 +60,11 @@ if not tables.ok.empty:
     )
 
 # %%
-if not tables.latencies.empty:
+latencies = tables.latencies
+if not latencies.empty:
     display(Markdown("## Latency"))
     show(
-        figures.latency_distribution(tables.latencies),
+        figures.latency_distribution(latencies),
         "Share of inference batches by milliseconds taken, a curve per policy.",
         findings.caption_latency(tables),
     )
