@@ -31,7 +31,7 @@ bench: .venv/installed
 	touch $@
 
 .venv/installed-dev: .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,profile]'
 	touch $@
 
 .venv/installed-lab: .venv/installed

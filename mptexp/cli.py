@@ -16,7 +16,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mptexp.spec import Sweep
+    from mptexp.spec import Run, Sweep
     from mptexp.store import SweepDir
     from mptexp.sweep import Planned
 
@@ -43,6 +43,14 @@ Only = Annotated[
 Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Results directory; default reports/<name of FILE>."),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Where downloads and prepared pictures lie; default ~/tensorflow_datasets and "
+        "~/.cache/mptexp.",
+    ),
 ]
 
 
@@ -151,14 +159,7 @@ def run(
     directory: Out = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard earlier results.")] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Make no report.")] = False,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Where downloads and prepared pictures lie; default ~/tensorflow_datasets and "
-            "~/.cache/mptexp.",
-        ),
-    ] = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Execute the runs of a params file that are missing, then make the report.
 
@@ -184,7 +185,15 @@ def run(
     if not no_report and any(place.runs.iterdir()):
         with _user_errors():
             _report(place)
-    left = [p for p in sweep.only(sweep.plan(found, place), only or []) if p.due]
+    _exit(found, place, only, searched)
+
+
+def _exit(found: "Sweep", place: "SweepDir", only: list[str] | None, searched: bool) -> None:
+    """Says what is left to do; exit status 1 where something is."""
+    from mptexp import sweep
+
+    chosen = sweep.only(sweep.plan(found, place), only or [])
+    left = [p for p in chosen if p.due]
     if not searched:
         out.print("the search for the largest batch did not end; the same command goes on with it")
     if left:
@@ -228,9 +237,6 @@ def _as_interrupt(*_: Any) -> None:
 
 
 def _execute(chosen: "list[Planned]", found: "Sweep", notebook: Path, place: "SweepDir") -> None:
-    from mptexp import sweep
-    from mptexp.progress import Progress
-
     due = [p for p in chosen if p.due]
     done = len(chosen) - len(due)
     if done:
@@ -242,6 +248,13 @@ def _execute(chosen: "list[Planned]", found: "Sweep", notebook: Path, place: "Sw
         f"{_expected(chosen, found)} (Ctrl-C stops; the same command goes on)",
         soft_wrap=True,
     )
+    _execute_all(due, found, notebook, place)
+
+
+def _execute_all(due: "list[Planned]", found: "Sweep", notebook: Path, place: "SweepDir") -> None:
+    from mptexp import sweep
+    from mptexp.progress import Progress
+
     progress = Progress(out, due, found)
     try:
         with progress:
@@ -255,6 +268,103 @@ def _execute(chosen: "list[Planned]", found: "Sweep", notebook: Path, place: "Sw
     except OSError as error:
         err.print(f"[bold red]error[/] {_plain(str(place.root))}: {_plain(str(error))}")
         raise typer.Exit(1) from None
+
+
+@app.command(
+    epilog="Example: mptexp diagnose params/quickstart.yaml, or mptexp diagnose reports/quickstart"
+)
+def diagnose(
+    target: Annotated[
+        Path, typer.Argument(metavar="FILE|DIR", help="A params file, or a sweep's directory.")
+    ],
+    only: Only = None,
+    overrides: Set = None,
+    directory: Out = None,
+    traces_only: Annotated[
+        bool, typer.Option("--traces-only", help="Trace steps; make no counter-experiments.")
+    ] = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Make no report.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Find out why a policy was faster, or why it was not: ledger, counter-experiments, verdict.
+
+    Of a params file, runs what is missing of its sweep first. Every point is diagnosed at the
+    largest batch size that both policies reached; --only chooses others. Exit status as of run.
+    """
+    from mptexp import sweep
+    from mptexp.store import SweepDir
+
+    finished = target.is_dir()
+    with _user_errors():
+        file = SweepDir(target).params if finished else target
+        found, text, place, notebook = _open(file, overrides, target if finished else directory)
+        before = sweep.only(sweep.plan(found, place), only or [])
+        sweep.make_ready(before, data_dir)
+        with sweep.locked(place):
+            sweep.prepare(place, text, fresh=False)
+            if not finished:
+                _execute(before, found, notebook, place)
+            ended = _diagnose(found, before, notebook, place, traces_only)
+    if not no_report:
+        with _user_errors():
+            _report(place)
+    if not ended:
+        out.print("some runs of the diagnosis failed; the same command tries them again")
+        raise typer.Exit(1)
+
+
+def _diagnose(
+    found: "Sweep",
+    chosen: "list[Planned]",
+    notebook: Path,
+    place: "SweepDir",
+    traces_only: bool,
+) -> bool:
+    """Traces steps, then makes the experiments that the ledgers ask for; whether all runs ended."""
+    from mptexp import analysis, experiments
+    from mptexp.params import ParamsError
+
+    tables = analysis.load(place)
+    pairs = experiments.pairs(tables, [p.run_id for p in chosen])
+    if not pairs:
+        raise ParamsError(
+            f"{place.root}: no point was trained well under both a baseline (the device's default "
+            "or float32) and another policy, so there is nothing to diagnose; see its results.csv"
+        )
+    traced = [experiments.profiled(pair, run) for pair in pairs for run in pair.policies]
+    ended = _extra("runs whose steps are traced", traced, found, notebook, place)
+    if traces_only:
+        return ended
+    asked = [(pair, experiments.asked(pair, place, tables)) for pair in pairs]
+    for pair, wanted in asked:
+        for experiment in wanted:
+            what = f"worth trying, {pair.candidate.policy}: {experiment.name} ({experiment.reason})"
+            out.print(_plain(what), soft_wrap=True)
+    for block in range(found.repeats):
+        runs = [run for pair, wanted in asked for run in experiments.runs(pair, wanted, block)]
+        of = f"counter-experiments and controls, block {block + 1} of {found.repeats}"
+        ended &= _extra(of, runs, found, notebook, place)
+        asked = [(p, experiments.promising(p, wanted, place, tables)) for p, wanted in asked]
+    return ended
+
+
+def _extra(what: str, runs: "list[Run]", found: "Sweep", notebook: Path, place: "SweepDir") -> bool:
+    """Executes runs of the diagnosis that are missing, their cost said first; whether all ended."""
+    from mptexp import sweep
+
+    runs = list(dict.fromkeys(runs))
+    before = sweep.states(runs, found, place.diagnosis)
+    due = [p for p in before if p.due]
+    if due:
+        known = [*sweep.plan(found, place), *before]
+        seconds = [sweep.estimate_s(p, known, found) or 0 for p in due]
+        out.print(f"diagnosis: {len(due)} {what}, {_about(sum(seconds))}")
+        _execute_all(due, found, notebook, place.diagnosis)
+    return not any(p.due for p in sweep.states(runs, found, place.diagnosis))
+
+
+def _about(seconds: float) -> str:
+    return f"about {_time(seconds)}" if seconds else "time unknown"
 
 
 @app.command(epilog="Example: mptexp report reports/quickstart")

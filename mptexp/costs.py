@@ -87,6 +87,44 @@ def table(model: keras.Model) -> pd.DataFrame:
     return table[[*columns.split(), "compute_dtype"]]
 
 
+def pictures(model: keras.Model) -> tuple[int, int, int]:
+    """Height, width and channels of the pictures that a model of `models.build` takes."""
+    inner = [layer for layer in model.layers if isinstance(layer, keras.Model)]
+    # A resident model's own input is a placeholder; the model in it takes the pictures.
+    height, width, channels = (inner[0] if len(model.inputs[0].shape) == 1 else model).input_shape[
+        1:
+    ]
+    return height, width, channels
+
+
+def widths(model: keras.Model) -> dict[str, int]:
+    """Channels or units that each layer with a kernel gives."""
+    kernels = [leaf.layer for leaf in leaves(model) if hasattr(leaf.layer, "kernel")]
+    return {layer.name: int(layer.kernel.shape[-1]) for layer in kernels}
+
+
+def per_step(model: keras.Model, batch_size: int, training: bool) -> pd.DataFrame:
+    """Arithmetic and least traffic of every layer in a step, uses of the same layer added up.
+
+    Bytes follow the rule of FLOPs: each pass reads or writes inputs, outputs and weights once.
+
+    Returns:
+        Index: the layer's name. Columns: kind, flops, bytes, parameters, compute_dtype.
+    """
+    found = table(model)
+    passes = (found.flops_training / found.flops_forward).fillna(1) if training else 1
+    images = batch_size * (found.bytes_forward - found.bytes_weights) + found.bytes_weights
+    flops = found.flops_training if training else found.flops_forward
+    full = found.assign(flops=flops * batch_size, bytes=images * passes)
+    return full.groupby(level=0, sort=False).agg(
+        kind=("kind", "first"),
+        flops=("flops", lambda values: values.sum(skipna=False)),
+        bytes=("bytes", lambda values: values.sum(skipna=False)),
+        parameters=("parameters", "sum"),
+        compute_dtype=("compute_dtype", "first"),
+    )
+
+
 def _row(call: Call) -> dict[str, Any]:
     count = parameters(call.layer)
     compute_dtype = getattr(call.layer, "compute_dtype", None) or call.outputs[0].dtype
@@ -213,7 +251,7 @@ _RULES = {
     **_names(
         _none,
         "Flatten Reshape Permute RepeatVector Identity ZeroPadding1D ZeroPadding2D ZeroPadding3D "
-        "Cropping1D Cropping2D Cropping3D UpSampling1D Concatenate RandomFlip Crop ResidentBatch "
-        "Transpose GetItem ExpandDims Squeeze Cast Stack Pad",
+        "Passed Cropping1D Cropping2D Cropping3D UpSampling1D Concatenate RandomFlip Crop "
+        "ResidentBatch Transpose GetItem ExpandDims Squeeze Cast Stack Pad",
     ),
 }

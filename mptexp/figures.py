@@ -4,10 +4,12 @@ import base64
 import io
 import re
 import textwrap
+from collections.abc import Mapping
 from html import escape
 
 import matplotlib
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -218,6 +220,77 @@ def latency_distribution(latencies: pd.DataFrame) -> Figure:
         axis.set(title=_wrapped(title), xlabel="ms per batch, host to host")
         axis.set_ylabel("share of batches")
     _legend(figure, axes[0])
+    return figure
+
+
+# What a step's time goes to: work in the policies' own tones, waits hatched.
+CAUSE_COLOURS = {
+    "matrix": "#0087c8",
+    "memory": "#56b4e9",
+    "casts": "#cc79a7",
+    "optimizer": "#009e73",
+    "loss scaling": "#f0e442",
+    "on the host": "#8c510a",
+    "input": "#d55e00",
+    "host": "#e69f00",
+    "idle": "#bdbdbd",
+    "unexplained": "#7f7f7f",
+}
+
+
+def time_by_cause(ledgers: Mapping[str, pd.Series]) -> Figure:
+    """Milliseconds of a step by cause, a bar per policy.
+
+    Args:
+        ledgers: seconds by cause of each policy, as ledger.by_cause gives them.
+    """
+    with matplotlib.rc_context(STYLE):
+        height = 1.7 + 0.45 * len(ledgers)
+        figure, axis = plt.subplots(figsize=(8.2, height), layout="constrained")
+    left = dict.fromkeys(ledgers, 0.0)
+    for cause, colour in CAUSE_COLOURS.items():
+        widths = [table.get(cause, 0.0) * 1e3 for table in ledgers.values()]
+        if max(widths) <= 0:
+            continue
+        hatch = "///" if cause in ("input", "host", "idle") else None
+        style = {"color": colour, "height": 0.62, "edgecolor": "white", "linewidth": 0.6}
+        axis.barh(
+            list(ledgers), widths, left=list(left.values()), label=cause, hatch=hatch, **style
+        )
+        left = {name: left[name] + w for name, w in zip(left, widths, strict=True)}
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    axis.set_xlabel("ms of a step")
+    handles, labels = axis.get_legend_handles_labels()
+    with matplotlib.rc_context(STYLE):
+        figure.legend(handles, labels, loc="outside upper left", ncols=8)
+    return figure
+
+
+def roofline_by_layer(needs: Mapping[str, pd.DataFrame], ceilings: Mapping[str, dict]) -> Figure:
+    """Achieved arithmetic by arithmetic intensity, a dot per layer, a roof per policy.
+
+    The roof is the lesser of the measured matrix product and copy bandwidth times intensity. Source
+    of the model: S. Williams, A. Waterman, D. Patterson, Roofline, CACM 52(4), 2009.
+
+    Args:
+        needs: policy -> what diagnose.needs gives.
+        ceilings: policy -> what a record's work holds under ceilings.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(8.2, 4.2), layout="constrained")
+    dots = {p: table[(table.flops > 0) & (table.took_s > 0)] for p, table in needs.items()}
+    intensity = pd.concat([table.flops / table.bytes for table in dots.values()])
+    ends = np.geomspace(intensity.min() / 2, intensity.max() * 2, 100)
+    for policy, table in dots.items():
+        top = ceilings[policy]
+        roof = np.minimum(top["matmul_flops_per_s"], top["copy_bytes_per_s"] * ends)
+        axis.plot(ends, roof / 1e9, color=COLOURS[policy], linewidth=1.6)
+        achieved = table.flops / table.took_s / 1e9
+        style = {"color": COLOURS[policy], "marker": MARKERS[policy], "alpha": 0.8, "linewidth": 0}
+        axis.scatter(table.flops / table.bytes, achieved, s=36, label=policy, **style)
+    axis.set(xscale="log", yscale="log", xlabel="FLOP per byte", ylabel="GFLOP/s")
+    _legend(figure, axis)
     return figure
 
 

@@ -43,6 +43,8 @@ class StepClock(keras.callbacks.Callback):
         target_ci: largest half width of the median's 95 % interval, as a fraction of the median;
             None asks for none.
         max_steps: most steps, warm-up included; None sets no limit.
+        per_call: steps that one call of the backend executes.
+        ends_training: whether the training ends with the clock.
 
     Attributes:
         windows: the windows in order; step numbers go on through the epochs.
@@ -57,8 +59,12 @@ class StepClock(keras.callbacks.Callback):
         synchronize: Callable[[keras.Model], None],
         target_ci: float | None = None,
         max_steps: int | None = None,
+        per_call: int = 1,
+        ends_training: bool = True,
     ) -> None:
         super().__init__()
+        self.per_call = per_call
+        self.ends_training = ends_training
         self.synchronize = synchronize
         self.target_ci = target_ci
         self.max_steps = max_steps
@@ -66,7 +72,8 @@ class StepClock(keras.callbacks.Callback):
         self.opened: list[float] = []
         self.ended_by = "epochs"
         self.epochs: list[dict[str, float]] = []
-        self._step = -1
+        self._before = 0
+        self._step = 0
         self._size = 1
         self._next_look = float(LEAST_WINDOWS)
         self._opened: tuple[int, float] | None = None
@@ -74,12 +81,16 @@ class StepClock(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         self._opened = None
+        self._before = epoch * (self.params.get("steps") or 0)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        self._step += 1
-        if self.max_steps and self._step + 1 >= self.max_steps:
+        if self.ended_by != "epochs" and not self.ends_training:
+            return
+        self._step = self._before + batch
+        after = self.per_call
+        if self.max_steps and self._step + after >= self.max_steps:
             self._end("max_steps")
-        last = batch + 1 >= (self.params.get("steps") or 0) or self.ended_by != "epochs"
+        last = batch + after >= (self.params.get("steps") or 0) or self.ended_by != "epochs"
         if self._opened and self._step - self._opened[0] < self._size and not last:
             return
         self.synchronize(self.model)
@@ -98,7 +109,7 @@ class StepClock(keras.callbacks.Callback):
         first, opened = self._opened or (0, now)
         self.windows.append(Window(first, self._step - first, now - opened))
         self.opened.append(opened)
-        full = self._step - first == self._size  # not the remainder of an epoch
+        full = self._step - first >= self._size  # not the remainder of an epoch
         if len(self.windows) > 5 and full and now - opened < WINDOW_S / 2:
             self._size *= 2
         if self.target_ci and len(self.windows) >= self._next_look:
@@ -109,8 +120,9 @@ class StepClock(keras.callbacks.Callback):
     def _end(self, reason: str) -> None:
         if self.ended_by == "epochs":
             self.ended_by = reason
-        self.model.stop_training = True
-        self.model.stop_predicting = True
+        if self.ends_training:
+            self.model.stop_training = True
+            self.model.stop_predicting = True
 
     def timed(self) -> list[tuple[float, float]]:
         """When the windows that count began and ended, seconds of `time.perf_counter`."""

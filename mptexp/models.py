@@ -45,18 +45,56 @@ def build(run: Run, shape: tuple[int, int, int], classes: int) -> keras.Model:
     if run.data_format != "auto":
         keras.config.set_image_data_format(run.data_format)
     try:
-        if policy.variable_dtype == "float32":
-            return _seeded(run, shape, classes)
-        # A 16-bit draw differs from a rounded 32-bit draw: draw in float32, then round.
-        keras.config.set_dtype_policy("float32")
-        weights = _seeded(run, shape, classes).get_weights()
-        keras.config.set_dtype_policy(policy)
-        model = _seeded(run, shape, classes)
-        model.set_weights(weights)
-        return model
+        return varied(run, _built(run, policy, shape, classes))
     finally:
         keras.config.set_dtype_policy(policy)
         keras.config.set_image_data_format(data_format)
+
+
+def _built(
+    run: Run, policy: keras.DTypePolicy, shape: tuple[int, int, int], classes: int
+) -> keras.Model:
+    if policy.variable_dtype == "float32":
+        return _seeded(run, shape, classes)
+    # A 16-bit draw differs from a rounded 32-bit draw: draw in float32, then round.
+    keras.config.set_dtype_policy("float32")
+    weights = _seeded(run, shape, classes).get_weights()
+    keras.config.set_dtype_policy(policy)
+    model = _seeded(run, shape, classes)
+    model.set_weights(weights)
+    return model
+
+
+def varied(run: Run, model: keras.Model) -> keras.Model:
+    """The model without batch normalization, or with some layers in float32, if the run asks so.
+
+    What these experiments leave as it is, weights included, is shared with `model`.
+
+    Raises:
+        ModelError: where the model has no such layer.
+    """
+    named = [name.strip() for name in run.float32_layers.split(",") if name.strip()]
+    known = [leaf.layer.name for leaf in costs.leaves(model)]
+    unknown = [name for name in named if name not in known]
+    if unknown:
+        raise ModelError(
+            f"float32_layers names {unknown[0]}, which model {run.model} has not; allowed: "
+            f"{', '.join(known)}"
+        )
+    if not named and run.normalization == "batch":
+        return model
+
+    def changed(layer: layers.Layer) -> layers.Layer:
+        if run.normalization == "none" and isinstance(layer, layers.BatchNormalization):
+            return Passed(name=layer.name, dtype=layer.dtype_policy)
+        if layer.name not in named:
+            return layer
+        made = type(layer).from_config(layer.get_config() | {"dtype": "float32"})
+        made.build(layer.input.shape)
+        made.set_weights(layer.get_weights())
+        return made
+
+    return keras.models.clone_model(model, clone_function=changed)
 
 
 def _seeded(run: Run, shape: tuple[int, int, int], classes: int) -> keras.Model:
@@ -90,6 +128,13 @@ def augmented(run: Run, x: keras.KerasTensor) -> keras.KerasTensor:
     if "crop" in run.augmentation:
         x = Crop(max(1, run.image_size // 8), seed=run.seed + 102, dtype="float32")(x)
     return x
+
+
+class Passed(layers.Layer):
+    """Stands where a normalization was left out; takes its arguments and gives its input."""
+
+    def call(self, x: Any, training: bool = False, mask: Any = None) -> Any:
+        return x
 
 
 class Crop(layers.Layer):
@@ -132,8 +177,8 @@ def _check_size(run: Run, shape: tuple[int, int, int]) -> None:
 
 
 def _scaled(run: Run, count: int) -> int:
-    """A number of filters or units, times the width, at least 1."""
-    return max(1, round(count * run.width))
+    """A number of filters or units, times the width, rounded up to the run's multiple."""
+    return -(-max(1, round(count * run.width)) // run.width_multiple) * run.width_multiple
 
 
 def _batch_norm(run: Run) -> layers.BatchNormalization:

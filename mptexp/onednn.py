@@ -1,9 +1,13 @@
 """oneDNN, which computes on a CPU: limiting the instructions it uses, and asking for them."""
 
 import os
+import re
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 from mptexp.environment import Unsupported
 from mptexp.spec import CPU_ISAS, Run, cpuinfo
@@ -72,3 +76,32 @@ def isa(backend: str) -> str:
     marker = "info,cpu,isa:"
     said = [line.split(marker)[1].strip() for line in done.stdout.splitlines() if marker in line]
     return NAMES.get(said[0], said[0]) if said else "oneDNN is not in use"
+
+
+def primitives(log: Iterable[str], steps: int) -> list[dict[str, Any]]:
+    """What oneDNN ran in a step, from the lines of its verbose log; the longest first.
+
+    Returns:
+        Rows of primitive (convolution, reorder, matmul, ...), implementation (names instructions,
+        such as brg_conv_fwd:avx512_core_bf16), dtype (of source, weights and destination where
+        they differ), seconds and count per step.
+    """
+    found: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for line in log:
+        fields = line.strip().split(",")
+        # onednn_verbose,v1,primitive,exec,cpu,kind,implementation,propagation,types,...,ms
+        if len(fields) > 9 and fields[0] == "onednn_verbose" and "exec" in fields[2:4]:
+            kind, implementation, _, types = fields[fields.index("exec") + 2 :][:4]
+            named = re.findall(r"(?:src|wei|dst)[:_](\w+?):", types)
+            dtype = ", ".join(dict.fromkeys(named))
+            found[kind, implementation or kind, dtype].append(float(fields[-1]) / 1e3)
+    names = ("primitive", "implementation", "dtype")
+    rows = [
+        {
+            **dict(zip(names, key, strict=True)),
+            "seconds": sum(times) / steps,
+            "count": len(times) / steps,
+        }
+        for key, times in found.items()
+    ]
+    return sorted(rows, key=lambda row: -row["seconds"])

@@ -46,6 +46,8 @@ def use(run: Run) -> dict[str, Any]:
     onednn.limit(run)
     if run.deterministic:
         switches.ask_for_determinism(run)
+    if run.profile:
+        switches.show_kernels(run)
     if run.backend == "torch" and environment.has_no_nvidia_driver():
         # PyTorch would take a Mac's GPU, which is not supported here.
         os.environ.setdefault("KERAS_TORCH_DEVICE", "cpu")
@@ -141,6 +143,8 @@ def compile_model(model: "keras.Model", run: Run, steps_per_epoch: int = 1) -> N
     """
     import keras
 
+    if run.steps_per_execution > 1 and run.backend == "torch":
+        raise Unsupported("steps_per_execution above 1 is asked for; PyTorch in Keras has only 1")
     rate = run.learning_rate
     if run.learning_rate_decay == "cosine":
         rate = keras.optimizers.schedules.CosineDecay(rate, run.epochs * steps_per_epoch)
@@ -158,6 +162,7 @@ def compile_model(model: "keras.Model", run: Run, steps_per_epoch: int = 1) -> N
         "sparse_categorical_crossentropy",
         metrics=["accuracy"],
         auto_scale_loss=auto,
+        steps_per_execution=run.steps_per_execution,
         jit_compile={"auto": "auto", "on": True, "off": False}[run.jit],
     )
 
@@ -253,7 +258,7 @@ def _check_in_force(found: dict[str, Any], run: Run) -> None:
         **({"tf32": False} if run.policy == "float32" else {}),
     }
     for name, value in wanted.items():
-        if not _agrees(found[name], value, own=":" in run.model):
+        if not _agrees(found[name], value, own=":" in run.model or bool(run.float32_layers)):
             asked = f"{name} is {found[name]}, but the run asked for {value}"
             raise NotInForce(asked + _why(name, run, found))
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from mptexp import sweep
-from mptexp.spec import Sweep
+from mptexp.spec import Run, Sweep
 from mptexp.sweep import Planned
 
 
@@ -25,7 +25,7 @@ class Progress:
         self.console, self.found, self.ended = console, found, 0
         self.states = {p.run_id: p for p in due}
         self.left = set(self.states)
-        self.axes = found.axes()
+        self.usual = _usual([p.run for p in due], found.axes())
         self.width = max(len(self._label(p)) for p in due)
         self.began = time.monotonic()
         self.bar = self.task = None
@@ -55,7 +55,9 @@ class Progress:
             self.bar.stop()
 
     def _label(self, planned: Planned) -> str:
-        values = [f"{name} {getattr(planned.run, name)}" for name in self.axes]
+        run = planned.run
+        own = {name: getattr(run, name) for name in self.usual}
+        values = [f"{name} {v}" for name, v in own.items() if v != self.usual[name]]
         return ", ".join([*values, f"block {planned.run.block}"])
 
     def show(self, planned: Planned, record: dict[str, Any] | None) -> None:
@@ -84,6 +86,19 @@ class Progress:
             return "unknown time"
         seconds = sum(cost for cost in costs if cost)
         return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
+
+
+def _usual(runs: Sequence[Run], axes: Sequence[str]) -> dict[str, Any]:
+    """The parameters that tell runs apart, and what most have: only another value is shown.
+
+    An axis of the sweep is always shown.
+    """
+    found = {}
+    for name in Run.model_fields:
+        values = [getattr(run, name) for run in runs]
+        if name not in ("block", "seed") and any(v != values[0] for v in values):
+            found[name] = None if name in axes else max(values, key=values.count)
+    return found
 
 
 def _outcome(record: dict[str, Any]) -> str:

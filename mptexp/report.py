@@ -7,9 +7,21 @@ from pathlib import Path
 
 import pandas as pd
 
-from mptexp import accuracy, analysis, beside, figures, findings, kernel, layout, params, store
+from mptexp import (
+    accuracy,
+    analysis,
+    beside,
+    diagnose,
+    figures,
+    findings,
+    kernel,
+    layout,
+    params,
+    store,
+)
 from mptexp.analysis import Tables
 from mptexp.beside import Section
+from mptexp.diagnose import Verdict
 from mptexp.store import SweepDir
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -24,6 +36,7 @@ class Facts:
     table_note: str
     starts: str
     readings_note: str
+    verdicts: list[Verdict]
     published: Section | None
     failed: pd.DataFrame
     runs: pd.DataFrame
@@ -51,7 +64,8 @@ def build(directory: SweepDir, notebook: Path) -> Path:
             "reports/quickstart"
         )
     _write_data(directory, tables)
-    for run in sorted(directory.runs.glob("*/notebook.ipynb")):
+    made = [place.runs.glob("*/notebook.ipynb") for place in (directory, directory.diagnosis)]
+    for run in sorted(path for paths in made for path in paths):
         page = run.with_suffix(".html")
         if not page.exists() or page.stat().st_mtime < run.stat().st_mtime:
             store.write_text(page, render(run, f"Run {run.parent.name}", code=True))
@@ -115,6 +129,7 @@ def facts(directory: SweepDir, tables: Tables) -> Facts:
         table_note=_table_note(tables),
         starts=_starts(tables),
         readings_note=_readings_note(tables),
+        verdicts=diagnose.verdicts(directory, tables),
         published=beside.section(tables),
         failed=_failed(tables),
         runs=_runs(directory, tables),

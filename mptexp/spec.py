@@ -155,6 +155,15 @@ class Run(BaseModel):
         "keydana_cnn", description="a name of mptexp.models.MODELS, or module:function"
     )
     width: float = Field(1.0, gt=0, le=8, description="multiplies the number of filters")
+    width_multiple: int = Field(
+        1, ge=1, le=256, description="numbers of filters are rounded up to a multiple of it"
+    )
+    normalization: Literal["batch", "none"] = Field(
+        "batch", description="batch: as the model has it; none: left out, for timing"
+    )
+    float32_layers: str = Field(
+        "", description="names of layers that compute in float32, with commas"
+    )
     batch_norm_momentum: float = Field(
         0.99, ge=0, lt=1, description="of the moving averages that validation uses"
     )
@@ -171,6 +180,10 @@ class Run(BaseModel):
     ) = Field("auto", description="auto, dynamic, none or a number; auto: as Keras decides")
     jit: Literal["auto", "on", "off"] = Field("auto", description="XLA: auto, on, off")
     deterministic: bool = Field(False, description="op determinism; turns XLA off in TensorFlow")
+    steps_per_execution: int = Field(
+        1, ge=1, le=10_000, description="steps that one call of the backend executes"
+    )
+    profile: bool = Field(False, description="traces some steps after the timed ones")
     phase: Literal["train", "inference"] = Field("train", description="train, inference")
     batch_size: int = Field(32, ge=1, le=2**20, description="images per step")
     epochs: int = Field(20, ge=1, le=10_000, description="passes over the training images")
@@ -184,6 +197,12 @@ class Run(BaseModel):
         0, ge=0, le=2**31 - 1001, description="weights, data order; block is added to it"
     )
     block: int = Field(0, ge=0, description="which repeat this is")
+
+    @model_validator(mode="after")
+    def _can_be_profiled(self) -> "Run":
+        if self.profile and self.phase != "train":
+            raise ValueError(f"profile true with phase {self.phase}; allowed: phase train")
+        return self
 
     @model_validator(mode="after")
     def _can_reach_its_target(self) -> "Run":

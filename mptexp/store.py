@@ -59,6 +59,9 @@ COLUMNS = {
     "readings": "readings of the device while steps were timed",
     "utilization_frac": "share of time a GPU's kernels ran; on a CPU, of all processors' time",
     "power_w": "mean power of the device while timed",
+    "flops_per_s": "arithmetic of the model's step, from its shapes, / step_s",
+    "bytes_per_s": "least traffic of the model's step, from its shapes, / step_s",
+    "mfu_frac": "flops_per_s / that of the device's largest measured matrix product, same type",
     "energy_per_image_j": "power_w / images_per_s",
     "clock_hz": "mean clock of the device while timed",
     "temperature_c": "mean temperature of the device while timed, Celsius",
@@ -113,6 +116,11 @@ class SweepDir:
         return SweepDir(self.root / "search")
 
     @property
+    def diagnosis(self) -> "SweepDir":
+        """Where profiled runs and counter-experiments lie, as in a sweep of their own."""
+        return SweepDir(self.root / "diagnosis")
+
+    @property
     def name(self) -> str:
         return self.root.resolve().name
 
@@ -129,7 +137,7 @@ class SweepDir:
 
     def clear(self) -> None:
         """Removes what a sweep writes, and nothing else."""
-        for folder in (self.runs, self.partial, self.search.root):
+        for folder in (self.runs, self.partial, self.search.root, self.diagnosis.root):
             shutil.rmtree(folder, ignore_errors=True)
         names = ("params.yaml", "index.html", "results.csv", "history.csv", "speedups.csv")
         for path in [self.root / n for n in (*names, "table.md", "speedup.svg")]:
@@ -275,6 +283,7 @@ def _row(record: Mapping[str, Any], sweep: str) -> dict[str, Any]:
         **timing,
         **record.get("readings", {}),
         **in_force,
+        **_achieved(record),
         "device": environment.get("device"),
         "sweep": sweep,
         "train_accuracy": history[-1].get("accuracy"),
@@ -283,6 +292,20 @@ def _row(record: Mapping[str, Any], sweep: str) -> dict[str, Any]:
         "marks": "; ".join(record.get("marks", [])),
     }
     return {name: known.get(name, record.get(name)) for name in COLUMNS}
+
+
+def _achieved(record: Mapping[str, Any]) -> dict[str, float]:
+    work, step_s = record.get("work") or {}, record.get("timing", {}).get("step_s")
+    if not step_s or not work.get("flops_per_step"):
+        return {}
+    flops = work["flops_per_step"] / step_s
+    peak = work["ceilings"]["matmul_flops_per_s"]
+    moved = work["bytes_per_step"]
+    return {
+        "flops_per_s": flops,
+        "bytes_per_s": moved / step_s if moved else math.nan,
+        "mfu_frac": flops / peak,
+    }
 
 
 def history(records: Iterable[Mapping[str, Any]]) -> "pd.DataFrame":

@@ -57,12 +57,16 @@ def notebook_path(name: str, params_file: Path) -> Path:
 
 def plan(sweep: Sweep, directory: SweepDir) -> list[Planned]:
     """Every run of the sweep with its state, in the order of execution."""
+    return states(sweep.runs(largest.points(sweep, directory)), sweep, directory)
+
+
+def states(runs: Sequence[Run], sweep: Sweep, directory: SweepDir) -> list[Planned]:
+    """How each of some runs stands in a directory."""
+    return [_planned(run, sweep, directory) for run in runs]
+
+
+def _planned(run: Run, sweep: Sweep, directory: SweepDir) -> Planned:
     here = local_device()
-    runs = sweep.runs(largest.points(sweep, directory))
-    return [_planned(run, sweep, directory, here) for run in runs]
-
-
-def _planned(run: Run, sweep: Sweep, directory: SweepDir, here: str) -> Planned:
     run_id = run.run_id(sweep.notebook)
     path = directory.record(run_id)
     due = "pending" if run.gpu_model == here else "elsewhere"
@@ -156,8 +160,9 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
     elif not directory.params.exists() and root.exists() and any(root.iterdir()):
         raise ParamsError(f"{root}: is neither empty nor a sweep's directory; choose another --out")
     # A run whose sweep was killed would disturb what is measured now.
-    for folder in [*directory.partial.glob("*"), *directory.search.partial.glob("*")]:
-        worker.kill(folder.resolve())
+    for place in (directory, directory.search, directory.diagnosis):
+        for folder in place.partial.glob("*"):
+            worker.kill(folder.resolve())
     try:
         if not directory.params.exists() or _split(_text(directory.params))[1] != _split(text)[1]:
             store.write_text(directory.params, text)

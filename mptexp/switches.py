@@ -61,6 +61,13 @@ def ask_for_determinism(run: Run) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
+def show_kernels(run: Run) -> None:
+    """Keeps XLA from launching kernels as one command buffer, which hides them from a trace."""
+    if run.backend != "torch":
+        before = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"{before} --xla_gpu_enable_command_buffer=".strip()
+
+
 def set_determinism(run: Run) -> None:
     """Makes the backend take only ops that give the same result each time; slower, most often."""
     if run.backend == "tensorflow":

@@ -12,7 +12,18 @@ import keras
 import numpy as np
 import pandas as pd
 
-from mptexp import data, environment, measure, models, precision, readings, store
+from mptexp import (
+    ceilings,
+    costs,
+    data,
+    environment,
+    measure,
+    models,
+    precision,
+    profile,
+    readings,
+    store,
+)
 from mptexp.spec import Run
 
 
@@ -22,7 +33,9 @@ class Outcome:
 
     `latencies_s` holds the seconds of each batch of an inference run, from pictures on the host to
     probabilities on the host; `samples` what the device read while the run was measured, `readings`
-    what they say of its timed steps (see readings.summary).
+    what they say of its timed steps (see readings.summary); `work` the arithmetic
+    and bytes of a step and what the device can do at best; `profile` where the time of traced steps
+    went.
     """
 
     run: Run
@@ -36,6 +49,8 @@ class Outcome:
     latencies_s: list[float] = field(default_factory=list)
     readings: dict[str, Any] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
+    work: dict[str, Any] = field(default_factory=dict)
+    profile: dict[str, Any] = field(default_factory=dict)
 
     @property
     def history(self) -> pd.DataFrame:
@@ -103,20 +118,32 @@ def fit(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]
     _check_input(run, (steps - 1) * run.epochs)
     started_from = models.fingerprint(model)
     trained = _compiled(run, model, images, where)
-    clock = _clock(run)
-    with readings.Sampler(where["kind"]) as sampler:
-        began = time.perf_counter()
+    # Traced steps come after the timed ones, in an epoch of their own where need be.
+    longer = run.model_copy(update={"epochs": run.epochs + run.profile})
+    most = min(run.max_steps or math.inf, steps * run.epochs)
+    clock = _clock(run.model_copy(update={"max_steps": most}) if run.profile else run)
+
+    def train(callbacks: list[keras.callbacks.Callback]) -> None:
         trained.fit(
-            data.batches(images, run),
-            epochs=run.epochs,
+            profile.announced(data.batches(images, longer), run),
+            epochs=longer.epochs,
             steps_per_epoch=steps,
-            **data.validation(images, run),
-            callbacks=[clock, _StopWhenNotFinite()],
+            **({} if run.profile else data.validation(images, run)),
+            callbacks=[*callbacks, _StopWhenNotFinite()],
             shuffle=False,  # the stream is shuffled already, alike for every policy
             verbose=0,
         )
+
+    traced: dict[str, Any] = {}
+    with readings.Sampler(where["kind"]) as sampler:
+        began = time.perf_counter()
+        if run.profile:
+            traced = profile.captured(run, trained, clock, train)
+        else:
+            train([clock])
         fit_s = time.perf_counter() - began
-    return _outcome(run, trained, images, where, clock, sampler, started_from, fit_s)
+    outcome = _outcome(run, trained, images, where, clock, sampler, started_from, fit_s)
+    return replace(outcome, profile=traced)
 
 
 def infer(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]) -> Outcome:
@@ -191,7 +218,29 @@ def _outcome(
         images.notes,
         readings=readings.summary(sampler.samples, clock.timed(), where["kind"]),
         samples=sampler.samples,
+        work=_work(run, model),
     )
+
+
+def _work(run: Run, model: keras.Model) -> dict[str, Any]:
+    """What a step costs in arithmetic and bytes, and what the device can do at best.
+
+    Keys: flops_per_step, bytes_per_step, ceilings (see ceilings.measured); of a profiled run also
+    layers: the rows of costs.per_step with alone_s (see ceilings.layer_seconds) and channels.
+    """
+    card = environment.card(run.backend)
+    layers = costs.per_step(model, run.batch_size, run.phase == "train")
+    found: dict[str, Any] = {
+        "flops_per_step": layers.flops.sum(skipna=False),
+        "bytes_per_step": layers.bytes.sum(skipna=False),
+        "ceilings": ceilings.measured(run, card),
+    }
+    if run.profile:
+        alone = ceilings.layer_seconds(run, model, card)
+        layers["alone_s"] = [alone.get(name) for name in layers.index]
+        layers["channels"] = [costs.widths(model).get(name) for name in layers.index]
+        found["layers"] = layers.rename_axis("layer").reset_index().to_dict("records")
+    return found
 
 
 def _check_input(run: Run, timed: int) -> None:
@@ -220,7 +269,13 @@ def _compiled(
 
 
 def _clock(run: Run) -> measure.StepClock:
-    return measure.StepClock(measure.synchronizer(run.backend), run.target_ci, run.max_steps)
+    return measure.StepClock(
+        measure.synchronizer(run.backend),
+        run.target_ci,
+        run.max_steps,
+        run.steps_per_execution,
+        ends_training=not run.profile,
+    )
 
 
 def _timing(clock: measure.StepClock, run: Run) -> dict[str, Any]:
@@ -274,6 +329,8 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "marks": [*_marks(card), *readings.marks(outcome.readings), *outcome.notes],
         "readings": _readings(outcome),
         "samples": outcome.samples,
+        "work": outcome.work,
+        **({"profile": outcome.profile} if outcome.profile else {}),
         "peak_memory_bytes": outcome.peak_memory_bytes,
         "fit_s": outcome.fit_s,
     }

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from IPython.display import HTML, Markdown, display
 
-from mptexp import analysis, figures, findings, layout, report, store
+from mptexp import analysis, figures, findings, layout, reasons, report, store
 
 directory = store.SweepDir(Path(sweep_dir))
 tables = analysis.load(directory)
@@ -34,6 +34,7 @@ def show(figure, alt, caption):
 # %%
 display(Markdown(f"# {report.safe(facts.title)}\n\n*{report.safe(facts.question)}*"))
 sentences = [report.safe(sentence) for sentence in findings.answer(tables)]
+sentences += [reasons.safe_sentence(verdict) for verdict in facts.verdicts]
 display(Markdown("\n".join(f"- {sentence}" for sentence in sentences)))
 
 # %%
@@ -50,6 +51,17 @@ if not tables.speedups.empty:
             f"Speedup over {baseline} by batch size, one marker per policy, with intervals.",
             findings.caption_speedup(tables, baseline),
         )
+
+# %%
+for verdict in facts.verdicts:
+    display(Markdown(f"## Why: {report.safe(reasons.title(verdict))}"))
+    for heading, table in reasons.tables(verdict).items():
+        display(Markdown(f"### {heading}\n\n{reasons.NOTES[heading]}"))
+        display(layout.plain_table(table))
+        if heading == reasons.LEDGER:
+            show(*reasons.ledger_figure(verdict))
+        if heading == reasons.CEILINGS:
+            show(*reasons.roofline_figure(verdict))
 
 # %%
 if not tables.ok.empty:

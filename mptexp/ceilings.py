@@ -1,0 +1,214 @@
+"""What the device can do at best: short microbenchmarks, kept per device and version.
+
+Each figure is the best of several tries: a ceiling is what was reached, not what is usual.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from mptexp import costs, sources, store
+from mptexp.spec import Run
+
+LEAST_S = 0.02  # a call that takes less is mostly overhead, so the matrices grow
+TRIES, TRY_S = 3, 0.05
+COPY_BYTES = {"cpu": 2**27, "gpu": 2**30}  # far beyond any cache
+
+
+def measured(run: Run, card: dict[str, Any]) -> dict[str, float]:
+    """The device's ceilings in the type that the run's matrix products compute in.
+
+    Keys: dtype; matmul_flops_per_s (of a large matrix product); copy_bytes_per_s (read and written,
+    of an array larger than the caches).
+
+    Args:
+        card: the environment card, which names device and versions.
+    """
+    dtype = _compute_dtype(run)
+    tf32 = run.policy == "tensorfloat32"
+    return {
+        "dtype": "tensorfloat32" if tf32 else dtype,
+        "matmul_flops_per_s": _kept(
+            run, card, ["matmul", dtype], lambda: _matmul(run.backend, dtype)
+        ),
+        "copy_bytes_per_s": _kept(run, card, ["copy"], lambda: _copy(run.backend, card["kind"])),
+    }
+
+
+def layer_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, float]:
+    """Seconds that each layer with a kernel takes alone, forward and backward, at its own shapes.
+
+    In the layer's compute dtype and the run's batch size. Layers with several inputs are left out,
+    and so are those that cost no arithmetic. The gradient of the input is left out where no weights
+    come before, as `costs.table` does.
+    """
+    found, trained = {}, False
+    flops = costs.table(model).flops_forward
+    for leaf in costs.leaves(model):
+        layer = leaf.layer
+        if hasattr(layer, "kernel") and len(leaf.inputs) == 1 and flops[layer.name] > 0:
+            shape = (run.batch_size, *leaf.inputs[0].shape[1:])
+            what = ["layer", _settings(layer), shape, layer.compute_dtype, trained]
+            if None not in shape:
+                made = _gradients(run.backend, layer, shape, trained)
+                found[layer.name] = _kept(run, card, what, lambda made=made: _seconds(*made))
+        trained = trained or bool(layer.trainable_variables)
+    return found
+
+
+def _compute_dtype(run: Run) -> str:
+    return "float32" if run.policy == "tensorfloat32" else run.policy.removeprefix("mixed_")
+
+
+def _settings(layer: keras.Layer) -> str:
+    """What decides how long the layer takes, without its name."""
+    known = {k: v for k, v in layer.get_config().items() if k not in ("name", "dtype")}
+    return json.dumps(known, sort_keys=True, default=str)
+
+
+def _kept(run: Run, card: dict[str, Any], what: list[Any], measure: Callable[[], float]) -> float:
+    """A figure from the cache, or measured now and put there.
+
+    What changes it is in the key: device, processors in use, backend and version, TF32, limits.
+    """
+    versions = [card["packages"].get(name) for name in (run.backend, "jaxlib", "keras")]
+    tf32 = run.policy if run.policy in ("float32", "tensorfloat32") else "default"
+    where = [card["device"], card["cores"], run.backend, run.cpu_isa, versions, tf32]
+    key = hashlib.sha256(json.dumps([where, what], default=str).encode()).hexdigest()[:16]
+    path = sources.cache_dir() / "ceilings" / f"{key}.json"
+    try:
+        return float(json.loads(path.read_text())["value"])
+    except (OSError, ValueError, KeyError):
+        value = measure()
+    with contextlib.suppress(OSError):  # without a cache, the next run takes a second longer
+        store.write_text(path, json.dumps({"where": where, "what": what, "value": value}))
+    return value
+
+
+# --- the measurements ---------------------------------------------------------------------------
+
+
+def _compiled(backend: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function)
+    if backend == "jax":
+        import jax
+
+        return jax.jit(function)
+    return function
+
+
+def _wait(backend: str, result: Any) -> None:
+    """Returns once the device has computed the result."""
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        tf.test.experimental.sync_devices()
+    elif backend == "jax":
+        import jax
+
+        jax.block_until_ready(result)
+    else:
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+
+def _seconds(backend: str, function: Callable[..., Any], *args: Any) -> float:
+    """Seconds of one call, the best of a few tries; the first calls compile and do not count."""
+    for _ in range(2):
+        _wait(backend, function(*args))
+    best = math.inf
+    for _ in range(TRIES):
+        calls, began = 0, time.perf_counter()
+        while time.perf_counter() - began < TRY_S:
+            _wait(backend, function(*args))
+            calls += 1
+        best = min(best, (time.perf_counter() - began) / calls)
+    return best
+
+
+def _matmul(backend: str, dtype: str) -> float:
+    """FLOP/s of a matrix product, the best of growing sizes."""
+    product = _compiled(backend, ops.matmul)
+    size, best = 256, 0.0
+    while size <= 16384:
+        a = ops.cast(ops.convert_to_tensor(_noise((size, size))), dtype)
+        seconds = _seconds(backend, product, a, a)
+        best = max(best, 2 * size**3 / seconds)
+        if seconds > LEAST_S:
+            break
+        size *= 2
+    return best
+
+
+def _copy(backend: str, kind: str) -> float:
+    """Bytes read and written per second when an array larger than the caches is scaled."""
+    x = ops.ones((COPY_BYTES[kind] // 4,), "float32")
+    seconds = _seconds(backend, _compiled(backend, lambda x: x * 1.5), x)
+    return 2 * COPY_BYTES[kind] / seconds
+
+
+def _noise(shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape, "float32")
+
+
+def _gradients(
+    backend: str, layer: keras.Layer, shape: tuple[int, ...], with_input: bool
+) -> tuple[Any, ...]:
+    """Backend, a function that runs the layer forward and backward, and its arguments."""
+    x = ops.cast(ops.convert_to_tensor(_noise(shape)), layer.compute_dtype)
+    makers = {"tensorflow": _by_tape, "jax": _by_vjp, "torch": _by_autograd}
+    return (backend, *makers[backend](layer, x, with_input))
+
+
+def _by_tape(layer: keras.Layer, x: Any, with_input: bool) -> tuple[Any, ...]:
+    import tensorflow as tf
+
+    @tf.function
+    def both(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([x] if with_input else [])
+            y = layer(x)
+        return tape.gradient(y, [*([x] if with_input else []), *layer.trainable_variables])
+
+    return both, x
+
+
+def _by_vjp(layer: keras.Layer, x: Any, with_input: bool) -> tuple[Any, ...]:
+    import jax
+
+    weights = [v.value for v in layer.trainable_variables]
+    others = [v.value for v in layer.non_trainable_variables]
+
+    def both(weights: Any, x: Any) -> Any:
+        def forward(weights: Any, x: Any) -> Any:
+            return layer.stateless_call(weights, others, x)[0]
+
+        if with_input:
+            y, back = jax.vjp(forward, weights, x)
+        else:
+            y, back = jax.vjp(lambda weights: forward(weights, x), weights)
+        return back(ops.ones_like(y))
+
+    return jax.jit(both), weights, x
+
+
+def _by_autograd(layer: keras.Layer, x: Any, with_input: bool) -> tuple[Any, ...]:
+    def both(x: Any) -> Any:
+        y = layer(x)
+        y.backward(ops.ones_like(y))
+        return y
+
+    return both, x.detach().requires_grad_(with_input)

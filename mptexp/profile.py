@@ -1,0 +1,231 @@
+"""Profiles some steps after the timed ones and puts into the record where their time went."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from mptexp import costs, environment, measure, onednn, precision, trace
+from mptexp.spec import Run
+
+TRACED_S = 1.0  # traced steps last about so long together
+MOST_STEPS, LEAST_STEPS = 100, 3
+HOW = "pip install 'mptexp[profile]'"
+
+
+class Capture(keras.callbacks.Callback):
+    """Traces steps of one epoch once the clock has ended, then ends the training.
+
+    The steps follow one another between two synchronizations of the device, each with a marker.
+    """
+
+    def __init__(self, clock: measure.StepClock, run: Run, folder: Path) -> None:
+        super().__init__()
+        self.clock = clock
+        self.run = run
+        self.folder = folder
+        self.steps = 0
+        self._first: int | None = None
+        self._marker = ExitStack()
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        if self.clock.ended_by == "epochs" or self.model.stop_training:
+            return
+        if self._first is None:
+            if not self._fits(batch):
+                return
+            self.clock.synchronize(self.model)
+            start(self.run.backend, self.folder)
+            self._first = batch
+        elif batch - self._first >= self.steps:
+            self.clock.synchronize(self.model)
+            self._marker.close()
+            stop(self.run.backend)
+            self.model.stop_training = True
+            return
+        self._marker.close()
+        self._marker.enter_context(marker(self.run.backend, batch))
+
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+        """Ends a trace that the training cut off."""
+        if self._first is not None and not self.model.stop_training:
+            self._marker.close()
+            stop(self.run.backend)
+
+    def _fits(self, batch: int) -> bool:
+        """Whether the steps to trace lie within this epoch; decides how many they are."""
+        epoch = (self.params.get("steps") or 0) - 1
+        usual = measure.timing(self.clock.windows)["step_s"]
+        wanted = min(MOST_STEPS, max(LEAST_STEPS, round(TRACED_S / usual)), epoch)
+        every = self.run.steps_per_execution
+        self.steps = max(wanted // every, 1) * every
+        return batch + self.steps <= epoch
+
+
+def start(backend: str, folder: Path) -> None:
+    """Starts the backend's profiler, without Python's own calls, which cost more than they tell."""
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        options = tf.profiler.experimental.ProfilerOptions(
+            host_tracer_level=2, python_tracer_level=0, device_tracer_level=1
+        )
+        tf.profiler.experimental.start(str(folder), options)
+    else:
+        import jax
+
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0
+        jax.profiler.start_trace(str(folder), profiler_options=options)
+
+
+def stop(backend: str) -> None:
+    """Stops the backend's profiler, which then writes its trace."""
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        tf.profiler.experimental.stop()
+    else:
+        import jax
+
+        jax.profiler.stop_trace()
+
+
+def marker(backend: str, step: int) -> AbstractContextManager[Any]:
+    """Marks a step in the trace: Keras's own callback leaves none that xprof knows."""
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.profiler.experimental.Trace(trace.MARK, step_num=step, _r=1)
+    import jax
+
+    return jax.profiler.StepTraceAnnotation(trace.MARK, step_num=step)
+
+
+def missing(run: Run) -> str:
+    """Why no trace can be had, as a sentence; empty where it can."""
+    if run.backend == "torch":
+        return "PyTorch's profiler is not read yet; take backend tensorflow or jax"
+    if importlib.util.find_spec("xprof") is None:
+        return f"xprof is not installed; {HOW}"
+    return ""
+
+
+@contextmanager
+def named(model: keras.Model) -> Iterator[None]:
+    """Ends every layer's name so that a trace shows it, whatever the framework appends to it."""
+    layers = [leaf.layer for leaf in costs.leaves(model)]
+    for layer in layers:
+        layer.name += trace.LAYER
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.name = layer.name.removesuffix(trace.LAYER)
+
+
+def announced(batches: Any, run: Run) -> Any:
+    """Batches whose wait shows in a trace, where there will be one; tf.data tells of itself."""
+    return _announced(iter(batches)) if run.profile and run.backend == "jax" else batches
+
+
+def _announced(batches: Iterator[Any]) -> Iterator[Any]:
+    import jax
+
+    while True:
+        with jax.profiler.TraceAnnotation(trace.INPUT):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+
+
+def captured(
+    run: Run, model: keras.Model, clock: measure.StepClock, fit: Callable[[list[Any]], None]
+) -> dict[str, Any]:
+    """Calls `fit` with the callbacks of a profiled run; returns the record's `profile`.
+
+    See trace.table for its keys, and besides: slowdown (traced step over timed step, above 1 is
+    slower), missing (why there is no table, else empty).
+    """
+    why = missing(run)
+    if why:
+        fit([clock])
+        return {"missing": why}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        capture = Capture(clock, run, folder)
+        with named(model):
+            fit([clock, capture])
+        if not capture.steps:
+            return {"missing": "an epoch has too few steps to trace; take a smaller batch"}
+        with environment.quiet():
+            events = trace.read(folder)
+    optimizer = model.optimizer
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    found = trace.table(events, [inner.name], scaled=optimizer is not inner)
+    # A marker spans what one call of the backend executes.
+    every = run.steps_per_execution
+    for row in found["rows"]:
+        row |= {"seconds": row["seconds"] / every, "count": row["count"] / every}
+    found |= {"steps": found["steps"] * every, "step_s": found["step_s"] / every}
+    timed = measure.timing(clock.windows)["step_s"]
+    found |= {"slowdown": found["step_s"] / timed, "missing": ""}
+    return found | {"primitives": primitives(run, model) if found["device"] == "cpu" else []}
+
+
+# --- what oneDNN says -----------------------------------------------------------------------------
+
+VERBOSE_STEPS = 3
+BETWEEN = "mptexp: warm"
+
+
+def primitives(run: Run, model: keras.Model) -> list[dict[str, Any]]:
+    """What oneDNN ran in a step, by its own account; empty where it was not in use.
+
+    A child process trains a few steps in oneDNN's verbose mode, which would disturb what is timed.
+    """
+    if run.backend != "tensorflow":
+        return []
+    task = {"run": run.model_dump(), "classes": model.outputs[0].shape[-1]}
+    task["shape"] = costs.pictures(model)
+    done = subprocess.run(
+        [sys.executable, "-m", "mptexp.profile", json.dumps(task)],
+        env=os.environ | {"ONEDNN_VERBOSE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    log = done.stdout.partition(BETWEEN)[2].splitlines()
+    return onednn.primitives(log, VERBOSE_STEPS)
+
+
+def main() -> None:
+    """The child of `primitives`: trains the run's model on noise, a line between warm and rest."""
+    task = json.loads(sys.argv[1])
+    run = Run(**task["run"])
+    precision.use(run)
+    from mptexp import models  # layers take the policy that is set now
+
+    model = models.build(run, tuple(task["shape"]), task["classes"])
+    precision.compile_model(model, run)
+    scaled = run.input_mode == "keydana"
+    x = np.random.default_rng(0).integers(0, 256, (run.batch_size, *task["shape"]), np.uint8)
+    y = np.zeros(run.batch_size, "int64")
+    for step in range(1 + VERBOSE_STEPS):
+        model.train_on_batch(x / np.float32(255) if scaled else x, y)
+        if step == 0:
+            print(f"\n{BETWEEN}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

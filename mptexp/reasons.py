@@ -1,0 +1,324 @@
+"""Verdicts for readers: the sentence that answers why, and the tables that support it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mptexp import census, diagnose, figures, findings, ledger
+from mptexp.diagnose import Cause, Effect, Verdict
+from mptexp.spec import Run
+
+REMARK = {
+    "input": "waits for input",
+    "host": "is host and launch overhead",
+    "idle": "passes with an idle device",
+    "optimizer": "is the optimizer, which precision does not shrink",
+    "loss scaling": "is loss scaling",
+    "on the host": "is work that ran on the CPU instead of the GPU",
+    "emulated": "is 16-bit work that the device emulates, beyond what float32 takes",
+    "memory": "is memory-bound work that 16 bits did not halve",
+    "casts": "is additional casts and layout changes",
+    "held": "is lost in layers held in float32",
+    "no tensor cores": "is lost in matrix work without Tensor Cores",
+}
+
+
+def sentence(found: Verdict) -> str:
+    """Why a policy was faster or was not, in one sentence with numbers."""
+    run = found.pair.candidate
+    head = (
+        f"Why: **{run.policy}**{_settings(found)} at batch size {run.batch_size} is {diagnose.ratio(found.speedup)} as "
+        f"fast as {findings.default_name(found.pair.baseline.policy)}{_allowed(found)}"
+    )
+    if found.candidate is None and not found.effects:
+        return f"{head}; why, was not looked into: {found.missing}."
+    accused = found.accused
+    if not accused:
+        rest = ""
+        if found.unexplained >= diagnose.ACCUSED:
+            rest = f"; {_percent(found.unexplained)} of the step is unexplained"
+        elif found.missing:
+            rest = f" ({found.missing})"
+        least = _percent(diagnose.ACCUSED)
+        return f"{head}: nothing that was looked for takes {least} of the step or more{rest}."
+    parts = [_part(cause, found, first=i == 0) for i, cause in enumerate(accused[:3])]
+    remainder = ""
+    if found.unexplained >= 0.03:
+        remainder = f"; {_percent(found.unexplained)} of the step is unexplained"
+    return f"{head}: {'; then '.join(parts)}{remainder}."
+
+
+def _allowed(found: Verdict) -> str:
+    if math.isnan(found.possible):
+        return ""
+    return f", where the device would allow about {found.possible:.2g}×"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def _part(cause: Cause, found: Verdict, first: bool) -> str:
+    of = " of the step" if first else ""
+    text = f"{_percent(cause.share)}{of} ({cause.seconds * 1e3:.3g} ms) {REMARK[cause.name]}"
+    proof = [
+        f"with {effect.experiment.name} it is {diagnose.ratio(effect.speedup)}"
+        for effect in found.effects
+        if effect.experiment.cause == cause.name and effect.speedup
+    ]
+    return text + (f" ({'; '.join(proof)})" if proof else "")
+
+
+CAUSES, LEDGER = "Causes", "Where the time of a step goes"
+EXPERIMENTS, LAYERS = "Counter-experiments", "Layers"
+CEILINGS, CENSUS = "What the device does at best", "Which arithmetic was used"
+NOTES = {
+    CAUSES: "What the step lost to what, largest first. A wait is lost in full, and so is what "
+    "precision cannot shrink; memory-bound work as far as it took more than half of the "
+    "baseline's. Where a counter-experiment removed a cause, its figure stands in place of the "
+    "ledger's. *Speedup then*: over the baseline as it is, were the cause gone.",
+    LEDGER: "From a trace of steps that follow the timed ones. Every instant belongs to the "
+    "operations active at that instant, in equal shares; instants without any are input, host or "
+    "idle. The rows are scaled to the timed step.",
+    EXPERIMENTS: "Each is a run with a record of its own, compared within its block with a run "
+    "that differs in nothing else; per picture. Above 1, the change makes steps faster. *n* = 1: "
+    "the first block showed it to be slower, and it was not repeated.",
+    LAYERS: "*At best*: what the layer takes alone at its own shapes (with a kernel), or its bytes "
+    "at the measured copy bandwidth. Forward and backward.",
+    CEILINGS: "Measured on this device through this backend, the best of several tries. MFU: "
+    "arithmetic of the model's step, from its shapes, over that of a large matrix product in the "
+    "same type. Least traffic: inputs, outputs and weights, each once per pass.",
+    CENSUS: "On a GPU from the kernels' names; what they do not tell is unknown. On a CPU as "
+    "oneDNN says; work that oneDNN does not take (float16, on a CPU without it) is not in it.",
+}
+
+
+def title(found: Verdict) -> str:
+    """The pair in a few words."""
+    run = found.pair.candidate
+    baseline = findings.default_name(found.pair.baseline.policy)
+    return f"{run.policy} against {baseline}, {run.model}{_settings(found)}"
+
+
+def _settings(found: Verdict) -> str:
+    """What tells the pair apart from others of the sweep, in brackets."""
+    run = found.pair.candidate
+    told = [f"{name} {getattr(run, name)}" for name in ("jit", "input_mode", "backend")]
+    usual = [f"{name} {Run.model_fields[name].default}" for name in ("jit", "input_mode", "backend")]
+    own = [text for text, default in zip(told, usual, strict=True) if text != default]
+    return f" ({', '.join(own)})" if own else ""
+
+
+def safe_sentence(found: Verdict) -> str:
+    """The sentence for Markdown: a value that looks like a tag is shown, not obeyed."""
+    return escape(sentence(found), quote=False)
+
+
+def tables(found: Verdict) -> dict[str, pd.DataFrame]:
+    """The tables behind a verdict by heading, in the order of reading; empty ones left out."""
+    made = {
+        CAUSES: cause_rows(found),
+        EXPERIMENTS: effect_rows(found),
+        LEDGER: ledger_rows(found),
+        LAYERS: layer_rows(found),
+        CEILINGS: ceiling_rows([found]),
+        CENSUS: census_rows(found),
+    }
+    return {heading: table for heading, table in made.items() if not table.empty}
+
+
+def _records(found: Verdict) -> dict[str, Mapping[str, Any]]:
+    names = [run.policy for run in found.pair.policies]
+    both = zip(names, (found.baseline, found.candidate), strict=True)
+    return {name: record for name, record in both if record is not None}
+
+
+def ledger_figure(found: Verdict) -> tuple[Figure, str, str]:
+    """The figure, its text alternative and its caption."""
+    ledgers = {policy: ledger.by_cause(record) for policy, record in _records(found).items()}
+    largest = {policy: (table / table.sum()).idxmax() for policy, table in ledgers.items()}
+    told = [f"{policy}: most of it {ledger.CAUSES[name]}" for policy, name in largest.items()]
+    return (
+        figures.time_by_cause(ledgers),
+        "Milliseconds of a step by cause, a stacked bar per policy.",
+        f"The time of a step. {'; '.join(told)}.",
+    )
+
+
+def roofline_figure(found: Verdict) -> tuple[Figure, str, str]:
+    """The figure, its text alternative and its caption."""
+    records = _records(found)
+    bandwidth = max(r["work"]["ceilings"]["copy_bytes_per_s"] for r in records.values())
+    needs = {policy: diagnose.needs(record, bandwidth) for policy, record in records.items()}
+    ceilings = {policy: record["work"]["ceilings"] for policy, record in records.items()}
+    bound = [f"{(t.bound == 'memory').sum()} of {len(t)} under {p}" for p, t in needs.items()]
+    return (
+        figures.roofline_by_layer(needs, ceilings),
+        "Achieved GFLOP/s by FLOP per byte, a dot per layer and policy under the device's roofs.",
+        f"A dot is a layer, a line the measured roof of its policy. Bound by memory: "
+        f"{findings.listed(bound)} (the optimizer counts as one).",
+    )
+
+
+def cause_rows(found: Verdict) -> pd.DataFrame:
+    """The ranked causes as text."""
+    return pd.DataFrame(
+        [
+            {
+                "Cause": diagnose.NAMES[cause.name],
+                "ms of a step": f"{cause.seconds * 1e3:.3g}",
+                "Share": _percent(cause.share),
+                "Evidence": cause.evidence,
+                "What to change": cause.change,
+                "Speedup then": f"up to {diagnose.without(cause, found):.2f}×",
+            }
+            for cause in found.causes
+            if cause.share >= 0.01
+        ]
+    )
+
+
+def effect_rows(found: Verdict) -> pd.DataFrame:
+    """The counter-experiments as text."""
+    return pd.DataFrame([_effect_row(effect, found) for effect in found.effects])
+
+
+def _effect_row(effect: Effect, found: Verdict) -> dict[str, str]:
+    names = {run.policy: "" for run in found.pair.policies}
+    gains = names | {policy: diagnose.ratio(gain) for policy, gain in effect.gains.items()}
+    return {
+        "Experiment": effect.experiment.name,
+        "Why": effect.experiment.reason or "in the sweep",
+        **{
+            f"makes {policy} faster by": gain or effect.failed or "–"
+            for policy, gain in gains.items()
+        },
+        "Speedup with it": diagnose.ratio(effect.speedup) if effect.speedup else "–",
+    }
+
+
+def ledger_rows(found: Verdict) -> pd.DataFrame:
+    """Where the step's time goes under both policies, by cause, as text."""
+    if found.baseline is None or found.candidate is None:
+        return pd.DataFrame()
+    both = [ledger.by_cause(record) for record in (found.baseline, found.candidate)]
+    names = [run.policy for run in found.pair.policies]
+    rows = [
+        {"Where the time goes": what}
+        | {
+            f"{policy}, ms": f"{table[key] * 1e3:.3f} ({_percent(table[key] / table.sum())})"
+            for policy, table in zip(names, both, strict=True)
+        }
+        for key, what in ledger.CAUSES.items()
+        if max(table[key] / table.sum() for table in both) >= 0.0005
+    ]
+    total = {"Where the time goes": "the step"} | {
+        f"{policy}, ms": f"{table.sum() * 1e3:.3f}"
+        for policy, table in zip(names, both, strict=True)
+    }
+    return pd.DataFrame([*rows, total])
+
+
+def layer_rows(found: Verdict, most: int = 15) -> pd.DataFrame:
+    """The layers that take longest, both policies side by side, with what the device needs."""
+    if found.baseline is None or found.candidate is None:
+        return pd.DataFrame()
+    records = (found.baseline, found.candidate)
+    bandwidth = max(r["work"]["ceilings"]["copy_bytes_per_s"] for r in records)
+    tables = [diagnose.needs(record, bandwidth) for record in records]
+    took = [_took(record) for record in records]
+    order = took[1].sort_values(ascending=False).index[:most]
+    names = [run.policy for run in found.pair.policies]
+    return pd.DataFrame(
+        [
+            {
+                "Layer": layer,
+                **{f"{p}, ms": _milli(t.get(layer)) for p, t in zip(names, took, strict=True)},
+                **{
+                    f"{p}, at best": _milli(t.seconds.get(layer))
+                    for p, t in zip(names, tables, strict=True)
+                },
+                "Bound by": tables[1].bound.get(layer, "–"),
+            }
+            for layer in order
+        ]
+    )
+
+
+def _took(record: Mapping[str, Any]) -> pd.Series:
+    return ledger.by_layer(record).sum(axis=1).drop("(no operation)", errors="ignore")
+
+
+def _milli(seconds: float | None) -> str:
+    return "–" if seconds is None or math.isnan(seconds) else f"{seconds * 1e3:.3f}"
+
+
+def ceiling_rows(verdicts: Sequence[Verdict]) -> pd.DataFrame:
+    """What the device does at best, as measured on it, and how far each policy came."""
+    records = {
+        (r["parameters"]["policy"], r["parameters"]["batch_size"]): r
+        for found in verdicts
+        for r in (found.baseline, found.candidate)
+        if r is not None
+    }
+    return pd.DataFrame([_ceiling_row(record) for record in records.values()])
+
+
+def _ceiling_row(record: Mapping[str, Any]) -> dict[str, str]:
+    work, step_s = record["work"], record["timing"]["step_s"]
+    flops, moved = work["flops_per_step"], work["bytes_per_step"]
+    ceilings = work["ceilings"]
+    run = Run(**record["parameters"])
+    return {
+        "Policy": run.policy,
+        "Batch size": str(run.batch_size),
+        "Matrix product at best": f"{ceilings['matmul_flops_per_s'] / 1e12:.3g} TFLOP/s",
+        "Achieved": f"{flops / step_s / 1e12:.3g} TFLOP/s" if flops else "–",
+        "MFU": _percent(flops / step_s / ceilings["matmul_flops_per_s"]) if flops else "–",
+        "Copy at best": f"{ceilings['copy_bytes_per_s'] / 1e9:.3g} GB/s",
+        "Least traffic": f"{moved / step_s / 1e9:.3g} GB/s" if moved else "–",
+        "Tracing slowed the step": f"{record['profile']['slowdown']:.2f}×",
+    }
+
+
+def census_rows(found: Verdict) -> pd.DataFrame:
+    """Which arithmetic the kernels used: by Tensor Cores on a GPU, by instructions on a CPU."""
+    rows = []
+    for record in (found.baseline, found.candidate):
+        if record is not None:
+            rows += _gpu_rows(record) or _cpu_rows(record)
+    return pd.DataFrame(rows)
+
+
+def _gpu_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
+    table = census.table(record)
+    table = table[table.cause == "matrix"]
+    grouped = table.groupby(["arithmetic", "tensor_cores"]).seconds.sum()
+    return [
+        {
+            "Policy": record["parameters"]["policy"],
+            "Matrix work in": arithmetic,
+            "Tensor Cores": cores,
+            "ms of a step": f"{seconds * 1e3:.3f}",
+            "Share of it": _percent(seconds / grouped.sum()),
+        }
+        for (arithmetic, cores), seconds in grouped.sort_values(ascending=False).items()
+    ]
+
+
+def _cpu_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
+    table = census.instructions(record)
+    return [
+        {
+            "Policy": record["parameters"]["policy"],
+            "oneDNN primitive": row["primitive"],
+            "Instructions": row["instructions"],
+            "Types": row["dtype"],
+            "Share of oneDNN's time": _percent(row["share"]),
+        }
+        for row in table[table.share >= 0.01].to_dict("records")
+    ]

@@ -1,0 +1,276 @@
+"""A profile trace as a table: to what each instant of the traced steps belonged.
+
+Reads the raw events through xprof (its trace viewer's JSON), with the names that Keras's layers
+had while they were traced. Classifies nothing: what an operation was for is said by `ledger`.
+"""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MARK = "train"  # the name of the step markers
+INPUT = "mptexp input"  # the annotation around the wait for a batch, where the framework has none
+LAYER = ".layer"  # what traced layers' names end in: TensorFlow appends numbers of its own to names
+
+# Instants without an operation belong to the first of these that is going on.
+STATES = ("input", "idle", "host")
+CONTAINERS = {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
+CONTAINERS |= {"PartitionedCall", "StatefulPartitionedCall", "_Send", "_Recv", "NoOp"}
+INPUT_EVENTS = (INPUT, "IteratorGetNext", "Iterator::Root")
+WAIT_EVENTS = ("Await", "BlockHostUntilDone", "SynchronizeAllActivity", "cuStreamSynchronize")
+
+
+class Key(NamedTuple):
+    """What the rows of a ledger are told apart by; see `table`."""
+
+    state: str
+    layer: str = ""
+    part: str = ""
+    op: str = ""
+    kernel: str = ""
+
+
+class Span(NamedTuple):
+    """An event: what it belongs to, from when to when, in microseconds."""
+
+    start: float
+    end: float
+    key: Key
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """The events of the trace under a folder, as xprof's trace viewer gives them.
+
+    Raises:
+        ImportError: where xprof is not installed.
+        FileNotFoundError: where the profiler left no trace.
+    """
+    from xprof.convert import raw_to_tool_data
+
+    found = sorted(folder.rglob("*.xplane.pb"))
+    if not found:
+        raise FileNotFoundError(f"{folder}: the profiler left no trace")
+    text, _ = raw_to_tool_data.xspace_to_tool_data([str(found[-1])], "trace_viewer", {})
+    return json.loads(text)["traceEvents"]
+
+
+def table(
+    events: Iterable[Mapping[str, Any]], optimizers: Iterable[str], scaled: bool
+) -> dict[str, Any]:
+    """To what each instant of the marked steps belonged.
+
+    Each instant belongs to the operations active at that instant, in equal shares where several
+    overlap; where a GPU is traced those are its kernels. Copies count where no kernel runs. An
+    instant without operation is input, idle (the host waits) or host, so the rows sum to the steps.
+
+    Args:
+        events: of a trace viewer, times in microseconds.
+        optimizers: names under which the optimizer's operations stand.
+        scaled: whether the loss is scaled.
+
+    Returns:
+        steps (marked), step_s (their mean), device (cpu or gpu), input_busy_s (the input pipeline
+        at work, overlapped or not, per step), rows: state (op, input, idle,
+        host), layer, part (forward, backward, optimizer, loss scaling, loss, other), op, kernel,
+        seconds (per step), count (of events, per step); the longest first.
+
+    Raises:
+        ValueError: where no step is marked.
+    """
+    lines = _lines(events)
+    marks = [e for _, _, e in lines if e["name"].split(" ")[0] == MARK and "step_num" in e["args"]]
+    if not marks:
+        raise ValueError("the trace holds no marked step")
+    begin = min(e["ts"] for e in marks)
+    end = max(e["ts"] + e["dur"] for e in marks)
+    on_gpu = any("/device:GPU" in process for process, _, _ in lines)
+    naming = _Naming(tuple(optimizers), scaled)
+    operations = naming.kernels(lines) if on_gpu else naming.host_operations(lines)
+    inside = [s for s in operations if s.end > begin and s.start < end]
+    found = shares(inside, _states(lines), begin, end)
+    counts = Counter(span.key for span in inside)
+    steps = len(marks)
+    rows = [
+        {**key._asdict(), "seconds": us / steps / 1e6, "count": counts[key] / steps}
+        for key, us in sorted(found.items(), key=lambda item: -item[1])
+    ]
+    return {
+        "steps": steps,
+        "step_s": (end - begin) / steps / 1e6,
+        "device": "gpu" if on_gpu else "cpu",
+        "input_busy_s": _input_busy(lines, begin, end) / steps / 1e6,
+        "rows": rows,
+    }
+
+
+def _input_busy(
+    lines: Iterable[tuple[str, str, Mapping[str, Any]]], begin: float, end: float
+) -> float:
+    """Microseconds in which the input pipeline worked, whether or not the step waited for it."""
+    key = Key("op", op="input")
+    working = [
+        Span(e["ts"], e["ts"] + e["dur"], key)
+        for _, thread, e in lines
+        if (thread.startswith("tf_data") and e["name"] == "ExecutorState::Process")
+        or e["name"].startswith(INPUT_EVENTS)
+    ]
+    return shares(working, [], begin, end).get(key, 0.0)
+
+
+def _lines(events: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Process name, thread name and event, for every event with a duration."""
+    events = list(events)
+    process = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name"}
+    thread = {
+        (e["pid"], e["tid"]): e["args"]["name"] for e in events if e.get("name") == "thread_name"
+    }
+    return [
+        (process.get(e["pid"], ""), thread.get((e["pid"], e["tid"]), ""), {"args": {}, **e})
+        for e in events
+        if e.get("ph") == "X"
+    ]
+
+
+def shares(
+    operations: Iterable[Span], states: Iterable[Span], begin: float, end: float
+) -> dict[Key, float]:
+    """Microseconds between begin and end that belong to each key; they sum to end - begin."""
+    points = [(begin, 0, None), (end, 0, None)]
+    for span in (*operations, *states):
+        if span.end > begin and span.start < end and span.end > span.start:
+            points += [(max(begin, span.start), 1, span.key), (min(end, span.end), -1, span.key)]
+    points.sort(key=lambda point: (point[0], -point[1]))
+    found: dict[Key, float] = defaultdict(float)
+    active: Counter[Key] = Counter()
+    before = begin
+    for time, change, key in points:
+        if time > before:
+            for owner, share in _owners(active):
+                found[owner] += share * (time - before)
+            before = time
+        if key is not None:
+            active[key] += change
+            if not active[key]:
+                del active[key]
+    return dict(found)
+
+
+def _owners(active: Counter[Key]) -> list[tuple[Key, float]]:
+    """Who an instant belongs to, with their shares: kernels, else copies, else what goes on."""
+    for state in ("op", "copy"):
+        working = {key: n for key, n in active.items() if key.state == state}
+        if working:
+            total = sum(working.values())
+            return [(_as_op(key), n / total) for key, n in working.items()]
+    going_on = {key.state for key in active}
+    return [(Key(next((s for s in STATES if s in going_on), "host")), 1.0)]
+
+
+def _as_op(key: Key) -> Key:
+    """A copy of a batch to the device is input, any other copy an operation of its own."""
+    if key.state == "copy":
+        return Key("input") if "H2D" in key.op else key._replace(state="op")
+    return key
+
+
+def _states(lines: Iterable[tuple[str, str, Mapping[str, Any]]]) -> list[Span]:
+    """When the host waited for a batch, and when for the device."""
+    found = []
+    for process, _, event in lines:
+        if "/device:" in process:
+            continue
+        if event["name"].startswith(INPUT_EVENTS):
+            state = "input"
+        elif any(name in event["name"] for name in WAIT_EVENTS):
+            state = "idle"
+        else:
+            continue
+        found.append(Span(event["ts"], event["ts"] + event["dur"], Key(state)))
+    return found
+
+
+def _full_name(event: Mapping[str, Any]) -> str:
+    """Path and type of a TensorFlow operation, such as `model/dense/MatMul:MatMul`; else empty."""
+    name = event["args"].get("long_name") or event["name"]
+    return name if re.fullmatch(r"[\w.\\/>-]+:\w+", name) else ""
+
+
+class _Naming:
+    """Reads layer, part and operation out of the names in a trace."""
+
+    def __init__(self, optimizers: tuple[str, ...], scaled: bool) -> None:
+        self.optimizers = optimizers
+        self.scaled = scaled
+
+    def host_operations(self, lines: Iterable[tuple[str, str, Mapping[str, Any]]]) -> list[Span]:
+        """Operations that ran on the CPU; not those of the input pipeline, which has no layers."""
+        found = []
+        for _, thread, event in lines:
+            name = _full_name(event) or event["args"].get("hlo_op", "")
+            path, _, op = name.rpartition(":") if ":" in name else ("", "", name)
+            if name and not thread.startswith("tf_data") and op not in CONTAINERS:
+                key = self.key(path, op, "")
+                found.append(Span(event["ts"], event["ts"] + event["dur"], key))
+        return found
+
+    def kernels(self, lines: list[tuple[str, str, Mapping[str, Any]]]) -> list[Span]:
+        """Kernels and copies of the first GPU, and operations that ran on the CPU instead."""
+        first = min(process for process, _, _ in lines if "/device:GPU" in process)
+        found, launched = [], set()
+        for process, thread, event in lines:
+            if process != first or not thread.startswith("Stream"):
+                continue
+            args = event["args"]
+            path = args.get("tf_op") or args.get("long_name") or args.get("name") or ""
+            launched.add(path)
+            key = self._kernel(path, args.get("hlo_op", ""), event["name"])
+            found.append(Span(event["ts"], event["ts"] + event["dur"], key))
+        return found + self._fallen_back(lines, launched)
+
+    def _kernel(self, path: str, hlo_op: str, kernel: str) -> Key:
+        if kernel.startswith(("Memcpy", "Memset")):
+            return Key("copy", op=kernel.split(" ")[0])
+        path, _, kind = path.rpartition(":") if ":" in path else (path, "", "")
+        op = kind or (path.rpartition("/")[2] if path else re.sub(r"[.\d]+$", "", hlo_op))
+        return self.key(path, op, kernel)
+
+    def _fallen_back(
+        self, lines: Iterable[tuple[str, str, Mapping[str, Any]]], launched: set[str]
+    ) -> list[Span]:
+        """Operations on the host from which no kernel came, long enough to be the work itself."""
+        found = []
+        for process, thread, event in lines:
+            name = _full_name(event)
+            path, _, op = name.rpartition(":")
+            known = name in launched or path in launched or op in CONTAINERS
+            if "/device:" in process or thread.startswith("tf_data") or not path or known:
+                continue
+            if event["dur"] >= LEAST_FALLBACK_US:
+                key = self.key(path, op, ON_HOST)
+                found.append(Span(event["ts"], event["ts"] + event["dur"], key))
+        return found
+
+    def key(self, path: str, op: str, kernel: str) -> Key:
+        """Layer and part of an operation from its path, such as `model/dense.layer/MatMul`."""
+        op = re.sub(r"^_Mkl(Native)?", "", op)
+        layers = re.findall(r"([^/()]+)" + re.escape(LAYER), path)
+        backward = "gradient_tape/" in path or "transpose(" in path
+        if layers:
+            return Key("op", layers[0], "backward" if backward else "forward", op, kernel)
+        return Key("op", "", self._part(path, op), op, kernel)
+
+    def _part(self, path: str, op: str) -> str:
+        words = {re.sub(r"_\d+$", "", word) for word in re.split(r"[/()]", path)}
+        if words & set(self.optimizers):
+            return "optimizer"
+        if self.scaled and (op in SCALING or "cond" in words):
+            return "loss scaling"
+        return "loss" if words & {"compile_loss", "compile_metrics"} else "other"
+
+
+ON_HOST = "(on the host)"
+LEAST_FALLBACK_US = 50.0  # launching an operation takes less
+SCALING = {"IsFinite", "All", "LogicalAnd", "is_finite", "reduce_and", "and"}
