@@ -64,6 +64,22 @@ def layer_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[st
     return found
 
 
+def low_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, float]:
+    """What layer_seconds would be for the layers that compute in float32 under a 16-bit policy."""
+    dtype = _compute_dtype(run)
+    found = {}
+    for leaf in costs.leaves(model) if dtype != "float32" else []:
+        layer = leaf.layer
+        if hasattr(layer, "kernel") and layer.compute_dtype == "float32" and len(leaf.inputs) == 1:
+            shape = (run.batch_size, *leaf.inputs[0].shape[1:])
+            low = type(layer).from_config(layer.get_config() | {"dtype": run.policy})
+            what = ["layer", _settings(layer), shape, dtype, True]
+            low.build(shape)
+            made = _gradients(run.backend, low, shape, True)
+            found[layer.name] = _kept(run, card, what, lambda made=made: _seconds(*made))
+    return found
+
+
 def _compute_dtype(run: Run) -> str:
     return "float32" if run.policy == "tensorfloat32" else run.policy.removeprefix("mixed_")
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -243,7 +243,7 @@ def needs(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
     for layer in record["work"]["layers"]:
         name, flops, moved = layer["layer"], layer["flops"] or 0.0, layer["bytes"] or 0.0
         by_memory, by_arithmetic = moved / bandwidth, flops / peak
-        alone = layer.get("alone_s")
+        alone = layer.get("alone_low_s") or layer.get("alone_s")
         seconds = min(alone, took.get(name, math.inf)) if pd.notna(alone) else by_memory
         found.append(
             {
@@ -290,10 +290,10 @@ def causes(
         found.append(_emulated(candidate, before, after))
     else:
         found += [_memory(before, after, effects), _casts(before, after)]
-        found += [_held(pair, baseline, candidate, by_name.get("held"))]
+        found += [_held(pair, candidate, by_name.get("held"))]
         found += [_no_tensor_cores(baseline, candidate)]
     return [
-        Cause(cause.name, cause.seconds, cause.seconds / seconds, cause.evidence, cause.change)
+        replace(cause, seconds=float(cause.seconds), share=float(cause.seconds / seconds))
         for cause in found
         if cause and cause.seconds > 0
     ]
@@ -304,7 +304,7 @@ def _blind(pair: Pair, effects: list[Effect]) -> list[Cause]:
     found = {e.experiment.cause: e for e in reversed(effects) if e.gains}
     cause = _input(pair, 0.0, found.get("input"))
     share = cause.seconds / pair.step_s
-    return [Cause(cause.name, cause.seconds, share, cause.evidence, cause.change)] if share else []
+    return [replace(cause, share=share)] if share else []
 
 
 def _cause(name: str, seconds: float, evidence: str) -> Cause:
@@ -361,33 +361,26 @@ def _casts(before: pd.Series, after: pd.Series) -> Cause:
     return _cause("casts", after["casts"] - before["casts"], told)
 
 
-def _held(
-    pair: Pair, baseline: Mapping[str, Any], candidate: Mapping[str, Any], found: Effect | None
-) -> Cause | None:
+def _held(pair: Pair, candidate: Mapping[str, Any], found: Effect | None) -> Cause | None:
     """Layers that compute in float32 though the policy is a 16-bit one."""
     if found and pair.candidate.policy in found.gains:
         gain = found.gains[pair.candidate.policy]
         lost = pair.step_s * (1 - 1 / gain[0])
         return _cause("held", lost, f"without {pair.candidate.float32_layers} there: {ratio(gain)}")
-    kernels = [layer for layer in candidate["work"]["layers"] if layer.get("alone_s")]
-    low = [layer["layer"] for layer in kernels if layer["compute_dtype"] in LOW]
-    held = [layer["layer"] for layer in kernels if layer["compute_dtype"] == "float32"]
-    if not held or pair.candidate.policy in ("float32", "tensorfloat32"):
+    known = [layer for layer in candidate["work"]["layers"] if pd.notna(layer.get("alone_low_s"))]
+    if not known:
         return None
-    times = [_matrix(record) for record in (baseline, candidate)]
-    sums = [time.reindex(low).sum() for time in times]
-    # As the other layers gained, or as the device's matrix products do where all are held.
-    peaks = [record["work"]["ceilings"]["matmul_flops_per_s"] for record in (baseline, candidate)]
-    usual = sums[1] / sums[0] if sums[0] and sums[1] else peaks[0] / peaks[1]
-    took = float(times[1].reindex(held).sum()) / candidate["timing"]["step_s"] * pair.step_s
-    told = f"ledger: {_ms(took)} in {', '.join(held)}, which would take {usual:.2f} times that"
-    return _cause("held", took * max(0.0, 1 - usual), told)
-
-
-def _matrix(record: Mapping[str, Any]) -> pd.Series:
-    """Seconds of matrix work by layer."""
-    rows = ledger.rows(record)
-    return rows[rows.cause.isin(["matrix", "casts"])].groupby("layer").seconds.sum()
+    table = ledger.rows(candidate)
+    took = table[table.cause == "matrix"].groupby("layer").share.sum() * pair.step_s
+    # The layer alone, at its own shapes, in 16 bits and as it is.
+    lost = {
+        layer["layer"]: took.get(layer["layer"], 0.0)
+        * max(0.0, 1 - layer["alone_low_s"] / layer["alone_s"])
+        for layer in known
+    }
+    inside = _ms(sum(took.get(name, 0.0) for name in lost))
+    told = f"ledger: {inside} in {', '.join(lost)}; alone, in 16 bits, they take that much less"
+    return _cause("held", sum(lost.values()), told)
 
 
 def _no_tensor_cores(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> Cause | None:

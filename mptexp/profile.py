@@ -179,8 +179,7 @@ def captured(
         row |= {"seconds": row["seconds"] / every, "count": row["count"] / every}
     found |= {"steps": found["steps"] * every, "step_s": found["step_s"] / every}
     timed = measure.timing(clock.windows)["step_s"]
-    found |= {"slowdown": found["step_s"] / timed, "missing": ""}
-    return found | {"primitives": primitives(run, model) if found["device"] == "cpu" else []}
+    return found | {"slowdown": found["step_s"] / timed, "missing": ""}
 
 
 # --- what oneDNN says -----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from mptexp import census, diagnose, figures, findings, ledger
 from mptexp.diagnose import Cause, Effect, Verdict
-from mptexp.spec import Run
+from mptexp.spec import Run, defaults
 
 REMARK = {
     "input": "waits for input",
@@ -31,8 +31,8 @@ def sentence(found: Verdict) -> str:
     """Why a policy was faster or was not, in one sentence with numbers."""
     run = found.pair.candidate
     head = (
-        f"Why: **{run.policy}**{_settings(found)} at batch size {run.batch_size} is {diagnose.ratio(found.speedup)} as "
-        f"fast as {findings.default_name(found.pair.baseline.policy)}{_allowed(found)}"
+        f"Why: **{run.policy}**{_settings(found)} at batch size {run.batch_size} is "
+        f"{diagnose.ratio(found.speedup)} as fast as {findings.default_name(found.pair.baseline.policy)}{_allowed(found)}"
     )
     if found.candidate is None and not found.effects:
         return f"{head}; why, was not looked into: {found.missing}."
@@ -108,7 +108,9 @@ def _settings(found: Verdict) -> str:
     """What tells the pair apart from others of the sweep, in brackets."""
     run = found.pair.candidate
     told = [f"{name} {getattr(run, name)}" for name in ("jit", "input_mode", "backend")]
-    usual = [f"{name} {Run.model_fields[name].default}" for name in ("jit", "input_mode", "backend")]
+    usual = [
+        f"{name} {Run.model_fields[name].default}" for name in ("jit", "input_mode", "backend")
+    ]
     own = [text for text, default in zip(told, usual, strict=True) if text != default]
     return f" ({', '.join(own)})" if own else ""
 

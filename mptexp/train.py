@@ -143,6 +143,8 @@ def fit(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]
             train([clock])
         fit_s = time.perf_counter() - began
     outcome = _outcome(run, trained, images, where, clock, sampler, started_from, fit_s)
+    if traced.get("device") == "cpu":
+        traced["primitives"] = profile.primitives(run, trained)
     return replace(outcome, profile=traced)
 
 
@@ -226,7 +228,8 @@ def _work(run: Run, model: keras.Model) -> dict[str, Any]:
     """What a step costs in arithmetic and bytes, and what the device can do at best.
 
     Keys: flops_per_step, bytes_per_step, ceilings (see ceilings.measured); of a profiled run also
-    layers: the rows of costs.per_step with alone_s (see ceilings.layer_seconds) and channels.
+    layers: the rows of costs.per_step with alone_s (see ceilings.layer_seconds), alone_low_s (see
+    ceilings.low_seconds) and channels.
     """
     card = environment.card(run.backend)
     layers = costs.per_step(model, run.batch_size, run.phase == "train")
@@ -237,7 +240,9 @@ def _work(run: Run, model: keras.Model) -> dict[str, Any]:
     }
     if run.profile:
         alone = ceilings.layer_seconds(run, model, card)
+        low = ceilings.low_seconds(run, model, card)
         layers["alone_s"] = [alone.get(name) for name in layers.index]
+        layers["alone_low_s"] = [low.get(name) for name in layers.index]
         layers["channels"] = [costs.widths(model).get(name) for name in layers.index]
         found["layers"] = layers.rename_axis("layer").reset_index().to_dict("records")
     return found
