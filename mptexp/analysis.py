@@ -237,7 +237,7 @@ def headline(tables: Tables) -> pd.DataFrame:
     """One row per point and policy: the table of a report.
 
     Columns: step_s, step_s_low, step_s_high, images_per_s, latency_p50_s, latency_p99_s (medians
-    over blocks; latencies of inference only),
+    over blocks; latencies of inference only), flops_per_s, bytes_per_s, mfu_frac (medians),
     baseline (the device's default where it was measured at this point, else float32, else none),
     speedup/low/high/blocks over it, strict_speedup/strict_low/strict_high/strict_blocks over
     float32, val_accuracy (mean), val_accuracy_low, val_accuracy_high (least, most), repeats,
@@ -253,6 +253,9 @@ def headline(tables: Tables) -> pd.DataFrame:
         images_per_s=("images_per_s", "median"),
         latency_p50_s=("latency_p50_s", "median"),
         latency_p99_s=("latency_p99_s", "median"),
+        flops_per_s=("flops_per_s", "median"),
+        bytes_per_s=("bytes_per_s", "median"),
+        mfu_frac=("mfu_frac", "median"),
         repeats=("run_id", "count"),
         val_accuracy=("val_accuracy", "mean"),
         val_accuracy_low=("val_accuracy", "min"),

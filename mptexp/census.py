@@ -91,7 +91,7 @@ def _attention(found: re.Match) -> Kernel:
 
 # The first rule whose pattern is found in the lower-cased name decides.
 RULES: tuple[tuple[str, Callable[[re.Match], Kernel]], ...] = (
-    (rf"xmma_.*?_(?:{TYPE}\w*?)_(?P<math>{TYPE})(?:{TYPE}|i32)?_", _xmma),
+    (rf"xmma_.*?_(?:{TYPE})(?:{TYPE})_(?P<math>{TYPE})", _xmma),
     (r"nvjet_(?:sm\d+_)?(?P<code>[a-z]+)_", _nvjet),
     (r"simt_(?P<letter>[shdcz])(?:gemm|fprop|dgrad|wgrad)", _by_letter),
     (

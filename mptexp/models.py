@@ -5,6 +5,7 @@ Import after `precision.use`: Keras reads its backend when it is imported.
 
 import hashlib
 import importlib
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +46,7 @@ def build(run: Run, shape: tuple[int, int, int], classes: int) -> keras.Model:
     if run.data_format != "auto":
         keras.config.set_image_data_format(run.data_format)
     try:
-        return varied(run, _built(run, policy, shape, classes))
+        return varied(run, _numbered(_built(run, policy, shape, classes)))
     finally:
         keras.config.set_dtype_policy(policy)
         keras.config.set_image_data_format(data_format)
@@ -62,6 +63,17 @@ def _built(
     keras.config.set_dtype_policy(policy)
     model = _seeded(run, shape, classes)
     model.set_weights(weights)
+    return model
+
+
+def _numbered(model: keras.Model) -> keras.Model:
+    """Numbers the layers that Keras named from the beginning, however many models came before."""
+    met: dict[str, int] = {}
+    for leaf in costs.leaves(model):
+        name = re.sub(r"_\d+$", "", leaf.layer.name)
+        if name.replace("_", "") == type(leaf.layer).__name__.lower():
+            number = met[name] = met.get(name, -1) + 1
+            leaf.layer.name = f"{name}_{number}" if number else name
     return model
 
 

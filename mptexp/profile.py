@@ -34,6 +34,7 @@ class Capture(keras.callbacks.Callback):
         self.run = run
         self.folder = folder
         self.steps = 0
+        self.traced = False
         self._first: int | None = None
         self._marker = ExitStack()
 
@@ -50,14 +51,14 @@ class Capture(keras.callbacks.Callback):
             self.clock.synchronize(self.model)
             self._marker.close()
             stop(self.run.backend)
-            self.model.stop_training = True
+            self.traced = self.model.stop_training = True
             return
         self._marker.close()
         self._marker.enter_context(marker(self.run.backend, batch))
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Ends a trace that the training cut off."""
-        if self._first is not None and not self.model.stop_training:
+        if self._first is not None and not self.traced:
             self._marker.close()
             stop(self.run.backend)
 
@@ -166,8 +167,8 @@ def captured(
         capture = Capture(clock, run, folder)
         with named(model):
             fit([clock, capture])
-        if not capture.steps:
-            return {"missing": "an epoch has too few steps to trace; take a smaller batch"}
+        if not capture.traced:
+            return {"missing": "the training ended before steps could be traced"}
         with environment.quiet():
             events = trace.read(folder)
     optimizer = model.optimizer

@@ -32,7 +32,8 @@ def sentence(found: Verdict) -> str:
     run = found.pair.candidate
     head = (
         f"Why: **{run.policy}**{_settings(found)} at batch size {run.batch_size} is "
-        f"{diagnose.ratio(found.speedup)} as fast as {findings.default_name(found.pair.baseline.policy)}{_allowed(found)}"
+        f"{diagnose.ratio(found.speedup)} as fast as "
+        f"{findings.default_name(found.pair.baseline.policy)}{_allowed(found)}"
     )
     if found.candidate is None and not found.effects:
         return f"{head}; why, was not looked into: {found.missing}."
@@ -106,13 +107,9 @@ def title(found: Verdict) -> str:
 
 def _settings(found: Verdict) -> str:
     """What tells the pair apart from others of the sweep, in brackets."""
-    run = found.pair.candidate
-    told = [f"{name} {getattr(run, name)}" for name in ("jit", "input_mode", "backend")]
-    usual = [
-        f"{name} {Run.model_fields[name].default}" for name in ("jit", "input_mode", "backend")
-    ]
-    own = [text for text, default in zip(told, usual, strict=True) if text != default]
-    return f" ({', '.join(own)})" if own else ""
+    run, usual = found.pair.candidate, defaults()
+    names = [n for n in ("jit", "input_mode", "backend") if getattr(run, n) != usual[n]]
+    return f" ({', '.join(f'{n} {getattr(run, n)}' for n in names)})" if names else ""
 
 
 def safe_sentence(found: Verdict) -> str:

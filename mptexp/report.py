@@ -153,6 +153,12 @@ def _table_note(tables: Tables) -> str:
             f"Time to {wanted * 100:g} % accuracy (the level is {by}): from the first step to the "
             "end of the first epoch that reached it, compilation and validation included."
         )
+    if tables.ok.flops_per_s.notna().any():
+        lines.append(
+            "Achieved: arithmetic of the model's step, from its shapes, per second; MFU: over that "
+            "of this device's large matrix product in the same type; least traffic: inputs, "
+            "outputs and weights, each once per pass, per second."
+        )
     if tables.options.price_per_hour:
         lines.append(f"Cost: at {tables.options.price_per_hour:g} per hour.")
     if tables.ok.emulated.any():

@@ -118,15 +118,16 @@ def fit(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]
     _check_input(run, (steps - 1) * run.epochs)
     started_from = models.fingerprint(model)
     trained = _compiled(run, model, images, where)
-    # Traced steps come after the timed ones, in an epoch of their own where need be.
-    longer = run.model_copy(update={"epochs": run.epochs + run.profile})
+    # Traced steps come after the timed ones, in an epoch of their own where need be; an execution
+    # of several steps takes a few batches more than an epoch has.
+    longer = run.model_copy(update={"epochs": run.epochs + 2 * run.profile})
     most = min(run.max_steps or math.inf, steps * run.epochs)
     clock = _clock(run.model_copy(update={"max_steps": most}) if run.profile else run)
 
     def train(callbacks: list[keras.callbacks.Callback]) -> None:
         trained.fit(
             profile.announced(data.batches(images, longer), run),
-            epochs=longer.epochs,
+            epochs=run.epochs + run.profile,
             steps_per_epoch=steps,
             **({} if run.profile else data.validation(images, run)),
             callbacks=[*callbacks, _StopWhenNotFinite()],

@@ -131,3 +131,44 @@ def pytest_sessionfinish(session, exitstatus):
     if unlisted:
         reporter.write_line("skips that are not listed: " + "; ".join(unlisted), red=True)
         session.exitstatus = 1
+
+
+# --- synthetic traces of a GPU ----------------------------------------------------------------
+
+
+def gpu_trace(path, events, steps):
+    """Writes a profiler's trace: `steps` marked steps of 1000 us and events on GPU or host.
+
+    An event is ("gpu" or "host", name, start, duration, stats); times in microseconds. No real
+    trace of a GPU could be had so far; the fields are those that TensorFlow and JAX write.
+    """
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    host = space.planes.add(name="/host:CPU", id=1)
+    python = host.lines.add(id=1, name="python", timestamp_ns=1_000_000)
+    executor = host.lines.add(id=2, name="tf_Compute/1", timestamp_ns=1_000_000)
+    gpu = space.planes.add(name="/device:GPU:0", id=2)
+    stream = gpu.lines.add(id=7, name="Stream #7(Kernel)", timestamp_ns=1_000_000)
+    for step in range(steps):
+        _event(host, python, "train", step * 1000, 1000, {"step_num": step, "_r": 1})
+    for where, *event in events:
+        plane, line = (gpu, stream) if where == "gpu" else (host, executor)
+        _event(plane, line, *event)
+    path.write_bytes(space.SerializeToString())
+
+
+def _event(plane, line, name, start, duration, stats):
+    known = len(plane.event_metadata) + 1
+    plane.event_metadata[known].id = known
+    plane.event_metadata[known].name = name
+    made = line.events.add(
+        metadata_id=known, offset_ps=int(start * 1e6), duration_ps=int(duration * 1e6)
+    )
+    for key, value in stats.items():
+        ids = {entry.name: number for number, entry in plane.stat_metadata.items()}
+        number = ids.get(key, len(ids) + 1)
+        plane.stat_metadata[number].id = number
+        plane.stat_metadata[number].name = key
+        kind = "int64_value" if isinstance(value, int) else "str_value"
+        made.stats.add(metadata_id=number, **{kind: value})

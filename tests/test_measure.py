@@ -75,7 +75,7 @@ class Sleeps(keras.layers.Layer):
 
 def fit(seconds, steps=20, epochs=2, **limits):
     model = keras.Sequential([keras.layers.Input((4,)), Sleeps(seconds), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model.compile("sgd", "mse", steps_per_execution=limits.get("per_call", 1))
     clock = StepClock(measure.synchronizer("tensorflow"), **limits)
     x = np.ones((8 * steps, 4), "float32")
     y = np.ones(8 * steps)
@@ -92,6 +92,21 @@ def test_a_step_of_a_known_time_is_read_within_two_percent():
     # it would double the figure.
     assert truth >= 0.05
     assert measure.timing(clock.windows)["step_s"] == pytest.approx(truth, rel=0.02)
+
+
+def test_several_steps_in_one_call_are_read_as_steps():
+    clock = fit(0.02, steps=42, epochs=2, per_call=4)
+    assert measure.timing(clock.windows)["step_s"] == pytest.approx(0.02, rel=0.1)
+    assert {w.first_step % 4 for w in clock.windows if w.first_step < 42} == {0}
+    # The last call of an epoch, of two steps, belongs to no window.
+    assert sum(w.steps for w in clock.windows) == 2 * 40
+
+
+def test_a_clock_may_end_before_the_training_does():
+    clock = fit(0.001, steps=30, epochs=2, max_steps=10, ends_training=False)
+    assert clock.ended_by == "max_steps"
+    assert sum(w.steps for w in clock.windows) == 9
+    assert len(clock.epochs) == 2
 
 
 # Under JAX a step is dispatched and goes on by itself: `fit` is ahead of the device.

@@ -62,6 +62,45 @@ def test_width_multiplies_the_filters():
         models.build(Run(model="resnet50", width=0.5), (32, 32, 3), 10)
 
 
+def test_widths_are_rounded_up_to_a_multiple():
+    model = models.build(Run(width=0.3, width_multiple=8), (32, 32, 1), 10)
+    assert [x.filters for x in model.layers if isinstance(x, layers.Conv2D)] == [16, 24, 40]
+
+
+@pytest.mark.parametrize("name", ["keydana_cnn", "resnet50"])
+def test_normalization_can_be_left_out(name):
+    run = Run(model=name, image_size=32)
+    model = models.build(run, (32, 32, 3), 10)
+    bare = models.build(run.model_copy(update={"normalization": "none"}), (32, 32, 3), 10)
+    assert any(isinstance(x, layers.BatchNormalization) for x in model.layers)
+    assert not any(isinstance(x, layers.BatchNormalization) for x in bare.layers)
+    kernels = [x.layer.name for x in costs.leaves(bare) if hasattr(x.layer, "kernel")]
+    for name in kernels:
+        assert np.array_equal(
+            bare.get_layer(name).get_weights()[0], model.get_layer(name).get_weights()[0]
+        )
+
+
+def test_named_layers_compute_in_float32_with_the_same_weights(policy):
+    policy("mixed_bfloat16")
+    run = Run(policy="mixed_bfloat16", **TINY)
+    model = models.build(run, (16, 16, 1), 10)
+    name = next(x.layer.name for x in costs.leaves(model) if isinstance(x.layer, layers.Conv2D))
+    held = models.varied(run.model_copy(update={"float32_layers": name}), model)
+    types = {x.layer.name: x.layer.compute_dtype for x in costs.leaves(held)}
+    assert types.pop(name) == "float32"
+    assert types.pop("dense" if "dense" in types else next(n for n in types if "dense" in n))
+    assert set(types.values()) == {"bfloat16", "float32"}  # the softmax is float32 in any case
+    assert held.get_layer(name) is not model.get_layer(name)
+    x = pictures()
+    assert np.allclose(held.predict(x, verbose=0), model.predict(x, verbose=0), atol=0.02)
+
+
+def test_a_layer_that_is_not_there_is_refused():
+    with pytest.raises(models.ModelError, match="float32_layers names nose, which model keydana"):
+        models.build(Run(float32_layers="nose", **TINY), (16, 16, 1), 10)
+
+
 @pytest.mark.parametrize("name", sorted(models.SMALLEST))
 def test_a_picture_too_small_is_refused_in_one_sentence(name):
     least, width = models.SMALLEST[name], 1.0 if "resnet50" in name else 0.05

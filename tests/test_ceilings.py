@@ -1,0 +1,52 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """\
+import json, sys
+from mptexp.spec import Run
+run = Run(backend=sys.argv[1], policy="mixed_bfloat16", image_size=8, width=0.25,
+          float32_layers=sys.argv[2])
+from mptexp import precision
+where = precision.use(run)
+from mptexp import ceilings, environment, models
+model = models.build(run, (8, 8, 1), 10)
+card = environment.card(run.backend)
+print(json.dumps([ceilings.measured(run, card), ceilings.layer_seconds(run, model, card),
+                  ceilings.low_seconds(run, model, card)]))
+"""
+
+
+def measured(backend, held, **environ):
+    import os
+
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, backend, held],
+        env=os.environ | environ,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_ceilings_are_measured_once_and_kept(backend, tmp_path):
+    pytest.importorskip(backend)
+    first = measured(backend, "conv2d_1", XDG_CACHE_HOME=str(tmp_path))
+    device, layers, low = first
+    assert device["dtype"] == "bfloat16"
+    assert device["matmul_flops_per_s"] > 1e8
+    assert device["copy_bytes_per_s"] > 1e8
+    assert set(layers) == {"conv2d", "conv2d_1", "conv2d_2", "dense"}
+    assert set(low) == {"conv2d_1"}
+    assert all(seconds > 0 for seconds in (*layers.values(), *low.values()))
+    kept = sorted((tmp_path / "mptexp/ceilings").iterdir())
+    assert len(kept) == 7
+    # What is kept is taken: a value put there by hand comes back.
+    for path in kept:
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"value": 42.0}))
+    again = measured(backend, "conv2d_1", XDG_CACHE_HOME=str(tmp_path))
+    assert set(again[1].values()) == {42.0}

@@ -1,0 +1,120 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mptexp import ledger, onednn, profile, store
+from mptexp.spec import Run
+
+PROGRAM = """\
+import importlib.util, json, sys
+from mptexp.spec import Run
+run = Run(**json.loads(sys.argv[1])).resolved()
+from mptexp import precision
+where = precision.use(run)
+from pathlib import Path
+from mptexp import data, models, profile, store, train
+if sys.argv[2] == "without xprof":
+    found = importlib.util.find_spec
+    profile.importlib.util.find_spec = lambda name: None if name == "xprof" else found(name)
+images = data.load(run)
+outcome = train.fit(run, models.build(run, images.shape, 10), images, where)
+store.write_record(Path(sys.argv[3]), train.record(outcome))
+"""
+TINY = {"image_size": 8, "width": 0.125, "epochs": 1, "batch_size": 64, "profile": True}
+
+
+@pytest.fixture
+def traced(tmp_path):
+    return lambda how="", **parameters: _traced(tmp_path / "record.json", how, parameters)
+
+
+def _traced(path, how, parameters):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(TINY | parameters), how, str(path)],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return store.read_record(path)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"policy": "mixed_float16", "image_size": 16},
+        {"input_mode": "resident", "steps_per_execution": 4, "augmentation": "flip_crop"},
+        {"input_mode": "keydana", "model": "mlp"},
+    ],
+    ids=["float16", "resident", "keydana"],
+)
+def test_the_ledger_of_a_traced_run_explains_its_step(traced, parameters):
+    record = traced(**parameters)
+    assert record["profile"]["missing"] == ""
+    found = ledger.by_cause(record)
+    assert found.sum() == pytest.approx(record["timing"]["step_s"])
+    assert found["unexplained"] < 0.03 * found.sum()
+    assert found["matrix"] > 0
+    assert (found["loss scaling"] > 0) == (parameters.get("policy") == "mixed_float16")
+    # Every layer with a kernel is found under its own name, forward and backward.
+    rows = ledger.rows(record)
+    parts = {(row.layer, row.part) for row in rows[rows.cause == "matrix"].itertuples()}
+    kernels = [x["layer"] for x in record["work"]["layers"] if x["alone_s"]]
+    assert parts == {(name, part) for name in kernels for part in ("forward", "backward")}
+    assert record["profile"]["slowdown"] > 0.5
+    assert any(
+        row["primitive"] == "matmul" or row["count"] for row in record["profile"]["primitives"]
+    )
+
+
+def test_jax_on_a_cpu_says_what_it_cannot_attribute(traced):
+    pytest.importorskip("jax")
+    record = traced(backend="jax")
+    rows = ledger.rows(record)
+    assert ledger.by_cause(record).sum() == pytest.approx(record["timing"]["step_s"])
+    assert set(rows.layer) == {""}
+
+
+def test_without_xprof_the_record_says_what_is_missing(traced):
+    record = traced("without xprof")
+    assert record["profile"] == {"missing": "xprof is not installed; pip install 'mptexp[profile]'"}
+    assert record["timing"]["step_s"] > 0
+    assert ledger.rows(record).empty
+
+
+def test_a_training_that_diverged_before_says_so(traced):
+    record = traced(learning_rate=1e30, epochs=3)
+    assert record["status"] == "diverged"
+    assert record["profile"] == {"missing": "the training ended before steps could be traced"}
+
+
+def test_torch_is_not_read_yet():
+    assert "PyTorch" in profile.missing(Run(backend="torch"))
+
+
+def test_inference_cannot_be_profiled():
+    with pytest.raises(ValueError, match="profile true with phase inference; allowed: phase train"):
+        Run(profile=True, phase="inference")
+
+
+def test_onednns_log_becomes_rows_per_step():
+    lines = [
+        "onednn_verbose,v1,info,cpu,isa:Intel AVX-512",
+        "onednn_verbose,v1,primitive,exec,cpu,convolution,brg_conv_fwd:avx512_core_bf16,"
+        "forward_training,src:bf16::blocked:acdb::f0 wei:bf16:a:blocked:Adcb16a::f0 "
+        "dst:bf16::blocked:acdb::f0,,alg:convolution_direct,mb32,1.5",
+        "onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,src:f32::blocked:ab::f0 "
+        "dst:bf16::blocked:ba::f0,,,32x32,0.5",
+        "onednn_verbose,v1,primitive,exec,cpu,gemm_api,,undef,src_f32::blocked:ab:f0 "
+        "wei_f32::blocked:ab:f0 dst_f32::blocked:ab:f0,,,32x10:10x128,0.25",
+        "something else",
+    ]
+    found = onednn.primitives(lines, steps=2)
+    assert [row["primitive"] for row in found] == ["convolution", "reorder", "gemm_api"]
+    assert found[0]["implementation"] == "brg_conv_fwd:avx512_core_bf16"
+    assert [row["dtype"] for row in found] == ["bf16", "f32, bf16", "f32"]
+    assert found[0]["seconds"] == pytest.approx(0.75e-3)
+    assert found[1]["count"] == 0.5
