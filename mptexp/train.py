@@ -235,8 +235,8 @@ def _work(run: Run, model: keras.Model) -> dict[str, Any]:
     card = environment.card(run.backend)
     layers = costs.per_step(model, run.batch_size, run.phase == "train")
     found: dict[str, Any] = {
-        "flops_per_step": layers.flops.sum(skipna=False),
-        "bytes_per_step": layers.bytes.sum(skipna=False),
+        "flops_per_step": float(layers.flops.sum(skipna=False)),
+        "bytes_per_step": float(layers.bytes.sum(skipna=False)),
         "ceilings": ceilings.measured(run, card),
     }
     if run.profile:
