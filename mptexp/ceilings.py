@@ -46,19 +46,19 @@ def measured(run: Run, card: dict[str, Any]) -> dict[str, float]:
 def layer_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, float]:
     """Seconds that each layer with a kernel takes alone, forward and backward, at its own shapes.
 
-    In the layer's compute dtype and the run's batch size. Layers with several inputs are left out,
-    and so are those that cost no arithmetic. The gradient of the input is left out where no weights
-    come before, as `costs.table` does.
+    In the layer's compute dtype and the run's batch size, with XLA where the model has it. Layers
+    with several inputs are left out, and so are those that cost no arithmetic. The gradient of the
+    input is left out where no weights come before, as `costs.table` does.
     """
-    found, trained = {}, False
+    found, trained, jit = {}, False, bool(model.jit_compile)
     flops = costs.table(model).flops_forward
     for leaf in costs.leaves(model):
         layer = leaf.layer
         if hasattr(layer, "kernel") and len(leaf.inputs) == 1 and flops[layer.name] > 0:
             shape = (run.batch_size, *leaf.inputs[0].shape[1:])
-            what = ["layer", _settings(layer), shape, layer.compute_dtype, trained]
+            what = ["layer", _settings(layer), shape, layer.compute_dtype, trained, jit]
             if None not in shape:
-                made = _gradients(run.backend, layer, shape, trained)
+                made = _gradients(run.backend, layer, shape, trained, jit)
                 found[layer.name] = _kept(run, card, what, lambda made=made: _seconds(*made))
         trained = trained or bool(layer.trainable_variables)
     return found
@@ -66,16 +66,16 @@ def layer_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[st
 
 def low_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, float]:
     """What layer_seconds would be for the layers that compute in float32 under a 16-bit policy."""
-    dtype = _compute_dtype(run)
+    dtype, jit = _compute_dtype(run), bool(model.jit_compile)
     found = {}
     for leaf in costs.leaves(model) if dtype != "float32" else []:
         layer = leaf.layer
         if hasattr(layer, "kernel") and layer.compute_dtype == "float32" and len(leaf.inputs) == 1:
             shape = (run.batch_size, *leaf.inputs[0].shape[1:])
             low = type(layer).from_config(layer.get_config() | {"dtype": run.policy})
-            what = ["layer", _settings(layer), shape, dtype, True]
+            what = ["layer", _settings(layer), shape, dtype, True, jit]
             low.build(shape)
-            made = _gradients(run.backend, low, shape, True)
+            made = _gradients(run.backend, low, shape, True, jit)
             found[layer.name] = _kept(run, card, what, lambda made=made: _seconds(*made))
     return found
 
@@ -181,18 +181,18 @@ def _noise(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _gradients(
-    backend: str, layer: keras.Layer, shape: tuple[int, ...], with_input: bool
+    backend: str, layer: keras.Layer, shape: tuple[int, ...], with_input: bool, jit: bool
 ) -> tuple[Any, ...]:
     """Backend, a function that runs the layer forward and backward, and its arguments."""
     x = ops.cast(ops.convert_to_tensor(_noise(shape)), layer.compute_dtype)
     makers = {"tensorflow": _by_tape, "jax": _by_vjp, "torch": _by_autograd}
-    return (backend, *makers[backend](layer, x, with_input))
+    return (backend, *makers[backend](layer, x, with_input, jit))
 
 
-def _by_tape(layer: keras.Layer, x: Any, with_input: bool) -> tuple[Any, ...]:
+def _by_tape(layer: keras.Layer, x: Any, with_input: bool, jit: bool) -> tuple[Any, ...]:
     import tensorflow as tf
 
-    @tf.function
+    @tf.function(jit_compile=jit)
     def both(x: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch([x] if with_input else [])
@@ -202,7 +202,7 @@ def _by_tape(layer: keras.Layer, x: Any, with_input: bool) -> tuple[Any, ...]:
     return both, x
 
 
-def _by_vjp(layer: keras.Layer, x: Any, with_input: bool) -> tuple[Any, ...]:
+def _by_vjp(layer: keras.Layer, x: Any, with_input: bool, jit: bool) -> tuple[Any, ...]:
     import jax
 
     weights = [v.value for v in layer.trainable_variables]
@@ -218,10 +218,10 @@ def _by_vjp(layer: keras.Layer, x: Any, with_input: bool) -> tuple[Any, ...]:
             y, back = jax.vjp(lambda weights: forward(weights, x), weights)
         return back(ops.ones_like(y))
 
-    return jax.jit(both), weights, x
+    return jax.jit(both) if jit else both, weights, x
 
 
-def _by_autograd(layer: keras.Layer, x: Any, with_input: bool) -> tuple[Any, ...]:
+def _by_autograd(layer: keras.Layer, x: Any, with_input: bool, _: bool) -> tuple[Any, ...]:
     def both(x: Any) -> Any:
         y = layer(x)
         y.backward(ops.ones_like(y))

@@ -1,6 +1,7 @@
 """Tables of text for readers, from an analysis: what a report and a README show."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -255,8 +256,15 @@ def headline_html(tables: Tables) -> GT:
 
 def plain_table(rows: pd.DataFrame, links: Sequence[str] = ()) -> GT:
     """Any table of text for a report; columns named in `links` hold HTML."""
-    table = _styled(GT(rows))
+    numbers = [name for name in rows if name not in links and _numeric(rows[name])]
+    table = _styled(GT(rows)).cols_align("right", columns=numbers)
     return table.fmt(lambda cell: html(cell).text, columns=list(links)) if links else table
+
+
+def _numeric(column: pd.Series) -> bool:
+    """Whether every cell is a number, with or without a share behind it, or a dash."""
+    cells = [str(cell) for cell in column]
+    return all(re.fullmatch(r"–|[\d.,]+( %)?( \(\d+ %\))?", cell) for cell in cells)
 
 
 def _styled(table: GT) -> GT:

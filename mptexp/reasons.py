@@ -56,6 +56,8 @@ def sentence(found: Verdict) -> str:
 def _allowed(found: Verdict) -> str:
     if math.isnan(found.possible):
         return ""
+    if found.possible < 1:
+        return f", where its layers alone reach about {found.possible:.2g}× on this device"
     return f", where the device would allow about {found.possible:.2g}×"
 
 
@@ -77,6 +79,7 @@ def _part(cause: Cause, found: Verdict, first: bool) -> str:
 CAUSES, LEDGER = "Causes", "Where the time of a step goes"
 EXPERIMENTS, LAYERS = "Counter-experiments", "Layers"
 CEILINGS, CENSUS = "What the device does at best", "Which arithmetic was used"
+CORES = "Matrix work and Tensor Cores, by layer"
 NOTES = {
     CAUSES: "What the step lost to what, largest first. A wait is lost in full, and so is what "
     "precision cannot shrink; memory-bound work as far as it took more than half of the "
@@ -92,9 +95,11 @@ NOTES = {
     "at the measured copy bandwidth. Forward and backward.",
     CEILINGS: "Measured on this device through this backend, the best of several tries. MFU: "
     "arithmetic of the model's step, from its shapes, over that of a large matrix product in the "
-    "same type. Least traffic: inputs, outputs and weights, each once per pass.",
+    "same type. Least traffic: inputs, outputs and weights, each once per pass. A dot above its "
+    "roof: libraries skip the arithmetic on padding, which shapes count.",
     CENSUS: "On a GPU from the kernels' names; what they do not tell is unknown. On a CPU as "
     "oneDNN says; work that oneDNN does not take (float16, on a CPU without it) is not in it.",
+    CORES: "ms of a step under the candidate's policy. *Unknown*: the kernels' names do not tell.",
 }
 
 
@@ -126,6 +131,7 @@ def tables(found: Verdict) -> dict[str, pd.DataFrame]:
         LAYERS: layer_rows(found),
         CEILINGS: ceiling_rows([found]),
         CENSUS: census_rows(found),
+        CORES: core_rows(found),
     }
     return {heading: table for heading, table in made.items() if not table.empty}
 
@@ -136,8 +142,17 @@ def _records(found: Verdict) -> dict[str, Mapping[str, Any]]:
     return {name: record for name, record in both if record is not None}
 
 
-def ledger_figure(found: Verdict) -> tuple[Figure, str, str]:
-    """The figure, its text alternative and its caption."""
+def figures_of(found: Verdict) -> dict[str, tuple[Figure, str, str]]:
+    """Figure, text alternative and caption, by the heading under which they stand."""
+    if not _records(found):
+        return {}
+    made = {LEDGER: _ledger_figure(found)}
+    if not layer_rows(found).empty:
+        made[CEILINGS] = _roofline_figure(found)
+    return made
+
+
+def _ledger_figure(found: Verdict) -> tuple[Figure, str, str]:
     ledgers = {policy: ledger.by_cause(record) for policy, record in _records(found).items()}
     largest = {policy: (table / table.sum()).idxmax() for policy, table in ledgers.items()}
     told = [f"{policy}: most of it {ledger.CAUSES[name]}" for policy, name in largest.items()]
@@ -148,8 +163,7 @@ def ledger_figure(found: Verdict) -> tuple[Figure, str, str]:
     )
 
 
-def roofline_figure(found: Verdict) -> tuple[Figure, str, str]:
-    """The figure, its text alternative and its caption."""
+def _roofline_figure(found: Verdict) -> tuple[Figure, str, str]:
     records = _records(found)
     bandwidth = max(r["work"]["ceilings"]["copy_bytes_per_s"] for r in records.values())
     needs = {policy: diagnose.needs(record, bandwidth) for policy, record in records.items()}
@@ -230,6 +244,8 @@ def layer_rows(found: Verdict, most: int = 15) -> pd.DataFrame:
     bandwidth = max(r["work"]["ceilings"]["copy_bytes_per_s"] for r in records)
     tables = [diagnose.needs(record, bandwidth) for record in records]
     took = [_took(record) for record in records]
+    if not any(layer["layer"] in took[1] for layer in records[1]["work"]["layers"]):
+        return pd.DataFrame()  # such as XLA's on a CPU, whose trace knows no layers
     order = took[1].sort_values(ascending=False).index[:most]
     names = [run.policy for run in found.pair.policies]
     return pd.DataFrame(
@@ -291,6 +307,17 @@ def census_rows(found: Verdict) -> pd.DataFrame:
         if record is not None:
             rows += _gpu_rows(record) or _cpu_rows(record)
     return pd.DataFrame(rows)
+
+
+def core_rows(found: Verdict) -> pd.DataFrame:
+    """Which layers' matrix work ran on Tensor Cores; empty on a CPU."""
+    shares = census.tensor_core_shares(found.candidate) if found.candidate else pd.DataFrame()
+    return pd.DataFrame(
+        [
+            {"Layer": layer or "(none)"} | {name: _milli(row[name]) for name in shares.columns}
+            for layer, row in shares.iterrows()
+        ]
+    )
 
 
 def _gpu_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -56,8 +56,9 @@ display(reasons.effect_rows(verdict))
 # them by layer: `difference_s` is the candidate minus the baseline, above 0 is slower.
 
 # %%
-if verdict.candidate is not None:
-    figure, alt, caption = reasons.ledger_figure(verdict)
+drawn = reasons.figures_of(verdict)
+if reasons.LEDGER in drawn:
+    figure, alt, caption = drawn[reasons.LEDGER]
     display(HTML(figures.as_html(figures.svg(figure), alt, caption)))
     display(ledger.joined(verdict.baseline, verdict.candidate).head(25))
 else:
@@ -79,11 +80,11 @@ if verdict.candidate is not None:
 # what this device reached in a large matrix product and in a copy.
 
 # %%
-if verdict.candidate is not None:
-    figure, alt, caption = reasons.roofline_figure(verdict)
+if reasons.CEILINGS in drawn:
+    figure, alt, caption = drawn[reasons.CEILINGS]
     display(HTML(figures.as_html(figures.svg(figure), alt, caption)))
     display(reasons.layer_rows(verdict, most=100))
-    display(reasons.ceiling_rows([verdict]))
+display(reasons.ceiling_rows([verdict]))
 
 # %% [markdown]
 # ## Kernels

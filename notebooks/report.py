@@ -58,10 +58,8 @@ for verdict in facts.verdicts:
     for heading, table in reasons.tables(verdict).items():
         display(Markdown(f"### {heading}\n\n{reasons.NOTES[heading]}"))
         display(layout.plain_table(table))
-        if heading == reasons.LEDGER:
-            show(*reasons.ledger_figure(verdict))
-        if heading == reasons.CEILINGS:
-            show(*reasons.roofline_figure(verdict))
+        if heading in (drawn := reasons.figures_of(verdict)):
+            show(*drawn[heading])
 
 # %%
 if not tables.ok.empty:

@@ -170,6 +170,21 @@ plt.show()
 pd.Series(outcome.readings, name="read", dtype=object).dropna().to_frame()
 
 # %% [markdown]
+# ## Where the time of a step went
+#
+# Of a run with `profile`: what the traced steps that followed the timed ones spent most on, per
+# step. `mptexp diagnose` traces both policies and says why one was faster, or was not.
+
+# %%
+from IPython.display import display
+
+if outcome.profile.get("missing", "not asked for"):
+    print("no steps were traced:", outcome.profile.get("missing", "not asked for"))
+else:
+    print(f"{outcome.profile['steps']} steps, slower by {outcome.profile['slowdown']:.2f}")
+    display(pd.DataFrame(outcome.profile["rows"]).head(15))
+
+# %% [markdown]
 # ## Learning, or latency
 #
 # Of a training, loss and accuracy: dashed is training, solid is validation. Training accuracy is
