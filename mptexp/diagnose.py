@@ -400,7 +400,8 @@ def _census(record: Mapping[str, Any]) -> str:
     if used.empty:
         return ""
     first = used.iloc[0]
-    return f"; oneDNN: {first.share * 100:.0f} % of its time in {first['instructions']}, {first['dtype']}"
+    what = f"{first['instructions']}, {first['dtype']}"
+    return f"; oneDNN: {first['share'] * 100:.0f} % of its time in {what}"
 
 
 def ratio(gain: tuple[float, float, float, int]) -> str:
