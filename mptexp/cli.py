@@ -355,6 +355,9 @@ def _extra(what: str, runs: "list[Run]", found: "Sweep", notebook: Path, place: 
     runs = list(dict.fromkeys(runs))
     before = sweep.states(runs, found, place.diagnosis)
     due = [p for p in before if p.due]
+    elsewhere = {p.run.gpu_model for p in before if p.state == "elsewhere"}
+    for device in sorted(elsewhere):
+        out.print(f"diagnosis: {what} on {_plain(device)} can be made on such a device only")
     if due:
         known = [*sweep.plan(found, place), *before]
         seconds = [sweep.estimate_s(p, known, found) or 0 for p in due]

@@ -39,12 +39,17 @@ TELLING = re.compile(
 )
 
 
+PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}  # Python called from a graph
+
+
 def cause(row: Mapping[str, Any]) -> str:
     """To which of CAUSES a row of a record's profile belongs; unexplained where no rule knows."""
     if row["state"] != "op":
         return row["state"]
     if row["kernel"] == ON_HOST:
         return "on the host"
+    if row["op"] in PYTHON:
+        return "host"
     if row["part"] in ("optimizer", "loss scaling"):
         return row["part"]
     if MATRIX.search(row["op"]) or MATRIX.search(row["kernel"]):

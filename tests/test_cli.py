@@ -18,11 +18,11 @@ def test_the_command_and_the_module_are_the_same():
     )
     assert module.returncode == command.returncode == 0
     assert command.stdout == module.stdout
-    for name in ("plan", "run", "report", "doctor", "Example"):
+    for name in ("plan", "run", "report", "diagnose", "doctor", "Example"):
         assert name in module.stdout
 
 
-@pytest.mark.parametrize("name", ["plan", "run", "report", "doctor"])
+@pytest.mark.parametrize("name", ["plan", "run", "report", "diagnose", "doctor"])
 def test_every_command_has_help_with_an_example(name):
     done = mptexp(name, "--help", cwd=PROJECT)
     assert done.returncode == 0
@@ -71,6 +71,8 @@ def test_running_again_executes_nothing(tiny):
         (["plan", "tiny.yaml", "--format", "xml"], "allowed: table, json"),
         (["plan"], "Missing argument"),
         (["report", "absent"], "holds no record"),
+        (["diagnose", "absent.yaml"], "no such file"),
+        (["diagnose", "."], "params.yaml: no such file"),
         (["doctor", "--backend", "numpy"], "allowed: tensorflow, jax, torch"),
         (["fly"], "No such command"),
     ],

@@ -28,7 +28,8 @@ def row(op="", layer="", part="", state="op", kernel="", seconds=1.0):
         (row(state="input"), "input"),
         (row(state="idle"), "idle"),
         (row("ynn_fusion", part="other"), "unexplained"),
-        (row("PyFunc", part="other"), "unexplained"),
+        (row("EagerPyFunc", "odd", "forward"), "host"),
+        (row("Novelty", part="other"), "unexplained"),
     ],
 )
 def test_every_row_has_a_cause(found, cause):
