@@ -27,6 +27,13 @@ from mptexp.store import SweepDir
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
+NOT_DIAGNOSED = (
+    "Not looked into yet. `mptexp diagnose` with this sweep's directory traces some steps, makes "
+    "the experiments that the traces ask for, and puts a verdict here; reading traces takes "
+    "`pip install 'mptexp[profile]'`."
+)
+
+
 @dataclass(frozen=True)
 class Facts:
     """What the report notebook shows that is not a figure: texts and tables of text."""
@@ -37,6 +44,7 @@ class Facts:
     starts: str
     readings_note: str
     verdicts: list[Verdict]
+    not_diagnosed: str
     published: Section | None
     failed: pd.DataFrame
     runs: pd.DataFrame
@@ -122,6 +130,7 @@ def facts(directory: SweepDir, tables: Tables) -> Facts:
     """Everything that the report says in words, from the records and the params file."""
     text = directory.params.read_text(encoding="utf-8") if directory.params.exists() else ""
     head = params.header(text)
+    verdicts = diagnose.verdicts(directory, tables)
     devices = sorted(set(tables.results.gpu_model))
     return Facts(
         title=f"{directory.name} on {findings.listed(devices)}",
@@ -129,7 +138,8 @@ def facts(directory: SweepDir, tables: Tables) -> Facts:
         table_note=_table_note(tables),
         starts=_starts(tables),
         readings_note=_readings_note(tables),
-        verdicts=diagnose.verdicts(directory, tables),
+        verdicts=verdicts,
+        not_diagnosed="" if verdicts or tables.speedups.empty else NOT_DIAGNOSED,
         published=beside.section(tables),
         failed=_failed(tables),
         runs=_runs(directory, tables),

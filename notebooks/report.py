@@ -53,6 +53,8 @@ if not tables.speedups.empty:
         )
 
 # %%
+if facts.not_diagnosed:
+    display(Markdown(f"## Why\n\n{facts.not_diagnosed}"))
 for verdict in facts.verdicts:
     display(Markdown(f"## Why: {report.safe(reasons.title(verdict))}"))
     for heading, table in reasons.tables(verdict).items():
