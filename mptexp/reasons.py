@@ -144,12 +144,18 @@ def _records(found: Verdict) -> dict[str, Mapping[str, Any]]:
 
 def figures_of(found: Verdict) -> dict[str, tuple[Figure, str, str]]:
     """Figure, text alternative and caption, by the heading under which they stand."""
-    if not _records(found):
+    if not _has_ledger(found):
         return {}
     made = {LEDGER: _ledger_figure(found)}
     if not layer_rows(found).empty:
         made[CEILINGS] = _roofline_figure(found)
     return made
+
+
+def _has_ledger(found: Verdict) -> bool:
+    """Whether both policies' steps were traced and read; without xprof they are not."""
+    records = _records(found).values()
+    return len(records) == 2 and not any(ledger.rows(record).empty for record in records)
 
 
 def _ledger_figure(found: Verdict) -> tuple[Figure, str, str]:
@@ -216,7 +222,7 @@ def _effect_row(effect: Effect, found: Verdict) -> dict[str, str]:
 
 def ledger_rows(found: Verdict) -> pd.DataFrame:
     """Where the step's time goes under both policies, by cause, as text."""
-    if found.baseline is None or found.candidate is None:
+    if not _has_ledger(found):
         return pd.DataFrame()
     both = [ledger.by_cause(record) for record in (found.baseline, found.candidate)]
     names = [run.policy for run in found.pair.policies]
@@ -238,7 +244,7 @@ def ledger_rows(found: Verdict) -> pd.DataFrame:
 
 def layer_rows(found: Verdict, most: int = 15) -> pd.DataFrame:
     """The layers that take longest, both policies side by side, with what the device needs."""
-    if found.baseline is None or found.candidate is None:
+    if not _has_ledger(found):
         return pd.DataFrame()
     records = (found.baseline, found.candidate)
     bandwidth = max(r["work"]["ceilings"]["copy_bytes_per_s"] for r in records)
@@ -286,7 +292,7 @@ def ceiling_rows(verdicts: Sequence[Verdict]) -> pd.DataFrame:
 def _ceiling_row(record: Mapping[str, Any]) -> dict[str, str]:
     work, step_s = record["work"], record["timing"]["step_s"]
     flops, moved = work["flops_per_step"], work["bytes_per_step"]
-    ceilings = work["ceilings"]
+    ceilings, slowdown = work["ceilings"], record["profile"].get("slowdown")
     run = Run(**record["parameters"])
     return {
         "Policy": run.policy,
@@ -296,7 +302,7 @@ def _ceiling_row(record: Mapping[str, Any]) -> dict[str, str]:
         "MFU": _percent(flops / step_s / ceilings["matmul_flops_per_s"]) if flops else "–",
         "Copy at best": f"{ceilings['copy_bytes_per_s'] / 1e9:.3g} GB/s",
         "Least traffic": f"{moved / step_s / 1e9:.3g} GB/s" if moved else "–",
-        "Tracing slowed the step": f"{record['profile']['slowdown']:.2f}×",
+        "Tracing slowed the step": f"{slowdown:.2f}×" if slowdown else "–",
     }
 
 

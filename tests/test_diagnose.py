@@ -53,6 +53,20 @@ def test_the_notebook_of_a_diagnosis_runs_on_it(tmp_path):
     assert jupytext.read(path).cells
 
 
+def test_without_xprof_the_rest_works_and_what_is_missing_is_said():
+    tables = analysis.load(WHY)
+    records = diagnose.known(WHY, tables)
+    for record in records.values():
+        if "profile" in record:
+            record["profile"] = {"missing": "xprof is not installed; pip install it"}
+    found = diagnose.verdict(experiments.pairs(tables)[0], tables, records)
+    assert found.missing.startswith("xprof is not installed")
+    assert "xprof is not installed" in reasons.sentence(found)
+    assert set(reasons.tables(found)) == {reasons.EXPERIMENTS, reasons.CEILINGS}
+    assert reasons.figures_of(found) == {}
+    assert found.possible > 0
+
+
 # --- effects ------------------------------------------------------------------------------------
 
 BASE = Run(gpu_model="GPU", policy="float32")
