@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,34 +52,50 @@ def layer_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[st
     with several inputs are left out, and so are those that cost no arithmetic. The gradient of the
     input is left out where no weights come before, as `costs.table` does.
     """
-    found, trained, jit = {}, False, bool(model.jit_compile)
-    flops = costs.table(model).flops_forward
-    for leaf in costs.leaves(model):
-        layer = leaf.layer
-        if hasattr(layer, "kernel") and len(leaf.inputs) == 1 and flops[layer.name] > 0:
-            shape = (run.batch_size, *leaf.inputs[0].shape[1:])
-            what = ["layer", _settings(layer), shape, layer.compute_dtype, trained, jit]
-            if None not in shape:
-                made = _gradients(run.backend, layer, shape, trained, jit)
-                found[layer.name] = _kept(run, card, what, lambda made=made: _seconds(*made))
-        trained = trained or bool(layer.trainable_variables)
-    return found
+    return {
+        layer.name: _alone(run, card, layer, shape, trained, bool(model.jit_compile))
+        for layer, shape, trained in _kernels(run, model)
+    }
 
 
 def low_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, float]:
     """What layer_seconds would be for the layers that compute in float32 under a 16-bit policy."""
-    dtype, jit = _compute_dtype(run), bool(model.jit_compile)
     found = {}
-    for leaf in costs.leaves(model) if dtype != "float32" else []:
-        layer = leaf.layer
-        if hasattr(layer, "kernel") and layer.compute_dtype == "float32" and len(leaf.inputs) == 1:
-            shape = (run.batch_size, *leaf.inputs[0].shape[1:])
+    for layer, shape, trained in _kernels(run, model):
+        if _compute_dtype(run) != "float32" == layer.compute_dtype:
             low = type(layer).from_config(layer.get_config() | {"dtype": run.policy})
-            what = ["layer", _settings(layer), shape, dtype, True, jit]
             low.build(shape)
-            made = _gradients(run.backend, low, shape, True, jit)
-            found[layer.name] = _kept(run, card, what, lambda made=made: _seconds(*made))
+            found[layer.name] = _alone(run, card, low, shape, trained, bool(model.jit_compile))
     return found
+
+
+def _kernels(run: Run, model: keras.Model) -> Iterator[tuple[keras.Layer, tuple[int, ...], bool]]:
+    """Layers with a kernel and one input, its shape, and whether weights come before."""
+    trained = False
+    flops = costs.table(model).flops_forward
+    for leaf in costs.leaves(model):
+        layer = leaf.layer
+        shape = (run.batch_size, *leaf.inputs[0].shape[1:])
+        plain = len(leaf.inputs) == 1 and None not in shape
+        if hasattr(layer, "kernel") and plain and flops[layer.name] > 0:
+            yield layer, shape, trained
+        trained = trained or bool(layer.trainable_variables)
+
+
+def _alone(
+    run: Run,
+    card: dict[str, Any],
+    layer: keras.Layer,
+    shape: tuple[int, ...],
+    with_input: bool,
+    jit: bool,
+) -> float:
+    what = ["layer", _settings(layer), shape, layer.compute_dtype, with_input, jit]
+
+    def measure() -> float:
+        return _seconds(*_gradients(run.backend, layer, shape, with_input, jit))
+
+    return _kept(run, card, what, measure)
 
 
 def _compute_dtype(run: Run) -> str:

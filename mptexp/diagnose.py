@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp import analysis, census, experiments, ledger, store
+from mptexp import census, experiments, ledger, store
 from mptexp.analysis import Tables
 from mptexp.experiments import ACCUSED, Experiment, Pair
 from mptexp.spec import Run
@@ -95,9 +95,9 @@ def verdict(pair: Pair, tables: Tables, records: Mapping[str, dict[str, Any]]) -
     traced = [
         records.get(experiments.profiled(pair, run).run_id(notebook)) for run in pair.policies
     ]
-    baseline, candidate = (r if r and r["status"] == "ok" else None for r in traced)
-    complete = bool(baseline and candidate)
-    both = (baseline, candidate) if baseline and candidate else None
+    both = tuple(r for r in traced if r and r["status"] == "ok")
+    both = both if len(both) == 2 else None
+    baseline, candidate = both or (None, None)
     effects = [
         found
         for experiment in _experiments(pair, both)
@@ -107,9 +107,9 @@ def verdict(pair: Pair, tables: Tables, records: Mapping[str, dict[str, Any]]) -
     shares = ledger.by_cause(candidate) / candidate["timing"]["step_s"] if candidate else {}
     return Verdict(
         pair=pair,
-        baseline=baseline if complete else None,
-        candidate=candidate if complete else None,
-        speedup=_speedup(pair, tables),
+        baseline=baseline,
+        candidate=candidate,
+        speedup=pair.speedup,
         step_s=pair.step_s,
         possible=possible(*both) if both else math.nan,
         causes=sorted(found, key=lambda cause: -cause.seconds),
@@ -139,27 +139,6 @@ def _experiments(pair: Pair, both: tuple[Mapping, Mapping] | None) -> list[Exper
     return asked + [experiment for experiment in always if experiment.name not in names]
 
 
-def _speedup(pair: Pair, tables: Tables) -> tuple[float, float, float, int]:
-    """The sweep's own ratio at the pair's point, as its headline has it."""
-    times = [_times(tables, run) for run in pair.policies]
-    ratios = (times[0] / times[1]).dropna()
-    return (*analysis.interval(ratios), len(ratios))
-
-
-def _times(tables: Tables, run: Run) -> pd.Series:
-    """Seconds per step of a point by block."""
-    same = [
-        (r["parameters"]["block"], r["timing"]["step_s"])
-        for r in tables.records
-        if r["status"] == "ok" and _point(Run(**r["parameters"])) == _point(run)
-    ]
-    return pd.Series(dict(same), dtype=float)
-
-
-def _point(run: Run) -> Run:
-    return run.model_copy(update={"block": 0, "seed": run.seed - run.block})
-
-
 # --- counter-experiments --------------------------------------------------------------------------
 
 
@@ -182,13 +161,15 @@ def effect(
         before = [_rates(base, records, notebook) for base in bases]
         after = [_rates(arm, records, notebook) for arm in arms]
         gains = {
-            base.policy: _interval(after[i] / before[i])
+            base.policy: experiments.interval(after[i] / before[i])
             for i, base in enumerate(bases)
             if len((after[i] / before[i]).dropna()) and arms[i] != base
         }
         if gains:
             ratio = after[1] / after[0]
-            return Effect(experiment, gains, _interval(ratio) if len(ratio.dropna()) else None, "")
+            return Effect(
+                experiment, gains, experiments.interval(ratio) if len(ratio.dropna()) else None, ""
+            )
         failed = failed or next(filter(None, (_ending(a, records, notebook) for a in arms)), "")
     return Effect(experiment, failed=failed) if failed else None
 
@@ -197,8 +178,7 @@ def _rates(run: Run, records: Mapping[str, dict[str, Any]], notebook: str) -> pd
     """Pictures per second by block."""
     found = {}
     for block in range(100):
-        again = run.model_copy(update={"block": block, "seed": run.seed - run.block + block})
-        record = records.get(again.run_id(notebook))
+        record = records.get(experiments.in_block(run, block).run_id(notebook))
         if record is None:
             break
         if record["status"] == "ok":
@@ -209,11 +189,6 @@ def _rates(run: Run, records: Mapping[str, dict[str, Any]], notebook: str) -> pd
 def _ending(run: Run, records: Mapping[str, dict[str, Any]], notebook: str) -> str:
     record = records.get(run.run_id(notebook), {"status": "ok"})
     return "" if record["status"] == "ok" else f"{record['status']}: {record['error']}"
-
-
-def _interval(ratios: pd.Series) -> tuple[float, float, float, int]:
-    values = ratios.dropna()
-    return (*analysis.interval(values), len(values))
 
 
 # --- what the device would allow ------------------------------------------------------------------

@@ -24,11 +24,15 @@ SLOWER = 0.9  # a change that makes both policies slower than this is not tried 
 
 @dataclass(frozen=True)
 class Pair:
-    """A point of a sweep: the same run under the baseline's and a candidate's policy."""
+    """A point of a sweep: the same run under the baseline's and a candidate's policy.
+
+    `step_s` is the candidate's median step; `speedup` baseline over candidate, low, high, blocks.
+    """
 
     baseline: Run
     candidate: Run
     step_s: float
+    speedup: tuple[float, float, float, int] = (math.nan, math.nan, math.nan, 0)
 
     @property
     def policies(self) -> tuple[Run, Run]:
@@ -92,9 +96,17 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
         baseline = next(iter(analysis.baselines(group, times)), None)
         for policy in [p for p in times if baseline and p != baseline]:
             runs = [_first(tables, group[group.policy == p]) for p in (baseline, policy)]
+            ratio = interval(times[baseline] / times[policy])
             # Sorted by batch size: the last that both policies reached stays.
-            found[(*point[:-1], policy)] = Pair(*runs, float(times[policy].median()))
+            found[(*point[:-1], policy)] = Pair(*runs, float(times[policy].median()), ratio)
     return list(found.values())
+
+
+def interval(ratios: pd.Series) -> tuple[float, float, float, int]:
+    """Mean ratio over the blocks that have one, low, high, and how many those are."""
+    known = ratios.dropna()
+    nothing = (math.nan, math.nan, math.nan)  # no warning about the mean of nothing
+    return (*(analysis.interval(known) if len(known) else nothing), len(known))
 
 
 def _first(tables: Tables, rows: pd.DataFrame) -> Run:
@@ -107,7 +119,8 @@ def control(pair: Pair, run: Run) -> Run:
     """The run itself, at the length of an experiment: compared with in the same block."""
     steps = 2 ** math.ceil(math.log2(RUN_S / pair.step_s))
     length = max(FEWEST, min(MOST, steps))
-    return run.model_copy(update={"max_steps": length, "target_ci": CERTAIN, **_block(run, 0)})
+    first = in_block(run, 0)
+    return first.model_copy(update={"max_steps": length, "target_ci": CERTAIN})
 
 
 def profiled(pair: Pair, run: Run) -> Run:
@@ -115,13 +128,9 @@ def profiled(pair: Pair, run: Run) -> Run:
     return control(pair, run).model_copy(update={"profile": True})
 
 
-def repeated(run: Run, repeats: int) -> list[Run]:
-    """The run in every block."""
-    return [run.model_copy(update=_block(run, k)) for k in range(repeats)]
-
-
-def _block(run: Run, block: int) -> dict[str, int]:
-    return {"block": block, "seed": run.seed - run.block + block}
+def in_block(run: Run, block: int) -> Run:
+    """The same point in another block: the seed follows from it."""
+    return run.model_copy(update={"block": block, "seed": run.seed - run.block + block})
 
 
 def worthwhile(pair: Pair, baseline: Mapping, candidate: Mapping) -> list[Experiment]:
@@ -233,7 +242,7 @@ def runs(pair: Pair, experiments: Sequence[Experiment], block: int) -> list[Run]
     """The controls and the experiments under both policies, in one block; none where none is."""
     bases = [control(pair, run) for run in pair.policies]
     wanted = [run for experiment in experiments for run in experiment.arms(*bases)]
-    return [run.model_copy(update=_block(run, block)) for run in [*bases, *wanted] if wanted]
+    return [in_block(run, block) for run in [*bases, *wanted] if wanted]
 
 
 def promising(
@@ -246,13 +255,12 @@ def promising(
         record = _read(directory.diagnosis.record(run.run_id(notebook)))
         return record["timing"]["images_per_s"] if record else math.nan
 
-    bases = [control(pair, run) for run in pair.policies]
+    bases = (control(pair, pair.baseline), control(pair, pair.candidate))
     before = [rate(base) for base in bases]
 
     def faster(experiment: Experiment) -> bool:
-        after = [rate(arm) for arm in experiment.arms(*bases)]
-        changed = [a for a, base in zip(experiment.arms(*bases), bases, strict=True) if a != base]
-        gains = [a / b for a, b in zip(after, before, strict=True)]
-        return bool(changed) and any(gain > SLOWER for gain in gains)
+        arms = experiment.arms(*bases)
+        gains = [rate(arm) / b for arm, b in zip(arms, before, strict=True)]
+        return arms != bases and any(gain > SLOWER for gain in gains)
 
     return [experiment for experiment in experiments if faster(experiment)]

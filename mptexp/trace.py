@@ -40,6 +40,10 @@ class Span(NamedTuple):
     end: float
     key: Key
 
+    @classmethod
+    def of(cls, event: Mapping[str, Any], key: Key) -> "Span":
+        return cls(event["ts"], event["ts"] + event["dur"], key)
+
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """The events of the trace under a folder, as xprof's trace viewer gives them.
@@ -73,9 +77,9 @@ def table(
 
     Returns:
         steps (marked), step_s (their mean), device (cpu or gpu), input_busy_s (the input pipeline
-        at work, overlapped or not, per step), rows: state (op, input, idle,
-        host), layer, part (forward, backward, optimizer, loss scaling, loss, other), op, kernel,
-        seconds (per step), count (of events, per step); the longest first.
+        at work, overlapped or not, per step), rows: state (op, input, idle, host), layer, part
+        (forward, backward, optimizer, loss scaling, loss, other), op, kernel, seconds (per step),
+        count (of events, per step); the longest first.
 
     Raises:
         ValueError: where no step is marked.
@@ -112,7 +116,7 @@ def _input_busy(
     """Microseconds in which the input pipeline worked, whether or not the step waited for it."""
     key = Key("op", op="input")
     working = [
-        Span(e["ts"], e["ts"] + e["dur"], key)
+        Span.of(e, key)
         for _, thread, e in lines
         if (thread.startswith("tf_data") and e["name"] == "ExecutorState::Process")
         or e["name"].startswith(INPUT_EVENTS)
@@ -188,7 +192,7 @@ def _states(lines: Iterable[tuple[str, str, Mapping[str, Any]]]) -> list[Span]:
             state = "idle"
         else:
             continue
-        found.append(Span(event["ts"], event["ts"] + event["dur"], Key(state)))
+        found.append(Span.of(event, Key(state)))
     return found
 
 
@@ -213,7 +217,7 @@ class _Naming:
             path, _, op = name.rpartition(":") if ":" in name else ("", "", name)
             if name and not thread.startswith("tf_data") and op not in CONTAINERS:
                 key = self.key(path, op, "")
-                found.append(Span(event["ts"], event["ts"] + event["dur"], key))
+                found.append(Span.of(event, key))
         return found
 
     def kernels(self, lines: list[tuple[str, str, Mapping[str, Any]]]) -> list[Span]:
@@ -227,7 +231,7 @@ class _Naming:
             path = args.get("tf_op") or args.get("long_name") or args.get("name") or ""
             launched.add(path)
             key = self._kernel(path, args.get("hlo_op", ""), event["name"])
-            found.append(Span(event["ts"], event["ts"] + event["dur"], key))
+            found.append(Span.of(event, key))
         return found + self._fallen_back(lines, launched)
 
     def _kernel(self, path: str, hlo_op: str, kernel: str) -> Key:
@@ -250,7 +254,7 @@ class _Naming:
                 continue
             if event["dur"] >= LEAST_FALLBACK_US:
                 key = self.key(path, op, ON_HOST)
-                found.append(Span(event["ts"], event["ts"] + event["dur"], key))
+                found.append(Span.of(event, key))
         return found
 
     def key(self, path: str, op: str, kernel: str) -> Key:

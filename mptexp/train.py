@@ -33,8 +33,8 @@ class Outcome:
 
     `latencies_s` holds the seconds of each batch of an inference run, from pictures on the host to
     probabilities on the host; `samples` what the device read while the run was measured, `readings`
-    what they say of its timed steps (see readings.summary); `work` the arithmetic
-    and bytes of a step and what the device can do at best; `profile` where the time of traced steps
+    what they say of its timed steps (see readings.summary); `work` the arithmetic and
+    bytes of a step and what the device can do at best; `profile` where the time of traced steps
     went.
     """
 
@@ -244,7 +244,7 @@ def _work(run: Run, model: keras.Model) -> dict[str, Any]:
         low = ceilings.low_seconds(run, model, card)
         layers["alone_s"] = [alone.get(name) for name in layers.index]
         layers["alone_low_s"] = [low.get(name) for name in layers.index]
-        layers["channels"] = [costs.widths(model).get(name) for name in layers.index]
+        layers["channels"] = layers.index.map(costs.widths(model))
         found["layers"] = layers.rename_axis("layer").reset_index().to_dict("records")
     return found
 
