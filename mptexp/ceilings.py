@@ -16,7 +16,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from mptexp import costs, sources, store
+from mptexp import costs, measure, precision, sources, store
 from mptexp.spec import Run
 
 RUNS = 3  # that measure a ceiling anew before the best so far stays
@@ -34,7 +34,7 @@ def measured(run: Run, card: dict[str, Any]) -> dict[str, float]:
     Args:
         card: the environment card, which names device and versions.
     """
-    dtype = _compute_dtype(run)
+    dtype = precision.compute_dtype(run)
     tf32 = run.policy == "tensorfloat32"
     return {
         "dtype": "tensorfloat32" if tf32 else dtype,
@@ -62,7 +62,7 @@ def low_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str,
     """What layer_seconds would be for the layers that compute in float32 under a 16-bit policy."""
     found = {}
     for layer, shape, trained in _kernels(run, model):
-        if _compute_dtype(run) != "float32" == layer.compute_dtype:
+        if precision.compute_dtype(run) != "float32" == layer.compute_dtype:
             low = type(layer).from_config(layer.get_config() | {"dtype": run.policy})
             low.build(shape)
             found[layer.name] = _alone(run, card, low, shape, trained, bool(model.jit_compile))
@@ -92,14 +92,10 @@ def _alone(
 ) -> float:
     what = ["layer", _settings(layer), shape, layer.compute_dtype, with_input, jit]
 
-    def measure() -> float:
+    def seconds() -> float:
         return _seconds(*_gradients(run.backend, layer, shape, with_input, jit))
 
-    return _kept(run, card, what, measure)
-
-
-def _compute_dtype(run: Run) -> str:
-    return "float32" if run.policy == "tensorfloat32" else run.policy.removeprefix("mixed_")
+    return _kept(run, card, what, seconds)
 
 
 def _settings(layer: keras.Layer) -> str:
@@ -108,7 +104,7 @@ def _settings(layer: keras.Layer) -> str:
     return json.dumps(known, sort_keys=True, default=str)
 
 
-def _kept(run: Run, card: dict[str, Any], what: list[Any], measure: Callable[[], float]) -> float:
+def _kept(run: Run, card: dict[str, Any], what: list[Any], figure: Callable[[], float]) -> float:
     """The best of what the cache has and, for the first RUNS runs, of what is measured now.
 
     Another program may have disturbed the run that measured first; figures are rates or, of
@@ -123,7 +119,7 @@ def _kept(run: Run, card: dict[str, Any], what: list[Any], measure: Callable[[],
     known = _read(path)
     if len(known) >= RUNS:
         return _best(what, known)
-    known.append(measure())
+    known.append(figure())
     with contextlib.suppress(OSError):  # without a cache, the next run takes a second longer
         store.write_text(path, json.dumps({"where": where, "what": what, "values": known}))
     return _best(what, known)
@@ -157,19 +153,12 @@ def _compiled(backend: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _wait(backend: str, result: Any) -> None:
     """Returns once the device has computed the result."""
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        tf.test.experimental.sync_devices()
-    elif backend == "jax":
+    if backend == "jax":
         import jax
 
         jax.block_until_ready(result)
     else:
-        import torch
-
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        measure.synchronizer(backend)(None)  # waits for the device, whatever the model
 
 
 def _seconds(backend: str, function: Callable[..., Any], *args: Any) -> float:

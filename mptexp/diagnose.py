@@ -200,9 +200,14 @@ def possible(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> float
     Amdahl's law over layers: a layer with a kernel takes what it took alone (or in the step, where
     that was less), any other its bytes at the copy bandwidth; the optimizer its variables' bytes.
     """
-    bandwidth = max(r["work"]["ceilings"]["copy_bytes_per_s"] for r in (baseline, candidate))
-    needed = [sum(needs(record, bandwidth).seconds) for record in (baseline, candidate)]
-    return needed[0] / needed[1]
+    before, after = needs_of(baseline, candidate)
+    return before.seconds.sum() / after.seconds.sum()
+
+
+def needs_of(*records: Mapping[str, Any]) -> list[pd.DataFrame]:
+    """`needs` of records of the same device, at the best bandwidth that any of them saw."""
+    bandwidth = max(record["work"]["ceilings"]["copy_bytes_per_s"] for record in records)
+    return [needs(record, bandwidth) for record in records]
 
 
 def needs(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mptexp import store, worker
 from mptexp.params import ParamsError
-from mptexp.spec import Run, Sweep, local_device
+from mptexp.spec import Run, Sweep, local_device, same_model
 from mptexp.store import SweepDir
 
 LIMIT = Run.model_fields["batch_size"].metadata[1].le  # no run may have more
@@ -79,7 +79,7 @@ def _key(run: Run) -> str:
 
 def _searched(sweep: Sweep, runs: Iterable[Run]) -> list[Run]:
     """The bases of this machine's runs."""
-    wanted = {_key(run) for run in runs if run.gpu_model == local_device()}
+    wanted = {_key(run) for run in runs if same_model(run.gpu_model, local_device())}
     own = [Run(**point).resolved() for point in sweep.points()]
     return [base for base in _bases(own) if _key(base) in wanted]
 

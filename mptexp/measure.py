@@ -135,18 +135,18 @@ class StepClock(keras.callbacks.Callback):
         self.epochs.append({"epoch": epoch + 1, **named, "elapsed_s": elapsed})
 
 
-def synchronizer(backend: str) -> Callable[[keras.Model], None]:
+def synchronizer(backend: str) -> Callable[[keras.Model | None], None]:
     """A function that returns once the device has done all the steps that were dispatched."""
     return {"tensorflow": _wait_tensorflow, "jax": _wait_jax, "torch": _wait_torch}[backend]
 
 
-def _wait_tensorflow(model: keras.Model) -> None:
+def _wait_tensorflow(_: keras.Model | None) -> None:
     import tensorflow as tf
 
     tf.test.experimental.sync_devices()
 
 
-def _wait_jax(model: keras.Model) -> None:
+def _wait_jax(model: keras.Model | None) -> None:
     import jax
 
     # During fit the weights live here; a step's outputs are ready together. Keras keeps them in a
@@ -155,7 +155,7 @@ def _wait_jax(model: keras.Model) -> None:
     jax.block_until_ready([variable for variables in state.values() for variable in variables])
 
 
-def _wait_torch(model: keras.Model) -> None:
+def _wait_torch(_: keras.Model | None) -> None:
     import torch
 
     if torch.cuda.is_available():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mptexp import environment, onednn, switches
 from mptexp.environment import Unsupported
-from mptexp.spec import Run
+from mptexp.spec import Run, same_model
 
 if TYPE_CHECKING:
     import keras
@@ -87,7 +87,7 @@ def _refuse(name: str, before: str, value: str) -> None:
 
 def _check_device(run: Run, where: dict[str, Any]) -> None:
     asked = run.resolved().gpu_model
-    if where["device"] != asked:
+    if not same_model(asked, where["device"]):
         raise NotInForce(
             f"gpu_model is {asked}, but {run.backend} runs on {where['device']}; mptexp doctor "
             "says what is missing"
@@ -239,12 +239,17 @@ def _matrix_dtype(run: Run) -> str:
     return run.policy.removeprefix("mixed_")
 
 
+def compute_dtype(run: Run) -> str:
+    """The type that the run's layers compute in; TF32 is arithmetic on float32."""
+    return "float32" if run.policy == "tensorfloat32" else _matrix_dtype(run)
+
+
 def _one(names: set[str]) -> str:
     return names.pop() if len(names) == 1 else ", ".join(sorted(names))
 
 
 def _check_in_force(found: dict[str, Any], run: Run) -> None:
-    compute = "float32" if run.policy == "tensorfloat32" else _matrix_dtype(run)
+    compute = compute_dtype(run)
     variable = compute if not run.policy.startswith("mixed_") else "float32"
     wanted = {
         "compute_dtype": compute,

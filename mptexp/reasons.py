@@ -171,8 +171,7 @@ def _ledger_figure(found: Verdict) -> tuple[Figure, str, str]:
 
 def _roofline_figure(found: Verdict) -> tuple[Figure, str, str]:
     records = _records(found)
-    bandwidth = max(r["work"]["ceilings"]["copy_bytes_per_s"] for r in records.values())
-    needs = {policy: diagnose.needs(record, bandwidth) for policy, record in records.items()}
+    needs = dict(zip(records, diagnose.needs_of(*records.values()), strict=True))
     ceilings = {policy: record["work"]["ceilings"] for policy, record in records.items()}
     bound = [f"{(t.bound == 'memory').sum()} of {len(t)} under {p}" for p, t in needs.items()]
     return (
@@ -208,7 +207,7 @@ def effect_rows(found: Verdict) -> pd.DataFrame:
 
 def _effect_row(effect: Effect, found: Verdict) -> dict[str, str]:
     names = {run.policy: "" for run in found.pair.policies}
-    gains = names | {policy: diagnose.ratio(gain) for policy, gain in effect.gains.items()}
+    gains = names | {policy: findings.ratio(*gain) for policy, gain in effect.gains.items()}
     return {
         "Experiment": effect.experiment.name,
         "Why": effect.experiment.reason or "in the sweep",
@@ -216,7 +215,7 @@ def _effect_row(effect: Effect, found: Verdict) -> dict[str, str]:
             f"makes {policy} faster by": gain or effect.failed or "–"
             for policy, gain in gains.items()
         },
-        "Speedup with it": diagnose.ratio(effect.speedup) if effect.speedup else "–",
+        "Speedup with it": findings.ratio(*effect.speedup) if effect.speedup else "–",
     }
 
 
@@ -247,8 +246,7 @@ def layer_rows(found: Verdict, most: int = 15) -> pd.DataFrame:
     if not _has_ledger(found):
         return pd.DataFrame()
     records = (found.baseline, found.candidate)
-    bandwidth = max(r["work"]["ceilings"]["copy_bytes_per_s"] for r in records)
-    tables = [diagnose.needs(record, bandwidth) for record in records]
+    tables = diagnose.needs_of(*records)
     took = [_took(record) for record in records]
     if not any(layer["layer"] in took[1] for layer in records[1]["work"]["layers"]):
         return pd.DataFrame()  # such as XLA's on a CPU, whose trace knows no layers

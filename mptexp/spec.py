@@ -241,6 +241,20 @@ class Run(BaseModel):
         return self.model_copy(update={"gpu_model": here, "dataset": dataset})
 
 
+def same_model(asked: str, found: str) -> bool:
+    """Whether a device of the name `found` is the model that was `asked` for.
+
+    A short name stands for every device whose name holds its words: V100 for Tesla
+    V100-SXM2-16GB, A100-40G for NVIDIA A100-SXM4-40GB, but L4 not for NVIDIA L40.
+    """
+    has = set(_words(found)) | {word.removesuffix("b") for word in _words(found)}
+    return asked == found or (bool(_words(asked)) and set(_words(asked)) <= has)
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())
+
+
 @cache
 def local_device() -> str:
     """Name of the device that a run on this machine uses, as NVML or the kernel spells it.

@@ -14,7 +14,7 @@ from typing import Any
 
 from mptexp import kernel, largest, params, store, worker
 from mptexp.params import ParamsError
-from mptexp.spec import DATASETS, MODELS, REPORT_KEYS, Run, Sweep, local_device
+from mptexp.spec import DATASETS, MODELS, REPORT_KEYS, Run, Sweep, local_device, same_model
 from mptexp.store import SweepDir
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -66,10 +66,9 @@ def states(runs: Sequence[Run], sweep: Sweep, directory: SweepDir) -> list[Plann
 
 
 def _planned(run: Run, sweep: Sweep, directory: SweepDir) -> Planned:
-    here = local_device()
     run_id = run.run_id(sweep.notebook)
     path = directory.record(run_id)
-    due = "pending" if run.gpu_model == here else "elsewhere"
+    due = "pending" if same_model(run.gpu_model, local_device()) else "elsewhere"
     if not path.exists():
         return Planned(run_id, run, due)
     try:
@@ -174,7 +173,7 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
 
 def discard(runs: Sequence[Planned], directory: SweepDir) -> None:
     """Removes the results of this machine's runs, so that they are pending again."""
-    for planned in (p for p in runs if p.run.gpu_model == local_device()):
+    for planned in (p for p in runs if same_model(p.run.gpu_model, local_device())):
         shutil.rmtree(directory.runs / planned.run_id, ignore_errors=True)
 
 

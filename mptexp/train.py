@@ -49,6 +49,7 @@ class Outcome:
     latencies_s: list[float] = field(default_factory=list)
     readings: dict[str, Any] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
+    card: dict[str, Any] = field(default_factory=dict)
     work: dict[str, Any] = field(default_factory=dict)
     profile: dict[str, Any] = field(default_factory=dict)
 
@@ -210,6 +211,7 @@ def _outcome(
     fit_s: float,
 ) -> Outcome:
     """What clock, sampler and model say after either phase."""
+    card = environment.card(run.backend)
     return Outcome(
         run,
         _in_force(model, run, where, images) | {"initial_weights": started_from},
@@ -221,18 +223,18 @@ def _outcome(
         images.notes,
         readings=readings.summary(sampler.samples, clock.timed(), where["kind"]),
         samples=sampler.samples,
-        work=_work(run, model),
+        card=card,
+        work=_work(run, model, card),
     )
 
 
-def _work(run: Run, model: keras.Model) -> dict[str, Any]:
+def _work(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, Any]:
     """What a step costs in arithmetic and bytes, and what the device can do at best.
 
     Keys: flops_per_step, bytes_per_step, ceilings (see ceilings.measured); of a profiled run also
     layers: the rows of costs.per_step with alone_s (see ceilings.layer_seconds), alone_low_s (see
     ceilings.low_seconds) and channels.
     """
-    card = environment.card(run.backend)
     layers = costs.per_step(model, run.batch_size, run.phase == "train")
     found: dict[str, Any] = {
         "flops_per_step": float(layers.flops.sum(skipna=False)),
@@ -318,7 +320,6 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
     run = outcome.run.resolved()
     losses = [epoch["loss"] for epoch in outcome.epochs]
     bad = [i for i, loss in enumerate(losses, 1) if not math.isfinite(loss)]
-    card = environment.card(run.backend)
     return {
         "schema": store.SCHEMA,
         "run_id": run.run_id(notebook),
@@ -327,12 +328,12 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "in_force": outcome.in_force,
         "status": "diverged" if bad else "ok",
         "error": f"the loss was not finite in epoch {bad[0]}" if bad else "",
-        "environment": card,
+        "environment": outcome.card,
         "timing": outcome.timing,
         "windows": measure.as_dicts(outcome.windows),
         **({"latencies_s": outcome.latencies_s} if outcome.latencies_s else {}),
         "history": outcome.epochs,
-        "marks": [*_marks(card), *readings.marks(outcome.readings), *outcome.notes],
+        "marks": [*_marks(outcome.card), *readings.marks(outcome.readings), *outcome.notes],
         "readings": _readings(outcome),
         "samples": outcome.samples,
         "work": outcome.work,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptexp.spec import POLICIES, Run, Sweep, local_device
+from mptexp.spec import POLICIES, Run, Sweep, local_device, same_model
 
 
 def test_run_id_is_the_same_on_every_machine_and_in_every_version():
@@ -91,3 +91,20 @@ def test_no_visible_gpu_means_the_cpu(monkeypatch):
 
 def test_policies_are_those_of_the_design():
     assert POLICIES[:4] == ("float32", "tensorfloat32", "mixed_float16", "mixed_bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "same"),
+    [
+        ("V100", "Tesla V100-SXM2-16GB", True),
+        ("A100-40G", "NVIDIA A100-SXM4-40GB", True),
+        ("A100-80G", "NVIDIA A100-SXM4-40GB", False),
+        ("h200", "NVIDIA H200", True),
+        ("L4", "NVIDIA L40", False),
+        ("NVIDIA H200", "NVIDIA H200", True),
+        ("NVIDIA H200 NVL", "NVIDIA H200", False),
+        ("-", "NVIDIA H200", False),
+    ],
+)
+def test_a_short_name_stands_for_the_devices_that_hold_its_words(asked, found, same):
+    assert same_model(asked, found) is same
