@@ -310,9 +310,9 @@ def accuracy_range(tables: Tables) -> pd.DataFrame:
 def starts_agree(results: pd.DataFrame, records: Sequence[dict]) -> bool:
     """Whether all runs of a block with float32 variables began from the same weights and order."""
     started = {
-        r["run_id"]: (r["in_force"]["initial_weights"], r["in_force"]["data_order"])
+        r["run_id"]: (r["in_force"].get("initial_weights"), r["in_force"].get("data_order"))
         for r in records
-        if r["status"] == "ok" and r["in_force"]["variable_dtype"] == "float32"
+        if r["status"] == "ok" and r.get("in_force", {}).get("variable_dtype") == "float32"
     }
     rows = results[results.run_id.isin(list(started))]
     groups = rows.groupby([*POINT, "block"]).run_id

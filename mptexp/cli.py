@@ -16,6 +16,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mptexp.merge import Merged
     from mptexp.spec import Run, Sweep
     from mptexp.store import SweepDir
     from mptexp.sweep import Planned
@@ -442,6 +443,54 @@ def _print_rows(title: str, rows: "pd.DataFrame", format: str) -> None:
     for values in rows.to_numpy().tolist():
         table.add_row(*(_plain(str(v)) for v in values))
     out.print(table)
+
+
+@app.command(epilog="Example: mptexp merge reports/a100 reports/h100 --out reports/all")
+def merge(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Directories of one params file.")
+    ],
+    directory: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="One of them, a new or an empty one.")
+    ],
+    prefer: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The one that decides where records differ."),
+    ] = None,
+) -> None:
+    """Copy the directories that several machines made of one params file together into one.
+
+    A run that came to an end goes before one that would run again. Where two hold different
+    records of a run, nothing is written and the exit status is 2; it is 1 where a record is damaged
+    and was left out.
+    """
+    from mptexp import merge as merging
+
+    with _user_errors():
+        try:
+            done = merging.merge(directories, directory, prefer)
+        except OSError as error:
+            err.print(f"[bold red]error[/] {_plain(str(directory))}: {_plain(str(error))}")
+            raise typer.Exit(1) from None
+        missing = dict(merging.missing(directory))
+    _print_merged(done, missing, directory)
+    if done.damaged:
+        raise typer.Exit(1)
+
+
+def _print_merged(done: "Merged", missing: dict[str, int], directory: Path) -> None:
+    from mptexp import findings
+
+    total = findings.count(done.kept + sum(done.copied.values()), "run")
+    taken = [f"{n} from {name}" for name, n in done.copied.items()]
+    parts = ", ".join([*taken, *([f"{done.kept} were there"] if done.kept else [])])
+    out.print(_plain(f"{directory}: {total}{f': {parts}' if parts else ''}"), soft_wrap=True)
+    for sentence in done.damaged:
+        err.print(f"[yellow]not merged[/] {_plain(sentence)}", soft_wrap=True)
+    if missing:
+        left = findings.count(sum(missing.values()), "run")
+        on = ", ".join(f"{n} on {name}" for name, n in missing.items())
+        out.print(_plain(f"{left} without a result yet: {on}"), soft_wrap=True)
 
 
 @app.command(epilog="Example: mptexp doctor --backend jax")

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # pandas takes half a second to import, and `mptexp --help` imports this module
     import pandas as pd
+    from pydantic import TypeAdapter
 
 SCHEMA = 1
+MOST_BYTES = 64 * 2**20  # of a record; the largest so far have a fifth of a MiB
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "killed", "timeout")
 FINAL = ("ok", "oom", "diverged", "unsupported")  # the others run again at the next call
@@ -165,20 +168,76 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The record in a file.
+    """The record in a file, which may come from anybody: it is read as data and checked.
 
     Raises:
-        RecordError: if the file is not a record of this schema.
+        RecordError: if the file is not a record of this schema; one sentence.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        text = _record_text(path)
+        record = json.loads(text, parse_constant=_no_number)
+        if SURROGATE.search(text):  # half a character is no text that can be written
+            json.dumps(record, ensure_ascii=False).encode()
+    except RecursionError:
+        raise RecordError(f"{path}: not a readable record: nested too deeply") from None
+    except UnicodeError:
+        raise RecordError(f"{path}: not a readable record: not UTF-8 text") from None
     except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: not a readable record: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise RecordError(f"{path}: not a readable record: {why}") from None
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise RecordError(f"{path}: not a record of schema {SCHEMA}")
-    if record.get("status") not in STATUSES or not isinstance(record.get("parameters"), dict):
-        raise RecordError(f"{path}: the record has no known status or no parameters")
+    if fault := _fault(record, path):
+        raise RecordError(f"{path}: {fault}")
     return record
+
+
+def _record_text(path: Path) -> str:
+    """A file's text, where it is a plain one of a bearable size that lies in its own directory."""
+    place = path.absolute()
+    above = list(place.parents)[:2]  # the run's folder, and runs
+    if any(p.is_symlink() for p in (place, *above)):
+        home = above[-1].parent.resolve()
+        if home not in place.resolve().parents:
+            raise ValueError("a link that leads out of the sweep's directory")
+    if not path.exists() or not path.is_file():
+        raise ValueError("no such file" if not path.exists() else "not a file")
+    if path.stat().st_size > MOST_BYTES:
+        raise ValueError(f"larger than {MOST_BYTES // 2**20} MiB")
+    return path.read_text(encoding="utf-8")
+
+
+def _no_number(token: str) -> None:
+    raise ValueError(f"{token} is not a number")
+
+
+def _fault(record: dict[str, Any], path: Path) -> str:
+    """What is wrong with a record of this schema; empty where nothing is."""
+    from pydantic import ValidationError
+
+    try:
+        _checks().validate_python(record)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(step) for step in first["loc"])
+        return f"{where}: {first['msg']}" + _given(first["input"])
+    # A run is made in one folder and published in another of the same name.
+    if path.parent.parent.name in ("runs", "partial") and record["run_id"] != path.parent.name:
+        return f"run_id {record['run_id']} in a folder of another name"
+    return ""
+
+
+def _given(value: Any) -> str:
+    """A short value as it was given; a long one is not repeated."""
+    text = json.dumps(value) if not isinstance(value, dict | list) else ""
+    return f", not {text}" if 0 < len(text) <= 60 else ""
+
+
+@cache
+def _checks() -> "TypeAdapter[Any]":
+    from mptexp import schema  # pydantic takes a while to import, and so do its checks to make
+
+    return schema.adapter(tuple(COLUMNS), STATUSES)
 
 
 def read_records(directory: SweepDir) -> tuple[list[dict[str, Any]], list[str]]:

@@ -149,7 +149,7 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
         ParamsError: where the directory holds another sweep, or something else.
     """
     root = directory.root
-    if directory.params.exists() and not _same(directory.params, text):
+    if directory.params.exists() and not same(directory.params, text):
         if not fresh:
             raise ParamsError(
                 f"{root}: holds the results of another params file ({directory.params}); "
@@ -177,7 +177,7 @@ def discard(runs: Sequence[Planned], directory: SweepDir) -> None:
         shutil.rmtree(directory.runs / planned.run_id, ignore_errors=True)
 
 
-def _same(path: Path, text: str) -> bool:
+def same(path: Path, text: str) -> bool:
     """Whether two params files ask for the same runs; comments do not matter."""
     return _split(_text(path))[0] == _split(text)[0]
 

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -8,11 +9,13 @@ from scipy import stats
 from test_analysis import record
 
 from mptexp import compare, store
+from mptexp.spec import Run
 from mptexp.store import SweepDir
 
 CARD = {
     "device": "GPU", "capability": [8, 0], "cores": 8, "load": 0.1, "packages": {"keras": "3.15"},
-    "variables": {}, "instruction_sets": [],
+    "variables": {}, "instruction_sets": [], "driver": "590.1", "cuda": "12.9", "cudnn": "9",
+    "cpu": "EPYC", "memory_bytes": 2**36, "os": "Linux", "python": "3.11", "commit": "1234",
 }  # fmt: skip
 
 
@@ -22,7 +25,8 @@ def sweep(root, device, scale, price=None, runs=3, **card):
             made = record(policy, block, step_s * scale * 1.01**block)
             made["parameters"]["gpu_model"] = device
             made["environment"] = CARD | {"device": device, "load": scale} | card
-            store.write_record(root / "runs" / f"{policy}{block}" / "record.json", made)
+            made["run_id"] = Run(**made["parameters"]).run_id()
+            store.write_record(root / "runs" / made["run_id"] / "record.json", made)
     extra = f"price_per_hour: {price}\n" if price else ""
     (root / "params.yaml").write_text(f"matrix: {{policy: [float32]}}\n{extra}")
     return SweepDir(root)
@@ -124,8 +128,7 @@ def test_few_runs_have_no_interval(tmp_path):
 def test_devices_are_never_pooled(tmp_path):
     a, b = sweep(tmp_path / "a", "A100", 1.0), sweep(tmp_path / "b", "H100", 0.5)
     more = sweep(tmp_path / "v", "V100", 4.0)
-    for path in more.runs.glob("*/record.json"):
-        store.write_record(a.runs / f"v{path.parent.name}" / "record.json", store.read_record(path))
+    shutil.copytree(more.runs, a.runs, dirs_exist_ok=True)
     found = compare.points(*compare.load(a, b)).query("policy == 'float32'")
     assert found.set_index("device_a").ratio.to_dict() == {
         "A100": pytest.approx(2),

@@ -9,7 +9,7 @@ from mptexp.store import RecordError, SweepDir
 
 RECORD = {
     "schema": 1,
-    "run_id": "abc",
+    "run_id": "abc123abc123",
     "status": "ok",
     "error": "",
     "parameters": {"policy": "float32", "batch_size": 32, "block": 0, "gpu_model": "x"},
@@ -22,7 +22,7 @@ RECORD = {
 
 
 def test_a_record_is_written_and_read(tmp_path):
-    path = tmp_path / "runs" / "abc" / "record.json"
+    path = tmp_path / "runs" / "abc123abc123" / "record.json"
     store.write_record(path, RECORD)
     assert store.read_record(path) == RECORD
     assert [p.name for p in path.parent.iterdir()] == ["record.json"]
@@ -51,7 +51,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     "text", ["", "{", "[]", "{}", '{"schema": 99}', json.dumps(RECORD | {"status": "fine"})]
 )
 def test_a_damaged_record_is_named(tmp_path, text):
-    path = tmp_path / "runs" / "abc" / "record.json"
+    path = tmp_path / "runs" / "abc123abc123" / "record.json"
     path.parent.mkdir(parents=True)
     path.write_text(text)
     with pytest.raises(RecordError, match=r"record\.json"):
@@ -121,15 +121,17 @@ def _parameters():
 def test_publishing_replaces_an_earlier_attempt(tmp_path):
     directory = SweepDir(tmp_path)
     for status in ("failed", "ok"):
-        store.write_record(directory.partial / "abc" / "record.json", RECORD | {"status": status})
-        directory.publish("abc")
-    assert store.read_record(directory.record("abc"))["status"] == "ok"
-    assert not (directory.partial / "abc").exists()
+        store.write_record(
+            directory.partial / "abc123abc123" / "record.json", RECORD | {"status": status}
+        )
+        directory.publish("abc123abc123")
+    assert store.read_record(directory.record("abc123abc123"))["status"] == "ok"
+    assert not (directory.partial / "abc123abc123").exists()
 
 
 def test_clearing_leaves_what_is_not_the_sweeps(tmp_path):
     directory = SweepDir(tmp_path)
-    store.write_record(directory.record("abc"), RECORD)
+    store.write_record(directory.record("abc123abc123"), RECORD)
     (tmp_path / "params.yaml").write_text("x")
     (tmp_path / "notes.txt").write_text("mine")
     directory.clear()
