@@ -222,9 +222,9 @@ def _repeats_here(panel: str, batch_size: int, runs: pd.DataFrame) -> str:
     if times.empty:
         return ""
     return (
-        f"Measured on {panel} at batch size {batch_size}: training time in mixed_float16 over that "
-        f"in {name} is {_ratio(times[MIXED] / times[name])}, and the worst validation accuracy "
-        f"after {findings.count(runs.epochs.max(), 'epoch')} {worst[MIXED]:.1f} %, against "
+        f"Measured on {findings.verbatim(panel)} at batch size {batch_size}: training time in "
+        f"mixed_float16 over that in {name} is {_ratio(times[MIXED] / times[name])}, and the worst "
+        f"validation accuracy after {findings.count(runs.epochs.max(), 'epoch')} {worst[MIXED]:.1f} %, against "
         f"{worst[name]:.1f} % in {name}."
     )
 

@@ -29,8 +29,8 @@ app = typer.Typer(
     help="What does reduced precision buy on this device, in speed, memory and accuracy?",
     epilog="Example: mptexp plan params/quickstart.yaml, then mptexp run params/quickstart.yaml",
 )
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+out = Console(highlight=False, emoji=False)
+err = Console(stderr=True, highlight=False, emoji=False)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A params file.", show_default=False)]
 Set = Annotated[
@@ -70,9 +70,9 @@ def _user_errors() -> Iterator[None]:
 
 
 def _plain(text: str) -> str:
-    from rich.markup import escape
+    from mptexp.terminal import plain
 
-    return escape(text)
+    return plain(text)
 
 
 def _open(
@@ -102,16 +102,27 @@ def plan(
     with _user_errors():
         if format not in ("table", "json"):
             raise ParamsError(f"--format {format}: unknown; allowed: table, json")
-        found, _, place, _ = _open(file, overrides, directory)
+        found, _, place, notebook = _open(file, overrides, directory)
         planned = sweep.plan(found, place)
         shown = sweep.only(planned, only or [])
     if format == "json":
         runs = [
             {"run_id": p.run_id, "state": p.state, "parameters": p.run.model_dump()} for p in shown
         ]
-        print(json.dumps({"runs": runs}, indent=1))
+        code = {"notebook": str(notebook), "functions": _functions(shown)}
+        print(json.dumps({"runs": runs, "executes": code}, indent=1))
         return
+    out.print(_plain(f"notebook: {notebook}"), soft_wrap=True)
+    for name in _functions(shown):
+        out.print(_plain(f"model function: {name}"), soft_wrap=True)
     _print_plan(shown, planned, found)
+
+
+def _functions(shown: "list[Planned]") -> list[str]:
+    """The functions of the user's own that runs call for their model, as module:function."""
+    from mptexp.spec import MODELS
+
+    return sorted({p.run.model for p in shown} - set(MODELS))
 
 
 def _print_plan(shown: "list[Planned]", planned: "list[Planned]", found: "Sweep") -> None:

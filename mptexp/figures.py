@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mptexp import analysis
+from mptexp.terminal import visible
 
 # Okabe and Ito's colours, distinct to colour-blind readers, on light and on dark grounds.
 COLOURS = {
@@ -43,6 +44,7 @@ STYLE = {
     "legend.frameon": False,
     "savefig.facecolor": "none",
     "svg.hashsalt": "mptexp",
+    "text.parse_math": False,  # a name may hold dollar signs
     "text.color": INK,
     "xtick.color": INK,
     "ytick.color": INK,
@@ -95,7 +97,7 @@ def _plain_log(axis: Axes) -> None:
 
 
 def _wrapped(title: str) -> str:
-    return textwrap.fill(title, 40)
+    return textwrap.fill(visible(title), 40)
 
 
 def _offset(index: int, of: int) -> float:

@@ -1,6 +1,7 @@
 """Sentences for readers, generated from an analysis: what a report and a README say."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,9 +9,18 @@ import pandas as pd
 
 from mptexp import accuracy, analysis
 from mptexp.analysis import Tables
+from mptexp.terminal import visible
 
 EMULATED = "emulated: slower is expected"
 NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
+
+
+def verbatim(text: str) -> str:
+    """A value for a sentence in Markdown: what looks like a link or like emphasis is shown.
+
+    Tags are left to report.safe, which takes the whole sentence.
+    """
+    return re.sub(r"([\\`*_\[\]~$|!#]|:(?=//))", r"\\\1", visible(str(text)))
 
 
 def count(n: int, noun: str, plural: str | None = None) -> str:
@@ -82,7 +92,7 @@ def _policy_answer(panel: str, policy: str, rows: pd.DataFrame) -> str:
         for r in rows.to_dict("records")
     ]
     return (
-        f"On {panel}, **{policy}** {_verdict(rows)} than {_baseline(rows)}: "
+        f"On {verbatim(panel)}, **{policy}** {_verdict(rows)} than {_baseline(rows)}: "
         f"{listed(clauses)}.{_reason(rows)}"
     )
 
@@ -92,7 +102,8 @@ def _baseline(rows: pd.DataFrame) -> str:
     baseline, default = rows.baseline.iloc[0], rows.default_policy.iloc[0]
     if baseline == default:
         return f"{NAMES[rows.backend.iloc[0]]}'s default there, {default_name(baseline)}"
-    return f"strict {baseline} (the default there, {default_name(default)}, was not measured)"
+    named = verbatim(default_name(default))
+    return f"strict {baseline} (the default there, {named}, was not measured)"
 
 
 def _verdict(rows: pd.DataFrame) -> str:
@@ -153,7 +164,7 @@ def _accuracy_sentence(
     clauses = [_accuracy_clause(v, n, len(rows), margin) for v, n in verdicts.items()]
     least, most = (f"{v * 100:+.1f}" for v in (rows.difference.min(), rows.difference.max()))
     between = least if least == most else f"{least} to {most}"
-    opening = f"On {panel}, validation" if panel else "Validation"
+    opening = f"On {verbatim(panel)}, validation" if panel else "Validation"
     return (
         f"{opening} accuracy of **{policy}** against {default_name(baseline)}: "
         f"{listed(clauses)} (mean difference {between} percentage points)."

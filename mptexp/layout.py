@@ -10,6 +10,7 @@ from great_tables import GT, html
 
 from mptexp import accuracy, analysis, findings
 from mptexp.analysis import Tables
+from mptexp.terminal import visible
 
 
 def headline_rows(tables: Tables) -> pd.DataFrame:
@@ -282,4 +283,9 @@ def _styled(table: GT) -> GT:
 def markdown(rows: pd.DataFrame) -> str:
     """A table of text as Markdown."""
     lines = [list(rows.columns), ["---"] * len(rows.columns), *rows.to_numpy().tolist()]
-    return "\n".join("| " + " | ".join(str(c) for c in line) + " |" for line in lines) + "\n"
+    return "\n".join("| " + " | ".join(_cell(str(c)) for c in line) + " |" for line in lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    """Text for a cell of Markdown: what looks like a tag, a link or another cell is shown."""
+    return re.sub(r"([\\`*|<&]|\](?=[(\[:])|:(?=//))", r"\\\1", visible(text))

@@ -7,11 +7,11 @@ from typing import Any
 
 from rich import progress as bars
 from rich.console import Console
-from rich.markup import escape
 
 from mptexp import sweep
 from mptexp.spec import Run, Sweep
 from mptexp.sweep import Planned
+from mptexp.terminal import plain
 
 
 class Progress:
@@ -65,7 +65,7 @@ class Progress:
         if record is None:
             if self.bar:
                 description = f"{self._label(planned)} · {self._left()} left"
-                self.bar.update(self.task, description=escape(description))
+                self.bar.update(self.task, description=plain(description))
             return
         self.ended += 1
         done = Planned(planned.run_id, planned.run, record["status"], record["wall_s"])
@@ -74,7 +74,7 @@ class Progress:
         counter = f"[{self.ended:>{len(str(len(self.states)))}}/{len(self.states)}]"
         label = self._label(planned).ljust(self.width)
         left = f", {self._left()} left" if self.ended < len(self.states) else ""
-        text = escape(f"{counter} {label}  {_outcome(record)}{left}")
+        text = plain(f"{counter} {label}  {_outcome(record)}{left}")
         self.console.print(text, soft_wrap=True, style=None if record["status"] == "ok" else "red")
         if self.bar:
             self.bar.update(self.task, completed=self.ended)

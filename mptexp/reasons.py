@@ -36,14 +36,14 @@ def sentence(found: Verdict) -> str:
         f"{findings.default_name(found.pair.baseline.policy)}{_allowed(found)}"
     )
     if found.candidate is None and not found.effects:
-        return f"{head}; why, was not looked into: {found.missing}."
+        return f"{head}; why, was not looked into: {findings.verbatim(found.missing)}."
     accused = found.accused
     if not accused:
         rest = ""
         if found.unexplained >= diagnose.ACCUSED:
             rest = f"; {_percent(found.unexplained)} of the step is unexplained"
         elif found.missing:
-            rest = f" ({found.missing})"
+            rest = f" ({findings.verbatim(found.missing)})"
         least = _percent(diagnose.ACCUSED)
         return f"{head}: nothing that was looked for takes {least} of the step or more{rest}."
     parts = [_part(cause, found, first=i == 0) for i, cause in enumerate(accused[:3])]
@@ -69,7 +69,7 @@ def _part(cause: Cause, found: Verdict, first: bool) -> str:
     of = " of the step" if first else ""
     text = f"{_percent(cause.share)}{of} ({cause.seconds * 1e3:.3g} ms) {REMARK[cause.name]}"
     proof = [
-        f"with {effect.experiment.name} it is {diagnose.ratio(effect.speedup)}"
+        f"with {findings.verbatim(effect.experiment.name)} it is {diagnose.ratio(effect.speedup)}"
         for effect in found.effects
         if effect.experiment.cause == cause.name and effect.speedup
     ]

@@ -1,6 +1,7 @@
 """Executes the report notebook on a sweep's records and renders it, data files beside it."""
 
 import json
+import re
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -76,7 +77,7 @@ def build(directory: SweepDir, notebook: Path) -> Path:
     for run in sorted(path for paths in made for path in paths):
         page = run.with_suffix(".html")
         if not page.exists() or page.stat().st_mtime < run.stat().st_mtime:
-            store.write_text(page, render(run, f"Run {run.parent.name}", code=True))
+            _render_run(run, page)
     with kernel.scratch_folder() as scratch:
         executed = scratch / "executed.ipynb"
         where = {"sweep_dir": str(directory.root.resolve())}
@@ -84,6 +85,16 @@ def build(directory: SweepDir, notebook: Path) -> Path:
         page = render(executed, facts(directory, tables).title, code=False)
     store.write_text(directory.index, page)
     return directory.index
+
+
+def _render_run(notebook: Path, page: Path) -> None:
+    if store.leads_out(notebook) or page.is_symlink():
+        return
+    try:
+        text = render(notebook, f"Run {notebook.parent.name}", code=True)
+    except Exception:  # whatever another's notebook holds, the report is made, without its page
+        return
+    store.write_text(page, text)
 
 
 def _write_data(directory: SweepDir, tables: Tables) -> None:
@@ -103,7 +114,8 @@ def render(notebook: Path, title: str, code: bool) -> str:
     """An executed notebook as one HTML page without remote resources.
 
     Args:
-        code: whether the code of the notebook cells is shown.
+        code: whether it is a run's notebook: its code is shown, and as it may come from anybody,
+            only what shows something is left of its outputs.
     """
     import nbformat
     from nbconvert.exporters.html import HTMLExporter
@@ -115,12 +127,44 @@ def render(notebook: Path, title: str, code: bool) -> str:
     clean = store.scrub(json.loads(notebook.read_text(encoding="utf-8")))
     node = nbformat.reads(json.dumps(clean), as_version=4)
     page, _ = exporter.from_notebook_node(node, resources={"metadata": {"name": title}})
-    return str(page)
+    return _inert(str(page)) if code else str(page)
+
+
+# What may stand in the page of a run; all else is shown as text.
+TAGS = "a b blockquote br code dd del div dl dt em h1 h2 h3 h4 h5 h6 hr i img li ol p pre s section"
+TAGS += " span strong sub sup table tbody td tfoot th thead tr ul"
+ATTRIBUTES = ("alt", "aria-label", "class", "colspan", "id", "role", "rowspan", "scope", "tabindex")
+
+
+def _inert(page: str) -> str:
+    """A page whose content neither runs nor loads anything, whatever its notebook holds."""
+    import bleach
+
+    head, opening, rest = page.partition("<main>")
+    content, closing, foot = rest.rpartition("</main>")
+    # Those of pandas' tables: the page has its own, and as text they would be in the way.
+    content = re.sub(r"<style\b.*?</style>", "", content, flags=re.DOTALL)
+    tags, links = TAGS.split(), ("http", "https", "data")
+    clean = bleach.clean(content, tags=tags, attributes=_may_stand, protocols=links)
+    return head + opening + clean + closing + foot
+
+
+def _may_stand(tag: str, name: str, value: str) -> bool:
+    if (tag, name) == ("a", "href"):
+        return value.startswith(("https://", "http://", "#"))
+    if (tag, name) == ("img", "src"):
+        return value.startswith(("data:image/png;base64,", "data:image/jpeg;base64,"))
+    return name in ATTRIBUTES
+
+
+def sentence(text: str) -> str:
+    """A sentence in Markdown that holds values of others: what looks like a tag is shown."""
+    return escape(text, quote=False)
 
 
 def safe(text: str) -> str:
-    """Text for Markdown or HTML: a value that looks like a tag is shown, not obeyed."""
-    return escape(text, quote=False)
+    """A text of others for Markdown: what looks like a tag or a link is shown, not obeyed."""
+    return escape(findings.verbatim(text), quote=False)
 
 
 # --- the texts and tables --------------------------------------------------------------------
@@ -155,7 +199,7 @@ def _table_note(tables: Tables) -> str:
         "windows. Speedup: time of the baseline divided by time of the policy, above 1 is faster."
     ]
     ended = tables.ok.ended_by.value_counts().drop("epochs", errors="ignore")
-    lines += [f"{n} of {len(tables.ok)} runs were ended by {why}." for why, n in ended.items()]
+    lines += [f"{n} of {len(tables.ok)} runs were ended by {safe(w)}." for w, n in ended.items()]
     wanted = accuracy.target(tables)
     if wanted is not None:
         by = "the params file" if tables.options.target_accuracy else "what every run reached"
@@ -201,8 +245,10 @@ def _readings_note(tables: Tables) -> str:
     marked = pd.Series([m for r in tables.records for m in r.get("marks", [])], dtype=object)
     of = findings.count(len(tables.results), "run")
     found = marked[marked.str.startswith("measured while")].value_counts()
-    lines += [f"**{n} of {of}** {'was' if n == 1 else 'were'} {mark}." for mark, n in found.items()]
-    return safe(" ".join(lines))
+    lines += [
+        f"**{n} of {of}** {'was' if n == 1 else 'were'} {safe(mark)}." for mark, n in found.items()
+    ]
+    return " ".join(lines)
 
 
 def _failed(tables: Tables) -> pd.DataFrame:
@@ -312,7 +358,7 @@ def _warnings(tables: Tables) -> list[str]:
 
 def _reproduce(directory: SweepDir, tables: Tables, head: dict[str, str]) -> str:
     minutes = tables.results.wall_s.sum() / 60
-    versions = ", ".join(analysis.versions(tables.records)) or "unknown"
+    versions = safe(", ".join(analysis.versions(tables.records))) or "unknown"
     data = " · ".join(
         f"[{name}]({name})"
         for name in ("results.csv", "history.csv", "speedups.csv", "params.yaml")

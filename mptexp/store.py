@@ -194,17 +194,22 @@ def read_record(path: Path) -> dict[str, Any]:
 
 def _record_text(path: Path) -> str:
     """A file's text, where it is a plain one of a bearable size that lies in its own directory."""
-    place = path.absolute()
-    above = list(place.parents)[:2]  # the run's folder, and runs
-    if any(p.is_symlink() for p in (place, *above)):
-        home = above[-1].parent.resolve()
-        if home not in place.resolve().parents:
-            raise ValueError("a link that leads out of the sweep's directory")
-    if not path.exists() or not path.is_file():
-        raise ValueError("no such file" if not path.exists() else "not a file")
+    if leads_out(path):
+        raise ValueError("a link that leads out of the sweep's directory")
+    if not path.is_file():
+        raise ValueError("not a file" if path.exists() else "no such file")
     if path.stat().st_size > MOST_BYTES:
         raise ValueError(f"larger than {MOST_BYTES // 2**20} MiB")
     return path.read_text(encoding="utf-8")
+
+
+def leads_out(path: Path) -> bool:
+    """Whether a file of a run is a link, or lies behind one, to outside the sweep's directory."""
+    place = path.absolute()
+    folder, runs, *_ = place.parents
+    if not any(p.is_symlink() for p in (place, folder, runs)):
+        return False
+    return runs.parent.resolve() not in place.resolve().parents
 
 
 def _no_number(token: str) -> None:

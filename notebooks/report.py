@@ -33,7 +33,7 @@ def show(figure, alt, caption):
 
 # %%
 display(Markdown(f"# {report.safe(facts.title)}\n\n*{report.safe(facts.question)}*"))
-sentences = [report.safe(sentence) for sentence in findings.answer(tables)]
+sentences = [report.sentence(text) for text in findings.answer(tables)]
 sentences += [reasons.safe_sentence(verdict) for verdict in facts.verdicts]
 display(Markdown("\n".join(f"- {sentence}" for sentence in sentences)))
 
@@ -145,7 +145,7 @@ if facts.published is not None:
     for table in (facts.published.speeds, facts.published.accuracies):
         if not table.empty:
             display(layout.plain_table(table, links=["Source"]))
-    display(Markdown("\n".join(f"- {report.safe(s)}" for s in facts.published.sentences)))
+    display(Markdown("\n".join(f"- {report.sentence(s)}" for s in facts.published.sentences)))
     display(layout.plain_table(facts.published.differences))
 
 # %%

@@ -14,30 +14,14 @@ from mptexp import data, environment, models, params, precision, store, train
 from mptexp.spec import CPU_ISAS, DATASETS, MODELS, POLICIES, Run
 
 # A module imports only from modules above it; the line marks the kernel boundary.
-KERNEL_HALF = [
-    "spec",
-    "schema",
-    "store",
-    "machine",
-    "environment",
-    "pictures",
-    "sources",
-    "folders",
-]
+KERNEL_HALF = ["spec", "schema"]
+KERNEL_HALF += ["store", "machine", "environment", "pictures", "sources", "folders"]
 KERNEL_HALF += ["downloads", "prepared", "data", "costs", "models", "onednn", "switches"]
 KERNEL_HALF += ["precision", "measure", "readings", "ceilings", "trace", "profile", "train"]
 KERNEL_HALF += ["ready"]
-OTHER_HALF = [
-    "params",
-    "kernel",
-    "worker",
-    "largest",
-    "sweep",
-    "merge",
-    "analysis",
-    "accuracy",
-    "ledger",
-]
+OTHER_HALF = ["params", "terminal"]
+OTHER_HALF += ["kernel", "worker", "largest", "sweep", "merge"]
+OTHER_HALF += ["analysis", "accuracy", "ledger"]
 OTHER_HALF += [
     "census",
     "experiments",
