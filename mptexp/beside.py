@@ -221,10 +221,11 @@ def _repeats_here(panel: str, batch_size: int, runs: pd.DataFrame) -> str:
     worst = runs.groupby("policy").val_accuracy.min() * 100
     if times.empty:
         return ""
+    panel = findings.verbatim(panel)
     return (
-        f"Measured on {findings.verbatim(panel)} at batch size {batch_size}: training time in "
-        f"mixed_float16 over that in {name} is {_ratio(times[MIXED] / times[name])}, and the worst "
-        f"validation accuracy after {findings.count(runs.epochs.max(), 'epoch')} {worst[MIXED]:.1f} %, against "
+        f"Measured on {panel} at batch size {batch_size}: training time in mixed_float16 over that "
+        f"in {name} is {_ratio(times[MIXED] / times[name])}, and the worst validation accuracy "
+        f"after {findings.count(runs.epochs.max(), 'epoch')} {worst[MIXED]:.1f} %, against "
         f"{worst[name]:.1f} % in {name}."
     )
 

@@ -112,7 +112,8 @@ def interval(ratios: pd.Series) -> tuple[float, float, float, int]:
 def _first(tables: Tables, rows: pd.DataFrame) -> Run:
     """The run of the first block among some rows."""
     wanted = rows.sort_values("block").run_id.iloc[0]
-    return Run(**next(r["parameters"] for r in tables.records if r["run_id"] == wanted))
+    found = next(r["parameters"] for r in tables.records if r["run_id"] == wanted)
+    return Run.model_construct(**found)  # a record of a later version has further parameters
 
 
 def control(pair: Pair, run: Run) -> Run:

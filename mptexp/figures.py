@@ -4,6 +4,7 @@ import base64
 import io
 import re
 import textwrap
+import warnings
 from collections.abc import Mapping
 from html import escape
 
@@ -308,7 +309,8 @@ def svg(figure: Figure) -> str:
     Closes the figure.
     """
     buffer = io.StringIO()
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a name in another script
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     plt.close(figure)
     text = buffer.getvalue().replace(INK, "currentColor")

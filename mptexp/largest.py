@@ -125,7 +125,7 @@ def forget(sweep: Sweep, runs: Iterable[Run], directory: SweepDir) -> None:
     """Removes the attempts made for the points of some runs."""
     wanted = {_key(attempt(base, 1)) for base in _searched(sweep, runs)}
     for record in store.read_records(directory.search)[0]:
-        run = Run(**record["parameters"])
+        run = Run.model_construct(**record["parameters"])
         if _key(run) in wanted:
             shutil.rmtree(directory.search.record(run.run_id(sweep.notebook)).parent)
 

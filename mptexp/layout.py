@@ -246,7 +246,7 @@ def reading_rows(tables: Tables) -> pd.DataFrame:
 
 def headline_html(tables: Tables) -> GT:
     """The headline table for a report."""
-    rows = headline_rows(tables)
+    rows = _visible(headline_rows(tables))
     words = ("Policy", *(findings.title(n) for n in analysis.POINT))
     numbers = [c for c in rows if c not in words or c == "Batch size"]
     table = _styled(GT(rows, rowname_col="Policy").tab_stubhead("Policy"))
@@ -257,9 +257,15 @@ def headline_html(tables: Tables) -> GT:
 
 def plain_table(rows: pd.DataFrame, links: Sequence[str] = ()) -> GT:
     """Any table of text for a report; columns named in `links` hold HTML."""
+    rows = _visible(rows)
     numbers = [name for name in rows if name not in links and _numeric(rows[name])]
     table = _styled(GT(rows)).cols_align("right", columns=numbers)
     return table.fmt(lambda cell: html(cell).text, columns=list(links)) if links else table
+
+
+def _visible(rows: pd.DataFrame) -> pd.DataFrame:
+    shown = rows.map(lambda cell: visible(cell) if isinstance(cell, str) else cell)
+    return shown.rename(columns=visible)
 
 
 def _numeric(column: pd.Series) -> bool:

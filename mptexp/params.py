@@ -22,6 +22,7 @@ class ParamsError(ValueError):
 
 
 Where = tuple[str | int, ...]
+MOST_VALUES = 100_000  # in a params file
 
 
 def read(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tuple[Sweep, str]:
@@ -72,7 +73,7 @@ def _yaml() -> YAML:
 
 def _parse(text: str, name: str) -> Any:
     try:
-        document = _yaml().load(text)
+        document = _load(text)
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -89,9 +90,30 @@ def _parse(text: str, name: str) -> Any:
 def load(text: str) -> Any:
     """A params file's text as plain Python, unchecked; None where it is not YAML."""
     try:
-        return _plain(_yaml().load(text))
+        return _plain(_load(text))
     except YAMLError:
         return None
+
+
+def _load(text: str) -> Any:
+    """What YAML reads, where it can be walked through: aliases make much, or a circle, of little.
+
+    Raises:
+        YAMLError: where it is not YAML, or not such.
+    """
+    try:
+        document = _yaml().load(text)
+    except RecursionError:
+        raise YAMLError("nested too deeply") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise YAMLError(str(error)) from None
+    left, walked = [document], 0
+    while left and walked < MOST_VALUES:
+        node, walked = left.pop(), walked + 1
+        left += node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
+    if left:
+        raise YAMLError(f"more than {MOST_VALUES:,} values, aliases followed")
+    return document
 
 
 def _dump(document: Any) -> str:
@@ -135,7 +157,7 @@ def _override(document: Any, text: str, faults: _Faults) -> None:
     if not equals or not name:
         raise ParamsError(f"--set {text}: is not of the form key=value")
     try:
-        value = YAML(typ="rt").load(given)
+        value = _load(given)
     except YAMLError:
         raise ParamsError(f"--set {text}: the value is not valid YAML") from None
     faults.overridden[name] = f"--set {text}"

@@ -291,7 +291,7 @@ def _ceiling_row(record: Mapping[str, Any]) -> dict[str, str]:
     work, step_s = record["work"], record["timing"]["step_s"]
     flops, moved = work["flops_per_step"], work["bytes_per_step"]
     ceilings, slowdown = work["ceilings"], record["profile"].get("slowdown")
-    run = Run(**record["parameters"])
+    run = Run.model_construct(**record["parameters"])
     return {
         "Policy": run.policy,
         "Batch size": str(run.batch_size),

@@ -9,8 +9,16 @@ def visible(text: str) -> str:
     Those that move a terminal's cursor, change its title or the direction of writing, and those
     that no file in UTF-8 can hold.
     """
-    written = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return "".join(written)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == NARROW else _escaped(c) for c in text)
+
+
+NARROW = "\u00a0"  # the space between a number and its unit
+
+
+def _escaped(sign: str) -> str:
+    return sign.encode("unicode_escape").decode()
 
 
 def plain(text: str) -> str:
