@@ -98,7 +98,7 @@ def _plain_log(axis: Axes) -> None:
 
 
 def _wrapped(title: str) -> str:
-    return textwrap.fill(visible(title), 40)
+    return textwrap.fill(visible(title), 40, max_lines=6)
 
 
 def _offset(index: int, of: int) -> float:

@@ -20,7 +20,7 @@ def verbatim(text: str) -> str:
 
     Tags are left to report.safe, which takes the whole sentence.
     """
-    return re.sub(r"([\\`*_\[\]~$|!#]|:(?=//))", r"\\\1", visible(str(text)))
+    return re.sub(r"([\\`*_\[\]~$|!#]|:(?=//))", r"\\\1", visible(str(text)).strip())
 
 
 def count(n: int, noun: str, plural: str | None = None) -> str:

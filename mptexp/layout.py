@@ -292,6 +292,10 @@ def markdown(rows: pd.DataFrame) -> str:
     return "\n".join("| " + " | ".join(_cell(str(c)) for c in line) + " |" for line in lines) + "\n"
 
 
+# What Markdown obeys within a cell; an underscore within a word it does not.
+MARKUP = re.compile(r"[\\`*~$|<&]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])|:(?=//)")
+
+
 def _cell(text: str) -> str:
     """Text for a cell of Markdown: what looks like a tag, a link or another cell is shown."""
-    return re.sub(r"([\\`*|<&]|\](?=[(\[:])|:(?=//))", r"\\\1", visible(text))
+    return MARKUP.sub(r"\\\g<0>", visible(text))

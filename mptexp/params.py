@@ -22,7 +22,7 @@ class ParamsError(ValueError):
 
 
 Where = tuple[str | int, ...]
-MOST_VALUES = 100_000  # in a params file
+MOST_VALUES = 1_000_000  # in a params file
 
 
 def read(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tuple[Sweep, str]:

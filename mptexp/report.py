@@ -123,11 +123,12 @@ def render(notebook: Path, title: str, code: bool) -> str:
     exporter = HTMLExporter(
         template_name="mptexp", extra_template_basedirs=[str(TEMPLATES)], exclude_input=not code
     )
+    exporter.register_filter("clean", _inert if code else lambda content: content)
     # Not from_filename, which makes the file's name the title.
     clean = store.scrub(json.loads(notebook.read_text(encoding="utf-8")))
     node = nbformat.reads(json.dumps(clean), as_version=4)
     page, _ = exporter.from_notebook_node(node, resources={"metadata": {"name": title}})
-    return _inert(str(page)) if code else str(page)
+    return str(page)
 
 
 # What may stand in the page of a run; all else is shown as text.
@@ -136,17 +137,14 @@ TAGS += " span strong sub sup table tbody td tfoot th thead tr ul"
 ATTRIBUTES = ("alt", "aria-label", "class", "colspan", "id", "role", "rowspan", "scope", "tabindex")
 
 
-def _inert(page: str) -> str:
-    """A page whose content neither runs nor loads anything, whatever its notebook holds."""
+def _inert(content: str) -> str:
+    """The content of a page, such that it neither runs nor loads anything, whatever it was."""
     import bleach
 
-    head, opening, rest = page.partition("<main>")
-    content, closing, foot = rest.rpartition("</main>")
     # Those of pandas' tables: the page has its own, and as text they would be in the way.
     content = re.sub(r"<style\b.*?</style>", "", content, flags=re.DOTALL)
     tags, links = TAGS.split(), ("http", "https", "data")
-    clean = bleach.clean(content, tags=tags, attributes=_may_stand, protocols=links)
-    return head + opening + clean + closing + foot
+    return str(bleach.clean(content, tags=tags, attributes=_may_stand, protocols=links))
 
 
 def _may_stand(tag: str, name: str, value: str) -> bool:
