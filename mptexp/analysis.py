@@ -321,7 +321,7 @@ def starts_agree(results: pd.DataFrame, records: Sequence[dict]) -> bool:
 
 def versions(records: Sequence[dict]) -> list[str]:
     """The distinct mptexp versions and commits of the records; more than one is worth a warning."""
-    cards = [r["environment"] for r in records if "environment" in r]
+    cards = [r["environment"] for r in records if r.get("environment")]
     found = {
         f"{c['packages'].get('mptexp', '?')} {(c['commit'] or '')[:12]}".strip() for c in cards
     }

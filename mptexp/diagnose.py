@@ -182,7 +182,7 @@ def _rates(run: Run, records: Mapping[str, dict[str, Any]], notebook: str) -> pd
         if record is None:
             break
         if record["status"] == "ok":
-            found[block] = record["timing"]["images_per_s"]
+            found[block] = record.get("timing", {}).get("images_per_s")
     return pd.Series(found, dtype=float)
 
 

@@ -1,7 +1,6 @@
 """The directories of one params file from several machines, copied together into one."""
 
 import hashlib
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -30,16 +29,10 @@ class Found:
 
     place: SweepDir
     part: SweepDir
-    record: dict[str, Any]
+    run_id: str
+    status: str
+    parameters: dict[str, Any]
     digests: dict[str, str]
-
-    @property
-    def run_id(self) -> str:
-        return str(self.record["run_id"])
-
-    @property
-    def status(self) -> str:
-        return str(self.record["status"])
 
 
 @dataclass(frozen=True)
@@ -141,8 +134,10 @@ def _read(places: Sequence[SweepDir]) -> tuple[list[list[Found]], list[str]]:
                 except RecordError as error:
                     damaged.append(str(error))
                     continue
-                one = Found(place, part, record, _digests(path.parent))
-                found.setdefault((number, one.run_id), []).append(one)
+                # Not the whole record: ten thousand of them take gigabytes.
+                run_id, *told = (record[name] for name in ("run_id", "status", "parameters"))
+                one = Found(place, part, run_id, *told, _digests(path.parent))
+                found.setdefault((number, run_id), []).append(one)
     return list(found.values()), damaged
 
 
@@ -181,7 +176,7 @@ def _alike(runs: Sequence[Found]) -> bool:
 
 def _conflict(runs: Sequence[Found]) -> str:
     usual = defaults()
-    given = runs[0].record["parameters"].items()
+    given = runs[0].parameters.items()
     named = [f"{n} {v}" for n, v in given if n != "seed" and v != usual.get(n)]
     places = ", ".join(f"{one.part.root} ({one.status})" for one in runs)
     return f"run {runs[0].run_id} ({', '.join(named)}) differs between {places}"
@@ -194,8 +189,6 @@ def _copy(one: Found, out: SweepDir) -> None:
     made.mkdir(parents=True)
     for name in one.digests:
         shutil.copyfile(one.part.runs / one.run_id / name, made / name)
-        with (made / name).open("rb") as file:
-            os.fsync(file.fileno())
     out.publish(one.run_id)
 
 
