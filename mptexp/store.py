@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # pandas takes half a second to import, and `mptexp --help` i
 SCHEMA = 1
 
 STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "killed", "timeout")
+VOID = "timings are void"  # how the mark begins of a run that was not alone on its device
 FINAL = ("ok", "oom", "diverged", "unsupported")  # the others run again at the next call
 
 # Columns of results.csv: name -> unit and meaning. Empty where a run has no such value.
