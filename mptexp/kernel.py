@@ -25,6 +25,9 @@ OUT_OF_MEMORY = ("ResourceExhaustedError", "OutOfMemoryError", "MemoryError")
 # C++ where nobody catches it.
 NO_MEMORY = ("RESOURCE_EXHAUSTED", "Dst tensor is not initialized", "can't allocate memory")
 NO_MEMORY += ("std::bad_alloc",)
+# What nbformat's validator and papermill import where it happens to be installed (with JupyterLab,
+# with xprof): a second each, for checks that notebooks do not need and storage that is not used.
+UNUSED = ("rfc3987_syntax", "gcsfs", "pyarrow.fs")
 NAMED = {"Unsupported": "unsupported"}
 # oneDNN's way to say that it has no kernel of this type for this CPU: trying again will not help.
 NO_KERNEL = "could not create a primitive descriptor"
@@ -41,9 +44,8 @@ def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], scratch
         papermill.PapermillExecutionError: where a notebook cell raised.
         nbclient.exceptions.DeadKernelError: where the kernel died.
     """
-    # nbformat's validator looks for this package, which comes with JupyterLab and takes a second to
-    # import for a check that notebooks do not need.
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+    for name in UNUSED:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     import jupytext
     import papermill
     from traitlets.config import Config
