@@ -1,9 +1,10 @@
 # make quickstart   a first report, from nothing;  make test   all checks;  make lab   JupyterLab
+# make soak   200 runs while kernels, workers and sweeps are killed at random
 # make bench  what mptexp itself costs; with FOLDER=a folder of pictures also its input pipeline
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test lab bench
+.PHONY: quickstart test lab bench soak
 
 quickstart: .venv/installed
 	$(BIN)/mptexp run params/quickstart.yaml
@@ -21,6 +22,9 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/clock_overhead.py
 	$(BIN)/python benchmarks/sweep_overhead.py
 	$(if $(FOLDER),$(BIN)/python benchmarks/input_pipeline.py $(FOLDER))
+
+soak: .venv/installed-dev
+	MPTEXP_SOAK_RUNS=200 $(BIN)/pytest tests/test_soak.py
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 14) else "mptexp needs Python 3.11, 3.12 or 3.13; this is %d.%d. Name another: make PYTHON=python3.12" % v[:2])'

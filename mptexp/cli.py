@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mptexp.merge import Merged
     from mptexp.spec import Run, Sweep
     from mptexp.store import SweepDir
-    from mptexp.sweep import Planned
+    from mptexp.sweep import Execution, Planned
 
 app = typer.Typer(
     add_completion=False,
@@ -170,20 +170,38 @@ def run(
     overrides: Set = None,
     directory: Out = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard earlier results.")] = False,
+    retries: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Try a run that failed again, N times.")
+    ] = 0,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast/--keep-going", help="Stop at the first run that failed.")
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(metavar="MIN", min=0.01, help="End a run after MIN minutes; see timeout_min."),
+    ] = None,
+    parallel: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="N runs at a time on a CPU: their timings are void."),
+    ] = 1,
     no_report: Annotated[bool, typer.Option("--no-report", help="Make no report.")] = False,
     data_dir: DataDir = None,
 ) -> None:
     """Execute the runs of a params file that are missing, then make the report.
 
+    A machine's GPUs each take one run at a time.
+
     Exit status: 0 when every run came to an end, 1 when some failed and would run again, 2 for
     wrong input, 130 when stopped with Ctrl-C; the same command then goes on.
     """
-    from mptexp import sweep
+    from mptexp import devices, sweep
 
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, _as_interrupt)
     with _user_errors():
         found, text, place, notebook = _open(file, overrides, directory)
+        devices.slots(parallel)  # refuses what cannot be
+        how = sweep.Execution((timeout or found.timeout_min) * 60, retries, parallel)
         # Wrong filters, data and models end here, nothing written.
         before = sweep.only(sweep.plan(found, place), only or [])
         sweep.make_ready([p for p in before if p.due or fresh], data_dir)
@@ -193,7 +211,8 @@ def run(
                 sweep.discard(sweep.only(sweep.plan(found, place), only or []), place)
             searched = _search(found, before, notebook, place, fresh)
             chosen = sweep.only(sweep.plan(found, place), only or [])
-            _execute(chosen, found, notebook, place)
+            _name_damaged(chosen, place)
+            _execute(chosen, found, notebook, place, how, fail_fast)
     if not no_report and any(place.runs.iterdir()):
         with _user_errors():
             _report(place)
@@ -239,8 +258,7 @@ def _search(
         err.print("stopped: the attempts made so far are kept; the same command goes on")
         raise typer.Exit(130) from None
     except OSError as error:
-        err.print(f"[bold red]error[/] {_plain(str(place.root))}: {_plain(str(error))}")
-        raise typer.Exit(1) from None
+        _no_room(place, error)
     return ended
 
 
@@ -248,7 +266,24 @@ def _as_interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _execute(chosen: "list[Planned]", found: "Sweep", notebook: Path, place: "SweepDir") -> None:
+def _name_damaged(chosen: "list[Planned]", place: "SweepDir") -> None:
+    from mptexp import store
+
+    for path in [place.record(p.run_id) for p in chosen if p.state == "damaged"]:
+        try:
+            store.read_record(path)
+        except store.RecordError as error:
+            out.print(f"{_plain(str(error))}: the run is executed again", soft_wrap=True)
+
+
+def _execute(
+    chosen: "list[Planned]",
+    found: "Sweep",
+    notebook: Path,
+    place: "SweepDir",
+    how: "Execution",
+    fail_fast: bool = False,
+) -> None:
     due = [p for p in chosen if p.due]
     done = len(chosen) - len(due)
     if done:
@@ -260,26 +295,43 @@ def _execute(chosen: "list[Planned]", found: "Sweep", notebook: Path, place: "Sw
         f"{_expected(chosen, found)} (Ctrl-C stops; the same command goes on)",
         soft_wrap=True,
     )
-    _execute_all(due, found, notebook, place)
+    _execute_all(due, found, notebook, place, how, fail_fast)
 
 
-def _execute_all(due: "list[Planned]", found: "Sweep", notebook: Path, place: "SweepDir") -> None:
-    from mptexp import sweep
+def _execute_all(
+    due: "list[Planned]",
+    found: "Sweep",
+    notebook: Path,
+    place: "SweepDir",
+    how: "Execution",
+    fail_fast: bool = False,
+) -> None:
+    from mptexp import store, sweep
     from mptexp.progress import Progress
 
     progress = Progress(out, due, found)
     try:
         with progress:
-            timeout_s = found.timeout_min * 60
-            for planned, record in sweep.execute(due, notebook, found.notebook, place, timeout_s):
+            for planned, record in sweep.execute(due, notebook, found.notebook, place, how):
                 progress.show(planned, record)
+                if fail_fast and record and record["status"] not in store.FINAL:
+                    left = len(due) - progress.ended
+                    out.print(f"stopped at the first run that failed, {left} not executed")
+                    break
     except KeyboardInterrupt:
         ready = f"{progress.ended} of {len(due)} runs finished and kept"
         err.print(f"stopped: {ready}; the same command goes on")
         raise typer.Exit(130) from None
     except OSError as error:
-        err.print(f"[bold red]error[/] {_plain(str(place.root))}: {_plain(str(error))}")
-        raise typer.Exit(1) from None
+        _no_room(place, error)
+
+
+def _no_room(place: "SweepDir", error: OSError) -> None:
+    """Ends a sweep whose directory takes no more files."""
+    reason = f"{place.root}: no result can be written: {error.strerror or error}"
+    kept = "what is finished is kept; mend this, and the same command goes on"
+    err.print(f"[bold red]error[/] {_plain(reason)}; {kept}", soft_wrap=True)
+    raise typer.Exit(1) from None
 
 
 @app.command(
@@ -315,7 +367,8 @@ def diagnose(
         with sweep.locked(place):
             sweep.prepare(place, text, fresh=False)
             if not finished:
-                _execute(before, found, notebook, place)
+                how = sweep.Execution(found.timeout_min * 60)
+                _execute(before, found, notebook, place, how)
             ended = _diagnose(found, before, notebook, place, traces_only)
     if not no_report:
         with _user_errors():
@@ -374,7 +427,8 @@ def _extra(what: str, runs: "list[Run]", found: "Sweep", notebook: Path, place: 
         known = [*sweep.plan(found, place), *before]
         seconds = [sweep.estimate_s(p, known, found) or 0 for p in due]
         out.print(f"diagnosis: {len(due)} {what}, {_about(sum(seconds))}")
-        _execute_all(due, found, notebook, place.diagnosis)
+        how = sweep.Execution(found.timeout_min * 60)
+        _execute_all(due, found, notebook, place.diagnosis, how)
     return not any(p.due for p in sweep.states(runs, found, place.diagnosis))
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mptexp import store, worker
+from mptexp import devices, store, worker
 from mptexp.params import ParamsError
-from mptexp.spec import Run, Sweep, local_device, same_model
+from mptexp.spec import Run, Sweep, is_here, local_device
 from mptexp.store import SweepDir
 
 LIMIT = Run.model_fields["batch_size"].metadata[1].le  # no run may have more
@@ -79,7 +79,7 @@ def _key(run: Run) -> str:
 
 def _searched(sweep: Sweep, runs: Iterable[Run]) -> list[Run]:
     """The bases of this machine's runs."""
-    wanted = {_key(run) for run in runs if same_model(run.gpu_model, local_device())}
+    wanted = {_key(run) for run in runs if is_here(run.gpu_model)}
     own = [Run(**point).resolved() for point in sweep.points()]
     return [base for base in _bases(own) if _key(base) in wanted]
 
@@ -144,7 +144,10 @@ def search(
         while size := next_size(tried, base.batch_size):
             run = attempt(base, size)
             yield run, None
-            record = worker.execute(run, notebook, sweep.notebook, directory.search, timeout_s)
+            every = devices.slots()
+            seen = devices.environment(devices.taken(run, every, every))
+            where = (directory.search, timeout_s, seen)
+            record = worker.execute(run, notebook, sweep.notebook, *where)
             yield run, record
             result = _result(size, record)
             if None in result.values():

@@ -256,23 +256,35 @@ def _words(name: str) -> list[str]:
 
 
 @cache
-def local_device() -> str:
-    """Name of the device that a run on this machine uses, as NVML or the kernel spells it.
+def local_devices() -> tuple[tuple[str, str], ...]:
+    """Name and UUID of each GPU that CUDA programs see here; else of the CPU, with no UUID.
 
     Asks NVML, not a framework: the parent process of a sweep must not hold GPU memory.
     """
-    return _nvidia_name() or cpu_name()
+    return _gpus() or ((cpu_name(), ""),)
 
 
-def _nvidia_name() -> str | None:
+def local_device() -> str:
+    """Name of the device that a run on this machine uses, as NVML or the kernel spells it."""
+    return local_devices()[0][0]
+
+
+def is_here(gpu_model: str) -> bool:
+    """Whether this machine has a device of a model."""
+    return any(same_model(gpu_model, name) for name, _ in local_devices())
+
+
+def _gpus() -> tuple[tuple[str, str], ...]:
     import pynvml
 
-    handle = nvidia_handle()
-    return str(pynvml.nvmlDeviceGetName(handle)) if handle else None
+    return tuple(
+        (str(pynvml.nvmlDeviceGetName(handle)), str(pynvml.nvmlDeviceGetUUID(handle)))
+        for handle in nvidia_handles()
+    )
 
 
-def nvidia_handle() -> Any:
-    """NVML's handle of the first GPU that CUDA programs see here; None where there is none.
+def nvidia_handles() -> list[Any]:
+    """NVML's handles of the GPUs that CUDA programs see here, the first one first.
 
     Raises:
         DeviceError: where CUDA_VISIBLE_DEVICES names a GPU that does not exist.
@@ -281,22 +293,37 @@ def nvidia_handle() -> Any:
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
-        return None
+        return []
     try:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
     except pynvml.NVMLError:
-        return None
-    first = (visible or "0").split(",")[0].strip()
-    by_number = first.isdigit()
-    find = pynvml.nvmlDeviceGetHandleByIndex if by_number else pynvml.nvmlDeviceGetHandleByUUID
+        return []
+    named = range(count) if visible is None else visible.split(",")
     try:
-        return find(int(first) if by_number else first) if count else None
+        return [_handle(str(name).strip()) for name in named] if count else []
     except pynvml.NVMLError:
         raise DeviceError(
             f"CUDA_VISIBLE_DEVICES is {visible}; allowed: numbers below {count}, the GPUs that "
             "NVML sees here, or their UUIDs"
         ) from None
+
+
+def _handle(name: str) -> Any:
+    import pynvml
+
+    by_number = name.isdigit()
+    find = pynvml.nvmlDeviceGetHandleByIndex if by_number else pynvml.nvmlDeviceGetHandleByUUID
+    return find(int(name) if by_number else name)
+
+
+def nvidia_handle() -> Any:
+    """NVML's handle of the first GPU that CUDA programs see here; None where there is none.
+
+    Raises:
+        DeviceError: where CUDA_VISIBLE_DEVICES names a GPU that does not exist.
+    """
+    return next(iter(nvidia_handles()), None)
 
 
 def cpu_name() -> str:

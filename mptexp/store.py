@@ -22,6 +22,7 @@ MOST_BYTES = 64 * 2**20  # of a record; the largest so far have a fifth of a MiB
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "killed", "timeout")
+VOID = "timings are void"  # how the mark begins of a run that was not alone on its device
 FINAL = ("ok", "oom", "diverged", "unsupported")  # the others run again at the next call
 
 # Columns of results.csv: name -> unit and meaning. Empty where a run has no such value.

@@ -6,15 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mptexp import kernel, largest, params, store, worker
+from mptexp import devices, kernel, largest, params, processes, store, worker
+from mptexp.devices import Slot
 from mptexp.params import ParamsError
-from mptexp.spec import DATASETS, MODELS, REPORT_KEYS, Run, Sweep, local_device, same_model
+from mptexp.spec import DATASETS, MODELS, REPORT_KEYS, Run, Sweep, is_here, local_device
 from mptexp.store import SweepDir
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -68,7 +71,7 @@ def states(runs: Sequence[Run], sweep: Sweep, directory: SweepDir) -> list[Plann
 def _planned(run: Run, sweep: Sweep, directory: SweepDir) -> Planned:
     run_id = run.run_id(sweep.notebook)
     path = directory.record(run_id)
-    due = "pending" if same_model(run.gpu_model, local_device()) else "elsewhere"
+    due = "pending" if is_here(run.gpu_model) else "elsewhere"
     if not path.exists():
         return Planned(run_id, run, due)
     try:
@@ -161,7 +164,7 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
     # A run whose sweep was killed would disturb what is measured now.
     for place in (directory, directory.search, directory.diagnosis):
         for folder in place.partial.glob("*"):
-            worker.kill(folder.resolve())
+            processes.end(folder.resolve())
     try:
         if not directory.params.exists() or _split(_text(directory.params))[1] != _split(text)[1]:
             store.write_text(directory.params, text)
@@ -173,7 +176,7 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
 
 def discard(runs: Sequence[Planned], directory: SweepDir) -> None:
     """Removes the results of this machine's runs, so that they are pending again."""
-    for planned in (p for p in runs if same_model(p.run.gpu_model, local_device())):
+    for planned in (p for p in runs if is_here(p.run.gpu_model)):
         shutil.rmtree(directory.runs / planned.run_id, ignore_errors=True)
 
 
@@ -257,14 +260,99 @@ def _needs(runs: Sequence[Planned]) -> list[dict[str, Any]]:
 # --- executing -------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Execution:
+    """How runs are executed, which is no part of what they are.
+
+    Attributes:
+        timeout_s: a run is ended after so many seconds.
+        retries: how often a run that failed, was killed or took too long is tried again.
+        parallel: runs that share a CPU; their timings are void.
+    """
+
+    timeout_s: float
+    retries: int = 0
+    parallel: int = 1
+
+    @property
+    def marks(self) -> list[str]:
+        """What the records say of it."""
+        void = f"{store.VOID}: {self.parallel} runs shared this machine's processors"
+        return [void] if self.parallel > 1 else []
+
+
 def execute(
-    runs: Sequence[Planned], notebook: Path, name: str, directory: SweepDir, timeout_s: float
+    runs: Sequence[Planned], notebook: Path, name: str, directory: SweepDir, how: Execution
 ) -> Iterator[tuple[Planned, dict[str, Any] | None]]:
-    """Executes runs one after another, as a generator.
+    """Executes runs, one at a time on each device, as a generator.
 
     Yields each run twice: with None when it starts, with its record when it has ended. An
-    exception thrown in (Ctrl-C) ends the current run and leaves the finished ones as they are.
+    exception thrown in (Ctrl-C) ends the runs at work and leaves the finished ones as they are.
+    A run that needs more devices than are free holds up the later ones of its model: else it
+    would wait for ever.
     """
-    for planned in runs:
-        yield planned, None
-        yield planned, worker.execute(planned.run, notebook, name, directory, timeout_s)
+    every = devices.slots(how.parallel)
+    free, waiting = list(every), list(runs)
+    working: dict[Future[dict[str, Any]], tuple[Planned, list[Slot]]] = {}
+    stop = threading.Event()
+    with ThreadPoolExecutor(len(every)) as pool:
+        try:
+            while waiting or working:
+                for planned, chosen in _startable(waiting, free, every):
+                    waiting.remove(planned)
+                    free = [slot for slot in free if slot not in chosen]
+                    yield planned, None
+                    told = (planned, notebook, name, directory, how, chosen, stop)
+                    working[pool.submit(_execute, *told)] = (planned, chosen)
+                for ended in wait(working, return_when=FIRST_COMPLETED).done:
+                    planned, chosen = working.pop(ended)
+                    free += chosen
+                    yield planned, ended.result()
+        finally:
+            stop.set()
+
+
+def _startable(
+    waiting: Sequence[Planned], free: Sequence[Slot], every: Sequence[Slot]
+) -> list[tuple[Planned, list[Slot]]]:
+    """The runs that can start now, each with its slots: of each model the first ones waiting."""
+    found, left, full = [], list(free), set()
+    for planned in waiting:
+        if not left:
+            break
+        if planned.run.gpu_model in full:
+            continue
+        chosen = devices.taken(planned.run, left, every)
+        if chosen:
+            found.append((planned, chosen))
+            left = [slot for slot in left if slot not in chosen]
+        else:
+            full.add(planned.run.gpu_model)
+    return found
+
+
+def _execute(
+    planned: Planned,
+    notebook: Path,
+    name: str,
+    directory: SweepDir,
+    how: Execution,
+    chosen: Sequence[Slot],
+    stop: threading.Event,
+) -> dict[str, Any]:
+    """One run on its devices, again where it failed and may be tried again; its last record."""
+    for attempt in range(1, how.retries + 2):
+        again = [f"attempt {attempt}, after others had failed"] if attempt > 1 else []
+        record = worker.execute(
+            planned.run,
+            notebook,
+            name,
+            directory,
+            how.timeout_s,
+            devices.environment(chosen),
+            [*how.marks, *again],
+            stop,
+        )
+        if record["status"] in store.FINAL:
+            break
+    return record

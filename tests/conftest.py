@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 
@@ -34,7 +36,7 @@ LIGHT = """\
 # %% tags=["parameters"]
 {parameters}
 # %%
-import json, os, signal, time
+import json, math, os, signal, time
 from pathlib import Path
 from mptexp import store
 from mptexp.spec import Run
@@ -46,14 +48,26 @@ def memory(): raise MemoryError("no more")
 def silent(): raise SystemExit if False else None
 def hangs(): time.sleep(600)
 def sleeps(): time.sleep(3)
-ending = [lambda: None, raises, killed, memory, lambda: False, hangs, sleeps][run.seed - run.block]
+def leaves(): os._exit(0)
+def exits(): raise SystemExit
+def prints(): print("x" * 50_000_000)
+def floods():
+    os.system("sleep 600 &")
+    while True: print("flood " * 100)
+def fills(): (folder / "much").write_bytes(bytes(8_000_000))
+def grows(): bytearray(600_000_000)
+ending = [lambda: None, raises, killed, memory, lambda: False, hangs, sleeps]
+ending += [leaves, exits, prints, floods, fills, grows]
+ending = ending[run.seed - run.block] if run.seed < 100 else lambda: time.sleep(run.seed / 1e3)
 print("home is", Path.home())
+began = time.time()
 if ending() is not False:
     store.write_record(folder / "record.json", {{
         "schema": store.SCHEMA, "run_id": run.run_id(os.environ["MPTEXP_NOTEBOOK"]),
         "parameters": run.model_dump(), "status": "ok", "error": "", "history": [],
         "timing": {{"step_s": 0.001}}, "in_force": {{"default_policy": "float32"}},
-        "home": str(Path.home() / "x"),
+        "home": str(Path.home() / "x"), "not a number": [math.nan, math.inf],
+        "seen": os.environ.get("CUDA_VISIBLE_DEVICES"), "span": [began, time.time()],
     }})
 """
 
@@ -69,6 +83,26 @@ def mptexp(*words, cwd, **environment):
         text=True,
         timeout=300,
     )
+
+
+def processes_of(folder):
+    """The processes of runs whose results go somewhere below a folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("MPTEXP_RUN_DIR", "").startswith(str(folder)):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def until(condition, seconds=60):
+    """Waits until a condition holds; an assertion error where it does not come to hold."""
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="session")
@@ -119,7 +153,12 @@ def tree(tmp_path, monkeypatch):
 # --- skips -----------------------------------------------------------------------------------
 # Where everything can be installed (CI), a skip that is not listed here is a failure: a test that
 # never runs proves nothing.
-ALLOWED_SKIPS = ("torch is not installed", "the shared pictures are not here")
+ALLOWED_SKIPS = (
+    "torch is not installed",
+    "the shared pictures are not here",
+    "only root can mount a small disk",
+    "no control group for memory can be made here",
+)
 
 
 def pytest_sessionfinish(session, exitstatus):

@@ -59,13 +59,13 @@ def test_a_driver_without_a_gpu_in_the_framework_is_told_with_the_remedy():
 
 def test_a_backend_that_sees_no_gpu_runs_on_the_cpu_whatever_the_driver_says(monkeypatch):
     monkeypatch.setattr(environment, "_tensorflow", lambda: None)
-    monkeypatch.setattr(spec, "_nvidia_name", lambda: "NVIDIA H200")
-    spec.local_device.cache_clear()
+    monkeypatch.setattr(spec, "_gpus", lambda: (("NVIDIA H200", "GPU-1"),))
+    spec.local_devices.cache_clear()
     assert spec.local_device() == "NVIDIA H200"
     assert environment.device("tensorflow")["device"].endswith("(CPU)")
     with pytest.raises(precision.NotInForce, match="gpu_model is NVIDIA H200, but"):
         precision._check_device(spec.Run(), environment.device("tensorflow"))
-    spec.local_device.cache_clear()
+    spec.local_devices.cache_clear()
 
 
 def test_only_listed_variables_are_recorded(monkeypatch):

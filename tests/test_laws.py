@@ -19,9 +19,21 @@ KERNEL_HALF += ["store", "machine", "environment", "pictures", "sources", "folde
 KERNEL_HALF += ["downloads", "prepared", "data", "costs", "models", "onednn", "switches"]
 KERNEL_HALF += ["precision", "measure", "readings", "ceilings", "trace", "profile", "train"]
 KERNEL_HALF += ["ready"]
-OTHER_HALF = ["params", "terminal"]
-OTHER_HALF += ["kernel", "worker", "largest", "sweep", "merge"]
-OTHER_HALF += ["analysis", "accuracy", "ledger"]
+OTHER_HALF = [
+    "params",
+    "terminal",
+    "devices",
+    "processes",
+    "engine",
+    "kernel",
+    "worker",
+    "largest",
+    "sweep",
+    "merge",
+    "analysis",
+    "accuracy",
+    "ledger",
+]
 OTHER_HALF += [
     "census",
     "experiments",

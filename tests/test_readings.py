@@ -164,6 +164,7 @@ int nvmlDeviceGetCount_v2(unsigned *n) { *n = 1; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) { *h = (void *)1; return i ? 2 : 0; }
 int nvmlDeviceGetName(void *h, char *s, unsigned n) {
   const char *name = "NVIDIA H100"; for (unsigned i = 0; i < 12; i++) s[i] = name[i]; return 0; }
+int nvmlDeviceGetUUID(void *h, char *s, unsigned n) { s[0] = 'G'; s[1] = 0; return 0; }
 int nvmlDeviceGetUtilizationRates(void *h, Utilization *u) { u->gpu = 87; return 0; }
 int nvmlDeviceGetMemoryInfo(void *h, Memory *m) {
   m->total = 85899345920ull; m->used = 1073741824ull; return 0; }

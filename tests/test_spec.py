@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptexp.spec import POLICIES, Run, Sweep, local_device, same_model
+from mptexp.spec import POLICIES, Run, Sweep, local_device, local_devices, same_model
 
 
 def test_run_id_is_the_same_on_every_machine_and_in_every_version():
@@ -83,10 +83,10 @@ def test_axes_are_the_parameters_that_differ():
 
 
 def test_no_visible_gpu_means_the_cpu(monkeypatch):
-    local_device.cache_clear()
+    local_devices.cache_clear()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert local_device().endswith("(CPU)")
-    local_device.cache_clear()
+    local_devices.cache_clear()
 
 
 def test_policies_are_those_of_the_design():

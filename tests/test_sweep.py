@@ -5,9 +5,8 @@ import subprocess
 import sys
 import time
 
-import psutil
 import pytest
-from conftest import mptexp
+from conftest import mptexp, processes_of, until
 
 from mptexp import params, store, sweep, worker
 from mptexp.params import ParamsError
@@ -21,17 +20,6 @@ def records(folder, name="light"):
     return {r["parameters"]["seed"] - r["parameters"]["block"]: r for r in found}
 
 
-def processes_of(folder):
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("MPTEXP_RUN_DIR", "").startswith(str(folder)):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
 def test_every_ending_is_a_record_and_the_sweep_goes_on(light, tmp_path):
     light({"seed": [0, 1, 2, 3, 4, 5]}, timeout_min=0.15)
     done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
@@ -40,7 +28,7 @@ def test_every_ending_is_a_record_and_the_sweep_goes_on(light, tmp_path):
     assert {seed: (r["status"], r["error"]) for seed, r in found.items()} == {
         0: ("ok", ""),
         1: ("failed", "ValueError: the second value is odd"),
-        2: ("killed", "the kernel died"),
+        2: ("killed", "the kernel was ended by SIGKILL"),
         3: ("oom", "MemoryError: no more"),
         4: ("failed", "the notebook ended without writing a record"),
         5: ("timeout", "longer than 0.15 min"),
@@ -95,13 +83,13 @@ def test_ctrl_c_loses_no_finished_run_and_leaves_no_process(light, tmp_path):
         first += started.stdout.readline()
     kept = {p: p.read_bytes() for p in (tmp_path / "reports/light/runs").rglob("*.json")}
     assert len(kept) == 1, order
-    _until(lambda: processes_of(tmp_path))
+    until(lambda: processes_of(tmp_path))
     started.send_signal(signal.SIGINT)
     _, errors = started.communicate(timeout=60)
     assert started.returncode == 130
     assert "1 of 2 runs finished and kept" in errors
     assert "Traceback" not in errors
-    _until(lambda: not processes_of(tmp_path))
+    until(lambda: not processes_of(tmp_path))
     assert not list((tmp_path / "reports/light/partial").iterdir())
 
     done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
@@ -114,13 +102,6 @@ def test_ctrl_c_loses_no_finished_run_and_leaves_no_process(light, tmp_path):
 def _plan(folder):
     found, _ = params.read(folder / "light.yaml")
     return sweep.plan(found, SweepDir(folder / "reports/light"))
-
-
-def _until(condition, seconds=30):
-    ends = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.1)
 
 
 def test_two_sweeps_in_one_directory_do_not_meet(light, tmp_path):
