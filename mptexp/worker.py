@@ -197,8 +197,10 @@ def _finish(
     if ended["status"] == "ok":
         try:
             record = store.read_record(path)
-        except store.RecordError:
-            record |= {"status": "failed", "error": "the notebook ended without writing a record"}
+        except store.RecordError as error:
+            why = f"the notebook's record is no record: {str(error).removeprefix(f'{path}: ')}"
+            none = "the notebook ended without writing a record"
+            record |= {"status": "failed", "error": why if path.exists() else none}
         if record["parameters"] != run.model_dump():
             record |= {"status": "failed", "error": "the notebook changed its parameters"}
     _clean(folder / "notebook.ipynb")
