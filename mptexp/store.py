@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import from_json
+
 if TYPE_CHECKING:  # pandas takes half a second to import, and `mptexp --help` imports this module
     import pandas as pd
 
@@ -111,6 +113,10 @@ class SweepDir:
         return self.root / "partial"
 
     @property
+    def outcomes(self) -> Path:
+        return self.root / ".outcomes.json"
+
+    @property
     def search(self) -> "SweepDir":
         """Where the attempts to find the largest batch lie, as in a sweep of their own."""
         return SweepDir(self.root / "search")
@@ -140,7 +146,8 @@ class SweepDir:
         for folder in (self.runs, self.partial, self.search.root, self.diagnosis.root):
             shutil.rmtree(folder, ignore_errors=True)
         names = ("params.yaml", "index.html", "results.csv", "history.csv", "speedups.csv")
-        for path in [self.root / n for n in (*names, "table.md", "speedup.svg")]:
+        names += ("table.md", "speedup.svg", self.outcomes.name)
+        for path in [self.root / n for n in names]:
             path.unlink(missing_ok=True)
 
 
@@ -171,7 +178,7 @@ def read_record(path: Path) -> dict[str, Any]:
         RecordError: if the file is not a record of this schema.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = from_json(path.read_bytes())  # four times as fast as json, and stricter
     except (OSError, ValueError) as error:
         raise RecordError(f"{path}: not a readable record: {error}") from None
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:

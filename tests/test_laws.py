@@ -18,7 +18,17 @@ KERNEL_HALF = ["spec", "store", "machine", "environment", "pictures", "sources",
 KERNEL_HALF += ["downloads", "prepared", "data", "costs", "models", "onednn", "switches"]
 KERNEL_HALF += ["precision", "measure", "readings", "ceilings", "trace", "profile", "train"]
 KERNEL_HALF += ["ready"]
-OTHER_HALF = ["params", "kernel", "worker", "largest", "sweep", "analysis", "accuracy", "ledger"]
+OTHER_HALF = [
+    "params",
+    "outcomes",
+    "kernel",
+    "worker",
+    "largest",
+    "sweep",
+    "analysis",
+    "accuracy",
+    "ledger",
+]
 OTHER_HALF += [
     "census",
     "experiments",
