@@ -188,14 +188,22 @@ def read_record(path: Path) -> dict[str, Any]:
     return record
 
 
-def read_records(directory: SweepDir) -> tuple[list[dict[str, Any]], list[str]]:
-    """All readable records of a sweep, ordered by run id, and a sentence for each damaged one."""
+def read_records(
+    directory: SweepDir, without: Sequence[str] = ()
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """All readable records of a sweep, ordered by run id, and a sentence for each damaged one.
+
+    Args:
+        without: what to leave out of the records.
+    """
     records, damaged = [], []
     for path in sorted(directory.runs.glob("*/record.json")):
         try:
-            records.append(read_record(path))
+            record = read_record(path)
         except RecordError as error:
             damaged.append(str(error))
+            continue
+        records.append({name: value for name, value in record.items() if name not in without})
     return records, damaged
 
 
