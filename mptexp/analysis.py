@@ -36,7 +36,8 @@ class Tables:
     """A finished sweep as tidy tables: runs, epochs, speedups; and what could not be read.
 
     `records` are without the raw series RAW, which no table needs: of thousands of runs they take
-    gigabytes. `attempts` are the runs that searched for the largest batch, the columns of store.COLUMNS.
+    gigabytes. `attempts` are the runs that searched for the largest batch, the columns of
+    store.COLUMNS.
     """
 
     results: pd.DataFrame
@@ -127,8 +128,8 @@ def speedups(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFrame:
     """
     columns = [*POINT, "baseline", "candidate", "speedup", "low", "high", "blocks"]
     rows = []
-    for point, group, times in by_block(results[results.status == "ok"], "step_s"):
-        for baseline in baselines(group, times):
+    for point, default, times in by_block(results[results.status == "ok"], "step_s"):
+        for baseline in baselines(default, times):
             for candidate in [p for p in times if p != baseline]:
                 ratios = times[baseline] / times[candidate]
                 ratios = ratios[~np.isnan(ratios)]
@@ -140,22 +141,25 @@ def speedups(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFrame:
 
 def by_block(
     runs: pd.DataFrame, value: str, keys: Sequence[str] = POINT
-) -> Iterator[tuple[tuple, pd.DataFrame, dict[str, np.ndarray]]]:
-    """Every point, its runs, and the values of each policy there: one per block, NaN for none.
+) -> Iterator[tuple[tuple, str, dict[str, np.ndarray]]]:
+    """Every point, its default policy, and each policy's values there: one per block, or NaN.
 
     One pivot for all points, because one for each takes ten milliseconds.
     """
-    keys, groups = list(keys), runs.groupby(list(keys), sort=True)
+    if runs.empty:
+        return
+    defaults = runs.drop_duplicates(list(keys)).set_index(list(keys)).default_policy.to_dict()
     table = runs.pivot_table(index=[*keys, "block"], columns="policy", values=value)
-    for point, rows in table.groupby(level=keys, sort=True):
-        known = {policy: rows[policy].to_numpy(float) for policy in rows}
-        found = {policy: values for policy, values in known.items() if not np.isnan(values).all()}
-        yield point, groups.get_group(point), found
+    points = table.index.droplevel("block")
+    first = np.flatnonzero(~points.duplicated())
+    for point, rows in zip(points[first], np.split(table.to_numpy(float), first[1:]), strict=True):
+        known = dict(zip(table, rows.T, strict=True))
+        yield point, defaults[point], {p: v for p, v in known.items() if not np.isnan(v).all()}
 
 
-def baselines(group: pd.DataFrame, times: Container[str]) -> list[str]:
-    """The device's default and strict float32, where they are columns of a point's table."""
-    wanted = dict.fromkeys([group.default_policy.iloc[0], "float32"])
+def baselines(default: str, times: Container[str]) -> list[str]:
+    """The device's default and strict float32, where they are among a point's policies."""
+    wanted = dict.fromkeys([default, "float32"])
     return [name for name in wanted if name in times]
 
 
@@ -230,7 +234,7 @@ def _best(group: pd.DataFrame) -> list[dict[str, Any]]:
             runs[policy] = (rates, too_large.min())
     best = pd.DataFrame({p: rates[rates.median().idxmax()] for p, (rates, _) in runs.items()})
     ok = group[group.status == "ok"]
-    baseline = next(iter(baselines(ok, best)), "") if len(ok) else ""
+    baseline = next(iter(baselines(ok.default_policy.iloc[0], best)), "") if len(ok) else ""
     return [
         {
             "policy": policy,

@@ -88,18 +88,25 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
     ok = tables.ok[tables.ok.run_id.isin(chosen)] if chosen else tables.ok
     ok = ok[ok.phase == "train"]
     keys = [name for name in analysis.POINT if name not in ("batch_size", "jit")]
-    found: dict[tuple[Any, ...], Pair] = {}
+    found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     asked = {r["run_id"]: r["parameters"]["jit"] for r in tables.records}
     ok = ok.assign(asked_jit=ok.run_id.map(asked))
-    for point, group in ok.groupby([*keys, "asked_jit", "batch_size"], sort=True):
-        times = group.pivot_table(index="block", columns="policy", values="step_s")
-        baseline = next(iter(analysis.baselines(group, times)), None)
+    keys = [*keys, "asked_jit", "batch_size"]
+    for point, default, times in analysis.by_block(ok, "step_s", keys):
+        baseline = next(iter(analysis.baselines(default, times)), None)
         for policy in [p for p in times if baseline and p != baseline]:
-            runs = [_first(tables, group[group.policy == p]) for p in (baseline, policy)]
-            ratio = interval(times[baseline] / times[policy])
             # Sorted by batch size: the last that both policies reached stays.
-            found[(*point[:-1], policy)] = Pair(*runs, float(times[policy].median()), ratio)
-    return list(found.values())
+            found[(*point[:-1], policy)] = (point, baseline, policy, times)
+    groups = ok.groupby(keys)
+    return [_pair(tables, groups.get_group(point), *told) for point, *told in found.values()]
+
+
+def _pair(
+    tables: Tables, group: pd.DataFrame, baseline: str, policy: str, times: Mapping[str, Any]
+) -> Pair:
+    runs = [_first(tables, group[group.policy == p]) for p in (baseline, policy)]
+    ratio = interval(pd.Series(times[baseline] / times[policy]))
+    return Pair(*runs, float(pd.Series(times[policy]).median()), ratio)
 
 
 def interval(ratios: pd.Series) -> tuple[float, float, float, int]:
