@@ -146,7 +146,7 @@ class SweepDir:
         for folder in (self.runs, self.partial, self.search.root, self.diagnosis.root):
             shutil.rmtree(folder, ignore_errors=True)
         names = ("params.yaml", "index.html", "results.csv", "history.csv", "speedups.csv")
-        names += ("table.md", "speedup.svg", self.outcomes.name)
+        names += ("accuracy.csv", "table.md", "speedup.svg", self.outcomes.name)
         for path in [self.root / n for n in names]:
             path.unlink(missing_ok=True)
 

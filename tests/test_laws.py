@@ -35,6 +35,7 @@ OTHER_HALF += [
     "diagnose",
     "findings",
     "layout",
+    "digest",
     "compare",
     "published",
     "beside",
