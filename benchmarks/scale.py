@@ -5,7 +5,7 @@
 Makes records of a sweep from a real one (windows, history, samples, readings, work, environment;
 40 KB each), in a temporary folder, with other numbers in each. Two shapes: `blocks` are 8 networks,
 25 batch sizes, 5 policies and as many blocks as give the runs; `points` are as many points, each
-measured once. Every step is a process of its own; printed are its seconds and the most memory that
+measured once, at some learning rates; `settings` are two batch sizes at many learning rates. Every step is a process of its own; printed are its seconds and the most memory that
 it and its children held together (resident set sizes, looked at every 50 ms).
 
     plan        `mptexp plan`, nothing executed yet
@@ -66,6 +66,9 @@ def matrix(runs: int, shape: str) -> dict[str, Any]:
     grid = {**NETWORKS, "batch_size": SIZES, "policy": POLICIES}
     if shape == "points":
         grid["learning_rate"] = [k / 1e4 for k in range(1, runs // 1000 + 1)]
+    elif shape == "settings":
+        rates = [k / 1e6 for k in range(1, runs // 10 + 1)]
+        grid = {"policy": POLICIES, "batch_size": SIZES[:2], "learning_rate": rates}
     elif runs < 1000:
         grid["batch_size"] = SIZES[: max(1, runs // 40)]
     defaults = {"dataset": "digits", "epochs": 10, "input_mode": "pipeline"}
@@ -214,7 +217,7 @@ def main() -> None:
     """Makes a sweep and prints what each step on it costs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=10_000)
-    parser.add_argument("--shape", choices=("blocks", "points"), default="blocks")
+    parser.add_argument("--shape", choices=("blocks", "points", "settings"), default="blocks")
     parser.add_argument("--notebooks", action="store_true", help="with executed notebooks")
     parser.add_argument("--keep", type=Path, help="make the sweep here and leave it")
     options = parser.parse_args()

@@ -275,6 +275,9 @@ def headline(tables: Tables) -> pd.DataFrame:
     keys = [*POINT, "policy"]
     cut = tables.ok.ended_by == "target_ci"
     ok = tables.ok.assign(val_accuracy=tables.ok.val_accuracy.mask(cut))
+    # What no run has is a column of objects, whose median pandas takes group by group.
+    empty = {name: pd.to_numeric(ok[name]) for name in ok if ok[name].isna().all()}
+    ok = ok.assign(**empty)
     rows = ok.groupby(keys, sort=True, as_index=False).agg(
         step_s=("step_s", "median"),
         step_s_low=("step_s_low", "median"),

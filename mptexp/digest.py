@@ -7,20 +7,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from great_tables import GT
 
 from mptexp import analysis, findings, layout
 from mptexp.analysis import Tables
 from mptexp.layout import ROWS
 
 
-def headline_rows(tables: Tables) -> tuple[pd.DataFrame, str]:
-    """The headline table as text, and what to say where it is not whole.
+def headline(tables: Tables) -> tuple[GT, str]:
+    """The headline table, and what to say where it is not whole.
 
     Of more than ROWS rows, one stands for all batch sizes; of more than that, for all points.
     """
     table = analysis.headline(tables)
     if len(table) <= ROWS:
-        return layout.headline_rows(tables), ""
+        return layout.headline_html(tables), ""
     names = [n for n in analysis.POINT if n != "batch_size" and table[n].nunique() > 1]
     if len(table[[*names, "policy"]].drop_duplicates()) > ROWS:
         names = []
@@ -33,9 +34,9 @@ def headline_rows(tables: Tables) -> tuple[pd.DataFrame, str]:
         f"A row stands for all points of a policy{' and what is named beside it' if names else ''}."
         " Faster and slower: points whose whole interval lies above or below 1. All "
         f"{len(table):,} rows, one for each point and policy, are in [table.md](table.md), all "
-        "ratios in [speedups.csv](speedups.csv). "
+        "ratios in [speedups.csv](speedups.csv).\n\nOf table.md: "
     )
-    return findings.without_blanks(shown), note
+    return layout.plain_table(findings.without_blanks(shown)), note
 
 
 def _where(table: pd.DataFrame, named: Sequence[str]) -> list[str]:

@@ -89,8 +89,8 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
     ok = ok[ok.phase == "train"]
     keys = [name for name in analysis.POINT if name not in ("batch_size", "jit")]
     found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    asked = {r["run_id"]: r["parameters"]["jit"] for r in tables.records}
-    ok = ok.assign(asked_jit=ok.run_id.map(asked))
+    asked = {r["run_id"]: r["parameters"] for r in tables.records}
+    ok = ok.assign(asked_jit=[asked[run_id]["jit"] for run_id in ok.run_id])
     keys = [*keys, "asked_jit", "batch_size"]
     for point, default, times in analysis.by_block(ok, "step_s", keys):
         baseline = next(iter(analysis.baselines(default, times)), None)
@@ -98,13 +98,17 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
             # Sorted by batch size: the last that both policies reached stays.
             found[(*point[:-1], policy)] = (point, baseline, policy, times)
     groups = ok.groupby(keys)
-    return [_pair(tables, groups.get_group(point), *told) for point, *told in found.values()]
+    return [_pair(asked, groups.get_group(point), *told) for point, *told in found.values()]
 
 
 def _pair(
-    tables: Tables, group: pd.DataFrame, baseline: str, policy: str, times: Mapping[str, Any]
+    asked: Mapping[str, dict[str, Any]],
+    group: pd.DataFrame,
+    baseline: str,
+    policy: str,
+    times: Mapping[str, Any],
 ) -> Pair:
-    runs = [_first(tables, group[group.policy == p]) for p in (baseline, policy)]
+    runs = [_first(asked, group[group.policy == p]) for p in (baseline, policy)]
     ratio = interval(pd.Series(times[baseline] / times[policy]))
     return Pair(*runs, float(pd.Series(times[policy]).median()), ratio)
 
@@ -116,10 +120,9 @@ def interval(ratios: pd.Series) -> tuple[float, float, float, int]:
     return (*(analysis.interval(known) if len(known) else nothing), len(known))
 
 
-def _first(tables: Tables, rows: pd.DataFrame) -> Run:
+def _first(asked: Mapping[str, dict[str, Any]], rows: pd.DataFrame) -> Run:
     """The run of the first block among some rows."""
-    wanted = rows.sort_values("block").run_id.iloc[0]
-    return Run(**next(r["parameters"] for r in tables.records if r["run_id"] == wanted))
+    return Run(**asked[rows.sort_values("block").run_id.iloc[0]])
 
 
 def control(pair: Pair, run: Run) -> Run:

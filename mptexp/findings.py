@@ -121,10 +121,11 @@ def _verdict(rows: pd.DataFrame) -> str:
         return "was measured too few times (three repeats are needed) to be called faster or slower"
     steps = "training steps" if rows.phase.iloc[0] == "train" else "inference batches"
     faster, slower = (rows.low > 1).sum(), (rows.high < 1).sum()
+    every = f" at all {len(rows):,} points" if any(rows.place) else ""
     if faster == len(rows):
-        return f"makes {steps} faster"
+        return f"makes {steps} faster{every}"
     if slower == len(rows):
-        return f"makes {steps} slower"
+        return f"makes {steps} slower{every}"
     if not faster and not slower:
         return f"makes {steps} neither measurably faster nor slower"
     ways = [f"faster at {faster}" if faster else "", f"slower at {slower}" if slower else ""]

@@ -254,8 +254,9 @@ def reading_rows(tables: Tables) -> pd.DataFrame:
     return pd.DataFrame() if told.empty else pd.concat([named, told], axis=1)
 
 
-def headline_html(rows: pd.DataFrame) -> GT:
-    """The headline table for a report, from its rows as text."""
+def headline_html(tables: Tables) -> GT:
+    """The headline table for a report."""
+    rows = headline_rows(tables)
     words = ("Policy", *(findings.title(n) for n in analysis.POINT))
     numbers = [c for c in rows if c not in words or c == "Batch size"]
     table = _styled(GT(rows, rowname_col="Policy").tab_stubhead("Policy"))

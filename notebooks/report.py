@@ -42,8 +42,8 @@ display(Markdown("\n".join(f"- {sentence}" for sentence in sentences)))
 # %%
 if not tables.ok.empty:
     display(Markdown("## Time per step"))
-    rows, note = digest.headline_rows(tables)
-    display(layout.headline_html(rows))
+    table, note = digest.headline(tables)
+    display(table)
     display(Markdown(note + facts.table_note))
 
 # %%
