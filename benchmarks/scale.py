@@ -3,10 +3,11 @@
     python benchmarks/scale.py [--runs 10000] [--shape blocks] [--notebooks] [--keep DIR]
 
 Makes records of a sweep from a real one (windows, history, samples, readings, work, environment;
-40 KB each), in a temporary folder, with other numbers in each. Two shapes: `blocks` are 8 networks,
-25 batch sizes, 5 policies and as many blocks as give the runs; `points` are as many points, each
-measured once, at some learning rates; `settings` are two batch sizes at many learning rates. Every step is a process of its own; printed are its seconds and the most memory that
-it and its children held together (resident set sizes, looked at every 50 ms).
+40 kB each), in a temporary folder, with other numbers in each. Shapes: `blocks` are 8 networks, 25
+batch sizes, 5 policies and as many blocks as give the runs; `points` are so many points, each
+measured once, with several learning rates in place of blocks; `settings` are 2 batch sizes and 5
+policies at very many learning rates. Every step is a process of its own; printed are its seconds
+and the most memory that it and its children held together (resident set sizes, every 50 ms).
 
     plan        `mptexp plan`, nothing executed yet
     plan, done  `mptexp plan`, every run but one executed

@@ -3,10 +3,9 @@
 A speedup is baseline time over candidate time: above 1, the candidate is faster.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -198,16 +197,34 @@ def best_batches(results: pd.DataFrame) -> pd.DataFrame:
         is faster; NaN for the baseline), low, high, blocks.
     """
     keys = [name for name in POINT if name != "batch_size"]
+    own = [*keys, "policy"]
     ended = _with_jit(results[results.status.isin(["ok", "oom"])])
-    rows = [
-        dict(zip(keys, point, strict=True)) | row
-        for point, group in ended.groupby(keys)
-        if group.batch_size.nunique() > 1
-        for row in _best(group)
-    ]
-    columns = ["policy", "batch_size", "largest", "too_large", "images_per_s"]
+    ended = ended[ended.groupby(keys).batch_size.transform("nunique") > 1]
+    out, ok = (ended[ended.status == status] for status in ("oom", "ok"))
+    sizes, lost = (pd.MultiIndex.from_frame(t[[*own, "batch_size"]]) for t in (ok, out))
+    ran = ok[~sizes.isin(lost)]
+    best = _fastest(ran, own)
+    at_best = ran.merge(best[[*own, "batch_size"]])
+    told = best.set_index(own).to_dict("index")
+    too_large = out.groupby(own).batch_size.min().to_dict()
+    rows = []
+    for point, default, rates in by_block(at_best, "images_per_s", keys):
+        baseline = next(iter(baselines(default, rates)), "")
+        for policy in [p for p in POLICIES if p in rates]:
+            named = dict(zip(own, (*point, policy), strict=True)) | {"baseline": baseline}
+            least = {"too_large": too_large.get((*point, policy), np.nan)}
+            over = _over(rates, policy, baseline)
+            rows.append(named | told[(*point, policy)] | least | over)
+    columns = ["batch_size", "largest", "too_large", "images_per_s"]
     figures = ["baseline", "speedup", "low", "high", "blocks"]
-    return pd.DataFrame(rows, columns=[*keys, *columns, *figures])
+    return pd.DataFrame(rows, columns=[*own, *columns, *figures])
+
+
+def _fastest(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The batch size with the most images per second, and the largest one, of each of some keys."""
+    rates = runs.groupby([*keys, "batch_size"], as_index=False).images_per_s.median()
+    rates["largest"] = rates.groupby(list(keys)).batch_size.transform("max")
+    return rates.loc[rates.groupby(list(keys)).images_per_s.idxmax()]
 
 
 def _with_jit(results: pd.DataFrame) -> pd.DataFrame:
@@ -223,35 +240,10 @@ def _with_jit(results: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _best(group: pd.DataFrame) -> list[dict[str, Any]]:
-    runs = {}
-    for policy in [p for p in POLICIES if p in set(group.policy)]:
-        rows = group[group.policy == policy]
-        too_large = rows[rows.status == "oom"].batch_size
-        ran = rows[(rows.status == "ok") & ~rows.batch_size.isin(too_large)]
-        if len(ran):
-            rates = ran.pivot_table(index="block", columns="batch_size", values="images_per_s")
-            runs[policy] = (rates, too_large.min())
-    best = pd.DataFrame({p: rates[rates.median().idxmax()] for p, (rates, _) in runs.items()})
-    ok = group[group.status == "ok"]
-    baseline = next(iter(baselines(ok.default_policy.iloc[0], best)), "") if len(ok) else ""
-    return [
-        {
-            "policy": policy,
-            "batch_size": rates.median().idxmax(),
-            "largest": rates.columns.max(),
-            "too_large": too_large,
-            "images_per_s": rates.median().max(),
-            "baseline": baseline,
-            **_over(best, policy, baseline),
-        }
-        for policy, (rates, too_large) in runs.items()
-    ]
-
-
-def _over(rates: pd.DataFrame, policy: str, baseline: str) -> dict[str, float]:
+def _over(rates: Mapping[str, np.ndarray], policy: str, baseline: str) -> dict[str, float]:
     names = ("speedup", "low", "high", "blocks")
-    ratios = (rates[policy] / rates[baseline]).dropna() if baseline else ()
+    ratios = rates[policy] / rates[baseline] if baseline else np.array([])
+    ratios = ratios[~np.isnan(ratios)]
     if policy == baseline or not len(ratios):
         return dict.fromkeys(names, float("nan"))
     return dict(zip(names, (*interval(ratios), len(ratios)), strict=True))

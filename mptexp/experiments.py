@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mptexp import analysis, ledger, store
@@ -88,29 +89,21 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
     ok = tables.ok[tables.ok.run_id.isin(chosen)] if chosen else tables.ok
     ok = ok[ok.phase == "train"]
     keys = [name for name in analysis.POINT if name not in ("batch_size", "jit")]
-    found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    found: dict[tuple[Any, ...], Pair] = {}
     asked = {r["run_id"]: r["parameters"] for r in tables.records}
     ok = ok.assign(asked_jit=[asked[run_id]["jit"] for run_id in ok.run_id])
     keys = [*keys, "asked_jit", "batch_size"]
+    own = [*keys, "policy"]
+    first = ok.sort_values("block", kind="stable").drop_duplicates(own).set_index(own).run_id
+    first = first.to_dict()
     for point, default, times in analysis.by_block(ok, "step_s", keys):
         baseline = next(iter(analysis.baselines(default, times)), None)
         for policy in [p for p in times if baseline and p != baseline]:
+            runs = [Run(**asked[first[(*point, p)]]) for p in (baseline, policy)]
+            ratio = interval(pd.Series(times[baseline] / times[policy]))
             # Sorted by batch size: the last that both policies reached stays.
-            found[(*point[:-1], policy)] = (point, baseline, policy, times)
-    groups = ok.groupby(keys)
-    return [_pair(asked, groups.get_group(point), *told) for point, *told in found.values()]
-
-
-def _pair(
-    asked: Mapping[str, dict[str, Any]],
-    group: pd.DataFrame,
-    baseline: str,
-    policy: str,
-    times: Mapping[str, Any],
-) -> Pair:
-    runs = [_first(asked, group[group.policy == p]) for p in (baseline, policy)]
-    ratio = interval(pd.Series(times[baseline] / times[policy]))
-    return Pair(*runs, float(pd.Series(times[policy]).median()), ratio)
+            found[(*point[:-1], policy)] = Pair(*runs, float(np.nanmedian(times[policy])), ratio)
+    return list(found.values())
 
 
 def interval(ratios: pd.Series) -> tuple[float, float, float, int]:
