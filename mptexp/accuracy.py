@@ -29,11 +29,11 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
     figures = ["difference", "low", "high", "blocks", "margin", "verdict"]
     rows = []
     trained = tables.trained.dropna(subset="val_accuracy")
-    for point, group in trained.groupby(POINT, sort=True):
-        table = group.pivot_table(index="block", columns="policy", values="val_accuracy")
-        for baseline in analysis.baselines(group, table):
+    for point, default, table in analysis.by_block(trained, "val_accuracy"):
+        for baseline in analysis.baselines(default, table):
             for candidate in [p for p in POLICIES if p in table and p != baseline]:
-                found = (table[candidate] - table[baseline]).dropna()
+                found = table[candidate] - table[baseline]
+                found = found[~np.isnan(found)]
                 if len(found):
                     bounds = analysis.mean_interval(found, confidence)
                     told = [*bounds, len(found), margin, verdict(*bounds[1:], margin)]

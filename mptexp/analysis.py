@@ -3,9 +3,9 @@
 A speedup is baseline time over candidate time: above 1, the candidate is faster.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from mptexp.store import SweepDir
 # What two runs must share to be compared, or to be repeats of one another under one policy.
 POINT = ["gpu_model", "backend", "dataset", "model", "batch_size", "jit", "input_mode", "phase"]
 POINT += ["replicas", "setting"]
+RAW = ("windows", "samples")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class Options:
 class Tables:
     """A finished sweep as tidy tables: runs, epochs, speedups; and what could not be read.
 
-    `attempts` are the runs that searched for the largest batch, the columns of store.COLUMNS.
+    `records` are without the raw series RAW, which no table needs: of thousands of runs they take
+    gigabytes. `attempts` are the runs that searched for the largest batch, the columns of
+    store.COLUMNS.
     """
 
     results: pd.DataFrame
@@ -81,7 +84,7 @@ class Tables:
 
 def load(directory: SweepDir) -> Tables:
     """Reads the records of a sweep and computes its tables."""
-    records, damaged = store.read_records(directory)
+    records, damaged = store.read_records(directory, without=RAW)
     results = store.results(records, directory.name)
     history = store.history(records)
     attempts = _attempts(directory, records)
@@ -124,20 +127,38 @@ def speedups(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFrame:
     """
     columns = [*POINT, "baseline", "candidate", "speedup", "low", "high", "blocks"]
     rows = []
-    for point, group in results[results.status == "ok"].groupby(POINT, sort=True):
-        times = group.pivot_table(index="block", columns="policy", values="step_s")
-        for baseline in baselines(group, times):
+    for point, default, times in by_block(results[results.status == "ok"], "step_s"):
+        for baseline in baselines(default, times):
             for candidate in [p for p in times if p != baseline]:
-                ratios = (times[baseline] / times[candidate]).dropna()
+                ratios = times[baseline] / times[candidate]
+                ratios = ratios[~np.isnan(ratios)]
                 if len(ratios):
                     names = [*point, baseline, candidate]
                     rows.append([*names, *interval(ratios, confidence), len(ratios)])
     return pd.DataFrame(rows, columns=columns)
 
 
-def baselines(group: pd.DataFrame, times: pd.DataFrame) -> list[str]:
-    """The device's default and strict float32, where they are columns of a point's table."""
-    wanted = dict.fromkeys([group.default_policy.iloc[0], "float32"])
+def by_block(
+    runs: pd.DataFrame, value: str, keys: Sequence[str] = POINT
+) -> Iterator[tuple[tuple, str, dict[str, np.ndarray]]]:
+    """Every point, its default policy, and each policy's values there: one per block, or NaN.
+
+    One pivot for all points, because one for each takes ten milliseconds.
+    """
+    if runs.empty:
+        return
+    defaults = runs.drop_duplicates(list(keys)).set_index(list(keys)).default_policy.to_dict()
+    table = runs.pivot_table(index=[*keys, "block"], columns="policy", values=value)
+    points = table.index.droplevel("block")
+    first = np.flatnonzero(~points.duplicated())
+    for point, rows in zip(points[first], np.split(table.to_numpy(float), first[1:]), strict=True):
+        known = dict(zip(table, rows.T, strict=True))
+        yield point, defaults[point], {p: v for p, v in known.items() if not np.isnan(v).all()}
+
+
+def baselines(default: str, times: Container[str]) -> list[str]:
+    """The device's default and strict float32, where they are among a point's policies."""
+    wanted = dict.fromkeys([default, "float32"])
     return [name for name in wanted if name in times]
 
 
@@ -152,8 +173,15 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
     mean = float(np.mean(values))
     if len(values) < 3:
         return mean, float("nan"), float("nan")
-    half = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1) * stats.sem(values))
+    error = np.std(values, ddof=1) / np.sqrt(len(values))
+    half = float(_quantile(confidence, len(values)) * error)
     return mean, mean - half, mean + half
+
+
+@cache
+def _quantile(confidence: float, n: int) -> float:
+    """Of Student's t for a mean of n values; scipy's takes a fifth of a millisecond."""
+    return float(stats.t.ppf((1 + confidence) / 2, n - 1))
 
 
 def best_batches(results: pd.DataFrame) -> pd.DataFrame:
@@ -169,16 +197,34 @@ def best_batches(results: pd.DataFrame) -> pd.DataFrame:
         is faster; NaN for the baseline), low, high, blocks.
     """
     keys = [name for name in POINT if name != "batch_size"]
+    own = [*keys, "policy"]
     ended = _with_jit(results[results.status.isin(["ok", "oom"])])
-    rows = [
-        dict(zip(keys, point, strict=True)) | row
-        for point, group in ended.groupby(keys)
-        if group.batch_size.nunique() > 1
-        for row in _best(group)
-    ]
-    columns = ["policy", "batch_size", "largest", "too_large", "images_per_s"]
+    ended = ended[ended.groupby(keys).batch_size.transform("nunique") > 1]
+    out, ok = (ended[ended.status == status] for status in ("oom", "ok"))
+    sizes, lost = (pd.MultiIndex.from_frame(t[[*own, "batch_size"]]) for t in (ok, out))
+    ran = ok[~sizes.isin(lost)]
+    best = _fastest(ran, own)
+    at_best = ran.merge(best[[*own, "batch_size"]])
+    told = best.set_index(own).to_dict("index")
+    too_large = out.groupby(own).batch_size.min().to_dict()
+    rows = []
+    for point, default, rates in by_block(at_best, "images_per_s", keys):
+        baseline = next(iter(baselines(default, rates)), "")
+        for policy in [p for p in POLICIES if p in rates]:
+            named = dict(zip(own, (*point, policy), strict=True)) | {"baseline": baseline}
+            least = {"too_large": too_large.get((*point, policy), np.nan)}
+            over = _over(rates, policy, baseline)
+            rows.append(named | told[(*point, policy)] | least | over)
+    columns = ["batch_size", "largest", "too_large", "images_per_s"]
     figures = ["baseline", "speedup", "low", "high", "blocks"]
-    return pd.DataFrame(rows, columns=[*keys, *columns, *figures])
+    return pd.DataFrame(rows, columns=[*own, *columns, *figures])
+
+
+def _fastest(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The batch size with the most images per second, and the largest one, of each of some keys."""
+    rates = runs.groupby([*keys, "batch_size"], as_index=False).images_per_s.median()
+    rates["largest"] = rates.groupby(list(keys)).batch_size.transform("max")
+    return rates.loc[rates.groupby(list(keys)).images_per_s.idxmax()]
 
 
 def _with_jit(results: pd.DataFrame) -> pd.DataFrame:
@@ -194,35 +240,10 @@ def _with_jit(results: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _best(group: pd.DataFrame) -> list[dict[str, Any]]:
-    runs = {}
-    for policy in [p for p in POLICIES if p in set(group.policy)]:
-        rows = group[group.policy == policy]
-        too_large = rows[rows.status == "oom"].batch_size
-        ran = rows[(rows.status == "ok") & ~rows.batch_size.isin(too_large)]
-        if len(ran):
-            rates = ran.pivot_table(index="block", columns="batch_size", values="images_per_s")
-            runs[policy] = (rates, too_large.min())
-    best = pd.DataFrame({p: rates[rates.median().idxmax()] for p, (rates, _) in runs.items()})
-    ok = group[group.status == "ok"]
-    baseline = next(iter(baselines(ok, best)), "") if len(ok) else ""
-    return [
-        {
-            "policy": policy,
-            "batch_size": rates.median().idxmax(),
-            "largest": rates.columns.max(),
-            "too_large": too_large,
-            "images_per_s": rates.median().max(),
-            "baseline": baseline,
-            **_over(best, policy, baseline),
-        }
-        for policy, (rates, too_large) in runs.items()
-    ]
-
-
-def _over(rates: pd.DataFrame, policy: str, baseline: str) -> dict[str, float]:
+def _over(rates: Mapping[str, np.ndarray], policy: str, baseline: str) -> dict[str, float]:
     names = ("speedup", "low", "high", "blocks")
-    ratios = (rates[policy] / rates[baseline]).dropna() if baseline else ()
+    ratios = rates[policy] / rates[baseline] if baseline else np.array([])
+    ratios = ratios[~np.isnan(ratios)]
     if policy == baseline or not len(ratios):
         return dict.fromkeys(names, float("nan"))
     return dict(zip(names, (*interval(ratios), len(ratios)), strict=True))
@@ -246,6 +267,9 @@ def headline(tables: Tables) -> pd.DataFrame:
     keys = [*POINT, "policy"]
     cut = tables.ok.ended_by == "target_ci"
     ok = tables.ok.assign(val_accuracy=tables.ok.val_accuracy.mask(cut))
+    # What no run has is a column of objects, whose median pandas takes group by group.
+    empty = {name: pd.to_numeric(ok[name]) for name in ok if ok[name].isna().all()}
+    ok = ok.assign(**empty)
     rows = ok.groupby(keys, sort=True, as_index=False).agg(
         step_s=("step_s", "median"),
         step_s_low=("step_s_low", "median"),

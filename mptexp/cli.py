@@ -29,6 +29,7 @@ app = typer.Typer(
     help="What does reduced precision buy on this device, in speed, memory and accuracy?",
     epilog="Example: mptexp plan params/quickstart.yaml, then mptexp run params/quickstart.yaml",
 )
+MANY = 500  # runs of a plan that are more than a terminal's table
 out = Console(highlight=False, emoji=False)
 err = Console(stderr=True, highlight=False, emoji=False)
 
@@ -129,18 +130,34 @@ def _print_plan(shown: "list[Planned]", planned: "list[Planned]", found: "Sweep"
     from mptexp import sweep
 
     axes = found.axes()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("run", *axes, "block", "state", "cost"):
-        table.add_column(name, justify="right" if name in ("block", "cost") else "left")
+    costs, rows = sweep.Costs(planned, found), []
     for p in shown:
-        cost = sweep.estimate_s(p, planned, found) if p.due else p.wall_s
-        values = [_plain(str(getattr(p.run, name))) for name in axes]
+        cost = costs.run_s(sweep.point(p.run)) if p.due else p.wall_s
+        values = [str(getattr(p.run, name)) for name in axes]
         price = "?" if cost is None else f"{'about ' if p.due else ''}{cost:.0f} s"
-        state = f"[{_colour(p.state)}]{p.state}[/]"
-        table.add_row(p.run_id, *values, str(p.run.block), state, price)
-    out.print(table)
+        rows.append([p.run_id, *values, str(p.run.block), p.state, price])
+    names = ["run", *axes, "block", "state", "cost"]
+    _print_many([names, *rows]) if len(rows) > MANY else _print_few(names, rows)
     due = [p for p in shown if p.due]
     out.print(f"{len(shown)} runs, {len(due)} to execute; time: {_expected(shown, found)}")
+
+
+def _print_few(names: list[str], rows: list[list[str]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        table.add_column(name, justify="right" if name in ("block", "cost") else "left")
+    for *values, state, price in rows:
+        told = f"[{_colour(state)}]{state}[/]"
+        table.add_row(*map(_plain, values), told, price)
+    out.print(table)
+
+
+def _print_many(lines: list[list[str]]) -> None:
+    """Rows as aligned text: a table that fits itself to the terminal takes a millisecond a row."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        padded = [text.ljust(width) for text, width in zip(line, widths, strict=True)]
+        print("  ".join(padded).rstrip())
 
 
 def _colour(state: str) -> str:
@@ -425,7 +442,8 @@ def _extra(what: str, runs: "list[Run]", found: "Sweep", notebook: Path, place: 
         out.print(f"diagnosis: {what} on {_plain(device)} can be made on such a device only")
     if due:
         known = [*sweep.plan(found, place), *before]
-        seconds = [sweep.estimate_s(p, known, found) or 0 for p in due]
+        costs = sweep.Costs(known, found)
+        seconds = [costs.run_s(sweep.point(p.run)) or 0 for p in due]
         out.print(f"diagnosis: {len(due)} {what}, {_about(sum(seconds))}")
         how = sweep.Execution(found.timeout_min * 60)
         _execute_all(due, found, notebook, place.diagnosis, how)

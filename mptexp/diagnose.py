@@ -158,11 +158,13 @@ def effect(
         arms = experiment.arms(*bases)
         if arms == bases:
             continue
-        before = [_rates(base, records, notebook) for base in bases]
-        after = [_rates(arm, records, notebook) for arm in arms]
+        changed = [arm for arm, base in zip(arms, bases, strict=True) if arm != base]
+        made = any(experiments.in_block(a, 0).run_id(notebook) in records for a in changed)
+        before = [_rates(base, records, notebook) for base in bases if made]
+        after = [_rates(arm, records, notebook) for arm in arms if made]
         gains = {
             base.policy: experiments.interval(after[i] / before[i])
-            for i, base in enumerate(bases)
+            for i, base in enumerate(bases if made else ())
             if len((after[i] / before[i]).dropna()) and arms[i] != base
         }
         if gains:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mptexp import analysis, ledger, store
@@ -89,16 +90,20 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
     ok = ok[ok.phase == "train"]
     keys = [name for name in analysis.POINT if name not in ("batch_size", "jit")]
     found: dict[tuple[Any, ...], Pair] = {}
-    asked = {r["run_id"]: r["parameters"]["jit"] for r in tables.records}
-    ok = ok.assign(asked_jit=ok.run_id.map(asked))
-    for point, group in ok.groupby([*keys, "asked_jit", "batch_size"], sort=True):
-        times = group.pivot_table(index="block", columns="policy", values="step_s")
-        baseline = next(iter(analysis.baselines(group, times)), None)
+    asked = {r["run_id"]: r["parameters"] for r in tables.records}
+    ok = ok.assign(asked_jit=[asked[run_id]["jit"] for run_id in ok.run_id])
+    keys = [*keys, "asked_jit", "batch_size"]
+    own = [*keys, "policy"]
+    first = ok.sort_values("block", kind="stable").drop_duplicates(own).set_index(own).run_id
+    first = first.to_dict()
+    for point, default, times in analysis.by_block(ok, "step_s", keys):
+        baseline = next(iter(analysis.baselines(default, times)), None)
         for policy in [p for p in times if baseline and p != baseline]:
-            runs = [_first(tables, group[group.policy == p]) for p in (baseline, policy)]
-            ratio = interval(times[baseline] / times[policy])
+            # A record of a later version has further parameters.
+            runs = [Run.model_construct(**asked[first[(*point, p)]]) for p in (baseline, policy)]
+            ratio = interval(pd.Series(times[baseline] / times[policy]))
             # Sorted by batch size: the last that both policies reached stays.
-            found[(*point[:-1], policy)] = Pair(*runs, float(times[policy].median()), ratio)
+            found[(*point[:-1], policy)] = Pair(*runs, float(np.nanmedian(times[policy])), ratio)
     return list(found.values())
 
 
@@ -107,13 +112,6 @@ def interval(ratios: pd.Series) -> tuple[float, float, float, int]:
     known = ratios.dropna()
     nothing = (math.nan, math.nan, math.nan)  # no warning about the mean of nothing
     return (*(analysis.interval(known) if len(known) else nothing), len(known))
-
-
-def _first(tables: Tables, rows: pd.DataFrame) -> Run:
-    """The run of the first block among some rows."""
-    wanted = rows.sort_values("block").run_id.iloc[0]
-    found = next(r["parameters"] for r in tables.records if r["run_id"] == wanted)
-    return Run.model_construct(**found)  # a record of a later version has further parameters
 
 
 def control(pair: Pair, run: Run) -> Run:

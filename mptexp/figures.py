@@ -50,12 +50,18 @@ STYLE = {
     "xtick.color": INK,
     "ytick.color": INK,
 }
+PANELS = 12  # of a figure: more are neither looked at nor drawn in a reasonable time
+VECTORS = 2000  # dots, or lines, that a figure draws each by itself; more are drawn as a picture
+Panel = tuple[str, pd.DataFrame]
 THEMES = "svg{color:#1d2430}@media(prefers-color-scheme:dark){svg{color:#dfe5ee}}"
 
 
-def _new(panels: int, height: float = 3.4) -> tuple[Figure, list[Axes]]:
-    """A figure of panels, two in a row."""
-    rows = -(-panels // 2)
+def _new(found: list[Panel], height: float = 3.4) -> tuple[Figure, list[tuple[Axes, Panel]]]:
+    """A figure of panels, two in a row, and what to draw on each of its axes.
+
+    Of more than PANELS some are left out, which the figure's label says.
+    """
+    panels, rows = min(len(found), PANELS), -(-min(len(found), PANELS) // 2)
     with matplotlib.rc_context(STYLE):
         figure, axes = plt.subplots(
             rows,
@@ -67,7 +73,10 @@ def _new(panels: int, height: float = 3.4) -> tuple[Figure, list[Axes]]:
         )
     for axis in axes.flat[panels:]:
         axis.set_visible(False)
-    return figure, list(axes.flat[:panels])
+    if panels < len(found):
+        figure.set_label(f"{panels} of {len(found):,} panels are shown, evenly chosen.")
+    chosen = np.linspace(0, len(found) - 1, panels).round().astype(int)
+    return figure, [(axis, found[k]) for axis, k in zip(axes.flat, chosen, strict=False)]
 
 
 def _policies(table: pd.DataFrame, column: str = "policy") -> list[str]:
@@ -80,7 +89,9 @@ def _places(table: pd.DataFrame) -> dict[int, int]:
 
 
 def _label_batches(axis: Axes, places: dict[int, int]) -> None:
-    axis.set_xticks(list(places.values()), [str(size) for size in places])
+    every = -(-len(places) // 12)  # more labels than that lie on one another
+    labels = [str(size) if place % every == 0 else "" for size, place in places.items()]
+    axis.set_xticks(list(places.values()), labels)
     axis.set_xlim(-0.5, len(places) - 0.5)
     axis.set_xlabel("batch size")
 
@@ -105,7 +116,7 @@ def _offset(index: int, of: int) -> float:
     return (index - (of - 1) / 2) * 0.16
 
 
-def _by_panel(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+def _by_panel(table: pd.DataFrame) -> list[Panel]:
     return [(str(name), part) for name, part in table.groupby(analysis.panels(table), sort=False)]
 
 
@@ -117,10 +128,9 @@ def speedup_by_batch_size(speedups: pd.DataFrame, baseline: str) -> Figure:
         baseline: the policy to compare with.
     """
     table = speedups[speedups.baseline == baseline]
-    devices = _by_panel(table)
-    figure, axes = _new(len(devices))
+    figure, panels = _new(_by_panel(table))
     places, policies = _places(table), _policies(table, "candidate")
-    for axis, (device, part) in zip(axes, devices, strict=True):
+    for axis, (device, part) in panels:
         axis.axhline(1, color=INK, linewidth=1)
         for index, policy in enumerate(policies):
             rows = part[part.candidate == policy]
@@ -131,8 +141,8 @@ def speedup_by_batch_size(speedups: pd.DataFrame, baseline: str) -> Figure:
         _plain_log(axis)
         _label_batches(axis, places)
         axis.set_title(_wrapped(device))
-    axes[0].set_ylabel(f"speedup over {baseline}\n(above 1 is faster)")
-    _legend(figure, axes[0])
+    figure.axes[0].set_ylabel(f"speedup over {baseline}\n(above 1 is faster)")
+    _legend(figure, figure.axes[0])
     return figure
 
 
@@ -148,20 +158,20 @@ def memory_by_batch_size(results: pd.DataFrame) -> Figure:
 
 def _dots(results: pd.DataFrame, values: pd.Series, label: str, log: bool) -> Figure:
     table = results.assign(value=values)
-    devices = _by_panel(table)
-    figure, axes = _new(len(devices))
+    figure, panels = _new(_by_panel(table))
     places, policies = _places(table), _policies(table)
-    for axis, (device, part) in zip(axes, devices, strict=True):
+    for axis, (device, part) in panels:
         for index, policy in enumerate(policies):
             rows = part[part.policy == policy]
             x = [places[size] + _offset(index, len(policies)) for size in rows.batch_size]
             style = {"color": COLOURS[policy], "marker": MARKERS[policy], "alpha": 0.75}
+            style["rasterized"] = len(table) > VECTORS
             axis.scatter(x, rows.value, s=34, label=policy, linewidth=0, **style)
         _plain_log(axis) if log else axis.set_ylim(0)
         _label_batches(axis, places)
         axis.set_title(_wrapped(device))
-    axes[0].set_ylabel(label)
-    _legend(figure, axes[0])
+    figure.axes[0].set_ylabel(label)
+    _legend(figure, figure.axes[0])
     return figure
 
 
@@ -180,12 +190,12 @@ def _curves(epochs: pd.DataFrame, value: str, label: str) -> Figure:
     titles = "batch size " + epochs.batch_size.astype(str)
     if analysis.panels(epochs).nunique() > 1:
         titles = analysis.panels(epochs) + ", " + titles
-    panels = list(epochs.groupby(titles, sort=False))
-    figure, axes = _new(len(panels))
+    figure, panels = _new(list(epochs.groupby(titles, sort=False)))
     policies = _policies(epochs)
     look = {"x": "epoch", "y": value, "hue": "policy", "hue_order": policies, "palette": COLOURS}
-    for axis, (title, part) in zip(axes, panels, strict=True):
+    for axis, (title, part) in panels:
         repeats = {"units": "run_id", "estimator": None, "linewidth": 0.9, "alpha": 0.35}
+        repeats["rasterized"] = epochs.run_id.nunique() > VECTORS
         sns.lineplot(part, **look, **repeats, legend=False, ax=axis)
         # Policies often lie on one another: dashes let the lower one show.
         strong = {"style": "policy", "style_order": policies, "errorbar": None, "linewidth": 2.2}
@@ -195,7 +205,7 @@ def _curves(epochs: pd.DataFrame, value: str, label: str) -> Figure:
         axis.set(title=_wrapped(title), xlabel="epoch", ylabel=label)
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.get_legend().remove()
-    _legend(figure, axes[0])
+    _legend(figure, figure.axes[0])
     return figure
 
 
@@ -210,10 +220,9 @@ def latency_distribution(latencies: pd.DataFrame) -> Figure:
     titles = "batch size " + table.batch_size.astype(str)
     if analysis.panels(table).nunique() > 1:
         titles = analysis.panels(table) + ", " + titles
-    panels = list(table.groupby(titles, sort=False))
-    figure, axes = _new(len(panels))
+    figure, panels = _new(list(table.groupby(titles, sort=False)))
     policies = _policies(table)
-    for axis, (title, part) in zip(axes, panels, strict=True):
+    for axis, (title, part) in panels:
         # Batches of all repeats together; the slowest hundredth would squeeze the rest.
         for policy in policies:
             values = part[part.policy == policy].latency_ms
@@ -222,7 +231,7 @@ def latency_distribution(latencies: pd.DataFrame) -> Figure:
         axis.axhline(0.99, color=INK, linewidth=0.8, linestyle=":")
         axis.set(title=_wrapped(title), xlabel="ms per batch, host to host")
         axis.set_ylabel("share of batches")
-    _legend(figure, axes[0])
+    _legend(figure, figure.axes[0])
     return figure
 
 
@@ -311,7 +320,8 @@ def svg(figure: Figure) -> str:
     buffer = io.StringIO()
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a name in another script
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+        # The resolution is that of what is drawn as a picture, see VECTORS.
+        figure.savefig(buffer, format="svg", dpi=200, metadata={"Date": None, "Creator": None})
     plt.close(figure)
     text = buffer.getvalue().replace(INK, "currentColor")
     return re.sub(r"(<svg\b[^>]*>)", rf"\1<style>{THEMES}</style>", text, count=1)

@@ -11,6 +11,8 @@ from mptexp import accuracy, analysis
 from mptexp.analysis import Tables
 from mptexp.terminal import visible
 
+SENTENCES = 24  # of the answer: more are not read
+CLAUSES = 8  # batch sizes that a sentence lists; of more it says from what to what
 EMULATED = "emulated: slower is expected"
 NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 
@@ -68,14 +70,26 @@ def answer(tables: Tables) -> list[str]:
     if tables.ok.empty:
         return ["No run of this sweep succeeded, so there is nothing to compare yet.", *missing]
     table = analysis.headline(tables)
+    table = _placed(table, table.policy)
+    keys = ["panel", "backend", "phase", "policy", "baseline"]
     sentences = [
         _policy_answer(panel, policy, rows)
-        for (panel, policy, _), rows in table.assign(panel=analysis.panels(table)).groupby(
-            ["panel", "policy", "baseline"], sort=False
-        )
+        for (panel, _, _, policy, _), rows in table.groupby(keys, sort=False)
         if rows.speedup.notna().any()
     ]
     return [*(sentences or [_without_baseline(table)]), *_accuracy_answer(tables), *missing]
+
+
+def _placed(table: pd.DataFrame, policies: pd.Series) -> pd.DataFrame:
+    """Points with panel: of what a sentence speaks, and place: what sets a point apart there.
+
+    Of more than SENTENCES panels and policies, a sentence speaks of all that a device measured.
+    """
+    panels = analysis.panels(table)
+    if panels.nunique() * policies.nunique() <= SENTENCES:
+        return table.assign(panel=panels, place="")
+    places = analysis.panels(table.assign(gpu_model="")).str.removeprefix(", ")
+    return table.assign(panel=table.gpu_model, place=places)
 
 
 def _left_out(row: Mapping[str, Any]) -> str:
@@ -87,14 +101,21 @@ def _left_out(row: Mapping[str, Any]) -> str:
 
 def _policy_answer(panel: str, policy: str, rows: pd.DataFrame) -> str:
     rows = rows[rows.speedup.notna()]
-    clauses = [
-        f"{ratio(r['speedup'], r['low'], r['high'], r['blocks'])} at batch size {r['batch_size']}"
-        for r in rows.to_dict("records")
-    ]
+    if len(rows) > CLAUSES:
+        least, most = rows.loc[rows.speedup.idxmin()], rows.loc[rows.speedup.idxmax()]
+        told = f"from {_clause(least)} to {_clause(most)}"
+    else:
+        told = listed([_clause(row) for row in rows.to_dict("records")])
     return (
         f"On {verbatim(panel)}, **{policy}** {_verdict(rows)} than {_baseline(rows)}: "
-        f"{listed(clauses)}.{_reason(rows)}"
+        f"{told}.{_reason(rows)}"
     )
+
+
+def _clause(row: Mapping[str, Any]) -> str:
+    found = ratio(row["speedup"], row["low"], row["high"], row["blocks"])
+    place = f" ({row['place']})" if row["place"] else ""
+    return f"{found} at batch size {row['batch_size']}{place}"
 
 
 def _baseline(rows: pd.DataFrame) -> str:
@@ -112,14 +133,15 @@ def _verdict(rows: pd.DataFrame) -> str:
         return "was measured too few times (three repeats are needed) to be called faster or slower"
     steps = "training steps" if rows.phase.iloc[0] == "train" else "inference batches"
     faster, slower = (rows.low > 1).sum(), (rows.high < 1).sum()
+    every = f" at all {len(rows):,} points" if any(rows.place) else ""
     if faster == len(rows):
-        return f"makes {steps} faster"
+        return f"makes {steps} faster{every}"
     if slower == len(rows):
-        return f"makes {steps} slower"
+        return f"makes {steps} slower{every}"
     if not faster and not slower:
         return f"makes {steps} neither measurably faster nor slower"
     ways = [f"faster at {faster}" if faster else "", f"slower at {slower}" if slower else ""]
-    sizes = count(len(rows), "batch size")
+    sizes = count(len(rows), "point" if any(rows.place) else "batch size")
     return f"makes {steps} {listed([w for w in ways if w])} of {sizes}"
 
 
@@ -143,7 +165,7 @@ def _accuracy_answer(tables: Tables) -> list[str]:
         return []
     # Of each point the first baseline: the device's default where it was measured.
     table = table[table.baseline == table.groupby(analysis.POINT).baseline.transform("first")]
-    table = table.assign(panel=analysis.panels(table))
+    table = _placed(table, table.candidate)
     margin = points(tables.options.equivalence_margin)
     said = [
         _accuracy_sentence(

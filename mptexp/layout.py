@@ -12,6 +12,10 @@ from mptexp import accuracy, analysis, findings
 from mptexp.analysis import Tables
 from mptexp.terminal import visible
 
+ROWS = 200  # of a table in a report: more are a file, not a table
+KEYS = [*analysis.POINT, "policy"]  # of a row of the headline table
+DIFFERENCE = "Difference, percentage points [95 % interval]"
+
 
 def headline_rows(tables: Tables) -> pd.DataFrame:
     """The headline table as text, a row per batch size and policy, for HTML and Markdown."""
@@ -21,12 +25,12 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
     columns = {
         **{findings.title(n): table[n] for n in varying},
         "Batch size": table.batch_size,
-        "Policy": [_policy(r) for r in records],
+        "Policy": [policy(r) for r in records],
         "ms per step": [f"{s * 1e3:.2f}" for s in table.step_s],
         "5–95 %": [f"{r['step_s_low'] * 1e3:.2f}–{r['step_s_high'] * 1e3:.2f}" for r in records],
         "Images/s": [f"{v:,.0f}" for v in table.images_per_s],
         "Achieved (MFU), least traffic": [_achieved(r) for r in records],
-        _baseline_head(table): [_over_baseline(r) for r in records],
+        baseline_head(table): [over_baseline(r) for r in records],
         "Speedup over strict float32": [_over_strict(r) for r in records],
         "Latency, median (99 %)": [_latency(r) for r in records],
         "Validation accuracy": [_accuracy(r) for r in records],
@@ -46,7 +50,7 @@ def _achieved(row: Mapping[str, Any]) -> str:
     return f"{row['flops_per_s'] / 1e12:.3g} TFLOP/s ({row['mfu_frac'] * 100:.0f} %){moved}"
 
 
-def _baseline_head(table: pd.DataFrame) -> str:
+def baseline_head(table: pd.DataFrame) -> str:
     """Names the baseline: what users have by default, and whether it was measured."""
     pairs = {(b, d) for b, d in zip(table.baseline, table.default_policy, strict=True) if b}
     if len(pairs) != 1:
@@ -62,7 +66,8 @@ def _baseline_head(table: pd.DataFrame) -> str:
     return f"Speedup over {named} ({missing}) [95 % interval]"
 
 
-def _over_baseline(row: Mapping[str, Any]) -> str:
+def over_baseline(row: Mapping[str, Any]) -> str:
+    """A row's speedup with its interval; of the baseline itself, that it is the baseline."""
     if row["policy"] == row["baseline"]:
         return "1 (the default)" if row["policy"] == row["default_policy"] else "1 (baseline)"
     return findings.ratio(row["speedup"], row["low"], row["high"], row["blocks"])
@@ -75,11 +80,12 @@ def _over_strict(row: Mapping[str, Any]) -> str:
     return findings.ratio(*figures)
 
 
-def _by_policy(tables: Tables, table: pd.DataFrame, values: pd.Series) -> list[float]:
+def _by_policy(
+    tables: Tables, table: pd.DataFrame, values: pd.Series, keys: Sequence[str] = KEYS
+) -> list[float]:
     """The median of some values of the runs that ended well, for each row of a headline table."""
-    keys = [*analysis.POINT, "policy"]
-    medians = tables.ok.assign(value=values).groupby(keys).value.median()
-    return [medians[tuple(row)] for row in table[keys].itertuples(index=False)]
+    medians = tables.ok.assign(value=values).groupby(list(keys)).value.median()
+    return medians.reindex(pd.MultiIndex.from_frame(table[list(keys)])).tolist()
 
 
 def _to_target(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
@@ -117,7 +123,8 @@ def _latency(row: Mapping[str, Any]) -> str:
     return f"{row['latency_p50_s'] * 1e3:.2f} ms ({row['latency_p99_s'] * 1e3:.2f})"
 
 
-def _policy(row: Mapping[str, Any]) -> str:
+def policy(row: Mapping[str, Any]) -> str:
+    """The policy of a row, and whether the device emulates it."""
     return f"{row['policy']} ({findings.EMULATED})" if row["emulated"] else row["policy"]
 
 
@@ -139,7 +146,7 @@ def accuracy_rows(tables: Tables) -> pd.DataFrame:
         **_varying(table),
         "Policy": table.candidate,
         "Against": table.baseline.map(findings.default_name),
-        "Difference, percentage points [95 % interval]": [_difference(r) for r in records],
+        DIFFERENCE: [_difference(r) for r in records],
         "Finding": [words.get(v, v) for v in table.verdict],
     }
     return pd.DataFrame(columns)
@@ -223,7 +230,11 @@ def reading_rows(tables: Tables) -> pd.DataFrame:
     """
     if tables.ok.empty:
         return pd.DataFrame()
-    table = analysis.headline(tables)[[*analysis.POINT, "policy"]]
+    keys = KEYS
+    table = analysis.headline(tables)[keys]
+    if len(table) > ROWS:
+        keys = ["gpu_model", "policy"]
+        table = table[keys].drop_duplicates().sort_values(keys, key=analysis.rank)
     forms = {
         "Utilization": ("utilization_frac", 100, "{:.0f} %"),
         "Power": ("power_w", 1, "{:.0f} W"),
@@ -237,7 +248,7 @@ def reading_rows(tables: Tables) -> pd.DataFrame:
     }
     shown = {}
     for title, (name, scale, form) in forms.items():
-        values = _by_policy(tables, table, pd.to_numeric(tables.ok[name]) * scale)
+        values = _by_policy(tables, table, pd.to_numeric(tables.ok[name]) * scale, keys)
         shown[title] = ["–" if pd.isna(v) else form.format(v) for v in values]
     told = findings.without_blanks(pd.DataFrame(shown))
     named = pd.DataFrame({**_varying(table), "Policy": table.policy})
@@ -256,10 +267,12 @@ def headline_html(tables: Tables) -> GT:
 
 
 def plain_table(rows: pd.DataFrame, links: Sequence[str] = ()) -> GT:
-    """Any table of text for a report; columns named in `links` hold HTML."""
-    rows = _visible(rows)
-    numbers = [name for name in rows if name not in links and _numeric(rows[name])]
-    table = _styled(GT(rows)).cols_align("right", columns=numbers)
+    """Any table of text for a report, its first ROWS rows; columns named in `links` hold HTML."""
+    shown = _visible(rows[:ROWS])
+    numbers = [name for name in shown if name not in links and _numeric(shown[name])]
+    table = _styled(GT(shown)).cols_align("right", columns=numbers)
+    if len(rows) > ROWS:
+        table = table.tab_source_note(f"The first {ROWS} of {len(rows):,} rows.")
     return table.fmt(lambda cell: html(cell).text, columns=list(links)) if links else table
 
 

@@ -1,6 +1,7 @@
 """What a sweep shows while it works: a bar on a terminal, a line per run elsewhere."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -22,9 +23,9 @@ class Progress:
     """
 
     def __init__(self, console: Console, due: Sequence[Planned], found: Sweep) -> None:
-        self.console, self.found, self.ended = console, found, 0
-        self.states = {p.run_id: p for p in due}
-        self.left = set(self.states)
+        self.console, self.ended, self.of = console, 0, len(due)
+        self.costs = sweep.Costs(due, found)
+        self.left = {p.run_id: sweep.point(p.run) for p in due}
         self.usual = _usual([p.run for p in due], found.axes())
         self.width = max(len(self._label(p)) for p in due)
         self.began = time.monotonic()
@@ -69,22 +70,20 @@ class Progress:
             return
         self.ended += 1
         done = Planned(planned.run_id, planned.run, record["status"], record["wall_s"])
-        self.states[planned.run_id] = done
-        self.left.discard(planned.run_id)
-        counter = f"[{self.ended:>{len(str(len(self.states)))}}/{len(self.states)}]"
+        self.costs.add(done)
+        del self.left[planned.run_id]
+        counter = f"[{self.ended:>{len(str(self.of))}}/{self.of}]"
         label = self._label(planned).ljust(self.width)
-        left = f", {self._left()} left" if self.ended < len(self.states) else ""
+        left = f", {self._left()} left" if self.ended < self.of else ""
         text = plain(f"{counter} {label}  {_outcome(record)}{left}")
         self.console.print(text, soft_wrap=True, style=None if record["status"] == "ok" else "red")
         if self.bar:
             self.bar.update(self.task, completed=self.ended)
 
     def _left(self) -> str:
-        runs = list(self.states.values())
-        costs = [sweep.estimate_s(p, runs, self.found) for p in runs if p.run_id in self.left]
-        if any(cost is None for cost in costs):
+        seconds = self.costs.total_s(self.left.values())
+        if seconds is None:
             return "unknown time"
-        seconds = sum(cost for cost in costs if cost)
         return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
 
 
@@ -97,7 +96,7 @@ def _usual(runs: Sequence[Run], axes: Sequence[str]) -> dict[str, Any]:
     for name in Run.model_fields:
         values = [getattr(run, name) for run in runs]
         if name not in ("block", "seed") and any(v != values[0] for v in values):
-            found[name] = None if name in axes else max(values, key=values.count)
+            found[name] = None if name in axes else Counter(values).most_common(1)[0][0]
     return found
 
 

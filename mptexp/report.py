@@ -13,6 +13,7 @@ from mptexp import (
     analysis,
     beside,
     diagnose,
+    digest,
     figures,
     findings,
     kernel,
@@ -49,6 +50,7 @@ class Facts:
     published: Section | None
     failed: pd.DataFrame
     runs: pd.DataFrame
+    runs_note: str
     environment: pd.DataFrame
     warnings: list[str]
     reproduce: str
@@ -57,7 +59,8 @@ class Facts:
 def build(directory: SweepDir, notebook: Path) -> Path:
     """Writes results.csv, history.csv, speedups.csv, table.md, speedup.svg and index.html.
 
-    Also renders each run's executed notebook as HTML beside it.
+    Also renders each run's executed notebook as HTML beside it, where there are at most
+    layout.ROWS: it takes a third of a second each.
 
     Args:
         directory: a sweep's directory with at least one record.
@@ -73,16 +76,17 @@ def build(directory: SweepDir, notebook: Path) -> Path:
             "reports/quickstart"
         )
     _write_data(directory, tables)
-    made = [place.runs.glob("*/notebook.ipynb") for place in (directory, directory.diagnosis)]
-    for run in sorted(path for paths in made for path in paths):
-        page = run.with_suffix(".html")
-        if not page.exists() or page.stat().st_mtime < run.stat().st_mtime:
-            _render_run(run, page)
+    for place in (directory, directory.diagnosis):
+        made = sorted(place.runs.glob("*/notebook.ipynb"))
+        for run in made if len(made) <= layout.ROWS else ():
+            page = run.with_suffix(".html")
+            if not page.exists() or page.stat().st_mtime < run.stat().st_mtime:
+                _render_run(run, page)
     with kernel.scratch_folder() as scratch:
         executed = scratch / "executed.ipynb"
         where = {"sweep_dir": str(directory.root.resolve())}
         kernel.execute(notebook, executed, where, scratch)
-        page = render(executed, facts(directory, tables).title, code=False)
+        page = render(executed, _title(directory, tables), code=False)
     store.write_text(directory.index, page)
     return directory.index
 
@@ -101,6 +105,9 @@ def _write_data(directory: SweepDir, tables: Tables) -> None:
     for name in ("results", "history", "speedups"):
         text = getattr(tables, name).to_csv(index=False)
         store.write_text(directory.root / f"{name}.csv", text)
+    compared = accuracy.differences(tables, tables.options.equivalence_margin)
+    if len(compared) > layout.ROWS:
+        store.write_text(directory.root / "accuracy.csv", compared.to_csv(index=False))
     if not tables.ok.empty:
         table = layout.markdown(layout.headline_rows(tables))
         store.write_text(directory.root / "table.md", table)
@@ -173,9 +180,9 @@ def facts(directory: SweepDir, tables: Tables) -> Facts:
     text = directory.params.read_text(encoding="utf-8") if directory.params.exists() else ""
     head = params.header(text)
     verdicts = diagnose.verdicts(directory, tables)
-    devices = sorted(set(tables.results.gpu_model))
+    listed, runs_note = digest.runs(tables.results)
     return Facts(
-        title=f"{directory.name} on {findings.listed(devices)}",
+        title=_title(directory, tables),
         question=head.get("question", "What does reduced precision buy on this device?"),
         table_note=_table_note(tables),
         starts=_starts(tables),
@@ -183,12 +190,17 @@ def facts(directory: SweepDir, tables: Tables) -> Facts:
         verdicts=verdicts,
         not_diagnosed="" if verdicts or tables.speedups.empty else NOT_DIAGNOSED,
         published=beside.section(tables),
-        failed=_failed(tables),
-        runs=_runs(directory, tables),
+        failed=digest.failed(tables.results),
+        runs=_runs(directory, listed),
+        runs_note=runs_note,
         environment=_environment(tables),
         warnings=_warnings(tables),
         reproduce=_reproduce(directory, tables, head),
     )
+
+
+def _title(directory: SweepDir, tables: Tables) -> str:
+    return f"{directory.name} on {findings.listed(sorted(set(tables.results.gpu_model)))}"
 
 
 def _table_note(tables: Tables) -> str:
@@ -249,18 +261,7 @@ def _readings_note(tables: Tables) -> str:
     return " ".join(lines)
 
 
-def _failed(tables: Tables) -> pd.DataFrame:
-    rows = tables.results[tables.results.status != "ok"]
-    names = ["status", "policy", "batch_size", "block", "error", "run_id"]
-    return rows[names].rename(columns=_heading)
-
-
-def _heading(name: str) -> str:
-    return {"run_id": "Run"}.get(name, name.replace("_", " ").capitalize())
-
-
-def _runs(directory: SweepDir, tables: Tables) -> pd.DataFrame:
-    rows = tables.results
+def _runs(directory: SweepDir, rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.sort_values(["batch_size", "policy", "block"], key=analysis.rank, kind="stable")
     return pd.DataFrame(
         {
@@ -298,8 +299,10 @@ def _number(values: pd.Series, form: str) -> pd.Series:
 
 def _notebook_link(directory: SweepDir, run_id: str) -> str:
     """The run's id, linked to its executed notebook; what is absent is not linked."""
-    page = directory.runs / run_id / "notebook.html"
-    return f'<a href="runs/{run_id}/notebook.html">{run_id}</a>' if page.exists() else run_id
+    for name in ("notebook.html", "notebook.ipynb"):
+        if (directory.runs / run_id / name).exists():
+            return f'<a href="runs/{run_id}/{name}">{run_id}</a>'
+    return run_id
 
 
 def _environment(tables: Tables) -> pd.DataFrame:
@@ -359,7 +362,7 @@ def _reproduce(directory: SweepDir, tables: Tables, head: dict[str, str]) -> str
     versions = safe(", ".join(analysis.versions(tables.records))) or "unknown"
     data = " · ".join(
         f"[{name}]({name})"
-        for name in ("results.csv", "history.csv", "speedups.csv", "params.yaml")
+        for name in ("results.csv", "history.csv", "speedups.csv", "accuracy.csv", "params.yaml")
         if (directory.root / name).exists()
     )
     lines = [

@@ -372,7 +372,8 @@ class Sweep(BaseModel):
         axes = [[(name, value) for value in values] for name, values in self.matrix.items()]
         grid = [dict(point) for point in itertools.product(*axes)] if axes else []
         full = [{**self.defaults, **point} for point in grid]
-        kept = [p for p in full if not any(_agrees(p, entry) for entry in self.exclude)]
+        known = defaults() if self.exclude else {}
+        kept = [p for p in full if not any(_agrees(known | p, e) for e in self.exclude)]
         return kept + [{**self.defaults, **entry} for entry in self.include]
 
     def runs(self, further: Sequence[Run] = ()) -> list[Run]:
@@ -381,21 +382,21 @@ class Sweep(BaseModel):
         Args:
             further: points beside those of the params file, each at block 0.
         """
-        points = [*(Run(**point) for point in self.points()), *further]
-        blocks = [_block(points, k) for k in range(self.repeats)]
-        return [run.resolved() for block in blocks for run in block]
+        points = [Run(**point).resolved() for point in self.points()]
+        points += [run.resolved() for run in further]
+        return [run for k in range(self.repeats) for run in _block(points, k)]
 
     def axes(self) -> list[str]:
         """Names of the parameters that differ between points, in the order of Run's fields."""
-        points = [Run(**point).model_dump() for point in self.points()]
-        varying = {n for n in Run.model_fields if len({str(p[n]) for p in points}) > 1}
+        known, points = defaults(), self.points()
+        written = {*self.matrix, *(name for entry in self.include for name in entry)}
+        varying = {n for n in written if len({p.get(n, known[n]) for p in points}) > 1}
         varying |= {"batch_size"} if self.max_batch else set()
         return [n for n in Run.model_fields if n in varying]
 
 
 def _agrees(point: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
-    run = Run(**point).model_dump()
-    return all(run[name] == value for name, value in entry.items())
+    return all(point[name] == value for name, value in entry.items())
 
 
 def _block(points: Sequence[Run], block: int) -> list[Run]:

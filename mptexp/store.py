@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import from_json
+
 if TYPE_CHECKING:  # pandas takes half a second to import, and `mptexp --help` imports this module
     import pandas as pd
     from pydantic import TypeAdapter
@@ -115,6 +117,10 @@ class SweepDir:
         return self.root / "partial"
 
     @property
+    def outcomes(self) -> Path:
+        return self.root / ".outcomes.json"
+
+    @property
     def search(self) -> "SweepDir":
         """Where the attempts to find the largest batch lie, as in a sweep of their own."""
         return SweepDir(self.root / "search")
@@ -144,7 +150,8 @@ class SweepDir:
         for folder in (self.runs, self.partial, self.search.root, self.diagnosis.root):
             shutil.rmtree(folder, ignore_errors=True)
         names = ("params.yaml", "index.html", "results.csv", "history.csv", "speedups.csv")
-        for path in [self.root / n for n in (*names, "table.md", "speedup.svg")]:
+        names += ("accuracy.csv", "table.md", "speedup.svg", self.outcomes.name)
+        for path in [self.root / n for n in names]:
             path.unlink(missing_ok=True)
 
 
@@ -175,14 +182,8 @@ def read_record(path: Path) -> dict[str, Any]:
         RecordError: if the file is not a record of this schema; one sentence.
     """
     try:
-        text = _record_text(path)
-        record = json.loads(text, parse_constant=_no_number)
-        if SURROGATE.search(text):  # half a character is no text that can be written
-            json.dumps(record, ensure_ascii=False).encode()
-    except RecursionError:
-        raise RecordError(f"{path}: not a readable record: nested too deeply") from None
-    except UnicodeError:
-        raise RecordError(f"{path}: not a readable record: not UTF-8 text") from None
+        # Four times as fast as json, and stricter: of text, of depth, of numbers.
+        record = from_json(_record_bytes(path), allow_inf_nan=False)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise RecordError(f"{path}: not a readable record: {why}") from None
@@ -193,15 +194,15 @@ def read_record(path: Path) -> dict[str, Any]:
     return record
 
 
-def _record_text(path: Path) -> str:
-    """A file's text, where it is a plain one of a bearable size that lies in its own directory."""
+def _record_bytes(path: Path) -> bytes:
+    """A file's content, where it is a plain one of a bearable size in its own directory."""
     if leads_out(path):
         raise ValueError("a link that leads out of the sweep's directory")
     if not path.is_file():
         raise ValueError("not a file" if path.exists() else "no such file")
     if path.stat().st_size > MOST_BYTES:
         raise ValueError(f"larger than {MOST_BYTES // 2**20} MiB")
-    return path.read_text(encoding="utf-8")
+    return path.read_bytes()
 
 
 def leads_out(path: Path) -> bool:
@@ -211,10 +212,6 @@ def leads_out(path: Path) -> bool:
     if not any(p.is_symlink() for p in (place, folder, runs)):
         return False
     return runs.parent.resolve() not in place.resolve().parents
-
-
-def _no_number(token: str) -> None:
-    raise ValueError(f"{token} is not a number")
 
 
 def _fault(record: dict[str, Any], path: Path) -> str:
@@ -246,14 +243,22 @@ def _checks() -> "TypeAdapter[Any]":
     return schema.adapter(tuple(COLUMNS), STATUSES)
 
 
-def read_records(directory: SweepDir) -> tuple[list[dict[str, Any]], list[str]]:
-    """All readable records of a sweep, ordered by run id, and a sentence for each damaged one."""
+def read_records(
+    directory: SweepDir, without: Sequence[str] = ()
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """All readable records of a sweep, ordered by run id, and a sentence for each damaged one.
+
+    Args:
+        without: what to leave out of the records.
+    """
     records, damaged = [], []
     for path in sorted(directory.runs.glob("*/record.json")):
         try:
-            records.append(read_record(path))
+            record = read_record(path)
         except RecordError as error:
             damaged.append(str(error))
+            continue
+        records.append({name: value for name, value in record.items() if name not in without})
     return records, damaged
 
 

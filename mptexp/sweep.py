@@ -7,15 +7,16 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mptexp import devices, kernel, largest, params, processes, store, worker
+from mptexp import devices, kernel, largest, outcomes, params, processes, store, worker
 from mptexp.devices import Slot
+from mptexp.outcomes import Outcome
 from mptexp.params import ParamsError
 from mptexp.spec import DATASETS, MODELS, REPORT_KEYS, Run, Sweep, is_here, local_device
 from mptexp.store import SweepDir
@@ -65,22 +66,18 @@ def plan(sweep: Sweep, directory: SweepDir) -> list[Planned]:
 
 def states(runs: Sequence[Run], sweep: Sweep, directory: SweepDir) -> list[Planned]:
     """How each of some runs stands in a directory."""
-    return [_planned(run, sweep, directory) for run in runs]
+    by_id = {run.run_id(sweep.notebook): run for run in runs}
+    ended = outcomes.read(directory, by_id)
+    return [_planned(run_id, run, ended.get(run_id)) for run_id, run in by_id.items()]
 
 
-def _planned(run: Run, sweep: Sweep, directory: SweepDir) -> Planned:
-    run_id = run.run_id(sweep.notebook)
-    path = directory.record(run_id)
+def _planned(run_id: str, run: Run, ended: Outcome | None) -> Planned:
     due = "pending" if is_here(run.gpu_model) else "elsewhere"
-    if not path.exists():
+    if ended is None:
         return Planned(run_id, run, due)
-    try:
-        record = store.read_record(path)
-    except store.RecordError:
-        return Planned(run_id, run, "damaged" if due == "pending" else due)
     # Another machine's failed run is that machine's to try again.
-    again = record["status"] not in store.FINAL and due == "elsewhere"
-    return Planned(run_id, run, due if again else record["status"], record.get("wall_s"))
+    again = ended.status not in store.FINAL and due == "elsewhere"
+    return Planned(run_id, run, due if again else ended.status, ended.wall_s)
 
 
 def only(runs: Sequence[Planned], filters: Sequence[str]) -> list[Planned]:
@@ -120,26 +117,49 @@ def _canonical(name: str, value: str) -> str:
 
 
 def remaining_s(runs: Sequence[Planned], sweep: Sweep) -> float | None:
-    """Estimated seconds of the runs that are due; None where nothing is known yet.
+    """Estimated seconds of the runs that are due; None where nothing is known yet."""
+    return Costs(runs, sweep).total_s(point(p.run) for p in runs if p.due)
+
+
+class Costs:
+    """What finished runs took, from which is estimated what others will take.
 
     From finished runs of the same point (other blocks), else from all finished runs, else from
     the params file's `expected_run_s`.
     """
-    costs = [estimate_s(p, runs, sweep) for p in runs if p.due]
-    known = [c for c in costs if c is not None]
-    return sum(known) if len(known) == len(costs) else None
+
+    def __init__(self, runs: Iterable[Planned], sweep: Sweep) -> None:
+        self.expected_s, self.every = sweep.expected_run_s, (0, 0.0)
+        self.by_point: dict[str, tuple[int, float]] = {}  # how many runs, seconds of all
+        for planned in runs:
+            self.add(planned)
+
+    def add(self, planned: Planned) -> None:
+        """Takes a run into account, if it came to an end."""
+        if planned.state in store.FINAL and planned.wall_s:
+            where, nothing = point(planned.run), (0, 0.0)
+            self.by_point[where] = _plus(self.by_point.get(where, nothing), planned.wall_s)
+            self.every = _plus(self.every, planned.wall_s)
+
+    def run_s(self, where: str) -> float | None:
+        """Estimated seconds of a run at a point; None where nothing is known."""
+        n, seconds = self.by_point.get(where, self.every)
+        return seconds / n if n else self.expected_s
+
+    def total_s(self, points: Iterable[str]) -> float | None:
+        """Estimated seconds of a run at each of some points; None where nothing is known."""
+        costs = [self.run_s(where) for where in points]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if len(known) == len(costs) else None
 
 
-def estimate_s(planned: Planned, runs: Sequence[Planned], sweep: Sweep) -> float | None:
-    """Estimated seconds of one run; see remaining_s."""
-    done = [p for p in runs if p.state in store.FINAL and p.wall_s]
-    same = [p for p in done if _point(p.run) == _point(planned.run)]
-    measured = [p.wall_s for p in (same or done) if p.wall_s]
-    return sum(measured) / len(measured) if measured else sweep.expected_run_s
+def _plus(known: tuple[int, float], seconds: float) -> tuple[int, float]:
+    return known[0] + 1, known[1] + seconds
 
 
-def _point(run: Run) -> dict[str, Any]:
-    return run.model_dump(exclude={"block", "seed"})
+def point(run: Run) -> str:
+    """What a run shares with its repeats in other blocks."""
+    return run.model_dump_json(exclude={"block", "seed"})
 
 
 # --- preparing the directory -----------------------------------------------------------------

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from IPython.display import HTML, Markdown, display
 
-from mptexp import analysis, figures, findings, layout, reasons, report, store
+from mptexp import analysis, digest, figures, findings, layout, reasons, report, store
 
 directory = store.SweepDir(Path(sweep_dir))
 tables = analysis.load(directory)
@@ -28,6 +28,8 @@ facts = report.facts(directory, tables)
 
 
 def show(figure, alt, caption):
+    # A figure's label says which panels it leaves out.
+    caption = f"{caption} {figure.get_label()}".strip()
     display(HTML(figures.as_html(figures.svg(figure), alt, caption)))
 
 
@@ -40,8 +42,9 @@ display(Markdown("\n".join(f"- {sentence}" for sentence in sentences)))
 # %%
 if not tables.ok.empty:
     display(Markdown("## Time per step"))
-    display(layout.headline_html(tables))
-    display(Markdown(facts.table_note))
+    table, note = digest.headline(tables)
+    display(table)
+    display(Markdown(note + facts.table_note))
 
 # %%
 if not tables.speedups.empty:
@@ -98,7 +101,7 @@ if not tables.ok.empty and learned.loss.notna().any():
         "Training loss of the same runs.",
     )
     display(Markdown(facts.starts))
-    compared = layout.accuracy_rows(tables)
+    compared, more = digest.accuracy_rows(tables)
     if not compared.empty:
         display(Markdown("### Differences in accuracy at the last epoch"))
         display(layout.plain_table(compared))
@@ -107,7 +110,7 @@ if not tables.ok.empty and learned.loss.notna().any():
             "Student's *t* over blocks. *Equal* means that the whole interval lies within the "
             "margin; *undecided*, that it neither does nor leaves zero out."
         )
-        display(Markdown(note))
+        display(Markdown(more + note))
 
 # %%
 best = layout.best_rows(tables)
@@ -156,7 +159,7 @@ for sentence in tables.damaged:
     display(Markdown(f"**Damaged record**: {report.safe(sentence)}"))
 
 # %%
-display(Markdown("## All runs"))
+display(Markdown(f"## All runs\n\n{facts.runs_note}"))
 display(layout.plain_table(facts.runs, links=["Run", "Record"]))
 
 # %% [markdown]

@@ -22,6 +22,7 @@ KERNEL_HALF += ["ready"]
 OTHER_HALF = [
     "params",
     "terminal",
+    "outcomes",
     "devices",
     "processes",
     "engine",
@@ -40,6 +41,7 @@ OTHER_HALF += [
     "diagnose",
     "findings",
     "layout",
+    "digest",
     "compare",
     "published",
     "beside",
