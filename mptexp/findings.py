@@ -22,7 +22,8 @@ def verbatim(text: str) -> str:
 
     Tags are left to report.safe, which takes the whole sentence.
     """
-    return re.sub(r"([\\`*_\[\]~$|!#]|:(?=//))", r"\\\1", visible(str(text)).strip())
+    shown = re.sub(r"([\\`*_\[\]~$|!#]|:(?=//))", r"\\\1", visible(str(text)).strip())
+    return re.sub(r"^(\d*)([-+=:.)])", r"\1\\\2", shown)  # what opens a list in a line of its own
 
 
 def count(n: int, noun: str, plural: str | None = None) -> str:
