@@ -21,6 +21,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/interval_coverage.py
 	$(BIN)/python benchmarks/clock_overhead.py
 	$(BIN)/python benchmarks/sweep_overhead.py
+	$(BIN)/python benchmarks/scale.py --runs 2000
 	$(if $(FOLDER),$(BIN)/python benchmarks/input_pipeline.py $(FOLDER))
 
 soak: .venv/installed-dev

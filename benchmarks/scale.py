@@ -22,6 +22,7 @@ import base64
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -145,7 +146,7 @@ def _executed() -> str:
 
 def measured(name: str, command: list[str], folder: Path, until: Callable[[], bool]) -> None:
     """Runs a command, to its end or until something is so, and prints what it took."""
-    began, most = time.perf_counter(), 0
+    began, most, before = time.perf_counter(), 0, _processor_s()
     with (folder / "told.txt").open("w") as told:
         child = subprocess.Popen(command, cwd=folder, stdout=told, stderr=told)
         while child.poll() is None and not until():
@@ -157,7 +158,15 @@ def measured(name: str, command: list[str], folder: Path, until: Callable[[], bo
         elif child.returncode:
             raise SystemExit(f"{name}: exit status {child.returncode}, see {told.name}")
         child.wait()
-    print(f"{name:12} {seconds:7.1f} s {most / 2**20:8,.0f} MiB", flush=True)
+    worked = _processor_s() - before
+    memory = f"{most / 2**20:8,.0f} MiB"
+    print(f"{name:12} {seconds:7.1f} s, of processors {worked:6.1f} s {memory}", flush=True)
+
+
+def _processor_s() -> float:
+    """Seconds that processors worked for the children so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _resident(pid: int) -> int:

@@ -64,15 +64,16 @@ class Tables:
 
     @property
     def latencies(self) -> pd.DataFrame:
-        """Seconds of every inference batch after warm-up, with each run's parameters beside it."""
+        """Seconds of every inference batch after warm-up, with each run's point and policy."""
         # A record of an earlier version does not say how many batches were warm-up.
         kept = {
             r["run_id"]: r["latencies_s"][r["timing"].get("latency_warmup", 1) :]
             for r in self.records
             if "latencies_s" in r
         }
-        rows = [{"run_id": name, "latency_s": s} for name, values in kept.items() for s in values]
-        return pd.DataFrame(rows, columns=["run_id", "latency_s"]).merge(self.ok, on="run_id")
+        rows = pd.DataFrame({"run_id": list(kept), "latency_s": list(kept.values())})
+        rows = rows.explode("latency_s").astype({"latency_s": float})
+        return rows.merge(self.ok[["run_id", "policy", *POINT]], on="run_id")
 
     @property
     def epochs(self) -> pd.DataFrame:

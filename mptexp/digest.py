@@ -29,7 +29,10 @@ def headline(tables: Tables) -> tuple[GT, str]:
     groups = table.groupby([*names, "policy"], sort=False)
     rows = [dict(zip(names, point, strict=False)) | _headline(group) for point, group in groups]
     shown = pd.DataFrame(rows).rename(columns={n: findings.title(n) for n in names})
-    shown = shown.rename(columns={"Speedup": layout.baseline_head(table)})
+    interval = " [95 % interval]"
+    heads = {"Speedup": layout.baseline_head(table).removesuffix(interval)}
+    heads |= {name: name + interval for name in ("Least", "Largest")}
+    shown = shown.rename(columns=heads)
     note = (
         f"A row stands for all points of a policy{' and what is named beside it' if names else ''}."
         " Faster and slower: points whose whole interval lies above or below 1. All "

@@ -120,6 +120,15 @@ def _by_panel(table: pd.DataFrame) -> list[Panel]:
     return [(str(name), part) for name, part in table.groupby(analysis.panels(table), sort=False)]
 
 
+def _titles(table: pd.DataFrame) -> pd.Series:
+    """Of each row the title of its point's panel, put together once for each run."""
+    runs = table.drop_duplicates("run_id").set_index("run_id")
+    titles = "batch size " + runs.batch_size.astype(str)
+    if analysis.panels(runs).nunique() > 1:
+        titles = analysis.panels(runs) + ", " + titles
+    return table.run_id.map(titles)
+
+
 def speedup_by_batch_size(speedups: pd.DataFrame, baseline: str) -> Figure:
     """Speedup over one baseline with its interval, a panel per device; 1 is drawn as a line.
 
@@ -187,10 +196,7 @@ def loss_by_epoch(epochs: pd.DataFrame) -> Figure:
 
 def _curves(epochs: pd.DataFrame, value: str, label: str) -> Figure:
     epochs = epochs.dropna(subset=value).sort_values("batch_size", kind="stable")
-    titles = "batch size " + epochs.batch_size.astype(str)
-    if analysis.panels(epochs).nunique() > 1:
-        titles = analysis.panels(epochs) + ", " + titles
-    figure, panels = _new(list(epochs.groupby(titles, sort=False)))
+    figure, panels = _new(list(epochs.groupby(_titles(epochs), sort=False)))
     policies = _policies(epochs)
     look = {"x": "epoch", "y": value, "hue": "policy", "hue_order": policies, "palette": COLOURS}
     for axis, (title, part) in panels:
@@ -217,10 +223,7 @@ def latency_distribution(latencies: pd.DataFrame) -> Figure:
     """
     table = latencies.assign(latency_ms=latencies.latency_s * 1e3)
     table = table.sort_values("batch_size", kind="stable")
-    titles = "batch size " + table.batch_size.astype(str)
-    if analysis.panels(table).nunique() > 1:
-        titles = analysis.panels(table) + ", " + titles
-    figure, panels = _new(list(table.groupby(titles, sort=False)))
+    figure, panels = _new(list(table.groupby(_titles(table), sort=False)))
     policies = _policies(table)
     for axis, (title, part) in panels:
         # Batches of all repeats together; the slowest hundredth would squeeze the rest.
