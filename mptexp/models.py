@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from mptexp import costs
+from mptexp import costs, replicas
 from mptexp.spec import Run
 
 
@@ -390,25 +390,21 @@ def resident(model: keras.Model, x: np.ndarray, y: np.ndarray) -> keras.Model:
     nothing = layers.Input((), dtype="uint8")
     found = Resident(nothing, model(ResidentBatch(x)(nothing)))
     # int32 would live on the host under TensorFlow. JAX has 64 bits only where they are asked for.
-    dtype = "int32" if keras.backend.backend() == "jax" else "int64"
-    found.labels = ops.convert_to_tensor(np.asarray(y), dtype)
+    labels = np.asarray(y, "int32" if keras.backend.backend() == "jax" else "int64")
+    found.labels = replicas.constant(labels)
     return found
 
 
 class ResidentBatch(layers.Layer):
-    """Ignores its input and gives the pictures that it holds in a variable."""
+    """Ignores its input and gives the pictures that it holds, to each replica its own part."""
 
     def __init__(self, x: np.ndarray, **settings: Any) -> None:
         super().__init__(**settings)
-        self.pictures = self.add_weight(
-            shape=x.shape,
-            initializer=lambda shape, dtype: ops.convert_to_tensor(x, dtype),
-            dtype=str(x.dtype),
-            trainable=False,
-        )
+        # A variable, for XLA would take a constant for a part of the program.
+        self.pictures = replicas.variable(x)
 
     def call(self, nothing: Any) -> Any:
-        return ops.convert_to_tensor(self.pictures)
+        return replicas.own(self.pictures)
 
 
 class Resident(keras.Model):
@@ -426,10 +422,10 @@ class Resident(keras.Model):
         sample_weight: Any = None,
         training: bool = True,
     ) -> Any:
-        return super().compute_loss(x, self.labels, y_pred, sample_weight, training)
+        return super().compute_loss(x, replicas.own(self.labels), y_pred, sample_weight, training)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        return super().compute_metrics(x, self.labels, y_pred, sample_weight)
+        return super().compute_metrics(x, replicas.own(self.labels), y_pred, sample_weight)
 
 
 def fingerprint(model: keras.Model) -> str:

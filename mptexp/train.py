@@ -22,6 +22,7 @@ from mptexp import (
     precision,
     profile,
     readings,
+    replicas,
     store,
 )
 from mptexp.spec import Run
@@ -186,7 +187,7 @@ def _latency(run: Run, model: keras.Model, images: data.Images, chosen: np.ndarr
     resident = run.input_mode == "resident"
     batch = np.zeros(len(chosen), np.uint8) if resident else images.train_x[chosen]
     began = time.perf_counter()
-    model.predict_on_batch(batch)
+    model.predict_on_batch(replicas.shared(batch, run))
     return time.perf_counter() - began
 
 
@@ -229,26 +230,34 @@ def _outcome(
 
 
 def _work(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, Any]:
-    """What a step costs in arithmetic and bytes, and what the device can do at best.
+    """What a step costs in arithmetic and bytes, and what its devices can do at best.
 
-    Keys: flops_per_step, bytes_per_step, ceilings (see ceilings.measured); of a profiled run also
-    layers: the rows of costs.per_step with alone_s (see ceilings.layer_seconds), alone_low_s (see
-    ceilings.low_seconds) and channels.
+    Keys: flops_per_step, bytes_per_step, ceilings (see ceilings.measured; of all GPUs together); of
+    a profiled run also layers: the rows of costs.per_step with alone_s (see
+    ceilings.layer_seconds), alone_low_s (see ceilings.low_seconds) and channels. Where GPUs share a
+    batch, these are of one of them, as the trace is.
     """
-    layers = costs.per_step(model, run.batch_size, run.phase == "train")
+    devices = run.replicas if card["kind"] == "gpu" else 1
+    each = run.model_copy(update={"batch_size": run.batch_size // devices})
+    layers = costs.per_step(model, each.batch_size, run.phase == "train")
     found: dict[str, Any] = {
-        "flops_per_step": float(layers.flops.sum(skipna=False)),
-        "bytes_per_step": float(layers.bytes.sum(skipna=False)),
-        "ceilings": ceilings.measured(run, card),
+        "flops_per_step": float(layers.flops.sum(skipna=False)) * devices,
+        "bytes_per_step": float(layers.bytes.sum(skipna=False)) * devices,
+        "ceilings": _together(ceilings.measured(run, card), devices),
     }
     if run.profile:
-        alone = ceilings.layer_seconds(run, model, card)
-        low = ceilings.low_seconds(run, model, card)
+        alone = ceilings.layer_seconds(each, model, card)
+        low = ceilings.low_seconds(each, model, card)
         layers["alone_s"] = [alone.get(name) for name in layers.index]
         layers["alone_low_s"] = [low.get(name) for name in layers.index]
         layers["channels"] = layers.index.map(costs.widths(model))
         found["layers"] = layers.rename_axis("layer").reset_index().to_dict("records")
     return found
+
+
+def _together(found: dict[str, Any], devices: int) -> dict[str, Any]:
+    """The ceilings of so many devices, from those of one."""
+    return {k: v * devices if isinstance(v, float) else v for k, v in found.items()}
 
 
 def _check_input(run: Run, timed: int) -> None:
@@ -333,7 +342,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "windows": measure.as_dicts(outcome.windows),
         **({"latencies_s": outcome.latencies_s} if outcome.latencies_s else {}),
         "history": outcome.epochs,
-        "marks": [*_marks(outcome.card), *readings.marks(outcome.readings), *outcome.notes],
+        "marks": [*_marks(outcome), *readings.marks(outcome.readings), *outcome.notes],
         "readings": _readings(outcome),
         "samples": outcome.samples,
         "work": outcome.work,
@@ -345,13 +354,19 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
 
 def _readings(outcome: Outcome) -> dict[str, Any]:
     watts = outcome.readings["power_w"]
-    joules = None if watts is None else watts / outcome.timing["images_per_s"]
+    several = outcome.run.replicas > 1 and outcome.card["kind"] == "gpu"  # one of them is read
+    joules = None if watts is None or several else watts / outcome.timing["images_per_s"]
     used = [sample["own_cpu_s"] for sample in outcome.samples] or [math.nan]
     return outcome.readings | {"energy_per_image_j": joules, "cpu_s": used[-1] - used[0]}
 
 
-def _marks(card: dict[str, Any]) -> list[str]:
-    return ["made from a tree with uncommitted changes"] if card["clean"] is False else []
+def _marks(outcome: Outcome) -> list[str]:
+    logical = outcome.run.replicas > 1 and outcome.card["kind"] == "cpu"
+    cases = {
+        "made from a tree with uncommitted changes": outcome.card["clean"] is False,
+        replicas.LOGICAL: logical,
+    }
+    return [text for text, holds in cases.items() if holds]
 
 
 def save(outcome: Outcome) -> Path:
