@@ -321,7 +321,7 @@ def validation(images: Images, run: Run) -> dict[str, Any]:
     """`fit`'s arguments for validation; none where there is nothing to validate with."""
     import keras
 
-    n, size = len(images.val_x) - validation_left_out(images, run), run.batch_size
+    n, size = len(images.val_x) - _left_out(images, run), run.batch_size
     if not n or run.input_mode == "resident":
         return {}
     scale = np.float32(255) if run.input_mode == "keydana" else None
@@ -340,6 +340,15 @@ def validation(images: Images, run: Run) -> dict[str, Any]:
     return {"validation_data": Validation()}
 
 
-def validation_left_out(images: Images, run: Run) -> int:
-    """How many pictures are not validated with: JAX shares none but equal parts among replicas."""
-    return len(images.val_x) % run.replicas if run.backend == "jax" else 0
+def _left_out(images: Images, run: Run) -> int:
+    """How many pictures are not validated with: replicas take none but equal parts of a batch."""
+    return len(images.val_x) % run.replicas
+
+
+def notes(images: Images, run: Run) -> tuple[str, ...]:
+    """What a reader should know of the dataset and of how the run uses it, as sentences."""
+    n = _left_out(images, run)
+    if not n or run.phase != "train" or run.input_mode == "resident":
+        return images.notes
+    shared = f"they cannot be shared equally by {run.replicas} replicas"
+    return (*images.notes, f"{n} of {len(images.val_x)} pictures not validated with: {shared}")

@@ -71,6 +71,11 @@ def _check(run: Run, where: dict[str, Any]) -> None:
             f"{asked} with jit on; under TensorFlow Keras compiles a step for one device alone: "
             "take jit auto or off, or backend jax"
         )
+    if run.backend == "tensorflow" and run.steps_per_execution > 1:
+        raise Unsupported(
+            f"{asked} with steps_per_execution {run.steps_per_execution}; TensorFlow executes one "
+            "step at a time for several replicas: take 1, or backend jax"
+        )
     seen = device_count(run.backend, where["kind"])
     if seen < run.replicas:
         devices = "1 device" if seen == 1 else f"{seen} devices"

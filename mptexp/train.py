@@ -117,7 +117,7 @@ def fit(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]
     """
     steps = data.steps_per_epoch(images, run)
     # The last step of an epoch belongs to no window.
-    _check_input(run, (steps - 1) * run.epochs)
+    _check_input(run, images, (steps - 1) * run.epochs)
     started_from = models.fingerprint(model)
     trained = _compiled(run, model, images, where)
     # Traced steps come after the timed ones, in an epoch of their own where need be; an execution
@@ -163,7 +163,7 @@ def infer(run: Run, model: keras.Model, images: data.Images, where: dict[str, An
             input.
     """
     indices = data.order(images, run)
-    _check_input(run, len(indices) - 1)
+    _check_input(run, images, len(indices) - 1)
     started_from = models.fingerprint(model)
     inferring = _compiled(run, model, images, where)
     clock = _clock(run)
@@ -221,7 +221,7 @@ def _outcome(
         _timing(clock, run),
         measure.peak_memory_bytes(run.backend, where["kind"]),
         fit_s,
-        images.notes,
+        data.notes(images, run),
         readings=readings.summary(sampler.samples, clock.timed(), where["kind"]),
         samples=sampler.samples,
         card=card,
@@ -260,11 +260,17 @@ def _together(found: dict[str, Any], devices: int) -> dict[str, Any]:
     return {k: v * devices if isinstance(v, float) else v for k, v in found.items()}
 
 
-def _check_input(run: Run, timed: int) -> None:
+def _check_input(run: Run, images: data.Images, timed: int) -> None:
     if run.input_mode == "keydana" and (run.backend, run.phase) != ("tensorflow", "train"):
         raise environment.Unsupported(
             f"input_mode keydana is a tf.data pipeline for training; backend {run.backend}, phase "
             f"{run.phase} cannot use it: allowed are pipeline and resident"
+        )
+    last = len(images.train_x) % run.batch_size
+    if run.input_mode == "keydana" and 0 < last < run.replicas:
+        raise environment.Unsupported(
+            f"input_mode keydana ends an epoch with a batch of {last}, too few for {run.replicas} "
+            f"replicas; take another batch size than {run.batch_size}"
         )
     if timed < 5:
         raise environment.Unsupported(
