@@ -53,7 +53,7 @@ def use(run: Run) -> dict[str, Any]:
         # PyTorch would take a Mac's GPU, which is not supported here.
         os.environ.setdefault("KERAS_TORCH_DEVICE", "cpu")
     if importlib.util.find_spec(run.backend) is None:
-        raise Unsupported(f"{run.backend} is not installed; {INSTALL[run.backend]}")
+        raise Unsupported(f"{run.backend} is not installed; {_install(run.backend)}")
     with environment.quiet():
         import keras
 
@@ -72,6 +72,12 @@ def use(run: Run) -> dict[str, Any]:
     if run.deterministic:
         switches.set_determinism(run)
     return where
+
+
+def _install(backend: str) -> str:
+    # Without its CUDA plugin JAX would run on the CPU of a machine with a GPU.
+    needs_plugin = backend == "jax" and not environment.has_no_nvidia_driver()
+    return "pip install 'jax[cuda12]'" if needs_plugin else INSTALL[backend]
 
 
 def _once(name: str, value: str) -> None:

@@ -15,15 +15,16 @@ from mptexp.spec import CPU_ISAS, DATASETS, MODELS, POLICIES, Run
 
 # A module imports only from modules above it; the line marks the kernel boundary.
 KERNEL_HALF = ["spec", "store", "machine", "environment", "pictures", "sources", "folders"]
-KERNEL_HALF += ["downloads", "prepared", "data", "costs", "models", "onednn", "switches"]
-KERNEL_HALF += ["precision", "measure", "readings", "ceilings", "trace", "profile", "train"]
-KERNEL_HALF += ["ready"]
+KERNEL_HALF += ["downloads", "prepared", "data", "costs", "replicas", "draws", "models"]
+KERNEL_HALF += ["onednn", "switches", "precision", "measure", "readings", "ceilings", "trace"]
+KERNEL_HALF += ["profile", "train", "ready"]
 OTHER_HALF = ["params", "kernel", "worker", "largest", "sweep", "analysis", "accuracy", "ledger"]
 OTHER_HALF += [
     "census",
     "experiments",
     "diagnose",
     "findings",
+    "scaling",
     "layout",
     "compare",
     "published",
