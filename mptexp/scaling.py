@@ -131,24 +131,28 @@ def _rates(runs: pd.DataFrame) -> pd.Series:
 
 def _sorted(rows: list[dict[str, Any]], last: list[str]) -> pd.DataFrame:
     table = pd.DataFrame(rows)
-    first = [name for name in POINT if name not in ("backend", "batch_size", "replicas", "jit")]
-    keys = [*first, "policy", *last] if rows else []
-    return table.sort_values(keys, key=analysis.rank, ignore_index=True) if rows else table
+    if not rows:
+        return table
+    keys = [*(name for name in POINT if name not in ("jit", *last)), "policy", *last]
+    # TensorFlow, with which the others are compared, comes first.
+    keyed = table.assign(backend=table.backend.map(list(findings.NAMES).index))
+    order = keyed.sort_values(keys, key=analysis.rank).index
+    return table.loc[order].reset_index(drop=True)
 
 
 # --- as text --------------------------------------------------------------------------------------
 
 
 def _sentences(table: pd.DataFrame) -> list[str]:
-    """What the most replicas give, a sentence per policy and point without its batch size."""
+    """What the most replicas give at the same batch per replica, a sentence per row."""
     known = table[table.speedup.notna()]
-    most = known[known.replicas == known.replicas.max()].to_dict("records")
-    panels = analysis.panels(known[known.replicas == known.replicas.max()].assign(replicas=1))
+    most = known[known.replicas == known.replicas.max()]
+    panels = analysis.panels(most.assign(replicas=1, jit=False))
     return [
-        f"On {panel}, {row['policy']}: {row['replicas']} replicas train or infer on "
-        f"{_ratio(row)} as many images per second as one with the same "
-        f"{row['batch_per_replica']} images each; efficiency {row['efficiency']:.2f}."
-        for panel, row in zip(panels, most, strict=True)
+        f"On {panel}, {row['policy']}: {row['replicas']} replicas make {_ratio(row)} the images "
+        f"per second of one, with {row['batch_per_replica']} images for each; efficiency "
+        f"{row['efficiency']:.2f}."
+        for panel, row in zip(panels, most.to_dict("records"), strict=True)
     ]
 
 
@@ -162,7 +166,7 @@ def _replica_rows(table: pd.DataFrame) -> pd.DataFrame:
         "Batch per replica": table.batch_per_replica,
         **_speeds(table),
         "Speedup over 1 replica, same batch per replica [95 % interval]": map(_ratio, records),
-        "Efficiency": ["–" if pd.isna(v) else f"{v:.2f}" for v in table.efficiency],
+        "Efficiency [95 % interval]": map(_efficiency, records),
         "Speedup over 1 replica, same global batch [95 % interval]": [
             _ratio(row, "strong_") for row in records
         ],
@@ -206,6 +210,14 @@ def _speeds(table: pd.DataFrame) -> dict[str, list[str]]:
 
 def _ratio(row: Mapping[str, Any], kind: str = "") -> str:
     return findings.ratio(*(row[f"{kind}{name}"] for name in FIGURES))
+
+
+def _efficiency(row: Mapping[str, Any]) -> str:
+    if pd.isna(row["efficiency"]):
+        return "–"
+    low, high = (row[name] / row["replicas"] for name in ("low", "high"))
+    known = f" [{low:.2f}, {high:.2f}]" if not pd.isna(low) else ""
+    return f"{row['efficiency']:.2f}{known}"
 
 
 def _xla(row: Mapping[str, Any], base: str, names: tuple[str, ...]) -> str:

@@ -99,23 +99,13 @@ def _missing(name):
     return importlib.util.find_spec(name) is None
 
 
-# --- optimizer, replicas, data format -----------------------------------------------------------
+# --- optimizer, data format ---------------------------------------------------------------------
 
 
 def test_sgd_has_nesterov_momentum():
     said = ask({"optimizer": "sgd", "learning_rate": 0.01})["optimizer"]
     assert (said["name"].lower(), said["momentum"], said["nesterov"]) == ("sgd", 0.9, True)
     assert said["learning_rate"] == pytest.approx(0.01)
-
-
-def test_more_replicas_than_devices_are_unsupported():
-    said = ask({"replicas": 8})["error"]
-    assert said == "Unsupported: replicas 8 asked for; tensorflow sees 1 device here"
-    two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    said = ask({"replicas": 8, "backend": "jax"}, **two)["error"]
-    assert said == "Unsupported: replicas 8 asked for; jax sees 2 devices here"
-    said = ask({"replicas": 2, "backend": "jax"}, **two)["error"]
-    assert "several devices in one run are not supported yet" in said
 
 
 def test_the_data_format_is_read_back():
