@@ -24,9 +24,13 @@ LOGICAL_NOTE = (
     " **These replicas are logical devices of one CPU: their scaling says nothing of hardware.**"
 )
 BACKENDS_NOTE = (
-    "The same model, initial weights, order of pictures and policy in each framework, through "
-    "Keras. The ratio is images per second over TensorFlow's: above 1 is faster than TensorFlow."
+    "The same model, order of pictures and policy in each framework, through Keras. The ratio is "
+    "images per second over TensorFlow's: above 1 is faster than TensorFlow."
 )
+ALIKE = {
+    True: " All frameworks began from the same initial weights.",
+    False: " **The frameworks did not begin from the same initial weights.**",
+}
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,8 @@ def sections(tables: Tables) -> list[Section]:
         note = REPLICAS_NOTE + LOGICAL_NOTE * bool(replicas.logical.any())
         found.append(Section("Scaling", note, _sentences(replicas), _replica_rows(replicas)))
     if not backends.empty:
-        rows = _backend_rows(backends)
-        found.append(Section("Frameworks side by side", BACKENDS_NOTE, [], rows))
+        note = BACKENDS_NOTE + ALIKE[_begin_alike(tables)]
+        found.append(Section("Frameworks side by side", note, [], _backend_rows(backends)))
     return found
 
 
@@ -100,6 +104,16 @@ def by_backend(results: pd.DataFrame) -> pd.DataFrame:
             row = point | {"backend": backend, "jit": jit}
             rows.append(row | _medians(runs) | _over(runs, others, jit))
     return _sorted(rows, ["backend"])
+
+
+def _begin_alike(tables: Tables) -> bool:
+    """Whether the runs of a block had the same initial weights under all backends."""
+    began = {r["run_id"]: r.get("in_force", {}).get("initial_weights") for r in tables.records}
+    return all(
+        runs.run_id.map(began).nunique(dropna=False) == 1
+        for _, group in _groups(tables.results, "backend", ["jit"])
+        for _, runs in group.groupby("block")
+    )
 
 
 def _groups(results: pd.DataFrame, axis: str, free: list[str]) -> list[tuple[dict, pd.DataFrame]]:

@@ -93,6 +93,12 @@ def test_a_missing_backend_is_unsupported_with_the_remedy():
     assert said == "Unsupported: torch is not installed; pip install torch"
 
 
+def test_jax_on_a_machine_with_a_gpu_needs_its_plugin(monkeypatch):
+    for none, command in ((True, "pip install jax"), (False, "pip install 'jax[cuda12]'")):
+        monkeypatch.setattr(environment, "has_no_nvidia_driver", lambda none=none: none)
+        assert precision._install("jax") == command
+
+
 def _missing(name):
     import importlib.util
 

@@ -84,9 +84,17 @@ def test_frameworks_stand_beside_tensorflow():
     assert found.speedup["jax"] == pytest.approx(2)
     assert found.speedup["torch"] == pytest.approx(0.25)
     (section,) = scaling.sections(study(*both))
+    assert "All frameworks began from the same initial weights." in section.note
     rows = section.rows.set_index("Framework")
     assert rows.loc["JAX", "Images/s over TensorFlow's [95 % interval]"].startswith("2.00×")
     assert rows.loc["JAX", "XLA"] == "on (off in TensorFlow, so this ratio is of XLA too)"
+
+
+def test_frameworks_that_began_otherwise_are_told():
+    one, other = list(measured(1, 32, 0.1)), list(measured(1, 32, 0.1, backend="jax"))
+    other[1]["in_force"]["initial_weights"] = "others"
+    (section,) = scaling.sections(study(one, other))
+    assert "did not begin from the same initial weights" in section.note
 
 
 def test_what_failed_is_no_row():
