@@ -246,7 +246,32 @@ def keydana(images: Images, run: Run) -> Any:
 
     with tf.device("CPU"):
         stream = _originals(images).map(scaled).cache()
-        return stream.shuffle(max(1, (n + 1) // run.batch_size), run.seed).batch(run.batch_size)
+        stream = stream.shuffle(max(1, (n + 1) // run.batch_size), run.seed).batch(run.batch_size)
+    return _in_the_same_order(stream) if run.replicas > 1 else stream
+
+
+def _in_the_same_order(stream: Any) -> Any:
+    """The stream, shared among replicas, in the order in which one replica sees it.
+
+    Each opening of the stream shuffles anew, and under a strategy Keras opens it once before it
+    trains, to see what a batch looks like. Then it is given a blank picture.
+    """
+    import tensorflow as tf
+
+    shared = tf.distribute.get_strategy().experimental_distribute_dataset(stream)
+    blank = [tf.zeros([1, *spec.shape[1:]], spec.dtype) for spec in stream.element_spec]
+
+    class Stream(type(shared)):  # Keras takes no other kind
+        element_spec, cardinality = shared.element_spec, shared.cardinality
+
+        def __init__(self) -> None:
+            self.looked_at = False
+
+        def __iter__(self) -> Iterator[Any]:
+            looked_at, self.looked_at = self.looked_at, True
+            return iter(shared if looked_at else [tuple(blank)])
+
+    return Stream()
 
 
 def _originals(images: Images) -> Any:
@@ -294,15 +319,36 @@ INPUT_MODES = {"pipeline": pipeline, "keydana": keydana, "resident": resident}
 
 def validation(images: Images, run: Run) -> dict[str, Any]:
     """`fit`'s arguments for validation; none where there is nothing to validate with."""
-    n, size = len(images.val_x), run.batch_size
+    import keras
+
+    n, size = len(images.val_x) - _left_out(images, run), run.batch_size
     if not n or run.input_mode == "resident":
         return {}
     scale = np.float32(255) if run.input_mode == "keydana" else None
 
-    def endless() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        while True:  # Keras takes one pass of it after each epoch
-            for start in range(0, n, size):
-                x = images.val_x[start : start + size]
-                yield x if scale is None else x / scale, images.val_y[start : start + size]
+    class Validation(keras.utils.PyDataset):
+        """Not a generator: Keras opens that anew for each pass and gets other pictures then."""
 
-    return {"validation_data": endless(), "validation_steps": -(-n // size)}
+        def __len__(self) -> int:
+            return -(-n // size)
+
+        def __getitem__(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+            chosen = slice(i * size, min((i + 1) * size, n))
+            x = images.val_x[chosen]
+            return x if scale is None else x / scale, images.val_y[chosen]
+
+    return {"validation_data": Validation()}
+
+
+def _left_out(images: Images, run: Run) -> int:
+    """How many pictures are not validated with: replicas take none but equal parts of a batch."""
+    return len(images.val_x) % run.replicas
+
+
+def notes(images: Images, run: Run) -> tuple[str, ...]:
+    """What a reader should know of the dataset and of how the run uses it, as sentences."""
+    n = _left_out(images, run)
+    if not n or run.phase != "train" or run.input_mode == "resident":
+        return images.notes
+    shared = f"they cannot be shared equally by {run.replicas} replicas"
+    return (*images.notes, f"{n} of {len(images.val_x)} pictures not validated with: {shared}")

@@ -42,6 +42,13 @@ def next_size(tried: Mapping[int, bool], start: int) -> int | None:
     return between[len(between) // 2] if between else None
 
 
+def _next(tried: Mapping[int, bool], base: Run) -> int | None:
+    """`next_size` among the multiples of the point's replicas."""
+    share = {size // base.replicas: fit for size, fit in tried.items()}
+    found = next_size(share, base.batch_size // base.replicas)
+    return found and found * base.replicas
+
+
 def check(sweep: Sweep) -> None:
     """Refuses a search that would only end with the memory of the machine.
 
@@ -86,7 +93,7 @@ def _searched(sweep: Sweep, runs: Iterable[Run]) -> list[Run]:
 
 def _found(sweep: Sweep, base: Run, directory: SweepDir) -> Run | None:
     tried = _tried(sweep, base, directory)
-    if None in tried.values() or next_size(tried, base.batch_size) is not None:
+    if None in tried.values() or _next(tried, base) is not None:
         return None
     sizes = [size for size, fit in tried.items() if fit]
     return base.model_copy(update={"batch_size": max(sizes)}) if sizes else None
@@ -95,7 +102,7 @@ def _found(sweep: Sweep, base: Run, directory: SweepDir) -> Run | None:
 def _tried(sweep: Sweep, base: Run, directory: SweepDir) -> dict[int, bool | None]:
     """Batch sizes and whether they fit, from the records; None for an attempt that failed."""
     tried: dict[int, bool | None] = {}
-    while None not in tried.values() and (size := next_size(tried, base.batch_size)):
+    while None not in tried.values() and (size := _next(tried, base)):
         run_id = attempt(base, size).run_id(sweep.notebook)
         try:
             record = store.read_record(directory.search.record(run_id))
@@ -141,7 +148,7 @@ def search(
     for base in _searched(sweep, runs):
         before = _tried(sweep, base, directory).items()
         tried = {size: fit for size, fit in before if fit is not None}
-        while size := next_size(tried, base.batch_size):
+        while size := _next(tried, base):
             run = attempt(base, size)
             yield run, None
             every = devices.slots()

@@ -235,18 +235,23 @@ def as_dicts(windows: Sequence[Window]) -> list[dict[str, Any]]:
 
 
 def peak_memory_bytes(backend: str, kind: str) -> int | None:
-    """Largest memory so far: of the framework's allocator on a GPU, of the process on a CPU."""
+    """Largest memory so far: of the framework's allocator on a GPU, of the process on a CPU.
+
+    Of several GPUs that of the fullest.
+    """
     if kind == "cpu":
         return _process_peak()
     if backend == "tensorflow":
         import tensorflow as tf
 
-        return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+        gpus = range(len(tf.config.list_logical_devices("GPU")))
+        return max(int(tf.config.experimental.get_memory_info(f"GPU:{i}")["peak"]) for i in gpus)
     if backend == "jax":
         import jax
 
-        stats = jax.devices()[0].memory_stats() or {}
-        return stats.get("peak_bytes_in_use")
+        stats = [device.memory_stats() or {} for device in jax.devices()]
+        peaks = [found["peak_bytes_in_use"] for found in stats if "peak_bytes_in_use" in found]
+        return max(peaks, default=None)
     import torch
 
     return int(torch.cuda.max_memory_allocated())

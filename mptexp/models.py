@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from mptexp import costs
+from mptexp import costs, draws, replicas
 from mptexp.spec import Run
 
 
@@ -28,6 +28,8 @@ class ModelError(ValueError):
 
 def build(run: Run, shape: tuple[int, int, int], classes: int) -> keras.Model:
     """The run's model with initial weights that depend on the seed alone, not on the policy.
+
+    Nor on the backend, where all weights come from Keras's default initializers: see draws.py.
 
     Pictures enter channels last; with data_format channels_first the model transposes them once,
     behind the augmentation. Channels first runs on a CPU under every backend, except float16 on
@@ -56,14 +58,34 @@ def _built(
     run: Run, policy: keras.DTypePolicy, shape: tuple[int, int, int], classes: int
 ) -> keras.Model:
     if policy.variable_dtype == "float32":
-        return _seeded(run, shape, classes)
+        return _drawn(_seeded(run, shape, classes))
     # A 16-bit draw differs from a rounded 32-bit draw: draw in float32, then round.
     keras.config.set_dtype_policy("float32")
-    weights = _seeded(run, shape, classes).get_weights()
+    weights = _drawn(_seeded(run, shape, classes)).get_weights()
     keras.config.set_dtype_policy(policy)
     model = _seeded(run, shape, classes)
     model.set_weights(weights)
     return model
+
+
+def _drawn(model: keras.Model) -> keras.Model:
+    """The model with kernels as TensorFlow draws them, whatever the backend."""
+    if keras.backend.backend() == "tensorflow":
+        return model
+    for layer in model._flatten_layers(include_self=False):
+        for name, start in list(vars(layer).items()):
+            kernel = getattr(layer, name.removesuffix("_initializer"), None)
+            if _is_uniform(start) and isinstance(kernel, keras.Variable):
+                kernel.assign(
+                    draws.glorot_uniform(kernel.shape, start.scale, start.mode, start.seed)
+                )
+    return model
+
+
+def _is_uniform(start: Any) -> bool:
+    scaling = isinstance(start, keras.initializers.VarianceScaling)
+    known = scaling and start.distribution == "uniform" and isinstance(start.seed, int)
+    return known and start.input_axes is None
 
 
 def _numbered(model: keras.Model) -> keras.Model:
@@ -390,25 +412,21 @@ def resident(model: keras.Model, x: np.ndarray, y: np.ndarray) -> keras.Model:
     nothing = layers.Input((), dtype="uint8")
     found = Resident(nothing, model(ResidentBatch(x)(nothing)))
     # int32 would live on the host under TensorFlow. JAX has 64 bits only where they are asked for.
-    dtype = "int32" if keras.backend.backend() == "jax" else "int64"
-    found.labels = ops.convert_to_tensor(np.asarray(y), dtype)
+    labels = np.asarray(y, "int32" if keras.backend.backend() == "jax" else "int64")
+    found.labels = replicas.constant(labels)
     return found
 
 
 class ResidentBatch(layers.Layer):
-    """Ignores its input and gives the pictures that it holds in a variable."""
+    """Ignores its input and gives the pictures that it holds, to each replica its own part."""
 
     def __init__(self, x: np.ndarray, **settings: Any) -> None:
         super().__init__(**settings)
-        self.pictures = self.add_weight(
-            shape=x.shape,
-            initializer=lambda shape, dtype: ops.convert_to_tensor(x, dtype),
-            dtype=str(x.dtype),
-            trainable=False,
-        )
+        # A variable, for XLA would take a constant for a part of the program.
+        self.pictures = replicas.variable(x)
 
     def call(self, nothing: Any) -> Any:
-        return ops.convert_to_tensor(self.pictures)
+        return replicas.own(self.pictures)
 
 
 class Resident(keras.Model):
@@ -426,10 +444,10 @@ class Resident(keras.Model):
         sample_weight: Any = None,
         training: bool = True,
     ) -> Any:
-        return super().compute_loss(x, self.labels, y_pred, sample_weight, training)
+        return super().compute_loss(x, replicas.own(self.labels), y_pred, sample_weight, training)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        return super().compute_metrics(x, self.labels, y_pred, sample_weight)
+        return super().compute_metrics(x, replicas.own(self.labels), y_pred, sample_weight)
 
 
 def fingerprint(model: keras.Model) -> str:

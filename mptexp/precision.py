@@ -8,7 +8,7 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
 
-from mptexp import environment, onednn, switches
+from mptexp import environment, onednn, replicas, switches
 from mptexp.environment import Unsupported
 from mptexp.spec import Run, same_model
 
@@ -36,10 +36,11 @@ def use(run: Run) -> dict[str, Any]:
 
     Raises:
         Unsupported: where the backend is not installed, or it or the device lacks what is asked.
-        NotInForce: where this process has used another backend, policy, cpu_isa, determinism or
-            memory limit, or runs on another device than the run names.
+        NotInForce: where this process has used another backend, policy, cpu_isa, determinism,
+            memory limit or number of replicas, or runs on another device than the run names.
     """
-    for name in ("backend", "policy", "cpu_isa", "deterministic", "memory_limit_gb"):
+    once = ("backend", "policy", "cpu_isa", "deterministic", "memory_limit_gb", "replicas")
+    for name in once:
         _once(name, str(getattr(run, name)))
     os.environ["KERAS_BACKEND"] = run.backend
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -52,24 +53,31 @@ def use(run: Run) -> dict[str, Any]:
         # PyTorch would take a Mac's GPU, which is not supported here.
         os.environ.setdefault("KERAS_TORCH_DEVICE", "cpu")
     if importlib.util.find_spec(run.backend) is None:
-        raise Unsupported(f"{run.backend} is not installed; {INSTALL[run.backend]}")
+        raise Unsupported(f"{run.backend} is not installed; {_install(run.backend)}")
     with environment.quiet():
         import keras
 
         if run.memory_limit_gb:
             switches.limit_gpu_memory(run)
+        _prepare_replicas(run)
         where = environment.device(run.backend)
     if keras.backend.backend() != run.backend:
         _refuse("backend", keras.backend.backend(), run.backend)
     _check_device(run, where)
     _check_cpu(run, where)
-    _check_replicas(run, where)
+    replicas.use(run, where)
     if run.policy != "tensorfloat32":
         keras.config.set_dtype_policy(run.policy)
     switches.set_tf32(run, where)
     if run.deterministic:
         switches.set_determinism(run)
     return where
+
+
+def _install(backend: str) -> str:
+    # Without its CUDA plugin JAX would run on the CPU of a machine with a GPU.
+    needs_plugin = backend == "jax" and not environment.has_no_nvidia_driver()
+    return "pip install 'jax[cuda12]'" if needs_plugin else INSTALL[backend]
 
 
 def _once(name: str, value: str) -> None:
@@ -120,16 +128,14 @@ def _data_format(run: Run) -> str:
     return keras.config.image_data_format() if run.data_format == "auto" else run.data_format
 
 
-def _check_replicas(run: Run, where: dict[str, Any]) -> None:
-    if run.replicas == 1:
-        return
-    seen = switches.device_count(run.backend, where["kind"])
-    if seen < run.replicas:
-        devices = "1 device" if seen == 1 else f"{seen} devices"
-        raise Unsupported(f"replicas {run.replicas} asked for; {run.backend} sees {devices} here")
-    raise Unsupported(
-        f"replicas {run.replicas} asked for; several devices in one run are not supported yet"
-    )
+def _prepare_replicas(run: Run) -> None:
+    try:
+        replicas.prepare(run)
+    except RuntimeError:
+        raise NotInForce(
+            f"replicas {run.replicas} was asked for in a kernel whose {run.backend} has already "
+            "counted its devices; restart the kernel"
+        ) from None
 
 
 def compile_model(model: "keras.Model", run: Run, steps_per_epoch: int = 1) -> None:
@@ -153,8 +159,8 @@ def compile_model(model: "keras.Model", run: Run, steps_per_epoch: int = 1) -> N
         "sgd": lambda: keras.optimizers.SGD(rate, momentum=0.9, nesterov=True),
     }[run.optimizer]()
     auto = run.loss_scale == "auto"
-    if run.loss_scale == "dynamic":
-        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    if run.loss_scale == "dynamic" or (auto and model.dtype_policy.name == "mixed_float16"):
+        optimizer = replicas.dynamic_loss_scale(optimizer)
     elif isinstance(run.loss_scale, float):
         optimizer.loss_scale_factor = run.loss_scale
     model.compile(
@@ -200,15 +206,17 @@ def in_force(model: "keras.Model", run: Run, where: dict[str, Any]) -> dict[str,
     Keys: compute_dtype, variable_dtype (of the layers that hold the parameters), head_dtype,
     data_format (of the layers that have one, else "none"), loss_scale ("none" or the number now),
     jit, deterministic, tf32, emulated, cpu_isa (what oneDNN says where the run limits it, else
-    "default"), default_policy.
+    "default"), replicas (devices that hold the weights and share a batch), batch_per_replica,
+    default_policy.
 
     Raises:
-        NotInForce: where dtype, data format, XLA, determinism, TF32 or CPU instructions are not
-            what the run asked for.
+        NotInForce: where dtype, data format, XLA, determinism, TF32, CPU instructions or replicas
+            are not what the run asked for.
     """
     from mptexp import costs
 
     leaves = [leaf.layer for leaf in costs.leaves(model)]
+    shared_by = replicas.in_force(model, run.backend)
     holders = [layer for layer in leaves if costs.parameters(layer)]
     found = {
         "compute_dtype": _one({layer.compute_dtype for layer in holders}),
@@ -221,6 +229,8 @@ def in_force(model: "keras.Model", run: Run, where: dict[str, Any]) -> dict[str,
         "tf32": switches.tf32_enabled(run, where),
         "emulated": not environment.is_native(_matrix_dtype(run), where, run.cpu_isa),
         "cpu_isa": "default" if run.cpu_isa == "default" else onednn.isa(run.backend),
+        "replicas": shared_by,
+        "batch_per_replica": run.batch_size // shared_by,
         "default_policy": environment.default_policy(where),
     }
     _check_in_force(found, run)
@@ -256,6 +266,7 @@ def _check_in_force(found: dict[str, Any], run: Run) -> None:
         "variable_dtype": variable,
         "head_dtype": "float32",
         "deterministic": run.deterministic,
+        "replicas": run.replicas,
         **({"jit": run.jit == "on"} if run.jit != "auto" else {}),
         **({"cpu_isa": run.cpu_isa} if run.cpu_isa != "default" else {}),
         **({"data_format": run.data_format} if _has_format(found, run) else {}),
@@ -294,5 +305,6 @@ def loss_scale(model: "keras.Model") -> float | str:
     """The factor that multiplies the loss now, or "none"."""
     optimizer = model.optimizer
     if hasattr(optimizer, "initial_scale"):  # a LossScaleOptimizer; built by the first step
-        return float(optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale)
+        built = optimizer.built
+        return float(optimizer.dynamic_scale.numpy() if built else optimizer.initial_scale)
     return float(optimizer.loss_scale_factor) if optimizer.loss_scale_factor else "none"

@@ -196,7 +196,8 @@ def primitives(run: Run, model: keras.Model) -> list[dict[str, Any]]:
     """
     if run.backend != "tensorflow":
         return []
-    task = {"run": run.model_dump(), "classes": model.outputs[0].shape[-1]}
+    one = {"replicas": 1, "batch_size": run.batch_size // run.replicas}  # the others do the same
+    task = {"run": run.model_dump() | one, "classes": model.outputs[0].shape[-1]}
     task["shape"] = costs.pictures(model)
     done = subprocess.run(
         [sys.executable, "-m", "mptexp.profile", json.dumps(task)],

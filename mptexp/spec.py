@@ -185,7 +185,7 @@ class Run(BaseModel):
     )
     profile: bool = Field(False, description="traces some steps after the timed ones")
     phase: Literal["train", "inference"] = Field("train", description="train, inference")
-    batch_size: int = Field(32, ge=1, le=2**20, description="images per step")
+    batch_size: int = Field(32, ge=1, le=2**20, description="images per step, over all replicas")
     epochs: int = Field(20, ge=1, le=10_000, description="passes over the training images")
     max_steps: int | None = Field(
         None, ge=LEAST_STEPS, description="the run ends after so many steps; None: no limit"
@@ -202,6 +202,15 @@ class Run(BaseModel):
     def _can_be_profiled(self) -> "Run":
         if self.profile and self.phase != "train":
             raise ValueError(f"profile true with phase {self.phase}; allowed: phase train")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_shared(self) -> "Run":
+        if self.batch_size % self.replicas:
+            raise ValueError(
+                f"batch_size {self.batch_size} cannot be shared equally by {self.replicas} "
+                "replicas; allowed: a multiple of replicas"
+            )
         return self
 
     @model_validator(mode="after")

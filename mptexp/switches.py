@@ -1,6 +1,6 @@
 """The switches of a backend that no Keras function covers: set, and read back.
 
-TF32, op determinism, the share of a GPU's memory, and how many devices it sees.
+TF32, op determinism, the share of a GPU's memory.
 """
 
 import os
@@ -103,7 +103,7 @@ def limit_gpu_memory(run: Run) -> None:
     if run.backend == "tensorflow":
         import tensorflow as tf
 
-        for gpu in tf.config.list_physical_devices("GPU")[:1]:
+        for gpu in tf.config.list_physical_devices("GPU")[: run.replicas]:
             part = tf.config.LogicalDeviceConfiguration(memory_limit=limit / 2**20)
             tf.config.set_logical_device_configuration(gpu, [part])
     elif run.backend == "jax":
@@ -116,18 +116,3 @@ def limit_gpu_memory(run: Run) -> None:
         if torch.cuda.is_available():
             share = limit / torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, share))
-
-
-def device_count(backend: str, kind: str) -> int:
-    """How many devices of a kind (cpu or gpu) the backend sees."""
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        return len(tf.config.list_physical_devices(kind.upper()))
-    if backend == "jax":
-        import jax
-
-        return jax.device_count()
-    import torch
-
-    return torch.cuda.device_count() if kind == "gpu" else 1

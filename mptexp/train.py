@@ -22,6 +22,7 @@ from mptexp import (
     precision,
     profile,
     readings,
+    replicas,
     store,
 )
 from mptexp.spec import Run
@@ -116,7 +117,7 @@ def fit(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]
     """
     steps = data.steps_per_epoch(images, run)
     # The last step of an epoch belongs to no window.
-    _check_input(run, (steps - 1) * run.epochs)
+    _check_input(run, images, (steps - 1) * run.epochs)
     started_from = models.fingerprint(model)
     trained = _compiled(run, model, images, where)
     # Traced steps come after the timed ones, in an epoch of their own where need be; an execution
@@ -162,7 +163,7 @@ def infer(run: Run, model: keras.Model, images: data.Images, where: dict[str, An
             input.
     """
     indices = data.order(images, run)
-    _check_input(run, len(indices) - 1)
+    _check_input(run, images, len(indices) - 1)
     started_from = models.fingerprint(model)
     inferring = _compiled(run, model, images, where)
     clock = _clock(run)
@@ -186,7 +187,7 @@ def _latency(run: Run, model: keras.Model, images: data.Images, chosen: np.ndarr
     resident = run.input_mode == "resident"
     batch = np.zeros(len(chosen), np.uint8) if resident else images.train_x[chosen]
     began = time.perf_counter()
-    model.predict_on_batch(batch)
+    model.predict_on_batch(replicas.shared(batch, run))
     return time.perf_counter() - began
 
 
@@ -220,7 +221,7 @@ def _outcome(
         _timing(clock, run),
         measure.peak_memory_bytes(run.backend, where["kind"]),
         fit_s,
-        images.notes,
+        data.notes(images, run),
         readings=readings.summary(sampler.samples, clock.timed(), where["kind"]),
         samples=sampler.samples,
         card=card,
@@ -229,21 +230,24 @@ def _outcome(
 
 
 def _work(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, Any]:
-    """What a step costs in arithmetic and bytes, and what the device can do at best.
+    """What a step costs in arithmetic and bytes, and what its devices can do at best.
 
-    Keys: flops_per_step, bytes_per_step, ceilings (see ceilings.measured); of a profiled run also
-    layers: the rows of costs.per_step with alone_s (see ceilings.layer_seconds), alone_low_s (see
-    ceilings.low_seconds) and channels.
+    Keys: flops_per_step, bytes_per_step, ceilings (see ceilings.measured; of all GPUs together); of
+    a profiled run also layers: the rows of costs.per_step with alone_s (see
+    ceilings.layer_seconds), alone_low_s (see ceilings.low_seconds) and channels. Where GPUs share a
+    batch, these are of one of them, as the trace is.
     """
-    layers = costs.per_step(model, run.batch_size, run.phase == "train")
+    devices = run.replicas if card["kind"] == "gpu" else 1
+    each = run.model_copy(update={"batch_size": run.batch_size // devices})
+    layers = costs.per_step(model, each.batch_size, run.phase == "train")
     found: dict[str, Any] = {
-        "flops_per_step": float(layers.flops.sum(skipna=False)),
-        "bytes_per_step": float(layers.bytes.sum(skipna=False)),
-        "ceilings": ceilings.measured(run, card),
+        "flops_per_step": float(layers.flops.sum(skipna=False)) * devices,
+        "bytes_per_step": float(layers.bytes.sum(skipna=False)) * devices,
+        "ceilings": _together(ceilings.measured(run, card), devices),
     }
     if run.profile:
-        alone = ceilings.layer_seconds(run, model, card)
-        low = ceilings.low_seconds(run, model, card)
+        alone = ceilings.layer_seconds(each, model, card)
+        low = ceilings.low_seconds(each, model, card)
         layers["alone_s"] = [alone.get(name) for name in layers.index]
         layers["alone_low_s"] = [low.get(name) for name in layers.index]
         layers["channels"] = layers.index.map(costs.widths(model))
@@ -251,11 +255,22 @@ def _work(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _check_input(run: Run, timed: int) -> None:
+def _together(found: dict[str, Any], devices: int) -> dict[str, Any]:
+    """The ceilings of so many devices, from those of one."""
+    return {k: v * devices if isinstance(v, float) else v for k, v in found.items()}
+
+
+def _check_input(run: Run, images: data.Images, timed: int) -> None:
     if run.input_mode == "keydana" and (run.backend, run.phase) != ("tensorflow", "train"):
         raise environment.Unsupported(
             f"input_mode keydana is a tf.data pipeline for training; backend {run.backend}, phase "
             f"{run.phase} cannot use it: allowed are pipeline and resident"
+        )
+    last = len(images.train_x) % run.batch_size
+    if run.input_mode == "keydana" and 0 < last < run.replicas:
+        raise environment.Unsupported(
+            f"input_mode keydana ends an epoch with a batch of {last}, too few for {run.replicas} "
+            f"replicas; take another batch size than {run.batch_size}"
         )
     if timed < 5:
         raise environment.Unsupported(
@@ -333,7 +348,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "windows": measure.as_dicts(outcome.windows),
         **({"latencies_s": outcome.latencies_s} if outcome.latencies_s else {}),
         "history": outcome.epochs,
-        "marks": [*_marks(outcome.card), *readings.marks(outcome.readings), *outcome.notes],
+        "marks": [*_marks(outcome), *readings.marks(outcome.readings), *outcome.notes],
         "readings": _readings(outcome),
         "samples": outcome.samples,
         "work": outcome.work,
@@ -345,13 +360,19 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
 
 def _readings(outcome: Outcome) -> dict[str, Any]:
     watts = outcome.readings["power_w"]
-    joules = None if watts is None else watts / outcome.timing["images_per_s"]
+    several = outcome.run.replicas > 1 and outcome.card["kind"] == "gpu"  # one of them is read
+    joules = None if watts is None or several else watts / outcome.timing["images_per_s"]
     used = [sample["own_cpu_s"] for sample in outcome.samples] or [math.nan]
     return outcome.readings | {"energy_per_image_j": joules, "cpu_s": used[-1] - used[0]}
 
 
-def _marks(card: dict[str, Any]) -> list[str]:
-    return ["made from a tree with uncommitted changes"] if card["clean"] is False else []
+def _marks(outcome: Outcome) -> list[str]:
+    logical = outcome.run.replicas > 1 and outcome.card["kind"] == "cpu"
+    cases = {
+        "made from a tree with uncommitted changes": outcome.card["clean"] is False,
+        replicas.LOGICAL: logical,
+    }
+    return [text for text, holds in cases.items() if holds]
 
 
 def save(outcome: Outcome) -> Path:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from IPython.display import HTML, Markdown, display
 
-from mptexp import analysis, digest, figures, findings, layout, reasons, report, store
+from mptexp import analysis, digest, figures, findings, layout, reasons, report, scaling, store
 
 directory = store.SweepDir(Path(sweep_dir))
 tables = analysis.load(directory)
@@ -126,6 +126,12 @@ if not best.empty:
 if not tables.attempts.empty:
     display(Markdown("### The search for the largest batch"))
     display(layout.plain_table(layout.attempt_rows(tables)))
+
+# %%
+for part in scaling.sections(tables):
+    display(Markdown(f"## {part.title}\n\n{part.note}"))
+    display(layout.plain_table(part.rows))
+    display(Markdown("\n".join(f"- {report.safe(sentence)}" for sentence in part.sentences)))
 
 # %%
 if tables.ok.peak_memory_bytes.notna().any():

@@ -70,14 +70,21 @@ def test_a_folder_gives_the_same_batches_to_every_backend(photographs, backend):
         assert np.array_equal(y, photographs.train_y[chosen])
 
 
-def test_validation_is_one_whole_pass_after_another(photographs):
-    run = Run(batch_size=4)
-    given = data.validation(photographs, run)
-    assert given["validation_steps"] == 2
-    for _ in range(2):
-        steps = [next(given["validation_data"]) for _ in range(2)]
-        assert np.array_equal(np.concatenate([x for x, _ in steps]), photographs.val_x[:])
-        assert np.array_equal(np.concatenate([y for _, y in steps]), photographs.val_y)
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_validation_is_one_whole_pass_of_equal_parts(photographs, replicas):
+    run = Run(batch_size=4, replicas=replicas)
+    n = len(photographs.val_x) - len(photographs.val_x) % replicas
+    given = data.validation(photographs, run)["validation_data"]
+    steps = [given[i] for i in range(len(given))]
+    assert all(len(x) % replicas == 0 for x, _ in steps)
+    assert np.array_equal(np.concatenate([x for x, _ in steps]), photographs.val_x[:n])
+    assert np.array_equal(np.concatenate([y for _, y in steps]), photographs.val_y[:n])
+
+
+def test_pictures_that_replicas_cannot_share_are_told(photographs):
+    said = "1 of 6 pictures not validated with: they cannot be shared equally by 5 replicas"
+    assert data.notes(photographs, Run(batch_size=5, replicas=5)) == (*photographs.notes, said)
+    assert data.notes(photographs, Run()) == photographs.notes
 
 
 def test_keydana_is_the_pipeline_of_the_study(photographs):

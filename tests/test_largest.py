@@ -29,6 +29,15 @@ def test_the_largest_is_found_to_within_an_eighth_in_few_attempts(limit, start):
     assert len(tried) < 24
 
 
+@given(st.integers(1, 5000), st.integers(1, 64), st.integers(1, 9))
+def test_every_attempt_can_be_shared_by_the_replicas(limit, start, replicas):
+    base, tried = Run(batch_size=start * replicas, replicas=replicas), {}
+    while size := largest._next(tried, base):
+        assert size % replicas == 0
+        assert size not in tried
+        tried[size] = size <= limit
+
+
 def test_nothing_fits():
     assert largest.next_size({4: False, 2: False, 1: False}, 4) is None
 

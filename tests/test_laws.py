@@ -16,9 +16,9 @@ from mptexp.spec import CPU_ISAS, DATASETS, MODELS, POLICIES, Run
 # A module imports only from modules above it; the line marks the kernel boundary.
 KERNEL_HALF = ["spec", "schema"]
 KERNEL_HALF += ["store", "machine", "environment", "pictures", "sources", "folders"]
-KERNEL_HALF += ["downloads", "prepared", "data", "costs", "models", "onednn", "switches"]
-KERNEL_HALF += ["precision", "measure", "readings", "ceilings", "trace", "profile", "train"]
-KERNEL_HALF += ["ready"]
+KERNEL_HALF += ["downloads", "prepared", "data", "costs", "replicas", "draws", "models"]
+KERNEL_HALF += ["onednn", "switches", "precision", "measure", "readings", "ceilings", "trace"]
+KERNEL_HALF += ["profile", "train", "ready"]
 OTHER_HALF = [
     "params",
     "terminal",
@@ -40,6 +40,7 @@ OTHER_HALF += [
     "experiments",
     "diagnose",
     "findings",
+    "scaling",
     "layout",
     "digest",
     "compare",

@@ -93,29 +93,25 @@ def test_a_missing_backend_is_unsupported_with_the_remedy():
     assert said == "Unsupported: torch is not installed; pip install torch"
 
 
+def test_jax_on_a_machine_with_a_gpu_needs_its_plugin(monkeypatch):
+    for none, command in ((True, "pip install jax"), (False, "pip install 'jax[cuda12]'")):
+        monkeypatch.setattr(environment, "has_no_nvidia_driver", lambda none=none: none)
+        assert precision._install("jax") == command
+
+
 def _missing(name):
     import importlib.util
 
     return importlib.util.find_spec(name) is None
 
 
-# --- optimizer, replicas, data format -----------------------------------------------------------
+# --- optimizer, data format ---------------------------------------------------------------------
 
 
 def test_sgd_has_nesterov_momentum():
     said = ask({"optimizer": "sgd", "learning_rate": 0.01})["optimizer"]
     assert (said["name"].lower(), said["momentum"], said["nesterov"]) == ("sgd", 0.9, True)
     assert said["learning_rate"] == pytest.approx(0.01)
-
-
-def test_more_replicas_than_devices_are_unsupported():
-    said = ask({"replicas": 8})["error"]
-    assert said == "Unsupported: replicas 8 asked for; tensorflow sees 1 device here"
-    two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    said = ask({"replicas": 8, "backend": "jax"}, **two)["error"]
-    assert said == "Unsupported: replicas 8 asked for; jax sees 2 devices here"
-    said = ask({"replicas": 2, "backend": "jax"}, **two)["error"]
-    assert "several devices in one run are not supported yet" in said
 
 
 def test_the_data_format_is_read_back():

@@ -1,0 +1,60 @@
+"""TensorFlow's uniform random numbers in numpy: every backend begins from the same weights.
+
+Keras gives each initializer a seed that does not depend on the backend, but each backend makes
+other numbers of it. Source: J. Salmon, M. Moraes, R. Dror, D. Shaw, Parallel random numbers: as
+easy as 1, 2, 3, 2011 (Philox 4x32-10), with the key that tf.random.stateless_uniform derives.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+ROUNDS = 10
+FACTORS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+STEPS = 0x9E3779B9, 0xBB67AE85
+KEY = 0x3EC8F720, 0x02461E29  # under which TensorFlow scrambles a seed
+LOW = np.uint64(0xFFFFFFFF)
+AT_ONCE = 2**20  # blocks of four numbers: more would cost memory
+
+
+def glorot_uniform(shape: Sequence[int], scale: float, mode: str, seed: int) -> np.ndarray:
+    """What a keras.initializers.VarianceScaling of uniform distribution draws under TensorFlow.
+
+    Args:
+        shape: of a kernel, the two last axes being inputs and outputs.
+        scale: the initializer's.
+        mode: fan_in, fan_out or fan_avg.
+        seed: the initializer's.
+    """
+    places = math.prod(shape[:-2])
+    fans = {"fan_in": places * shape[-2], "fan_out": places * shape[-1]}
+    fan = fans.get(mode, sum(fans.values()) / 2)
+    limit = math.sqrt(3 * scale / max(1.0, fan))
+    low, high = np.float32(-limit), np.float32(limit)
+    return (_uniform(math.prod(shape), seed) * (high - low) + low).reshape(shape)
+
+
+def _uniform(count: int, seed: int) -> np.ndarray:
+    """tf.random.stateless_uniform([count], [seed, 0]), float32 in [0, 1)."""
+    seed %= 2**31 - 2  # as Keras does
+    key_low, key_high, *rest = map(int, _philox([seed, 0, 0, 0], KEY))
+    blocks = -(-count // 4)
+    parts = []
+    for first in range(0, blocks, AT_ONCE):
+        index = np.arange(first, min(first + AT_ONCE, blocks), dtype=np.uint64)
+        words = _philox([index, 0, *rest], (key_low, key_high))
+        parts.append(np.stack([word.astype(np.uint32) for word in words], -1).ravel())
+    bits = np.concatenate(parts)[:count] & np.uint32(2**23 - 1)
+    return (bits | np.uint32(127 << 23)).view(np.float32) - np.float32(1)
+
+
+def _philox(counter: Sequence[int | np.ndarray], key: tuple[int, int]) -> list[np.ndarray]:
+    """Four words of 32 bits for each counter of four words, held in 64 bits."""
+    a, b, c, d = np.broadcast_arrays(*(np.asarray(word, np.uint64) for word in counter))
+    for turn in range(ROUNDS):
+        first, second = (np.uint64((k + turn * s) % 2**32) for k, s in zip(key, STEPS, strict=True))
+        ab, cd = a * FACTORS[0], c * FACTORS[1]
+        shift = np.uint64(32)
+        a, b, c, d = (cd >> shift) ^ b ^ first, cd & LOW, (ab >> shift) ^ d ^ second, ab & LOW
+    return [a, b, c, d]
