@@ -48,6 +48,8 @@ OTHER_HALF += [
     "figures",
     "reasons",
     "report",
+    "cluster",
+    "remote",
     "progress",
     "cli",
 ]
