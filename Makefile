@@ -22,6 +22,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/clock_overhead.py
 	$(BIN)/python benchmarks/sweep_overhead.py
 	$(BIN)/python benchmarks/scale.py --runs 2000
+	$(BIN)/python benchmarks/ray_overhead.py
 	$(if $(FOLDER),$(BIN)/python benchmarks/input_pipeline.py $(FOLDER))
 
 soak: .venv/installed-dev
@@ -36,7 +37,7 @@ soak: .venv/installed-dev
 	touch $@
 
 .venv/installed-dev: .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,profile]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,profile,ray]'
 	touch $@
 
 .venv/installed-lab: .venv/installed

@@ -201,6 +201,12 @@ def run(
         int,
         typer.Option(metavar="N", min=1, help="N runs at a time on a CPU: their timings are void."),
     ] = 1,
+    executor: Annotated[
+        str, typer.Option(help="local, or ray: on the devices of a Ray cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Of the Ray cluster's head, or auto.")
+    ] = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Make no report.")] = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -211,36 +217,45 @@ def run(
     Exit status: 0 when every run came to an end, 1 when some failed and would run again, 2 for
     wrong input, 130 when stopped with Ctrl-C; the same command then goes on.
     """
-    from mptexp import devices, sweep
+    from mptexp import cluster, devices, sweep
 
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, _as_interrupt)
     with _user_errors():
         found, text, place, notebook = _open(file, overrides, directory)
         devices.slots(parallel)  # refuses what cannot be
-        how = sweep.Execution((timeout or found.timeout_min) * 60, retries, parallel)
+        seconds = (timeout or found.timeout_min) * 60
+        how = sweep.Execution(seconds, retries, parallel, executor, data_dir)
+        cluster.check(how, address, found.max_batch)
+        on_ray = executor == "ray"
         # Wrong filters, data and models end here, nothing written.
-        before = sweep.only(sweep.plan(found, place), only or [])
-        sweep.make_ready([p for p in before if p.due or fresh], data_dir)
+        before = sweep.only(sweep.plan(found, place, on_ray), only or [])
+        wanted = [p for p in before if p.due or fresh]
+        if on_ray:
+            cluster.connect(address, [p.run.gpu_model for p in wanted])
+        else:
+            sweep.make_ready(wanted, data_dir)
         with sweep.locked(place):
             sweep.prepare(place, text, fresh and not only)
             if fresh:
-                sweep.discard(sweep.only(sweep.plan(found, place), only or []), place)
+                sweep.discard(sweep.only(sweep.plan(found, place), only or []), place, on_ray)
             searched = _search(found, before, notebook, place, fresh)
-            chosen = sweep.only(sweep.plan(found, place), only or [])
+            chosen = sweep.only(sweep.plan(found, place, on_ray), only or [])
             _name_damaged(chosen, place)
             _execute(chosen, found, notebook, place, how, fail_fast)
     if not no_report and any(place.runs.iterdir()):
         with _user_errors():
             _report(place)
-    _exit(found, place, only, searched)
+    _exit(found, place, only, searched, on_ray)
 
 
-def _exit(found: "Sweep", place: "SweepDir", only: list[str] | None, searched: bool) -> None:
+def _exit(
+    found: "Sweep", place: "SweepDir", only: list[str] | None, searched: bool, everywhere: bool
+) -> None:
     """Says what is left to do; exit status 1 where something is."""
     from mptexp import sweep
 
-    chosen = sweep.only(sweep.plan(found, place), only or [])
+    chosen = sweep.only(sweep.plan(found, place, everywhere), only or [])
     left = [p for p in chosen if p.due]
     if not searched:
         out.print("the search for the largest batch did not end; the same command goes on with it")
@@ -323,13 +338,14 @@ def _execute_all(
     how: "Execution",
     fail_fast: bool = False,
 ) -> None:
-    from mptexp import store, sweep
+    from mptexp import remote, store, sweep
     from mptexp.progress import Progress
 
+    execute = remote.execute if how.executor == "ray" else sweep.execute
     progress = Progress(out, due, found)
     try:
         with progress:
-            for planned, record in sweep.execute(due, notebook, found.notebook, place, how):
+            for planned, record in execute(due, notebook, found.notebook, place, how):
                 progress.show(planned, record)
                 if fail_fast and record and record["status"] not in store.FINAL:
                     left = len(due) - progress.ended
@@ -339,6 +355,9 @@ def _execute_all(
         ready = f"{progress.ended} of {len(due)} runs finished and kept"
         err.print(f"stopped: {ready}; the same command goes on")
         raise typer.Exit(130) from None
+    except remote.NodesLost as error:
+        err.print(f"[bold red]error[/] {_plain(str(error))}; the same command goes on with them")
+        raise typer.Exit(1) from None
     except OSError as error:
         _no_room(place, error)
 

@@ -26,6 +26,7 @@ class Progress:
         self.console, self.ended, self.of = console, 0, len(due)
         self.costs = sweep.Costs(due, found)
         self.left = {p.run_id: sweep.point(p.run) for p in due}
+        self.working: dict[str, str] = {}  # runs at work and what they are called
         self.usual = _usual([p.run for p in due], found.axes())
         self.width = max(len(self._label(p)) for p in due)
         self.began = time.monotonic()
@@ -64,9 +65,8 @@ class Progress:
     def show(self, planned: Planned, record: dict[str, Any] | None) -> None:
         """Takes what sweep.execute yields: a run that starts (None) or has ended (its record)."""
         if record is None:
-            if self.bar:
-                description = f"{self._label(planned)} · {self._left()} left"
-                self.bar.update(self.task, description=plain(description))
+            self.working[planned.run_id] = self._label(planned)
+            self._describe()
             return
         self.ended += 1
         done = Planned(planned.run_id, planned.run, record["status"], record["wall_s"])
@@ -77,13 +77,25 @@ class Progress:
         left = f", {self._left()} left" if self.ended < self.of else ""
         text = plain(f"{counter} {label}  {_outcome(record)}{left}")
         self.console.print(text, soft_wrap=True, style=None if record["status"] == "ok" else "red")
+        self.working.pop(planned.run_id, None)
         if self.bar:
             self.bar.update(self.task, completed=self.ended)
+            self._describe()
+
+    def _describe(self) -> None:
+        """Says what is at work: the run that has been so for longest, and how many others."""
+        if self.bar and self.working:
+            first, *others = self.working.values()
+            more = f" and {len(others)} more" if others else ""
+            description = f"{first}{more} · {self._left()} left"
+            self.bar.update(self.task, description=plain(description))
 
     def _left(self) -> str:
         seconds = self.costs.total_s(self.left.values())
         if seconds is None:
             return "unknown time"
+        # Those at work at a time share what is left.
+        seconds /= max(1, len(self.working))
         return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
 
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,17 @@ def notebook_path(name: str, params_file: Path) -> Path:
     return found[0].resolve()
 
 
-def plan(sweep: Sweep, directory: SweepDir) -> list[Planned]:
-    """Every run of the sweep with its state, in the order of execution."""
-    return states(sweep.runs(largest.points(sweep, directory)), sweep, directory)
+def plan(sweep: Sweep, directory: SweepDir, everywhere: bool = False) -> list[Planned]:
+    """Every run of the sweep with its state, in the order of execution.
+
+    Args:
+        sweep: its runs.
+        directory: what is finished.
+        everywhere: whether runs of devices that this machine has not are due as well.
+    """
+    found = states(sweep.runs(largest.points(sweep, directory)), sweep, directory)
+    away = {p.run_id for p in found if everywhere and p.state == "elsewhere"}
+    return [replace(p, state="pending") if p.run_id in away else p for p in found]
 
 
 def states(runs: Sequence[Run], sweep: Sweep, directory: SweepDir) -> list[Planned]:
@@ -194,9 +202,9 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
         raise ParamsError(f"{root}: cannot be written: {error.strerror}") from None
 
 
-def discard(runs: Sequence[Planned], directory: SweepDir) -> None:
-    """Removes the results of this machine's runs, so that they are pending again."""
-    for planned in (p for p in runs if is_here(p.run.gpu_model)):
+def discard(runs: Sequence[Planned], directory: SweepDir, everywhere: bool = False) -> None:
+    """Removes the results of this machine's runs, or of all, so that they are pending again."""
+    for planned in (p for p in runs if everywhere or is_here(p.run.gpu_model)):
         shutil.rmtree(directory.runs / planned.run_id, ignore_errors=True)
 
 
@@ -270,11 +278,19 @@ def _needs(runs: Sequence[Planned]) -> list[dict[str, Any]]:
     """One run for each dataset to prepare and model of the user's to try."""
     found: dict[tuple[Any, ...], Run] = {}
     for run in (p.run for p in runs):
-        own = None if run.model in MODELS else run.model
-        data = (run.dataset, run.image_size, run.color_mode, run.validation_split, run.on_broken)
-        if own or run.dataset not in DATASETS:
-            found.setdefault((own, *data), run)
+        if wanted := need(run):
+            found.setdefault(wanted, run)
     return [run.model_dump() for run in found.values()]
+
+
+def need(run: Run) -> tuple[Any, ...]:
+    """What is the same for all runs that the same preparation serves; empty where none is needed.
+
+    The user's own model, if it is one, and what decides the prepared data.
+    """
+    own = None if run.model in MODELS else run.model
+    data = (run.dataset, run.image_size, run.color_mode, run.validation_split, run.on_broken)
+    return (own, *data) if own or run.dataset not in DATASETS else ()
 
 
 # --- executing -------------------------------------------------------------------------------
@@ -288,11 +304,15 @@ class Execution:
         timeout_s: a run is ended after so many seconds.
         retries: how often a run that failed, was killed or took too long is tried again.
         parallel: runs that share a CPU; their timings are void.
+        executor: `local`, or `ray`: see remote.
+        data_dir: as of --data-dir, where the executor's machines prepare data themselves.
     """
 
     timeout_s: float
     retries: int = 0
     parallel: int = 1
+    executor: str = "local"
+    data_dir: Path | None = None
 
     @property
     def marks(self) -> list[str]:

@@ -193,7 +193,7 @@ def _finish(
 ) -> dict[str, Any]:
     """Completes the record that the notebook wrote, or makes one where it wrote none."""
     path = folder / "record.json"
-    record = _bare(run, name) | dict(ended)
+    record = bare(run, name) | dict(ended)
     if ended["status"] == "ok":
         try:
             record = store.read_record(path)
@@ -210,7 +210,8 @@ def _finish(
     return record
 
 
-def _bare(run: Run, name: str) -> dict[str, Any]:
+def bare(run: Run, name: str) -> dict[str, Any]:
+    """What every record of a run says, however it ended."""
     return {
         "schema": store.SCHEMA,
         "run_id": run.run_id(name),
@@ -229,7 +230,7 @@ def _finish_without_notebook(
     """
     shutil.rmtree(folder, ignore_errors=True)
     told = {"status": "failed", "error": f"the results could not be written: {error.strerror}"}
-    record = _bare(run, name) | told | {"wall_s": wall_s}
+    record = bare(run, name) | told | {"wall_s": wall_s}
     store.write_record(folder / "record.json", record)
     return record
 

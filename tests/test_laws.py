@@ -49,6 +49,8 @@ OTHER_HALF += [
     "figures",
     "reasons",
     "report",
+    "cluster",
+    "remote",
     "progress",
     "cli",
 ]
