@@ -53,8 +53,11 @@ def verdict(low: float, high: float, margin: float) -> str:
 def target(tables: Tables) -> float | None:
     """The validation accuracy to reach: the params file's, else what every run reached.
 
-    The latter is rounded down to a whole percentage point; None where nothing was learned.
+    The latter is rounded down to a whole percentage point; None where nothing was learned, or the
+    time that it took is void.
     """
+    if tables.ok.step_s.isna().all():
+        return None
     if tables.options.target_accuracy:
         return tables.options.target_accuracy
     best = tables.history[tables.history.run_id.isin(tables.trained.run_id)]

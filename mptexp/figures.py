@@ -176,7 +176,7 @@ def _dots(results: pd.DataFrame, values: pd.Series, label: str, log: bool) -> Fi
             style = {"color": COLOURS[policy], "marker": MARKERS[policy], "alpha": 0.75}
             style["rasterized"] = len(table) > VECTORS
             axis.scatter(x, rows.value, s=34, label=policy, linewidth=0, **style)
-        _plain_log(axis) if log else axis.set_ylim(0)
+        _plain_log(axis) if log else axis.set_ylim(0, table.value.max() * 1.08)
         _label_batches(axis, places)
         axis.set_title(_wrapped(device))
     figure.axes[0].set_ylabel(label)

@@ -153,6 +153,11 @@ def _reason(rows: pd.DataFrame) -> str:
 
 
 def _without_baseline(table: pd.DataFrame) -> str:
+    if table.step_s.isna().all():
+        return (
+            "Runs were executed beside each other on this machine's processors: their timings are "
+            "void, and only accuracy is compared."
+        )
     names = listed(sorted(set(table.policy)))
     return (
         f"This sweep measured {names}, but no two policies at the same point; a speedup needs "

@@ -26,9 +26,12 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
         **{findings.title(n): table[n] for n in varying},
         "Batch size": table.batch_size,
         "Policy": [policy(r) for r in records],
-        "ms per step": [f"{s * 1e3:.2f}" for s in table.step_s],
-        "5–95 %": [f"{r['step_s_low'] * 1e3:.2f}–{r['step_s_high'] * 1e3:.2f}" for r in records],
-        "Images/s": [f"{v:,.0f}" for v in table.images_per_s],
+        "ms per step": [_known(s * 1e3, "{:.2f}") for s in table.step_s],
+        "5–95 %": [
+            _known(r["step_s_low"] * 1e3, "{:.2f}") + _known(r["step_s_high"] * 1e3, "–{:.2f}", "")
+            for r in records
+        ],
+        "Images/s": [_known(v, "{:,.0f}") for v in table.images_per_s],
         "Achieved (MFU), least traffic": [_achieved(r) for r in records],
         baseline_head(table): [over_baseline(r) for r in records],
         "Speedup over strict float32": [_over_strict(r) for r in records],
@@ -41,6 +44,11 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
     if set(table.baseline) <= {"float32", ""}:
         del columns["Speedup over strict float32"]
     return findings.without_blanks(pd.DataFrame(columns))
+
+
+def _known(value: float, form: str, unknown: str = "–") -> str:
+    """A number as text; of runs whose timings are void there is none."""
+    return unknown if pd.isna(value) else form.format(value)
 
 
 def _achieved(row: Mapping[str, Any]) -> str:
@@ -68,6 +76,8 @@ def baseline_head(table: pd.DataFrame) -> str:
 
 def over_baseline(row: Mapping[str, Any]) -> str:
     """A row's speedup with its interval; of the baseline itself, that it is the baseline."""
+    if pd.isna(row["step_s"]):
+        return "–"
     if row["policy"] == row["baseline"]:
         return "1 (the default)" if row["policy"] == row["default_policy"] else "1 (baseline)"
     return findings.ratio(row["speedup"], row["low"], row["high"], row["blocks"])

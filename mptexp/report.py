@@ -204,6 +204,8 @@ def _title(directory: SweepDir, tables: Tables) -> str:
 
 
 def _table_note(tables: Tables) -> str:
+    if tables.ok.step_s.isna().all():
+        return "Validation accuracy: mean over repeats, least and most."
     lines = [
         "ms per step: median over repeats of each run's median window; 5–95 %: percentiles of the "
         "windows. Speedup: time of the baseline divided by time of the policy, above 1 is faster."

@@ -25,6 +25,10 @@ SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "killed", "timeout")
 VOID = "timings are void"  # how the mark begins of a run that was not alone on its device
+# Columns that are empty for such a run.
+TIMED = ("step_s", "step_s_low", "step_s_high", "step_ci", "images_per_s", "first_step_s", "fit_s")
+TIMED += ("latency_p50_s", "latency_p99_s", "flops_per_s", "bytes_per_s", "mfu_frac")
+TIMED += ("utilization_frac", "energy_per_image_j")
 FINAL = ("ok", "oom", "diverged", "unsupported")  # the others run again at the next call
 
 # Columns of results.csv: name -> unit and meaning. Empty where a run has no such value.
@@ -361,6 +365,8 @@ def _row(record: Mapping[str, Any], sweep: str) -> dict[str, Any]:
         "epochs": len(record.get("history", [])),
         "marks": "; ".join(record.get("marks", [])),
     }
+    if any(mark.startswith(VOID) for mark in record.get("marks", [])):
+        known |= dict.fromkeys(TIMED)
     return {name: known.get(name, record.get(name)) for name in COLUMNS}
 
 

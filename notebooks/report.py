@@ -41,7 +41,7 @@ display(Markdown("\n".join(f"- {sentence}" for sentence in sentences)))
 
 # %%
 if not tables.ok.empty:
-    display(Markdown("## Time per step"))
+    display(Markdown("## Time per step" if tables.ok.step_s.notna().any() else "## Accuracy"))
     table, note = digest.headline(tables)
     display(table)
     display(Markdown(note + facts.table_note))
@@ -67,7 +67,7 @@ for verdict in facts.verdicts:
             show(*drawn[heading])
 
 # %%
-if not tables.ok.empty:
+if tables.ok.step_s.notna().any():
     show(
         figures.step_time_by_batch_size(tables.ok),
         "Milliseconds per step by batch size, one dot per run, coloured by policy.",

@@ -1,5 +1,6 @@
 """The report of a real sweep, read as a file and looked at in a real browser."""
 
+import html
 import json
 import re
 import shutil
@@ -11,6 +12,7 @@ from conftest import PROJECT, mptexp
 from test_analysis import record
 
 from mptexp import analysis, store
+from mptexp.store import SweepDir
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PROBE = """<script>
@@ -233,3 +235,21 @@ def test_light_and_dark(place):
     assert light["ground"] == "rgb(255, 255, 255)"
     assert dark["ground"] == "rgb(20, 24, 31)"
     assert light["ink"] != dark["ink"]
+
+
+def test_timings_of_runs_that_shared_a_processor_are_in_no_table(tiny, tmp_path):
+    place = SweepDir(tmp_path / "shared")
+    shutil.copytree(tiny / "reports/tiny", place.root)
+    for path in place.runs.glob("*/record.json"):
+        record = store.read_record(path)
+        void = f"{store.VOID}: 2 runs shared this machine's processors"
+        store.write_record(path, record | {"marks": [void]})
+    tables = analysis.load(place)
+    assert tables.speedups.empty
+    assert tables.ok[list(store.TIMED)].isna().all(axis=None)
+    assert tables.ok.val_accuracy.notna().all()
+    done = mptexp("report", place.root, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = place.index.read_text()
+    assert "their timings are void, and only accuracy is compared" in html.unescape(page)
+    assert "ms per step" not in page.split("All runs")[0]
