@@ -71,8 +71,8 @@ class Tables:
             for r in self.records
             if "latencies_s" in r
         }
-        rows = pd.DataFrame({"run_id": list(kept), "latency_s": list(kept.values())})
-        rows = rows.explode("latency_s").astype({"latency_s": float})
+        rows = pd.DataFrame({"run_id": list(kept), "latency_s": list(kept.values())}, dtype=object)
+        rows = rows.explode("latency_s").dropna().astype({"latency_s": float})
         return rows.merge(self.ok[["run_id", "policy", *POINT]], on="run_id")
 
     @property
