@@ -1,4 +1,3 @@
-import pandas as pd
 import pytest
 from conftest import PROJECT
 from test_analysis import record, tables
@@ -235,13 +234,13 @@ def test_a_sweep_without_success_keeps_the_published_rows():
 
 
 def test_committed_records_are_set_beside():
-    folder = PROJECT / "reports/published/quickstart-cpu"
+    folder = PROJECT / "tests/older/quickstart-cpu"
     found = analysis.load(store.SweepDir(folder))
     assert "replicas" not in found.records[0]["parameters"]  # older than that parameter
     row = pick(beside.section(found).speeds, "Tesla V100", "128")
     steps = found.results[found.results.batch_size == 128].groupby("policy").step_s.median()
     assert row["Measured baseline"] == f"{steps['float32'] * 1e3:.4g} ms"
-    speedups = pd.read_csv(folder / "speedups.csv")
+    speedups = found.speedups
     same = speedups[(speedups.batch_size == 128) & (speedups.candidate == "mixed_float16")].iloc[0]
     ratio = f"{same.speedup:.2f}× [{same.low:.2f}, {same.high:.2f}] (n = {same.blocks})"
     assert row[RATIO] == ratio

@@ -167,7 +167,7 @@ def test_values_that_look_like_html_are_text(tmp_path):
 
 
 def test_published_numbers_stand_beside_records_of_an_older_version(tmp_path):
-    committed = PROJECT / "reports/published/quickstart-cpu"
+    committed = PROJECT / "tests/older/quickstart-cpu"
     copy = tmp_path / "quickstart-cpu"
     shutil.copytree(committed / "runs", copy / "runs")
     shutil.copy(committed / "params.yaml", copy)
