@@ -60,10 +60,11 @@ if facts.not_diagnosed:
     display(Markdown(f"## Why\n\n{facts.not_diagnosed}"))
 for verdict in facts.verdicts:
     display(Markdown(f"## Why: {report.safe(reasons.title(verdict))}"))
+    drawn = reasons.figures_of(verdict)
     for heading, table in reasons.tables(verdict).items():
         display(Markdown(f"### {heading}\n\n{reasons.NOTES[heading]}"))
         display(layout.plain_table(table))
-        if heading in (drawn := reasons.figures_of(verdict)):
+        if heading in drawn:
             show(*drawn[heading])
 
 # %%
