@@ -12,7 +12,8 @@ quickstart: .venv/installed
 test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not alone" --numprocesses 2 --dist loadfile
+	$(BIN)/pytest -m alone
 
 lab: .venv/installed-lab
 	$(BIN)/jupyter lab notebooks

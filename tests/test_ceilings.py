@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 PROGRAM = """\
 import json, sys
 from mptexp.spec import Run

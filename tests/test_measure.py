@@ -11,6 +11,8 @@ import pytest
 from mptexp import measure
 from mptexp.measure import StepClock, Window
 
+pytestmark = pytest.mark.alone
+
 
 def windows(rates, steps=1):
     return [Window(i * steps, steps, r * steps) for i, r in enumerate(rates)]

@@ -16,6 +16,8 @@ from conftest import mptexp
 from mptexp import analysis, diagnose, experiments, store
 from mptexp.spec import Run
 
+pytestmark = pytest.mark.alone
+
 # A run, traced, whose pictures come as the cause wants it. Arguments: parameters, plant, place.
 CHILD = """\
 import dataclasses, io, json, sys, time

@@ -8,6 +8,8 @@ import pytest
 from mptexp import ledger, onednn, profile, store
 from mptexp.spec import Run
 
+pytestmark = pytest.mark.alone
+
 PROGRAM = """\
 import importlib.util, json, sys
 from mptexp.spec import Run

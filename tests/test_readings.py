@@ -12,6 +12,8 @@ import pytest
 
 from mptexp import readings
 
+pytestmark = pytest.mark.alone
+
 SAMPLES = Path(__file__).parent / "nvml"
 
 
