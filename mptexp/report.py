@@ -356,8 +356,8 @@ def _warnings(tables: Tables) -> list[str]:
     versions = analysis.versions(tables.records)
     if any(_validated_in_part(record) for record in tables.records):
         found.append(
-            "validation accuracy after the first epoch was computed on a part of the validation "
-            "pictures, by an earlier version of mptexp"
+            "an earlier version of mptexp made these runs, which after the first epoch may have "
+            "validated on a part of the validation pictures"
         )
     if len(versions) > 1:
         found.append(f"the runs were made by different versions of mptexp: {', '.join(versions)}")
@@ -365,7 +365,7 @@ def _warnings(tables: Tables) -> list[str]:
 
 
 def _validated_in_part(record: dict) -> bool:
-    """Whether a record is of a version that began each validation where the last one had ended."""
+    """Whether a record is of a version that may begin a validation where the last one had ended."""
     in_force = record.get("in_force", {})
     validated = any("val_accuracy" in epoch for epoch in record.get("history", [])[1:])
     return validated and "batch_per_replica" not in in_force
