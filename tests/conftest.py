@@ -1,6 +1,7 @@
 """What the tests share: a tiny real sweep, notebooks without a framework, and the rule on skips."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -83,6 +84,17 @@ def mptexp(*words, cwd, **environment):
         text=True,
         timeout=300,
     )
+
+
+def nvml_library(folder, source):
+    """Compiles C functions that answer as NVML's do; returns the folder of the library."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    (folder / "nvml.c").write_text(source)
+    command = [compiler, "-shared", "-fPIC", "-o", "libnvidia-ml.so.1", "nvml.c"]
+    subprocess.run(command, cwd=folder, check=True)
+    return folder
 
 
 def processes_of(folder):

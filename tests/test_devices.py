@@ -2,11 +2,9 @@
 
 import itertools
 import os
-import shutil
-import subprocess
 
 import pytest
-from conftest import mptexp
+from conftest import mptexp, nvml_library
 
 from mptexp import devices, store
 from mptexp.devices import Slot
@@ -39,14 +37,7 @@ H100, A100 = "NVIDIA H100", "NVIDIA A100-SXM4-40GB"
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory):
     """The environment of a machine with three GPUs."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    folder = tmp_path_factory.mktemp("gpus")
-    (folder / "nvml.c").write_text(LIBRARY)
-    command = [compiler, "-shared", "-fPIC", "-o", "libnvidia-ml.so.1", "nvml.c"]
-    subprocess.run(command, cwd=folder, check=True)
-    return {"LD_LIBRARY_PATH": str(folder)}
+    return {"LD_LIBRARY_PATH": str(nvml_library(tmp_path_factory.mktemp("gpus"), LIBRARY))}
 
 
 def records(folder):

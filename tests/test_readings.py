@@ -2,13 +2,13 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from conftest import nvml_library
 
 from mptexp import readings
 
@@ -186,14 +186,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, void *p) { *n 
 @pytest.fixture(scope="module")
 def nvml(tmp_path_factory):
     """A folder with a library that answers as NVML does."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    folder = tmp_path_factory.mktemp("nvml")
-    (folder / "nvml.c").write_text(LIBRARY)
-    command = [compiler, "-shared", "-fPIC", "-o", "libnvidia-ml.so.1", "nvml.c"]
-    subprocess.run(command, cwd=folder, check=True)
-    return folder
+    return nvml_library(tmp_path_factory.mktemp("nvml"), LIBRARY)
 
 
 def ask(nvml, program):
