@@ -14,10 +14,10 @@ from mptexp import data, environment, models, params, precision, store, train
 from mptexp.spec import CPU_ISAS, DATASETS, MODELS, POLICIES, Run
 
 # A module imports only from modules above it; the line marks the kernel boundary.
-KERNEL_HALF = ["spec", "store", "machine", "environment", "pictures", "sources", "folders"]
-KERNEL_HALF += ["downloads", "prepared", "data", "costs", "models", "onednn", "switches"]
-KERNEL_HALF += ["precision", "measure", "readings", "ceilings", "trace", "profile", "train"]
-KERNEL_HALF += ["ready"]
+KERNEL_HALF = ["formats", "spec", "store", "machine", "environment", "pictures", "sources"]
+KERNEL_HALF += ["folders", "downloads", "prepared", "data", "costs", "numerics", "models"]
+KERNEL_HALF += ["onednn", "switches", "precision", "measure", "readings", "ceilings", "trace"]
+KERNEL_HALF += ["profile", "train", "ready"]
 OTHER_HALF = [
     "params",
     "devices",
