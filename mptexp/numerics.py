@@ -4,7 +4,6 @@ The values are those of the format; the arithmetic between them stays the backen
 """
 
 import math
-import struct
 from typing import Any, Literal
 
 import keras
@@ -29,7 +28,7 @@ def quantize(x: Any, target: Format, rounding: Rounding = "nearest", seed: Seed 
     `straight_through` lets it.
 
     Args:
-        x: tensor or array of floats; what is not float32 is cast to it first.
+        x: tensor or array; what is not float32 is cast to it by the backend first.
         rounding: nearest: ties to even. stochastic: to either neighbour, up with the chance
             (x - lower) / spacing (Gupta et al. 2015, section 3), rounded to a multiple of 2^-24.
             Also between the largest value and overflow.
