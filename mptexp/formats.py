@@ -89,7 +89,7 @@ class Float:
 
 @dataclass(frozen=True)
 class Fixed:
-    """Fixed point <IL,FL> of Gupta et al. (2015, section 3): multiples of 2^-FL, saturating.
+    """Fixed point <IL,FL> of Gupta et al. (2015): multiples of 2^-FL, saturating.
 
     Args:
         integer_bits: IL, the sign included; the range is [-2^(IL-1), 2^(IL-1) - 2^-FL]. Zero or

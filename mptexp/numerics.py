@@ -30,7 +30,7 @@ def quantize(x: Any, target: Format, rounding: Rounding = "nearest", seed: Seed 
     Args:
         x: tensor or array; what is not float32 is cast to it by the backend first.
         rounding: nearest: ties to even. stochastic: to either neighbour, up with the chance
-            (x - lower) / spacing (Gupta et al. 2015, section 3), rounded to a multiple of 2^-24.
+            (x - lower) / spacing (Gupta et al. 2015), rounded to a multiple of 2^-24.
             Also between the largest value and overflow.
         seed: of stochastic rounding. An integer draws the same at every call, None from Keras's
             global generator.
@@ -54,7 +54,7 @@ def quantize(x: Any, target: Format, rounding: Rounding = "nearest", seed: Seed 
 def straight_through(
     x: Any, target: Format, rounding: Rounding = "nearest", seed: Seed = None, clip: bool = False
 ) -> Any:
-    """As `quantize`, to the bit, but its gradient is one (Courbariaux et al. 2016, section 1.3).
+    """As `quantize`, to the bit, but its gradient is one (Courbariaux et al. 2016).
 
     Args:
         clip: whether the gradient is zero where x lies outside the format's finite range.
