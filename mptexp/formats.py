@@ -1,0 +1,177 @@
+"""Number formats: floats of any exponent and mantissa up to float32's, and fixed point.
+
+Plain Python without a framework; `numerics` rounds tensors to these formats.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Float:
+    """A binary float format, subnormals included, within float32's range and precision.
+
+    Args:
+        exponent_bits: 2 to 8.
+        mantissa_bits: stored ones, without the implicit one; 1 to 23.
+        special: what the top codes mean. ieee: the largest exponent holds infinities and NaN. fn:
+            no infinities, NaN is all ones alone. fnuz: no infinities and no negative zero, whose
+            code is the NaN. none: no infinities and no NaN.
+        bias: of the exponent; by default as IEEE 754 has it, one more in fnuz.
+        saturate: whether what is too large becomes the largest finite value. By default it becomes
+            an infinity or, where there is none, NaN, as ml_dtypes converts.
+
+    Raises:
+        ValueError: where float32 does not hold the format.
+    """
+
+    exponent_bits: int
+    mantissa_bits: int
+    special: Literal["ieee", "fn", "fnuz", "none"] = "ieee"
+    bias: int | None = None
+    saturate: bool = False
+
+    def __post_init__(self) -> None:
+        if not (2 <= self.exponent_bits <= 8 and 1 <= self.mantissa_bits <= 23):
+            raise ValueError(
+                f"a float of {self.exponent_bits} exponent and {self.mantissa_bits} mantissa bits "
+                "was asked for; allowed: 2 to 8 and 1 to 23"
+            )
+        if self.bias is None:
+            default = 2 ** (self.exponent_bits - 1) - (self.special != "fnuz")
+            object.__setattr__(self, "bias", default)
+        # Between them lie formats to which subnormal floats would have to be rounded one by one.
+        fits = self.bias == 127 or self.smallest_subnormal >= 2.0**-100
+        if self.largest > FLOAT32_MAX or not fits:
+            raise ValueError(f"{self} does not fit into float32, in which formats are emulated")
+
+    @property
+    def largest(self) -> float:
+        """Largest finite value."""
+        ieee, fn = self.special == "ieee", self.special == "fn"
+        exponent = 2**self.exponent_bits - 1 - ieee - self.bias
+        return math.ldexp(2 - math.ldexp(1 + fn, -self.mantissa_bits), exponent)
+
+    @property
+    def lowest(self) -> float:
+        """Most negative finite value."""
+        return -self.largest
+
+    @property
+    def smallest_normal(self) -> float:
+        """Smallest positive value with full precision."""
+        return math.ldexp(1, 1 - self.bias)
+
+    @property
+    def smallest_subnormal(self) -> float:
+        """Smallest positive value, and the spacing of all below twice the smallest normal."""
+        return math.ldexp(1, 1 - self.bias - self.mantissa_bits)
+
+    @property
+    def overflow(self) -> float:
+        """What a positive value becomes that rounds beyond the largest; infinities do too."""
+        if self.saturate or self.special == "none":
+            return self.largest
+        return math.inf if self.special == "ieee" else math.nan
+
+    @property
+    def negative_zero(self) -> bool:
+        """Whether zero has a sign."""
+        return self.special != "fnuz"
+
+    def spacing(self, x: float) -> float:
+        """Distance from the neighbour of |x| towards zero to the next one, in an open range."""
+        exponent = math.frexp(x)[1] - 1 if x else 1 - self.bias
+        return math.ldexp(1, max(exponent, 1 - self.bias) - self.mantissa_bits)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Fixed point <IL,FL> of Gupta et al. (2015): multiples of 2^-FL, saturating.
+
+    Args:
+        integer_bits: IL, the sign included; the range is [-2^(IL-1), 2^(IL-1) - 2^-FL]. Zero or
+            less is a range below one half.
+        fraction_bits: FL.
+
+    Raises:
+        ValueError: where float32 does not hold the format.
+    """
+
+    integer_bits: int
+    fraction_bits: int
+
+    def __post_init__(self) -> None:
+        bits = self.integer_bits + self.fraction_bits
+        if not (2 <= bits <= 24 and abs(self.fraction_bits) <= 100):
+            raise ValueError(
+                f"{self} was asked for; allowed: 2 to 24 bits together, of which -100 to 100 are "
+                "of the fraction"
+            )
+
+    @property
+    def largest(self) -> float:
+        """Largest value."""
+        return -self.lowest - self.smallest_subnormal
+
+    @property
+    def lowest(self) -> float:
+        """Most negative value, larger in magnitude than the largest."""
+        return -math.ldexp(1, self.integer_bits - 1)
+
+    @property
+    def smallest_subnormal(self) -> float:
+        """Smallest positive value, and the spacing of all."""
+        return math.ldexp(1, -self.fraction_bits)
+
+    @property
+    def overflow(self) -> float:
+        """What a value becomes that is above the largest; one below the lowest becomes that."""
+        return self.largest
+
+    @property
+    def negative_zero(self) -> bool:
+        """Whether zero has a sign."""
+        return False
+
+    def spacing(self, x: float) -> float:
+        """The same everywhere."""
+        return self.smallest_subnormal
+
+
+Format = Float | Fixed
+FLOAT32_MAX = math.ldexp(2 - 2**-23, 127)
+# Named as in ml_dtypes, whose formats they equal; tensorfloat32 is NVIDIA's.
+FORMATS: dict[str, Float] = {
+    "float32": Float(8, 23),
+    "tensorfloat32": Float(8, 10),
+    "bfloat16": Float(8, 7),
+    "float16": Float(5, 10),
+    "float8_e3m4": Float(3, 4),
+    "float8_e4m3": Float(4, 3),
+    "float8_e4m3fn": Float(4, 3, "fn"),
+    "float8_e4m3fnuz": Float(4, 3, "fnuz"),
+    "float8_e4m3b11fnuz": Float(4, 3, "fnuz", bias=11),
+    "float8_e5m2": Float(5, 2),
+    "float8_e5m2fnuz": Float(5, 2, "fnuz"),
+    "float6_e2m3fn": Float(2, 3, "none"),
+    "float6_e3m2fn": Float(3, 2, "none"),
+    "float4_e2m1fn": Float(2, 1, "none"),
+}
+
+
+def named(name: str) -> Format:
+    """A format from its name: one of FORMATS, or <IL,FL> for fixed point, such as <8,8>.
+
+    Raises:
+        ValueError: where there is none, in one sentence.
+    """
+    if name in FORMATS:
+        return FORMATS[name]
+    if found := re.fullmatch(r"<(-?\d+),\s*(-?\d+)>", name):
+        return Fixed(*map(int, found.groups()))
+    raise ValueError(
+        f"{name!r} is no number format; allowed: {', '.join(FORMATS)}, or <IL,FL> for fixed point"
+    )
