@@ -225,7 +225,7 @@ def run(
         found, text, place, notebook = _open(file, overrides, directory)
         devices.slots(parallel)  # refuses what cannot be
         seconds = (timeout or found.timeout_min) * 60
-        how = sweep.Execution(seconds, retries, parallel, executor, data_dir)
+        how = sweep.Execution(seconds, retries, parallel, executor, data_dir, fail_fast)
         cluster.check(how, address, found.max_batch)
         on_ray = executor == "ray"
         # Wrong filters, data and models end here, nothing written.
@@ -242,7 +242,7 @@ def run(
             searched = _search(found, before, notebook, place, fresh)
             chosen = sweep.only(sweep.plan(found, place, on_ray), only or [])
             _name_damaged(chosen, place)
-            _execute(chosen, found, notebook, place, how, fail_fast)
+            _execute(chosen, found, notebook, place, how)
     if not no_report and any(place.runs.iterdir()):
         with _user_errors():
             _report(place)
@@ -299,9 +299,9 @@ def _as_interrupt(*_: Any) -> None:
 
 
 def _name_damaged(chosen: "list[Planned]", place: "SweepDir") -> None:
-    from mptexp import store
+    from mptexp import outcomes, store
 
-    for path in [place.record(p.run_id) for p in chosen if p.state == "damaged"]:
+    for path in [place.record(p.run_id) for p in chosen if p.state == outcomes.DAMAGED]:
         try:
             store.read_record(path)
         except store.RecordError as error:
@@ -314,7 +314,6 @@ def _execute(
     notebook: Path,
     place: "SweepDir",
     how: "Execution",
-    fail_fast: bool = False,
 ) -> None:
     due = [p for p in chosen if p.due]
     done = len(chosen) - len(due)
@@ -327,16 +326,11 @@ def _execute(
         f"{_expected(chosen, found)} (Ctrl-C stops; the same command goes on)",
         soft_wrap=True,
     )
-    _execute_all(due, found, notebook, place, how, fail_fast)
+    _execute_all(due, found, notebook, place, how)
 
 
 def _execute_all(
-    due: "list[Planned]",
-    found: "Sweep",
-    notebook: Path,
-    place: "SweepDir",
-    how: "Execution",
-    fail_fast: bool = False,
+    due: "list[Planned]", found: "Sweep", notebook: Path, place: "SweepDir", how: "Execution"
 ) -> None:
     from mptexp import remote, store, sweep
     from mptexp.progress import Progress
@@ -347,7 +341,7 @@ def _execute_all(
         with progress:
             for planned, record in execute(due, notebook, found.notebook, place, how):
                 progress.show(planned, record)
-                if fail_fast and record and record["status"] not in store.FINAL:
+                if how.fail_fast and record and record["status"] not in store.FINAL:
                     left = len(due) - progress.ended
                     out.print(f"stopped at the first run that failed, {left} not executed")
                     break

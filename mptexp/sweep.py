@@ -306,6 +306,7 @@ class Execution:
         parallel: runs that share a CPU; their timings are void.
         executor: `local`, or `ray`: see remote.
         data_dir: as of --data-dir, where the executor's machines prepare data themselves.
+        fail_fast: whether to stop at the first run that failed.
     """
 
     timeout_s: float
@@ -313,6 +314,7 @@ class Execution:
     parallel: int = 1
     executor: str = "local"
     data_dir: Path | None = None
+    fail_fast: bool = False
 
     @property
     def marks(self) -> list[str]:
