@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
@@ -26,6 +26,16 @@ class Window:
     first_step: int
     steps: int
     seconds: float
+
+
+class Watcher(Protocol):
+    """Looks at a model between steps."""
+
+    def wants(self, step: int) -> bool:
+        """Whether there is something to look at before this step."""
+
+    def look(self, model: keras.Model, step: int) -> None:
+        """Looks; may come at any step."""
 
 
 class StepClock(keras.callbacks.Callback):
@@ -45,6 +55,8 @@ class StepClock(keras.callbacks.Callback):
         max_steps: most steps, warm-up included; None sets no limit.
         per_call: steps that one call of the backend executes.
         ends_training: whether the training ends with the clock.
+        watchers: each looks at the model at the edges of windows, where the device has nothing to
+            do; what that takes belongs to no window. A window also ends where one wants to look.
 
     Attributes:
         windows: the windows in order; step numbers go on through the epochs.
@@ -61,8 +73,10 @@ class StepClock(keras.callbacks.Callback):
         max_steps: int | None = None,
         per_call: int = 1,
         ends_training: bool = True,
+        watchers: Sequence[Watcher] = (),
     ) -> None:
         super().__init__()
+        self.watchers = watchers
         self.per_call = per_call
         self.ends_training = ends_training
         self.synchronize = synchronize
@@ -91,7 +105,8 @@ class StepClock(keras.callbacks.Callback):
         if self.max_steps and self._step + after >= self.max_steps:
             self._end("max_steps")
         last = batch + after >= (self.params.get("steps") or 0) or self.ended_by != "epochs"
-        if self._opened and self._step - self._opened[0] < self._size and not last:
+        wanted = any(watcher.wants(self._step) for watcher in self.watchers)
+        if self._opened and self._step - self._opened[0] < self._size and not (last or wanted):
             return
         self.synchronize(self.model)
         now = time.perf_counter()
@@ -99,6 +114,8 @@ class StepClock(keras.callbacks.Callback):
             self._close(now)
         elif self._step == 0:
             self._start = now
+        for watcher in self.watchers:
+            watcher.look(self.model, self._step)
         # Read again: what closing a window takes belongs to no window.
         self._opened = (self._step, time.perf_counter())
 
@@ -123,6 +140,11 @@ class StepClock(keras.callbacks.Callback):
         if self.ends_training:
             self.model.stop_training = True
             self.model.stop_predicting = True
+
+    @property
+    def begun(self) -> int:
+        """How many steps have begun; after the training, how many it had."""
+        return self._step + self.per_call
 
     def timed(self) -> list[tuple[float, float]]:
         """When the windows that count began and ended, seconds of `time.perf_counter`."""

@@ -184,6 +184,9 @@ class Run(BaseModel):
         1, ge=1, le=10_000, description="steps that one call of the backend executes"
     )
     profile: bool = Field(False, description="traces some steps after the timed ones")
+    exponents_every: int = Field(
+        0, ge=0, le=1_000_000, description="steps between looks at gradients and the like; 0: none"
+    )
     phase: Literal["train", "inference"] = Field("train", description="train, inference")
     batch_size: int = Field(32, ge=1, le=2**20, description="images per step, over all replicas")
     epochs: int = Field(20, ge=1, le=10_000, description="passes over the training images")
@@ -202,6 +205,15 @@ class Run(BaseModel):
     def _can_be_profiled(self) -> "Run":
         if self.profile and self.phase != "train":
             raise ValueError(f"profile true with phase {self.phase}; allowed: phase train")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_looked_into(self) -> "Run":
+        if self.exponents_every and (self.phase, self.replicas) != ("train", 1):
+            raise ValueError(
+                f"exponents_every {self.exponents_every} with phase {self.phase} and replicas "
+                f"{self.replicas}; allowed: phase train and replicas 1"
+            )
         return self
 
     @model_validator(mode="after")

@@ -82,6 +82,8 @@ COLUMNS = {
     "train_accuracy": "fraction, last epoch",
     "val_accuracy": "fraction, last epoch",
     "epochs": "epochs finished",
+    "skipped_steps": "steps that a dynamic loss scale left out: gradients were not finite",
+    "diverged_step": "step with the first number that was not finite, counted from 1",
     "fit_s": "seconds in fit, validation included",
     "wall_s": "seconds of the whole run, kernel start to record",
     "default_policy": "what a user who sets nothing gets on this device with this backend",

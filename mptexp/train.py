@@ -4,6 +4,7 @@ import hashlib
 import math
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from mptexp import (
     ceilings,
     costs,
     data,
+    divergence,
     environment,
+    exponents,
     measure,
     models,
     precision,
@@ -36,7 +39,8 @@ class Outcome:
     probabilities on the host; `samples` what the device read while the run was measured, `readings`
     what they say of its timed steps (see readings.summary); `work` the arithmetic and
     bytes of a step and what the device can do at best; `profile` where the time of traced steps
-    went.
+    went; `loss_scales` the dynamic loss scale as it changed (see exponents.ScaleTrace); `exponents`
+    what exponents.ExponentHistograms saw; `diverged` where the first number was that was not finite.
     """
 
     run: Run
@@ -53,6 +57,9 @@ class Outcome:
     card: dict[str, Any] = field(default_factory=dict)
     work: dict[str, Any] = field(default_factory=dict)
     profile: dict[str, Any] = field(default_factory=dict)
+    loss_scales: list[dict[str, Any]] = field(default_factory=list)
+    exponents: dict[str, Any] = field(default_factory=dict)
+    diverged: dict[str, Any] = field(default_factory=dict)
 
     @property
     def history(self) -> pd.DataFrame:
@@ -124,7 +131,9 @@ def fit(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]
     # of several steps takes a few batches more than an epoch has.
     longer = run.model_copy(update={"epochs": run.epochs + 2 * run.profile})
     most = min(run.max_steps or math.inf, steps * run.epochs)
-    clock = _clock(run.model_copy(update={"max_steps": most}) if run.profile else run)
+    scales, histograms = exponents.ScaleTrace(), _histograms(run, images)
+    watchers = [scales, *([histograms] if histograms else [])]
+    clock = _clock(run.model_copy(update={"max_steps": most}) if run.profile else run, watchers)
 
     def train(callbacks: list[keras.callbacks.Callback]) -> None:
         trained.fit(
@@ -148,7 +157,57 @@ def fit(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]
     outcome = _outcome(run, trained, images, where, clock, sampler, started_from, fit_s)
     if traced.get("device") == "cpu":
         traced["primitives"] = profile.primitives(run, trained)
-    return replace(outcome, profile=traced)
+    if histograms:
+        histograms.end(trained)
+    if not run.profile:  # its traced steps are not counted
+        scales.look(trained, clock.begun)
+    return replace(
+        outcome,
+        profile=traced,
+        loss_scales=exponents.changes(scales.seen),
+        exponents=histograms.record() if histograms else {},
+        diverged=_diverged(run, images, where, clock),
+    )
+
+
+def _histograms(run: Run, images: data.Images) -> exponents.ExponentHistograms | None:
+    """What looks at the exponents of the very batches that are trained on."""
+    if not run.exponents_every:
+        return None
+    order = data.order(images, run)
+    return exponents.ExponentHistograms(
+        lambda step: _batch(run, images, order[step % len(order)]), run.exponents_every
+    )
+
+
+def _batch(run: Run, images: data.Images, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures and labels as the run's model takes them."""
+    y = images.train_y[chosen]
+    if run.input_mode == "resident":
+        return np.zeros(len(chosen), np.uint8), y
+    x = images.train_x[chosen]
+    return (x.astype("float32") / 255 if run.input_mode == "keydana" else x), y
+
+
+def _diverged(
+    run: Run, images: data.Images, where: dict[str, Any], clock: measure.StepClock
+) -> dict[str, Any]:
+    """Where a training that diverged did so: `told` in words and, where it is known, the rest."""
+    if _finite_losses(clock.epochs):
+        return {}
+    if run.replicas > 1 or run.input_mode == "keydana":
+        return {
+            "told": "in which step, is looked for with one replica and input_mode pipeline alone"
+        }
+    model = models.build(run, images.shape, len(images.classes))
+    again = _compiled(run.model_copy(update={"steps_per_execution": 1}), model, images, where)
+    order = data.order(images, run)[: clock.begun]
+    found = divergence.first_not_finite(again, (_batch(run, images, k) for k in order))
+    return {"told": divergence.sentence(found), **(found or {})}
+
+
+def _finite_losses(epochs: Sequence[dict[str, float]]) -> bool:
+    return all(math.isfinite(epoch["loss"]) for epoch in epochs)
 
 
 def infer(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]) -> Outcome:
@@ -291,13 +350,14 @@ def _compiled(
     return model
 
 
-def _clock(run: Run) -> measure.StepClock:
+def _clock(run: Run, watchers: Sequence[measure.Watcher] = ()) -> measure.StepClock:
     return measure.StepClock(
         measure.synchronizer(run.backend),
         run.target_ci,
         run.max_steps,
         run.steps_per_execution,
         ends_training=not run.profile,
+        watchers=watchers,
     )
 
 
@@ -335,6 +395,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
     run = outcome.run.resolved()
     losses = [epoch["loss"] for epoch in outcome.epochs]
     bad = [i for i, loss in enumerate(losses, 1) if not math.isfinite(loss)]
+    told = outcome.diverged.get("told", "")
     return {
         "schema": store.SCHEMA,
         "run_id": run.run_id(notebook),
@@ -342,7 +403,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "parameters": run.model_dump(),
         "in_force": outcome.in_force,
         "status": "diverged" if bad else "ok",
-        "error": f"the loss was not finite in epoch {bad[0]}" if bad else "",
+        "error": f"the loss was not finite in epoch {bad[0]}; {told}" if bad else "",
         "environment": outcome.card,
         "timing": outcome.timing,
         "windows": measure.as_dicts(outcome.windows),
@@ -353,9 +414,17 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "samples": outcome.samples,
         "work": outcome.work,
         **({"profile": outcome.profile} if outcome.profile else {}),
+        **({"exponents": outcome.exponents} if outcome.exponents else {}),
+        **_scales(outcome),
+        **({"diverged_step": outcome.diverged.get("step")} if outcome.diverged else {}),
         "peak_memory_bytes": outcome.peak_memory_bytes,
         "fit_s": outcome.fit_s,
     }
+
+
+def _scales(outcome: Outcome) -> dict[str, Any]:
+    seen = outcome.loss_scales
+    return {"loss_scales": seen, "skipped_steps": seen[-1]["skipped"]} if seen else {}
 
 
 def _readings(outcome: Outcome) -> dict[str, Any]:

@@ -51,6 +51,7 @@ jit: str = "auto"  # XLA: auto, on, off
 deterministic: bool = False  # op determinism; turns XLA off in TensorFlow
 steps_per_execution: int = 1  # steps that one call of the backend executes
 profile: bool = False  # traces some steps after the timed ones
+exponents_every: int = 0  # steps between looks at gradients and the like; 0: none
 phase: str = "train"  # train, inference
 batch_size: int = 32  # images per step, over all replicas
 epochs: int = 20  # passes over the training images

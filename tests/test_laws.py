@@ -17,8 +17,8 @@ from mptexp.spec import CPU_ISAS, DATASETS, MODELS, POLICIES, Run
 KERNEL_HALF = ["formats", "spec", "schema"]
 KERNEL_HALF += ["store", "machine", "environment", "pictures", "sources", "folders"]
 KERNEL_HALF += ["downloads", "prepared", "data", "costs", "numerics", "replicas", "draws", "models"]
-KERNEL_HALF += ["onednn", "switches", "precision", "measure", "readings", "ceilings", "trace"]
-KERNEL_HALF += ["profile", "train", "ready"]
+KERNEL_HALF += ["onednn", "switches", "precision", "probe", "exponents", "divergence", "measure"]
+KERNEL_HALF += ["readings", "ceilings", "trace", "profile", "train", "ready"]
 OTHER_HALF = [
     "params",
     "terminal",
