@@ -56,4 +56,5 @@ def sentence(found: dict[str, Any] | None) -> str:
     if found is None:
         return "trained again step by step, all stayed finite"
     where = WORDS[found["kind"]].format(found["layer"])
-    return f"trained again step by step, the first tensor that was not finite was {where}, in step {found['step']}"
+    first = f"the first tensor that was not finite was {where}, in step {found['step']}"
+    return f"trained again step by step, {first}"

@@ -127,7 +127,7 @@ def is_float(tensor: Any) -> bool:
     return hasattr(tensor, "dtype") and "float" in keras.backend.standardize_dtype(tensor.dtype)
 
 
-# --- the backends: (forward, trained) -> loss, outputs by layer, gradients of outputs and trained --
+# --- each backend: (forward, trained) -> loss, outputs by layer, gradients of both in turn ---------
 
 
 def _tensorflow(forward: Callable[..., Any], trained: list[Any]) -> tuple[Any, list, list]:
