@@ -104,13 +104,15 @@ class Unsupported(RuntimeError):
 def card(backend: str = "tensorflow") -> dict[str, Any]:
     """What this process runs on, as plain JSON types; sizes in bytes. Starts the backend.
 
-    Keys: device (its name), kind (cpu or gpu), capability ([major, minor] or None), cuda,
-    cudnn, driver, device_memory_bytes (of a GPU), cpu, instruction_sets, cores, memory_bytes, and
-    what machine.state gives, os, python, packages, commit, clean (None outside a git checkout),
-    variables.
+    Keys: device (its name), kind (cpu or gpu), capability ([major, minor] or None), cuda, cudnn,
+    driver, device_memory_bytes (of a GPU), native (16-bit types that it computes in), cpu,
+    instruction_sets, cores, memory_bytes, and what machine.state gives, os, python, packages,
+    commit, clean (None outside a git checkout), variables.
     """
+    where = device(backend)
     return {
-        **device(backend),
+        **where,
+        "native": [name for name in ("float16", "bfloat16") if is_native(name, where)],
         "cpu": cpu_name().removesuffix(" (CPU)"),
         "instruction_sets": instruction_sets(),
         "cores": machine.cores(),

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import math
 import re
 import textwrap
 import warnings
@@ -16,8 +17,10 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mptexp import analysis
+from mptexp import analysis, lossscale, underflow
+from mptexp.formats import FORMATS
 from mptexp.terminal import visible
+from mptexp.underflow import Seen
 
 # Okabe and Ito's colours, distinct to colour-blind readers, on light and on dark grounds.
 COLOURS = {
@@ -309,10 +312,124 @@ def roofline_by_layer(needs: Mapping[str, pd.DataFrame], ceilings: Mapping[str, 
     return figure
 
 
-def _legend(figure: Figure, axis: Axes) -> None:
+# Kinds of values of a training, in tones of their own: policies have theirs.
+KIND_COLOURS = {
+    "weights": "#7f7f7f",
+    "activations": "#009e73",
+    "activation_gradients": "#d55e00",
+    "weight_gradients": "#cc79a7",
+    "updates": "#0087c8",
+}
+
+
+def exponents_by_kind(seen: Seen) -> Figure:
+    """Share of the values of each kind that are not zero by exponent; float16's range is marked."""
+    with matplotlib.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(8.2, 3.6), layout="constrained")
+    exponents = np.arange(underflow.LOWEST, underflow.LOWEST + underflow.BINS)
+    kinds = [k for k in KIND_COLOURS if k in seen.kinds and seen.kinds[k].counts.any()]
+    for kind in kinds:
+        counts = seen.kinds[kind].counts
+        style = {"color": KIND_COLOURS[kind], "label": underflow.KINDS[kind], "linewidth": 1.8}
+        axis.plot(exponents + 0.5, counts / counts.sum() * 100, drawstyle="steps-mid", **style)
+    filled = np.flatnonzero(sum(seen.kinds[k].counts for k in kinds)) + underflow.LOWEST
+    _mark_range(axis)
+    axis.set_xlim(max(filled.min(), -60) - 1, max(filled.max(), 16) + 2)
+    axis.set(xlabel="exponent: values from 2^k to 2^(k+1)", ylabel="% of those not zero", ylim=0)
+    _legend(figure, axis, columns=3)
+    return figure
+
+
+def _mark_range(axis: Axes) -> None:
+    """Where float16 is subnormal, hatched; and its ends, named."""
+    half = FORMATS["float16"]
+    least, normal = math.log2(half.smallest_subnormal), math.log2(half.smallest_normal)
+    style = {"facecolor": "none", "edgecolor": INK, "linewidth": 0, "alpha": 0.25}
+    axis.axvspan(least, normal, hatch="///", **style)
+    for place in (least, normal, 16):
+        axis.axvline(place, color=INK, linewidth=0.8, linestyle=":")
+    words = {"size": 8, "color": INK, "va": "top", "transform": axis.get_xaxis_transform()}
+    axis.text(least - 0.3, 0.98, "zero in\nfloat16", ha="right", **words)
+    axis.text((least + normal) / 2, 0.98, "subnormal", ha="center", **words)
+    axis.text(16.3, 0.98, "too\nlarge", ha="left", **words)
+
+
+LAYERS = 30  # rows of a picture of layers: more cannot be read
+
+
+def exponents_by_layer(seen: Seen) -> Figure:
+    """Share of each layer's activation gradients by exponent, a row per layer, the first on top."""
+    kind = "activation_gradients"
+    found = {name: h.counts for (k, name), h in seen.layers.items() if k == kind and h.counts.any()}
+    names = list(found)[::-1]
+    if len(names) > LAYERS:
+        chosen = np.linspace(0, len(names) - 1, LAYERS).round().astype(int)
+        names = [names[i] for i in chosen]
+    grid = np.array([found[name] / found[name].sum() * 100 for name in names])
+    filled = np.flatnonzero(grid.sum(axis=0))
+    first, last = filled[0], filled[-1] + 1
+    with matplotlib.rc_context(STYLE):
+        height = 1.3 + 0.24 * len(names)
+        figure, axis = plt.subplots(figsize=(8.2, height), layout="constrained")
+    ends = (first + underflow.LOWEST, last + underflow.LOWEST, len(names) - 0.5, -0.5)
+    shown = np.ma.masked_equal(grid[:, first:last], 0)
+    drawn = axis.imshow(shown, aspect="auto", extent=ends, cmap="viridis", interpolation="none")
+    for place in (-24, -14):
+        axis.axvline(place, color=INK, linewidth=0.8, linestyle=":")
+    axis.set_yticks(range(len(names)), [visible(name) for name in names])
+    axis.set_xlabel("exponent of the gradient of the layer's output, without loss scale")
+    axis.grid(visible=False)
+    figure.colorbar(drawn, label="% of those not zero", pad=0.01)
+    return figure
+
+
+def accuracy_by_loss_scale(rows: pd.DataFrame) -> Figure:
+    """Mean validation accuracy by loss scale, a line per policy; what diverged stands at zero.
+
+    Args:
+        rows: of lossscale.table, of one point.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(8.2, 3.6), layout="constrained")
+    rows = rows[rows.loss_scale != "auto"]
+    numbers = sorted({lossscale.number(s) for s in rows.loss_scale})
+    places = {number: i for i, number in enumerate(numbers)}
+    policies = _policies(rows)
+    for index, policy in enumerate(policies):
+        own = rows[rows.policy == policy].drop_duplicates("loss_scale")
+        x = np.array([places[lossscale.number(s)] for s in own.loss_scale])
+        x = x + _offset(index, len(policies))
+        bad = (own.verdict == "diverged").to_numpy()
+        style = {"color": COLOURS[policy], "markersize": 6}
+        y = (own.val_accuracy * 100).where(~bad)
+        axis.plot(x, y, MARKERS[policy], label=policy, linestyle="-", linewidth=1.2, **style)
+        axis.plot(x[bad], np.zeros(bad.sum()), "x", clip_on=False, markeredgewidth=2, **style)
+    words = ["dynamic" if math.isinf(n) else lossscale.named(n) for n in numbers]
+    axis.set_xticks(range(len(numbers)), words)
+    axis.set(xlabel="loss scale (none is 1)", ylabel="validation accuracy, %", ylim=(0, 102))
+    _legend(figure, axis)
+    return figure
+
+
+def loss_scale_by_step(traces: pd.DataFrame) -> Figure:
+    """The dynamic loss scale by step, a line per run."""
+    with matplotlib.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(8.2, 2.6), layout="constrained")
+    look = {"hue": "policy", "hue_order": _policies(traces), "palette": COLOURS}
+    style = {"units": "run_id", "estimator": None, "drawstyle": "steps-post", "alpha": 0.8}
+    sns.lineplot(traces, x="step", y="loss_scale", **look, **style, ax=axis)
+    axis.set_yscale("log", base=2)
+    axis.set(xlabel="step", ylabel="loss scale")
+    axis.get_legend().remove()
+    _legend(figure, axis)
+    return figure
+
+
+def _legend(figure: Figure, axis: Axes, columns: int = 0) -> None:
     handles, labels = axis.get_legend_handles_labels()
     with matplotlib.rc_context(STYLE):
-        figure.legend(handles, labels, loc="outside upper left", ncols=len(labels) or 1)
+        ncols = columns or len(labels) or 1
+        figure.legend(handles, labels, loc="outside upper left", ncols=ncols)
 
 
 def svg(figure: Figure) -> str:

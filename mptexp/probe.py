@@ -127,7 +127,7 @@ def is_float(tensor: Any) -> bool:
     return hasattr(tensor, "dtype") and "float" in keras.backend.standardize_dtype(tensor.dtype)
 
 
-# --- each backend: (forward, trained) -> loss, outputs by layer, gradients of both in turn ---------
+# --- each backend: (forward, trained) -> loss, outputs by layer, gradients of both in turn -----
 
 
 def _tensorflow(forward: Callable[..., Any], trained: list[Any]) -> tuple[Any, list, list]:

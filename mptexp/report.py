@@ -10,6 +10,7 @@ import pandas as pd
 
 from mptexp import (
     accuracy,
+    advice,
     analysis,
     beside,
     diagnose,
@@ -20,11 +21,13 @@ from mptexp import (
     layout,
     params,
     store,
+    underflow,
 )
 from mptexp.analysis import Tables
 from mptexp.beside import Section
 from mptexp.diagnose import Verdict
 from mptexp.store import SweepDir
+from mptexp.underflow import Seen
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
@@ -173,6 +176,13 @@ def safe(text: str) -> str:
 
 
 # --- the texts and tables --------------------------------------------------------------------
+
+
+def numbers(seen: Seen) -> list[str]:
+    """What a training's exponents say: the advice first, then what float16 and bfloat16 lose."""
+    found = advice.advise(seen)
+    told = [f"**{found.sentence}**", *found.reasons]
+    return [*told, *(s for s in underflow.sentences(seen) if s not in told)]
 
 
 def facts(directory: SweepDir, tables: Tables) -> Facts:

@@ -61,6 +61,8 @@ def adapter(columns: tuple[str, ...], statuses: tuple[str, ...]) -> TypeAdapter[
         "marks": list[str],
         "work": Work | Empty | None,
         "profile": Traced | Untraced | Empty | None,
+        "exponents": Exponents | Empty,
+        "loss_scales": list[Scale],
     }
     required = {"run_id": RunId, "status": Literal[statuses], "parameters": _parameters()}
     return TypeAdapter(_open("Record", {**free, **record}, required))
@@ -102,6 +104,7 @@ class Card(TypedDict):
     container_cpus: NotRequired[Number | None]
     container_memory_bytes: NotRequired[Number | None]
     governor: NotRequired[str | None]
+    native: NotRequired[list[str]]
 
 
 @with_config(OPEN)
@@ -156,6 +159,58 @@ class Work(TypedDict):
     bytes_per_step: Number | None
     ceilings: Ceilings
     layers: NotRequired[list[Layer]]
+
+
+# A histogram has a bin for each exponent of float32 from -127 on.
+Exponent = Annotated[int, Field(ge=-127, le=127)]
+Counts = Annotated[list[Annotated[int, Field(ge=0, lt=2**62)]], Field(max_length=255)]
+
+
+@with_config(OPEN)
+class Histogram(TypedDict):
+    """Values by exponent."""
+
+    lowest: Exponent
+    counts: Counts
+    zeros: Whole
+    not_finite: Whole
+    largest: Number
+
+
+@with_config(OPEN)
+class LayerHistogram(Histogram):
+    """Those of one layer."""
+
+    kind: str
+    layer: str
+
+
+@with_config(OPEN)
+class Look(TypedDict):
+    """Histograms before one step."""
+
+    step: Whole
+    loss_scale: str | Number
+    kinds: dict[str, Histogram]
+    swallowed: NotRequired[dict[str, Whole]]
+
+
+@with_config(OPEN)
+class Exponents(TypedDict):
+    """What was seen of gradients and the like."""
+
+    every: Whole
+    samples: list[Look]
+    layers: list[LayerHistogram]
+
+
+@with_config(OPEN)
+class Scale(TypedDict):
+    """The dynamic loss scale before a step."""
+
+    step: Whole
+    loss_scale: Number
+    skipped: Whole
 
 
 @with_config(OPEN)

@@ -39,8 +39,9 @@ class Outcome:
     probabilities on the host; `samples` what the device read while the run was measured, `readings`
     what they say of its timed steps (see readings.summary); `work` the arithmetic and
     bytes of a step and what the device can do at best; `profile` where the time of traced steps
-    went; `loss_scales` the dynamic loss scale as it changed (exponents.ScaleTrace); `exponents` what
-    exponents.ExponentHistograms saw; `diverged` where the first tensor was that was not finite.
+    went; `loss_scales` the dynamic loss scale as it changed (exponents.ScaleTrace); `exponents`
+    what exponents.ExponentHistograms saw; `diverged` where the first tensor that was not finite
+    was.
     """
 
     run: Run

@@ -20,7 +20,19 @@ from pathlib import Path
 
 from IPython.display import HTML, Markdown, display
 
-from mptexp import analysis, digest, figures, findings, layout, reasons, report, scaling, store
+from mptexp import (
+    analysis,
+    digest,
+    figures,
+    findings,
+    layout,
+    lossscale,
+    reasons,
+    report,
+    scaling,
+    store,
+    underflow,
+)
 
 directory = store.SweepDir(Path(sweep_dir))
 tables = analysis.load(directory)
@@ -112,6 +124,43 @@ if not tables.ok.empty and learned.loss.notna().any():
             "margin; *undecided*, that it neither does nor leaves zero out."
         )
         display(Markdown(more + note))
+
+# %%
+looked = underflow.seen(tables.records)
+for seen in looked:
+    display(Markdown(f"## Where the numbers lie: {report.safe(underflow.title(seen, looked))}"))
+    display(Markdown("\n".join(f"- {s}" for s in report.numbers(seen))))
+    show(
+        figures.exponents_by_kind(seen),
+        "Share of weights, activations, gradients and updates by exponent, float16's range marked.",
+        underflow.caption(seen),
+    )
+    display(layout.plain_table(underflow.rows(seen)))
+    display(Markdown(underflow.NOTE))
+    show(
+        figures.exponents_by_layer(seen),
+        "Share of each layer's activation gradients by exponent, a row per layer.",
+        underflow.caption_layers(seen),
+    )
+
+# %%
+scaled = lossscale.table(tables)
+for _, rows in scaled.groupby("point", sort=False) if not scaled.empty else ():
+    display(Markdown("## Loss scale"))
+    display(Markdown("\n".join(f"- {sentence}" for sentence in lossscale.sentences(rows))))
+    show(
+        figures.accuracy_by_loss_scale(rows),
+        "Validation accuracy by loss scale, a line per policy, crosses for what diverged.",
+        lossscale.caption(rows),
+    )
+    display(layout.plain_table(lossscale.text(rows)))
+traces = lossscale.traces(tables)
+if not traces.empty and (not scaled.empty or traces.skipped.any()):
+    show(
+        figures.loss_scale_by_step(traces),
+        "The dynamic loss scale by step, a line per run.",
+        lossscale.caption_traces(traces),
+    )
 
 # %%
 best = layout.best_rows(tables)

@@ -46,6 +46,9 @@ OTHER_HALF += [
     "compare",
     "published",
     "beside",
+    "underflow",
+    "lossscale",
+    "advice",
     "figures",
     "reasons",
     "report",
@@ -54,7 +57,7 @@ OTHER_HALF += [
     "progress",
     "cli",
 ]
-SHARED = {"spec", "store"}
+SHARED = {"formats", "spec", "store"}
 FRAMEWORKS = {"tensorflow", "tensorflow_datasets", "jax", "torch", "keras"}
 
 
