@@ -3,6 +3,8 @@
 A speedup is baseline time over candidate time: above 1, the candidate is faster.
 """
 
+import math
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,6 +21,7 @@ from mptexp.store import SweepDir
 POINT = ["gpu_model", "backend", "dataset", "model", "batch_size", "jit", "input_mode", "phase"]
 POINT += ["replicas", "setting"]
 RAW = ("windows", "samples")
+NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -252,8 +255,16 @@ def _over(rates: Mapping[str, np.ndarray], policy: str, baseline: str) -> dict[s
 
 
 def rank(column: pd.Series) -> pd.Series:
-    """Sort key for a table's column: policies in the order of spec.POLICIES, others by value."""
-    return column.map(POLICIES.index) if column.name == "policy" else column
+    """Sort key for a column: policies in the order of spec.POLICIES, numbers in text by value."""
+    if column.name == "policy":
+        return column.map(POLICIES.index)
+    return column.map(_by_number) if column.name == "setting" else column
+
+
+def _by_number(text: str) -> tuple[tuple[float, str], ...]:
+    """Sorts `loss_scale 8` before `loss_scale 128`, and words behind numbers."""
+    words = re.split(r"[ ,]+", text)
+    return tuple((float(w), "") if NUMBER.fullmatch(w) else (math.inf, w) for w in words)
 
 
 def headline(tables: Tables) -> pd.DataFrame:

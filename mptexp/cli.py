@@ -322,7 +322,7 @@ def _execute(
     if not due:
         return
     out.print(
-        f"{len(due)} runs of {_plain(notebook.stem)} into {_plain(str(place.root))}, "
+        f"{len(due)} run{'s' * (len(due) > 1)} of {_plain(notebook.stem)} into {_plain(str(place.root))}, "
         f"{_expected(chosen, found)} (Ctrl-C stops; the same command goes on)",
         soft_wrap=True,
     )
@@ -465,6 +465,53 @@ def _extra(what: str, runs: "list[Run]", found: "Sweep", notebook: Path, place: 
 
 def _about(seconds: float) -> str:
     return f"about {_time(seconds)}" if seconds else "time unknown"
+
+
+@app.command(
+    epilog="Example: mptexp advise params/mine.yaml, or with --set model=my_models:build "
+    "--set dataset=folder:photos"
+)
+def advise(
+    file: File,
+    only: Only = None,
+    overrides: Set = None,
+    directory: Out = None,
+    steps: Annotated[
+        int, typer.Option(metavar="N", min=25, help="Steps of the probe, in float32.")
+    ] = 100,
+    data_dir: DataDir = None,
+) -> None:
+    """Say which policy and loss scale a model needs on its data, from a short training in float32.
+
+    Of a params file, probes the first run, or the first that matches --only. The gradients'
+    exponents, which are the evidence, are in the report; default reports/<name of FILE>-advice.
+    """
+    from mptexp import advice, analysis, sweep, underflow
+    from mptexp.spec import Run
+    from mptexp.store import SweepDir
+
+    with _user_errors():
+        place = directory or Path("reports") / f"{file.stem}-advice"
+        found, _, _, notebook = _open(file, overrides, place)
+        planned = sweep.only(sweep.plan(found, SweepDir(place)), only or [])
+        order = [Run(**point).resolved().run_id(found.notebook) for point in found.points()]
+        asked = min((p for p in planned if p.run_id in order), key=lambda p: order.index(p.run_id))
+        probe, text = advice.probe(asked.run, found.notebook, steps, found.timeout_min)
+        chosen = sweep.plan(probe, SweepDir(place))
+        sweep.make_ready(chosen, data_dir)
+        with sweep.locked(SweepDir(place)):
+            sweep.prepare(SweepDir(place), text, fresh=False)
+            how = sweep.Execution(probe.timeout_min * 60)
+            _execute(chosen, probe, notebook, SweepDir(place), how)
+        _report(SweepDir(place))
+    seen = underflow.seen(analysis.load(SweepDir(place)).records)
+    if not seen:
+        out.print("the probe did not end well, so there is no advice; see its report")
+        raise typer.Exit(1)
+    told = advice.advise(seen[0])
+    out.print(f"[bold]{_plain(told.sentence)}[/]", soft_wrap=True)
+    for sentence in [*told.reasons, *underflow.sentences(seen[0])]:
+        out.print(f"  {_plain(sentence)}", soft_wrap=True)
 
 
 @app.command(epilog="Example: mptexp report reports/quickstart")

@@ -120,6 +120,7 @@ def _offset(index: int, of: int) -> float:
 
 
 def _by_panel(table: pd.DataFrame) -> list[Panel]:
+    table = table.sort_values("setting", key=analysis.rank, kind="stable")
     return [(str(name), part) for name, part in table.groupby(analysis.panels(table), sort=False)]
 
 
@@ -198,7 +199,8 @@ def loss_by_epoch(epochs: pd.DataFrame) -> Figure:
 
 
 def _curves(epochs: pd.DataFrame, value: str, label: str) -> Figure:
-    epochs = epochs.dropna(subset=value).sort_values("batch_size", kind="stable")
+    epochs = epochs.dropna(subset=value)
+    epochs = epochs.sort_values(["batch_size", "setting"], key=analysis.rank, kind="stable")
     figure, panels = _new(list(epochs.groupby(_titles(epochs), sort=False)))
     policies = _policies(epochs)
     look = {"x": "epoch", "y": value, "hue": "policy", "hue_order": policies, "palette": COLOURS}
@@ -225,7 +227,7 @@ def latency_distribution(latencies: pd.DataFrame) -> Figure:
         latencies: latency_s in seconds, with the runs' parameters.
     """
     table = latencies.assign(latency_ms=latencies.latency_s * 1e3)
-    table = table.sort_values("batch_size", kind="stable")
+    table = table.sort_values(["batch_size", "setting"], key=analysis.rank, kind="stable")
     figure, panels = _new(list(table.groupby(_titles(table), sort=False)))
     policies = _policies(table)
     for axis, (title, part) in panels:
@@ -375,7 +377,7 @@ def exponents_by_layer(seen: Seen) -> Figure:
     shown = np.ma.masked_equal(grid[:, first:last], 0)
     drawn = axis.imshow(shown, aspect="auto", extent=ends, cmap="viridis", interpolation="none")
     for place in (-24, -14):
-        axis.axvline(place, color=INK, linewidth=0.8, linestyle=":")
+        axis.axvline(place, color="white", linewidth=1.2, linestyle=":")
     axis.set_yticks(range(len(names)), [visible(name) for name in names])
     axis.set_xlabel("exponent of the gradient of the layer's output, without loss scale")
     axis.grid(visible=False)
@@ -391,7 +393,6 @@ def accuracy_by_loss_scale(rows: pd.DataFrame) -> Figure:
     """
     with matplotlib.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(8.2, 3.6), layout="constrained")
-    rows = rows[rows.loss_scale != "auto"]
     numbers = sorted({lossscale.number(s) for s in rows.loss_scale})
     places = {number: i for i, number in enumerate(numbers)}
     policies = _policies(rows)

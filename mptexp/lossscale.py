@@ -2,13 +2,13 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mptexp import accuracy, analysis, findings
+from mptexp import accuracy, analysis, findings, underflow
 from mptexp.analysis import Tables
 from mptexp.spec import POLICIES, defaults
 
@@ -20,7 +20,7 @@ def table(tables: Tables) -> pd.DataFrame:
 
     Returns:
         Columns: point (what else the runs share, as JSON), policy, loss_scale (as asked for: a
-        number, "none", "auto" or "dynamic"), runs, diverged (how many did), first_not_finite (what
+        number, "none" or "dynamic"), runs, diverged (how many did), first_not_finite (what
         the first of them says), val_accuracy, val_accuracy_low, val_accuracy_high (mean, least,
         most of those that did not diverge), difference, low, high, blocks (from float32 within a
         block, see analysis.mean_interval), verdict (see accuracy.verdict; or diverged), skipped
@@ -54,7 +54,7 @@ def _runs(tables: Tables) -> pd.DataFrame:
             {
                 "point": json.dumps(point, sort_keys=True),
                 "policy": asked["policy"],
-                "loss_scale": asked["loss_scale"],
+                "loss_scale": _scale(asked),
                 "block": asked["block"],
                 "status": record["status"],
                 "error": record.get("error", ""),
@@ -66,10 +66,17 @@ def _runs(tables: Tables) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*columns, "skipped"])
 
 
+def _scale(asked: Mapping[str, Any]) -> float | str:
+    """The loss scale that was asked for; auto is what Keras makes of it."""
+    if asked["loss_scale"] != "auto":
+        return asked["loss_scale"]
+    return "dynamic" if asked["policy"] == "mixed_float16" else "none"
+
+
 def _baseline(group: pd.DataFrame) -> pd.Series:
     """Validation accuracy of float32 by block, without a loss scale where that was measured."""
     known = group[(group.policy == "float32") & (group.status == "ok")]
-    scales = [s for s in ("none", "auto", 1.0) if s in set(known.loss_scale)]
+    scales = [s for s in ("none", 1.0) if s in set(known.loss_scale)]
     chosen = scales[0] if scales else (known.loss_scale.iloc[0] if len(known) else "none")
     return known[known.loss_scale == chosen].set_index("block").val_accuracy.astype(float)
 
@@ -101,18 +108,15 @@ def _interval(values: np.ndarray) -> tuple[float, float, float]:
 
 
 def number(scale: float | str) -> float:
-    """A loss scale for sorting and axes: none and auto are 1, dynamic comes behind all others."""
-    if isinstance(scale, str):
-        return {"dynamic": math.inf}.get(scale, 1.0)
-    return scale
+    """A loss scale for sorting and axes: none is 1, dynamic comes behind all others."""
+    return {"none": 1.0, "dynamic": math.inf}.get(scale, scale)  # type: ignore[arg-type]
 
 
 def _order(column: pd.Series) -> pd.Series:
     if column.name == "policy":
         return column.map(POLICIES.index)
     if column.name == "loss_scale":
-        # none before auto before the number 1
-        return column.map(lambda s: (number(s), {"none": 0, "auto": 1}.get(s, 2)))
+        return column.map(lambda s: (number(s), s != "none"))
     return column
 
 
@@ -132,7 +136,7 @@ def ranges(rows: pd.DataFrame) -> tuple[list[float], list[float], list[float]]:
     Args:
         rows: of `table`, of one point and policy.
     """
-    fixed = rows[~rows.loss_scale.isin(["dynamic", "auto"])]
+    fixed = rows[rows.loss_scale != "dynamic"]
     stall, good, diverge = set(), set(), set()
     for row in fixed.itertuples():
         kind = diverge if row.verdict == "diverged" else good if trained(row) else stall
@@ -153,12 +157,8 @@ def traces(tables: Tables) -> pd.DataFrame:
 
 
 def named(scale: float | str) -> str:
-    """A loss scale as readers know it: 2^15 for 32768."""
-    if isinstance(scale, str):
-        return scale
-    mantissa, exponent = math.frexp(scale)
-    plain = 1e-3 <= scale < 10_000
-    return f"{scale:g}" if mantissa != 0.5 or plain else f"2^{exponent - 1}"
+    """A loss scale as readers know it."""
+    return scale if isinstance(scale, str) else underflow.power(scale)
 
 
 def sentences(rows: pd.DataFrame) -> list[str]:

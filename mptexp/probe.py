@@ -187,7 +187,8 @@ def _torch(forward: Callable[..., Any], trained: list[Any]) -> tuple[Any, list, 
         return output
 
     trained = [value.detach().clone().requires_grad_() for value in trained]
-    with torch.enable_grad():
+    # Dropout without a seed of its own draws from the global stream.
+    with torch.random.fork_rng(), torch.enable_grad():
         loss = forward(trained, tap)
     ends = [part for _, part in outputs] + trained
     learns = [end for end in ends if end.requires_grad]

@@ -181,8 +181,7 @@ def safe(text: str) -> str:
 def numbers(seen: Seen) -> list[str]:
     """What a training's exponents say: the advice first, then what float16 and bfloat16 lose."""
     found = advice.advise(seen)
-    told = [f"**{found.sentence}**", *found.reasons]
-    return [*told, *(s for s in underflow.sentences(seen) if s not in told)]
+    return [f"**{found.sentence}**", *found.reasons, *underflow.sentences(seen)]
 
 
 def facts(directory: SweepDir, tables: Tables) -> Facts:

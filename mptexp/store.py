@@ -347,7 +347,12 @@ def _settings(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     bases = [{**run, "base seed": run["seed"] - run["block"]} for run in runs]
     names = [n for n in (bases[0] if bases else {}) if n not in named]
     varying = [n for n in names if len({str(run.get(n)) for run in bases}) > 1]
-    return [", ".join(f"{n} {run.get(n)}" for n in varying) for run in bases]
+    return [", ".join(f"{n} {_plain(run.get(n))}" for n in varying) for run in bases]
+
+
+def _plain(value: Any) -> str:
+    """A parameter as text: 16777216 for 16777216.0."""
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
 def _row(record: Mapping[str, Any], sweep: str) -> dict[str, Any]:

@@ -212,7 +212,7 @@ def table(found: Seen) -> pd.DataFrame:
 
 
 def small_updates(found: Seen) -> float:
-    """Share of the updates that are smaller than 2^-11 of their weight, zeros left out.
+    """Share of the updates that are smaller than 2⁻¹¹ of their weight, zeros left out.
 
     In float16 such an update is less than half the distance to the next number, or not much more.
     """
@@ -237,7 +237,12 @@ def percent(share: float) -> str:
     """A share as a percentage of two digits that count; no share is said to be zero that is not."""
     if share == 0:
         return "0 %"
-    return f"{share * 100:.2g} %" if share >= 1e-5 else "< 0.001 %"
+    if share < 1e-5:
+        return "< 0.001 %"
+    return f"{share * 100:.2g} %" if share < 0.0995 else f"{share * 100:.0f} %"
+
+
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def sentences(found: Seen) -> list[str]:
@@ -254,7 +259,7 @@ def sentences(found: Seen) -> list[str]:
     lost_updates = [f"{percent(n)} in {name}" for name, n in found.swallowed.items()]
     if lost_updates:
         told.append(
-            f"{percent(small_updates(found))} of the updates are smaller than 2^-11 of their "
+            f"{percent(small_updates(found))} of the updates are smaller than 2⁻¹¹ of their "
             "weight. Without float32 master weights, rounding to nearest would swallow "
             f"{' and '.join(lost_updates)} of them."
         )
@@ -280,31 +285,47 @@ def scale_sentence(found: Seen) -> str:
 
 
 def power(scale: float) -> str:
-    """A power of two as readers know it."""
-    return f"{scale:g}" if 1 <= scale <= 1024 else f"2^{math.log2(scale):.0f}"
+    """A scale as readers know it: 2¹⁵ for 32768, 2⁻⁸ for 1/256, other numbers as they are."""
+    mantissa, exponent = math.frexp(scale)
+    if mantissa != 0.5 or 1 <= scale <= 1024:
+        return f"{scale:g}"
+    return "2" + str(exponent - 1).translate(RAISED)
 
 
 def rows(found: Seen) -> pd.DataFrame:
-    """`table` as text."""
+    """`table` as text: at the smallest sufficient scale also what is flushed and too large then."""
     told = table(found)
+    plain, scaled = told[told.scale == 1], told[told.scale > 1].set_index(["kind", "format"])
+    keys = list(zip(plain.kind, plain.format, strict=True))
+    known = {key: scaled.loc[key] for key in keys if key in scaled.index}
+    needs = [
+        power(known[k].scale) if k in known else "1" if k[0] in GRADIENTS else "–" for k in keys
+    ]
+
+    def then(column: str) -> list[str]:
+        return [percent(known[key][column]) if key in known else "–" for key in keys]
+
     return pd.DataFrame(
         {
-            "Values": told.kind.map(KINDS),
-            "Format": told.format,
-            "Loss scale": told.scale.map(power),
-            "Zero already": told.zeros.map(percent),
-            "Flushed to zero": told.flushed.map(percent),
-            "Subnormal": told.subnormal.map(percent),
-            "Too large": told.above.map(percent),
+            "Values": plain.kind.map(KINDS),
+            "Format": plain.format,
+            "Zero already": plain.zeros.map(percent),
+            "Flushed to zero": plain.flushed.map(percent),
+            "Subnormal": plain.subnormal.map(percent),
+            "Too large": plain.above.map(percent),
+            "Smallest sufficient scale": needs,
+            "Flushed then": then("flushed"),
+            "Too large then": then("above"),
         }
-    )
+    ).reset_index(drop=True)
 
 
 NOTE = (
-    "Shares of all values, over all layers, looks and repeats; the loss scale of a row is 1, or "
-    "the smallest power of two with which at most 0.1 % of the values that are not zero are "
-    "flushed (smaller than the format's smallest subnormal). *Subnormal* values keep fewer bits. "
-    "Formats of 8 bits are told for comparison: nothing here computes in them."
+    "Shares of all values, over all layers, looks and repeats, without loss scale. *Flushed* are "
+    "those smaller than the format's smallest subnormal; *subnormal* ones keep fewer bits. The "
+    "smallest sufficient scale is the power of two with which at most 0.1 % of the gradients that "
+    "are not zero are flushed. Formats of 8 bits are told for comparison: nothing here computes in "
+    "them."
 )
 
 
@@ -337,7 +358,7 @@ def caption_layers(found: Seen) -> str:
     worst = max(own, key=lambda name: own[name])
     least = percent(own[worst])
     opening = (
-        f"Most is below float16's range in {worst}: {least} of its gradients that are not zero."
+        f"{worst} has most below float16's range: {least} of its gradients that are not zero."
         if own[worst]
         else "No layer has gradients below float16's range."
     )
