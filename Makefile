@@ -20,7 +20,7 @@ lab: .venv/installed-lab
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/interval_coverage.py
-	$(BIN)/python benchmarks/clock_overhead.py
+	$(BIN)/python benchmarks/measuring_overhead.py
 	$(BIN)/python benchmarks/sweep_overhead.py
 	$(BIN)/python benchmarks/scale.py --runs 2000
 	$(BIN)/python benchmarks/ray_overhead.py

@@ -321,9 +321,10 @@ def _execute(
         out.print(f"{done} of {len(chosen)} runs are done already or belong elsewhere")
     if not due:
         return
+    what = f"{len(due)} {'run' if len(due) == 1 else 'runs'} of {_plain(notebook.stem)}"
     out.print(
-        f"{len(due)} run{'s' * (len(due) > 1)} of {_plain(notebook.stem)} into {_plain(str(place.root))}, "
-        f"{_expected(chosen, found)} (Ctrl-C stops; the same command goes on)",
+        f"{what} into {_plain(str(place.root))}, {_expected(chosen, found)} (Ctrl-C stops; the same "
+        "command goes on)",
         soft_wrap=True,
     )
     _execute_all(due, found, notebook, place, how)

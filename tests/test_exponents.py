@@ -31,7 +31,7 @@ def made(optimizer="adam"):
 
 def fitted(optimizer="adam", callbacks=(), factor=1):
     model = made(optimizer)
-    model.fit(x * factor, y, batch_size=16, epochs=2, shuffle=False, verbose=0, callbacks=list(callbacks))
+    model.fit(x * factor, y, 16, 2, 0, list(callbacks), shuffle=False)
     return model
 
 batch = lambda step: (x[:16], y[:16])

@@ -52,6 +52,23 @@ def test_a_record_holds_all_samples_and_their_figures(tmp_path):
     assert record["environment"]["cores"] >= 1
 
 
+def test_a_training_that_diverges_says_where(tmp_path):
+    record = train(tmp_path, learning_rate=1e30, exponents_every=4)
+    assert record["status"] == "diverged"
+    assert record["diverged_step"] == 2
+    assert record["error"].startswith("the loss was not finite in epoch 1; trained again")
+    assert "the output of " in record["error"]
+    assert [s["step"] for s in record["exponents"]["samples"]] == [0, 4, 8]
+
+
+def test_windows_end_where_exponents_are_looked_at(tmp_path):
+    record = train(tmp_path, exponents_every=4, image_size=16, width=0.5)
+    starts = {window["first_step"] for window in record["windows"]}
+    assert {0, 1, 4, 5, 8, 9} <= starts
+    watched = [s["step"] for s in record["exponents"]["samples"]]
+    assert watched == [0, 4, 8, 12, 16, 20]
+
+
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_the_windows_account_for_the_time_of_an_epoch(tmp_path, backend):
     # A clock that reads dispatch instead of work leaves nearly all of the time unaccounted for.

@@ -1,9 +1,10 @@
-"""What measuring costs: bare `fit` against `fit` with clock and sampler, in one process.
+"""What measuring costs: bare `fit` against `fit` that is measured, in one process.
 
-    python benchmarks/clock_overhead.py [--backend tensorflow] [--rounds 30]
+    python benchmarks/measuring_overhead.py [--backend tensorflow] [--rounds 30] [--every 100]
 
-Prints, for a small and a larger model, ratios measured / bare (above 1, measuring costs
-time) of whole calls of `fit` without validation: of the wall time, with a 95 % t interval over the
+Measured is with clock and sampler, and with exponents.ExponentHistograms (which compiles at its
+first look; that is left out). Prints, for a small and a larger model, ratios measured / bare (above
+1, measuring costs time) of whole calls of `fit` without validation: of the wall time, with a 95 % t interval over the
 rounds, and of the processor time of the whole process, which other programs disturb less. Each
 round is four calls (bare, measured, measured, bare), so that drift cancels.
 """
@@ -20,11 +21,11 @@ from mptexp import analysis, precision
 from mptexp.spec import Run
 
 
-def sides(run: Run, kind: str) -> tuple[Callable[[], Any], Callable[[], Any], int]:
+def sides(run: Run, kind: str, every: int) -> tuple[dict[str, Callable[[], Any]], int]:
     """Calls of `fit` bare and measured on the same compiled model, and their steps."""
     import keras
 
-    from mptexp import data, measure, models, readings
+    from mptexp import data, exponents, measure, models, readings
 
     images = data.load(run)
     model = models.build(run, images.shape, len(images.classes))
@@ -45,7 +46,13 @@ def sides(run: Run, kind: str) -> tuple[Callable[[], Any], Callable[[], Any], in
         with readings.Sampler(kind):
             fit([measure.StepClock(measure.synchronizer(run.backend))])
 
-    return lambda: fit([]), measured, steps * run.epochs
+    order = data.order(images, run)[0]
+    watch = exponents.ExponentHistograms(
+        lambda step: (images.train_x[order], images.train_y[order]), every
+    )
+    named = {"bare": lambda: fit([]), "clock and sampler": measured}
+    named[f"exponents every {every} steps"] = lambda: fit([watch])
+    return named, steps * run.epochs
 
 
 def seconds(call: Callable[[], Any]) -> tuple[float, float]:
@@ -55,10 +62,19 @@ def seconds(call: Callable[[], Any]) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def compare(name: str, run: Run, kind: str, rounds: int) -> None:
+def compare(name: str, run: Run, kind: str, options: argparse.Namespace) -> None:
     """Prints the ratios for one model."""
-    bare, measured, steps = sides(run, kind)
-    bare(), measured()
+    calls, steps = sides(run, kind, options.every)
+    bare = calls.pop("bare")
+    bare()
+    for what, measured in calls.items():
+        measured()
+        told = ratio(bare, measured, options.rounds)
+        print(f"{name}, {what}, {steps} steps a call, {told}", flush=True)
+
+
+def ratio(bare: Callable[[], Any], measured: Callable[[], Any], rounds: int) -> str:
+    """Measured over bare, as text."""
     ratios = []
     for _ in range(rounds):
         first, second, third, fourth = (
@@ -66,10 +82,9 @@ def compare(name: str, run: Run, kind: str, rounds: int) -> None:
         )
         ratios.append((second + third) / (first + fourth))
     wall, cpu = np.array(ratios).T
-    print(
-        f"{name}, {steps} steps a call, {rounds} rounds of 2 + 2 calls: wall {text(wall)}, median "
-        f"{np.median(wall):.4f}; processor {text(cpu)}, median {np.median(cpu):.4f}",
-        flush=True,
+    return (
+        f"{rounds} rounds of 2 + 2 calls: wall {text(wall)}, median {np.median(wall):.4f}; "
+        f"processor {text(cpu)}, median {np.median(cpu):.4f}"
     )
 
 
@@ -83,15 +98,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="tensorflow", choices=list(precision.INSTALL))
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--every", type=int, default=100)
     options = parser.parse_args()
     small = Run(backend=options.backend, width=0.25, batch_size=32, epochs=8)
     kind = precision.use(small)["kind"]
     import keras
 
     print(f"Keras {keras.__version__} on {options.backend}, Python {sys.version.split()[0]}")
-    compare("small model", small, kind, options.rounds)
+    compare("small model", small, kind, options)
     larger = small.model_copy(update={"width": 1.0, "epochs": 2})
-    compare("larger model", larger, kind, options.rounds)
+    compare("larger model", larger, kind, options)
 
 
 if __name__ == "__main__":
