@@ -4,9 +4,9 @@
 
 Measured is with clock and sampler, and with exponents.ExponentHistograms (which compiles at its
 first look; that is left out). Prints, for a small and a larger model, ratios measured / bare (above
-1, measuring costs time) of whole calls of `fit` without validation: of the wall time, with a 95 % t interval over the
-rounds, and of the processor time of the whole process, which other programs disturb less. Each
-round is four calls (bare, measured, measured, bare), so that drift cancels.
+1, measuring costs time) of whole calls of `fit` without validation: of the wall time, with a 95 % t
+interval over the rounds, and of the processor time of the whole process, which other programs
+disturb less. Each round is four calls (bare, measured, measured, bare), so that drift cancels.
 """
 
 import argparse

@@ -323,8 +323,8 @@ def _execute(
         return
     what = f"{len(due)} {'run' if len(due) == 1 else 'runs'} of {_plain(notebook.stem)}"
     out.print(
-        f"{what} into {_plain(str(place.root))}, {_expected(chosen, found)} (Ctrl-C stops; the same "
-        "command goes on)",
+        f"{what} into {_plain(str(place.root))}, {_expected(chosen, found)} "
+        "(Ctrl-C stops; the same command goes on)",
         soft_wrap=True,
     )
     _execute_all(due, found, notebook, place, how)
