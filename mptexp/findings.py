@@ -70,15 +70,25 @@ def answer(tables: Tables) -> list[str]:
     missing = [_left_out(row) for row in analysis.left_out(tables.results).to_dict("records")]
     if tables.ok.empty:
         return ["No run of this sweep succeeded, so there is nothing to compare yet.", *missing]
-    table = analysis.headline(tables)
+    table = _with_accuracy(analysis.headline(tables), tables)
     table = _placed(table, table.policy)
     keys = ["panel", "backend", "phase", "policy", "baseline"]
+    margin = points(tables.options.equivalence_margin)
     sentences = [
-        _policy_answer(panel, policy, rows)
+        _policy_answer(panel, policy, rows, margin)
         for (panel, _, _, policy, _), rows in table.groupby(keys, sort=False)
         if rows.speedup.notna().any()
     ]
-    return [*(sentences or [_without_baseline(table)]), *_accuracy_answer(tables), *missing]
+    accuracies = _level(tables) if sentences else _accuracy_answer(tables)
+    return [*(sentences or [_without_baseline(table)]), *accuracies, *missing]
+
+
+def _with_accuracy(table: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """A headline table with difference and verdict of each policy's accuracy."""
+    found = accuracy.differences(tables, tables.options.equivalence_margin)
+    found = found.rename(columns={"candidate": "policy"})
+    keys = [*analysis.POINT, "policy", "baseline"]
+    return table.merge(found[[*keys, "difference", "verdict"]], "left", keys)
 
 
 def _placed(table: pd.DataFrame, policies: pd.Series) -> pd.DataFrame:
@@ -100,7 +110,7 @@ def _left_out(row: Mapping[str, Any]) -> str:
     )
 
 
-def _policy_answer(panel: str, policy: str, rows: pd.DataFrame) -> str:
+def _policy_answer(panel: str, policy: str, rows: pd.DataFrame, margin: str) -> str:
     rows = rows[rows.speedup.notna()]
     if len(rows) > CLAUSES:
         least, most = rows.loc[rows.speedup.idxmin()], rows.loc[rows.speedup.idxmax()]
@@ -109,8 +119,39 @@ def _policy_answer(panel: str, policy: str, rows: pd.DataFrame) -> str:
         told = listed([_clause(row) for row in rows.to_dict("records")])
     return (
         f"On {verbatim(panel)}, **{policy}** {_verdict(rows)} than {_baseline(rows)}: "
-        f"{told}.{_reason(rows)}"
+        f"{told}{_memory_clause(rows)}{_of_accuracy(rows, margin)}.{_reason(rows)}"
     )
+
+
+def _memory_clause(rows: pd.DataFrame) -> str:
+    """How much less memory a policy takes than its baseline; empty where that is not known."""
+    saved = (1 - rows.memory_ratio.dropna()) * 100
+    if saved.empty:
+        return ""
+    if saved.abs().max() < 2:
+        return "; it takes about as much memory"
+    least, most = sorted((saved.min(), saved.max()), key=abs)
+    ends = [f"{abs(v):.0f} %{' less' if v > 0 else ' more'}" for v in (least, most)]
+    if least * most > 0:  # one direction is named once
+        ends[0] = ends[0].rpartition(" ")[0].removesuffix(" %")
+    same = f"{abs(least):.0f}" == f"{abs(most):.0f}"
+    return f"; it takes {ends[1] if same else ' to '.join(ends)} memory"
+
+
+def _of_accuracy(rows: pd.DataFrame, margin: str) -> str:
+    """What the intervals allow to be said of a policy's accuracy; empty without one."""
+    rows = rows.dropna(subset="verdict")
+    if rows.empty:
+        return ""
+    verdicts = rows.verdict.value_counts().to_dict()
+    clauses = [_accuracy_clause(v, n, len(rows), margin) for v, n in verdicts.items()]
+    return f"; its validation accuracy is {listed(clauses)} ({_between(rows)})"
+
+
+def _between(rows: pd.DataFrame) -> str:
+    least, most = (signed(v) for v in (rows.difference.min(), rows.difference.max()))
+    ends = least if least == most else f"{least} to {most}"
+    return f"mean difference {ends} percentage points"
 
 
 def _clause(row: Mapping[str, Any]) -> str:
@@ -181,8 +222,15 @@ def _accuracy_answer(tables: Tables) -> list[str]:
             ["panel", "candidate", "baseline"], sort=False
         )
     ]
+    return [*said, *_level(tables)]
+
+
+def _level(tables: Tables) -> list[str]:
+    """How accurate the policies are that were compared."""
     least = analysis.accuracy_range(tables).least.min()
-    return [*said, f"Mean validation accuracy is {least * 100:.1f} % or more everywhere."]
+    if pd.isna(least):
+        return []
+    return [f"Mean validation accuracy is {least * 100:.1f} % or more everywhere."]
 
 
 def _accuracy_sentence(
@@ -190,25 +238,28 @@ def _accuracy_sentence(
 ) -> str:
     verdicts = rows.verdict.value_counts().to_dict()
     clauses = [_accuracy_clause(v, n, len(rows), margin) for v, n in verdicts.items()]
-    least, most = (f"{v * 100:+.1f}" for v in (rows.difference.min(), rows.difference.max()))
-    between = least if least == most else f"{least} to {most}"
     opening = f"On {verbatim(panel)}, validation" if panel else "Validation"
     return (
         f"{opening} accuracy of **{policy}** against {default_name(baseline)}: "
-        f"{listed(clauses)} (mean difference {between} percentage points)."
+        f"{listed(clauses)} ({_between(rows)})."
     )
 
 
 def _accuracy_clause(verdict: str, n: int, of: int, margin: str) -> str:
     """What one verdict says of some points."""
-    where = "" if of == 1 else f" at {n} of {of} points"
+    where = "" if n == of else f" at {n} of {of} points"
     return {
         "equal": f"equal within {margin}{where}",
         "lower": f"lower{where}",
         "higher": f"higher{where}",
         "undecided": f"not shown to be equal within {margin}, nor different{where}",
-        "too few repeats": f"too few repeats to say whether it is equal within {margin}{where}",
+        "too few repeats": f"measured too few times to be called equal within {margin}{where}",
     }[verdict]
+
+
+def signed(fraction: float) -> str:
+    """A difference in percentage points with its sign; what rounds to zero is +0.0."""
+    return f"{round(fraction * 100, 1) + 0.0:+.1f}"
 
 
 def points(fraction: float) -> str:

@@ -170,10 +170,10 @@ def _varying(table: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def _difference(row: Mapping[str, Any]) -> str:
-    value = f"{row['difference'] * 100:+.1f}"
+    value, low, high = (findings.signed(row[name]) for name in ("difference", "low", "high"))
     if pd.isna(row["low"]):
         return f"{value} (no interval, n = {row['blocks']})"
-    return f"{value} [{row['low'] * 100:+.1f}, {row['high'] * 100:+.1f}] (n = {row['blocks']})"
+    return f"{value} [{low}, {high}] (n = {row['blocks']})"
 
 
 def best_rows(tables: Tables) -> pd.DataFrame:

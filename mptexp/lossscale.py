@@ -221,9 +221,9 @@ def _accuracy(row: Any) -> str:
 def _difference(row: Any) -> str:
     if not row.blocks:
         return "–"
+    mean, low, high = (findings.signed(value) for value in (row.difference, row.low, row.high))
     if math.isnan(row.low):
-        return f"{row.difference * 100:+.1f} (no interval, n = {row.blocks})"
-    mean, low, high = (f"{value * 100:+.1f}" for value in (row.difference, row.low, row.high))
+        return f"{mean} (no interval, n = {row.blocks})"
     return f"{mean} [{low}, {high}] (n = {row.blocks})"
 
 
