@@ -106,6 +106,37 @@ def _attempts(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
     return store.results(tried, directory.name, beside=records)
 
 
+def device_samples(directory: SweepDir, tables: Tables) -> pd.DataFrame:
+    """What the device read over time in one run of each policy: the first block, largest batch.
+
+    Returns:
+        Columns policy, seconds (since the first sample), utilization_frac, power_w; empty where
+        nothing was read.
+    """
+    ok = tables.ok.sort_values(["block", "batch_size"], ascending=[True, False], kind="stable")
+    frames = []
+    for run in ok.drop_duplicates("policy").itertuples():
+        samples = store.read_record(directory.record(run.run_id)).get("samples")
+        frames.append(_over_time(samples).assign(policy=run.policy))
+    found = pd.concat(frames) if frames else pd.DataFrame()
+    return found if len(found) and found.utilization_frac.notna().any() else pd.DataFrame()
+
+
+def _over_time(samples: object) -> pd.DataFrame:
+    """A record's samples as numbers: on a CPU utilization is what its counters grew by."""
+    table = pd.DataFrame(samples if isinstance(samples, list) else [])
+    names = ["time", "utilization", "power_w", "own_cpu_s", "processors"]
+    numbers = table.reindex(columns=names).apply(pd.to_numeric, errors="coerce")
+    grown = numbers.own_cpu_s.diff() / numbers.time.diff() / numbers.processors
+    return pd.DataFrame(
+        {
+            "seconds": numbers.time - numbers.time.min(),
+            "utilization_frac": numbers.utilization.fillna(grown),
+            "power_w": numbers.power_w,
+        }
+    ).astype(float)
+
+
 def options(directory: SweepDir) -> Options:
     """The report's options in the directory's params file; the defaults where it has none."""
     path = directory.params

@@ -164,9 +164,76 @@ def step_time_by_batch_size(results: pd.DataFrame) -> Figure:
     return _dots(results, results.step_s * 1e3, "ms per step", log=True)
 
 
-def memory_by_batch_size(results: pd.DataFrame) -> Figure:
-    """Peak memory of every run in MiB, a panel per device."""
-    return _dots(results, results.peak_memory_bytes / 2**20, "peak memory, MiB", log=False)
+def images_per_s_by_batch_size(results: pd.DataFrame, out: pd.DataFrame) -> Figure:
+    """Images per second of every run and their medians as lines; crosses where memory ran out.
+
+    Args:
+        results: the runs that ended well.
+        out: the runs that ran out of memory.
+    """
+    figure = _dots(results, results.images_per_s, "images per second", log=True)
+    both = pd.concat([results, out])
+    places, policies = _places(both), _policies(both)
+    for axis, (title, part) in zip(figure.axes, _by_panel(results), strict=False):
+        for index, policy in enumerate(policies):
+            own = part[part.policy == policy]
+            medians = own.groupby("batch_size").images_per_s.median()
+            x = [places[size] + _offset(index, len(policies)) for size in medians.index]
+            axis.plot(x, medians, color=COLOURS[policy], linewidth=1, alpha=0.6)
+            lost = out[(out.policy == policy) & (analysis.panels(both).loc[out.index] == title)]
+            x = [places[size] + _offset(index, len(policies)) for size in set(lost.batch_size)]
+            low = axis.get_ylim()[0]
+            axis.plot(x, [low] * len(x), "x", color=COLOURS[policy], clip_on=False)
+        _label_batches(axis, places)
+    return figure
+
+
+def memory_by_batch_size(results: pd.DataFrame, limits: Mapping[str, float]) -> Figure:
+    """Peak memory of every run in MiB, a panel per device, with the device's own memory as a line.
+
+    Args:
+        limits: bytes of memory by gpu_model; drawn where runs come near it.
+    """
+    figure = _dots(results, results.peak_memory_bytes / 2**20, "peak memory, MiB", log=False)
+    for axis, (_, part) in zip(figure.axes, _by_panel(results), strict=False):
+        limit = limits.get(part.gpu_model.iloc[0], 0) / 2**20
+        if 0 < limit < 4 * axis.get_ylim()[1]:
+            axis.axhline(limit, color=INK, linewidth=1.2, linestyle="--")
+            axis.set_ylim(0, max(axis.get_ylim()[1], limit * 1.05))
+            axis.annotate("the device's memory", (0.02, limit), xycoords=("axes fraction", "data"),
+                          va="bottom", size=8, color=INK)  # fmt: skip
+    return figure
+
+
+def accuracy_by_time(epochs: pd.DataFrame) -> Figure:
+    """Validation accuracy by seconds since the first step, a line per run, a panel per point."""
+    return _curves(epochs, "val_accuracy", "validation accuracy", by="elapsed_s")
+
+
+def readings_by_time(samples: pd.DataFrame) -> Figure:
+    """Utilization and, where it was read, power over time, a line per policy.
+
+    Args:
+        samples: columns policy, seconds (since the first sample), utilization_frac, power_w.
+    """
+    named = {"utilization_frac": "utilization, %", "power_w": "power, W"}
+    found = {name: label for name, label in named.items() if samples[name].notna().any()}
+    with matplotlib.rc_context(STYLE):
+        figure, axes = plt.subplots(
+            len(found), 1, figsize=(8.2, 1.1 + 1.7 * len(found)), sharex=True, squeeze=False,
+            layout="constrained",
+        )  # fmt: skip
+    for axis, (name, label) in zip(axes.flat, found.items(), strict=True):
+        for policy in _policies(samples):
+            own = samples[samples.policy == policy]
+            scale = 100 if name == "utilization_frac" else 1
+            style = {"color": COLOURS[policy], "label": policy, "linewidth": 1.4}
+            axis.plot(own.seconds, own[name] * scale, **style)
+        axis.set_ylabel(label)
+        axis.set_ylim(0)
+    axes.flat[-1].set_xlabel("seconds")
+    _legend(figure, figure.axes[0])
+    return figure
 
 
 def _dots(results: pd.DataFrame, values: pd.Series, label: str, log: bool) -> Figure:
@@ -198,12 +265,12 @@ def loss_by_epoch(epochs: pd.DataFrame) -> Figure:
     return _curves(epochs, "loss", "training loss")
 
 
-def _curves(epochs: pd.DataFrame, value: str, label: str) -> Figure:
+def _curves(epochs: pd.DataFrame, value: str, label: str, by: str = "epoch") -> Figure:
     epochs = epochs.dropna(subset=value)
     epochs = epochs.sort_values(["batch_size", "setting"], key=analysis.rank, kind="stable")
     figure, panels = _new(list(epochs.groupby(_titles(epochs), sort=False)))
     policies = _policies(epochs)
-    look = {"x": "epoch", "y": value, "hue": "policy", "hue_order": policies, "palette": COLOURS}
+    look = {"x": by, "y": value, "hue": "policy", "hue_order": policies, "palette": COLOURS}
     for axis, (title, part) in panels:
         repeats = {"units": "run_id", "estimator": None, "linewidth": 0.9, "alpha": 0.35}
         repeats["rasterized"] = epochs.run_id.nunique() > VECTORS
@@ -212,12 +279,19 @@ def _curves(epochs: pd.DataFrame, value: str, label: str) -> Figure:
         strong = {"style": "policy", "style_order": policies, "errorbar": None, "linewidth": 2.2}
         if part.epoch.nunique() == 1:  # a line of one point is not seen
             strong["marker"] = "o"
-        sns.lineplot(part, **look, **strong, ax=axis)
-        axis.set(title=_wrapped(title), xlabel="epoch", ylabel=label)
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        sns.lineplot(_mean_times(part) if by == "elapsed_s" else part, **look, **strong, ax=axis)
+        names = {"epoch": "epoch", "elapsed_s": "seconds from the first step, validation included"}
+        axis.set(title=_wrapped(title), xlabel=names[by], ylabel=label)
+        if by == "epoch":
+            axis.xaxis.get_major_locator().set_params(integer=True)
         axis.get_legend().remove()
     _legend(figure, figure.axes[0])
     return figure
+
+
+def _mean_times(part: pd.DataFrame) -> pd.DataFrame:
+    """Epochs at the mean of the times at which the repeats ended them."""
+    return part.assign(elapsed_s=part.groupby(["policy", "epoch"]).elapsed_s.transform("mean"))
 
 
 def latency_distribution(latencies: pd.DataFrame) -> Figure:

@@ -297,6 +297,36 @@ def caption_accuracy(tables: Tables) -> str:
     )
 
 
+def caption_images(tables: Tables) -> str:
+    """What the figure of images per second shows."""
+    table = analysis.headline(tables)
+    best = table.loc[table.images_per_s.idxmax()]
+    lost = tables.results[tables.results.status == "oom"]
+    tail = f" {count(len(lost), 'run')} ran out of memory (crosses)." if len(lost) else ""
+    return (
+        f"Most images per second: {best.images_per_s:,.0f}, {best.policy} at batch size "
+        f"{best.batch_size}. Dots are runs, lines go through their medians.{tail}"
+    )
+
+
+def caption_time(tables: Tables) -> str:
+    """What the figure of accuracy by time shows."""
+    last = tables.epochs[tables.epochs.input_mode != "resident"].groupby("run_id").last()
+    ends = last.groupby("policy").elapsed_s.median().sort_values()
+    told = [f"{seconds:,.1f} s in {policy}" for policy, seconds in ends.items()]
+    return f"The same epochs over time: the last ends after {listed(told)} (medians)."
+
+
+def caption_readings(samples: pd.DataFrame) -> str:
+    """What the figure of readings over time shows."""
+    means = samples.groupby("policy", sort=False).utilization_frac.mean() * 100
+    told = [f"{value:.0f} % in {policy}" for policy, value in means.items()]
+    return (
+        f"Mean utilization is {listed(told)}: one run of each policy, the first block at its "
+        "largest batch size, from the first step to the end with compilation and validation."
+    )
+
+
 def caption_memory(tables: Tables) -> str:
     """What the memory figure shows."""
     table = analysis.headline(tables).dropna(subset="peak_memory_bytes")

@@ -176,6 +176,14 @@ def _difference(row: Mapping[str, Any]) -> str:
     return f"{value} [{low}, {high}] (n = {row['blocks']})"
 
 
+def without_memory(tables: Tables) -> pd.DataFrame:
+    """The points that ran out of memory, and what proves it, as text."""
+    rows = tables.results[tables.results.status == "oom"]
+    rows = rows.drop_duplicates([*analysis.POINT[:4], "setting", "batch_size", "policy"])
+    shown = {**_varying(rows.drop(columns="jit")), "Policy": rows.policy, "Error": rows.error}
+    return pd.DataFrame(shown).reset_index(drop=True)
+
+
 def best_rows(tables: Tables) -> pd.DataFrame:
     """Every policy at its own best batch size as text; empty where one size was measured."""
     table = analysis.best_batches(tables.results)

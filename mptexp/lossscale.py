@@ -16,7 +16,7 @@ FREE = ("policy", "loss_scale", "seed", "block")
 
 
 def table(tables: Tables) -> pd.DataFrame:
-    """A row per policy and loss scale of the points that were measured with several scales.
+    """A row per policy and loss scale of the points where a policy was measured with several.
 
     Returns:
         Columns: point (what else the runs share, as JSON), policy, loss_scale (as asked for: a
@@ -29,7 +29,7 @@ def table(tables: Tables) -> pd.DataFrame:
     runs = _runs(tables)
     found = []
     for point, group in runs.groupby("point", sort=False):
-        if group.loss_scale.nunique() > 1:
+        if group.groupby("policy").loss_scale.nunique().max() > 1:
             base = _baseline(group)
             for (policy, scale), rows in group.groupby(["policy", "loss_scale"], sort=False):
                 told = _row(rows, base, tables.options.equivalence_margin)

@@ -13,6 +13,7 @@ from mptexp import (
     advice,
     analysis,
     beside,
+    claims,
     diagnose,
     digest,
     figures,
@@ -46,6 +47,8 @@ class Facts:
     title: str
     question: str
     table_note: str
+    claims: pd.DataFrame
+    limits: dict[str, float]
     starts: str
     readings_note: str
     verdicts: list[Verdict]
@@ -194,6 +197,8 @@ def facts(directory: SweepDir, tables: Tables) -> Facts:
         title=_title(directory, tables),
         question=head.get("question", "What does reduced precision buy on this device?"),
         table_note=_table_note(tables),
+        claims=_claims(directory, tables),
+        limits=_limits(tables),
         starts=_starts(tables),
         readings_note=_readings_note(tables),
         verdicts=verdicts,
@@ -205,6 +210,30 @@ def facts(directory: SweepDir, tables: Tables) -> Facts:
         environment=_environment(tables),
         warnings=_warnings(tables),
         reproduce=_reproduce(directory, tables, head),
+    )
+
+
+def _limits(tables: Tables) -> dict[str, float]:
+    """Bytes of memory of each device."""
+    cards = [(r["parameters"]["gpu_model"], r.get("environment") or {}) for r in tables.records]
+    sizes = [(name, c.get("device_memory_bytes") or c.get("memory_bytes")) for name, c in cards]
+    return {name: size for name, size in sizes if isinstance(size, int | float)}
+
+
+def _claims(directory: SweepDir, tables: Tables) -> pd.DataFrame:
+    """What the studies claimed and what was found; the column Runs holds HTML."""
+    rows = claims.table(tables)
+    return pd.DataFrame(
+        {
+            "Claim": [claim for claim, _, _ in rows],
+            "Of": [source for _, source, _ in rows],
+            "Finding": [found.finding for _, _, found in rows],
+            "Evidence": [found.evidence or "–" for _, _, found in rows],
+            "Runs": [
+                " ".join(_notebook_link(directory, run_id) for run_id in found.runs) or "–"
+                for _, _, found in rows
+            ],
+        }
     )
 
 

@@ -27,6 +27,10 @@ BACKENDS_NOTE = (
     "The same model, order of pictures and policy in each framework, through Keras. The ratio is "
     "images per second over TensorFlow's: above 1 is faster than TensorFlow."
 )
+DEVICES_NOTE = (
+    "The same point and policy on each device. The ratio is images per second over the slowest "
+    "device's, formed between runs of the same block number, which were not made at the same time."
+)
 ALIKE = {
     True: " All frameworks began from the same initial weights.",
     False: " **The frameworks did not begin from the same initial weights.**",
@@ -44,9 +48,12 @@ class Section:
 
 
 def sections(tables: Tables) -> list[Section]:
-    """The sections that this sweep gives rise to: replicas, frameworks, both or none."""
+    """The sections that this sweep gives rise to: devices, replicas, frameworks."""
     replicas, backends = by_replicas(tables.results), by_backend(tables.results)
+    devices = by_device(tables.results)
     found = []
+    if not devices.empty:
+        found.append(Section("Devices side by side", DEVICES_NOTE, [], _device_rows(devices)))
     if not replicas.empty:
         note = REPLICAS_NOTE + LOGICAL_NOTE * bool(replicas.logical.any())
         found.append(Section("Scaling", note, _sentences(replicas), _replica_rows(replicas)))
@@ -104,6 +111,24 @@ def by_backend(results: pd.DataFrame) -> pd.DataFrame:
             row = point | {"backend": backend, "jit": jit}
             rows.append(row | _medians(runs) | _over(runs, others, jit))
     return _sorted(rows, ["backend"])
+
+
+def by_device(results: pd.DataFrame) -> pd.DataFrame:
+    """Every point and policy that was measured on several devices.
+
+    Returns:
+        Columns of POINT, policy, step_s, images_per_s (medians over blocks); speedup (images per
+        second over those of the slowest device), low, high, blocks, base_jit.
+    """
+    rows = []
+    for point, group in _groups(results, "gpu_model", ["jit"]):
+        slowest = group.groupby("gpu_model").images_per_s.median().idxmin()
+        for (device, jit), runs in group.groupby(["gpu_model", "jit"]):
+            others = group[group.gpu_model == slowest]
+            others = others[:0] if device == slowest else others
+            row = point | {"gpu_model": device, "jit": jit}
+            rows.append(row | _medians(runs) | _over(runs, others, jit))
+    return _sorted(rows, ["gpu_model"])
 
 
 def _begin_alike(tables: Tables) -> bool:
@@ -200,6 +225,20 @@ def _backend_rows(table: pd.DataFrame) -> pd.DataFrame:
         **_speeds(table),
         head: ["1" if row["backend"] == "tensorflow" else _ratio(row) for row in records],
         "XLA": [_xla(row, "TensorFlow", ("base_jit",)) for row in records],
+    }
+    return _text(columns)
+
+
+def _device_rows(table: pd.DataFrame) -> pd.DataFrame:
+    records = table.to_dict("records")
+    head = "Images/s over the slowest's [95 % interval]"
+    columns = {
+        **_varying(table, ["gpu_model"]),
+        "Policy": table.policy,
+        "Batch size": table.batch_size,
+        "Device": table.gpu_model,
+        **_speeds(table),
+        head: ["1" if pd.isna(row["speedup"]) else _ratio(row) for row in records],
     }
     return _text(columns)
 

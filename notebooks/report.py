@@ -68,6 +68,19 @@ if not tables.speedups.empty:
         )
 
 # %%
+if tables.ok.images_per_s.notna().any() and tables.results.batch_size.nunique() > 1:
+    out_of_memory = tables.results[tables.results.status == "oom"]
+    show(
+        figures.images_per_s_by_batch_size(tables.ok, out_of_memory),
+        "Images per second by batch size, one dot per run, a line per policy through the medians.",
+        findings.caption_images(tables),
+    )
+lost = layout.without_memory(tables)
+if not lost.empty:
+    display(Markdown("### Out of memory"))
+    display(layout.plain_table(lost))
+
+# %%
 if facts.not_diagnosed:
     display(Markdown(f"## Why\n\n{facts.not_diagnosed}"))
 for verdict in facts.verdicts:
@@ -107,6 +120,12 @@ if not tables.ok.empty and learned.loss.notna().any():
             figures.accuracy_by_epoch(learned),
             "Validation accuracy by epoch, a panel per batch size, a line per run and policy.",
             findings.caption_accuracy(tables),
+        )
+    if learned.val_accuracy.notna().any() and tables.ok.step_s.notna().any():
+        show(
+            figures.accuracy_by_time(learned),
+            "Validation accuracy by seconds since the first step, a line per run and policy.",
+            findings.caption_time(tables),
         )
     show(
         figures.loss_by_epoch(learned),
@@ -187,7 +206,7 @@ for part in scaling.sections(tables):
 if tables.ok.peak_memory_bytes.notna().any():
     display(Markdown("## Memory"))
     show(
-        figures.memory_by_batch_size(tables.ok),
+        figures.memory_by_batch_size(tables.ok, facts.limits),
         "Peak memory in MiB by batch size, one dot per run, coloured by policy.",
         findings.caption_memory(tables),
     )
@@ -197,6 +216,13 @@ read = layout.reading_rows(tables)
 if not read.empty:
     display(Markdown(f"## Device readings\n\n{facts.readings_note}"))
     display(layout.plain_table(read))
+    samples = analysis.device_samples(directory, tables)
+    if not samples.empty:
+        show(
+            figures.readings_by_time(samples),
+            "Utilization and power by seconds, a line per policy.",
+            findings.caption_readings(samples),
+        )
 
 # %%
 if facts.published is not None:
@@ -206,6 +232,10 @@ if facts.published is not None:
             display(layout.plain_table(table, links=["Source"]))
     display(Markdown("\n".join(f"- {report.sentence(s)}" for s in facts.published.sentences)))
     display(layout.plain_table(facts.published.differences))
+
+# %%
+display(Markdown("## Claims checked\n\nWhat the studies claimed, and what this sweep says of it."))
+display(layout.plain_table(facts.claims, links=["Runs"]))
 
 # %%
 if not facts.failed.empty:

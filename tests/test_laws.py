@@ -49,6 +49,7 @@ OTHER_HALF += [
     "underflow",
     "lossscale",
     "advice",
+    "claims",
     "figures",
     "reasons",
     "report",
