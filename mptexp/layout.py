@@ -21,29 +21,44 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
     """The headline table as text, a row per batch size and policy, for HTML and Markdown."""
     table = analysis.headline(tables)
     records = table.to_dict("records")
-    varying = [n for n in analysis.POINT if table[n].nunique() > 1 and n != "batch_size"]
     columns = {
-        **{findings.title(n): table[n] for n in varying},
-        "Batch size": table.batch_size,
-        "Policy": [policy(r) for r in records],
+        **_named(table),
         "ms per step": [_known(s * 1e3, "{:.2f}") for s in table.step_s],
-        "5–95 %": [
-            _known(r["step_s_low"] * 1e3, "{:.2f}") + _known(r["step_s_high"] * 1e3, "–{:.2f}", "")
-            for r in records
-        ],
         "Images/s": [_known(v, "{:,.0f}") for v in table.images_per_s],
-        "Achieved (MFU), least traffic": [_achieved(r) for r in records],
         baseline_head(table): [over_baseline(r) for r in records],
         "Speedup over strict float32": [_over_strict(r) for r in records],
         "Latency, median (99 %)": [_latency(r) for r in records],
         "Validation accuracy": [_accuracy(r) for r in records],
-        **_to_target(tables, table),
         "Peak memory": [findings.mebibytes(b) for b in table.peak_memory_bytes],
-        **_prices(tables, table),
     }
     if set(table.baseline) <= {"float32", ""}:
         del columns["Speedup over strict float32"]
     return findings.without_blanks(pd.DataFrame(columns))
+
+
+def detail_rows(tables: Tables) -> pd.DataFrame:
+    """What else is known of the rows of the headline table, as text; empty where nothing is."""
+    table = analysis.headline(tables)
+    records = table.to_dict("records")
+    columns = {
+        "ms per step, 5–95 %": [
+            _known(r["step_s_low"] * 1e3, "{:.2f}") + _known(r["step_s_high"] * 1e3, "–{:.2f}", "")
+            for r in records
+        ],
+        "Achieved (MFU), least traffic": [_achieved(r) for r in records],
+        **_to_target(tables, table),
+        **_prices(tables, table),
+    }
+    told = findings.without_blanks(pd.DataFrame(columns))
+    return pd.DataFrame() if told.empty else pd.concat([pd.DataFrame(_named(table)), told], axis=1)
+
+
+def _named(table: pd.DataFrame) -> dict[str, Any]:
+    """What names a row of the headline table."""
+    varying = [n for n in analysis.POINT if table[n].nunique() > 1 and n != "batch_size"]
+    columns = {findings.title(n): table[n] for n in varying}
+    policies = [policy(row) for row in table.to_dict("records")]
+    return {**columns, "Batch size": table.batch_size, "Policy": policies}
 
 
 def _known(value: float, form: str, unknown: str = "–") -> str:
@@ -284,11 +299,11 @@ def headline_html(tables: Tables) -> GT:
     return table.cols_align("right", numbers)
 
 
-def plain_table(rows: pd.DataFrame, links: Sequence[str] = ()) -> GT:
+def plain_table(rows: pd.DataFrame, links: Sequence[str] = (), id: str | None = None) -> GT:
     """Any table of text for a report, its first ROWS rows; columns named in `links` hold HTML."""
     shown = _visible(rows[:ROWS])
     numbers = [name for name in shown if name not in links and _numeric(shown[name])]
-    table = _styled(GT(shown)).cols_align("right", columns=numbers)
+    table = _styled(GT(shown, id=id)).cols_align("right", columns=numbers)
     if len(rows) > ROWS:
         table = table.tab_source_note(f"The first {ROWS} of {len(rows):,} rows.")
     return table.fmt(lambda cell: html(cell).text, columns=list(links)) if links else table

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -21,6 +22,7 @@ from mptexp import (
     kernel,
     layout,
     params,
+    sortable,
     store,
     underflow,
 )
@@ -47,6 +49,7 @@ class Facts:
     title: str
     question: str
     table_note: str
+    details_note: str
     claims: pd.DataFrame
     limits: dict[str, float]
     starts: str
@@ -140,8 +143,24 @@ def render(notebook: Path, title: str, code: bool) -> str:
     # Not from_filename, which makes the file's name the title.
     clean = store.scrub(json.loads(notebook.read_text(encoding="utf-8")))
     node = nbformat.reads(json.dumps(clean), as_version=4)
-    page, _ = exporter.from_notebook_node(node, resources={"metadata": {"name": title}})
-    return str(page)
+    told: dict[str, Any] = {"metadata": {"name": title}}
+    if not code:
+        told |= {"script": sortable.script(), "script_hash": sortable.hash_source()}
+    page, _ = exporter.from_notebook_node(node, resources=told)
+    return str(page) if code else _with_contents(str(page))
+
+
+HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)(?:<a class="anchor-link".*?)?</h2>')
+
+
+def _with_contents(page: str) -> str:
+    """The page with links to its sections before the first of them."""
+    found = HEADING.findall(page)
+    links = "".join(f'<li><a href="#{place}">{title}</a></li>' for place, title in found)
+    nav = f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
+    first = page.find('<div class="output">', page.find("</h1>"))
+    after = page.find('<div class="output">', first + 1)
+    return page[:after] + nav + page[after:] if found and after > 0 else page
 
 
 # What may stand in the page of a run; all else is shown as text.
@@ -197,6 +216,7 @@ def facts(directory: SweepDir, tables: Tables) -> Facts:
         title=_title(directory, tables),
         question=head.get("question", "What does reduced precision buy on this device?"),
         table_note=_table_note(tables),
+        details_note=_details_note(tables),
         claims=_claims(directory, tables),
         limits=_limits(tables),
         starts=_starts(tables),
@@ -245,11 +265,23 @@ def _table_note(tables: Tables) -> str:
     if tables.ok.step_s.isna().all():
         return "Validation accuracy: mean over repeats, least and most."
     lines = [
-        "ms per step: median over repeats of each run's median window; 5–95 %: percentiles of the "
-        "windows. Speedup: time of the baseline divided by time of the policy, above 1 is faster."
+        "ms per step: median over repeats of each run's median window. Speedup: time of the "
+        "baseline divided by time of the policy, above 1 is faster. Validation accuracy: mean over "
+        "repeats, least and most."
     ]
     ended = tables.ok.ended_by.value_counts().drop("epochs", errors="ignore")
     lines += [f"{n} of {len(tables.ok)} runs were ended by {safe(w)}." for w, n in ended.items()]
+    if tables.ok.emulated.any():
+        lines.append(
+            "*Emulated*: the device has no arithmetic instructions for this 16-bit type; "
+            "frameworks convert to 32 bits and back, so slower is expected."
+        )
+    return " ".join(lines)
+
+
+def _details_note(tables: Tables) -> str:
+    """What the columns of the second table are."""
+    lines = ["5–95 %: percentiles of the windows."] if tables.ok.step_s.notna().any() else []
     wanted = accuracy.target(tables)
     if wanted is not None:
         by = "the params file" if tables.options.target_accuracy else "what every run reached"
@@ -265,11 +297,6 @@ def _table_note(tables: Tables) -> str:
         )
     if tables.options.price_per_hour:
         lines.append(f"Cost: at {tables.options.price_per_hour:g} per hour.")
-    if tables.ok.emulated.any():
-        lines.append(
-            "*Emulated*: the device has no arithmetic instructions for this 16-bit type; "
-            "frameworks convert to 32 bits and back, so slower is expected."
-        )
     return " ".join(lines)
 
 

@@ -18,6 +18,7 @@ sweep_dir: str = "reports/quickstart"  # the directory of a sweep
 # %%
 from pathlib import Path
 
+import pandas as pd
 from IPython.display import HTML, Markdown, display
 
 from mptexp import (
@@ -30,6 +31,7 @@ from mptexp import (
     reasons,
     report,
     scaling,
+    sortable,
     store,
     underflow,
 )
@@ -66,6 +68,13 @@ if not tables.speedups.empty:
             f"Speedup over {baseline} by batch size, one marker per policy, with intervals.",
             findings.caption_speedup(tables, baseline),
         )
+
+# %%
+details = pd.DataFrame() if tables.ok.empty else layout.detail_rows(tables)
+if not details.empty:
+    display(Markdown("### More of the same runs"))
+    display(layout.plain_table(details))
+    display(Markdown(facts.details_note))
 
 # %%
 if tables.ok.images_per_s.notna().any() and tables.results.batch_size.nunique() > 1:
@@ -246,7 +255,7 @@ for sentence in tables.damaged:
 
 # %%
 display(Markdown(f"## All runs\n\n{facts.runs_note}"))
-display(layout.plain_table(facts.runs, links=["Run", "Record"]))
+display(layout.plain_table(facts.runs, links=["Run", "Record"], id=sortable.ID))
 
 # %% [markdown]
 # ## What is timed

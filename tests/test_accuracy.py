@@ -78,16 +78,16 @@ def test_the_target_is_the_users_or_what_every_run_reached():
     assert accuracy.target(found) == 0.89
     asked = type(found)(**(vars(found) | {"options": Options(target_accuracy=0.9)}))
     assert accuracy.target(asked) == 0.9
-    shown = layout.headline_rows(asked)
+    shown = layout.detail_rows(asked)
     assert shown["Time to 90 % accuracy"].tolist() == ["10.0 s", "not reached"]
     assert accuracy.target(tables([record() | {"history": []}])) is None
 
 
 def test_cost_stands_in_the_table_where_a_price_is_given():
     found = tables([record(step_s=0.32)])  # 100 images per second, one second of training
-    assert not [name for name in layout.headline_rows(found) if "Cost" in name]
+    assert not [name for name in layout.detail_rows(found) if "Cost" in name]
     priced = type(found)(**(vars(found) | {"options": Options(price_per_hour=3.6)}))
-    shown = layout.headline_rows(priced)
+    shown = layout.detail_rows(priced)
     assert shown["Cost per million images"].tolist() == ["10"]
     assert shown["Cost per training"].tolist() == ["0.001"]
 

@@ -18,7 +18,9 @@ def all_figures(found):
     return [
         figures.speedup_by_batch_size(found.speedups, "float32"),
         figures.step_time_by_batch_size(found.ok),
-        figures.memory_by_batch_size(found.ok),
+        figures.memory_by_batch_size(found.ok, {"GPU": 3e9}),
+        figures.images_per_s_by_batch_size(found.ok, found.results[:0]),
+        figures.accuracy_by_time(found.epochs),
         figures.accuracy_by_epoch(found.epochs),
         figures.loss_by_epoch(found.epochs),
         figures.latency_distribution(latencies(found)),

@@ -52,6 +52,7 @@ OTHER_HALF += [
     "claims",
     "figures",
     "reasons",
+    "sortable",
     "report",
     "cluster",
     "remote",
