@@ -81,6 +81,7 @@ COLUMNS = {
     "cpu_s": "processor seconds of this process in fit",
     "train_accuracy": "fraction, last epoch",
     "val_accuracy": "fraction, last epoch",
+    "swallowed_updates_frac": "share of weight updates, not zero, that left the weight as it was",
     "epochs": "epochs finished",
     "fit_s": "seconds in fit, validation included",
     "wall_s": "seconds of the whole run, kernel start to record",

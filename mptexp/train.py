@@ -16,6 +16,7 @@ from mptexp import (
     ceilings,
     costs,
     data,
+    emulation,
     environment,
     measure,
     models,
@@ -53,6 +54,7 @@ class Outcome:
     card: dict[str, Any] = field(default_factory=dict)
     work: dict[str, Any] = field(default_factory=dict)
     profile: dict[str, Any] = field(default_factory=dict)
+    swallowed_updates_frac: float | None = None
 
     @property
     def history(self) -> pd.DataFrame:
@@ -226,6 +228,7 @@ def _outcome(
         samples=sampler.samples,
         card=card,
         work=_work(run, model, card),
+        swallowed_updates_frac=emulation.swallowed_frac(model),
     )
 
 
@@ -354,6 +357,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "work": outcome.work,
         **({"profile": outcome.profile} if outcome.profile else {}),
         "peak_memory_bytes": outcome.peak_memory_bytes,
+        "swallowed_updates_frac": outcome.swallowed_updates_frac,
         "fit_s": outcome.fit_s,
     }
 
