@@ -78,13 +78,14 @@ def rounded(
 def _followed(x: Any, state: Any, least: int) -> tuple[Any, Any]:
     """The range of this batch, as a power of two, and the state at the next.
 
-    The first batch that is not all zero sets the range so that its largest value fits; Courbariaux
-    et al. find the first ranges by training in a higher precision.
+    From the first batch that is not all zero to the first check, the range grows so that the
+    largest value fits; Courbariaux et al. find the first ranges by training in a higher precision.
     """
     size = ops.absolute(x)
     largest = ops.max(size)
-    begins = ops.logical_and(state[1] == 0, largest > 0)
-    power = ops.where(begins, ops.clip(_exponent(largest), least, 90), state[0])
+    fits = ops.clip(_exponent(largest), least, 90)
+    power = ops.where(state[1] == 0, fits, state[0])
+    power = ops.where(state[1] < BATCHES_BETWEEN_CHECKS, ops.maximum(power, fits), power)
     limit = _power_of_two(power)
     rates = [ops.mean(ops.cast(size >= edge, "float32")) for edge in (limit, limit / 2)]
     seen = ops.where(ops.logical_and(state[1] == 0, largest == 0), 0.0, state[1] + 1)
