@@ -11,11 +11,12 @@ from typing import Any
 import keras
 from keras import layers, ops
 
-from mptexp import formats, numerics
+from mptexp import formats
 from mptexp.formats import FORMATS, Binary, Dynamic, Format
 from mptexp.numerics import INTEGER, Rounding, quantize
 from mptexp.spec import Run
 
+NOTE = "low precision is emulated in float32: its time says nothing of hardware"
 Target = Format | Dynamic | Binary | None
 # Courbariaux et al. (2014, arXiv 1412.7024): ranges are looked at every 100 batches, and a tensor
 # may overflow at this rate.

@@ -1,8 +1,8 @@
 """Pictures in idx files, the form in which MNIST is distributed.
 
-Source of the format: Y. LeCun, C. Cortes, C. J. C. Burges, The MNIST database of handwritten digits:
-two zero bytes, the type (8: unsigned byte), the number of axes, their lengths as big-endian 32-bit
-integers, the values.
+Two zero bytes, the type (8: unsigned byte), the number of axes, their lengths as big-endian 32-bit
+integers, the values. Source: Y. LeCun, C. Cortes, C. J. C. Burges, The MNIST database of
+handwritten digits.
 """
 
 import gzip
@@ -54,8 +54,10 @@ def read(dataset: str) -> dict[str, Idx]:
 
 
 def _part(root: Path, stem: str, dataset: str) -> Idx:
-    x, y = (_array(_found(root, f"{stem}-{kind}", axes, dataset), axes, dataset)
-            for kind, axes in KINDS.items())
+    x, y = (
+        _array(_found(root, f"{stem}-{kind}", axes, dataset), axes, dataset)
+        for kind, axes in KINDS.items()
+    )
     if len(x) != len(y):
         raise DataError(
             f"dataset {dataset}: {stem} has {len(x)} pictures and {len(y)} labels; both must be as "

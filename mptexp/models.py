@@ -49,10 +49,26 @@ def build(run: Run, shape: tuple[int, int, int], classes: int) -> keras.Model:
         keras.config.set_image_data_format(run.data_format)
     try:
         made = varied(run, _numbered(_built(run, policy, shape, classes)))
-        return emulation.emulated(run, made)
+        return emulation.emulated(_checked(run, made), made)
     finally:
         keras.config.set_dtype_policy(policy)
         keras.config.set_image_data_format(data_format)
+
+
+def _checked(run: Run, model: keras.Model) -> Run:
+    """The run, whose model can have the run's formats.
+
+    Raises:
+        ModelError: where a layer would need a range for each of its uses.
+    """
+    used = [call.layer for call in costs.calls(model) if isinstance(call.layer, layers.Layer)]
+    twice = [layer.name for layer in used if used.count(layer) > 1 and layer.weights]
+    if twice and run.propagation.startswith("dynamic"):
+        raise ModelError(
+            f"model {run.model} uses {twice[0]} more than once, and {run.propagation} has one "
+            "range per layer; take another propagation"
+        )
+    return run
 
 
 def _built(

@@ -214,8 +214,8 @@ def in_force(model: "keras.Model", run: Run, where: dict[str, Any]) -> dict[str,
     default_policy, propagation, weight_format (see emulation.in_force).
 
     Raises:
-        NotInForce: where dtype, emulated formats, data format, XLA, determinism, TF32, CPU instructions or replicas
-            are not what the run asked for.
+        NotInForce: where dtype, emulated formats, data format, XLA, determinism, TF32, CPU
+            instructions or replicas are not what the run asked for.
     """
     from mptexp import costs, emulation
 

@@ -371,10 +371,12 @@ def _readings(outcome: Outcome) -> dict[str, Any]:
 
 
 def _marks(outcome: Outcome) -> list[str]:
-    logical = outcome.run.replicas > 1 and outcome.card["kind"] == "cpu"
+    run = outcome.run
+    logical = run.replicas > 1 and outcome.card["kind"] == "cpu"
     cases = {
         "made from a tree with uncommitted changes": outcome.card["clean"] is False,
         replicas.LOGICAL: logical,
+        emulation.NOTE: {run.propagation, run.weight_format} != {"policy"},
     }
     return [text for text, holds in cases.items() if holds]
 

@@ -20,7 +20,18 @@ from pathlib import Path
 
 from IPython.display import HTML, Markdown, display
 
-from mptexp import analysis, digest, figures, findings, layout, reasons, report, scaling, store
+from mptexp import (
+    analysis,
+    digest,
+    figures,
+    findings,
+    layout,
+    lowered,
+    reasons,
+    report,
+    scaling,
+    store,
+)
 
 directory = store.SweepDir(Path(sweep_dir))
 tables = analysis.load(directory)
@@ -112,6 +123,12 @@ if not tables.ok.empty and learned.loss.notna().any():
             "margin; *undecided*, that it neither does nor leaves zero out."
         )
         display(Markdown(more + note))
+
+# %%
+for part in lowered.sections(tables):
+    display(Markdown(f"## {part.title}\n\n{part.note}"))
+    display(layout.plain_table(part.rows))
+    display(Markdown("\n".join(f"- {report.safe(sentence)}" for sentence in part.sentences)))
 
 # %%
 best = layout.best_rows(tables)

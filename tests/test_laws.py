@@ -42,6 +42,7 @@ OTHER_HALF += [
     "diagnose",
     "findings",
     "scaling",
+    "lowered",
     "layout",
     "digest",
     "compare",
