@@ -105,6 +105,11 @@ def _exponent(x: Any) -> Any:
     return ops.cast(ops.bitwise_and(ops.right_shift(bits, 23), 255), "float32") - 126.0
 
 
+def _value(x: Any) -> Any:
+    """The value now, which is no variable: it stays when that is assigned to."""
+    return ops.copy(ops.convert_to_tensor(x))
+
+
 def _power_of_two(power: Any) -> Any:
     """Exactly, which a backend's power function need not be."""
     bits = ops.left_shift(ops.cast(power, INTEGER) + 127, 23)
@@ -147,8 +152,8 @@ def passed(
 
         return forth, gradient
 
-    further = (ops.convert_to_tensor(states), next_first) if dynamic else ()
-    return both_ways(ops.convert_to_tensor(x), forth, *further)
+    further = (_value(states), next_first) if dynamic else ()
+    return both_ways(_value(x), forth, *further)
 
 
 def sign(x: Any) -> Any:
@@ -163,7 +168,7 @@ def sign(x: Any) -> Any:
         signs = ops.where(x >= 0, 1.0, -1.0)
         return ops.where(ops.isnan(x), x, signs), gradient
 
-    return straight(ops.convert_to_tensor(x))
+    return straight(_value(x))
 
 
 class Rounded(layers.Wrapper):
@@ -182,8 +187,8 @@ class Rounded(layers.Wrapper):
         self.generator = keras.random.SeedGenerator(seed) if stochastic else None
         self.ranges: list[keras.Variable] = []
 
-    def build(self, *shapes: Any) -> None:
-        super().build(*shapes)
+    def build(self, input_shape: Any = None) -> None:
+        super().build(input_shape)
         names = [weight.name for weight in self._weights()] + ["output"]
         if isinstance(self.target, Dynamic):
             self.ranges = [self._range(name) for name in names]
@@ -202,7 +207,7 @@ class Rounded(layers.Wrapper):
         normalizes = isinstance(self.layer, layers.BatchNormalization)
         return [] if normalizes else self.layer.trainable_variables
 
-    def call(self, x: Any, training: bool = False) -> Any:
+    def call(self, x: Any, training: bool = False, mask: Any = None) -> Any:
         weights, others = self._weights(), self.layer.non_trainable_variables
         used = [(w, self._passed(w, i, training)) for i, w in enumerate(weights)]
         values = used + [(v, ops.convert_to_tensor(v)) for v in others]
@@ -299,11 +304,11 @@ def optimizer(kind: type[keras.Optimizer], run: Run) -> type[keras.Optimizer]:
             ]
 
         def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-            before = ops.copy(ops.convert_to_tensor(variable))
+            before = _value(variable)
             # From zero, the variable becomes the update itself, however small beside the weight.
             self.assign(variable, ops.zeros_like(before))
             super().update_step(gradient, variable, learning_rate)
-            update = ops.copy(ops.convert_to_tensor(variable))
+            update = _value(variable)
             after = self._rounded(before + update, self._get_variable_index(variable))
             moves = update != 0
             self._count(self.updates, moves)
