@@ -124,7 +124,7 @@ def _compared(point: Point, others: list[Point]) -> Point:
 
 
 def _rows(found: list[Point]) -> pd.DataFrame:
-    order = sorted(found, key=lambda p: (p.network, not p.is_float32))
+    order = sorted(found, key=lambda p: (p.network, not p.is_float32, str(p.choice)))
     columns = {
         "Network": [p.network for p in order],
         "Policy": [p.choice["policy"] for p in order],
