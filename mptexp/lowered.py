@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp import analysis, findings, formats
+from mptexp import analysis, findings
 from mptexp.analysis import Tables
 from mptexp.scaling import Section
 from mptexp.spec import defaults
@@ -260,8 +260,8 @@ def _other(found: list[Point], point: Point, **changed: str) -> Point | None:
 
 def _bits(name: str) -> int | None:
     """Of a fixed-point format, by its name."""
-    found = formats.named(name) if re.fullmatch(r"<-?\d+,\s*-?\d+>", name) else None
-    return found.integer_bits + found.fraction_bits if isinstance(found, formats.Fixed) else None
+    found = re.fullmatch(r"<(-?\d+),\s*(-?\d+)>", name)
+    return sum(map(int, found.groups())) if found else None
 
 
 def _points(point: Point) -> str:

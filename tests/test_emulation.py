@@ -368,7 +368,8 @@ def test_this_holds_on_the_other_backends(backend):
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    command += ["-k", DIFFERENT, "-W", "ignore:__array__:DeprecationWarning"]  # of PyTorch, within Keras
+    # PyTorch's arrays warn within Keras.
+    command += ["-k", DIFFERENT, "-W", "ignore:__array__:DeprecationWarning"]
     environment = os.environ | {"KERAS_BACKEND": backend, "MPTEXP_SKIPS_FAIL": ""}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]
