@@ -11,7 +11,6 @@ PARAMS = """\
 defaults:
   {model: mlp, image_size: 8, width: 0.02, epochs: 2, batch_size: 64, policy: float32}
 include:
-- {propagation: policy}
 - {propagation: "<6,10>", weight_format: "<4,12>", rounding: stochastic}
 """
 
@@ -119,13 +118,12 @@ def test_a_sweep_in_few_bits_is_run_and_reported(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     folder = store.SweepDir(tmp_path / "reports/few")
     records, _ = store.read_records(folder)
-    plain, fixed = sorted(records, key=lambda r: r["in_force"]["propagation"], reverse=True)
-    assert plain["swallowed_updates_frac"] is None
+    (fixed,) = records
     assert 0 < fixed["swallowed_updates_frac"] < 1
     assert fixed["in_force"]["propagation"] == "<6,10>"
     assert fixed["in_force"]["weight_format"] == "<4,12>"
     assert any("emulated" in mark for mark in fixed["marks"])
-    assert fixed["work"]["flops_per_step"] == plain["work"]["flops_per_step"]
+    assert fixed["work"]["flops_per_step"] > 0
     assert fixed["history"][-1]["val_accuracy"] > 0.2
     assert "swallowed_updates_frac" in (folder.root / "results.csv").read_text()
     page = folder.index.read_text()
