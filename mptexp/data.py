@@ -1,6 +1,7 @@
 """Named datasets, and the stream of batches that every policy of a block sees alike."""
 
 import os
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from mptexp import downloads, folders, pictures, prepared
+from mptexp import downloads, folders, idx, pictures, prepared
 from mptexp.sources import Source, digest
 from mptexp.spec import Run
 
@@ -66,6 +67,8 @@ def load(run: Run) -> Images:
     """
     if run.dataset in DATASETS:
         return DATASETS[run.dataset](run)
+    if run.dataset.startswith("idx:"):
+        return idx_files(run)
     found = source(run)
     color_mode = found.color_mode if run.color_mode == "auto" else run.color_mode
     made = prepared.prepare(found, run.image_size, color_mode, run.on_broken)
@@ -105,14 +108,35 @@ def digits(run: Run) -> Images:
     from sklearn.model_selection import train_test_split
 
     bundled = load_digits()
-    size = (run.image_size, run.image_size)
-    small = [Image.fromarray(p) for p in np.rint(bundled.images * (255 / 16)).astype(np.uint8)]
-    x = np.stack([np.asarray(p.resize(size, Image.Resampling.BILINEAR)) for p in small])
-    x = np.repeat(x[..., None], pictures.CHANNELS["rgb"] if run.color_mode == "rgb" else 1, -1)
+    x = _resized(np.rint(bundled.images * (255 / 16)).astype(np.uint8), run)
     train_x, val_x, train_y, val_y = train_test_split(
         x, bundled.target, test_size=360, stratify=bundled.target, random_state=0
     )
     return Images(train_x, train_y, val_x, val_y, tuple("0123456789"), digest(["digits", x.shape]))
+
+
+def idx_files(run: Run) -> Images:
+    """The pictures of a dataset `idx:PATH`; its test set is validated with.
+
+    Raises:
+        sources.DataError: where it is absent or damaged.
+    """
+    parts = idx.read(run.dataset)
+    train, val = parts["train"], parts["val"]
+    content = digest([[zlib.crc32(array.tobytes()) for array in (p.x, p.y)] for p in (train, val)])
+    classes = tuple(str(label) for label in range(int(train.y.max()) + 1))
+    train_x, val_x = (_resized(part.x, run) for part in (train, val))
+    return Images(train_x, train.y, val_x, val.y, classes, digest([content, train_x.shape]))
+
+
+def _resized(grey: np.ndarray, run: Run) -> np.ndarray:
+    """Grey pictures, uint8 of shape (n, height, width), in the run's size and color mode."""
+    size = (run.image_size, run.image_size)
+    if grey.shape[1:] != size:
+        small = map(Image.fromarray, grey)
+        grey = np.stack([np.asarray(p.resize(size, Image.Resampling.BILINEAR)) for p in small])
+    channels = pictures.CHANNELS["rgb"] if run.color_mode == "rgb" else 1
+    return np.repeat(grey[..., None], channels, -1)
 
 
 class Repeated:

@@ -119,16 +119,16 @@ class ExponentHistograms(keras.callbacks.Callback):
         told = self._probe(*self.batch(step), factor)
         kinds = self._added([told_ for told_ in told if told_[0] != "loss"])
         self.samples.append({"step": step, "loss_scale": scale, "kinds": kinds})
-        self._before = [ops.copy(v.value) for v in model.trainable_variables]
+        self._before = [ops.copy(v.value) for v in probe.weights(model)]
 
     def end(self, model: keras.Model) -> None:
         """Looks at the update that no later step has looked at."""
         if not self._before:
             return
-        after = [v.value for v in model.trainable_variables]
+        after = [v.value for v in probe.weights(model)]
         found = tree.map_structure(ops.convert_to_numpy, self._changes(self._before, after))
         self._before = []
-        names = [probe.layer_of(model, v) for v in model.trainable_variables]
+        names = [probe.layer_of(model, v) for v in probe.weights(model)]
         told = [("updates", name, f[0]) for name, f in zip(names, found, strict=True)]
         told += [("update_ratios", name, f[1]) for name, f in zip(names, found, strict=True)]
         self.samples[-1]["kinds"] |= self._added(told)

@@ -50,19 +50,23 @@ def source(dataset: str, validation_split: float) -> Source:
     )
 
 
+HOLDS = {"folder": "a folder per class", "idx": "the four idx files"}
+
+
 def path_of(dataset: str) -> Path:
-    """The folder of a dataset `folder:PATH`.
+    """The folder of a dataset `folder:PATH` or `idx:PATH`.
 
     Raises:
         DataError: where there is none, or it cannot be read.
     """
-    given = Path(dataset.removeprefix("folder:").strip()).expanduser()
+    kind, _, place = dataset.partition(":")
+    given = Path(place.strip()).expanduser()
     project = Path(__file__).resolve().parent.parent
     places = [given] if given.is_absolute() else [Path.cwd() / given, project / given]
     found = next((place for place in places if place.is_dir()), None)
     if found is None:
         what = "is a file" if any(p.is_file() for p in places) else "does not exist"
-        raise DataError(f"dataset {dataset}: {given} {what}; give a folder with a folder per class")
+        raise DataError(f"dataset {dataset}: {given} {what}; give a folder with {HOLDS[kind]}")
     if not os.access(found, os.R_OK | os.X_OK):
         raise DataError(f"dataset {dataset}: {given} may not be read by this user")
     return found

@@ -141,6 +141,30 @@ class Fixed:
         return self.smallest_subnormal
 
 
+@dataclass(frozen=True)
+class Dynamic:
+    """Fixed point whose range follows the values: dynamic fixed point (Courbariaux et al. 2014).
+
+    Args:
+        bits: of a value, the sign included. How many are of the integer part is not the format's:
+            each tensor has its own.
+
+    Raises:
+        ValueError: where float32 does not hold the format.
+    """
+
+    bits: int
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.bits <= 24:
+            raise ValueError(f"{self} was asked for; allowed: 2 to 24 bits")
+
+
+@dataclass(frozen=True)
+class Binary:
+    """The two values -1 and +1 (BinaryNet: Courbariaux, Hubara et al. 2016)."""
+
+
 Format = Float | Fixed
 FLOAT32_MAX = math.ldexp(2 - 2**-23, 127)
 # Named as in ml_dtypes, whose formats they equal; tensorfloat32 is NVIDIA's.
@@ -175,3 +199,33 @@ def named(name: str) -> Format:
     raise ValueError(
         f"{name!r} is no number format; allowed: {', '.join(FORMATS)}, or <IL,FL> for fixed point"
     )
+
+
+KEPT = "dynamic<BITS> or <IL,FL> of 2 to 24 bits, or one of " + ", ".join(FORMATS)
+
+
+def kept(name: str) -> Format | Dynamic | None:
+    """In what weights are kept, from its name: as `named`, dynamic<BITS>, or None for policy.
+
+    Raises:
+        ValueError: saying what is allowed, where it is no such name.
+    """
+    if name == "policy":
+        return None
+    try:
+        found = re.fullmatch(r"dynamic<(\d+)>", name)
+        return Dynamic(int(found.group(1))) if found else named(name)
+    except ValueError:
+        raise ValueError(f"policy, {KEPT}") from None
+
+
+def passing(name: str) -> Format | Dynamic | Binary | None:
+    """What passes between layers, from its name: as `kept`, or binary.
+
+    Raises:
+        ValueError: saying what is allowed, where it is no such name.
+    """
+    try:
+        return Binary() if name == "binary" else kept(name)
+    except ValueError:
+        raise ValueError(f"policy, binary, {KEPT}") from None

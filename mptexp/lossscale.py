@@ -48,6 +48,8 @@ def _runs(tables: Tables) -> pd.DataFrame:
         if record["status"] not in ("ok", "diverged"):
             continue
         asked = defaults() | record["parameters"]
+        if asked["propagation"] != "policy" or asked["weight_format"] != "policy":
+            continue  # lowered.py compares these
         point = {name: value for name, value in asked.items() if name not in FREE}
         last = (record.get("history") or [{}])[-1]
         rows.append(

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from mptexp import costs, draws, replicas
+from mptexp import costs, draws, emulation, replicas
 from mptexp.spec import Run
 
 
@@ -48,10 +48,27 @@ def build(run: Run, shape: tuple[int, int, int], classes: int) -> keras.Model:
     if run.data_format != "auto":
         keras.config.set_image_data_format(run.data_format)
     try:
-        return varied(run, _numbered(_built(run, policy, shape, classes)))
+        made = varied(run, _numbered(_built(run, policy, shape, classes)))
+        return emulation.emulated(_checked(run, made), made)
     finally:
         keras.config.set_dtype_policy(policy)
         keras.config.set_image_data_format(data_format)
+
+
+def _checked(run: Run, model: keras.Model) -> Run:
+    """The run, whose model can have the run's formats.
+
+    Raises:
+        ModelError: where a layer would need a range for each of its uses.
+    """
+    used = [call.layer for call in costs.calls(model) if isinstance(call.layer, layers.Layer)]
+    twice = [layer.name for layer in used if used.count(layer) > 1 and layer.weights]
+    if twice and run.propagation.startswith("dynamic"):
+        raise ModelError(
+            f"model {run.model} uses {twice[0]} more than once, and {run.propagation} has one "
+            "range per layer; take another propagation"
+        )
+    return run
 
 
 def _built(
@@ -195,7 +212,7 @@ class Crop(layers.Layer):
         return x
 
 
-SMALLEST = {"banerjee_cnn": 18, "banerjee_resnet50": 32, "resnet50": 32, "alexnet": 63}
+SMALLEST = {"banerjee_cnn": 18, "banerjee_resnet50": 32, "resnet50": 32, "alexnet": 63, "lenet": 16}
 
 
 def _check_size(run: Run, shape: tuple[int, int, int]) -> None:
@@ -315,6 +332,34 @@ def mlp(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
     return layers.Dense(classes)(x)
 
 
+def mlp_bn(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
+    """Three hidden layers of 4096 units with batch normalization, BinaryNet's for MNIST.
+
+    36,868,146 parameters at 28 x 28 x 1, 10 classes and width 1. Without the dropout of the
+    original, whose loss is the squared hinge. Source: M. Courbariaux, I. Hubara, D. Soudry, R.
+    El-Yaniv, Y. Bengio, Binarized neural networks, 2016, arXiv 1602.02830, and its code,
+    Train-time/mnist.py.
+    """
+    x = layers.Flatten()(x)
+    for _ in range(3):
+        x = _batch_norm(run)(layers.Dense(_scaled(run, 4096))(x))
+        x = layers.Activation("relu")(x)
+    return _batch_norm(run)(layers.Dense(classes)(x))
+
+
+def lenet(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
+    """Two convolutions with pooling and a dense layer: a network like LeNet.
+
+    37,610 parameters at 28 x 28 x 1, 10 classes and width 1. After S. Gupta et al. (see `mlp`).
+    """
+    for filters in (8, 16):
+        x = layers.Conv2D(_scaled(run, filters), 5, activation="relu")(x)
+        x = layers.MaxPooling2D()(x)
+    x = layers.Flatten()(x)
+    x = layers.Dense(_scaled(run, 128), activation="relu")(x)
+    return layers.Dense(classes)(x)
+
+
 MODELS = {
     "keydana_cnn": keydana_cnn,
     "banerjee_cnn": banerjee_cnn,
@@ -322,6 +367,8 @@ MODELS = {
     "resnet50": resnet50,
     "alexnet": alexnet,
     "mlp": mlp,
+    "mlp_bn": mlp_bn,
+    "lenet": lenet,
 }
 
 

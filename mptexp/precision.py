@@ -149,14 +149,18 @@ def compile_model(model: "keras.Model", run: Run, steps_per_epoch: int = 1) -> N
     """
     import keras
 
+    from mptexp import emulation
+
     if run.steps_per_execution > 1 and run.backend == "torch":
         raise Unsupported("steps_per_execution above 1 is asked for; PyTorch in Keras has only 1")
     rate = run.learning_rate
     if run.learning_rate_decay == "cosine":
         rate = keras.optimizers.schedules.CosineDecay(rate, run.epochs * steps_per_epoch)
     optimizer = {
-        "adam": lambda: keras.optimizers.Adam(rate),
-        "sgd": lambda: keras.optimizers.SGD(rate, momentum=0.9, nesterov=True),
+        "adam": lambda: emulation.optimizer(keras.optimizers.Adam, run)(rate),
+        "sgd": lambda: emulation.optimizer(keras.optimizers.SGD, run)(
+            rate, momentum=0.9, nesterov=True
+        ),
     }[run.optimizer]()
     auto = run.loss_scale == "auto"
     if run.loss_scale == "dynamic" or (auto and model.dtype_policy.name == "mixed_float16"):
@@ -207,13 +211,13 @@ def in_force(model: "keras.Model", run: Run, where: dict[str, Any]) -> dict[str,
     data_format (of the layers that have one, else "none"), loss_scale ("none" or the number now),
     jit, deterministic, tf32, emulated, cpu_isa (what oneDNN says where the run limits it, else
     "default"), replicas (devices that hold the weights and share a batch), batch_per_replica,
-    default_policy.
+    default_policy, propagation, weight_format (see emulation.in_force).
 
     Raises:
-        NotInForce: where dtype, data format, XLA, determinism, TF32, CPU instructions or replicas
-            are not what the run asked for.
+        NotInForce: where dtype, emulated formats, data format, XLA, determinism, TF32, CPU
+            instructions or replicas are not what the run asked for.
     """
-    from mptexp import costs
+    from mptexp import costs, emulation
 
     leaves = [leaf.layer for leaf in costs.leaves(model)]
     shared_by = replicas.in_force(model, run.backend)
@@ -232,6 +236,7 @@ def in_force(model: "keras.Model", run: Run, where: dict[str, Any]) -> dict[str,
         "replicas": shared_by,
         "batch_per_replica": run.batch_size // shared_by,
         "default_policy": environment.default_policy(where),
+        **emulation.in_force(model),
     }
     _check_in_force(found, run)
     return found
@@ -267,6 +272,8 @@ def _check_in_force(found: dict[str, Any], run: Run) -> None:
         "head_dtype": "float32",
         "deterministic": run.deterministic,
         "replicas": run.replicas,
+        "propagation": run.propagation,
+        "weight_format": run.weight_format,
         **({"jit": run.jit == "on"} if run.jit != "auto" else {}),
         **({"cpu_isa": run.cpu_isa} if run.cpu_isa != "default" else {}),
         **({"data_format": run.data_format} if _has_format(found, run) else {}),

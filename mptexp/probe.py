@@ -52,7 +52,7 @@ class Probe:
     def _measure(self, values: list[Any], scale: Any, x: Any, y: Any) -> list[Any]:
         variables = self.model.variables
         place = {id(variable): i for i, variable in enumerate(variables)}
-        learning = [place[id(v)] for v in self.model.trainable_variables]
+        learning = [place[id(v)] for v in weights(self.model)]
 
         def forward(trained: Sequence[Any], tap: Callable[[keras.Layer, Any], Any]) -> Any:
             held = dict(zip(learning, trained, strict=True))
@@ -89,6 +89,12 @@ def _in_order(
     backward = [told for told in backward if order.get(told[1], first) >= first]
     backward.sort(key=lambda told: (-order.get(told[1], -1), told[0]))
     return [*forward, ("loss", "loss", loss), *backward]
+
+
+def weights(model: keras.Model) -> list[keras.Variable]:
+    """The trainable weights; not what Keras overwrites with a gradient, such as scales."""
+    found = model.trainable_variables
+    return [v for v in found if not getattr(v, "overwrite_with_gradient", False)]
 
 
 def layer_of(model: keras.Model, variable: keras.Variable) -> str:

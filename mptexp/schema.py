@@ -46,6 +46,7 @@ def adapter(columns: tuple[str, ...], statuses: tuple[str, ...]) -> TypeAdapter[
     row = {name: kind | None for name, kind in kinds.items() if name != "marks"}
     cells = _open("Cells", {**row, "latency_warmup": Whole})
     in_force = {"variable_dtype": str, "initial_weights": str, "data_order": str}
+    in_force |= {"propagation": str, "weight_format": str}
     named = ("run_id", "status", "error", "parameters", "readings")
     free = {name: kind for name, kind in row.items() if name not in named}
     record = {

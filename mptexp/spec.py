@@ -19,6 +19,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from mptexp import formats
+
 Backend = Literal["tensorflow", "jax", "torch"]
 Policy = Literal[
     "float32", "tensorfloat32", "mixed_float16", "mixed_bfloat16", "float16", "bfloat16"
@@ -51,7 +53,9 @@ CpuIsa = Literal[
 LEAST_STEPS = 7  # what the clock needs: see train.py
 STEPS_FOR_TARGET = 100  # ten windows after a warm-up, of several quick steps each
 MODELS = ("keydana_cnn", "banerjee_cnn", "banerjee_resnet50", "resnet50", "alexnet", "mlp")
+MODELS += ("mlp_bn", "lenet")
 DATASETS = ("digits", "synthetic")
+PLACES = ("folder", "idx")  # kinds of dataset whose name goes on with a colon and a path
 
 
 def known_dataset(name: str) -> str:
@@ -62,15 +66,15 @@ def known_dataset(name: str) -> str:
     """
     kind, _, place = name.partition(":")
     base = name.split("/")[0].split(":")[0]
-    if name in DATASETS or (kind == "folder" and place.strip()):
+    if name in DATASETS or (kind in PLACES and place.strip()):
         return name
     shape = re.fullmatch(r"[a-z][a-z0-9_]*(/[\w.-]+)?(:[0-9.*]+)?", name)
-    if shape and kind != "folder" and (base in _tfds_names() or not _tfds_names()):
+    if shape and kind not in PLACES and (base in _tfds_names() or not _tfds_names()):
         return name
-    near = difflib.get_close_matches(base, [*DATASETS, "folder", "imagenette", *_tfds_names()], 1)
+    near = difflib.get_close_matches(base, [*DATASETS, *PLACES, "imagenette", *_tfds_names()], 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise ValueError(
-        "digits, synthetic, folder:PATH, or an image-classification dataset of "
+        "digits, synthetic, folder:PATH, idx:PATH, or an image-classification dataset of "
         f"tensorflow-datasets such as imagenette/320px-v2{hint}"
     )
 
@@ -101,6 +105,18 @@ def known_model(name: str) -> str:
     raise ValueError(f"{', '.join(MODELS)}, or module:function for a model of yours{hint}")
 
 
+def known_propagation(name: str) -> str:
+    """The name of a format that may pass between layers, as it was given (see formats.passing)."""
+    formats.passing(name)
+    return name
+
+
+def known_weight_format(name: str) -> str:
+    """The name of a format in which weights may be kept, as it was given (see formats.kept)."""
+    formats.kept(name)
+    return name
+
+
 def defaults() -> dict[str, Any]:
     """Every parameter of a run at its default."""
     return {name: field.default for name, field in Run.model_fields.items()}
@@ -126,7 +142,7 @@ class Run(BaseModel):
         None, gt=0, allow_inf_nan=False, description="more is out of memory; GB of 1e9 bytes"
     )
     dataset: Annotated[str, AfterValidator(known_dataset)] = Field(
-        "digits", description="digits, synthetic, folder:PATH or a name of tensorflow-datasets"
+        "digits", description="digits, synthetic, folder:PATH, idx:PATH or a name of tfds"
     )
     image_size: int = Field(32, ge=8, le=1024, description="pixels, height and width")
     color_mode: Literal["auto", "rgb", "grayscale"] = Field(
@@ -178,6 +194,15 @@ class Run(BaseModel):
     loss_scale: (
         Literal["auto", "dynamic", "none"] | Annotated[float, Field(gt=0, allow_inf_nan=False)]
     ) = Field("auto", description="auto, dynamic, none or a number; auto: as Keras decides")
+    propagation: Annotated[str, AfterValidator(known_propagation)] = Field(
+        "policy", description="emulated format of what passes between layers, see README"
+    )
+    weight_format: Annotated[str, AfterValidator(known_weight_format)] = Field(
+        "policy", description="emulated format in which weights are kept, see README"
+    )
+    rounding: Literal["nearest", "stochastic"] = Field(
+        "nearest", description="nearest, stochastic: of both formats"
+    )
     jit: Literal["auto", "on", "off"] = Field("auto", description="XLA: auto, on, off")
     deterministic: bool = Field(False, description="op determinism; turns XLA off in TensorFlow")
     steps_per_execution: int = Field(
@@ -226,6 +251,30 @@ class Run(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _can_be_emulated(self) -> "Run":
+        if self.propagation != "policy" and self.policy != "float32":
+            raise ValueError(
+                f"propagation {self.propagation} is emulated in float32, but policy is "
+                f"{self.policy}; allowed: policy float32, or propagation policy"
+            )
+        if self.weight_format != "policy" and self.policy in ("float16", "bfloat16"):
+            raise ValueError(
+                f"weight_format {self.weight_format} is emulated in float32 variables, which "
+                f"policy {self.policy} has not; allowed: float32, tensorfloat32, mixed_float16, "
+                "mixed_bfloat16"
+            )
+        if self.replicas > 1 and {self.propagation, self.weight_format} != {"policy"}:
+            raise ValueError(
+                f"replicas {self.replicas} with an emulated format; allowed: replicas 1"
+            )
+        if self.propagation == "binary" and self.rounding != "nearest":
+            raise ValueError(
+                f"rounding {self.rounding} with propagation binary, which takes the sign; "
+                "allowed: rounding nearest"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _can_reach_its_target(self) -> "Run":
         if self.target_ci and self.max_steps and self.max_steps < STEPS_FOR_TARGET:
             raise ValueError(
@@ -258,7 +307,7 @@ class Run(BaseModel):
         """
         here = local_device() if self.gpu_model == "local" else self.gpu_model
         home = re.escape(str(Path.home()))
-        dataset = re.sub(rf"^folder:{home}(?=/|$)", "folder:~", self.dataset)
+        dataset = re.sub(rf"^({'|'.join(PLACES)}):{home}(?=/|$)", r"\1:~", self.dataset)
         return self.model_copy(update={"gpu_model": here, "dataset": dataset})
 
 

@@ -81,6 +81,7 @@ COLUMNS = {
     "cpu_s": "processor seconds of this process in fit",
     "train_accuracy": "fraction, last epoch",
     "val_accuracy": "fraction, last epoch",
+    "swallowed_updates_frac": "share of weight updates, not zero, that left the weight as it was",
     "epochs": "epochs finished",
     "skipped_steps": "steps that a dynamic loss scale left out: gradients were not finite",
     "diverged_step": "step with the first number that was not finite, counted from 1",

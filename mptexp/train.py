@@ -18,6 +18,7 @@ from mptexp import (
     costs,
     data,
     divergence,
+    emulation,
     environment,
     exponents,
     measure,
@@ -61,6 +62,7 @@ class Outcome:
     loss_scales: list[dict[str, Any]] = field(default_factory=list)
     exponents: dict[str, Any] = field(default_factory=dict)
     diverged: dict[str, Any] = field(default_factory=dict)
+    swallowed_updates_frac: float | None = None
 
     @property
     def history(self) -> pd.DataFrame:
@@ -286,6 +288,7 @@ def _outcome(
         samples=sampler.samples,
         card=card,
         work=_work(run, model, card),
+        swallowed_updates_frac=emulation.swallowed_frac(model),
     )
 
 
@@ -419,6 +422,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         **_scales(outcome),
         **({"diverged_step": outcome.diverged.get("step")} if outcome.diverged else {}),
         "peak_memory_bytes": outcome.peak_memory_bytes,
+        "swallowed_updates_frac": outcome.swallowed_updates_frac,
         "fit_s": outcome.fit_s,
     }
 
@@ -437,10 +441,12 @@ def _readings(outcome: Outcome) -> dict[str, Any]:
 
 
 def _marks(outcome: Outcome) -> list[str]:
-    logical = outcome.run.replicas > 1 and outcome.card["kind"] == "cpu"
+    run = outcome.run
+    logical = run.replicas > 1 and outcome.card["kind"] == "cpu"
     cases = {
         "made from a tree with uncommitted changes": outcome.card["clean"] is False,
         replicas.LOGICAL: logical,
+        emulation.NOTE: {run.propagation, run.weight_format} != {"policy"},
     }
     return [text for text, holds in cases.items() if holds]
 

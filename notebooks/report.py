@@ -28,6 +28,7 @@ from mptexp import (
     findings,
     layout,
     lossscale,
+    lowered,
     reasons,
     report,
     scaling,
@@ -152,6 +153,12 @@ if not tables.ok.empty and learned.loss.notna().any():
             "margin; *undecided*, that it neither does nor leaves zero out."
         )
         display(Markdown(more + note))
+
+# %%
+for part in lowered.sections(tables):
+    display(Markdown(f"## {part.title}\n\n{part.note}"))
+    display(layout.plain_table(part.rows))
+    display(Markdown("\n".join(f"- {report.safe(sentence)}" for sentence in part.sentences)))
 
 # %%
 looked = underflow.seen(tables.records)

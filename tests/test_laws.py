@@ -15,8 +15,9 @@ from mptexp.spec import CPU_ISAS, DATASETS, MODELS, POLICIES, Run
 
 # A module imports only from modules above it; the line marks the kernel boundary.
 KERNEL_HALF = ["formats", "spec", "schema"]
-KERNEL_HALF += ["store", "machine", "environment", "pictures", "sources", "folders"]
-KERNEL_HALF += ["downloads", "prepared", "data", "costs", "numerics", "replicas", "draws", "models"]
+KERNEL_HALF += ["store", "machine", "environment", "pictures", "sources", "folders", "idx"]
+KERNEL_HALF += ["downloads", "prepared", "data", "costs", "numerics"]
+KERNEL_HALF += ["emulation", "replicas", "draws", "models"]
 KERNEL_HALF += ["onednn", "switches", "precision", "probe", "exponents", "divergence", "measure"]
 KERNEL_HALF += ["readings", "ceilings", "trace", "profile", "train", "ready"]
 OTHER_HALF = [
@@ -41,6 +42,7 @@ OTHER_HALF += [
     "diagnose",
     "findings",
     "scaling",
+    "lowered",
     "layout",
     "digest",
     "compare",

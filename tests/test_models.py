@@ -42,6 +42,8 @@ def test_the_registry_has_the_names_that_a_run_may_give():
         ("banerjee_resnet50", (200, 200, 1), 27, 23_636_763),
         ("alexnet", (224, 224, 3), 1000, 61_100_840),
         ("mlp", (28, 28, 1), 10, 1_796_010),
+        ("mlp_bn", (28, 28, 1), 10, 36_868_146),
+        ("lenet", (28, 28, 1), 10, 37_610),
     ],
 )
 def test_a_named_model_is_the_published_network(name, shape, classes, parameters):
