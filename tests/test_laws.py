@@ -49,6 +49,8 @@ OTHER_HALF += [
     "figures",
     "reasons",
     "report",
+    "export",
+    "publish",
     "cluster",
     "remote",
     "progress",
