@@ -1,10 +1,11 @@
 # make quickstart   a first report, from nothing;  make test   all checks;  make lab   JupyterLab
 # make soak   200 runs while kernels, workers and sweeps are killed at random
 # make bench  what mptexp itself costs; with FOLDER=a folder of pictures also its input pipeline
+# make reference   docs/params.md and params/schema.json, after a parameter has changed
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test lab bench soak
+.PHONY: quickstart test lab bench soak reference
 
 quickstart: .venv/installed
 	$(BIN)/mptexp run params/quickstart.yaml
@@ -25,6 +26,9 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/scale.py --runs 2000
 	$(BIN)/python benchmarks/ray_overhead.py
 	$(if $(FOLDER),$(BIN)/python benchmarks/input_pipeline.py $(FOLDER))
+
+reference: .venv/installed
+	$(BIN)/python docs/reference.py
 
 soak: .venv/installed-dev
 	MPTEXP_SOAK_RUNS=200 $(BIN)/pytest tests/test_soak.py

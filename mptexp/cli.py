@@ -544,6 +544,74 @@ def _silence() -> Iterator[None]:
     yield
 
 
+@app.command(
+    epilog="Example: mptexp publish reports/published --to site --url https://me.github.io/mptexp"
+)
+def publish(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Sweeps' directories, or folders of them."),
+    ],
+    site: Annotated[
+        Path, typer.Option("--to", metavar="SITE", help="A new folder, or an earlier site.")
+    ],
+    url: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Where the site will be: shared links show a figure."),
+    ] = "",
+) -> None:
+    """Make a static site: an index of all reports, each report, its notebooks and its data.
+
+    Made from the records alone, the same bytes for the same records. Exit status 1 where a record
+    is damaged and was left out.
+    """
+    from mptexp import publish as publishing
+    from mptexp import sweep
+
+    with _user_errors(), _written(site):
+        notebook = sweep.notebook_path("report", directories[0])
+        with out.status("making the site") if out.is_terminal else _silence():
+            damaged = publishing.publish(directories, site, notebook, url)
+    out.print(f"site: {_plain(str(site / 'index.html'))}", soft_wrap=True)
+    _left_out(damaged, "not published")
+
+
+@app.command(epilog="Example: mptexp export reports/quickstart --to article")
+def export(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A sweep's directory.")],
+    folder: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="Where the files go.")],
+) -> None:
+    """Write tables as Markdown and CSV, figures as SVG and PNG, and a draft that shows them.
+
+    Exit status 1 where a record is damaged and was left out.
+    """
+    from mptexp import export as exporting
+    from mptexp.store import SweepDir
+
+    with _user_errors(), _written(folder):
+        damaged = exporting.export(SweepDir(directory), folder)
+    out.print(f"draft: {_plain(str(folder / 'draft.md'))}", soft_wrap=True)
+    _left_out(damaged, "not exported")
+
+
+@contextmanager
+def _written(folder: Path) -> Iterator[None]:
+    """Says in a sentence that a folder takes no files."""
+    from mptexp.params import ParamsError
+
+    try:
+        yield
+    except OSError as error:
+        raise ParamsError(f"{folder}: could not be written: {error}") from None
+
+
+def _left_out(damaged: list[str], what: str) -> None:
+    for sentence in damaged:
+        err.print(f"[yellow]{what}[/] {_plain(sentence)}", soft_wrap=True)
+    if damaged:
+        raise typer.Exit(1)
+
+
 @app.command(epilog="Example: mptexp compare reports/a100 reports/h100 --format markdown")
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help="A sweep's directory.")],

@@ -522,6 +522,20 @@ def svg(figure: Figure) -> str:
     return re.sub(r"(<svg\b[^>]*>)", rf"\1<style>{THEMES}</style>", text, count=1)
 
 
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG picture on white ground, for places that take no SVG.
+
+    Closes the figure, which may be written again.
+    """
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a name in another script
+        metadata = {"Software": None}
+        figure.savefig(buffer, format="png", dpi=200, facecolor="white", metadata=metadata)
+    plt.close(figure)
+    return buffer.getvalue()
+
+
 def as_html(document: str, alt: str, caption: str) -> str:
     """An SVG document as an HTML figure with a text alternative and a caption."""
     data = base64.b64encode(document.encode()).decode()

@@ -1,5 +1,6 @@
 """Tables of text for readers, from an analysis: what a report and a README show."""
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -293,7 +294,7 @@ def headline_html(tables: Tables) -> GT:
     rows = _visible(headline_rows(tables))
     words = ("Policy", *(findings.title(n) for n in analysis.POINT))
     numbers = [c for c in rows if c not in words or c == "Batch size"]
-    table = _styled(GT(rows, rowname_col="Policy").tab_stubhead("Policy"))
+    table = _styled(rows, rowname_col="Policy").tab_stubhead("Policy")
     if rows.shape[1] > 9:
         table = table.tab_options(table_font_size="0.7rem")
     return table.cols_align("right", numbers)
@@ -303,7 +304,7 @@ def plain_table(rows: pd.DataFrame, links: Sequence[str] = (), id: str | None = 
     """Any table of text for a report, its first ROWS rows; columns named in `links` hold HTML."""
     shown = _visible(rows[:ROWS])
     numbers = [name for name in shown if name not in links and _numeric(shown[name])]
-    table = _styled(GT(shown, id=id)).cols_align("right", columns=numbers)
+    table = _styled(shown, id).cols_align("right", columns=numbers)
     if len(rows) > ROWS:
         table = table.tab_source_note(f"The first {ROWS} of {len(rows):,} rows.")
     return table.fmt(lambda cell: html(cell).text, columns=list(links)) if links else table
@@ -320,8 +321,10 @@ def _numeric(column: pd.Series) -> bool:
     return all(re.fullmatch(r"–|[\d.,]+( %)?( \(\d+ %\))?", cell) for cell in cells)
 
 
-def _styled(table: GT) -> GT:
-    # Colours and fonts are the page's: great-tables would set light ones of its own.
+def _styled(rows: pd.DataFrame, id: str | None = None, **words: str) -> GT:
+    # great-tables would draw an id by chance, and colours and fonts are the page's.
+    id = id or "t" + hashlib.sha256(rows.to_csv().encode()).hexdigest()[:10]
+    table = GT(rows, id=id, **words)
     return table.tab_options(
         table_background_color="transparent",
         table_font_names="inherit",

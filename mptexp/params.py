@@ -222,7 +222,7 @@ def _check_parameter(where: Where, name: str, value: Any, faults: _Faults) -> No
     elif name == "block":
         faults.add(where, "block cannot be set; blocks come from repeats")
     elif where == ("matrix", name):
-        faults.add(where, f"the axis {name} is empty; allowed: a list of {_allowed(Run, name)}")
+        faults.add(where, f"the axis {name} is empty; allowed: a list of {allowed(Run, name)}")
     else:
         _check(Run, name, value, where, faults)
 
@@ -242,8 +242,8 @@ def _check(model: type[BaseModel], name: str, value: Any, where: Where, faults: 
             message = f"{label} is {_shown(first['input'])}; allowed: {kind or first['msg']}"
         else:
             ours = first.get("ctx", {}).get("error") if first["type"] == "value_error" else None
-            allowed = ours or f"{_allowed(model, name)}{_near(model, name, value)}"
-            message = f"{name} is {_shown(value)}; allowed: {allowed}"
+            wanted = ours or f"{allowed(model, name)}{_near(model, name, value)}"
+            message = f"{name} is {_shown(value)}; allowed: {wanted}"
         faults.add((*where, *inner), message)
 
 
@@ -296,27 +296,33 @@ def _literals(annotation: Any) -> list[str]:
     return []
 
 
-def _allowed(model: type[BaseModel], name: str) -> str:
+def allowed(model: type[BaseModel], name: str) -> str:
+    """What the field `name` of a model may be, in words: `a number above 0`."""
     field = model.model_fields[name]
     names, words = _literals(field.annotation), []
-    kinds = {float: "a number", int: "an integer", str: "a text", dict: "a mapping", list: "a list"}
+    kinds = {
+        "number": "a number",
+        "integer": "an integer",
+        "string": "a text",
+        "boolean": "true or false",
+        "object": "a mapping",
+        "array": "a list",
+    }
     schema = _adapter(model, name).json_schema()
     options = schema.get("anyOf", [schema])
     for option in options:
-        kind = {"number": float, "integer": int, "string": str, "object": dict, "array": list}.get(
-            option.get("type", "")
-        )
+        kind = kinds.get(option.get("type", ""))
         if kind and "enum" not in option and "const" not in option:
-            words.append(kinds[kind] + _bounds(option))
+            words.append(kind + _bounds(option))
     return ", ".join([*names, *words])
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:
     phrases = {
-        "exclusiveMinimum": "above {:g}",
-        "minimum": "of at least {:g}",
-        "maximum": "of at most {:g}",
-        "exclusiveMaximum": "below {:g}",
+        "exclusiveMinimum": "above {:.15g}",
+        "minimum": "of at least {:.15g}",
+        "maximum": "of at most {:.15g}",
+        "exclusiveMaximum": "below {:.15g}",
     }
     found = [text.format(schema[key]) for key, text in phrases.items() if key in schema]
     return f" {' and '.join(found)}" if found else ""

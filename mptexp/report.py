@@ -2,8 +2,9 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from mptexp.analysis import Tables
 from mptexp.beside import Section
 from mptexp.diagnose import Verdict
 from mptexp.store import SweepDir
+from mptexp.terminal import visible
 from mptexp.underflow import Seen
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -65,7 +67,7 @@ class Facts:
     reproduce: str
 
 
-def build(directory: SweepDir, notebook: Path) -> Path:
+def build(directory: SweepDir, notebook: Path, shared: Mapping[str, str] | None = None) -> Path:
     """Writes results.csv, history.csv, speedups.csv, table.md, speedup.svg and index.html.
 
     Also renders each run's executed notebook as HTML beside it, where there are at most
@@ -74,16 +76,12 @@ def build(directory: SweepDir, notebook: Path) -> Path:
     Args:
         directory: a sweep's directory with at least one record.
         notebook: the report notebook.
+        shared: Open Graph's properties beside those of `card`: addresses on a site.
 
     Raises:
         params.ParamsError: where the directory holds no record.
     """
-    tables = analysis.load(directory)
-    if not tables.records:
-        raise params.ParamsError(
-            f"{directory.root}: holds no record of a run; give the directory of a sweep, such as "
-            "reports/quickstart"
-        )
+    tables = load(directory)
     _write_data(directory, tables)
     for place in (directory, directory.diagnosis):
         made = sorted(place.runs.glob("*/notebook.ipynb"))
@@ -95,9 +93,25 @@ def build(directory: SweepDir, notebook: Path) -> Path:
         executed = scratch / "executed.ipynb"
         where = {"sweep_dir": str(directory.root.resolve())}
         kernel.execute(notebook, executed, where, scratch)
-        page = render(executed, _title(directory, tables), code=False)
+        linked = card(directory, tables) | dict(shared or {})
+        page = render(executed, _title(directory, tables), code=False, card=linked)
     store.write_text(directory.index, page)
     return directory.index
+
+
+def load(directory: SweepDir) -> Tables:
+    """The tables of a sweep that has at least one record.
+
+    Raises:
+        params.ParamsError: where the directory holds none.
+    """
+    tables = analysis.load(directory)
+    if not tables.records:
+        raise params.ParamsError(
+            f"{directory.root}: holds no record of a run; give the directory of a sweep, such as "
+            "reports/quickstart"
+        )
+    return tables
 
 
 def _render_run(notebook: Path, page: Path) -> None:
@@ -126,12 +140,13 @@ def _write_data(directory: SweepDir, tables: Tables) -> None:
         store.write_text(directory.root / "speedup.svg", figure)
 
 
-def render(notebook: Path, title: str, code: bool) -> str:
+def render(notebook: Path, title: str, code: bool, card: Mapping[str, str] | None = None) -> str:
     """An executed notebook as one HTML page without remote resources.
 
     Args:
         code: whether it is a run's notebook: its code is shown, and as it may come from anybody,
             only what shows something is left of its outputs.
+        card: Open Graph's properties of the page, as plain text.
     """
     import nbformat
     from nbconvert.exporters.html import HTMLExporter
@@ -143,7 +158,7 @@ def render(notebook: Path, title: str, code: bool) -> str:
     # Not from_filename, which makes the file's name the title.
     clean = store.scrub(json.loads(notebook.read_text(encoding="utf-8")))
     node = nbformat.reads(json.dumps(clean), as_version=4)
-    told: dict[str, Any] = {"metadata": {"name": title}}
+    told: dict[str, Any] = {"metadata": {"name": title}, "card": dict(card or {})}
     if not code:
         told |= {"script": sortable.script(), "script_hash": sortable.hash_source()}
     page, _ = exporter.from_notebook_node(node, resources=told)
@@ -206,15 +221,41 @@ def numbers(seen: Seen) -> list[str]:
     return [f"**{found.sentence}**", *found.reasons, *underflow.sentences(seen)]
 
 
+def question(directory: SweepDir) -> str:
+    """The question of a sweep, as its params file's header puts it."""
+    asked = _header(directory).get("question")
+    return asked or "What does reduced precision buy on this device?"
+
+
+def _header(directory: SweepDir) -> dict[str, str]:
+    text = directory.params.read_text(encoding="utf-8") if directory.params.exists() else ""
+    return params.header(text)
+
+
+def answer_html(tables: Tables) -> str:
+    """The first sentence of a report's answer as HTML."""
+    from nbconvert.filters.markdown import markdown2html
+
+    return str(markdown2html(sentence(findings.answer(tables)[0]))).strip()
+
+
+def card(directory: SweepDir, tables: Tables) -> dict[str, str]:
+    """Open Graph's properties of a report, plain text: what stands where its link is shared."""
+    return {
+        "og:type": "article",
+        "og:title": visible(question(directory)),
+        "og:description": unescape(re.sub(r"<[^>]*>", "", answer_html(tables))),
+    }
+
+
 def facts(directory: SweepDir, tables: Tables) -> Facts:
     """Everything that the report says in words, from the records and the params file."""
-    text = directory.params.read_text(encoding="utf-8") if directory.params.exists() else ""
-    head = params.header(text)
+    head = _header(directory)
     verdicts = diagnose.verdicts(directory, tables)
     listed, runs_note = digest.runs(tables.results)
     return Facts(
         title=_title(directory, tables),
-        question=head.get("question", "What does reduced precision buy on this device?"),
+        question=question(directory),
         table_note=_table_note(tables),
         details_note=_details_note(tables),
         claims=_claims(directory, tables),

@@ -24,6 +24,10 @@ Number = Annotated[float, Field(ge=-1e30, le=1e30)]
 Positive = Annotated[float, Field(gt=1e-30, le=1e30)]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 RunId = Annotated[str, StringConstraints(pattern=r"\A[0-9a-f]{12}\z")]
+# When a run ended: ISO 8601 in UTC, to the second.
+Moment = Annotated[
+    str, StringConstraints(pattern=r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\+00:00\z")
+]
 
 Empty = Annotated[dict[str, Any], Field(max_length=0)]
 
@@ -52,6 +56,7 @@ def adapter(columns: tuple[str, ...], statuses: tuple[str, ...]) -> TypeAdapter[
     record = {
         "error": str,
         "notebook": str,
+        "ended_at": Moment,
         "in_force": _open("InForce", {**row, **in_force}),
         "timing": cells,
         "readings": cells,

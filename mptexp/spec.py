@@ -419,19 +419,42 @@ class Sweep(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    notebook: str = Field("train", min_length=1)
-    defaults: dict[str, Any] = Field({})
-    matrix: dict[str, list[Any]] = Field({})
-    exclude: list[dict[str, Any]] = Field([])
-    include: list[dict[str, Any]] = Field([])
-    repeats: int = Field(1, ge=1, le=1000)
-    timeout_min: float = Field(60.0, gt=0, allow_inf_nan=False)
-    expected_run_s: float | None = Field(None, gt=0, allow_inf_nan=False)
-    max_batch: bool = Field(False)
+    notebook: str = Field(
+        "train", min_length=1, description="a name from notebooks/, or a path beside the file"
+    )
+    defaults: dict[str, Any] = Field({}, description="parameters that all runs share")
+    matrix: dict[str, list[Any]] = Field(
+        {}, description="axes: parameter -> list of values; every combination is a point"
+    )
+    exclude: list[dict[str, Any]] = Field(
+        [], description="points that agree with all values of an entry are dropped"
+    )
+    include: list[dict[str, Any]] = Field(
+        [], description="each entry is a further point over the defaults"
+    )
+    repeats: int = Field(1, ge=1, le=1000, description="blocks: each point runs once in each")
+    timeout_min: float = Field(
+        60.0, gt=0, allow_inf_nan=False, description="minutes after which a run is ended"
+    )
+    expected_run_s: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="seconds of a run, for the plan, until one ended",
+    )
+    max_batch: bool = Field(
+        False, description="first finds the largest batch of each policy, and measures it too"
+    )
     # What a report says beyond the measurements; the others decide what is measured.
-    equivalence_margin: float = Field(0.01, gt=0, lt=1)
-    target_accuracy: float | None = Field(None, gt=0, le=1)
-    price_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False)
+    equivalence_margin: float = Field(
+        0.01, gt=0, lt=1, description="accuracies are equal within this, a fraction; report only"
+    )
+    target_accuracy: float | None = Field(
+        None, gt=0, le=1, description="time to this, a fraction, is told; report only"
+    )
+    price_per_hour: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="of the device, any currency; report only"
+    )
 
     def points(self) -> list[dict[str, Any]]:
         """One dict of parameters per point, in the order written, without repeats.

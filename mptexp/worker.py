@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,7 @@ def _finish(
         if record["parameters"] != run.model_dump():
             record |= {"status": "failed", "error": "the notebook changed its parameters"}
     _clean(folder / "notebook.ipynb")
-    record["wall_s"] = wall_s
+    record["wall_s"], record["ended_at"] = wall_s, _now()
     record["marks"] = [*record.get("marks", []), *marks]
     store.write_record(path, record)
     return record
@@ -230,9 +231,13 @@ def _finish_without_notebook(
     """
     shutil.rmtree(folder, ignore_errors=True)
     told = {"status": "failed", "error": f"the results could not be written: {error.strerror}"}
-    record = bare(run, name) | told | {"wall_s": wall_s}
+    record = bare(run, name) | told | {"wall_s": wall_s, "ended_at": _now()}
     store.write_record(folder / "record.json", record)
     return record
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _clean(notebook: Path) -> None:

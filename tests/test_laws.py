@@ -10,6 +10,7 @@ import pytest
 from conftest import PROJECT
 from papermill import inspect_notebook
 
+import mptexp
 from mptexp import data, environment, models, params, precision, store, train
 from mptexp.spec import CPU_ISAS, DATASETS, MODELS, POLICIES, Run
 
@@ -56,6 +57,8 @@ OTHER_HALF += [
     "reasons",
     "sortable",
     "report",
+    "export",
+    "publish",
     "cluster",
     "remote",
     "progress",
@@ -219,3 +222,20 @@ def test_pins_name_no_host():
 def test_saving_a_notebook_unchanged_leaves_the_tree_clean(path):
     # JupyterLab saves what it opens; a changed header would mark every later run as unclean.
     assert jupytext.writes(jupytext.read(path), fmt="py:percent") == path.read_text()
+
+
+def test_the_citation_names_this_version():
+    citation = params.load((PROJECT / "CITATION.cff").read_text())
+    assert citation["version"] == mptexp.__version__
+    assert citation["license"] == "Apache-2.0"
+
+
+def test_the_workflow_publishes_what_is_there():
+    workflow = params.load((PROJECT / ".github/workflows/pages.yml").read_text())
+    for path in workflow["on"]["push"]["paths"]:
+        assert (PROJECT / path.removesuffix("/**")).exists(), path
+    steps = workflow["jobs"]["build"]["steps"]
+    (command,) = [step["run"] for step in steps if step.get("name") == "Publish"]
+    assert command.startswith("mptexp publish reports/published --to site")
+    (upload,) = [step for step in steps if "upload-pages-artifact" in step.get("uses", "")]
+    assert upload["with"]["path"] == "site"

@@ -1,0 +1,116 @@
+"""Writes docs/params.md and params/schema.json, the reference of the params file, from the types.
+
+Run it, or `make reference`, after a parameter has changed.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from mptexp import layout, params
+from mptexp.spec import DATASETS, MODELS, Run, Sweep
+
+PROJECT = Path(__file__).resolve().parent.parent
+# What strings an editor proposes where a type allows others too.
+EXAMPLES = {
+    "dataset": [*DATASETS, "folder:PATH", "imagenette/320px-v2"],
+    "model": [*MODELS, "module:function"],
+}
+POINT = "#/definitions/point"
+INTRODUCTION = """\
+# The params file
+
+Made by `make reference` from the types in [mptexp/spec.py](../mptexp/spec.py); do not edit. An
+editor that reads JSON schemas completes and checks a params file whose first line is
+`# yaml-language-server: $schema=schema.json` (the path from that file to
+[params/schema.json](../params/schema.json)).
+
+The file is YAML 1.2. Comments that begin with `# Question:`, `# Cost:` and `# Expected:` open it;
+the first of them heads the report. Names end in their unit: `_s` seconds, `_min` minutes, `_gb`
+10⁹ bytes; shares and accuracies are fractions of 1.
+
+## Keys
+
+"""
+PARAMETERS = """
+## Parameters of a run
+
+They stand under `defaults`, as axes under `matrix`, and in the entries of `exclude` and `include`.
+
+"""
+
+
+def rows(model: type[BaseModel], without: tuple[str, ...] = ()) -> str:
+    """A model's fields as a table in Markdown."""
+    import pandas as pd
+
+    found = [
+        {
+            "Name": name,
+            "Allowed": _allowed(model, name),
+            "Default": json.dumps(field.default),
+            "Meaning, unit": field.description,
+        }
+        for name, field in model.model_fields.items()
+        if name not in without
+    ]
+    return layout.markdown(pd.DataFrame(found))
+
+
+def _allowed(model: type[BaseModel], name: str) -> str:
+    field = model.model_fields[name]
+    return params.allowed(model, name) + (", null" if field.default is None else "")
+
+
+def markdown() -> str:
+    """docs/params.md."""
+    return INTRODUCTION + rows(Sweep) + PARAMETERS + rows(Run, without=("block",))
+
+
+def schema() -> dict[str, Any]:
+    """params/schema.json: draft 7, which editors know best."""
+    run = _properties(Run)
+    del run["block"]  # blocks come from repeats
+    for name, examples in EXAMPLES.items():
+        run[name]["examples"] = examples
+    keys = _properties(Sweep)
+    keys["defaults"]["allOf"] = [{"$ref": POINT}]
+    axes = {name: _axis(name, told["description"]) for name, told in run.items()}
+    keys["matrix"] |= {"properties": axes, "additionalProperties": False}
+    for name in ("exclude", "include"):
+        keys[name]["items"] = {"$ref": POINT}
+    point = {"type": "object", "properties": run, "additionalProperties": False}
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "A params file of mptexp",
+        "type": "object",
+        "properties": keys,
+        "additionalProperties": False,
+        "anyOf": [{"required": ["matrix"]}, {"required": ["include"]}],
+        "definitions": {"point": point},
+    }
+
+
+def _axis(name: str, description: str) -> dict[str, Any]:
+    items = {"$ref": f"{POINT}/properties/{name}"}
+    return {"type": "array", "items": items, "minItems": 1, "description": description}
+
+
+def _properties(model: type[BaseModel]) -> dict[str, Any]:
+    found = model.model_json_schema()["properties"]
+    return {name: {k: v for k, v in told.items() if k != "title"} for name, told in found.items()}
+
+
+def files() -> dict[Path, str]:
+    """What is written, and where."""
+    return {
+        PROJECT / "docs/params.md": markdown(),
+        PROJECT / "params/schema.json": json.dumps(schema(), indent=1) + "\n",
+    }
+
+
+if __name__ == "__main__":
+    for path, text in files().items():
+        path.write_text(text, encoding="utf-8")
