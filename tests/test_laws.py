@@ -52,6 +52,7 @@ OTHER_HALF += [
     "cluster",
     "remote",
     "progress",
+    "explore",
     "cli",
 ]
 SHARED = {"spec", "store"}
