@@ -16,7 +16,8 @@ test: .venv/installed-dev
 	$(BIN)/pytest -m alone
 
 lab: .venv/installed-lab
-	$(BIN)/jupyter lab notebooks
+	JUPYTER_CONFIG_PATH="$(CURDIR)/notebooks/.jupyter:$$JUPYTER_CONFIG_PATH" \
+		$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/start_here.py
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/interval_coverage.py
