@@ -3,7 +3,6 @@
 A bar on a terminal and in a notebook's cell, and everywhere a line per run that has ended.
 """
 
-import html
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ class Bar(Protocol):
 
 
 class CellBar:
-    """A bar in a notebook's cell: plain HTML that is replaced, so it needs no widgets.
+    """A bar in a notebook's cell: text that is replaced, so it needs no widgets.
 
     It stays when the sweep has ended, so that a saved notebook says how far it came.
     """
@@ -58,12 +57,9 @@ class CellBar:
         self.shown.update(self)
 
     def __repr__(self) -> str:
-        return f"{self.completed:.0f}/{self.total:.0f} {self.description}".rstrip()
-
-    def _repr_html_(self) -> str:
-        places = f'value="{self.completed:.0f}" max="{self.total:.0f}"'
-        label = f"{self.completed:.0f} of {self.total:.0f} runs have ended"
-        return f'<progress {places} aria-label="{label}"></progress> {html.escape(repr(self))}'
+        full = round(20 * self.completed / self.total)
+        bar = "█" * full + "░" * (20 - full)
+        return f"{self.completed:.0f}/{self.total:.0f} {bar} {self.description}".rstrip()
 
 
 def console() -> Console:
@@ -156,7 +152,8 @@ class Progress:
         if self.bar and self.working:
             first, *others = self.working.values()
             more = f" and {len(others)} more" if others else ""
-            description = f"{first}{more} · {self._left()} left"
+            # The terminal may have no room for all of it; the time left is never cut off.
+            description = f"{self._left()} left · {first}{more}"
             self.bar.update(self.task, description=visible(description))
 
     def _left(self) -> str:
@@ -176,7 +173,8 @@ def _usual(runs: Sequence[Run], axes: Sequence[str]) -> dict[str, Any]:
     found = {}
     for name in Run.model_fields:
         values = [getattr(run, name) for run in runs]
-        if name not in ("block", "seed") and any(v != values[0] for v in values):
+        own = name in axes or name not in ("block", "seed")
+        if own and any(v != values[0] for v in values):
             found[name] = None if name in axes else Counter(values).most_common(1)[0][0]
     return found
 
