@@ -17,7 +17,8 @@ test: .venv/installed-dev
 	$(BIN)/pytest -m alone
 
 lab: .venv/installed-lab
-	$(BIN)/jupyter lab notebooks
+	JUPYTER_CONFIG_PATH="$(CURDIR)/notebooks/.jupyter:$$JUPYTER_CONFIG_PATH" \
+		$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/start_here.py
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/interval_coverage.py
@@ -42,7 +43,7 @@ soak: .venv/installed-dev
 	touch $@
 
 .venv/installed-dev: .venv/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,browser,profile,ray]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,profile,ray]'
 	touch $@
 
 .venv/installed-lab: .venv/installed

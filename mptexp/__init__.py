@@ -1,7 +1,29 @@
 """mptexp: what does reduced precision buy on this device, and where it buys nothing, why?
 
+In a notebook: `from mptexp import Run, Sweep, load, plan, record, run`; each has a docstring.
+
 The kernel half (data, models, precision, measure, train) is used by notebooks; the other half
 (sweep, analysis, figures, report, cli) never imports a framework. They meet in `spec` and `store`.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mptexp.explore import load, plan, record, run
+    from mptexp.spec import Run, Sweep
+
 __version__ = "0.1.0"
+__all__ = ["Run", "Sweep", "load", "plan", "record", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for: `import mptexp` alone costs nothing."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "mptexp.spec" if name in ("Run", "Sweep") else "mptexp.explore"
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

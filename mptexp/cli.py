@@ -1,11 +1,12 @@
 """The command line: thin commands, imports inside them so that help is immediate."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +30,7 @@ app = typer.Typer(
     help="What does reduced precision buy on this device, in speed, memory and accuracy?",
     epilog="Example: mptexp plan params/quickstart.yaml, then mptexp run params/quickstart.yaml",
 )
+WIDEST = 16  # characters of a table's cell that are not wrapped
 MANY = 500  # runs of a plan that are more than a terminal's table
 out = Console(highlight=False, emoji=False)
 err = Console(stderr=True, highlight=False, emoji=False)
@@ -70,6 +72,13 @@ def _user_errors() -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
+def _allow(format: str, *allowed: str) -> None:
+    from mptexp.params import ParamsError
+
+    if format not in allowed:
+        raise ParamsError(f"--format {format}: unknown; allowed: {', '.join(allowed)}")
+
+
 def _plain(text: str) -> str:
     from mptexp.terminal import plain
 
@@ -98,11 +107,9 @@ def plan(
 ) -> None:
     """Show the runs of a params file, their state and estimated cost. Executes nothing."""
     from mptexp import sweep
-    from mptexp.params import ParamsError
 
     with _user_errors():
-        if format not in ("table", "json"):
-            raise ParamsError(f"--format {format}: unknown; allowed: table, json")
+        _allow(format, "table", "json")
         found, _, place, notebook = _open(file, overrides, directory)
         planned = sweep.plan(found, place)
         shown = sweep.only(planned, only or [])
@@ -209,6 +216,9 @@ def run(
     ] = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Make no report.")] = False,
     data_dir: DataDir = None,
+    format: Annotated[
+        str, typer.Option(help="text, or json: a line of JSON per ended run; the text to stderr.")
+    ] = "text",
 ) -> None:
     """Execute the runs of a params file that are missing, then make the report.
 
@@ -222,6 +232,9 @@ def run(
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, _as_interrupt)
     with _user_errors():
+        _allow(format, "text", "json")
+        if format == "json":
+            out.file = sys.stderr
         found, text, place, notebook = _open(file, overrides, directory)
         devices.slots(parallel)  # refuses what cannot be
         seconds = (timeout or found.timeout_min) * 60
@@ -242,7 +255,9 @@ def run(
             searched = _search(found, before, notebook, place, fresh)
             chosen = sweep.only(sweep.plan(found, place, on_ray), only or [])
             _name_damaged(chosen, place)
-            _execute(chosen, found, notebook, place, how)
+            _execute(
+                chosen, found, notebook, place, how, told=_as_json if format == "json" else None
+            )
     if not no_report and any(place.runs.iterdir()):
         with _user_errors():
             _report(place)
@@ -314,6 +329,7 @@ def _execute(
     notebook: Path,
     place: "SweepDir",
     how: "Execution",
+    told: Callable[[dict[str, Any]], None] | None = None,
 ) -> None:
     due = [p for p in chosen if p.due]
     done = len(chosen) - len(due)
@@ -327,12 +343,18 @@ def _execute(
         "(Ctrl-C stops; the same command goes on)",
         soft_wrap=True,
     )
-    _execute_all(due, found, notebook, place, how)
+    _execute_all(due, found, notebook, place, how, told)
 
 
 def _execute_all(
-    due: "list[Planned]", found: "Sweep", notebook: Path, place: "SweepDir", how: "Execution"
+    due: "list[Planned]",
+    found: "Sweep",
+    notebook: Path,
+    place: "SweepDir",
+    how: "Execution",
+    told: Callable[[dict[str, Any]], None] | None = None,
 ) -> None:
+    """Executes runs and shows their progress; `told` takes the record of each that has ended."""
     from mptexp import remote, store, sweep
     from mptexp.progress import Progress
 
@@ -342,6 +364,8 @@ def _execute_all(
         with progress:
             for planned, record in execute(due, notebook, found.notebook, place, how):
                 progress.show(planned, record)
+                if record and told:
+                    told(record)
                 if how.fail_fast and record and record["status"] not in store.FINAL:
                     left = len(due) - progress.ended
                     out.print(f"stopped at the first run that failed, {left} not executed")
@@ -355,6 +379,11 @@ def _execute_all(
         raise typer.Exit(1) from None
     except OSError as error:
         _no_room(place, error)
+
+
+def _as_json(record: dict[str, Any]) -> None:
+    names = ("run_id", "status", "error", "wall_s", "parameters", "timing")
+    print(json.dumps({name: record.get(name) for name in names}), flush=True)
 
 
 def _no_room(place: "SweepDir", error: OSError) -> None:
@@ -531,7 +560,7 @@ def _report(place: "SweepDir") -> None:
     from mptexp import sweep
     from mptexp.params import ParamsError
 
-    with out.status("making the report") if out.is_terminal else _silence():
+    with _working("making the report"):
         try:
             index = reports.build(place, sweep.notebook_path("report", place.params))
         except OSError as error:
@@ -540,8 +569,10 @@ def _report(place: "SweepDir") -> None:
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
-    yield
+def _working(text: str) -> Iterator[None]:
+    """Says on a terminal what takes a while."""
+    with out.status(text) if out.is_terminal else nullcontext():
+        yield
 
 
 @app.command(
@@ -624,8 +655,7 @@ def compare(
     from mptexp.store import SweepDir
 
     with _user_errors():
-        if format not in ("table", "markdown", "json"):
-            raise ParamsError(f"--format {format}: unknown; allowed: table, markdown, json")
+        _allow(format, "table", "markdown", "json")
         left, right = compared.load(SweepDir(a), SweepDir(b))
         points, differences = compared.points(left, right), compared.differences(left, right)
         if points.empty:
@@ -640,6 +670,7 @@ def compare(
     if differences.empty:
         out.print("Nothing else differs.")
     else:
+        print()
         _print_rows("What else differs", differences, format)
 
 
@@ -649,12 +680,30 @@ def _print_rows(title: str, rows: "pd.DataFrame", format: str) -> None:
     if format == "markdown":
         print(f"**{title}**\n\n{layout.markdown(rows)}")
         return
-    table = Table(title=_plain(title), title_justify="left", box=None, header_style="bold")
-    for name in rows:
-        table.add_column(_plain(str(name)), overflow="fold", no_wrap=name == "Policy")
-    for values in rows.to_numpy().tolist():
-        table.add_row(*(_plain(str(v)) for v in values))
+    cells = [[_plain(str(v)) for v in values] for values in rows.to_numpy().tolist()]
+    if not _fits(rows):
+        cells = [[_stacked(cell) for cell in line] for line in cells]
+    table = Table(
+        title=_plain(title), title_justify="left", box=None, pad_edge=False, header_style="bold"
+    )
+    for name, column in zip(rows, zip(*cells, strict=True), strict=True):
+        widest = max(len(line) for cell in column for line in cell.split("\n"))
+        least = min(widest, WIDEST)  # rather than a value, a heading is wrapped
+        table.add_column(_plain(str(name)), overflow="fold", min_width=least)
+    for line in cells:
+        table.add_row(*line)
     out.print(table)
+
+
+def _fits(rows: "pd.DataFrame") -> bool:
+    """Whether every row can stand in a line of the terminal, two spaces between columns."""
+    widest = [rows[name].astype(str).str.len().max() + 2 for name in rows]
+    return sum(widest) <= out.width
+
+
+def _stacked(cell: str) -> str:
+    """A's value above B's; ratio, interval and n below one another."""
+    return re.sub(r" (\\?[\[(])(?=\d|n = )", r"\n\1", cell.replace(" | ", "\n"))
 
 
 @app.command(epilog="Example: mptexp merge reports/a100 reports/h100 --out reports/all")
@@ -716,9 +765,9 @@ def doctor(
     with _user_errors():
         if backend not in ("tensorflow", "jax", "torch"):
             raise ParamsError(f"--backend {backend}: unknown; allowed: tensorflow, jax, torch")
-        if format not in ("table", "json"):
-            raise ParamsError(f"--format {format}: unknown; allowed: table, json")
-        card = _card(backend)
+        _allow(format, "table", "json")
+        with _working(f"asking {backend} and the system"):
+            card = _card(backend)
     print(json.dumps(card, indent=1)) if format == "json" else _print_card(card)
 
 

@@ -20,6 +20,10 @@ from mptexp.spec import Run, Sweep
 class ParamsError(ValueError):
     """Wrong input of the user's: the message says what was given, where, and what is allowed."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook's cell shows: where in this package it was raised helps nobody."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 Where = tuple[str | int, ...]
 MOST_VALUES = 1_000_000  # in a params file
@@ -36,15 +40,23 @@ def read(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tuple[S
     Raises:
         ParamsError: one line per fault, each with file, line, what was given, what is allowed.
     """
-    path = Path(path)
-    text = _read_text(path)
-    document = _parse(text, str(path))
-    faults = _Faults(str(path), document)
+    return parse(_read_text(Path(path)), str(path), overrides)
+
+
+def parse(text: str, name: str, overrides: Sequence[str] = ()) -> tuple[Sweep, str]:
+    """As read, of a text that messages call by a name."""
+    document = _parse(text, name)
+    faults = _Faults(name, document)
     for override in overrides:
         _override(document, override, faults)
     faults.raise_if_any()
     sweep = _validate(document, faults)
     return sweep, _dump(document) if overrides else text
+
+
+def text(sweep: Sweep) -> str:
+    """The text of a params file that asks for a sweep."""
+    return _dump(sweep.model_dump(exclude_defaults=True))
 
 
 def _read_text(path: Path) -> str:

@@ -1,10 +1,13 @@
-"""What a sweep shows while it works: a bar on a terminal, a line per run elsewhere."""
+"""What a sweep shows while it works.
+
+A bar on a terminal and in a notebook's cell, and everywhere a line per run that has ended.
+"""
 
 import time
 from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from rich import progress as bars
 from rich.console import Console
@@ -12,7 +15,78 @@ from rich.console import Console
 from mptexp import sweep
 from mptexp.spec import Run, Sweep
 from mptexp.sweep import Planned
-from mptexp.terminal import plain
+from mptexp.terminal import plain, visible
+
+
+class Bar(Protocol):
+    """What shows how far a sweep is."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def add_task(self, description: str, *, total: float) -> Any: ...
+    def update(
+        self, task: Any, *, completed: float | None = None, description: str | None = None
+    ) -> None: ...
+
+
+class CellBar:
+    """A bar in a notebook's cell: text that is replaced, so it needs no widgets.
+
+    It stays when the sweep has ended, so that a saved notebook says how far it came.
+    """
+
+    def __init__(self) -> None:
+        self.completed, self.total, self.description = 0.0, 0.0, ""
+
+    def start(self) -> None:
+        from IPython.display import display
+
+        self.shown = display(self, display_id=True)
+
+    def stop(self) -> None:
+        self.update(None, description="")
+
+    def add_task(self, description: str, *, total: float) -> None:
+        self.description, self.total = description, total
+
+    def update(
+        self, task: None, *, completed: float | None = None, description: str | None = None
+    ) -> None:
+        self.completed = self.completed if completed is None else completed
+        self.description = self.description if description is None else description
+        self.shown.update(self)
+
+    def __repr__(self) -> str:
+        full = round(20 * self.completed / self.total)
+        bar = "█" * full + "░" * (20 - full)
+        return f"{self.completed:.0f}/{self.total:.0f} {bar} {self.description}".rstrip()
+
+
+def console() -> Console:
+    """The console that a function called in a cell, or in a program, writes to.
+
+    Lines in a cell are plain text with colours: rich would make a table of HTML of each.
+    """
+    usual = Console(highlight=False, emoji=False)
+    if not usual.is_jupyter:
+        return usual
+    coloured = {"force_terminal": True, "color_system": "standard", "force_jupyter": False}
+    return Console(highlight=False, emoji=False, **coloured)
+
+
+def _bar(console: Console) -> Bar | None:
+    if Console().is_jupyter:
+        return CellBar()
+    if not console.is_terminal:
+        return None
+    return bars.Progress(
+        bars.MofNCompleteColumn(),
+        bars.BarColumn(bar_width=20),
+        bars.TextColumn("{task.description}", markup=False),
+        bars.TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )
 
 
 class Progress:
@@ -30,17 +104,8 @@ class Progress:
         self.usual = _usual([p.run for p in due], found.axes())
         self.width = max(len(self._label(p)) for p in due)
         self.began = time.monotonic()
-        self.bar = self.task = None
-        if console.is_terminal:
-            self.bar = bars.Progress(
-                bars.MofNCompleteColumn(),
-                bars.BarColumn(bar_width=20),
-                bars.TextColumn("{task.description}"),
-                bars.TimeElapsedColumn(),
-                console=console,
-                transient=True,
-            )
-            self.task = self.bar.add_task("", total=len(due))
+        self.bar = _bar(console)
+        self.task = self.bar.add_task("", total=len(due)) if self.bar else None
 
     def __enter__(self) -> "Progress":
         if self.bar:
@@ -87,8 +152,9 @@ class Progress:
         if self.bar and self.working:
             first, *others = self.working.values()
             more = f" and {len(others)} more" if others else ""
-            description = f"{first}{more} · {self._left()} left"
-            self.bar.update(self.task, description=plain(description))
+            # The terminal may have no room for all of it; the time left is never cut off.
+            description = f"{self._left()} left · {first}{more}"
+            self.bar.update(self.task, description=visible(description))
 
     def _left(self) -> str:
         seconds = self.costs.total_s(self.left.values())
@@ -107,7 +173,8 @@ def _usual(runs: Sequence[Run], axes: Sequence[str]) -> dict[str, Any]:
     found = {}
     for name in Run.model_fields:
         values = [getattr(run, name) for run in runs]
-        if name not in ("block", "seed") and any(v != values[0] for v in values):
+        own = name in axes or name not in ("block", "seed")
+        if own and any(v != values[0] for v in values):
             found[name] = None if name in axes else Counter(values).most_common(1)[0][0]
     return found
 

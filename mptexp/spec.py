@@ -5,6 +5,7 @@ Light on purpose: both halves of the package import this module, so it knows no 
 
 import difflib
 import hashlib
+import html
 import importlib.util
 import itertools
 import json
@@ -12,7 +13,7 @@ import os
 import platform
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -283,6 +284,18 @@ class Run(BaseModel):
             )
         return self
 
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What differs from the defaults: 35 parameters are no line."""
+        yield from self.model_dump(exclude_defaults=True).items()
+
+    def _repr_html_(self) -> str:
+        """A notebook's cell shows what differs from the defaults, and what a run is known by."""
+        values, usual = self.model_dump(), defaults()
+        shown = [n for n in values if values[n] != usual[n] or n in KNOWN_BY]
+        rows = [(_cell(values[n]), _cell(usual[n]), Run.model_fields[n].description) for n in shown]
+        rest = f"The other {len(values) - len(shown)} parameters are at their defaults."
+        return f"{_html(shown, rows, ('value', 'default', 'meaning'))}<p>{rest}</p>"
+
     @classmethod
     def read(cls, names: Mapping[str, Any]) -> "Run":
         """The run whose parameters stand in `names`, such as a notebook's `globals()`."""
@@ -309,6 +322,23 @@ class Run(BaseModel):
         home = re.escape(str(Path.home()))
         dataset = re.sub(rf"^({'|'.join(PLACES)}):{home}(?=/|$)", r"\1:~", self.dataset)
         return self.model_copy(update={"gpu_model": here, "dataset": dataset})
+
+
+KNOWN_BY = ("gpu_model", "dataset", "model", "policy", "batch_size")
+MOST_ROWS = 24  # of a table in a notebook's cell: more are left out of its middle
+
+
+def _cell(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _html(names: Sequence[Any], rows: Iterable[Sequence[Any]], columns: Sequence[str]) -> str:
+    """A table for a notebook's cell; tags within it are shown, not obeyed."""
+    import pandas as pd
+
+    table = pd.DataFrame(rows, index=pd.Index(names), columns=list(columns), dtype=object)
+    with pd.option_context("display.max_colwidth", None, "display.html.use_mathjax", False):
+        return str(table.to_html(max_rows=MOST_ROWS, show_dimensions=False))
 
 
 def same_model(asked: str, found: str) -> bool:
@@ -486,6 +516,15 @@ class Sweep(BaseModel):
         varying = {n for n in written if len({p.get(n, known[n]) for p in points}) > 1}
         varying |= {"batch_size"} if self.max_batch else set()
         return [n for n in Run.model_fields if n in varying]
+
+    def _repr_html_(self) -> str:
+        """A notebook's cell shows the points, a row each, and how many runs they make."""
+        points, known, axes = self.points(), defaults(), self.axes()
+        rows = [[_cell((known | p).get(name)) for name in axes] for p in points]
+        runs = f"{len(points)} points × {self.repeats} blocks = {len(points) * self.repeats} runs"
+        same = [f"{n} {_cell(v)}" for n, v in self.defaults.items() if n not in axes]
+        told = f"{runs} of {self.notebook}" + f"; all with {', '.join(same)}" * bool(same)
+        return f"{_html(range(1, len(points) + 1), rows, axes)}<p>{html.escape(told)}</p>"
 
 
 def _agrees(point: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:

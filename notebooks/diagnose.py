@@ -20,17 +20,15 @@
 # same in fewer rows.
 
 # %% tags=["parameters"]
-sweep_dir: str = "reports/quickstart"  # the directory of a diagnosed sweep
+sweep_dir: str = "reports/published/why-cpu"  # the directory of a diagnosed sweep
 pair: int = 0  # which of its pairs of policies
 
 # %%
-from pathlib import Path
-
 from IPython.display import HTML, Markdown, display
 
-from mptexp import analysis, census, diagnose, figures, ledger, reasons, store
+from mptexp import analysis, census, diagnose, explore, figures, ledger, reasons, store
 
-directory = store.SweepDir(Path(sweep_dir))
+directory = store.SweepDir(explore.resolved(sweep_dir))
 tables = analysis.load(directory)
 verdicts = diagnose.verdicts(directory, tables)
 for number, verdict in enumerate(verdicts):

@@ -1,7 +1,12 @@
+import fcntl
 import json
 import os
+import re
+import shutil
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -102,3 +107,63 @@ def test_the_doctor_says_what_this_machine_has():
     card = json.loads(mptexp("doctor", "--format", "json", cwd=PROJECT).stdout)
     assert card["default_policy"] in ("float32", "tensorfloat32")
     assert card["advice"] or card["kind"] == "gpu"
+
+
+def test_run_tells_scripts_a_line_of_json_per_run(light, tmp_path):
+    light("{seed: [0, 1]}")
+    done = mptexp("run", "light.yaml", "--no-report", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 1
+    lines = {line["parameters"]["seed"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert [lines[seed]["status"] for seed in (0, 1)] == ["ok", "failed"]
+    assert lines[0]["timing"]["step_s"] > 0
+    assert "the second value is odd" in lines[1]["error"]
+    assert "[1/2] seed " in done.stderr
+
+
+def in_terminal(*words, cwd, columns=80, **environment):
+    """What a command writes to a terminal of so many columns."""
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    known = {n: v for n, v in os.environ.items() if n not in ("COLUMNS", "NO_COLOR")}
+    command = [sys.executable, "-m", "mptexp", *map(str, words)]
+    whole = known | {"TERM": "xterm-256color"} | environment
+    child = subprocess.Popen(command, cwd=cwd, env=whole, stdout=slave, stderr=slave)
+    os.close(slave)
+    said = b""
+    try:
+        while data := os.read(master, 65536):
+            said += data
+    except OSError:  # Linux's way to say that the other end is closed
+        pass
+    os.close(master)
+    return child.wait(), said.decode()
+
+
+PUBLISHED = PROJECT / "reports/published/quickstart-cpu"
+COLOUR = "\x1b["
+
+
+def test_an_error_is_red_on_a_terminal(tmp_path):
+    code, said = in_terminal("plan", "absent.yaml", cwd=tmp_path)
+    assert code == 2
+    assert said.startswith("\x1b[1;31merror\x1b[0m absent.yaml: no such file")
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_without_colours_a_terminal_shows_the_same_words(environment, tmp_path):
+    shutil.copy(PROJECT / "params/quickstart.yaml", tmp_path)
+    coloured = in_terminal("plan", "quickstart.yaml", cwd=tmp_path)[1]
+    plain = in_terminal("plan", "quickstart.yaml", cwd=tmp_path, **environment)[1]
+    assert f"{COLOUR}36mpending" in coloured
+    assert "[3" not in plain
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == re.sub(r"\x1b\[[\d;]*m", "", plain)
+
+
+def test_compare_fits_80_columns_and_breaks_no_interval(tmp_path):
+    wide = mptexp("compare", PUBLISHED, PUBLISHED, cwd=tmp_path, COLUMNS="160").stdout
+    narrow = mptexp("compare", PUBLISHED, PUBLISHED, cwd=tmp_path, COLUMNS="80").stdout
+    assert "] (n = 3, 3)" in wide
+    assert max(map(len, narrow.splitlines())) <= 80
+    found = re.findall(r"\[\d\.\d\d, \d\.\d\d\]", wide)
+    assert len(found) == 6
+    assert re.findall(r"\[\d\.\d\d, \d\.\d\d\]", narrow) == found

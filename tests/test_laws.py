@@ -62,6 +62,7 @@ OTHER_HALF += [
     "cluster",
     "remote",
     "progress",
+    "explore",
     "cli",
 ]
 SHARED = {"formats", "spec", "store"}

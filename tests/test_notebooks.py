@@ -2,12 +2,17 @@
 
 import html
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import urllib.request
 
 import jupytext
 import nbformat
 import pytest
-from conftest import PROJECT
+from conftest import PROJECT, until, write_pictures
 
 from mptexp import kernel, report
 
@@ -53,3 +58,82 @@ def test_sliders_redraw_the_picture(tmp_path):
     jupytext.write(book, tmp_path / "moved.ipynb")
     *_, shown, first, lower, _ = executed(tmp_path / "moved.ipynb", tmp_path)
     assert pictures(shown) == pictures(lower) != pictures(first)
+
+
+OWN = """\
+from keras import Model, layers
+
+def build(shape, classes):
+    pictures = layers.Input(shape)
+    x = layers.Dense(classes)(layers.Flatten()(pictures))
+    return Model(pictures, layers.Activation("softmax", dtype="float32")(x))
+"""
+
+
+def test_the_first_notebook_answers_for_a_model_and_pictures_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path / "cache"))
+    (tmp_path / "mine.py").write_text(OWN)
+    for name in ("a", "b"):
+        write_pictures(tmp_path / "pictures" / name, 80)
+    own = {"model": "mine:build", "dataset": f"folder:{tmp_path}/pictures", "image_size": 8}
+    short = {"batch_size": 8, "epochs": 3, "blocks": 1}
+    with kernel.scratch_folder() as scratch:
+        notebook = PROJECT / "notebooks/start_here.py"
+        kernel.execute(notebook, tmp_path / "done.ipynb", own | short, scratch)
+    cells = json.loads((tmp_path / "done.ipynb").read_text())["cells"]
+    codes = [cell for cell in cells if cell["cell_type"] == "code"]
+    drawn = [cell["metadata"].get("alt") for cell in codes if pictures(cell)]
+    assert len(drawn) == len(set(drawn)) == 2
+    assert all(drawn)
+    page = html.unescape(report.render(tmp_path / "done.ipynb", "Start", code=False))
+    for told in ("[2/2] policy", "steps were traced", "no interval", "model: mine:build"):
+        assert told in page, told
+
+
+def test_the_notebook_on_diagnoses_opens_with_a_published_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(PROJECT / "notebooks")  # as in JupyterLab
+    cells = executed(PROJECT / "notebooks/diagnose.py", tmp_path)
+    page = json.dumps(cells)
+    assert "mixed_float16" in page
+    assert page.count("<figure") >= 2
+
+
+def test_jupyterlab_opens_every_notebook_as_a_notebook(tmp_path):
+    """With the user's own settings left alone: the project's are defaults."""
+    pytest.importorskip("jupyterlab", reason="jupyterlab is not installed")
+    make = (PROJECT / "Makefile").read_text()
+    assert 'JUPYTER_CONFIG_PATH="$(CURDIR)/notebooks/.jupyter' in make
+    assert "default_url=/lab/tree/notebooks/start_here.py" in make
+    settings = {"JUPYTER_CONFIG_PATH": str(PROJECT / "notebooks/.jupyter")}
+    settings |= {n: str(tmp_path / n) for n in ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR")}
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
+    command += ["--ServerApp.port=0", "--IdentityProvider.token=x", f"--notebook-dir={PROJECT}"]
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    lab = subprocess.Popen(command, cwd=PROJECT, env=os.environ | settings, **silent)
+    try:
+        running = tmp_path / "JUPYTER_RUNTIME_DIR"
+        until(lambda: list(running.glob("jpserver-*.json")))
+        (file,) = running.glob("jpserver-*.json")
+        until(lambda: file.read_text())
+        root = json.loads(file.read_text())["url"]
+        viewers = answer(root, "lab/api/settings/@jupyterlab/docmanager-extension:plugin")
+        assert viewers["settings"] == {}
+        defaults = viewers["schema"]["properties"]["defaultViewers"]["default"]
+        assert defaults == {"python": "Jupytext Notebook"}
+        news = answer(root, "lab/api/settings/@jupyterlab/apputils-extension:notification")
+        assert news["schema"]["properties"]["fetchNews"]["default"] == "false"
+        kernels = answer(root, "api/kernelspecs")["kernelspecs"]
+        for path in sorted((PROJECT / "notebooks").glob("*.py")):
+            book = answer(root, f"api/contents/notebooks/{path.name}?type=notebook")
+            assert book["content"]["metadata"]["kernelspec"]["name"] in kernels
+            assert len(book["content"]["cells"]) > 5
+    finally:
+        lab.send_signal(signal.SIGTERM)
+        lab.wait(timeout=30)
+
+
+def answer(root, path):
+    asked = urllib.request.Request(f"{root}{path}", headers={"Authorization": "token x"})
+    with urllib.request.urlopen(asked, timeout=60) as found:
+        return json.load(found)
