@@ -601,7 +601,7 @@ def publish(
 
     with _user_errors(), _written(site):
         notebook = sweep.notebook_path("report", directories[0])
-        with out.status("making the site") if out.is_terminal else _silence():
+        with _working("making the site"):
             damaged = publishing.publish(directories, site, notebook, url)
     out.print(f"site: {_plain(str(site / 'index.html'))}", soft_wrap=True)
     _left_out(damaged, "not published")
