@@ -131,7 +131,7 @@ def _check(places: Sequence[SweepDir], site: Path, address: str) -> None:
 def _copy(source: SweepDir, target: SweepDir) -> list[str]:
     """Copies what a report is made from; a sentence for each damaged record, which is left out."""
     damaged = []
-    if source.params.is_file():
+    if source.params.is_file() and not source.params.is_symlink():  # it may lead to a private file
         text = source.params.read_text(encoding="utf-8", errors="replace")
         store.write_text(target.params, store.scrub(text))
     for part, out in ((source, target), (source.search, target.search)):

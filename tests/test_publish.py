@@ -183,6 +183,20 @@ def test_a_site_is_never_made_over_its_own_sources(tmp_path):
     assert place.record(record()["run_id"]).is_file()
 
 
+def test_a_link_to_a_private_file_is_not_followed(tmp_path):
+    place, target = SweepDir(tmp_path / "a"), SweepDir(tmp_path / "b")
+    (tmp_path / "private.txt").write_text("private")
+    for run_id in (record()["run_id"], record("bfloat16")["run_id"]):
+        made = record() if run_id == record()["run_id"] else record("bfloat16")
+        store.write_record(place.record(run_id), made)
+    place.params.symlink_to(tmp_path / "private.txt")
+    place.record(run_id).with_name("notebook.ipynb").symlink_to(tmp_path / "private.txt")
+    place.record(run_id).unlink()
+    place.record(run_id).symlink_to(tmp_path / "private.txt")
+    assert len(publish._copy(place, target)) == 1
+    assert list(contents(target.root)) == [Path("runs") / record()["run_id"] / "record.json"]
+
+
 def test_a_run_says_when_it_ended(light, tmp_path):
     light({"seed": [0]})
     assert mptexp("run", "light.yaml", "--no-report", cwd=tmp_path).returncode == 0
