@@ -42,6 +42,12 @@ def headline(tables: Tables) -> tuple[GT, str]:
     return layout.plain_table(findings.without_blanks(shown)), note
 
 
+def details(tables: Tables) -> pd.DataFrame:
+    """What else is known of the headline table's rows; nothing where that table is a digest."""
+    rows = layout.detail_rows(tables) if not tables.ok.empty else pd.DataFrame()
+    return rows if len(rows) <= ROWS else pd.DataFrame()
+
+
 def _where(table: pd.DataFrame, named: Sequence[str]) -> list[str]:
     """What tells a row apart from the others of its group."""
     names = [n for n in analysis.POINT if n not in named and table[n].nunique() > 1]

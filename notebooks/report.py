@@ -18,7 +18,6 @@ sweep_dir: str = "reports/quickstart"  # the directory of a sweep
 # %%
 from pathlib import Path
 
-import pandas as pd
 from IPython.display import HTML, Markdown, display
 
 from mptexp import (
@@ -71,7 +70,7 @@ if not tables.speedups.empty:
         )
 
 # %%
-details = pd.DataFrame() if tables.ok.empty else layout.detail_rows(tables)
+details = digest.details(tables)
 if not details.empty:
     display(Markdown("### More of the same runs"))
     display(layout.plain_table(details))

@@ -162,6 +162,36 @@ def tree(tmp_path, monkeypatch):
     return root
 
 
+# --- a real browser ----------------------------------------------------------------------------
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A page that fails the test where its console reports an error or it asks the network."""
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    opened, faults = context.new_page(), []
+    opened.on("console", lambda m: faults.append(m.text) if m.type == "error" else None)
+    opened.on("pageerror", lambda error: faults.append(str(error)))
+    opened.on("request", lambda r: faults.append(r.url) if "://" in r.url[:8] else None)
+    yield opened
+    context.close()
+    assert [f for f in faults if not f.startswith("file://")] == []
+
+
 # --- skips -----------------------------------------------------------------------------------
 # Where everything can be installed (CI), a skip that is not listed here is a failure: a test that
 # never runs proves nothing.

@@ -1,22 +1,10 @@
 """The report as a reader meets it, in a real Chromium: axe, widths, sorting, links, no request."""
 
 import shutil
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote
 
 import pytest
 from conftest import PROJECT, mptexp
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="no Chromium is installed")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -32,23 +20,6 @@ def reports(tmp_path_factory, tiny):
 @pytest.fixture(params=["tiny", "why"])
 def address(request, reports):
     return reports[request.param].as_uri()
-
-
-@pytest.fixture
-def page(browser):
-    """A page that fails the test where its console reports an error or it asks the network."""
-    context = browser.new_context(viewport={"width": 1200, "height": 900})
-    opened, faults = context.new_page(), []
-    opened.on("console", lambda m: faults.append(m.text) if m.type == "error" else None)
-    opened.on("pageerror", lambda error: faults.append(str(error)))
-    opened.on("request", lambda r: faults.append(r.url) if is_remote(r.url) else None)
-    yield opened
-    context.close()
-    assert not faults
-
-
-def is_remote(url):
-    return urlparse(url).scheme not in ("file", "data", "blob")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
