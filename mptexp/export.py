@@ -7,7 +7,17 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mptexp import accuracy, analysis, figures, findings, layout, report, store
+from mptexp import (
+    accuracy,
+    analysis,
+    figures,
+    findings,
+    layout,
+    lossscale,
+    report,
+    store,
+    underflow,
+)
 from mptexp.analysis import Tables
 from mptexp.store import SweepDir
 
@@ -24,7 +34,7 @@ class Picture:
     caption: str
 
 
-def pictures(tables: Tables) -> Iterator[Picture]:
+def pictures(directory: SweepDir, tables: Tables) -> Iterator[Picture]:
     """The figures that a report of these tables shows of its measurements."""
     for baseline in tables.speedups.baseline.unique():
         yield Picture(
@@ -40,6 +50,14 @@ def pictures(tables: Tables) -> Iterator[Picture]:
             "Milliseconds per step by batch size, one dot per run, coloured by policy.",
             findings.caption_steps(tables),
         )
+    if tables.ok.images_per_s.notna().any() and tables.results.batch_size.nunique() > 1:
+        out = tables.results[tables.results.status == "oom"]
+        yield Picture(
+            "images_per_s_by_batch_size",
+            lambda: figures.images_per_s_by_batch_size(tables.ok, out),
+            "Images per second by batch size, one dot per run, a line per policy.",
+            findings.caption_images(tables),
+        )
     if not tables.latencies.empty:
         yield Picture(
             "latency_distribution",
@@ -48,12 +66,54 @@ def pictures(tables: Tables) -> Iterator[Picture]:
             findings.caption_latency(tables),
         )
     yield from _learning(tables)
+    yield from _numbers(tables)
     if tables.ok.peak_memory_bytes.notna().any():
         yield Picture(
             "memory_by_batch_size",
-            lambda: figures.memory_by_batch_size(tables.ok),
+            lambda: figures.memory_by_batch_size(tables.ok, report.limits(tables)),
             "Peak memory in MiB by batch size, one dot per run, coloured by policy.",
             findings.caption_memory(tables),
+        )
+    samples = analysis.device_samples(directory, tables)
+    if not samples.empty:
+        yield Picture(
+            "readings_by_time",
+            lambda: figures.readings_by_time(samples),
+            "Utilization and power by seconds, a line per policy.",
+            findings.caption_readings(samples),
+        )
+
+
+def _numbers(tables: Tables) -> Iterator[Picture]:
+    for number, seen in enumerate(underflow.seen(tables.records), 1):
+        yield Picture(
+            f"exponents_by_kind_{number}",
+            lambda seen=seen: figures.exponents_by_kind(seen),
+            "Share of weights, activations, gradients and updates by exponent.",
+            underflow.caption(seen),
+        )
+        yield Picture(
+            f"exponents_by_layer_{number}",
+            lambda seen=seen: figures.exponents_by_layer(seen),
+            "Share of each layer's activation gradients by exponent, a row per layer.",
+            underflow.caption_layers(seen),
+        )
+    scaled = lossscale.table(tables)
+    points = scaled.groupby("point", sort=False) if len(scaled) else ()
+    for number, (_, rows) in enumerate(points, 1):
+        yield Picture(
+            f"accuracy_by_loss_scale_{number}",
+            lambda rows=rows: figures.accuracy_by_loss_scale(rows),
+            "Validation accuracy by loss scale, a line per policy, crosses for what diverged.",
+            lossscale.caption(rows),
+        )
+    traces = lossscale.traces(tables)
+    if traces.skipped.any():
+        yield Picture(
+            "loss_scale_by_step",
+            lambda: figures.loss_scale_by_step(traces),
+            "The dynamic loss scale by step, a line per run.",
+            lossscale.caption_traces(traces),
         )
 
 
@@ -68,6 +128,13 @@ def _learning(tables: Tables) -> Iterator[Picture]:
             lambda: figures.accuracy_by_epoch(learned),
             "Validation accuracy by epoch, a panel per batch size, a line per run and policy.",
             findings.caption_accuracy(tables),
+        )
+    if learned.val_accuracy.notna().any() and tables.ok.step_s.notna().any():
+        yield Picture(
+            "accuracy_by_time",
+            lambda: figures.accuracy_by_time(learned),
+            "Validation accuracy by seconds since the first step, a line per run and policy.",
+            findings.caption_time(tables),
         )
     yield Picture(
         "loss_by_epoch",
@@ -98,7 +165,7 @@ def export(directory: SweepDir, folder: Path) -> list[str]:
         made = getattr(tables, name.removesuffix(".csv")).to_csv(index=False)
         store.write_text(folder / name, made)
     shown = "" if tables.ok.empty else _tables(tables, folder)
-    drawn = [_picture(picture, folder) for picture in pictures(tables)]
+    drawn = [_picture(picture, folder) for picture in pictures(directory, tables)]
     sentences = "\n".join(f"- {report.sentence(text)}" for text in findings.answer(tables))
     head = f"# {report.safe(report.question(directory))}"
     draft = "\n\n".join(part for part in (head, sentences, shown, *drawn) if part)

@@ -161,7 +161,7 @@ def _report(place: SweepDir, notebook: Path, address: str) -> Entry:
     tables = report.load(place)
     link = quote(place.name)
     shared = {"og:url": f"{_base(address)}{link}/index.html"} if address else {}
-    first = None if tables.speedups.empty else next(export.pictures(tables))
+    first = None if tables.speedups.empty else next(export.pictures(place, tables))
     if first:
         _share(first.draw(), place.root / "share.png")
         shared |= _picture(f"{_base(address)}{link}/share.png", first.alt) if address else {}

@@ -191,7 +191,8 @@ def _inert(content: str) -> str:
     # Those of pandas' tables: the page has its own, and as text they would be in the way.
     content = re.sub(r"<style\b.*?</style>", "", content, flags=re.DOTALL)
     tags, links = TAGS.split(), ("http", "https", "data")
-    return str(bleach.clean(content, tags=tags, attributes=_may_stand, protocols=links))
+    clean = str(bleach.clean(content, tags=tags, attributes=_may_stand, protocols=links))
+    return clean.replace("<th></th>", "<td></td>")  # pandas' corner, which is the head of nothing
 
 
 def _may_stand(tag: str, name: str, value: str) -> bool:
@@ -259,7 +260,7 @@ def facts(directory: SweepDir, tables: Tables) -> Facts:
         table_note=_table_note(tables),
         details_note=_details_note(tables),
         claims=_claims(directory, tables),
-        limits=_limits(tables),
+        limits=limits(tables),
         starts=_starts(tables),
         readings_note=_readings_note(tables),
         verdicts=verdicts,
@@ -274,7 +275,7 @@ def facts(directory: SweepDir, tables: Tables) -> Facts:
     )
 
 
-def _limits(tables: Tables) -> dict[str, float]:
+def limits(tables: Tables) -> dict[str, float]:
     """Bytes of memory of each device."""
     cards = [(r["parameters"]["gpu_model"], r.get("environment") or {}) for r in tables.records]
     sizes = [(name, c.get("device_memory_bytes") or c.get("memory_bytes")) for name, c in cards]

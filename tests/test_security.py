@@ -19,13 +19,12 @@ import jupytext
 import pandas as pd
 import psutil
 import pytest
-from conftest import PROJECT, mptexp
+from conftest import CHROMIUM, PROJECT, mptexp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from rich.console import Console
 from test_analysis import record
-from test_report import CHROMIUM, needs_chromium
 from test_sweep import processes_of
 
 from mptexp import figures, findings, kernel, layout, params, report, store, terminal
@@ -259,7 +258,7 @@ def test_the_page_of_anothers_notebook_keeps_nothing_that_runs_or_loads(tmp_path
     assert "owned()" in "".join(found.text)
 
 
-@needs_chromium
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_a_browser_runs_nothing_of_anothers(tmp_path):
     place = sweep_of("".join(PIECES).replace("alert(1)", "owned()"), tmp_path)
     (first, *_) = sorted(place.runs.iterdir())
