@@ -5,12 +5,13 @@ tested here.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from mptexp import accuracy, analysis, findings, lossscale, underflow
 from mptexp.analysis import Tables
+from mptexp.spec import defaults
 
 CONFIRMED, REFUTED, UNDECIDED, UNTESTED = "confirmed", "refuted", "undecided", "not tested here"
 MIXED = "mixed_float16"
@@ -104,7 +105,8 @@ def _equal_accuracy(tables: Tables) -> Finding:
 
 def _by_accuracy(tables: Tables, policy: str, words: dict[str, str]) -> Finding:
     """What the verdicts on a policy's accuracy come to: one refutation refutes."""
-    found = accuracy.differences(tables, tables.options.equivalence_margin)
+    usual = replace(tables, results=tables.results[tables.results.run_id.isin(_usual(tables))])
+    found = accuracy.differences(usual, tables.options.equivalence_margin)
     found = found[found.candidate == policy]
     told = found.assign(finding=found.verdict.map(words).fillna(UNDECIDED))
     told = told[told.verdict != "too few repeats"]
@@ -121,6 +123,18 @@ def _by_accuracy(tables: Tables, policy: str, words: dict[str, str]) -> Finding:
         f"{findings.count(len(told), 'point')}, margin {margin}"
     )
     return Finding(finding, evidence, _runs(tables, row, (row.baseline, policy)))
+
+
+def _usual(tables: Tables) -> set[str]:
+    """The runs with Keras's own loss scale and without emulated formats."""
+    known = {r["run_id"]: defaults() | r["parameters"] for r in tables.records}
+    formats = ("propagation", "weight_format")
+    return {
+        run_id
+        for run_id, asked in known.items()
+        if asked["loss_scale"] in ("auto", "dynamic")
+        and all(asked[name] == "policy" for name in formats)
+    }
 
 
 def _float16_fails(tables: Tables) -> Finding:

@@ -122,14 +122,14 @@ def _order(column: pd.Series) -> pd.Series:
     return column
 
 
-STALLED = 0.05  # fewer accuracy than float32 by so much is called stalled, where n is too small
+BEHIND = 0.05  # less accuracy than float32 by so much is behind it, where no interval decides
 
 
 def trained(row: Any) -> bool:
     """Whether a row's runs trained as float32 did, as far as their number lets one say."""
-    if row.verdict == "too few repeats":
-        return bool(row.difference > -STALLED)
-    return row.verdict in ("equal", "higher", "undecided")
+    if row.verdict in ("equal", "higher"):
+        return True
+    return row.verdict in ("undecided", "too few repeats") and bool(row.difference > -BEHIND)
 
 
 def ranges(rows: pd.DataFrame) -> tuple[list[float], list[float], list[float]]:
@@ -168,10 +168,11 @@ def sentences(rows: pd.DataFrame) -> list[str]:
     told = []
     for policy, own in rows.groupby("policy", sort=False):
         stall, good, diverge = ranges(own)
+        tried = sorted({*stall, *good, *diverge})
         parts = [
-            f"trains as float32 does with a loss scale of {_several(good)}" if good else "",
-            f"falls behind float32 with {_several(stall)}" if stall else "",
-            f"diverges with {_several(diverge)}" if diverge else "",
+            f"trains as float32 does with a loss scale of {_several(good, tried)}" if good else "",
+            f"falls behind float32 with {_several(stall, tried)}" if stall else "",
+            f"diverges with {_several(diverge, tried)}" if diverge else "",
             _dynamic(own),
         ]
         parts = [part for part in parts if part]
@@ -180,8 +181,17 @@ def sentences(rows: pd.DataFrame) -> list[str]:
     return told
 
 
-def _several(found: Sequence[float]) -> str:
-    return findings.listed([named(scale) for scale in found])
+def _several(found: Sequence[float], tried: Sequence[float]) -> str:
+    """Scales in words; those between which all that were tried behave alike, by their ends."""
+    spans: list[list[float]] = []
+    for scale in found:
+        follows = spans and tried.index(scale) == tried.index(spans[-1][-1]) + 1
+        spans[-1].append(scale) if follows else spans.append([scale])
+    words = [
+        f"{named(s[0])} to {named(s[-1])}" if len(s) > 2 else findings.listed([*map(named, s)])
+        for s in spans
+    ]
+    return findings.listed(words)
 
 
 def _dynamic(own: pd.DataFrame) -> str:

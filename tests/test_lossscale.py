@@ -59,6 +59,16 @@ def test_the_table_names_what_was_not_finite_first(sweep):
     assert "diverged, 2 of 3: trained again, the first was the loss, in step 3" in set(text.Finding)
 
 
+def test_an_interval_that_says_nothing_is_no_training():
+    found = [record("float32", "none", b, 0.98) for b in range(3)]
+    found += [record("float16", 8.0, b, a) for b, a in enumerate((0.4, 0.8, 0.85))]
+    found += [record("float16", s, 0, 0.97) for s in (1.0, 2.0, 4.0)]
+    rows = lossscale.table(tables(found))
+    assert rows.verdict.tolist()[-1] == "undecided"
+    (_, sentence) = lossscale.sentences(rows)
+    assert "loss scale of 1 to 4 and falls behind float32 with 8." in sentence
+
+
 def test_one_scale_is_no_comparison():
     found = [record("float32", "auto", 0, 0.9), record("mixed_float16", "auto", 0, 0.9)]
     assert lossscale.table(tables(found)).empty
