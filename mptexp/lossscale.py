@@ -166,7 +166,7 @@ def named(scale: float | str) -> str:
 def sentences(rows: pd.DataFrame) -> list[str]:
     """What each policy bears, a sentence per policy; rows of `table` of one point."""
     told = []
-    for policy, own in rows.groupby("policy", sort=False):
+    for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
         stall, good, diverge = ranges(own)
         tried = sorted({*stall, *good, *diverge})
         parts = [
@@ -188,10 +188,10 @@ def _several(found: Sequence[float], tried: Sequence[float]) -> str:
         follows = spans and tried.index(scale) == tried.index(spans[-1][-1]) + 1
         spans[-1].append(scale) if follows else spans.append([scale])
     words = [
-        f"{named(s[0])} to {named(s[-1])}" if len(s) > 2 else findings.listed([*map(named, s)])
+        [f"{named(s[0])} to {named(s[-1])}"] if len(s) > 2 else [named(scale) for scale in s]
         for s in spans
     ]
-    return findings.listed(words)
+    return findings.listed([word for span in words for word in span])
 
 
 def _dynamic(own: pd.DataFrame) -> str:

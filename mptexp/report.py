@@ -22,6 +22,8 @@ from mptexp import (
     findings,
     kernel,
     layout,
+    lossscale,
+    lowered,
     params,
     sortable,
     store,
@@ -216,6 +218,15 @@ def safe(text: str) -> str:
 # --- the texts and tables --------------------------------------------------------------------
 
 
+def answer(tables: Tables) -> list[str]:
+    """What opens a report: of a sweep of loss scales or formats what it asked, then the rest."""
+    scaled = lossscale.table(tables)
+    points = scaled.groupby("point", sort=False) if len(scaled) else ()
+    asked = [sentence for _, rows in points for sentence in lossscale.sentences(rows)]
+    asked += [sentence for part in lowered.sections(tables) for sentence in part.sentences]
+    return [*asked[: findings.SENTENCES], *findings.answer(tables)]
+
+
 def numbers(seen: Seen) -> list[str]:
     """What a training's exponents say: the advice first, then what float16 and bfloat16 lose."""
     found = advice.advise(seen)
@@ -237,7 +248,7 @@ def answer_html(tables: Tables) -> str:
     """The first sentence of a report's answer as HTML."""
     from nbconvert.filters.markdown import markdown2html
 
-    return str(markdown2html(sentence(findings.answer(tables)[0]))).strip()
+    return str(markdown2html(sentence(answer(tables)[0]))).strip()
 
 
 def card(directory: SweepDir, tables: Tables) -> dict[str, str]:

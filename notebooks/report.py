@@ -49,7 +49,7 @@ def show(figure, alt, caption):
 
 # %%
 display(Markdown(f"# {report.safe(facts.title)}\n\n*{report.safe(facts.question)}*"))
-sentences = [report.sentence(text) for text in findings.answer(tables)]
+sentences = [report.sentence(text) for text in report.answer(tables)]
 sentences += [reasons.safe_sentence(verdict) for verdict in facts.verdicts]
 display(Markdown("\n".join(f"- {sentence}" for sentence in sentences)))
 

@@ -65,7 +65,7 @@ def test_an_interval_that_says_nothing_is_no_training():
     found += [record("float16", s, 0, 0.97) for s in (1.0, 2.0, 4.0)]
     rows = lossscale.table(tables(found))
     assert rows.verdict.tolist()[-1] == "undecided"
-    (_, sentence) = lossscale.sentences(rows)
+    (sentence,) = lossscale.sentences(rows)
     assert "loss scale of 1 to 4 and falls behind float32 with 8." in sentence
 
 
