@@ -21,7 +21,7 @@ from mptexp.formats import FORMATS, Dynamic, Fixed
 from mptexp.spec import Run
 
 BACKEND = keras.backend.backend()
-DIFFERENT = "mlp-stochastic or way_back or gradients or model_follow or signs or expectation"
+DIFFERENT = "mlp-stochastic or way_back or gradients or model_follow or their_gradient"
 SHAPE = (8, 8, 1)
 
 
