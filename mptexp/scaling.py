@@ -121,7 +121,7 @@ def by_device(results: pd.DataFrame) -> pd.DataFrame:
         second over those of the slowest device), low, high, blocks, base_jit.
     """
     rows = []
-    for point, group in _groups(results, "gpu_model", ["jit"]):
+    for point, group in _groups(results.dropna(subset="images_per_s"), "gpu_model", ["jit"]):
         slowest = group.groupby("gpu_model").images_per_s.median().idxmin()
         for (device, jit), runs in group.groupby(["gpu_model", "jit"]):
             others = group[group.gpu_model == slowest]

@@ -18,7 +18,7 @@ from mptexp.store import SweepDir
 
 RUNS = int(os.environ.get("MPTEXP_SOAK_RUNS", "30"))
 # What the clock decides, and how often a run had to be tried.
-PASSING = ("wall_s", "span", "marks")
+PASSING = ("wall_s", "span", "marks", "ended_at")
 PARALLEL = ("--parallel", "2")
 
 
