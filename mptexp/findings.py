@@ -262,6 +262,13 @@ def signed(fraction: float) -> str:
     return f"{round(fraction * 100, 1) + 0.0:+.1f}"
 
 
+def difference(value: float, low: float, high: float, n: int) -> str:
+    """A difference in percentage points with its interval and n; says so where there is none."""
+    if math.isnan(low):
+        return f"{signed(value)} (no interval, n = {n})"
+    return f"{signed(value)} [{signed(low)}, {signed(high)}] (n = {n})"
+
+
 def points(fraction: float) -> str:
     """`1 percentage point` for 0.01."""
     value = fraction * 100

@@ -172,7 +172,9 @@ def accuracy_rows(tables: Tables) -> pd.DataFrame:
         **_varying(table),
         "Policy": table.candidate,
         "Against": table.baseline.map(findings.default_name),
-        DIFFERENCE: [_difference(r) for r in records],
+        DIFFERENCE: [
+            findings.difference(r["difference"], r["low"], r["high"], r["blocks"]) for r in records
+        ],
         "Finding": [words.get(v, v) for v in table.verdict],
     }
     return pd.DataFrame(columns)
@@ -183,13 +185,6 @@ def _varying(table: pd.DataFrame) -> dict[str, pd.Series]:
     names = [n for n in analysis.POINT if n in table and n != "batch_size"]
     varying = [n for n in names if table[n].nunique() > 1]
     return {findings.title(n): table[n] for n in [*varying, "batch_size"] if n in table}
-
-
-def _difference(row: Mapping[str, Any]) -> str:
-    value, low, high = (findings.signed(row[name]) for name in ("difference", "low", "high"))
-    if pd.isna(row["low"]):
-        return f"{value} (no interval, n = {row['blocks']})"
-    return f"{value} [{low}, {high}] (n = {row['blocks']})"
 
 
 def without_memory(tables: Tables) -> pd.DataFrame:

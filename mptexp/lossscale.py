@@ -233,10 +233,7 @@ def _accuracy(row: Any) -> str:
 def _difference(row: Any) -> str:
     if not row.blocks:
         return "–"
-    mean, low, high = (findings.signed(value) for value in (row.difference, row.low, row.high))
-    if math.isnan(row.low):
-        return f"{mean} (no interval, n = {row.blocks})"
-    return f"{mean} [{low}, {high}] (n = {row.blocks})"
+    return findings.difference(row.difference, row.low, row.high, row.blocks)
 
 
 def _finding(row: Any) -> str:
