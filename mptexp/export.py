@@ -55,7 +55,7 @@ def pictures(directory: SweepDir, tables: Tables) -> Iterator[Picture]:
         yield Picture(
             "images_per_s_by_batch_size",
             lambda: figures.images_per_s_by_batch_size(tables.ok, out),
-            "Images per second by batch size, one dot per run, a line per policy.",
+            "Images per second by batch size, one dot per run, a line per policy through medians.",
             findings.caption_images(tables),
         )
     if not tables.latencies.empty:
@@ -89,7 +89,8 @@ def _numbers(tables: Tables) -> Iterator[Picture]:
         yield Picture(
             f"exponents_by_kind_{number}",
             lambda seen=seen: figures.exponents_by_kind(seen),
-            "Share of weights, activations, gradients and updates by exponent.",
+            "Share of weights, activations, gradients and updates by exponent, float16's range "
+            "marked.",
             underflow.caption(seen),
         )
         yield Picture(
@@ -108,7 +109,7 @@ def _numbers(tables: Tables) -> Iterator[Picture]:
             lossscale.caption(rows),
         )
     traces = lossscale.traces(tables)
-    if traces.skipped.any():
+    if not traces.empty and (len(scaled) or traces.skipped.any()):
         yield Picture(
             "loss_scale_by_step",
             lambda: figures.loss_scale_by_step(traces),

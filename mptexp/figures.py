@@ -1,6 +1,5 @@
 """One function per figure: table in, Figure out. Policies have the same colours everywhere."""
 
-import base64
 import io
 import math
 import re
@@ -8,6 +7,7 @@ import textwrap
 import warnings
 from collections.abc import Mapping
 from html import escape
+from urllib.parse import quote
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -538,6 +538,7 @@ def png(figure: Figure) -> bytes:
 
 def as_html(document: str, alt: str, caption: str) -> str:
     """An SVG document as an HTML figure with a text alternative and a caption."""
-    data = base64.b64encode(document.encode()).decode()
-    image = f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(alt)}">'
+    # A quarter less than in base64.
+    data = quote(" ".join(document.split()), safe=" /:;,=()'!@$*+?")
+    image = f'<img src="data:image/svg+xml,{data}" alt="{escape(alt)}">'
     return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"

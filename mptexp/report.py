@@ -55,7 +55,6 @@ class Facts:
     table_note: str
     details_note: str
     claims: pd.DataFrame
-    limits: dict[str, float]
     starts: str
     readings_note: str
     verdicts: list[Verdict]
@@ -164,7 +163,28 @@ def render(notebook: Path, title: str, code: bool, card: Mapping[str, str] | Non
     if not code:
         told |= {"script": sortable.script(), "script_hash": sortable.hash_source()}
     page, _ = exporter.from_notebook_node(node, resources=told)
-    return str(page) if code else _with_contents(str(page))
+    return str(page) if code else _with_contents(_with_shared_styles(str(page)))
+
+
+TABLE_STYLE = re.compile(r"<style>\s*#([\w-]+) table .*?</style>", re.DOTALL)
+
+
+def _with_shared_styles(page: str) -> str:
+    """The page with the rules that great-tables repeats for each table written once for all."""
+    ids: dict[str, list[str]] = {}
+
+    def rules(found: re.Match[str]) -> str:
+        return found[0].replace(f"#{found[1]}", "#id")
+
+    for found in TABLE_STYLE.finditer(page):
+        ids.setdefault(rules(found), []).append(f"#{found[1]}")
+
+    def first_alone(found: re.Match[str]) -> str:
+        alike = ids[rules(found)]
+        whose = f":is({', '.join(dict.fromkeys(alike))})"
+        return rules(found).replace("#id", whose) if alike[0] == f"#{found[1]}" else ""
+
+    return TABLE_STYLE.sub(first_alone, page)
 
 
 HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)(?:<a class="anchor-link".*?)?</h2>')
@@ -271,7 +291,6 @@ def facts(directory: SweepDir, tables: Tables) -> Facts:
         table_note=_table_note(tables),
         details_note=_details_note(tables),
         claims=_claims(directory, tables),
-        limits=limits(tables),
         starts=_starts(tables),
         readings_note=_readings_note(tables),
         verdicts=verdicts,

@@ -215,30 +215,31 @@ def _replica_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _backend_rows(table: pd.DataFrame) -> pd.DataFrame:
-    records = table.to_dict("records")
-    head = "Images/s over TensorFlow's [95 % interval]"
-    columns = {
-        **_varying(table, ["backend"]),
-        "Policy": table.policy,
-        "Batch size": table.batch_size,
-        "Framework": table.backend.map(findings.NAMES),
-        **_speeds(table),
-        head: ["1" if row["backend"] == "tensorflow" else _ratio(row) for row in records],
-        "XLA": [_xla(row, "TensorFlow", ("base_jit",)) for row in records],
-    }
-    return _text(columns)
+    named = {"Framework": table.backend.map(findings.NAMES)}
+    rows = _beside(table, "backend", named, "TensorFlow", table.backend == "tensorflow")
+    xla = [_xla(row, "TensorFlow", ("base_jit",)) for row in table.to_dict("records")]
+    return rows.assign(XLA=xla)
 
 
 def _device_rows(table: pd.DataFrame) -> pd.DataFrame:
-    records = table.to_dict("records")
-    head = "Images/s over the slowest's [95 % interval]"
+    named = {"Device": table.gpu_model}
+    return _beside(table, "gpu_model", named, "the slowest", table.speedup.isna())
+
+
+def _beside(
+    table: pd.DataFrame, axis: str, named: Mapping[str, pd.Series], base: str, is_base: pd.Series
+) -> pd.DataFrame:
+    """A row for each value of the axis beside the base, whose own ratio is 1."""
+    ratios = map(_ratio, table.to_dict("records"))
     columns = {
-        **_varying(table, ["gpu_model"]),
+        **_varying(table, [axis]),
         "Policy": table.policy,
         "Batch size": table.batch_size,
-        "Device": table.gpu_model,
+        **named,
         **_speeds(table),
-        head: ["1" if pd.isna(row["speedup"]) else _ratio(row) for row in records],
+        f"Images/s over {base}'s [95 % interval]": [
+            "1" if itself else ratio for itself, ratio in zip(is_base, ratios, strict=True)
+        ],
     }
     return _text(columns)
 

@@ -23,8 +23,8 @@ from IPython.display import HTML, Markdown, display
 from mptexp import (
     analysis,
     digest,
+    export,
     figures,
-    findings,
     layout,
     lossscale,
     lowered,
@@ -41,10 +41,20 @@ tables = analysis.load(directory)
 facts = report.facts(directory, tables)
 
 
-def show(figure, alt, caption):
+def show_figure(figure, alt, caption):
     # A figure's label says which panels it leaves out.
     caption = f"{caption} {figure.get_label()}".strip()
     display(HTML(figures.as_html(figures.svg(figure), alt, caption)))
+
+
+pictures = {picture.name: picture for picture in export.pictures(directory, tables)}
+
+
+def show(name):
+    # A sweep without the data of a figure has no picture of that name.
+    if name in pictures:
+        picture = pictures[name]
+        show_figure(picture.draw(), picture.alt, picture.caption)
 
 
 # %%
@@ -61,13 +71,8 @@ if not tables.ok.empty:
     display(Markdown(note + facts.table_note))
 
 # %%
-if not tables.speedups.empty:
-    for baseline in tables.speedups.baseline.unique():
-        show(
-            figures.speedup_by_batch_size(tables.speedups, baseline),
-            f"Speedup over {baseline} by batch size, one marker per policy, with intervals.",
-            findings.caption_speedup(tables, baseline),
-        )
+for baseline in tables.speedups.baseline.unique() if not tables.speedups.empty else ():
+    show(f"speedup_over_{baseline}_by_batch_size")
 
 # %%
 details = digest.details(tables)
@@ -77,13 +82,7 @@ if not details.empty:
     display(Markdown(facts.details_note))
 
 # %%
-if tables.ok.images_per_s.notna().any() and tables.results.batch_size.nunique() > 1:
-    out_of_memory = tables.results[tables.results.status == "oom"]
-    show(
-        figures.images_per_s_by_batch_size(tables.ok, out_of_memory),
-        "Images per second by batch size, one dot per run, a line per policy through the medians.",
-        findings.caption_images(tables),
-    )
+show("images_per_s_by_batch_size")
 lost = layout.without_memory(tables)
 if not lost.empty:
     display(Markdown("### Out of memory"))
@@ -99,48 +98,22 @@ for verdict in facts.verdicts:
         display(Markdown(f"### {heading}\n\n{reasons.NOTES[heading]}"))
         display(layout.plain_table(table))
         if heading in drawn:
-            show(*drawn[heading])
+            show_figure(*drawn[heading])
 
 # %%
-if tables.ok.step_s.notna().any():
-    show(
-        figures.step_time_by_batch_size(tables.ok),
-        "Milliseconds per step by batch size, one dot per run, coloured by policy.",
-        findings.caption_steps(tables),
-    )
+show("step_time_by_batch_size")
 
 # %%
-latencies = tables.latencies
-if not latencies.empty:
+if not tables.latencies.empty:
     display(Markdown("## Latency"))
-    show(
-        figures.latency_distribution(latencies),
-        "Share of inference batches by milliseconds taken, a curve per policy.",
-        findings.caption_latency(tables),
-    )
+    show("latency_distribution")
 
 # %%
-# A batch that is always the same is not learned from.
-learned = tables.epochs[tables.epochs.input_mode != "resident"]
-if not tables.ok.empty and learned.loss.notna().any():
+if "loss_by_epoch" in pictures:
     display(Markdown("## Learning"))
-    if learned.val_accuracy.notna().any():
-        show(
-            figures.accuracy_by_epoch(learned),
-            "Validation accuracy by epoch, a panel per batch size, a line per run and policy.",
-            findings.caption_accuracy(tables),
-        )
-    if learned.val_accuracy.notna().any() and tables.ok.step_s.notna().any():
-        show(
-            figures.accuracy_by_time(learned),
-            "Validation accuracy by seconds since the first step, a line per run and policy.",
-            findings.caption_time(tables),
-        )
-    show(
-        figures.loss_by_epoch(learned),
-        "Training loss by epoch, a panel per batch size, a line per run and policy.",
-        "Training loss of the same runs.",
-    )
+    show("accuracy_by_epoch")
+    show("accuracy_by_time")
+    show("loss_by_epoch")
     display(Markdown(facts.starts))
     compared, more = digest.accuracy_rows(tables)
     if not compared.empty:
@@ -161,40 +134,23 @@ for part in lowered.sections(tables):
 
 # %%
 looked = underflow.seen(tables.records)
-for seen in looked:
+for number, seen in enumerate(looked, 1):
     display(Markdown(f"## Where the numbers lie: {report.safe(underflow.title(seen, looked))}"))
     display(Markdown("\n".join(f"- {s}" for s in report.numbers(seen))))
-    show(
-        figures.exponents_by_kind(seen),
-        "Share of weights, activations, gradients and updates by exponent, float16's range marked.",
-        underflow.caption(seen),
-    )
+    show(f"exponents_by_kind_{number}")
     display(layout.plain_table(underflow.rows(seen)))
     display(Markdown(underflow.NOTE))
-    show(
-        figures.exponents_by_layer(seen),
-        "Share of each layer's activation gradients by exponent, a row per layer.",
-        underflow.caption_layers(seen),
-    )
+    show(f"exponents_by_layer_{number}")
 
 # %%
 scaled = lossscale.table(tables)
-for _, rows in scaled.groupby("point", sort=False) if not scaled.empty else ():
+points = scaled.groupby("point", sort=False) if not scaled.empty else ()
+for number, (_, rows) in enumerate(points, 1):
     display(Markdown("## Loss scale"))
     display(Markdown("\n".join(f"- {sentence}" for sentence in lossscale.sentences(rows))))
-    show(
-        figures.accuracy_by_loss_scale(rows),
-        "Validation accuracy by loss scale, a line per policy, crosses for what diverged.",
-        lossscale.caption(rows),
-    )
+    show(f"accuracy_by_loss_scale_{number}")
     display(layout.plain_table(lossscale.text(rows)))
-traces = lossscale.traces(tables)
-if not traces.empty and (not scaled.empty or traces.skipped.any()):
-    show(
-        figures.loss_scale_by_step(traces),
-        "The dynamic loss scale by step, a line per run.",
-        lossscale.caption_traces(traces),
-    )
+show("loss_scale_by_step")
 
 # %%
 best = layout.best_rows(tables)
@@ -218,26 +174,16 @@ for part in scaling.sections(tables):
     display(Markdown("\n".join(f"- {report.safe(sentence)}" for sentence in part.sentences)))
 
 # %%
-if tables.ok.peak_memory_bytes.notna().any():
+if "memory_by_batch_size" in pictures:
     display(Markdown("## Memory"))
-    show(
-        figures.memory_by_batch_size(tables.ok, facts.limits),
-        "Peak memory in MiB by batch size, one dot per run, coloured by policy.",
-        findings.caption_memory(tables),
-    )
+    show("memory_by_batch_size")
 
 # %%
 read = layout.reading_rows(tables)
 if not read.empty:
     display(Markdown(f"## Device readings\n\n{facts.readings_note}"))
     display(layout.plain_table(read))
-    samples = analysis.device_samples(directory, tables)
-    if not samples.empty:
-        show(
-            figures.readings_by_time(samples),
-            "Utilization and power by seconds, a line per policy.",
-            findings.caption_readings(samples),
-        )
+    show("readings_by_time")
 
 # %%
 if facts.published is not None:
