@@ -355,8 +355,12 @@ def panels(table: pd.DataFrame) -> pd.Series:
     names = [n for n in POINT if n not in ("gpu_model", "batch_size") and table[n].nunique() > 1]
     label = table.gpu_model.astype(str)
     for name in names:
-        known = "" if name in ("backend", "dataset", "model", "setting") else f"{name} "
-        label = label + ", " + known + table[name].astype(str)
+        if name == "jit":
+            label = label + table.jit.map({True: ", with XLA", False: ", without XLA"})
+        else:
+            known = name in ("backend", "dataset", "model", "setting")
+            said = "" if known else name.replace("_", " ") + " "
+            label = label + ", " + said + table[name].astype(str)
     return label
 
 

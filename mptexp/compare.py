@@ -150,7 +150,7 @@ def table(found: pd.DataFrame) -> pd.DataFrame:
     """The joined points as text, for a terminal or a page."""
     shown = [n for n in JOINED[:-1] if n == "batch_size" or found[n].nunique() > 1]
     columns = {
-        **{findings.title(n): found[n].astype(str) for n in shown},
+        **findings.headed(found, shown),
         **_devices(found),
         "Policy": found.policy,
         "ms per step, A | B": _both(found, "step_s", lambda v: f"{v * 1e3:.2f}"),

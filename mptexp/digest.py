@@ -28,7 +28,9 @@ def headline(tables: Tables) -> tuple[GT, str]:
     table = table.assign(where=_where(table, names))
     groups = table.groupby([*names, "policy"], sort=False)
     rows = [dict(zip(names, point, strict=False)) | _headline(group) for point, group in groups]
-    shown = pd.DataFrame(rows).rename(columns={n: findings.title(n) for n in names})
+    shown = pd.DataFrame(rows)
+    named = pd.DataFrame(findings.headed(shown, names), index=shown.index)
+    shown = pd.concat([named, shown.drop(columns=names)], axis=1)
     interval = " [95 % interval]"
     heads = {"Speedup": layout.baseline_head(table).removesuffix(interval)}
     heads |= {name: name + interval for name in ("Least", "Largest")}

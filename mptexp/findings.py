@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -47,7 +47,15 @@ def ratio(value: float, low: float, high: float, n: int) -> str:
 
 def title(name: str) -> str:
     """A column's name as a heading: `batch_size` is `Batch size`."""
-    return name.replace("_", " ").capitalize()
+    return {"jit": "XLA"}.get(name) or name.replace("_", " ").capitalize()
+
+
+def headed(table: pd.DataFrame, names: Iterable[str]) -> dict[str, pd.Series]:
+    """Columns under their headings; whether XLA was on, which is true or false, in words."""
+    return {
+        title(name): table[name].map({True: "on", False: "off"}) if name == "jit" else table[name]
+        for name in names
+    }
 
 
 def mebibytes(value: float) -> str:

@@ -57,7 +57,7 @@ def detail_rows(tables: Tables) -> pd.DataFrame:
 def _named(table: pd.DataFrame) -> dict[str, Any]:
     """What names a row of the headline table."""
     varying = [n for n in analysis.POINT if table[n].nunique() > 1 and n != "batch_size"]
-    columns = {findings.title(n): table[n] for n in varying}
+    columns = findings.headed(table, varying)
     policies = [policy(row) for row in table.to_dict("records")]
     return {**columns, "Batch size": table.batch_size, "Policy": policies}
 
@@ -184,7 +184,7 @@ def _varying(table: pd.DataFrame) -> dict[str, pd.Series]:
     """The columns that tell points apart, with the batch size."""
     names = [n for n in analysis.POINT if n in table and n != "batch_size"]
     varying = [n for n in names if table[n].nunique() > 1]
-    return {findings.title(n): table[n] for n in [*varying, "batch_size"] if n in table}
+    return findings.headed(table, [*varying, *{"batch_size"}.intersection(table)])
 
 
 def without_memory(tables: Tables) -> pd.DataFrame:

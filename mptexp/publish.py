@@ -165,7 +165,7 @@ def _report(place: SweepDir, notebook: Path, address: str) -> Entry:
     if first:
         _share(first.draw(), place.root / "share.png")
         shared |= _picture(f"{_base(address)}{link}/share.png", first.alt) if address else {}
-    report.build(place, notebook, shared)
+    report.build(place, notebook, shared, ("../index.html", "All reports"))
     moments = [r["ended_at"] for r in tables.records if r.get("ended_at")]
     return Entry(
         name=visible(place.name),

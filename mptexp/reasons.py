@@ -113,8 +113,10 @@ def title(found: Verdict) -> str:
 def _settings(found: Verdict) -> str:
     """What tells the pair apart from others of the sweep, in brackets."""
     run, usual = found.pair.candidate, defaults()
+    xla = {"jit on": "with XLA", "jit off": "without XLA"}
     names = [n for n in ("jit", "input_mode", "backend") if getattr(run, n) != usual[n]]
-    return f" ({', '.join(f'{n} {getattr(run, n)}' for n in names)})" if names else ""
+    told = [f"{n.replace('_', ' ')} {getattr(run, n)}" for n in names]
+    return f" ({', '.join(xla.get(words, words) for words in told)})" if told else ""
 
 
 def safe_sentence(found: Verdict) -> str:

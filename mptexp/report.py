@@ -1,6 +1,7 @@
 """Executes the report notebook on a sweep's records and renders it, data files beside it."""
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -68,7 +69,12 @@ class Facts:
     reproduce: str
 
 
-def build(directory: SweepDir, notebook: Path, shared: Mapping[str, str] | None = None) -> Path:
+def build(
+    directory: SweepDir,
+    notebook: Path,
+    shared: Mapping[str, str] | None = None,
+    up: tuple[str, str] | None = None,
+) -> Path:
     """Writes results.csv, history.csv, speedups.csv, table.md, speedup.svg and index.html.
 
     Also renders each run's executed notebook as HTML beside it, where there are at most
@@ -78,6 +84,7 @@ def build(directory: SweepDir, notebook: Path, shared: Mapping[str, str] | None 
         directory: a sweep's directory with at least one record.
         notebook: the report notebook.
         shared: Open Graph's properties beside those of `card`: addresses on a site.
+        up: address and name of the page that lists this report.
 
     Raises:
         params.ParamsError: where the directory holds no record.
@@ -89,13 +96,13 @@ def build(directory: SweepDir, notebook: Path, shared: Mapping[str, str] | None 
         for run in made if len(made) <= layout.ROWS else ():
             page = run.with_suffix(".html")
             if not page.exists() or page.stat().st_mtime < run.stat().st_mtime:
-                _render_run(run, page)
+                _render_run(run, page, os.path.relpath(directory.index, run.parent))
     with kernel.scratch_folder() as scratch:
         executed = scratch / "executed.ipynb"
         where = {"sweep_dir": str(directory.root.resolve())}
         kernel.execute(notebook, executed, where, scratch)
         linked = card(directory, tables) | dict(shared or {})
-        page = render(executed, _title(directory, tables), code=False, card=linked)
+        page = render(executed, _title(directory, tables), code=False, card=linked, up=up)
     store.write_text(directory.index, page)
     return directory.index
 
@@ -115,11 +122,11 @@ def load(directory: SweepDir) -> Tables:
     return tables
 
 
-def _render_run(notebook: Path, page: Path) -> None:
+def _render_run(notebook: Path, page: Path, report: str) -> None:
     if store.leads_out(notebook) or page.is_symlink():
         return
     try:
-        text = render(notebook, f"Run {notebook.parent.name}", code=True)
+        text = render(notebook, f"Run {notebook.parent.name}", True, up=(report, "The report"))
     except Exception:  # whatever another's notebook holds, the report is made, without its page
         return
     store.write_text(page, text)
@@ -141,13 +148,20 @@ def _write_data(directory: SweepDir, tables: Tables) -> None:
         store.write_text(directory.root / "speedup.svg", figure)
 
 
-def render(notebook: Path, title: str, code: bool, card: Mapping[str, str] | None = None) -> str:
+def render(
+    notebook: Path,
+    title: str,
+    code: bool,
+    card: Mapping[str, str] | None = None,
+    up: tuple[str, str] | None = None,
+) -> str:
     """An executed notebook as one HTML page without remote resources.
 
     Args:
         code: whether it is a run's notebook: its code is shown, and as it may come from anybody,
             only what shows something is left of its outputs.
         card: Open Graph's properties of the page, as plain text.
+        up: address and name of the page from which this one is reached.
     """
     import nbformat
     from nbconvert.exporters.html import HTMLExporter
@@ -159,7 +173,7 @@ def render(notebook: Path, title: str, code: bool, card: Mapping[str, str] | Non
     # Not from_filename, which makes the file's name the title.
     clean = store.scrub(json.loads(notebook.read_text(encoding="utf-8")))
     node = nbformat.reads(json.dumps(clean), as_version=4)
-    told: dict[str, Any] = {"metadata": {"name": title}, "card": dict(card or {})}
+    told: dict[str, Any] = {"metadata": {"name": title}, "card": dict(card or {}), "up": up}
     if not code:
         told |= {"script": sortable.script(), "script_hash": sortable.hash_source()}
     page, _ = exporter.from_notebook_node(node, resources=told)

@@ -252,7 +252,7 @@ def _text(columns: Mapping[str, Any]) -> pd.DataFrame:
 def _varying(table: pd.DataFrame, shown: list[str]) -> dict[str, pd.Series]:
     """What tells points apart and has no column of its own."""
     names = [n for n in POINT if n not in ("jit", "batch_size", *shown)]
-    return {findings.title(n): table[n] for n in names if table[n].nunique() > 1}
+    return findings.headed(table, [n for n in names if table[n].nunique() > 1])
 
 
 def _speeds(table: pd.DataFrame) -> dict[str, list[str]]:

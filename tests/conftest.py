@@ -1,5 +1,6 @@
 """What the tests share: a tiny real sweep, notebooks without a framework, and the rule on skips."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -84,6 +85,18 @@ def mptexp(*words, cwd, **environment):
         text=True,
         timeout=300,
     )
+
+
+def passes_under(backend, file, *options):
+    """Runs a file's tests under another backend, in a child process."""
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file, *options]
+    command += ["-W", "ignore:__array__:DeprecationWarning"]  # of PyTorch, within Keras
+    environment = os.environ | {"KERAS_BACKEND": backend, "MPTEXP_SKIPS_FAIL": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout
 
 
 def nvml_library(folder, source):

@@ -4,15 +4,13 @@ The tests of this module run on TensorFlow, and those of what backends do differ
 child process on JAX and PyTorch.
 """
 
-import importlib.util
-import os
-import subprocess
 import sys
 from functools import cache
 
 import keras
 import numpy as np
 import pytest
+from conftest import passes_under
 from keras import ops
 from test_numerics import compiled, gradient
 
@@ -375,12 +373,4 @@ def test_what_cannot_be_emulated_is_refused(parameters, said):
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="runs once")
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_this_holds_on_the_other_backends(backend):
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    # PyTorch's arrays warn within Keras.
-    command += ["-k", DIFFERENT, "-W", "ignore:__array__:DeprecationWarning"]
-    environment = os.environ | {"KERAS_BACKEND": backend, "MPTEXP_SKIPS_FAIL": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert " passed" in done.stdout
+    passes_under(backend, __file__, "-k", DIFFERENT)

@@ -1,9 +1,10 @@
 import math
 
+import pandas as pd
 import pytest
 from test_analysis import record, tables
 
-from mptexp import findings, layout
+from mptexp import analysis, findings, layout
 
 
 def three(policy, speedups, **more):
@@ -138,3 +139,14 @@ def test_a_ratio_over_float32_is_not_told_as_one_over_tf32():
     assert "4.00×" in over_float32
     head = "Speedup over the default, or over strict float32 where it was not measured"
     assert [name for name in layout.headline_rows(tables(rows)) if name.startswith(head)]
+
+
+def test_whether_xla_was_on_is_said_in_words():
+    table = three("mixed_float16", [2.0, 2.1, 1.9]).speedups
+    both = pd.concat([table.assign(jit=False), table.assign(jit=True)], ignore_index=True)
+    assert list(analysis.panels(both).str.rpartition(", ")[2].unique()) == [
+        "without XLA",
+        "with XLA",
+    ]
+    headed = findings.headed(both, ["jit", "batch_size"])
+    assert (list(headed), list(headed["XLA"].unique())) == (["XLA", "Batch size"], ["off", "on"])

@@ -4,9 +4,10 @@ import html
 import json
 import os
 import re
-import signal
+import socket
 import subprocess
 import sys
+import urllib.parse
 import urllib.request
 
 import jupytext
@@ -117,6 +118,7 @@ def test_jupyterlab_opens_every_notebook_as_a_notebook(tmp_path):
         (file,) = running.glob("jpserver-*.json")
         until(lambda: file.read_text())
         root = json.loads(file.read_text())["url"]
+        until(lambda: listens(root))
         viewers = answer(root, "lab/api/settings/@jupyterlab/docmanager-extension:plugin")
         assert viewers["settings"] == {}
         defaults = viewers["schema"]["properties"]["defaultViewers"]["default"]
@@ -129,8 +131,14 @@ def test_jupyterlab_opens_every_notebook_as_a_notebook(tmp_path):
             assert book["content"]["metadata"]["kernelspec"]["name"] in kernels
             assert len(book["content"]["cells"]) > 5
     finally:
-        lab.send_signal(signal.SIGTERM)
-        lab.wait(timeout=30)
+        lab.kill()
+        lab.wait()
+
+
+def listens(root):
+    place = urllib.parse.urlsplit(root)
+    with socket.socket() as tried:
+        return tried.connect_ex((place.hostname, place.port)) == 0
 
 
 def answer(root, path):

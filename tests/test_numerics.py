@@ -1,14 +1,11 @@
-import importlib.util
 import math
-import os
-import subprocess
-import sys
 from statistics import NormalDist
 
 import keras
 import ml_dtypes
 import numpy as np
 import pytest
+from conftest import passes_under
 from keras import ops
 
 from mptexp import formats
@@ -344,11 +341,4 @@ def test_formats_have_names(name):
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="runs once")
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_all_this_holds_on_the_other_backends(backend):
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    command += ["-W", "ignore:__array__:DeprecationWarning"]  # of PyTorch, within Keras
-    environment = os.environ | {"KERAS_BACKEND": backend, "MPTEXP_SKIPS_FAIL": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert " passed" in done.stdout
+    passes_under(backend, __file__)

@@ -90,6 +90,7 @@ def test_every_link_leads_somewhere(site):
         links = [*head.values("a", "href"), *head.values("img", "src")]
         local = {link for link in links if not link.startswith(("https://", "#", "data:"))}
         assert len(local) > 5
+        assert ("../index.html" in local) == (page.parent != site)
         for link in local:
             target = page.parent / link.replace("%20", " ").replace("%3Cb%3E", "<b>")
             assert target.is_file(), link
