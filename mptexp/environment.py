@@ -182,6 +182,19 @@ def quiet() -> Iterator[None]:
             os.close(kept)
 
 
+@contextmanager
+def without(package: str) -> Iterator[None]:
+    """As if a package were not installed: for what imports it, slowly, where it happens to be."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[package]
+
+
 def device(backend: str) -> dict[str, Any]:
     """Name, kind, capability and libraries of the device that the backend uses.
 

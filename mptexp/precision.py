@@ -54,7 +54,8 @@ def use(run: Run) -> dict[str, Any]:
         os.environ.setdefault("KERAS_TORCH_DEVICE", "cpu")
     if importlib.util.find_spec(run.backend) is None:
         raise Unsupported(f"{run.backend} is not installed; {_install(run.backend)}")
-    with environment.quiet():
+    # Keras has wrappers for scikit-learn, which takes a second to import.
+    with environment.quiet(), environment.without("sklearn"):
         import keras
 
         if run.memory_limit_gb:

@@ -1,5 +1,6 @@
 """What the tests share: a tiny real sweep, notebooks without a framework, and the rule on skips."""
 
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -132,12 +133,20 @@ def until(condition, seconds=60):
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
-    """The folder of a user who has run the tiny sweep: params file, results, report."""
-    folder = tmp_path_factory.mktemp("user")
-    (folder / "tiny.yaml").write_text(TINY)
-    done = mptexp("run", "tiny.yaml", cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (folder / "log.txt").write_text(done.stdout)
+    """The folder of a user who has run the tiny sweep: params file, results, report.
+
+    Tests read it and change nothing in it: all processes of one pytest share it.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "user"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "log.txt").exists():
+            (folder / "tiny.yaml").write_text(TINY)
+            done = mptexp("run", "tiny.yaml", cwd=folder)
+            assert done.returncode == 0, done.stdout + done.stderr
+            (folder / "log.txt").write_text(done.stdout)
     return folder
 
 

@@ -149,8 +149,8 @@ def test_each_panel_stands_on_its_own():
     table = section(*slow, *both(input_mode="resident")).speeds
     rows = table[table.Device.str.startswith("Titan") & (table["Batch size"] == "32")]
     assert dict(zip(rows["Measured on"], rows[RATIO].str[:5], strict=True)) == {
-        "GPU, input_mode keydana": "1.00×",
-        "GPU, input_mode resident": "2.00×",
+        "GPU, input mode keydana": "1.00×",
+        "GPU, input mode resident": "2.00×",
     }
     assert set(table[table["Batch size"] == "64"]["Measured on"]) == {"–"}
     assert "Measured on" not in section(*slow).speeds

@@ -1,10 +1,9 @@
 import json
+import os
 import subprocess
 import sys
 
 import pytest
-
-pytestmark = pytest.mark.alone
 
 PROGRAM = """\
 import json, sys
@@ -22,8 +21,6 @@ print(json.dumps([ceilings.measured(run, card), ceilings.layer_seconds(run, mode
 
 
 def measured(backend, held, **environ):
-    import os
-
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, backend, held],
         env=os.environ | environ,

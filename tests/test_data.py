@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 
 from mptexp import data
 from mptexp.spec import Run
@@ -16,6 +18,16 @@ def test_digits_are_real_pictures_in_a_stratified_split(images):
     assert images.train_x.dtype == np.uint8
     assert (images.train_x.min(), images.train_x.max()) == (0, 255)
     assert set(np.bincount(images.val_y)) <= {34, 35, 36, 37}
+
+
+def test_the_digits_are_scikit_learns_in_its_split():
+    bundled = load_digits()
+    parts = train_test_split(
+        bundled.images, bundled.target, test_size=360, stratify=bundled.target, random_state=0
+    )
+    with np.load(data.DIGITS) as ours:
+        for name, part in zip(("train_x", "val_x", "train_y", "val_y"), parts, strict=True):
+            assert np.array_equal(ours[name], part), name
 
 
 def test_the_split_is_the_same_for_every_run_and_size(images):

@@ -4,7 +4,7 @@ import math
 
 import jupytext
 import pytest
-from conftest import PROJECT
+from conftest import PROJECT, mptexp
 
 from mptexp import analysis, diagnose, experiments, kernel, reasons, store
 from mptexp.experiments import Pair
@@ -129,3 +129,18 @@ def test_a_gain_that_the_interval_does_not_show_is_no_cause():
         effect = diagnose.Effect(experiments.INPUT, gains)
         assert diagnose._input(PAIR, 0.001, effect).seconds == pytest.approx(lost)
     assert diagnose._input(PAIR, 0.001, None).seconds == 0.001
+
+
+def test_the_command_diagnoses_a_finished_sweep(tmp_path):
+    text = "defaults: {image_size: 8, width: 0.125, epochs: 2, batch_size: 64, jit: off}\n"
+    text += "matrix: {policy: [float32, mixed_bfloat16]}\n"
+    (tmp_path / "small.yaml").write_text(text)
+    done = mptexp("diagnose", "small.yaml", "--traces-only", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "diagnosis: 2 runs whose steps are traced, about" in done.stdout
+    page = (tmp_path / "reports/small/index.html").read_text()
+    assert "Where the time of a step goes" in page
+    assert "What the device does at best" in page
+    again = mptexp("diagnose", "reports/small", "--traces-only", "--no-report", cwd=tmp_path)
+    assert again.returncode == 0
+    assert "diagnosis:" not in again.stdout

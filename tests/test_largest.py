@@ -11,7 +11,7 @@ from mptexp.store import SweepDir
 
 GREEDY = """
 import numpy as np
-block = np.ones((run.batch_size * 2**20,), np.uint8)
+block = np.ones((run.batch_size * 3 * 2**20,), np.uint8)
 time.sleep(0.5)
 """
 
@@ -49,7 +49,7 @@ def test_the_search_ends_at_the_most_that_a_run_may_have():
 
 @pytest.fixture
 def greedy(light):
-    """A sweep whose runs take a MiB per image of a batch, of which they may have few."""
+    """A sweep whose runs take 3 MiB per image of a batch, of which they may have few."""
     path = light(
         "{policy: [float32, mixed_float16], batch_size: [16, 32]}",
         max_batch="true",

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import mptexp
 
 from mptexp import analysis, diagnose, experiments, store
 from mptexp.spec import Run
@@ -253,18 +252,3 @@ def test_a_reader_that_decodes_again_every_epoch(place, plain):
     again = diagnose.verdict(found.pair, tables, diagnose.known(directory, tables) | known)
     check(planted, "input", again, "a reader that decodes again")
     assert "with the batch on the device" in again.causes[0].evidence
-
-
-def test_the_command_diagnoses_a_finished_sweep(tmp_path):
-    text = "defaults: {image_size: 8, width: 0.125, epochs: 2, batch_size: 64, jit: off}\n"
-    text += "matrix: {policy: [float32, mixed_bfloat16]}\n"
-    (tmp_path / "small.yaml").write_text(text)
-    done = mptexp("diagnose", "small.yaml", "--traces-only", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "diagnosis: 2 runs whose steps are traced, about" in done.stdout
-    page = (tmp_path / "reports/small/index.html").read_text()
-    assert "Where the time of a step goes" in page
-    assert "What the device does at best" in page
-    again = mptexp("diagnose", "reports/small", "--traces-only", "--no-report", cwd=tmp_path)
-    assert again.returncode == 0
-    assert "diagnosis:" not in again.stdout

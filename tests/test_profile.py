@@ -8,8 +8,6 @@ import pytest
 from mptexp import ledger, onednn, profile, store
 from mptexp.spec import Run
 
-pytestmark = pytest.mark.alone
-
 PROGRAM = """\
 import importlib.util, json, sys
 from mptexp.spec import Run
@@ -44,6 +42,7 @@ def _traced(path, how, parameters):
     return store.read_record(path)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "parameters",
     [
