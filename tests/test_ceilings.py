@@ -1,15 +1,12 @@
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from forked import python
 
 PROGRAM = """\
 import json, sys
 from mptexp.spec import Run
-run = Run(backend=sys.argv[1], policy="mixed_bfloat16", image_size=8, width=0.25,
-          float32_layers=sys.argv[2])
+run = Run(**json.loads(sys.argv[1]), policy="mixed_bfloat16", image_size=8, width=0.25)
 from mptexp import precision
 where = precision.use(run)
 from mptexp import ceilings, environment, models
@@ -21,12 +18,7 @@ print(json.dumps([ceilings.measured(run, card), ceilings.layer_seconds(run, mode
 
 
 def measured(backend, held, **environ):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, backend, held],
-        env=os.environ | environ,
-        capture_output=True,
-        text=True,
-    )
+    done = python(PROGRAM, {"backend": backend, "float32_layers": held}, **environ)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -1,12 +1,11 @@
 import json
-import os
-import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
 from conftest import PROJECT
+from forked import python
 from keras import layers
 
 from mptexp import costs, models, precision, spec
@@ -422,8 +421,6 @@ def test_a_resident_batch_is_learnt_from_nothing_that_is_fed(backend, jit):
     if backend != "tensorflow":
         pytest.importorskip(backend, reason=f"{backend} is not installed")
     parameters = {"backend": backend, "jit": jit, "policy": "mixed_float16"}
-    command = [sys.executable, "-c", RESIDENT, json.dumps(parameters)]
-    environ = os.environ | {"PYTHONPATH": str(PROJECT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environ)
+    done = python(RESIDENT, parameters, PYTHONPATH=str(PROJECT))
     assert done.returncode == 0, done.stderr[-2000:]
     check_resident(json.loads(done.stdout.splitlines()[-1]))

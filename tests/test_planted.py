@@ -4,13 +4,10 @@ A planted share is measured without the ledger: 1 - (step without the cause) / (
 """
 
 import functools
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import python
 
 from mptexp import analysis, diagnose, experiments, store
 from mptexp.spec import Run
@@ -116,10 +113,8 @@ def place(tmp_path_factory):
 def traced(place, policy, settings, plant="", apply=""):
     """The record of a traced run in a process of its own."""
     path = place / f"{policy}-{abs(hash(str((settings, plant))))}.json"
-    parameters = json.dumps(USUAL | settings | {"policy": policy})
-    command = [sys.executable, "-c", CHILD, parameters, plant, str(path), apply]
-    environ = os.environ | {"PYTHONPATH": str(place)}
-    done = subprocess.run(command, env=environ, cwd=place, capture_output=True, text=True)
+    parameters = USUAL | settings | {"policy": policy}
+    done = python(CHILD, parameters, plant, str(path), apply, cwd=place)
     assert done.returncode == 0, done.stderr[-2000:]
     return store.read_record(path)
 

@@ -1,9 +1,5 @@
-import json
-import os
-import subprocess
-import sys
-
 import pytest
+from forked import python
 
 from mptexp import ledger, onednn, profile, store
 from mptexp.spec import Run
@@ -32,12 +28,7 @@ def traced(tmp_path):
 
 
 def _traced(path, how, parameters):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(TINY | parameters), how, str(path)],
-        env=os.environ,
-        capture_output=True,
-        text=True,
-    )
+    done = python(PROGRAM, TINY | parameters, how, str(path))
     assert done.returncode == 0, done.stderr[-3000:]
     return store.read_record(path)
 

@@ -5,12 +5,11 @@ A process serves one backend and one number of replicas; each of these trains in
 
 import importlib.util
 import json
-import subprocess
-import sys
 from functools import cache
 
 import pytest
 from conftest import mptexp
+from forked import python
 
 from mptexp import replicas
 from mptexp.environment import Unsupported
@@ -64,8 +63,7 @@ print(json.dumps(said))
 
 
 def run_python(program, *words):
-    command = [sys.executable, "-c", program, *words]
-    said = subprocess.run(command, capture_output=True, text=True)
+    said = python(program, *words)
     assert said.returncode == 0, said.stderr
     return json.loads(said.stdout.splitlines()[-1])
 
@@ -74,7 +72,7 @@ def run_python(program, *words):
 def trained(backend, count=1):
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
-    return run_python(PROGRAM, json.dumps({"backend": backend, "replicas": count}))
+    return run_python(PROGRAM, {"backend": backend, "replicas": count})
 
 
 TWICE = ["tensorflow", "jax"]

@@ -1,11 +1,9 @@
 """A run through the kernel half in a process of its own, as the notebook does it."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from forked import python
 
 PROGRAM = """
 import json, sys
@@ -27,9 +25,8 @@ SMALL = {"image_size": 8, "width": 0.125, "batch_size": 128, "epochs": 2}
 
 
 def train(folder, **parameters):
-    environment = {**os.environ, "MPTEXP_RUN_DIR": str(folder)}
-    command = [sys.executable, "-c", PROGRAM, json.dumps(SMALL | parameters)]
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    said = python(PROGRAM, SMALL | parameters, MPTEXP_RUN_DIR=str(folder))
+    assert said.returncode == 0, said.stderr
     path = folder / "record.json"
     return json.loads(path.read_text()) if path.exists() else said.stdout
 
