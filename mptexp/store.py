@@ -342,13 +342,21 @@ def results(
     return table.sort_values(order, kind="stable", ignore_index=True)
 
 
+# Nothing is emulated: not worth a word beside runs in which something is.
+USUAL = {"propagation": "policy", "weight_format": "policy", "rounding": "nearest"}
+
+
 def _settings(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """The parameters that vary between runs and have no column of their own, as text."""
     named = {*COLUMNS, "batch_size", "policy", "block", "seed"} - {"loss_scale", "epochs"}
     bases = [{**run, "base seed": run["seed"] - run["block"]} for run in runs]
     names = [n for n in (bases[0] if bases else {}) if n not in named]
     varying = [n for n in names if len({str(run.get(n)) for run in bases}) > 1]
-    return [", ".join(f"{n} {_plain(run.get(n))}" for n in varying) for run in bases]
+    told = [[n for n in varying if run.get(n) != USUAL.get(n, ...)] for run in bases]
+    return [
+        ", ".join(f"{n} {_plain(run.get(n))}" for n in names)
+        for run, names in zip(bases, told, strict=True)
+    ]
 
 
 def _plain(value: Any) -> str:

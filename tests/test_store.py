@@ -100,6 +100,13 @@ def test_parameters_without_a_column_are_the_setting():
     assert set(table.setting) == {""}
 
 
+def test_what_is_not_emulated_is_not_named_in_the_setting():
+    formats = [{}, {"weight_format": "bfloat16"}, {"propagation": "<8,8>"}]
+    rows = [RECORD | {"parameters": _parameters() | chosen} for chosen in formats]
+    found = store.results(rows, "x").setting
+    assert sorted(found) == ["", "propagation <8,8>", "weight_format bfloat16"]
+
+
 def test_a_failed_run_is_a_row(tmp_path):
     failed = {
         "schema": 1,
