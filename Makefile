@@ -13,7 +13,7 @@ quickstart: .venv/installed
 test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pytest -m "not alone" --numprocesses 2 --dist loadfile
+	$(BIN)/pytest -m "not alone" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest -m alone
 
 lab: .venv/installed-lab

@@ -214,6 +214,17 @@ def page(browser):
     assert [f for f in faults if not f.startswith("file://")] == []
 
 
+# --- order -----------------------------------------------------------------------------------
+# Two processes take a file at a time: the longest first, lest one of them works alone at the end.
+LONGEST = ("remote", "train", "precision", "notebooks", "diagnose", "survival", "replicas")
+LONGEST += ("sweep", "ready", "cli", "largest", "models", "report", "browser", "ceilings")
+
+
+def pytest_collection_modifyitems(items):
+    order = {f"test_{name}": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+
+
 # --- skips -----------------------------------------------------------------------------------
 # Where everything can be installed (CI), a skip that is not listed here is a failure: a test that
 # never runs proves nothing.
