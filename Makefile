@@ -13,7 +13,7 @@ quickstart: .venv/installed
 test: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pytest -m "not alone and not soak" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -m "not alone" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest -m alone
 
 lab: .venv/installed-lab
@@ -32,7 +32,7 @@ reference: .venv/installed
 	$(BIN)/python docs/reference.py
 
 soak: .venv/installed-dev
-	$(BIN)/pytest -m soak
+	MPTEXP_SOAK_RUNS=200 $(BIN)/pytest tests/test_soak.py
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 14) else "mptexp needs Python 3.11, 3.12 or 3.13; this is %d.%d. Name another: make PYTHON=python3.12" % v[:2])'

@@ -355,13 +355,19 @@ def panels(table: pd.DataFrame) -> pd.Series:
     names = [n for n in POINT if n not in ("gpu_model", "batch_size") and table[n].nunique() > 1]
     label = table.gpu_model.astype(str)
     for name in names:
-        if name == "jit":
-            label = label + table.jit.map({True: ", with XLA", False: ", without XLA"})
-        else:
-            known = name in ("backend", "dataset", "model", "setting")
-            said = "" if known else name.replace("_", " ") + " "
-            label = label + ", " + said + table[name].astype(str)
+        label = label + ", " + said(table[name], ("backend", "dataset", "model", "setting"))
     return label
+
+
+XLA = {True: "with XLA", False: "without XLA"}
+
+
+def said(values: pd.Series, bare: Sequence[str]) -> pd.Series:
+    """Values of a parameter as text, after its name unless that is one of the bare ones."""
+    if values.name == "jit":
+        return values.map(XLA)
+    words = "" if values.name in bare else str(values.name).replace("_", " ") + " "
+    return words + values.astype(str)
 
 
 def left_out(results: pd.DataFrame) -> pd.DataFrame:

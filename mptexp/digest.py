@@ -53,10 +53,8 @@ def details(tables: Tables) -> pd.DataFrame:
 def _where(table: pd.DataFrame, named: Sequence[str]) -> list[str]:
     """What tells a row apart from the others of its group."""
     names = [n for n in analysis.POINT if n not in named and table[n].nunique() > 1]
-    words = {name: "" if name in ("model", "setting") else f"{findings.title(name).lower()} "
-             for name in names}  # fmt: skip
-    rows = table[names].to_dict("records")
-    return [", ".join(f"{words[n]}{row[n]}" for n in names if row[n] != "") for row in rows]
+    told = [analysis.said(table[n], ("model", "setting")) for n in names]
+    return [", ".join(filter(None, row)) for row in zip(*told, strict=True)]
 
 
 def _headline(group: pd.DataFrame) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mptexp import census, diagnose, figures, findings, ledger
+from mptexp import analysis, census, diagnose, figures, findings, ledger
 from mptexp.diagnose import Cause, Effect, Verdict
 from mptexp.spec import Run, defaults
 
@@ -113,10 +113,11 @@ def title(found: Verdict) -> str:
 def _settings(found: Verdict) -> str:
     """What tells the pair apart from others of the sweep, in brackets."""
     run, usual = found.pair.candidate, defaults()
-    xla = {"jit on": "with XLA", "jit off": "without XLA"}
-    names = [n for n in ("jit", "input_mode", "backend") if getattr(run, n) != usual[n]]
+    names = [n for n in ("input_mode", "backend") if getattr(run, n) != usual[n]]
     told = [f"{n.replace('_', ' ')} {getattr(run, n)}" for n in names]
-    return f" ({', '.join(xla.get(words, words) for words in told)})" if told else ""
+    if run.jit != usual["jit"]:
+        told.insert(0, analysis.XLA[run.jit == "on"])
+    return f" ({', '.join(told)})" if told else ""
 
 
 def safe_sentence(found: Verdict) -> str:

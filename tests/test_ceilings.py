@@ -42,8 +42,6 @@ def test_the_best_of_the_first_runs_is_kept(backend, tmp_path):
     device, layers, low = measured(backend, "conv2d_1", XDG_CACHE_HOME=str(tmp_path))
     assert {*layers.values(), *low.values()} == {42.0}
     assert device["matmul_flops_per_s"] == device["copy_bytes_per_s"] == 44.0
-    if backend != "tensorflow":  # the same code, and slow to import
-        return
     # One that was disturbed is bettered by the next run.
     for path in kept:
         path.write_text(json.dumps(json.loads(path.read_text()) | {"values": [42.0]}))

@@ -68,6 +68,11 @@ def test_every_figure_that_is_exported_is_in_the_report(name):
     assert Counter(escape(picture.alt, quote=False) for picture in pictures) <= shown
 
 
+def test_the_report_draws_no_figure_of_its_own():
+    notebook = (PROJECT / "notebooks/report.py").read_text()
+    assert set(re.findall(r"\bfigures\.(\w+)\(", notebook)) == {"svg", "as_html"}
+
+
 def test_values_of_others_are_text_in_the_draft(tmp_path):
     place = sweep_of("".join(PIECES), tmp_path)
     export.export(place, tmp_path / "out")

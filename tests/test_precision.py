@@ -72,6 +72,10 @@ def test_what_is_asked_for_is_in_force(parameters, found):
     assert said["cpu_isa"] == "default"
 
 
+def test_xla_is_on_where_it_is_asked_for():
+    assert ask({"jit": "on"})["jit"] is True
+
+
 def test_tf32_on_a_cpu_is_unsupported():
     assert (
         "Unsupported: tensorfloat32 needs an NVIDIA GPU"
@@ -214,8 +218,8 @@ def test_the_limit_of_the_cpus_instructions_is_in_force():
 
 
 @x86
-def test_the_limit_is_read_back():
-    isa = "avx512_core" if HAS["avx512_core"] else "avx2"
+@pytest.mark.parametrize("isa", ["sse41", "avx512_core" if HAS["avx512_core"] else "avx2"])
+def test_the_limit_is_read_back(isa):
     said = ask({"cpu_isa": isa, "policy": "mixed_bfloat16"})
     assert said["cpu_isa"] == isa
     assert said["emulated"] is True
@@ -261,6 +265,12 @@ def test_a_limit_on_a_cpu_does_not_suit_a_gpu():
     gpu = {"kind": "gpu", "device": "NVIDIA H200", "capability": [9, 0]}
     with pytest.raises(environment.Unsupported, match="this run's device is NVIDIA H200"):
         precision._check_cpu(Run(cpu_isa="avx2"), gpu)
+
+
+@x86
+def test_another_limit_needs_another_kernel():
+    (said,) = ask({"cpu_isa": "avx2"}, {"cpu_isa": "sse41"})["again"]
+    assert "restart the kernel" in said
 
 
 def test_determinism_is_set_and_read_back():
