@@ -67,7 +67,10 @@ class Tables:
 
     @property
     def latencies(self) -> pd.DataFrame:
-        """Seconds of every inference batch after warm-up, with each run's point and policy."""
+        """Seconds of every inference batch after warm-up, with each run's point and policy.
+
+        Not of runs whose timings are void.
+        """
         # A record of an earlier version does not say how many batches were warm-up.
         kept = {
             r["run_id"]: r["latencies_s"][r["timing"].get("latency_warmup", 1) :]
@@ -76,7 +79,8 @@ class Tables:
         }
         rows = pd.DataFrame({"run_id": list(kept), "latency_s": list(kept.values())}, dtype=object)
         rows = rows.explode("latency_s").dropna().astype({"latency_s": float})
-        return rows.merge(self.ok[["run_id", "policy", *POINT]], on="run_id")
+        timed = self.ok[self.ok.step_s.notna()]
+        return rows.merge(timed[["run_id", "policy", *POINT]], on="run_id")
 
     @property
     def epochs(self) -> pd.DataFrame:
@@ -360,6 +364,22 @@ def panels(table: pd.DataFrame) -> pd.Series:
 
 
 XLA = {True: "with XLA", False: "without XLA"}
+
+
+def digits(value: float) -> str:
+    """A number to three digits, a large one without an exponent of ten: 4,310, 18.2, 0.353."""
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 100 else f"{rounded:.3g}"
+
+
+def teraflops(rate: float) -> str:
+    """A rate in FLOP/s as text."""
+    return f"{digits(rate / 1e12)} TFLOP/s"
+
+
+def gigabytes(rate: float) -> str:
+    """A rate in bytes/s as text."""
+    return f"{digits(rate / 1e9)} GB/s"
 
 
 def said(values: pd.Series, bare: Sequence[str]) -> pd.Series:

@@ -22,6 +22,8 @@ from mptexp.spec import Run
 RUNS = 3  # that measure a ceiling anew before the best so far stays
 LEAST_S = 0.02  # a call that takes less is mostly overhead, so the matrices grow
 TRIES, TRY_S = 3, 0.05
+NOISE = 2**22  # different random numbers; more would take longer to draw than to multiply
+METHOD = 2  # part of the cache's key: to be raised when the way of measuring changes
 COPY_BYTES = {"cpu": 2**27, "gpu": 2**30}  # far beyond any cache
 
 
@@ -39,7 +41,7 @@ def measured(run: Run, card: dict[str, Any]) -> dict[str, float]:
     return {
         "dtype": "tensorfloat32" if tf32 else dtype,
         "matmul_flops_per_s": _kept(
-            run, card, ["matmul", dtype], lambda: _matmul(run.backend, dtype)
+            run, card, ["matmul", dtype], lambda: _matmul(run.backend, card["kind"], dtype)
         ),
         "copy_bytes_per_s": _kept(run, card, ["copy"], lambda: _copy(run.backend, card["kind"])),
     }
@@ -93,7 +95,8 @@ def _alone(
     what = ["layer", _settings(layer), shape, layer.compute_dtype, with_input, jit]
 
     def seconds() -> float:
-        return _seconds(*_gradients(run.backend, layer, shape, with_input, jit))
+        function, *args = _gradients(run.backend, layer, shape, with_input, jit)
+        return _seconds(run.backend, card["kind"], function, *args)
 
     return _kept(run, card, what, seconds)
 
@@ -113,7 +116,7 @@ def _kept(run: Run, card: dict[str, Any], what: list[Any], figure: Callable[[], 
     """
     versions = [card["packages"].get(name) for name in (run.backend, "jaxlib", "keras")]
     tf32 = run.policy if run.policy in ("float32", "tensorfloat32") else "default"
-    where = [card["device"], card["cores"], run.backend, run.cpu_isa, versions, tf32]
+    where = [card["device"], card["cores"], run.backend, run.cpu_isa, versions, tf32, METHOD]
     key = hashlib.sha256(json.dumps([where, what], default=str).encode()).hexdigest()[:16]
     path = sources.cache_dir() / "ceilings" / f"{key}.json"
     known = _read(path)
@@ -161,27 +164,34 @@ def _wait(backend: str, result: Any) -> None:
         measure.synchronizer(backend)(None)  # waits for the device, whatever the model
 
 
-def _seconds(backend: str, function: Callable[..., Any], *args: Any) -> float:
-    """Seconds of one call, the best of a few tries; the first calls compile and do not count."""
-    for _ in range(2):
-        _wait(backend, function(*args))
-    best = math.inf
-    for _ in range(TRIES):
-        calls, began = 0, time.perf_counter()
-        while time.perf_counter() - began < TRY_S:
-            _wait(backend, function(*args))
-            calls += 1
-        best = min(best, (time.perf_counter() - began) / calls)
-    return best
+def _seconds(backend: str, kind: str, function: Callable[..., Any], *args: Any) -> float:
+    """Seconds of one call, the best of a few tries; the first calls compile and do not count.
+
+    On a GPU calls follow one another as in a step, and the device is waited for after the last: to
+    launch one takes its host tens of microseconds, which a short call would count as its own. On a
+    CPU the device is waited for after each, lest some run beside one another.
+    """
+
+    def took(calls: int) -> float:
+        began = time.perf_counter()
+        for call in range(1, calls + 1):
+            result = function(*args)
+            if kind == "cpu" or call == calls:
+                _wait(backend, result)
+        return time.perf_counter() - began
+
+    took(2)
+    calls = max(1, round(TRY_S / took(1)))
+    return min(took(calls) for _ in range(TRIES)) / calls
 
 
-def _matmul(backend: str, dtype: str) -> float:
+def _matmul(backend: str, kind: str, dtype: str) -> float:
     """FLOP/s of a matrix product, the best of growing sizes."""
     product = _compiled(backend, ops.matmul)
     size, best = 256, 0.0
     while size <= 16384:
         a = ops.cast(ops.convert_to_tensor(_noise((size, size))), dtype)
-        seconds = _seconds(backend, product, a, a)
+        seconds = _seconds(backend, kind, product, a, a)
         best = max(best, 2 * size**3 / seconds)
         if seconds > LEAST_S:
             break
@@ -192,21 +202,23 @@ def _matmul(backend: str, dtype: str) -> float:
 def _copy(backend: str, kind: str) -> float:
     """Bytes read and written per second when an array larger than the caches is scaled."""
     x = ops.ones((COPY_BYTES[kind] // 4,), "float32")
-    seconds = _seconds(backend, _compiled(backend, lambda x: x * 1.5), x)
+    seconds = _seconds(backend, kind, _compiled(backend, lambda x: x * 1.5), x)
     return 2 * COPY_BYTES[kind] / seconds
 
 
 def _noise(shape: tuple[int, ...]) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal(shape, "float32")
+    """Random numbers, which repeat after a while: a GPU multiplies zeros faster."""
+    numbers = np.random.default_rng(0).standard_normal(min(math.prod(shape), NOISE), "float32")
+    return np.resize(numbers, shape)
 
 
 def _gradients(
     backend: str, layer: keras.Layer, shape: tuple[int, ...], with_input: bool, jit: bool
 ) -> tuple[Any, ...]:
-    """Backend, a function that runs the layer forward and backward, and its arguments."""
+    """A function that runs the layer forward and backward, and its arguments."""
     x = ops.cast(ops.convert_to_tensor(_noise(shape)), layer.compute_dtype)
     makers = {"tensorflow": _by_tape, "jax": _by_vjp, "torch": _by_autograd}
-    return (backend, *makers[backend](layer, x, with_input, jit))
+    return makers[backend](layer, x, with_input, jit)
 
 
 def _by_tape(layer: keras.Layer, x: Any, with_input: bool, jit: bool) -> tuple[Any, ...]:

@@ -7,8 +7,8 @@ Sources: NVIDIA's CUTLASS documentation, "CUTLASS Profiler" and "Layouts and Ten
 names: simt, tensorop, wmma_tensorop; the type before the instruction's shape, s1688, s16816,
 s64x128x16, h884, ...); the PTX ISA, sections on mma, wgmma and tcgen05 (which shapes belong to
 which type: m8n8k4 float16 on Volta, m16n8k8 float16 on Turing and TF32 on Ampere, m16n8k16 float16
-and bfloat16 on Ampere, wgmma on Hopper, tcgen05 on Blackwell); the names that cuBLAS and cuDNN
-kernels bear in traces of JAX, PyTorch and TensorFlow, quoted in public issue threads.
+and bfloat16 on Ampere, wgmma on Hopper, tcgen05 on Blackwell); the names that kernels bear in
+public traces of TensorFlow, JAX and PyTorch (tests/recorded_kernels.csv).
 """
 
 import re
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from mptexp import ledger
+from mptexp.trace import ON_HOST
 
 LOW = ("float16", "bfloat16", "tf32", "float8")
 
@@ -38,14 +39,30 @@ LETTERS = {"h": "float16", "s": "float32", "d": "float64", "c": "float32", "z": 
 
 
 def _xmma(found: re.Match) -> Kernel:
-    """`gemm_f32f32_tf32f32_f32`: operands, then the types of products and sums."""
-    arithmetic = TYPES[found["math"]]
+    """`gemm_f32f32_tf32f32_f32`: operands, types of products and sums, result.
+
+    A first layer's has one type of sums instead: `first_layer_f16f16_f32_f16`.
+    """
+    arithmetic = TYPES[found["math"] if found["sums"] else found["operand"]]
     return Kernel(arithmetic, arithmetic not in ("float32", "float64"))
+
+
+def _hmma(found: re.Match) -> Kernel:
+    """`Ampere_hmma_fp32_traits`: sums in float32 of half products, where no other type is named."""
+    named = {"bf16": "bfloat16", "tf32": "tf32"}
+    return Kernel(named.get(found["type"], "float16"), True)
+
+
+def _mangled(found: re.Match) -> Kernel:
+    named = {"tfloat32_t": "tf32", "half_t": "float16", "bfloat16_t": "bfloat16"}
+    return Kernel(named[found["type"]], True)
 
 
 def _nvjet(found: re.Match) -> Kernel:
     """Tensor Cores always; `hsh` are half operands and result, `tst` bfloat16, `qq` 8 bits."""
     code = found["code"]
+    if found["tf32"]:
+        return Kernel("tf32", True)
     first = "float8" if code.startswith("qq") else {"h": "float16", "t": "bfloat16"}.get(code[0])
     return Kernel(first or "unknown", True)
 
@@ -63,12 +80,18 @@ def _tensorop(found: re.Match) -> Kernel:
 
 
 def _sass(found: re.Match) -> Kernel:
-    """Of cuBLAS and cuDNN: `ampere_bf16_s16816gemm_bf16`, `volta_sgemm`, `turing_h1688gemm`."""
+    """Of cuBLAS and cuDNN: `ampere_bf16_s16816gemm_bf16`, `volta_sgemm`, `turing_h1688gemm`.
+
+    The shape is that of a Tensor Core's instruction; without one the letter is the arithmetic, and
+    a type before it only that of the data.
+    """
+    if not found["shape"]:
+        return Kernel(LETTERS.get(found["letter"], "unknown"), False)
     named = TYPES.get(found["type"] or "") or TYPES.get(found["result"] or "")
-    if found["shape"]:
-        usual = {"h": "float16", "s": "tf32", "d": "float64", "i": "int8"}
-        return Kernel(named or usual.get(found["letter"], "unknown"), True)
-    return Kernel(named or LETTERS.get(found["letter"], "unknown"), False)
+    usual = {"h": "float16", "s": "tf32", "d": "float64", "i": "int8"}
+    if found["shape"] == "884" and found["letter"] == "s":  # of Volta, which has no TF32
+        usual["s"] = "float16"
+    return Kernel(named or usual.get(found["letter"], "unknown"), True)
 
 
 def _by_letter(found: re.Match) -> Kernel:
@@ -81,22 +104,34 @@ def _by_argument(found: re.Match) -> Kernel:
     for word, arithmetic in (("bfloat16", "bfloat16"), ("half", "float16"), ("float", "float32")):
         if word in text:
             return Kernel(arithmetic, False)
-    return Kernel("unknown", False)
+    return UNKNOWN
 
 
 def _attention(found: re.Match) -> Kernel:
+    """CuDNN's own say f16 of bfloat16 too."""
+    if found["cudnn"]:
+        return Kernel("unknown", True)
     half = "bfloat16" if re.search(r"bf16|bfloat16", found.string) else "float16"
     return Kernel(half, True) if re.search(r"half_t|f16|bfloat16", found.string) else UNKNOWN
 
 
+def _by_convolve(found: re.Match) -> Kernel:
+    return Kernel(LETTERS[found["letter"] or found["magma"]], False)
+
+
+def _float32(_: re.Match) -> Kernel:
+    """Engines that multiply in float32 with ordinary instructions, whatever the data are in."""
+    return Kernel("float32", False)
+
+
 # The first rule whose pattern is found in the lower-cased name decides.
 RULES: tuple[tuple[str, Callable[[re.Match], Kernel]], ...] = (
-    (rf"xmma_.*?_(?:{TYPE})(?:{TYPE})_(?P<math>{TYPE})", _xmma),
-    (r"nvjet_(?:sm\d+_)?(?P<code>[a-z]+)_", _nvjet),
+    (rf"xmma_.*?_(?P<operand>{TYPE})(?:{TYPE})_(?P<math>{TYPE})(?P<sums>{TYPE})?", _xmma),
+    (r"nvjet_(?:sm\d+_)?(?P<code>[a-z]+)_(?P<tf32>tf32)?", _nvjet),
     (r"simt_(?P<letter>[shdcz])(?:gemm|fprop|dgrad|wgrad)", _by_letter),
     (
         r"tensorop_(?:(?:bf16|f16|tf32|e4m3|e5m2)_)*(?P<letter>[shdi])(?P<shape>\d[\dx]*)"
-        r"(?P<fast>bf16|f16|tf32)?(?:gemm|fprop|dgrad|wgrad)",
+        r"(?P<fast>bf16|f16|tf32)?(?:gemm|fprop|dgrad|wgrad|implicit_gemm|_conv3d)",
         _tensorop,
     ),
     (
@@ -104,17 +139,17 @@ RULES: tuple[tuple[str, Callable[[re.Match], Kernel]], ...] = (
         r"(?P<letter>[shdicz])(?P<shape>\d{3,5})?(?:gemm|cudnn)(?:_(?P<result>fp16|bf16))?",
         _sass,
     ),
-    (r"flash_(?:fwd|bwd)|fmha", _attention),
+    (r"(?<![a-z])hmma(?:_(?P<type>bf16|tf32))?", _hmma),
+    (r"cutlass.*?(?P<type>tfloat32_t|bfloat16_t|half_t).*mmatensorop", _mangled),
+    (r"(?P<cudnn>sdpa_sm\d+_flash)|flash_(?:fwd|bwd)|fmha", _attention),
     (r"gemv|dot_kernel", _by_argument),
-    (r"convolve_(?P<letter>[shd])gemm|magma_(?P<magma>[shd])gemm", lambda m: _by_convolve(m)),
-    (r"winograd|fft2d|(?:dgrad|wgrad)\w*_engine<float|(?:dgrad|wgrad)_\w+<float", _by_argument),
+    (r"convolve_(?P<letter>[shd])gemm|magma_(?P<magma>[shd])gemm", _by_convolve),
+    (r"convolve_common_engine_float|convolvend_\w*float_engine|gcgemm", _float32),
+    (r"winograd|fft2d|(?:vector|regular)_fft|(?:dgrad|wgrad)\w*_engine\w*<|_engineif", _float32),
+    (r"(?:conv|dgrad|wgrad)2d_grouped_direct|(?:dgrad|wgrad)2d_alg1", _by_argument),
     (r"(?<![a-z])(?P<letter>[sd])gemm", _by_letter),
     # Code made at run time: triton, gemm_fusion, cudnn_generated: its name does not tell.
 )
-
-
-def _by_convolve(found: re.Match) -> Kernel:
-    return Kernel(LETTERS[found["letter"] or found["magma"]], False)
 
 
 def kernel(name: str) -> Kernel:
@@ -123,6 +158,8 @@ def kernel(name: str) -> Kernel:
     And whether it ran on Tensor Cores: None where the name does not tell.
     """
     lowered = name.lower()
+    if ledger.KERNELS["casts"].search(lowered) or ledger.KERNELS["memory"].search(lowered):
+        return UNKNOWN  # it multiplies nothing
     for pattern, rule in RULES:
         if found := re.search(pattern, lowered):
             return rule(found)
@@ -137,7 +174,7 @@ def table(record: Mapping[str, Any]) -> pd.DataFrame:
         the longest first; empty where no GPU was traced.
     """
     rows = ledger.rows(record)
-    rows = rows[(rows.kernel != "") & (rows.kernel != ledger.ON_HOST)]
+    rows = rows[(rows.kernel != "") & (rows.kernel != ON_HOST)]
     known = [kernel(name) for name in rows.kernel]
     words = {True: "yes", False: "no", None: "unknown"}
     rows = rows.assign(

@@ -568,6 +568,26 @@ def _report(place: "SweepDir") -> None:
     out.print(f"report: {_plain(str(index))}", soft_wrap=True)
 
 
+@app.command(epilog="Example: mptexp traces reports/why_no_speedup")
+def traces(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A sweep's directory.")],
+) -> None:
+    """Read the traces that runs with profile kept where xprof is missing; make the report again.
+
+    Exit status 1 where a trace could not be read; its record stays as it was.
+    """
+    from mptexp import findings, readback
+    from mptexp.store import SweepDir
+
+    place = SweepDir(directory)
+    with _user_errors(), _written(directory):
+        with _working("reading traces"):
+            number, faults = readback.read(place)
+        out.print(_plain(f"{directory}: {findings.count(number, 'trace')} read"), soft_wrap=True)
+        _report(place)
+    _left_out(faults, "not read")
+
+
 @contextmanager
 def _working(text: str) -> Iterator[None]:
     """Says on a terminal what takes a while."""

@@ -159,7 +159,7 @@ def table(found: pd.DataFrame) -> pd.DataFrame:
         "Memory, A | B": _both(found, "peak_memory_bytes", findings.mebibytes),
     }
     if "cost_per_million_images_a" in found:
-        costs = _both(found, "cost_per_million_images", lambda v: f"{v:.3g}")
+        costs = _both(found, "cost_per_million_images", analysis.digits)
         columns["Cost per million images, A | B"] = costs
     return findings.without_blanks(pd.DataFrame(columns))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp import census, experiments, ledger, store
+from mptexp import analysis, census, experiments, ledger, store
 from mptexp.analysis import Tables
 from mptexp.experiments import ACCUSED, Experiment, Pair
 from mptexp.spec import Run
@@ -259,10 +259,10 @@ def causes(
     """
     seconds = pair.step_s
     step = candidate["timing"]["step_s"]
-    after = ledger.by_cause(candidate)
-    if after.empty:
+    before, after = ledger.by_cause(baseline), ledger.by_cause(candidate)
+    if before.empty or after.empty:
         return _blind(pair, effects)
-    after, before = after / step * seconds, ledger.by_cause(baseline)
+    after = after / step * seconds
     by_name = {found.experiment.cause: found for found in reversed(effects) if found.gains}
     emulated = candidate["in_force"]["emulated"]
     found = [_input(pair, after["input"], by_name.get("input"))]
@@ -294,7 +294,7 @@ def _cause(name: str, seconds: float, evidence: str) -> Cause:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
+    return f"{analysis.digits(seconds * 1e3)} ms"
 
 
 def _input(pair: Pair, waited: float, found: Effect | None) -> Cause:

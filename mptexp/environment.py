@@ -11,8 +11,6 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,6 +57,7 @@ VARIABLES = [
     "TF_GPU_ALLOCATOR",
     "TF_FORCE_GPU_ALLOW_GROWTH",
     "TF_CUDNN_USE_AUTOTUNE",
+    "JAX_COMPILATION_CACHE_DIR",
     "JAX_DEFAULT_MATMUL_PRECISION",
     "XLA_PYTHON_CLIENT_PREALLOCATE",
 ]
@@ -162,37 +161,6 @@ def _git(folder: Path, *words: str) -> str:
     return subprocess.run(
         command, capture_output=True, text=True, check=True, timeout=30
     ).stdout.strip()
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silences the greetings that frameworks write to standard error when they are imported.
-
-    They come from C++ before any log level is heeded. Exceptions pass; what is missing on a
-    machine is the doctor's to say.
-    """
-    sys.stderr.flush()
-    with open(os.devnull, "w") as nowhere:
-        kept = os.dup(2)
-        os.dup2(nowhere.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-
-
-@contextmanager
-def without(package: str) -> Iterator[None]:
-    """As if a package were not installed: for what imports it, slowly, where it happens to be."""
-    if package in sys.modules:
-        yield
-        return
-    sys.modules[package] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules[package]
 
 
 def device(backend: str) -> dict[str, Any]:

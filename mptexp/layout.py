@@ -70,8 +70,10 @@ def _known(value: float, form: str, unknown: str = "–") -> str:
 def _achieved(row: Mapping[str, Any]) -> str:
     if pd.isna(row["flops_per_s"]):
         return "–"
-    moved = "" if pd.isna(row["bytes_per_s"]) else f", {row['bytes_per_s'] / 1e9:.3g} GB/s"
-    return f"{row['flops_per_s'] / 1e12:.3g} TFLOP/s ({row['mfu_frac'] * 100:.0f} %){moved}"
+    traffic = row["bytes_per_s"]
+    moved = "" if pd.isna(traffic) else f", {analysis.gigabytes(traffic)}"
+    achieved = analysis.teraflops(row["flops_per_s"])
+    return f"{achieved} ({row['mfu_frac'] * 100:.0f} %){moved}"
 
 
 def baseline_head(table: pd.DataFrame) -> str:
@@ -137,8 +139,10 @@ def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
         return {}
     training = [v * price / 3600 for v in _by_policy(tables, table, tables.trained.fit_s)]
     return {
-        "Cost per million images": [f"{1e6 / v / 3600 * price:.3g}" for v in table.images_per_s],
-        "Cost per training": ["–" if pd.isna(v) else f"{v:.3g}" for v in training],
+        "Cost per million images": [
+            analysis.digits(1e6 / v / 3600 * price) for v in table.images_per_s
+        ],
+        "Cost per training": ["–" if pd.isna(v) else analysis.digits(v) for v in training],
     }
 
 

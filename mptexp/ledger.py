@@ -6,6 +6,8 @@ from typing import Any
 
 import pandas as pd
 
+from mptexp.trace import ON_HOST
+
 # What the time of a step can go to, in the order in which a ledger shows it.
 CAUSES = {
     "matrix": "matrix work (convolutions, matrix products)",
@@ -19,27 +21,50 @@ CAUSES = {
     "idle": "idle",
     "unexplained": "unexplained",
 }
-ON_HOST = "(on the host)"  # as trace writes it
 
-MATRIX = re.compile(
-    r"conv(?!ert)|matmul|dot_general|^dot|gemm|einsum|cublas|cudnn|xmma|cutlass|nvjet",
-    re.IGNORECASE,
-)
+MATRIX = re.compile(r"conv(?!ert)|matmul|dot_general|^dot|gemm|einsum|cublas|cudnn", re.IGNORECASE)
 CASTS = re.compile(
-    r"^(cast|convert|transpose|bitcast|reshape|copy|layout|memcpyd2d|.*nchwtonhwc|.*nhwctonchw)"
+    r"^(cast|convert|transpose|bitcast|reshape|copy|layout|memcpyd2d|.*nhwctonchw|.*nchwtonhwc)"
     r"|convert_element_type|tomkl|mkltotf",
     re.IGNORECASE,
 )
 # XLA names a fusion after the operations in it; one whose name tells nothing stays unexplained.
-TELLING = re.compile(
-    r"add|sub|mul|div|max|min|reduce|broadcast|select|compare|exp|log|sqrt|tanh|pad|slice|scatter"
-    r"|gather|concatenate|iota|and|or|power|negate|sum|mean|bias|relu|softmax|pool|norm|assign|read"
-    r"|square|equal|argmax|memset|range|shape|fill|tile|random|stateless|const",
-    re.IGNORECASE,
-)
-
-
+# Whole words, of names such as BiasAddGrad, reduce_sum and loop_add_fusion.
+_TELLING = """
+    abs add all and any arg argmax argmin assign bias broadcast clamp compare concat
+    concatenate const constant convert copy count difference div divide equal exp expand
+    exponential fill finite floor gather greater iota less log logical logistic max maximum
+    mean memcpy memset min minimum mul multiply neg negate norm not or pad pool pow power
+    random range read reciprocal reduce relu rng round rsqrt scatter select shape sigmoid sign
+    slice softmax sort split sqrt square squared squeeze stateless stitch sub subtract sum
+    tanh tile transpose update window xor
+"""
+TELLING = frozenset(_TELLING.split())
+WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}  # Python called from a graph
+
+# A kernel's own name goes before the operation that it was launched for: a convolution launches
+# changes of layout and sums too. Lower case; each is tried against tests/recorded_kernels.csv.
+KERNELS = {
+    "unexplained": re.compile(r"^nccl"),  # how much of it is waiting for others is not told
+    "casts": re.compile(
+        r"nchwtonhwc|nhwctonchw|foldednchw|swapdimension|shuffleintensor3|addpadding"
+        r"|padinputcustom|converttensor|generictranspose|transpose_readwrite|im2col\w*_kernel"
+        r"|^wrapped_(convert|copy|transpose|bitcast)([._]\d+)*$"
+        r"|^(loop|input)_(copy|transpose)_fusion([._]\d+)*$"
+    ),
+    "memory": re.compile(
+        r"splitkreduce|reducesplitk|split_k_kernel|reduce_wgrad|compute\w*offsets|gemm_pointers"
+        r"|flip_filter|precompute_indices|scalepackedtensor|redzone|eigenmetakernel|_gpu_dt_"
+        r"|(::|\d)bn_[fb]w|batchnorm_|pooling_|softmax_|(::|_)elementwise|cublaslt::epilogue"
+        r"|op_generic_tensor"
+    ),
+    "matrix": re.compile(
+        r"xmma|cutlass|nvjet|gemm|gemv|dot_kernel|cublas|convol|conv2d|conv3d|convnd|convfwd"
+        r"|fprop|dgrad|wgrad|winograd|fft2d|_fft(_|<|$)|s\d{3,5}cudnn|[shd]cudnn_"
+        r"|cudnn_generated|blockpersist"
+    ),
+}
 
 
 def cause(row: Mapping[str, Any]) -> str:
@@ -52,19 +77,21 @@ def cause(row: Mapping[str, Any]) -> str:
         return "host"
     if row["part"] in ("optimizer", "loss scaling"):
         return row["part"]
-    if MATRIX.search(row["op"]) or MATRIX.search(row["kernel"]):
-        return "matrix"
-    if CASTS.search(row["op"]):
+    kernel = row["kernel"].lower()
+    by_kernel = next((name for name, known in KERNELS.items() if known.search(kernel)), "")
+    if CASTS.search(row["op"]) and by_kernel != "matrix":
         return "casts"
-    known = row["layer"] or row["part"] == "loss" or TELLING.search(row["op"])
+    if by_kernel or MATRIX.search(row["op"]):
+        return by_kernel or "matrix"
+    words = {word.lower() for word in WORDS.findall(row["op"])}
+    known = row["layer"] or row["part"] == "loss" or words & TELLING
     return "memory" if known else "unexplained"
 
 
 def rows(record: Mapping[str, Any]) -> pd.DataFrame:
     """The rows of a record's profile with their cause, as seconds of a timed step.
 
-    Traced steps are slower than timed ones; every row is scaled alike, so that the rows sum to the
-    run's median step.
+    The rows sum to the run's median step, see `_as_timed`.
 
     Returns:
         Columns: cause, layer, part, op, kernel, seconds, share (of the step), count; empty where
@@ -76,9 +103,23 @@ def rows(record: Mapping[str, Any]) -> pd.DataFrame:
         return pd.DataFrame(columns=columns)
     table = pd.DataFrame(profile["rows"])
     table["cause"] = [cause(row) for row in profile["rows"]]
-    table["share"] = table.seconds / profile["step_s"]
-    table["seconds"] = table.share * record["timing"]["step_s"]
+    step_s = record["timing"]["step_s"]
+    table["seconds"] = _as_timed(table, profile, step_s)
+    table["share"] = table.seconds / step_s
     return table[columns]
+
+
+def _as_timed(table: pd.DataFrame, profile: Mapping[str, Any], step_s: float) -> pd.Series:
+    """Seconds of the rows in a timed step, which is another one than the traced step.
+
+    Tracing makes a GPU's host launch kernels more slowly and leaves the kernels as they are: there
+    the waits take up the difference. On a CPU all rows are scaled alike.
+    """
+    working = table.state == "op"
+    busy, waiting = table.seconds[working].sum(), table.seconds[~working].sum()
+    if profile.get("device") != "gpu" or busy >= step_s or not waiting:
+        return table.seconds * (step_s / profile["step_s"])
+    return table.seconds.where(working, table.seconds * ((step_s - busy) / waiting))
 
 
 def by_cause(record: Mapping[str, Any]) -> pd.Series:

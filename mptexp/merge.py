@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mptexp import params, store, sweep
+from mptexp import params, store, sweep, trace
 from mptexp.params import ParamsError
 from mptexp.spec import defaults
 from mptexp.store import RecordError, SweepDir
 
 # What is taken of a run. The page beside a notebook is made again here, from the notebook.
-FILES = ("record.json", "notebook.ipynb")
+FILES = ("record.json", "notebook.ipynb", trace.FILE)
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,9 @@ def _read(places: Sequence[SweepDir]) -> tuple[list[list[Found]], list[str]]:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    record, notebook = (folder / name for name in FILES)
-    # Where a record's link leads was looked at when it was read; a notebook need not be one.
-    paths = [record, notebook] if notebook.is_file() and not notebook.is_symlink() else [record]
+    record, *others = (folder / name for name in FILES)
+    # Where a record's link leads was looked at when it was read; the others need not be links.
+    paths = [record, *(path for path in others if path.is_file() and not path.is_symlink())]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 

@@ -8,7 +8,7 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
 
-from mptexp import environment, onednn, replicas, switches
+from mptexp import environment, imports, onednn, replicas, switches
 from mptexp.environment import Unsupported
 from mptexp.spec import Run, same_model
 
@@ -55,7 +55,7 @@ def use(run: Run) -> dict[str, Any]:
     if importlib.util.find_spec(run.backend) is None:
         raise Unsupported(f"{run.backend} is not installed; {_install(run.backend)}")
     # Keras has wrappers for scikit-learn, which takes a second to import.
-    with environment.quiet(), environment.without("sklearn"):
+    with imports.quiet(), imports.without("sklearn"):
         import keras
 
         if run.memory_limit_gb:

@@ -14,12 +14,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from mptexp import costs, environment, measure, onednn, precision, trace
+from mptexp import costs, measure, onednn, precision, trace
 from mptexp.spec import Run
 
 TRACED_S = 1.0  # traced steps last about so long together
 MOST_STEPS, LEAST_STEPS = 100, 3
-HOW = "pip install 'mptexp[profile]'"
+UNREAD = "xprof is not installed; the trace lies beside the record: mptexp traces reads it"
 
 
 class Capture(keras.callbacks.Callback):
@@ -116,8 +116,6 @@ def missing(run: Run) -> str:
     """Why no trace can be had, as a sentence; empty where it can."""
     if run.backend == "torch":
         return "PyTorch's profiler is not read yet; take backend tensorflow or jax"
-    if importlib.util.find_spec("xprof") is None:
-        return f"xprof is not installed; {HOW}"
     return ""
 
 
@@ -152,35 +150,42 @@ def _announced(batches: Iterator[Any]) -> Iterator[Any]:
 
 def captured(
     run: Run, model: keras.Model, clock: measure.StepClock, fit: Callable[[list[Any]], None]
-) -> dict[str, Any]:
-    """Calls `fit` with the callbacks of a profiled run; returns the record's `profile`.
+) -> tuple[dict[str, Any], bytes]:
+    """Calls `fit` with the callbacks of a profiled run.
 
-    See trace.table for its keys, and besides: slowdown (traced step over timed step, above 1 is
-    slower), missing (why there is no table, else empty).
+    Returns:
+        The record's `profile`: what trace.per_step gives, or missing (why there is no such table).
+        And the compressed trace, where xprof is not here to read it; `profile` then has under trace
+        what reading it takes.
     """
     why = missing(run)
     if why:
         fit([clock])
-        return {"missing": why}
+        return {"missing": why}, b""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         capture = Capture(clock, run, folder)
         with named(model):
             fit([clock, capture])
         if not capture.traced:
-            return {"missing": "the training ended before steps could be traced"}
-        with environment.quiet():
-            events = trace.read(folder)
+            return {"missing": "the training ended before steps could be traced"}, b""
+        how = _how(run, model)
+        if importlib.util.find_spec("xprof") is None:
+            return {"missing": UNREAD, "trace": how}, trace.pack(folder)
+        try:
+            table = trace.per_step(trace.read(folder), how, measure.timing(clock.windows)["step_s"])
+        except (ImportError, ValueError) as error:  # the timings are good all the same
+            why = f"xprof could not read the trace, which lies beside the record: {error}"
+            return {"missing": why, "trace": how}, trace.pack(folder)
+    return table, b""
+
+
+def _how(run: Run, model: keras.Model) -> dict[str, Any]:
+    """What trace.per_step has to know of the run."""
     optimizer = model.optimizer
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    found = trace.table(events, [inner.name], scaled=optimizer is not inner)
-    # A marker spans what one call of the backend executes.
-    every = run.steps_per_execution
-    for row in found["rows"]:
-        row |= {"seconds": row["seconds"] / every, "count": row["count"] / every}
-    found |= {"steps": found["steps"] * every, "step_s": found["step_s"] / every}
-    timed = measure.timing(clock.windows)["step_s"]
-    return found | {"slowdown": found["step_s"] / timed, "missing": ""}
+    scaled = optimizer is not inner
+    return {"optimizers": [inner.name], "scaled": scaled, "every": run.steps_per_execution}
 
 
 # --- what oneDNN says -----------------------------------------------------------------------------

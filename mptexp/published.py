@@ -36,6 +36,7 @@ STUDIES = {
     "lambda_benchmark_v2": "Lambda, median of hosts",
     "nvidia_mixed_precision_guide": "NVIDIA's guide",
     "tensorflow_guide_mixed_precision": "TensorFlow's guide",
+    "specifications": "specifications of devices",
 }
 # Metrics of speed (of the last epoch, where a study has several) and of final accuracy.
 METRICS = (
@@ -90,6 +91,23 @@ def pairs(models: Collection[str], phases: Collection[str]) -> pd.DataFrame:
     rates = (both.value_mixed / both.value_baseline).where(both.unit != "%")
     both["speedup"] = rates.where(both.unit == "img/s", 1 / rates)
     return both.iloc[both.row_baseline.fillna(both.row_mixed).argsort()].reset_index(drop=True)
+
+
+def peak(device: str, dtype: str = "") -> float:
+    """What a device can do by its published specifications: FLOP/s of dense matrix products.
+
+    Args:
+        device: its name as the driver gives it.
+        dtype: float32, tensorfloat32, float16 or bfloat16; empty for bytes per second of memory.
+
+    Returns:
+        NaN where the table does not have it.
+    """
+    rows = table()
+    rows = rows[(rows.study == "specifications") & (rows.device == device)]
+    found = rows[rows.policy == dtype] if dtype else rows[rows.metric == "bandwidth"]
+    units = {"TFLOP/s": 1e12, "GB/s": 1e9}
+    return float((found.value * found.unit.map(units)).squeeze()) if len(found) == 1 else np.nan
 
 
 def linked(study: str, source: str, form: str = "[{0}]({1})") -> str:

@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from mptexp import data, environment
+from mptexp import data, imports
 from mptexp.sources import DataError
 from mptexp.spec import MODELS, Run
 
@@ -31,7 +31,7 @@ def ready(run: Run) -> None:
 def _try_model(run: Run, images: data.Images) -> None:
     """Under a mixed policy, whatever the sweep's are: it shows whether the head is in float32."""
     os.environ["KERAS_BACKEND"] = run.backend
-    with environment.quiet(), environment.without("sklearn"):
+    with imports.quiet(), imports.without("sklearn"):
         import keras
     from mptexp import models
 

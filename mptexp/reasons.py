@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mptexp import analysis, census, diagnose, figures, findings, ledger
+from mptexp import analysis, census, diagnose, figures, findings, ledger, published
 from mptexp.diagnose import Cause, Effect, Verdict
 from mptexp.spec import Run, defaults
 
@@ -67,7 +67,8 @@ def _percent(share: float) -> str:
 
 def _part(cause: Cause, found: Verdict, first: bool) -> str:
     of = " of the step" if first else ""
-    text = f"{_percent(cause.share)}{of} ({cause.seconds * 1e3:.3g} ms) {REMARK[cause.name]}"
+    took = analysis.digits(cause.seconds * 1e3)
+    text = f"{_percent(cause.share)}{of} ({took} ms) {REMARK[cause.name]}"
     proof = [
         f"with {findings.verbatim(effect.experiment.name)} it is {diagnose.ratio(effect.speedup)}"
         for effect in found.effects
@@ -87,13 +88,15 @@ NOTES = {
     "ledger's. *Speedup then*: over the baseline as it is, were the cause gone.",
     LEDGER: "From a trace of steps that follow the timed ones. Every instant belongs to the "
     "operations active at that instant, in equal shares; instants without any are input, host or "
-    "idle. The rows are scaled to the timed step.",
+    "idle. Tracing makes steps longer: on a GPU the waits are scaled to the timed step and kernels "
+    "keep their time, on a CPU all rows are scaled alike.",
     EXPERIMENTS: "Each is a run with a record of its own, compared within its block with a run "
     "that differs in nothing else; per picture. Above 1, the change makes steps faster. *n* = 1: "
     "the first block showed it to be slower, and it was not repeated.",
     LAYERS: "*At best*: what the layer takes alone at its own shapes (with a kernel), or its bytes "
     "at the measured copy bandwidth. Forward and backward.",
-    CEILINGS: "Measured on this device through this backend, the best of several tries. MFU: "
+    CEILINGS: "Measured on this device through this backend, the best of several tries; beside it, "
+    "where it is known, the share of what is published of the device (published.csv). MFU: "
     "arithmetic of the model's step, from its shapes, over that of a large matrix product in the "
     "same type. Least traffic: inputs, outputs and weights, each once per pass. A dot above its "
     "roof: libraries skip the arithmetic on padding, which shapes count.",
@@ -191,7 +194,7 @@ def cause_rows(found: Verdict) -> pd.DataFrame:
         [
             {
                 "Cause": diagnose.NAMES[cause.name],
-                "ms of a step": f"{cause.seconds * 1e3:.3g}",
+                "ms of a step": analysis.digits(cause.seconds * 1e3),
                 "Share": _percent(cause.share),
                 "Evidence": cause.evidence,
                 "What to change": cause.change,
@@ -295,16 +298,25 @@ def _ceiling_row(record: Mapping[str, Any]) -> dict[str, str]:
     flops, moved = work["flops_per_step"], work["bytes_per_step"]
     ceilings, slowdown = work["ceilings"], record["profile"].get("slowdown")
     run = Run.model_construct(**record["parameters"])
+    device = record.get("environment", {}).get("device", "")
+    peak = published.peak(device, ceilings["dtype"]) * run.replicas
+    bandwidth = published.peak(device) * run.replicas
     return {
         "Policy": run.policy,
         "Batch size": str(run.batch_size),
-        "Matrix product at best": f"{ceilings['matmul_flops_per_s'] / 1e12:.3g} TFLOP/s",
-        "Achieved": f"{flops / step_s / 1e12:.3g} TFLOP/s" if flops else "–",
+        "Matrix product at best": analysis.teraflops(ceilings["matmul_flops_per_s"])
+        + _of_published(ceilings["matmul_flops_per_s"], peak),
+        "Achieved": analysis.teraflops(flops / step_s) if flops else "–",
         "MFU": _percent(flops / step_s / ceilings["matmul_flops_per_s"]) if flops else "–",
-        "Copy at best": f"{ceilings['copy_bytes_per_s'] / 1e9:.3g} GB/s",
-        "Least traffic": f"{moved / step_s / 1e9:.3g} GB/s" if moved else "–",
+        "Copy at best": analysis.gigabytes(ceilings["copy_bytes_per_s"])
+        + _of_published(ceilings["copy_bytes_per_s"], bandwidth),
+        "Least traffic": analysis.gigabytes(moved / step_s) if moved else "–",
         "Tracing slowed the step": f"{slowdown:.2f}×" if slowdown else "–",
     }
+
+
+def _of_published(measured: float, told: float) -> str:
+    return "" if math.isnan(told) else f" ({_percent(measured / told)} of the published)"
 
 
 def census_rows(found: Verdict) -> pd.DataFrame:

@@ -19,12 +19,12 @@ import psutil
 
 from mptexp import cluster, store, sweep, worker
 from mptexp.cluster import Place
+from mptexp.merge import FILES
 from mptexp.params import ParamsError
 from mptexp.spec import Run
 from mptexp.store import SweepDir
 from mptexp.sweep import Execution, Planned
 
-FILES = ("record.json", "notebook.ipynb")  # what a run leaves
 POLL_S = 1.0  # between looks at which nodes are alive
 STOP_S = 10.0  # for the tasks of a sweep that was stopped to end by themselves
 CRASHES = 3  # deaths of a run's Ray worker, on nodes that live on, after which it is killed
@@ -179,7 +179,7 @@ def _received(
 ) -> dict[str, Any]:
     """The record among the files of a run, which are left in a folder."""
     for file in (file for file in FILES if file in files):
-        store.write_text(folder / file, files[file].decode())
+        (folder / file).write_bytes(files[file])
     try:
         record = store.read_record(folder / "record.json")
     except store.RecordError as error:

@@ -163,11 +163,17 @@ def render(
         card: Open Graph's properties of the page, as plain text.
         up: address and name of the page from which this one is reached.
     """
+    import nbconvert
     import nbformat
     from nbconvert.exporters.html import HTMLExporter
 
+    # Installed with pip's --target, nbconvert has its own templates where it does not look.
+    beside = Path(nbconvert.__file__).parent.parent / "share/jupyter/nbconvert/templates"
     exporter = HTMLExporter(
-        template_name="mptexp", extra_template_basedirs=[str(TEMPLATES)], exclude_input=not code
+        template_name="mptexp",
+        extra_template_basedirs=[str(TEMPLATES), str(beside)],
+        extra_template_paths=[str(beside)],
+        exclude_input=not code,
     )
     exporter.register_filter("clean", _inert if code else lambda content: content)
     # Not from_filename, which makes the file's name the title.

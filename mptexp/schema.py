@@ -244,6 +244,15 @@ class Primitive(TypedDict):
 
 
 @with_config(OPEN)
+class Reading(TypedDict):
+    """What reading a trace takes."""
+
+    optimizers: list[str]
+    scaled: bool
+    every: Annotated[int, Field(ge=1, lt=2**31)]
+
+
+@with_config(OPEN)
 class Traced(TypedDict):
     """What the traced steps told."""
 
@@ -252,12 +261,14 @@ class Traced(TypedDict):
     step_s: Positive
     slowdown: NotRequired[Number | None]
     input_busy_s: NotRequired[Number]
-    rows: list[Row]
+    rows: Annotated[list[Row], Field(min_length=1)]
     primitives: NotRequired[list[Primitive]]
+    trace: NotRequired[Reading]
 
 
 @with_config(OPEN)
 class Untraced(TypedDict):
-    """Why no steps were traced."""
+    """Why there is no table of traced steps, and how the trace beside the record is read."""
 
     missing: Annotated[str, Field(min_length=1)]
+    trace: NotRequired[Reading]

@@ -138,7 +138,9 @@ class Run(BaseModel):
     gpu_model: str = Field("local", min_length=1, description="device name; local: this machine's")
     backend: Backend = Field("tensorflow", description="Keras backend: tensorflow, jax, torch")
     replicas: int = Field(1, ge=1, le=1024, description="devices that share a batch")
-    cpu_isa: CpuIsa = Field("default", description="most that oneDNN may use of a CPU, see README")
+    cpu_isa: CpuIsa = Field(
+        "default", description="most that oneDNN may use of a CPU, see docs/guide.md"
+    )
     memory_limit_gb: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="more is out of memory; GB of 1e9 bytes"
     )
@@ -191,15 +193,15 @@ class Run(BaseModel):
     learning_rate_decay: Literal["none", "cosine"] = Field(
         "none", description="none, cosine: to zero over all epochs"
     )
-    policy: Policy = Field("float32", description="precision policy, see README")
+    policy: Policy = Field("float32", description="precision policy, see docs/guide.md")
     loss_scale: (
         Literal["auto", "dynamic", "none"] | Annotated[float, Field(gt=0, allow_inf_nan=False)]
     ) = Field("auto", description="auto, dynamic, none or a number; auto: as Keras decides")
     propagation: Annotated[str, AfterValidator(known_propagation)] = Field(
-        "policy", description="emulated format of what passes between layers, see README"
+        "policy", description="emulated format of what passes between layers, see docs/guide.md"
     )
     weight_format: Annotated[str, AfterValidator(known_weight_format)] = Field(
-        "policy", description="emulated format in which weights are kept, see README"
+        "policy", description="emulated format in which weights are kept, see docs/guide.md"
     )
     rounding: Literal["nearest", "stochastic"] = Field(
         "nearest", description="nearest, stochastic: of both formats"

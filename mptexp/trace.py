@@ -2,15 +2,25 @@
 
 Reads the raw events through xprof (its trace viewer's JSON), with the names that Keras's layers
 had while they were traced. Classifies nothing: what an operation was for is said by `ledger`.
+A machine without xprof keeps the trace beside the record, and another one reads it.
 """
 
+import gzip
 import json
+import os
 import re
+import tempfile
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mptexp import imports
+
+FILE = "trace.xplane.pb.gz"  # beside the record of a run that was traced without xprof
+MOST_BYTES = 2**30  # of a trace that is unpacked; a second of GPU kernels has some megabytes
+MOST_EVENTS = 20_000_000  # that xprof is asked for
 MARK = "train"  # the name of the step markers
 INPUT = "mptexp input"  # the annotation around the wait for a batch, where the framework has none
 LAYER = ".layer"  # what traced layers' names end in: TensorFlow appends numbers of its own to names
@@ -21,6 +31,12 @@ CONTAINERS = {"If", "StatelessIf", "While", "StatelessWhile", "Case", "Stateless
 CONTAINERS |= {"PartitionedCall", "StatefulPartitionedCall", "_Send", "_Recv", "NoOp"}
 INPUT_EVENTS = (INPUT, "IteratorGetNext", "Iterator::Root")
 WAIT_EVENTS = ("Await", "BlockHostUntilDone", "SynchronizeAllActivity", "cuStreamSynchronize")
+WAIT_EVENTS += ("np.asarray(jax.Array)",)
+# The end of a path that names a scope, not an operation: XLA gives a fusion the path that all
+# operations in it have in common.
+SCOPE = re.compile(
+    rf"\)$|{re.escape(LAYER)}(_\d+)?$|^(while|body|cond|branch_\d+_fun|closed_call|xla_run)$"
+)
 
 
 class Key(NamedTuple):
@@ -51,14 +67,74 @@ def read(folder: Path) -> list[dict[str, Any]]:
     Raises:
         ImportError: where xprof is not installed.
         FileNotFoundError: where the profiler left no trace.
+        ValueError: where xprof cannot read it.
     """
-    from xprof.convert import raw_to_tool_data
+    with imports.quiet():
+        from xprof.convert import raw_to_tool_data
 
+        # Else only the first million events are given, without a word.
+        os.environ.setdefault("TF_PROFILER_TRACE_VIEWER_MAX_EVENTS", str(MOST_EVENTS))
+        text, _ = raw_to_tool_data.xspace_to_tool_data([str(_plane(folder))], "trace_viewer", {})
+    events = json.loads(text or "{}").get("traceEvents")
+    if events is None:
+        raise ValueError("xprof cannot read it")
+    return events
+
+
+def _plane(folder: Path) -> Path:
     found = sorted(folder.rglob("*.xplane.pb"))
     if not found:
         raise FileNotFoundError(f"{folder}: the profiler left no trace")
-    text, _ = raw_to_tool_data.xspace_to_tool_data([str(found[-1])], "trace_viewer", {})
-    return json.loads(text)["traceEvents"]
+    return found[-1]
+
+
+def pack(folder: Path) -> bytes:
+    """The trace under a folder, compressed, to be kept.
+
+    Raises:
+        FileNotFoundError: where the profiler left no trace.
+    """
+    return gzip.compress(_plane(folder).read_bytes())
+
+
+def unpack(file: Path) -> list[dict[str, Any]]:
+    """The events of a trace that was kept; see `read`.
+
+    Raises:
+        ImportError: where xprof is not installed.
+        OSError, ValueError: where the file holds no trace that can be read.
+    """
+    with tempfile.TemporaryDirectory() as name, gzip.open(file) as packed:
+        try:
+            content = packed.read(MOST_BYTES + 1)
+        except (EOFError, zlib.error) as error:
+            raise ValueError(f"damaged: {error}") from None
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"larger than {MOST_BYTES // 2**20} MiB when unpacked")
+        Path(name, "kept.xplane.pb").write_bytes(content)
+        return read(Path(name))
+
+
+def per_step(
+    events: Iterable[Mapping[str, Any]], how: Mapping[str, Any], timed_s: float
+) -> dict[str, Any]:
+    """A record's `profile`: see `table` for its keys.
+
+    Besides: slowdown (traced step over timed step, above 1 is slower), missing (empty: see
+    profile.captured).
+
+    Args:
+        events: of a trace viewer.
+        how: optimizers and scaled as `table` takes them; every: steps that a marker spans, which
+            are what one call of the backend executes.
+        timed_s: seconds of a step that was not traced.
+    """
+    found = table(events, how["optimizers"], how["scaled"])
+    every = how["every"]
+    for row in found["rows"]:
+        row |= {"seconds": row["seconds"] / every, "count": row["count"] / every}
+    found |= {"steps": found["steps"] * every, "step_s": found["step_s"] / every}
+    return found | {"slowdown": found["step_s"] / timed_s, "missing": ""}
 
 
 def table(
@@ -202,6 +278,40 @@ def _full_name(event: Mapping[str, Any]) -> str:
     return name if re.fullmatch(r"[\w.\\/>-]+:\w+", name) else ""
 
 
+def _launched_for(args: Mapping[str, str]) -> tuple[str, str]:
+    """Path and operation that a kernel was launched for; no operation where only a scope is known.
+
+    TensorFlow's own stand under tf_op as path:Type. Under XLA tf_op is the outermost annotation,
+    which says XlaModule, and the path stands under name, what all names have in common cut off into
+    prefix (openxla/xla, cupti_collector.cc; marin-community/marin, pull request 8691).
+    """
+    xla = "hlo_op" in args or args.get("tf_op", "").startswith("XlaModule")
+    if not xla:
+        path = args.get("tf_op") or args.get("long_name") or args.get("name") or ""
+        if ":" in path:
+            path, _, op = path.rpartition(":")
+            return path, op
+    else:
+        path = "/".join(part for part in (args.get("prefix"), args.get("name")) if part)
+    last = path.rpartition("/")[2]
+    return path, "" if SCOPE.search(last) else last
+
+
+def _tells_more(instruction: str, op: str) -> bool:
+    """Whether XLA's name of a fusion says what it does, and the path only one operation in it.
+
+    `loop_convert_fusion` is what ends in a cast, whatever else is in it: there the path decides.
+    """
+    if not re.match(r"(loop|input|wrapped)_", instruction):
+        return False
+    return instruction != "loop_convert_fusion" or op != "convert_element_type"
+
+
+def _without_number(name: str) -> str:
+    """`loop_add_fusion.3` as `loop_add_fusion`."""
+    return re.sub(r"([._]+(\d+|remat\d*|clone))+$", "", name)
+
+
 class _Naming:
     """Reads layer, part and operation out of the names in a trace."""
 
@@ -227,18 +337,18 @@ class _Naming:
         for process, thread, event in lines:
             if process != first or not thread.startswith("Stream"):
                 continue
-            args = event["args"]
-            path = args.get("tf_op") or args.get("long_name") or args.get("name") or ""
-            launched.add(path)
-            key = self._kernel(path, args.get("hlo_op", ""), event["name"])
-            found.append(Span.of(event, key))
+            launched.add(event["args"].get("tf_op") or event["args"].get("long_name"))
+            found.append(Span.of(event, self._kernel(event["args"], event["name"])))
         return found + self._fallen_back(lines, launched)
 
-    def _kernel(self, path: str, hlo_op: str, kernel: str) -> Key:
+    def _kernel(self, args: Mapping[str, str], kernel: str) -> Key:
         if kernel.startswith(("Memcpy", "Memset")):
             return Key("copy", op=kernel.split(" ")[0])
-        path, _, kind = path.rpartition(":") if ":" in path else (path, "", "")
-        op = kind or (path.rpartition("/")[2] if path else re.sub(r"[.\d]+$", "", hlo_op))
+        path, op = _launched_for(args)
+        plain = kernel if re.fullmatch(r"[a-z][\w-]*", kernel) else ""  # as XLA names its own
+        instruction = _without_number(args.get("hlo_op", plain))
+        if not op or _tells_more(instruction, op):
+            op = instruction
         return self.key(path, op, kernel)
 
     def _fallen_back(
@@ -267,10 +377,11 @@ class _Naming:
         return Key("op", "", self._part(path, op), op, kernel)
 
     def _part(self, path: str, op: str) -> str:
+        last = path.rpartition("/")[2]
         words = {re.sub(r"_\d+$", "", word) for word in re.split(r"[/()]", path)}
         if words & set(self.optimizers):
             return "optimizer"
-        if self.scaled and (op in SCALING or "cond" in words):
+        if self.scaled and (op in SCALING or last in SCALING or "cond" in words):
             return "loss scaling"
         return "loss" if words & {"compile_loss", "compile_metrics"} else "other"
 

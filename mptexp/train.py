@@ -28,6 +28,7 @@ from mptexp import (
     readings,
     replicas,
     store,
+    trace,
 )
 from mptexp.spec import Run
 
@@ -40,9 +41,9 @@ class Outcome:
     probabilities on the host; `samples` what the device read while the run was measured, `readings`
     what they say of its timed steps (see readings.summary); `work` the arithmetic and
     bytes of a step and what the device can do at best; `profile` where the time of traced steps
-    went; `loss_scales` the dynamic loss scale as it changed (exponents.ScaleTrace); `exponents`
-    what exponents.ExponentHistograms saw; `diverged` where the first tensor that was not finite
-    was.
+    went, `trace` the trace itself where it was not read (see profile.captured); `loss_scales` the
+    dynamic loss scale as it changed (exponents.ScaleTrace); `exponents` what
+    exponents.ExponentHistograms saw; `diverged` where the first tensor that was not finite was.
     """
 
     run: Run
@@ -59,6 +60,7 @@ class Outcome:
     card: dict[str, Any] = field(default_factory=dict)
     work: dict[str, Any] = field(default_factory=dict)
     profile: dict[str, Any] = field(default_factory=dict)
+    trace: bytes = b""
     loss_scales: list[dict[str, Any]] = field(default_factory=list)
     exponents: dict[str, Any] = field(default_factory=dict)
     diverged: dict[str, Any] = field(default_factory=dict)
@@ -150,15 +152,16 @@ def fit(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]
         )
 
     traced: dict[str, Any] = {}
+    kept = b""
     with readings.Sampler(where["kind"]) as sampler:
         began = time.perf_counter()
         if run.profile:
-            traced = profile.captured(run, trained, clock, train)
+            traced, kept = profile.captured(run, trained, clock, train)
         else:
             train([clock])
         fit_s = time.perf_counter() - began
     outcome = _outcome(run, trained, images, where, clock, sampler, started_from, fit_s)
-    if traced.get("device") == "cpu":
+    if where["kind"] == "cpu" and (kept or "rows" in traced):
         traced["primitives"] = profile.primitives(run, trained)
     if histograms:
         histograms.end(trained)
@@ -167,6 +170,7 @@ def fit(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]
     return replace(
         outcome,
         profile=traced,
+        trace=kept,
         loss_scales=exponents.changes(scales.seen),
         exponents=histograms.record() if histograms else {},
         diverged=_diverged(run, images, where, clock),
@@ -457,6 +461,11 @@ def save(outcome: Outcome) -> Path:
     notebook = os.environ.get("MPTEXP_NOTEBOOK", "train")
     made = record(outcome, notebook)
     path = Path(folder) if folder else _interactive() / made["run_id"]
+    kept = path / trace.FILE
+    kept.unlink(missing_ok=True)  # of an earlier run of the same parameters
+    if outcome.trace:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(outcome.trace)
     store.write_record(path / "record.json", made)
     return path / "record.json"
 

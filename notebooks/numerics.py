@@ -32,10 +32,10 @@ import ml_dtypes
 import numpy as np
 from IPython.display import display
 
-from mptexp import environment
+from mptexp import imports
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-with environment.quiet():
+with imports.quiet():
     from keras import ops, random
 
     from mptexp.numerics import FORMATS, Float, quantize

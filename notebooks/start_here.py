@@ -42,11 +42,11 @@ import os
 
 import pandas as pd
 
-from mptexp import environment
+from mptexp import imports
 from mptexp.formats import FORMATS
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-with environment.quiet():
+with imports.quiet():
     import keras
 
 policies = ("float32", "mixed_float16", "mixed_bfloat16", "float16", "bfloat16")

@@ -24,7 +24,7 @@
 gpu_model: str = "local"  # device name; local: this machine's
 backend: str = "tensorflow"  # Keras backend: tensorflow, jax, torch
 replicas: int = 1  # devices that share a batch
-cpu_isa: str = "default"  # most that oneDNN may use of a CPU, see README
+cpu_isa: str = "default"  # most that oneDNN may use of a CPU, see docs/guide.md
 memory_limit_gb = None  # more is out of memory; GB of 1e9 bytes
 dataset: str = "digits"  # digits, synthetic, folder:PATH, idx:PATH or a name of tfds
 image_size: int = 32  # pixels, height and width
@@ -45,10 +45,10 @@ batch_norm_momentum: float = 0.99  # of the moving averages that validation uses
 optimizer: str = "adam"  # adam, sgd (Nesterov momentum 0.9)
 learning_rate: float = 0.001  # of the optimizer
 learning_rate_decay: str = "none"  # none, cosine: to zero over all epochs
-policy: str = "float32"  # precision policy, see README
+policy: str = "float32"  # precision policy, see docs/guide.md
 loss_scale = "auto"  # auto, dynamic, none or a number; auto: as Keras decides
-propagation: str = "policy"  # emulated format of what passes between layers, see README
-weight_format: str = "policy"  # emulated format in which weights are kept, see README
+propagation: str = "policy"  # emulated format of what passes between layers, see docs/guide.md
+weight_format: str = "policy"  # emulated format in which weights are kept, see docs/guide.md
 rounding: str = "nearest"  # nearest, stochastic: of both formats
 jit: str = "auto"  # XLA: auto, on, off
 deterministic: bool = False  # op determinism; turns XLA off in TensorFlow
@@ -182,8 +182,9 @@ pd.Series(outcome.readings, name="read", dtype=object).dropna().to_frame()
 # %%
 from IPython.display import display
 
-if outcome.profile.get("missing", "not asked for"):
-    print("no steps were traced:", outcome.profile.get("missing", "not asked for"))
+missing = outcome.profile.get("missing", "no steps were to be traced")
+if missing:
+    print(missing)
 else:
     print(f"{outcome.profile['steps']} steps, slower by {outcome.profile['slowdown']:.2f}")
     display(pd.DataFrame(outcome.profile["rows"]).head(15))

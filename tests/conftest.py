@@ -216,7 +216,16 @@ def page(browser):
 
 # --- order -----------------------------------------------------------------------------------
 # Two processes take a file at a time: the longest first, lest one of them works alone at the end.
-LONGEST = ("remote", "train", "precision", "notebooks", "diagnose", "survival", "replicas")
+LONGEST = (
+    "remote",
+    "train",
+    "without_tensorflow",
+    "precision",
+    "notebooks",
+    "diagnose",
+    "survival",
+    "replicas",
+)
 LONGEST += ("sweep", "ready", "cli", "largest", "models", "report", "browser", "ceilings")
 
 

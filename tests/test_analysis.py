@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from mptexp import analysis, layout
+from mptexp import analysis, layout, store
 from mptexp.spec import Run
 
 
@@ -43,8 +43,6 @@ def record(
 
 
 def tables(records):
-    from mptexp import store
-
     results = store.results(records, "mine")
     found = analysis.speedups(results)
     return analysis.Tables(results, store.history(records), found, records, [])
@@ -237,3 +235,21 @@ def test_backends_keep_their_own_limits():
             rows.append(made)
     found = analysis.best_batches(tables(rows).results).set_index("backend")
     assert found.too_large.to_dict() == {"tensorflow": 64, "jax": 64}
+
+
+def test_latencies_of_runs_whose_timings_are_void_are_left_out():
+    alone, beside = record(block=0), record(block=1)
+    for made in (alone, beside):
+        made["latencies_s"] = [0.1, 0.2, 0.3]
+    beside["marks"] = [f"{store.VOID}: 2 runs shared this machine's processors"]
+    found = tables([alone, beside]).latencies
+    assert set(found.run_id) == {alone["run_id"]}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(4312.7, "4,310"), (999.6, "1,000"), (99.94, "99.9"), (0.35349, "0.353"), (0, "0"),
+     (1.5e-3, "0.0015"), (123456789, "123,000,000")],
+)  # fmt: skip
+def test_numbers_are_told_with_three_digits(value, text):
+    assert analysis.digits(value) == text

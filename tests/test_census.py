@@ -1,7 +1,13 @@
+import csv
+
 import pytest
+from conftest import PROJECT
 
-from mptexp import census
+from mptexp import census, ledger
 
+# Recorded in public traces of TensorFlow, JAX, PyTorch, TensorRT and cuDNN: a kernel's name, the
+# operation (of XLA the instruction) that it was launched for, and what it is.
+RECORDED = list(csv.DictReader((PROJECT / "tests/recorded_kernels.csv").read_text().splitlines()))
 # Names of kernels as libraries of each generation give them. xprof's own list of 2020 is wrong
 # about those marked so: it misses Tensor Core kernels, or flags float32 ones.
 NAMES = [
@@ -68,6 +74,8 @@ NAMES = [
     ("sm100_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x64",
      "float16", True),
     # Older and odd ones
+    ("volta_s884gemm_128x128_ldg8_nn", "float16", True),
+    ("my_gemv_kernel", "unknown", None),
     ("void implicit_convolve_sgemm<float, float, 128, 5, 5, 3, 3, 3, 1, false>", "float32", False),
     ("maxwell_sgemm_128x64_nt", "float32", False),
     ("void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>", "float32", False),
@@ -88,6 +96,25 @@ NAMES = [
 @pytest.mark.parametrize(("name", "arithmetic", "tensor_cores"), NAMES)
 def test_a_kernels_name_tells_its_arithmetic(name, arithmetic, tensor_cores):
     assert census.kernel(name) == (arithmetic, tensor_cores)
+
+
+@pytest.mark.parametrize("row", RECORDED, ids=lambda row: row["kernel"][:60])
+def test_a_recorded_kernel_is_what_it_is(row):
+    found = census.kernel(row["kernel"])
+    assert found.arithmetic == row["arithmetic"]
+    assert found.tensor_cores == {"yes": True, "no": False, "unknown": None}[row["tensor_cores"]]
+    bare = {"state": "op", "layer": "", "part": "other"}
+    cause = ledger.cause(bare | {"op": row["operation"], "kernel": row["kernel"]})
+    assert cause == row["cause"]
+
+
+def test_the_recorded_kernels_are_of_every_kind():
+    told = {name: {row[name] for row in RECORDED} for name in RECORDED[0]}
+    assert told["tensor_cores"] == {"yes", "no", "unknown"}
+    assert {"matrix", "memory", "casts", "unexplained"} == told["cause"]
+    assert {"float16", "bfloat16", "tf32", "float32", "unknown"} == told["arithmetic"]
+    known = [row for row in RECORDED if row["cause"] == "matrix"]
+    assert len([row for row in known if row["arithmetic"] == "unknown"]) < 0.05 * len(known)
 
 
 def test_onednns_account_by_instructions():

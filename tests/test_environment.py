@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mptexp import environment, machine, precision, spec
+from mptexp import environment, imports, machine, precision, spec
 
 CPU = {"kind": "cpu", "capability": None, "device": "x"}
 
@@ -85,7 +85,7 @@ def _diagnosis():
 
 
 def test_quiet_silences_standard_error_and_gives_it_back(capfd):
-    with environment.quiet():
+    with imports.quiet():
         os.write(2, b"greeting")
     os.write(2, b"after")
     assert capfd.readouterr().err == "after"

@@ -15,12 +15,12 @@ from mptexp import data, environment, models, params, precision, store, train
 from mptexp.spec import CPU_ISAS, DATASETS, MODELS, POLICIES, Run
 
 # A module imports only from modules above it; the line marks the kernel boundary.
-KERNEL_HALF = ["formats", "spec", "schema"]
+KERNEL_HALF = ["formats", "spec", "schema", "imports", "trace"]
 KERNEL_HALF += ["store", "machine", "environment", "pictures", "sources", "folders", "idx"]
 KERNEL_HALF += ["downloads", "prepared", "data", "costs", "numerics"]
 KERNEL_HALF += ["emulation", "replicas", "draws", "models"]
 KERNEL_HALF += ["onednn", "switches", "precision", "probe", "exponents", "divergence", "measure"]
-KERNEL_HALF += ["readings", "ceilings", "trace", "profile", "train", "ready"]
+KERNEL_HALF += ["readings", "ceilings", "profile", "train", "ready"]
 OTHER_HALF = [
     "params",
     "terminal",
@@ -33,6 +33,7 @@ OTHER_HALF = [
     "largest",
     "sweep",
     "merge",
+    "readback",
     "analysis",
     "accuracy",
     "ledger",
@@ -65,7 +66,7 @@ OTHER_HALF += [
     "explore",
     "cli",
 ]
-SHARED = {"formats", "spec", "store"}
+SHARED = {"formats", "spec", "store", "imports", "trace"}
 FRAMEWORKS = {"tensorflow", "tensorflow_datasets", "jax", "torch", "keras"}
 
 

@@ -75,3 +75,24 @@ def test_without_a_trace_there_is_no_ledger(profile):
     known = record(ROWS) | {"profile": profile}
     assert ledger.rows(known).empty
     assert ledger.by_cause(known).empty
+
+
+def test_on_a_gpu_tracing_lengthens_the_waits_and_not_the_kernels():
+    # Of a step of 0.4 s, 0.1 s in kernels; while it was traced it took 0.6 s.
+    traced = record([row("Conv2D", "conv", seconds=0.1), row(state="host", seconds=0.4),
+                     row(state="idle", seconds=0.1)], step_s=0.4)  # fmt: skip
+    traced["profile"]["device"] = "gpu"
+    found = ledger.by_cause(traced)
+    assert found["matrix"] == pytest.approx(0.1)
+    assert found["host"] == pytest.approx(0.24)
+    assert found["idle"] == pytest.approx(0.06)
+    assert ledger.rows(traced).share.sum() == pytest.approx(1)
+    traced["profile"]["device"] = "cpu"
+    assert ledger.by_cause(traced)["matrix"] == pytest.approx(0.1 * 0.4 / 0.6)
+
+
+def test_a_gpu_busier_than_the_timed_step_is_scaled_as_a_whole():
+    traced = record([row("Conv2D", seconds=0.5), row(state="host", seconds=0.1)], step_s=0.4)
+    traced["profile"]["device"] = "gpu"
+    assert ledger.by_cause(traced).sum() == pytest.approx(0.4)
+    assert ledger.by_cause(traced)["host"] > 0

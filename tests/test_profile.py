@@ -1,36 +1,41 @@
 import pytest
 from forked import python
 
-from mptexp import ledger, onednn, profile, store
+from mptexp import ledger, onednn, profile, store, trace
 from mptexp.spec import Run
 
 PROGRAM = """\
-import importlib.util, json, sys
+import importlib.util, json, os, sys
 from mptexp.spec import Run
 run = Run(**json.loads(sys.argv[1])).resolved()
 from mptexp import precision
 where = precision.use(run)
 from pathlib import Path
-from mptexp import data, models, profile, store, train
+from mptexp import data, models, profile, train
 if sys.argv[2] == "without xprof":
     found = importlib.util.find_spec
     profile.importlib.util.find_spec = lambda name: None if name == "xprof" else found(name)
+if sys.argv[2] == "broken xprof":
+    def broken(folder):
+        raise ValueError("xprof cannot read it")
+    profile.trace.read = broken
 images = data.load(run)
 outcome = train.fit(run, models.build(run, images.shape, 10), images, where)
-store.write_record(Path(sys.argv[3]), train.record(outcome))
+os.environ["MPTEXP_RUN_DIR"] = sys.argv[3]
+train.save(outcome)
 """
 TINY = {"image_size": 8, "width": 0.125, "epochs": 1, "batch_size": 64, "profile": True}
 
 
 @pytest.fixture
 def traced(tmp_path):
-    return lambda how="", **parameters: _traced(tmp_path / "record.json", how, parameters)
+    return lambda how="", **parameters: _traced(tmp_path, how, parameters)
 
 
-def _traced(path, how, parameters):
-    done = python(PROGRAM, TINY | parameters, how, str(path))
+def _traced(folder, how, parameters):
+    done = python(PROGRAM, TINY | parameters, how, str(folder))
     assert done.returncode == 0, done.stderr[-3000:]
-    return store.read_record(path)
+    return store.read_record(folder / "record.json")
 
 
 @pytest.mark.alone
@@ -70,11 +75,32 @@ def test_jax_on_a_cpu_says_what_it_cannot_attribute(traced):
     assert set(rows.layer) == {""}
 
 
-def test_without_xprof_the_record_says_what_is_missing(traced):
-    record = traced("without xprof")
-    assert record["profile"] == {"missing": "xprof is not installed; pip install 'mptexp[profile]'"}
-    assert record["timing"]["step_s"] > 0
+def test_with_xprof_no_trace_is_kept(traced, tmp_path):
+    pytest.importorskip("xprof")
+    assert traced()["profile"]["missing"] == ""
+    assert not (tmp_path / trace.FILE).exists()
+
+
+def test_without_xprof_the_trace_is_kept_for_where_it_is(traced, tmp_path):
+    record = traced("without xprof", steps_per_execution=2)
+    kept = record["profile"]
+    assert kept["missing"] == profile.UNREAD
     assert ledger.rows(record).empty
+    assert kept["primitives"]
+    events = trace.unpack(tmp_path / trace.FILE)
+    read = trace.per_step(events, kept["trace"], record["timing"]["step_s"])
+    assert read["steps"] % 2 == 0
+    assert sum(row["seconds"] for row in read["rows"]) == pytest.approx(read["step_s"])
+    kernels = {x["layer"] for x in record["work"]["layers"] if x["alone_s"]}
+    assert kernels <= {row["layer"] for row in read["rows"]}
+
+
+def test_a_trace_that_xprof_cannot_read_costs_no_timings(traced, tmp_path):
+    record = traced("broken xprof")
+    assert record["profile"]["missing"].startswith("xprof could not read the trace, which lies be")
+    assert record["profile"]["trace"]["every"] == 1
+    assert record["timing"]["step_s"] > 0
+    assert (tmp_path / trace.FILE).exists()
 
 
 def test_a_training_that_diverged_before_says_so(traced):

@@ -138,3 +138,22 @@ def test_names_and_addresses_are_safe_in_a_page():
 def test_how_many_devices_a_name_means(name, replicas):
     table = published.table()
     assert set(table[table.device == name].replicas) == {replicas}
+
+
+def test_published_peaks_are_in_flops_and_bytes_per_second():
+    assert published.peak("NVIDIA H200", "bfloat16") == 989.4e12
+    assert published.peak("NVIDIA H200", "tensorfloat32") == 494.7e12
+    assert published.peak("NVIDIA H200") == 4.8e12
+
+
+@pytest.mark.parametrize("device", ["NVIDIA H200", "NVIDIA A100-SXM4-40GB", "Tesla T4"])
+def test_published_peaks_are_in_proportion(device):
+    assert 8 < published.peak(device, "float16") / published.peak(device, "float32") < 17
+    intensity = published.peak(device, "float16") / published.peak(device)
+    assert 100 < intensity < 300  # FLOP per byte at which memory and arithmetic take as long
+
+
+def test_a_peak_that_is_not_known_is_not_guessed():
+    assert math.isnan(published.peak("AMD EPYC (CPU)", "float32"))
+    assert math.isnan(published.peak("NVIDIA H200 NVL"))
+    assert math.isnan(published.peak("Tesla V100-SXM2-16GB", "bfloat16"))

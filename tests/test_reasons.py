@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -73,3 +74,29 @@ def test_an_experiment_that_failed_says_how():
 def test_every_cause_has_its_words(name):
     assert diagnose.CHANGES[name]
     assert reasons.REMARK[name]
+
+
+@pytest.mark.parametrize(
+    ("device", "replicas", "matrix", "copy"),
+    [
+        ("NVIDIA H200", 1, "790 TFLOP/s (80 % of the published)",
+         "4,300 GB/s (90 % of the published)"),
+        ("NVIDIA H200", 2, "790 TFLOP/s (40 % of the published)",
+         "4,300 GB/s (45 % of the published)"),
+        ("a GPU that nobody knows", 1, "790 TFLOP/s", "4,300 GB/s"),
+    ],
+)  # fmt: skip
+def test_ceilings_stand_beside_what_is_published(device, replicas, matrix, copy):
+    ceilings = {"dtype": "float16", "matmul_flops_per_s": 790e12, "copy_bytes_per_s": 4.3e12}
+    run = PAIR.candidate.model_copy(update={"replicas": replicas})
+    record = {
+        "parameters": run.model_dump(),
+        "environment": {"device": device},
+        "timing": {"step_s": 0.01},
+        "work": {"flops_per_step": 1e12, "bytes_per_step": 1e9, "ceilings": ceilings},
+        "profile": {},
+    }
+    (row,) = reasons.ceiling_rows([replace(verdict(), candidate=record)]).to_dict("records")
+    assert row["Matrix product at best"] == matrix
+    assert row["Copy at best"] == copy
+    assert row["MFU"] == "13 %"

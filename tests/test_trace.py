@@ -1,5 +1,7 @@
 """Reading traces. Those of a GPU are synthetic protos, read through xprof as real ones are."""
 
+import os
+
 import pytest
 from conftest import gpu_trace
 
@@ -56,9 +58,86 @@ def test_a_gpu_step_with_layers_of_tensorflow_and_of_xla(tmp_path):
     assert conv["part"] == "forward"
     assert conv["kernel"] == CONV
     assert conv["seconds"] == pytest.approx(200e-6)
-    assert known["op", "norm", "reduce_sum"]["part"] == "backward"
-    assert known["op", "", "mul"]["part"] == "optimizer"
+    assert known["op", "norm", "input_reduce_fusion"]["part"] == "backward"
+    assert known["op", "", "loop_multiply_fusion"]["part"] == "optimizer"
     assert sum(r["seconds"] for r in found["rows"]) == pytest.approx(found["step_s"])
+
+
+# What XLA's profiler writes with a kernel: tf_op is the outermost annotation, name the path that
+# all operations of the instruction have in common, prefix what all names of the module have.
+XLA = {"tf_op": "XlaModule:", "hlo_module": "jit_train_step", "prefix": "jit(train_step)"}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "args", "layer", "part", "op", "cause"),
+    [
+        (CONV, {"hlo_op": "cudnn-conv.1", "name": "jvp(conv2d.layer)/conv_general_dilated"},
+         "conv2d", "forward", "conv_general_dilated", "matrix"),
+        (CONV, {"hlo_op": "cudnn-conv-bw-filter.2.0", "name": "transpose(jvp(conv2d.layer))"},
+         "conv2d", "backward", "cudnn-conv-bw-filter", "matrix"),
+        ("void cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half, float>(int)",
+         {"hlo_op": "cudnn-conv.1", "name": "jvp(conv2d.layer)/conv_general_dilated"},
+         "conv2d", "forward", "conv_general_dilated", "casts"),
+        ("input_reduce_fusion_3", {"hlo_op": "input_reduce_fusion.3", "name": "jvp(bn_1.layer)"},
+         "bn_1", "forward", "input_reduce_fusion", "memory"),
+        ("loop_convert_fusion", {"hlo_op": "loop_convert_fusion", "name": "jvp(conv2d.layer)"},
+         "conv2d", "forward", "loop_convert_fusion", "memory"),
+        ("loop_convert_fusion", {"hlo_op": "loop_convert_fusion.5",
+                                 "name": "jvp(conv2d.layer)/convert_element_type"},
+         "conv2d", "forward", "convert_element_type", "casts"),
+        ("wrapped_convert", {"hlo_op": "wrapped_convert", "name": "jvp(conv2d.layer)/mul"},
+         "conv2d", "forward", "wrapped_convert", "casts"),
+        ("input_reduce_fusion", {"hlo_op": "input_reduce_fusion",
+                                 "name": "jvp(bn.layer)/convert_element_type"},
+         "bn", "forward", "input_reduce_fusion", "memory"),
+        ("loop_pad_fusion", {"hlo_op": "loop_pad_fusion.1",
+                             "name": "transpose(jvp(conv2d.layer))/conv_general_dilated"},
+         "conv2d", "backward", "loop_pad_fusion", "memory"),
+        ("loop_add_fusion", {"hlo_op": "loop_add_fusion", "name": "jvp(functional)/conv_block"},
+         "", "other", "loop_add_fusion", "memory"),
+        ("gemm_fusion_dot_4", {"hlo_op": "gemm_fusion_dot.4", "name": "jvp(dense.layer)"},
+         "dense", "forward", "gemm_fusion_dot", "matrix"),
+        ("loop_add_fusion_2", {"hlo_op": "loop_add_fusion.2", "name": "transpose(jvp(functional))"},
+         "", "other", "loop_add_fusion", "memory"),
+        ("loop_add_fusion", {"hlo_op": "loop_add_fusion", "name": ""},
+         "", "other", "loop_add_fusion", "memory"),
+        ("loop_multiply_fusion", {"hlo_op": "loop_multiply_fusion",
+                                  "name": "cond/branch_1_fun/adam/mul"},
+         "", "optimizer", "loop_multiply_fusion", "optimizer"),
+        ("wrapped_and", {"hlo_op": "wrapped_and", "name": "is_finite"},
+         "", "loss scaling", "wrapped_and", "loss scaling"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+         {"hlo_op": "all-reduce-start", "name": "psum"}, "", "other", "psum", "unexplained"),
+        ("some_kernel", {"hlo_op": "command_buffer_14", "name": ""},
+         "", "other", "command_buffer", "unexplained"),
+        ("fusion_7", {"hlo_op": "fusion.7", "name": ""}, "", "other", "fusion", "unexplained"),
+    ],
+)  # fmt: skip
+def test_a_kernel_of_jax_belongs_to_what_its_name_tells(
+    tmp_path, kernel, args, layer, part, op, cause
+):
+    found = read(tmp_path, ("gpu", kernel, 100, 400, XLA | args))
+    (row,) = (row for row in found["rows"] if row["state"] == "op")
+    assert (row["layer"], row["part"], row["op"]) == (layer, part, op)
+    assert ledger.cause(row) == cause
+
+
+def test_a_kernel_that_was_launched_for_nothing_known_is_told_by_its_own_name(tmp_path):
+    gemm = "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4>(T::Params)"
+    found = read(tmp_path, ("gpu", gemm, 0, 10, {}), ("gpu", "copy_66", 10, 10, {}))
+    causes = {row["kernel"]: ledger.cause(row) for row in found["rows"] if row["state"] == "op"}
+    assert causes == {gemm: "matrix", "copy_66": "casts"}
+
+
+def test_all_events_of_a_long_trace_are_read(tmp_path, monkeypatch):
+    kernels = [("gpu", f"loop_add_fusion_{i}", i, 1, {}) for i in range(300)]
+    monkeypatch.setenv("TF_PROFILER_TRACE_VIEWER_MAX_EVENTS", "50")
+    cut = len(read(tmp_path, *kernels)["rows"])
+    monkeypatch.delenv("TF_PROFILER_TRACE_VIEWER_MAX_EVENTS")
+    whole = len(read(tmp_path, *kernels)["rows"])
+    assert cut < 60
+    assert whole > 300
+    assert int(os.environ["TF_PROFILER_TRACE_VIEWER_MAX_EVENTS"]) > 10_000_000
 
 
 def record(profile, policy="mixed_bfloat16", layers=("conv", "norm"), seconds=1e-3):
