@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from mptexp import layout, params
+from mptexp import fields, layout
 from mptexp.spec import DATASETS, MODELS, Run, Sweep
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -61,7 +61,7 @@ def rows(model: type[BaseModel], without: tuple[str, ...] = ()) -> str:
 
 def _allowed(model: type[BaseModel], name: str) -> str:
     field = model.model_fields[name]
-    return params.allowed(model, name) + (", null" if field.default is None else "")
+    return fields.allowed(model, name) + (", null" if field.default is None else "")
 
 
 def markdown() -> str:

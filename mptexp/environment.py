@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from mptexp import machine
+from mptexp.fields import Told
 from mptexp.spec import cpu_name, cpuinfo, nvidia_handle
 
 PACKAGES = [
@@ -96,7 +97,7 @@ ALLOWED_BY_ISA = {
 NATIVE_ON_GPU = {"float16": (5, 3), "bfloat16": (8, 0), "tensorfloat32": (8, 0)}
 
 
-class Unsupported(RuntimeError):
+class Unsupported(Told, RuntimeError):
     """The device or this installation cannot do what the run asks for. A result, not a failure."""
 
 

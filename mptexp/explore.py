@@ -17,6 +17,7 @@ import pandas as pd
 
 from mptexp import analysis, largest, progress, store, sweep
 from mptexp import params as files
+from mptexp.fields import Told
 from mptexp.params import ParamsError
 from mptexp.spec import Run, Sweep
 from mptexp.store import SweepDir
@@ -27,11 +28,8 @@ Place = str | os.PathLike[str]
 TABLES = ("runs", "epochs", "speedups")
 
 
-class Interrupted(KeyboardInterrupt):
+class Interrupted(Told, KeyboardInterrupt):
     """The cell was interrupted: the run at work has been ended, finished ones are kept."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"{type(self).__name__}: {self}"]
 
 
 class Record(dict[str, Any]):

@@ -1,6 +1,7 @@
 """The directories of one params file from several machines, copied together into one."""
 
 import hashlib
+import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -24,7 +25,8 @@ class Found:
     Attributes:
         place: the directory that was named.
         part: the sweep in it that holds the run: itself, or its search or diagnosis.
-        digests: of those of FILES that it has.
+        digests: of those of FILES that it has; of the record without what is read from the trace.
+        ledger: whether its record has a ledger.
     """
 
     place: SweepDir
@@ -33,6 +35,7 @@ class Found:
     status: str
     parameters: dict[str, Any]
     digests: dict[str, str]
+    ledger: bool
 
 
 @dataclass(frozen=True)
@@ -136,16 +139,21 @@ def _read(places: Sequence[SweepDir]) -> tuple[list[list[Found]], list[str]]:
                     continue
                 # Not the whole record: ten thousand of them take gigabytes.
                 run_id, *told = (record[name] for name in ("run_id", "status", "parameters"))
-                one = Found(place, part, run_id, *told, _digests(path.parent))
+                ledger = bool((record.get("profile") or {}).get("rows"))
+                one = Found(place, part, run_id, *told, _digests(path.parent, record), ledger)
                 found.setdefault((number, run_id), []).append(one)
     return list(found.values()), damaged
 
 
-def _digests(folder: Path) -> dict[str, str]:
-    record, *others = (folder / name for name in FILES)
+def _digests(folder: Path, record: dict[str, Any]) -> dict[str, str]:
+    """What tells results apart: a trace that one machine has read is the other's as well."""
+    known = (record.get("profile") or {}).get("trace")
+    whole = json.dumps(record | {"profile": known} if known else record, sort_keys=True)
     # Where a record's link leads was looked at when it was read; the others need not be links.
-    paths = [record, *(path for path in others if path.is_file() and not path.is_symlink())]
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    paths = [path for path in map(folder.joinpath, FILES[1:]) if path.is_file()]
+    contents = {path.name: path.read_bytes() for path in paths if not path.is_symlink()}
+    contents = {FILES[0]: whole.encode(), **contents}
+    return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
 
 def _decide(found: Sequence[list[Found]], prefer: Path | None) -> list[Found]:
@@ -160,7 +168,7 @@ def _decide(found: Sequence[list[Found]], prefer: Path | None) -> list[Found]:
         if prefer is not None and not _alike(left):
             left = [one for one in left if _same_place(prefer, one.place)] or left
         if _alike(left):
-            chosen.append(max(left, key=lambda one: len(one.digests)))
+            chosen.append(max(left, key=lambda one: (one.ledger, len(one.digests))))
         else:
             conflicts.append(_conflict(left))
     if conflicts:

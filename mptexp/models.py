@@ -17,10 +17,11 @@ import numpy as np
 from keras import layers, ops
 
 from mptexp import costs, draws, emulation, imports, replicas
+from mptexp.fields import Told
 from mptexp.spec import Run
 
 
-class ModelError(ValueError):
+class ModelError(Told, ValueError):
     """A model that cannot be used as the run asks; the message is one sentence for the user."""
 
 

@@ -2,28 +2,18 @@
 
 import difflib
 import io
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from mptexp import fields
+from mptexp.fields import ParamsError
 from mptexp.spec import Run, Sweep
-
-
-class ParamsError(ValueError):
-    """Wrong input of the user's: the message says what was given, where, and what is allowed."""
-
-    def _render_traceback_(self) -> list[str]:
-        """What a notebook's cell shows: where in this package it was raised helps nobody."""
-        return [f"{type(self).__name__}: {self}"]
-
 
 Where = tuple[str | int, ...]
 MOST_VALUES = 1_000_000  # in a params file
@@ -176,7 +166,7 @@ def _override(document: Any, text: str, faults: _Faults) -> None:
     if name in Sweep.model_fields:
         document[name] = value
     elif name not in Run.model_fields:
-        faults.add((name,), _unknown(name, [*Run.model_fields, *Sweep.model_fields]))
+        faults.add((name,), fields.unknown(name, [*Run.model_fields, *Sweep.model_fields]))
     elif isinstance(value, list):
         _section(document, "defaults").pop(name, None)
         _section(document, "matrix")[name] = value
@@ -197,7 +187,7 @@ def _validate(document: Any, faults: _Faults) -> Sweep:
     plain = _plain(document)
     for name in plain:
         if name not in Sweep.model_fields:
-            faults.add((name,), _unknown(str(name), list(Sweep.model_fields)))
+            faults.add((name,), fields.unknown(str(name), list(Sweep.model_fields)))
     faults.raise_if_any()
     for name, value in plain.items():
         _check(Sweep, name, value, (name,), faults)
@@ -208,8 +198,8 @@ def _validate(document: Any, faults: _Faults) -> Sweep:
     sweep = Sweep(**plain)
     try:
         _check_points(sweep, faults)
-    except ValidationError as error:  # parameters that do not go together
-        faults.add(("matrix",), str(error.errors()[0].get("ctx", {}).get("error", error)))
+    except ParamsError as error:  # parameters that do not go together
+        faults.add(("matrix",), str(error))
         faults.raise_if_any()
     return sweep
 
@@ -230,46 +220,23 @@ def _assignments(plain: Mapping[str, Any]) -> Iterator[tuple[Where, str, Any]]:
 
 def _check_parameter(where: Where, name: str, value: Any, faults: _Faults) -> None:
     if name not in Run.model_fields:
-        faults.add(where, _unknown(str(name), list(Run.model_fields)))
+        faults.add(where, fields.unknown(str(name), list(Run.model_fields)))
     elif name == "block":
         faults.add(where, "block cannot be set; blocks come from repeats")
     elif where == ("matrix", name):
-        faults.add(where, f"the axis {name} is empty; allowed: a list of {allowed(Run, name)}")
+        faults.add(
+            where, f"the axis {name} is empty; allowed: a list of {fields.allowed(Run, name)}"
+        )
     else:
         _check(Run, name, value, where, faults)
 
 
 def _check(model: type[BaseModel], name: str, value: Any, where: Where, faults: _Faults) -> None:
     """Adds a fault unless `value` may stand for the field `name` of `model`."""
-    try:
-        _adapter(model, name).validate_python(value, strict=True)
-    except ValidationError as error:
-        # Of a union's alternatives the error that fits best is not known; the location of a
-        # fault inside a list or mapping is.
-        first = error.errors()[0]
-        inner = tuple(s for s in first["loc"] if isinstance(s, int) or s in _keys(value))
-        if inner:
-            kind = {"list_type": "a list", "dict_type": "a mapping"}.get(first["type"], "")
-            label = ".".join(str(step) for step in (name, *inner))
-            message = f"{label} is {_shown(first['input'])}; allowed: {kind or first['msg']}"
-        else:
-            ours = first.get("ctx", {}).get("error") if first["type"] == "value_error" else None
-            wanted = ours or f"{allowed(model, name)}{_near(model, name, value)}"
-            message = f"{name} is {_shown(value)}; allowed: {wanted}"
+    found = fields.fault(model, name, value)
+    if found:
+        inner, message = found
         faults.add((*where, *inner), message)
-
-
-def _keys(value: Any) -> Sequence[Any]:
-    """Keys of a mapping, and of the mappings in a list; empty for anything else."""
-    if isinstance(value, dict):
-        return list(value)
-    return [k for v in value for k in _keys(v)] if isinstance(value, list) else []
-
-
-@cache
-def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
-    field = model.model_fields[name]
-    return TypeAdapter(Annotated[field.annotation, field])
 
 
 def _check_points(sweep: Sweep, faults: _Faults) -> None:
@@ -282,69 +249,12 @@ def _check_points(sweep: Sweep, faults: _Faults) -> None:
     for index, point in enumerate(points):
         first = seen.setdefault(Run(**point).resolved().model_dump_json(), index)
         if first != index:
-            shown = ", ".join(f"{n}: {_shown(point[n])}" for n in point if n not in sweep.defaults)
+            shown = ", ".join(
+                f"{n}: {fields.shown(point[n])}" for n in point if n not in sweep.defaults
+            )
             section = "include" if index >= len(points) - len(sweep.include) else "matrix"
             faults.add((section,), f"the point {{{shown}}} occurs twice; use repeats to repeat it")
     faults.raise_if_any()
-
-
-def _unknown(name: str, allowed: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, allowed, 1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"unknown key {name}; {hint}allowed: {', '.join(allowed)}"
-
-
-def _near(model: type[BaseModel], name: str, value: Any) -> str:
-    names = _literals(model.model_fields[name].annotation)
-    near = difflib.get_close_matches(str(value), names, 1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
-def _literals(annotation: Any) -> list[str]:
-    if get_origin(annotation) is Literal:
-        return list(get_args(annotation))
-    if get_origin(annotation) in (Union, UnionType):
-        return [name for part in get_args(annotation) for name in _literals(part)]
-    return []
-
-
-def allowed(model: type[BaseModel], name: str) -> str:
-    """What the field `name` of a model may be, in words: `a number above 0`."""
-    field = model.model_fields[name]
-    names, words = _literals(field.annotation), []
-    kinds = {
-        "number": "a number",
-        "integer": "an integer",
-        "string": "a text",
-        "boolean": "true or false",
-        "object": "a mapping",
-        "array": "a list",
-    }
-    schema = _adapter(model, name).json_schema()
-    options = schema.get("anyOf", [schema])
-    for option in options:
-        kind = kinds.get(option.get("type", ""))
-        if kind and "enum" not in option and "const" not in option:
-            words.append(kind + _bounds(option))
-    return ", ".join([*names, *words])
-
-
-def _bounds(schema: Mapping[str, Any]) -> str:
-    phrases = {
-        "exclusiveMinimum": "above {:.15g}",
-        "minimum": "of at least {:.15g}",
-        "maximum": "of at most {:.15g}",
-        "exclusiveMaximum": "below {:.15g}",
-    }
-    found = [text.format(schema[key]) for key, text in phrases.items() if key in schema]
-    return f" {' and '.join(found)}" if found else ""
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, str):
-        return repr(value if len(value) <= 60 else value[:57] + "...")
-    shown = json.dumps(value, default=str)
-    return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mptexp import environment, imports, onednn, replicas, switches
 from mptexp.environment import Unsupported
+from mptexp.fields import Told
 from mptexp.spec import Run, same_model
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class NotInForce(RuntimeError):
+class NotInForce(Told, RuntimeError):
     """What was asked for is not what the backend does: the run must not be counted."""
 
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from mptexp.fields import Told
 
-class DataError(ValueError):
+
+class DataError(Told, ValueError):
     """Data that cannot be used: the message says what, where, and what would do."""
 
 

@@ -18,9 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from mptexp import formats
+from mptexp import fields, formats
+from mptexp.fields import ParamsError, Told
 
 Backend = Literal["tensorflow", "jax", "torch"]
 Policy = Literal[
@@ -123,7 +124,16 @@ def defaults() -> dict[str, Any]:
     return {name: field.default for name, field in Run.model_fields.items()}
 
 
-class DeviceError(ValueError):
+def _said(values: Mapping[str, Any], error: ValidationError) -> str:
+    """In sentences, why a run cannot have these values."""
+    known = Run.model_fields
+    unknown = [fields.unknown(name, list(known)) for name in values if name not in known]
+    found = [fields.fault(Run, name, value) for name, value in values.items() if name in known]
+    together = str(error.errors()[0].get("ctx", {}).get("error", error))
+    return "\n".join([*unknown, *(fault[1] for fault in found if fault)]) or together
+
+
+class DeviceError(Told, ValueError):
     """A device was named that does not exist here."""
 
 
@@ -229,6 +239,17 @@ class Run(BaseModel):
     )
     block: int = Field(0, ge=0, description="which repeat this is")
 
+    def __init__(self, **values: Any) -> None:
+        """Checks the values as types.
+
+        Raises:
+            ParamsError: a line for each that is not allowed: what was given, what is allowed.
+        """
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ParamsError(_said(values, error)) from None
+
     @model_validator(mode="after")
     def _can_be_profiled(self) -> "Run":
         if self.profile and self.phase != "train":
@@ -300,7 +321,14 @@ class Run(BaseModel):
 
     @classmethod
     def read(cls, names: Mapping[str, Any]) -> "Run":
-        """The run whose parameters stand in `names`, such as a notebook's `globals()`."""
+        """The run whose parameters stand in `names`, such as a notebook's `globals()`.
+
+        Raises:
+            ParamsError: where one is missing or is not allowed.
+        """
+        missing = [name for name in cls.model_fields if name not in names]
+        if missing:
+            raise ParamsError(f"no parameter {', '.join(missing)}; see docs/params.md for all")
         return cls(**{name: names[name] for name in cls.model_fields})
 
     def run_id(self, notebook: str = "train") -> str:

@@ -65,9 +65,8 @@ def test_a_path_may_begin_in_the_folder_above_the_notebook(monkeypatch):
 )
 def test_a_mistake_is_a_sentence(call, told, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ParamsError, match=re.escape(told)) as caught:
+    with pytest.raises(ParamsError, match=re.escape(told)):
         call()
-    assert "".join(caught.value._render_traceback_()).count("\n") == 0
     assert not list(tmp_path.iterdir())
 
 

@@ -15,7 +15,7 @@ from mptexp import data, environment, models, params, precision, store, train
 from mptexp.spec import CPU_ISAS, DATASETS, MODELS, POLICIES, Run
 
 # A module imports only from modules above it; the line marks the kernel boundary.
-KERNEL_HALF = ["formats", "spec", "schema", "imports", "trace"]
+KERNEL_HALF = ["fields", "formats", "spec", "schema", "imports", "trace"]
 KERNEL_HALF += ["store", "machine", "environment", "pictures", "sources", "folders", "idx"]
 KERNEL_HALF += ["downloads", "prepared", "data", "costs", "numerics"]
 KERNEL_HALF += ["emulation", "replicas", "draws", "models"]
@@ -66,7 +66,7 @@ OTHER_HALF += [
     "explore",
     "cli",
 ]
-SHARED = {"formats", "spec", "store", "imports", "trace"}
+SHARED = {"fields", "formats", "spec", "store", "imports", "trace"}
 FRAMEWORKS = {"tensorflow", "tensorflow_datasets", "jax", "torch", "keras"}
 
 

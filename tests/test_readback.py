@@ -1,9 +1,10 @@
 import gzip
+import shutil
 
 import pytest
 from conftest import gpu_trace
 
-from mptexp import ledger, readback, store, trace
+from mptexp import ledger, merge, readback, store, trace
 from mptexp.params import ParamsError
 from mptexp.spec import Run
 from mptexp.store import SweepDir
@@ -52,6 +53,25 @@ def test_a_gpus_trace_becomes_the_ledger_of_its_record(place, tmp_path):
     assert (row["layer"], row["part"], row["kernel"]) == ("conv", "forward", "nvjet_hsh_64x8")
     assert row["seconds"] == pytest.approx(3.5e-4)
     assert ledger.by_cause(record)["matrix"] == pytest.approx(3.5e-4)  # a kernel keeps its time
+
+
+@pytest.mark.parametrize("order", [("sweep", "read"), ("read", "sweep")])
+def test_a_merge_prefers_the_record_whose_trace_was_read(place, tmp_path, order):
+    pytest.importorskip("xprof")
+    place.params.write_text("matrix: {policy: [float32]}\ndefaults: {gpu_model: some GPU}\n")
+    kernels = [("gpu", "nvjet_hsh_64x8", step * 1000, 700, {}) for step in range(3)]
+    gpu_trace(tmp_path / "t.xplane.pb", kernels, steps=3)
+    _trace(place).write_bytes(trace.pack(tmp_path))
+    read = SweepDir(shutil.copytree(place.root, tmp_path / "read"))
+    assert readback.read(read) == (1, [])
+    merge.merge([tmp_path / name for name in order], tmp_path / "all")
+    (record,) = (tmp_path / "all").glob("runs/*/record.json")
+    assert not store.read_record(record)["profile"]["missing"]
+    # What differs otherwise is another result.
+    changed = store.read_record(_trace(place).with_name("record.json")) | {"marks": ["throttled"]}
+    store.write_record(_trace(place).with_name("record.json"), changed)
+    with pytest.raises(ParamsError, match="differs between"):
+        merge.merge([place.root, read.root], tmp_path / "again")
 
 
 def test_a_sweep_without_traces_is_refused(place):

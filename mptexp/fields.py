@@ -1,0 +1,127 @@
+"""What the field of a model may be, in words; and the sentence for a value that it may not be."""
+
+import difflib
+import json
+import traceback
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+
+class Told:
+    """Part of an error whose message says all: a notebook's cell shows none of our frames."""
+
+    __cause__: BaseException | None
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the message, after the user's own error where that is the cause."""
+        cause = [] if self.__cause__ is None else traceback.format_exception(self.__cause__)
+        return [*"".join(cause).splitlines(), f"{type(self).__name__}: {self}"]
+
+
+class ParamsError(Told, ValueError):
+    """Wrong input of the user's: the message says what was given, where, and what is allowed."""
+
+
+def fault(
+    model: type[BaseModel], name: str, value: Any
+) -> tuple[tuple[str | int, ...], str] | None:
+    """Why `value` may not stand for the field `name` of `model`; None where it may.
+
+    Returns:
+        Where within the value the fault is (empty: the value itself), and a sentence.
+    """
+    try:
+        _adapter(model, name).validate_python(value, strict=True)
+    except ValidationError as error:
+        # Of a union's alternatives the error that fits best is not known; the location of a
+        # fault inside a list or mapping is.
+        first = error.errors()[0]
+        inner = tuple(s for s in first["loc"] if isinstance(s, int) or s in _keys(value))
+        if inner:
+            kind = {"list_type": "a list", "dict_type": "a mapping"}.get(first["type"], "")
+            label = ".".join(str(step) for step in (name, *inner))
+            message = f"{label} is {shown(first['input'])}; allowed: {kind or first['msg']}"
+        else:
+            ours = first.get("ctx", {}).get("error") if first["type"] == "value_error" else None
+            wanted = ours or f"{allowed(model, name)}{_near(model, name, value)}"
+            message = f"{name} is {shown(value)}; allowed: {wanted}"
+        return inner, message
+    return None
+
+
+def _keys(value: Any) -> Sequence[Any]:
+    """Keys of a mapping, and of the mappings in a list; empty for anything else."""
+    if isinstance(value, dict):
+        return list(value)
+    return [k for v in value for k in _keys(v)] if isinstance(value, list) else []
+
+
+@cache
+def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
+    field = model.model_fields[name]
+    return TypeAdapter(Annotated[field.annotation, field])
+
+
+def unknown(name: str, allowed: Sequence[str]) -> str:
+    """The sentence for a key that is none of those allowed."""
+    near = difflib.get_close_matches(name, allowed, 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"unknown key {name}; {hint}allowed: {', '.join(allowed)}"
+
+
+def _near(model: type[BaseModel], name: str, value: Any) -> str:
+    names = _literals(model.model_fields[name].annotation)
+    near = difflib.get_close_matches(str(value), names, 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _literals(annotation: Any) -> list[str]:
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    if get_origin(annotation) in (Union, UnionType):
+        return [name for part in get_args(annotation) for name in _literals(part)]
+    return []
+
+
+def allowed(model: type[BaseModel], name: str) -> str:
+    """What the field `name` of a model may be, in words: `a number above 0`."""
+    field = model.model_fields[name]
+    names, words = _literals(field.annotation), []
+    kinds = {
+        "number": "a number",
+        "integer": "an integer",
+        "string": "a text",
+        "boolean": "true or false",
+        "object": "a mapping",
+        "array": "a list",
+    }
+    schema = _adapter(model, name).json_schema()
+    options = schema.get("anyOf", [schema])
+    for option in options:
+        kind = kinds.get(option.get("type", ""))
+        if kind and "enum" not in option and "const" not in option:
+            words.append(kind + _bounds(option))
+    return ", ".join([*names, *words])
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    phrases = {
+        "exclusiveMinimum": "above {:.15g}",
+        "minimum": "of at least {:.15g}",
+        "maximum": "of at most {:.15g}",
+        "exclusiveMaximum": "below {:.15g}",
+    }
+    found = [text.format(schema[key]) for key, text in phrases.items() if key in schema]
+    return f" {' and '.join(found)}" if found else ""
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it, in 60 characters at most."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= 60 else value[:57] + "...")
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."

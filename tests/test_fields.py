@@ -1,0 +1,64 @@
+"""A wrong value of a notebook's cell: a sentence, in IPython itself."""
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from mptexp import spec
+
+
+@pytest.fixture
+def cell(capsys, monkeypatch, tmp_path):
+    """Runs a cell and returns what it shows."""
+    monkeypatch.chdir(tmp_path)
+    shell = InteractiveShell(colors="nocolor")
+    shell.history_manager.enabled = False
+
+    def shown(source):
+        shell.run_cell(source)
+        return capsys.readouterr().out.strip()
+
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("policy='mixed_float61'", "policy is 'mixed_float61'; allowed: float32, tensorfloat32"),
+        ("policy='mixed_float61'", "did you mean mixed_float16?"),
+        ("batch_size=0", "batch_size is 0; allowed: an integer of at least 1"),
+        ("dataset='digitz'", "did you mean digits?"),
+        ("polcy='float32'", "unknown key polcy; did you mean policy?"),
+        ("batch_size=33, replicas=2", "batch_size 33 cannot be shared equally by 2 replicas"),
+    ],
+)
+def test_a_wrong_value_is_told_in_one_line(cell, given, told):
+    shown = cell(f"from mptexp.spec import Run\nRun({given})")
+    assert shown.startswith("ParamsError: ")
+    assert told in shown
+    assert "\n" not in shown
+
+
+def test_every_wrong_value_is_told(cell):
+    assert len(cell("from mptexp.spec import Run\nRun(epochs=0, jit='yes')").splitlines()) == 2
+
+
+def test_a_parameters_cell_from_an_older_version_is_told_what_it_lacks(cell):
+    names = {name: value for name, value in spec.defaults().items() if name != "jit"}
+    shown = cell(f"from mptexp.spec import Run\nRun.read({names!r})")
+    assert shown == "ParamsError: no parameter jit; see docs/params.md for all"
+
+
+def test_data_that_is_not_there_is_told_in_one_line(cell):
+    shown = cell("from mptexp import folders\nfolders.source('folder:nowhere', 0.2)")
+    assert shown.startswith("DataError: dataset folder:nowhere: ")
+    assert "\n" not in shown
+
+
+def test_a_model_of_ones_own_shows_where_it_failed(cell, tmp_path):
+    (tmp_path / "broken_model.py").write_text("def build(shape, classes):\n    return shape[7]\n")
+    shown = cell(
+        "from mptexp import models\nfrom mptexp.spec import Run\n"
+        "models.build(Run(model='broken_model:build'), (8, 8, 1), 10)"
+    )
+    assert "broken_model.py" in shown
+    assert shown.splitlines()[-1].startswith("ModelError: model broken_model:build")
