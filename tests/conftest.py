@@ -15,6 +15,8 @@ import pytest
 from PIL import Image
 
 PROJECT = Path(__file__).resolve().parent.parent
+# Ceilings that tests measure beside one another must not become the user's.
+os.environ["XDG_CACHE_HOME"] = str(PROJECT / ".pytest_cache/user")
 
 TINY = """\
 # Question: Does the whole path work?
