@@ -584,8 +584,10 @@ def traces(
         with _working("reading traces"):
             number, faults = readback.read(place)
         out.print(_plain(f"{directory}: {findings.count(number, 'trace')} read"), soft_wrap=True)
+        _warn(faults, "not read")
         _report(place)
-    _left_out(faults, "not read")
+    if faults:
+        raise typer.Exit(1)
 
 
 @contextmanager
@@ -657,10 +659,14 @@ def _written(folder: Path) -> Iterator[None]:
 
 
 def _left_out(damaged: list[str], what: str) -> None:
-    for sentence in damaged:
-        err.print(f"[yellow]{what}[/] {_plain(sentence)}", soft_wrap=True)
+    _warn(damaged, what)
     if damaged:
         raise typer.Exit(1)
+
+
+def _warn(damaged: list[str], what: str) -> None:
+    for sentence in damaged:
+        err.print(f"[yellow]{what}[/] {_plain(sentence)}", soft_wrap=True)
 
 
 @app.command(epilog="Example: mptexp compare reports/a100 reports/h100 --format markdown")

@@ -200,6 +200,8 @@ def _odd_widths(record: Mapping) -> bool:
 
 def _suspicious(pair: Pair, baseline: Mapping, candidate: Mapping) -> list[Experiment]:
     """Float32 for the one layer that lost most time under the candidate's policy, if one did."""
+    if ledger.rows(baseline).empty:  # its trace was not read: nothing to compare with
+        return []
     both = ledger.joined(baseline, candidate)
     lost = both[both.layer != ""].groupby("layer").difference_s.sum().sort_values()
     if lost.empty or lost.iloc[-1] < ACCUSED * candidate["timing"]["step_s"]:

@@ -22,7 +22,9 @@ CAUSES = {
     "unexplained": "unexplained",
 }
 
-MATRIX = re.compile(r"conv(?!ert)|matmul|dot_general|^dot|gemm|einsum|cublas|cudnn", re.IGNORECASE)
+MATRIX = re.compile(
+    r"conv(?!ert)|matmul|tensordot|dot_general|^dot|gemm|einsum|cublas|cudnn", re.IGNORECASE
+)
 CASTS = re.compile(
     r"^(cast|convert|transpose|bitcast|reshape|copy|layout|memcpyd2d|.*nhwctonchw|.*nchwtonhwc)"
     r"|convert_element_type|tomkl|mkltotf",
@@ -31,13 +33,13 @@ CASTS = re.compile(
 # XLA names a fusion after the operations in it; one whose name tells nothing stays unexplained.
 # Whole words, of names such as BiasAddGrad, reduce_sum and loop_add_fusion.
 _TELLING = """
-    abs add all and any arg argmax argmin assign bias broadcast clamp compare concat
-    concatenate const constant convert copy count difference div divide equal exp expand
-    exponential fill finite floor gather greater iota less log logical logistic max maximum
-    mean memcpy memset min minimum mul multiply neg negate norm not or pad pool pow power
-    random range read reciprocal reduce relu rng round rsqrt scatter select shape sigmoid sign
-    slice softmax sort split sqrt square squared squeeze stateless stitch sub subtract sum
-    tanh tile transpose update window xor
+    abs add all and any arg argmax argmin assign bias broadcast clamp compare concat concatenate
+    const constant convert copy count cumprod cumsum difference div divide equal exp expand
+    exponential fill finite floor gather greater iota less log logical logistic max maximum mean
+    memcpy memset min minimum mul multiply neg negate norm not or pad pool pow power random range
+    read reciprocal reduce relu rng round rsqrt scatter select shape sigmoid sign slice softmax
+    sort split sqrt square squared squeeze stateless stitch sub subtract sum tanh tile transpose
+    update window xdivy xor
 """
 TELLING = frozenset(_TELLING.split())
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -113,12 +115,15 @@ def _as_timed(table: pd.DataFrame, profile: Mapping[str, Any], step_s: float) ->
     """Seconds of the rows in a timed step, which is another one than the traced step.
 
     Tracing makes a GPU's host launch kernels more slowly and leaves the kernels as they are: there
-    the waits take up the difference. On a CPU all rows are scaled alike.
+    the waits take up the difference, and are none where the kernels fill the timed step. On a CPU
+    all rows are scaled alike.
     """
     working = table.state == "op"
     busy, waiting = table.seconds[working].sum(), table.seconds[~working].sum()
-    if profile.get("device") != "gpu" or busy >= step_s or not waiting:
+    if profile.get("device") != "gpu" or not waiting:
         return table.seconds * (step_s / profile["step_s"])
+    if busy >= step_s:
+        return table.seconds.where(working, 0.0) * (step_s / busy)
     return table.seconds.where(working, table.seconds * ((step_s - busy) / waiting))
 
 

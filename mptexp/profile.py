@@ -19,7 +19,7 @@ from mptexp.spec import Run
 
 TRACED_S = 1.0  # traced steps last about so long together
 MOST_STEPS, LEAST_STEPS = 100, 3
-UNREAD = "xprof is not installed; the trace lies beside the record: mptexp traces reads it"
+UNREAD = "xprof was not installed; mptexp traces reads the trace that was kept"
 
 
 class Capture(keras.callbacks.Callback):
@@ -155,7 +155,7 @@ def captured(
 
     Returns:
         The record's `profile`: what trace.per_step gives, or missing (why there is no such table).
-        And the compressed trace, where xprof is not here to read it; `profile` then has under trace
+        And the compressed trace, where it could not be read here; `profile` then has under trace
         what reading it takes.
     """
     why = missing(run)
@@ -169,14 +169,17 @@ def captured(
             fit([clock, capture])
         if not capture.traced:
             return {"missing": "the training ended before steps could be traced"}, b""
+        file = trace.left(folder)
+        if file is None:
+            return {"missing": "the profiler left no trace"}, b""
         how = _how(run, model)
         if importlib.util.find_spec("xprof") is None:
-            return {"missing": UNREAD, "trace": how}, trace.pack(folder)
+            return {"missing": UNREAD, "trace": how}, trace.pack(file)
         try:
-            table = trace.per_step(trace.read(folder), how, measure.timing(clock.windows)["step_s"])
-        except (ImportError, ValueError) as error:  # the timings are good all the same
-            why = f"xprof could not read the trace, which lies beside the record: {error}"
-            return {"missing": why, "trace": how}, trace.pack(folder)
+            table = trace.per_step(trace.read(file), how, measure.timing(clock.windows)["step_s"])
+        except Exception as error:  # xprof fails in ways of its own; the timings are good
+            why = f"xprof could not read the trace, which was kept: {error}"
+            return {"missing": why, "trace": how}, trace.pack(file)
     return table, b""
 
 

@@ -1,9 +1,8 @@
 """Reads the traces that runs kept where xprof was missing, and completes their records."""
 
-import importlib.util
 from pathlib import Path
 
-from mptexp import store, sweep, trace
+from mptexp import imports, store, sweep, trace
 from mptexp.params import ParamsError
 from mptexp.store import RecordError, SweepDir
 
@@ -27,8 +26,11 @@ def read(place: SweepDir) -> tuple[int, list[str]]:
             f"{place.root}: holds no trace; runs with profile true keep theirs where xprof is not "
             "installed, else it is read at once"
         )
-    if importlib.util.find_spec("xprof") is None:
-        raise ParamsError(f"xprof, which reads traces, is not installed; {HOW}")
+    try:
+        with imports.quiet():
+            import xprof.convert  # noqa: F401
+    except ImportError as error:
+        raise ParamsError(f"xprof, which reads traces, is not installed: {error}; {HOW}") from None
     with sweep.locked(place):
         faults = [f"{file}: {fault}" for file in files if (fault := _complete(file))]
     return len(files) - len(faults), faults
@@ -48,8 +50,8 @@ def _complete(file: Path) -> str:
         return "its record does not say how to read it"
     try:
         events = trace.unpack(file)
-        record["profile"] = kept | trace.per_step(events, kept["trace"], record["timing"]["step_s"])
-    except (OSError, ValueError, RuntimeError) as error:
+        made = trace.per_step(events, kept["trace"], record["timing"]["step_s"])
+    except Exception as error:  # the file may come from anywhere, and xprof fails in its own ways
         return f"is not a trace that can be read: {error}"
-    store.write_record(path, record)
+    store.amend_record(path, record, profile=kept | made)
     return ""

@@ -271,4 +271,5 @@ class Untraced(TypedDict):
     """Why there is no table of traced steps, and how the trace beside the record is read."""
 
     missing: Annotated[str, Field(min_length=1)]
+    primitives: NotRequired[list[Primitive]]
     trace: NotRequired[Reading]

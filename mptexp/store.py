@@ -178,8 +178,19 @@ def write_text(path: Path, text: str) -> None:
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """Writes a record atomically, without host, user and home names, NaN as null."""
-    made = scrub(_finite(record))
-    write_text(path, json.dumps(made, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    _write(path, scrub(_finite(record)))
+
+
+def amend_record(path: Path, record: Mapping[str, Any], **changes: Any) -> None:
+    """Writes a record that was read, perhaps another machine's, with some keys anew.
+
+    The rest stays as it was: this machine's names stand in it by chance, if at all.
+    """
+    _write(path, {**record, **scrub(_finite(changes))})
+
+
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def read_record(path: Path) -> dict[str, Any]:

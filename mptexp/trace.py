@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from mptexp import imports
 
-FILE = "trace.xplane.pb.gz"  # beside the record of a run that was traced without xprof
+FILE = "trace.xplane.pb.gz"  # beside the record of a run whose trace was not read there
 MOST_BYTES = 2**30  # of a trace that is unpacked; a second of GPU kernels has some megabytes
 MOST_EVENTS = 20_000_000  # that xprof is asked for
 MARK = "train"  # the name of the step markers
@@ -61,48 +61,40 @@ class Span(NamedTuple):
         return cls(event["ts"], event["ts"] + event["dur"], key)
 
 
-def read(folder: Path) -> list[dict[str, Any]]:
-    """The events of the trace under a folder, as xprof's trace viewer gives them.
+def left(folder: Path) -> Path | None:
+    """The trace that a profiler left under a folder; None where it left none."""
+    return max(folder.rglob("*.xplane.pb"), default=None)
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """The events of a trace, as xprof's trace viewer gives them.
 
     Raises:
         ImportError: where xprof is not installed.
-        FileNotFoundError: where the profiler left no trace.
-        ValueError: where xprof cannot read it.
+        ValueError: where xprof says that it cannot read it; it fails in other ways, too.
     """
     with imports.quiet():
         from xprof.convert import raw_to_tool_data
 
         # Else only the first million events are given, without a word.
         os.environ.setdefault("TF_PROFILER_TRACE_VIEWER_MAX_EVENTS", str(MOST_EVENTS))
-        text, _ = raw_to_tool_data.xspace_to_tool_data([str(_plane(folder))], "trace_viewer", {})
+        text, _ = raw_to_tool_data.xspace_to_tool_data([str(file)], "trace_viewer", {})
     events = json.loads(text or "{}").get("traceEvents")
     if events is None:
         raise ValueError("xprof cannot read it")
     return events
 
 
-def _plane(folder: Path) -> Path:
-    found = sorted(folder.rglob("*.xplane.pb"))
-    if not found:
-        raise FileNotFoundError(f"{folder}: the profiler left no trace")
-    return found[-1]
-
-
-def pack(folder: Path) -> bytes:
-    """The trace under a folder, compressed, to be kept.
-
-    Raises:
-        FileNotFoundError: where the profiler left no trace.
-    """
-    return gzip.compress(_plane(folder).read_bytes())
+def pack(file: Path) -> bytes:
+    """A trace, compressed, to be kept."""
+    return gzip.compress(file.read_bytes())
 
 
 def unpack(file: Path) -> list[dict[str, Any]]:
     """The events of a trace that was kept; see `read`.
 
     Raises:
-        ImportError: where xprof is not installed.
-        OSError, ValueError: where the file holds no trace that can be read.
+        OSError, ValueError: where the file holds no compressed trace; besides what `read` raises.
     """
     with tempfile.TemporaryDirectory() as name, gzip.open(file) as packed:
         try:
@@ -111,8 +103,9 @@ def unpack(file: Path) -> list[dict[str, Any]]:
             raise ValueError(f"damaged: {error}") from None
         if len(content) > MOST_BYTES:
             raise ValueError(f"larger than {MOST_BYTES // 2**20} MiB when unpacked")
-        Path(name, "kept.xplane.pb").write_bytes(content)
-        return read(Path(name))
+        file = Path(name, "kept.xplane.pb")
+        file.write_bytes(content)
+        return read(file)
 
 
 def per_step(

@@ -60,7 +60,7 @@ class Outcome:
     card: dict[str, Any] = field(default_factory=dict)
     work: dict[str, Any] = field(default_factory=dict)
     profile: dict[str, Any] = field(default_factory=dict)
-    trace: bytes = b""
+    trace: bytes = field(default=b"", repr=False)
     loss_scales: list[dict[str, Any]] = field(default_factory=list)
     exponents: dict[str, Any] = field(default_factory=dict)
     diverged: dict[str, Any] = field(default_factory=dict)

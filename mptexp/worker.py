@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from mptexp import kernel, processes, store
+from mptexp import kernel, processes, store, trace
 from mptexp.spec import Run
 from mptexp.store import SweepDir
 
@@ -204,6 +204,8 @@ def _finish(
             record |= {"status": "failed", "error": why if path.exists() else none}
         if record["parameters"] != run.model_dump():
             record |= {"status": "failed", "error": "the notebook changed its parameters"}
+    if not record.get("profile"):  # a trace whose record says nothing of it
+        (folder / trace.FILE).unlink(missing_ok=True)
     _clean(folder / "notebook.ipynb")
     record["wall_s"], record["ended_at"] = wall_s, _now()
     record["marks"] = [*record.get("marks", []), *marks]

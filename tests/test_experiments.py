@@ -86,6 +86,9 @@ def test_the_layer_that_lost_most_is_tried_in_float32():
     found = experiments.worthwhile(PAIR, lost(0.01), lost(0.03))
     assert found[-1].change == {"float32_layers": "depthwise"}
     assert found[-1].arms(*PAIR.policies)[0] == BASE
+    unread = lost(0.01) | {"profile": {"missing": "its trace was not read"}}
+    asked = [experiment.name for experiment in experiments.worthwhile(PAIR, unread, lost(0.03))]
+    assert "depthwise in float32" not in asked
 
 
 def test_controls_and_experiments_share_length_block_and_seed():

@@ -40,7 +40,7 @@ def test_a_gpus_trace_becomes_the_ledger_of_its_record(place, tmp_path):
     name = "jit(train_step)/jvp(conv.layer)/conv_general_dilated"
     kernels = [("gpu", "nvjet_hsh_64x8", step * 1000, 700, {"tf_op": name}) for step in range(3)]
     gpu_trace(tmp_path / "t.xplane.pb", kernels, steps=3)
-    _trace(place).write_bytes(trace.pack(tmp_path))
+    _trace(place).write_bytes(trace.pack(tmp_path / "t.xplane.pb"))
     assert readback.read(place) == (1, [])
     record = store.read_record(_trace(place).with_name("record.json"))
     profile = record["profile"]
@@ -61,7 +61,7 @@ def test_a_merge_prefers_the_record_whose_trace_was_read(place, tmp_path, order)
     place.params.write_text("matrix: {policy: [float32]}\ndefaults: {gpu_model: some GPU}\n")
     kernels = [("gpu", "nvjet_hsh_64x8", step * 1000, 700, {}) for step in range(3)]
     gpu_trace(tmp_path / "t.xplane.pb", kernels, steps=3)
-    _trace(place).write_bytes(trace.pack(tmp_path))
+    _trace(place).write_bytes(trace.pack(tmp_path / "t.xplane.pb"))
     read = SweepDir(shutil.copytree(place.root, tmp_path / "read"))
     assert readback.read(read) == (1, [])
     merge.merge([tmp_path / name for name in order], tmp_path / "all")

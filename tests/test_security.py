@@ -345,6 +345,7 @@ def changed(record, **more):
         (lambda r: changed(r, environment={"device": "x"}), "environment"),
         (lambda r: changed(r, work={"flops_per_step": 1.0}), "work"),
         (lambda r: changed(r, profile={"rows": 1, "step_s": 1.0}), "profile"),
+        (lambda r: changed(r, profile={"missing": "x", "primitives": [{"a": 1}]}), "profile"),
     ],
 )
 def test_a_record_that_is_none_is_named_in_a_sentence(place, make, fault):

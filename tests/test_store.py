@@ -65,6 +65,16 @@ def test_private_names_are_taken_out(tmp_path):
     assert store.scrub(f"{Path.cwd()}-old") == f"{Path.cwd()}-old"
 
 
+def test_of_another_machines_record_only_what_is_new_is_rewritten(tmp_path, monkeypatch):
+    monkeypatch.setattr(store.socket, "gethostname", lambda: "ubuntu")
+    store._private_names.cache_clear()
+    path, known = tmp_path / "record.json", {"os": "Linux, ubuntu", "profile": {}}
+    store.amend_record(path, known, profile={"missing": "on ubuntu", "seconds": float("nan")})
+    store._private_names.cache_clear()
+    new = {"missing": "on <host>", "seconds": None}
+    assert json.loads(path.read_text()) == {"os": "Linux, ubuntu", "profile": new}
+
+
 def test_what_identifies_a_run_is_never_rewritten(monkeypatch):
     monkeypatch.setattr(store.socket, "gethostname", lambda: "tensorflow")
     monkeypatch.setattr(store.getpass, "getuser", lambda: "train")

@@ -8,7 +8,7 @@ import time
 import pytest
 from conftest import mptexp, processes_of, until
 
-from mptexp import params, store, sweep, worker
+from mptexp import params, store, sweep, trace, worker
 from mptexp.params import ParamsError
 from mptexp.spec import Run
 from mptexp.store import SweepDir
@@ -173,6 +173,16 @@ def test_a_notebook_that_was_cut_off_is_dropped(tmp_path):
     path.write_text('{"cells": [')
     worker._clean(path)
     assert not path.exists()
+
+
+def test_a_trace_goes_with_the_record_that_tells_how_to_read_it(tmp_path):
+    run, kept = Run(gpu_model="x", profile=True), tmp_path / trace.FILE
+    made = worker.bare(run, "train") | {"status": "ok", "profile": {"missing": "not read"}}
+    for status, stays in (("ok", True), ("timeout", False)):
+        kept.write_bytes(b"half of a trace")
+        store.write_record(tmp_path / "record.json", made)
+        worker._finish(tmp_path, run, "train", {"status": status, "error": ""}, 1.0, [])
+        assert kept.exists() == stays
 
 
 def test_a_damaged_record_is_due_again(light, tmp_path):

@@ -35,7 +35,7 @@ def test_what_lies_outside_the_steps_does_not_count():
 
 def read(tmp_path, *events, steps=2):
     gpu_trace(tmp_path / "a.xplane.pb", events, steps)
-    return trace.table(trace.read(tmp_path), ["adam"], scaled=True)
+    return trace.table(trace.read(tmp_path / "a.xplane.pb"), ["adam"], scaled=True)
 
 
 def rows(found):
@@ -217,9 +217,12 @@ def test_a_trace_without_marks_is_refused(tmp_path):
         read(tmp_path, ("gpu", CONV, 0, 10, {}), steps=0)
 
 
-def test_a_folder_without_a_trace_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no trace"):
-        trace.read(tmp_path)
+def test_the_latest_trace_of_a_folder_is_taken(tmp_path):
+    assert trace.left(tmp_path) is None
+    for day in ("2026_01_02", "2026_01_03", "2026_01_01"):
+        (tmp_path / day).mkdir()
+        (tmp_path / day / "host.xplane.pb").touch()
+    assert trace.left(tmp_path).parent.name == "2026_01_03"
 
 
 @pytest.mark.parametrize(
