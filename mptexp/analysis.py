@@ -399,14 +399,14 @@ def left_out(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def accuracy_range(tables: Tables) -> pd.DataFrame:
-    """Least of the policies' mean validation accuracies at a point, and their largest difference.
+    """Least and most of the policies' mean validation accuracies at a point, and their difference.
 
     Only points that two policies reached with an accuracy.
     """
     table = headline(tables)
     means = table.dropna(subset="val_accuracy").groupby(POINT).val_accuracy
-    spread = pd.DataFrame({"least": means.min(), "difference": means.max() - means.min()})
-    return spread[means.count() > 1]
+    spread = pd.DataFrame({"least": means.min(), "most": means.max()})
+    return spread.assign(difference=spread.most - spread.least)[means.count() > 1]
 
 
 def starts_agree(results: pd.DataFrame, records: Sequence[dict]) -> bool:

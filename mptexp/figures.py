@@ -121,15 +121,25 @@ def _offset(index: int, of: int) -> float:
 
 def _by_panel(table: pd.DataFrame) -> list[Panel]:
     table = table.sort_values("setting", key=analysis.rank, kind="stable")
-    return [(str(name), part) for name, part in table.groupby(analysis.panels(table), sort=False)]
+    return [(str(name), part) for name, part in table.groupby(_panels(table), sort=False)]
+
+
+def _panels(table: pd.DataFrame) -> pd.Series:
+    """As analysis.panels, without the device where there is one and more than one panel."""
+    titles = analysis.panels(table)
+    if table.gpu_model.nunique() == 1 and titles.nunique() > 1:
+        return titles.str.slice(len(table.gpu_model.iloc[0]) + len(", "))
+    return titles
 
 
 def _titles(table: pd.DataFrame) -> pd.Series:
     """Of each row the title of its point's panel, put together once for each run."""
     runs = table.drop_duplicates("run_id").set_index("run_id")
-    titles = "batch size " + runs.batch_size.astype(str)
-    if analysis.panels(runs).nunique() > 1:
-        titles = analysis.panels(runs) + ", " + titles
+    titles, batches = _panels(runs), "batch size " + runs.batch_size.astype(str)
+    if titles.nunique() == 1:
+        titles = batches
+    elif batches.nunique() > 1:
+        titles = titles + ", " + batches
     return table.run_id.map(titles)
 
 
@@ -180,7 +190,7 @@ def images_per_s_by_batch_size(results: pd.DataFrame, out: pd.DataFrame) -> Figu
             medians = own.groupby("batch_size").images_per_s.median()
             x = [places[size] + _offset(index, len(policies)) for size in medians.index]
             axis.plot(x, medians, color=COLOURS[policy], linewidth=1, alpha=0.6)
-            lost = out[(out.policy == policy) & (analysis.panels(both).loc[out.index] == title)]
+            lost = out[(out.policy == policy) & (_panels(both).loc[out.index] == title)]
             x = [places[size] + _offset(index, len(policies)) for size in set(lost.batch_size)]
             low = axis.get_ylim()[0]
             axis.plot(x, [low] * len(x), "x", color=COLOURS[policy], clip_on=False)

@@ -235,10 +235,13 @@ def _accuracy_answer(tables: Tables) -> list[str]:
 
 def _level(tables: Tables) -> list[str]:
     """How accurate the policies are that were compared."""
-    least = analysis.accuracy_range(tables).least.min()
-    if pd.isna(least):
+    spread = analysis.accuracy_range(tables)
+    if spread.empty:
         return []
-    return [f"Mean validation accuracy is {least * 100:.1f} % or more everywhere."]
+    ends = [f"{value * 100:.1f} %" for value in (spread.least.min(), spread.most.max())]
+    if ends[0] == ends[1]:
+        return [f"Mean validation accuracy is {ends[0]} everywhere."]
+    return [f"Mean validation accuracy is between {ends[0]} and {ends[1]}."]
 
 
 def _accuracy_sentence(

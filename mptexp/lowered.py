@@ -186,10 +186,10 @@ def _gupta(found: list[Point]) -> Iterator[str]:
         name = point.choice["propagation"]
         if point.choice["rounding"] == "stochastic" and _bits(name) == 16 and len(point.losses):
             nearest = _other(found, point, rounding="nearest")
-            text = f"and {_points(nearest)} to nearest" if nearest else "and nearest was not run"
+            text = f"and by {_points(nearest)} to nearest" if nearest else "and nearest was not run"
             yield (
                 "Gupta et al. (2015) train in 16-bit fixed point with little to no loss if "
-                f"rounding is stochastic. Here {point.network} in {name} loses "
+                f"rounding is stochastic. Here {point.network} in {name} changes the error by "
                 f"{_points(point)} with stochastic rounding {text}: {_on_rounding(point, nearest)}."
             )
 
@@ -211,8 +211,8 @@ def _dynamic(found: list[Point]) -> Iterator[str]:
             kept = point.choice["weight_format"]
             yield (
                 "Courbariaux et al. (2014) train with multiplications of 10 bits in dynamic fixed "
-                f"point. Here {point.network} with weights in {kept} loses {_points(point)}: "
-                f"{_agreement(_size(point))}."
+                f"point. Here {point.network} with weights in {kept} changes the error by "
+                f"{_points(point)}: {_agreement(_size(point))}."
             )
 
 
@@ -222,8 +222,8 @@ def _binary(found: list[Point]) -> Iterator[str]:
             yield (
                 "BinaryNet (2016) trains with binary weights and activations, to an error of "
                 "0.96 % on MNIST with a larger network and longer training. Here "
-                f"{point.network} reaches {point.errors.mean():.2f} % and loses {_points(point)}: "
-                f"{_agreement(_size(point))}."
+                f"{point.network} reaches {point.errors.mean():.2f} % and changes the error by "
+                f"{_points(point)}: {_agreement(_size(point))}."
             )
 
 
@@ -234,12 +234,14 @@ def _masters(found: list[Point]) -> Iterator[str]:
         if lacks and point.choice["rounding"] == "nearest" and len(point.losses):
             scale = point.choice["loss_scale"]
             stochastic = _other(found, point, rounding="stochastic")
-            rest = f", {_points(stochastic)} if it is rounded stochastically" if stochastic else ""
+            rest = (
+                f", by {_points(stochastic)} if it is rounded stochastically" if stochastic else ""
+            )
             yield (
                 "Micikevicius et al. (2018) keep float32 master weights so that no accuracy is "
                 f"lost. Here {point.network} with {kept} weights (loss scale {scale}) swallows "
-                f"{_percent(point.swallowed)} of the updates and loses {_points(point)} if the "
-                f"update is rounded to nearest{rest}: {_on_masters(point)}."
+                f"{_percent(point.swallowed)} of the updates and changes the error by "
+                f"{_points(point)} if the update is rounded to nearest{rest}: {_on_masters(point)}."
             )
 
 

@@ -49,9 +49,14 @@ def test_no_significant_difference_is_never_called_equal():
     assert finding == "undecided"
 
 
+def test_the_level_is_told_from_the_worst_to_the_best():
+    level = findings.answer(pairs([-0.05, -0.051, -0.049]))[-1]
+    assert level == "Mean validation accuracy is between 85.0 % and 90.0 %."
+
+
 def test_an_equivalence_is_stated_with_its_margin():
     sentence, level = findings.answer(pairs([0.001, -0.001, 0.0]))
-    assert level == "Mean validation accuracy is 90.0 % or more everywhere."
+    assert level == "Mean validation accuracy is 90.0 % everywhere."
     said = "its validation accuracy is equal within 1 percentage point (mean difference +0.0 "
     assert said in sentence
     assert layout.accuracy_rows(pairs([0.001, -0.001, 0.0])).Finding.tolist() == [

@@ -1,7 +1,9 @@
 import re
 from xml.etree import ElementTree
 
+import matplotlib.pyplot as plt
 import pytest
+from test_analysis import record, tables
 from test_findings import three
 
 from mptexp import figures
@@ -50,6 +52,22 @@ def test_figures_show_every_run_and_label_their_axes(found):
     assert len(latencies(found)) == 6 * 49
     lines = curves.lines
     assert len(lines) >= 6 + 2  # each repeat, and a mean per policy
+
+
+def test_a_panels_title_says_what_no_other_panel_has():
+    def titles(*rows):
+        found = tables([record(policy, **row) for row in rows for policy in ("float32", "float16")])
+        steps = figures.step_time_by_batch_size(found.ok)
+        curves = figures.loss_by_epoch(found.epochs)
+        found = [[axis.get_title() for axis in figure.axes] for figure in (steps, curves)]
+        plt.close("all")
+        return found
+
+    assert titles({}) == [["GPU"], ["batch size 32"]]
+    assert titles({}, {"batch_size": 64}) == [["GPU"], ["batch size 32", "batch size 64"]]
+    assert titles({}, {"width": 2.0}) == [["width 1", "width 2"]] * 2
+    both = {"batch_size": 64, "width": 2.0}
+    assert titles({}, both)[1] == ["width 1, batch size 32", "width 2, batch size 64"]
 
 
 def test_a_speedup_shows_its_interval(found):
