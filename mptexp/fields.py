@@ -8,7 +8,7 @@ from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 
 class Told:
@@ -24,6 +24,32 @@ class Told:
 
 class ParamsError(Told, ValueError):
     """Wrong input of the user's: the message says what was given, where, and what is allowed."""
+
+
+class Checked(BaseModel):
+    """Values that are checked as types and then stay as they are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    def __init__(self, **values: Any) -> None:
+        """Checks the values.
+
+        Raises:
+            ParamsError: a line for each that is not allowed: what was given, what is allowed.
+        """
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ParamsError(_said(type(self), values, error)) from None
+
+
+def _said(model: type[BaseModel], values: Mapping[str, Any], error: ValidationError) -> str:
+    """In sentences, why a model cannot have these values."""
+    known = model.model_fields
+    strange = [unknown(name, list(known)) for name in values if name not in known]
+    found = [fault(model, name, value) for name, value in values.items() if name in known]
+    together = str(error.errors()[0].get("ctx", {}).get("error", error))
+    return "\n".join([*strange, *(one[1] for one in found if one)]) or together
 
 
 def fault(

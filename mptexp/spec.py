@@ -18,10 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from mptexp import fields, formats
-from mptexp.fields import ParamsError, Told
+from mptexp import formats
+from mptexp.fields import Checked, ParamsError, Told
 
 Backend = Literal["tensorflow", "jax", "torch"]
 Policy = Literal[
@@ -124,26 +124,15 @@ def defaults() -> dict[str, Any]:
     return {name: field.default for name, field in Run.model_fields.items()}
 
 
-def _said(values: Mapping[str, Any], error: ValidationError) -> str:
-    """In sentences, why a run cannot have these values."""
-    known = Run.model_fields
-    unknown = [fields.unknown(name, list(known)) for name in values if name not in known]
-    found = [fields.fault(Run, name, value) for name, value in values.items() if name in known]
-    together = str(error.errors()[0].get("ctx", {}).get("error", error))
-    return "\n".join([*unknown, *(fault[1] for fault in found if fault)]) or together
-
-
 class DeviceError(Told, ValueError):
     """A device was named that does not exist here."""
 
 
-class Run(BaseModel):
+class Run(Checked):
     """The typed parameters of one run, which are also the notebook's parameters cell.
 
     A field's description is the comment behind the parameter in the notebook.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     gpu_model: str = Field("local", min_length=1, description="device name; local: this machine's")
     backend: Backend = Field("tensorflow", description="Keras backend: tensorflow, jax, torch")
@@ -238,17 +227,6 @@ class Run(BaseModel):
         0, ge=0, le=2**31 - 1001, description="weights, data order; block is added to it"
     )
     block: int = Field(0, ge=0, description="which repeat this is")
-
-    def __init__(self, **values: Any) -> None:
-        """Checks the values as types.
-
-        Raises:
-            ParamsError: a line for each that is not allowed: what was given, what is allowed.
-        """
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise ParamsError(_said(values, error)) from None
 
     @model_validator(mode="after")
     def _can_be_profiled(self) -> "Run":
@@ -474,10 +452,8 @@ def cpuinfo(*names: str) -> str:
 REPORT_KEYS = ("equivalence_margin", "target_accuracy", "price_per_hour")
 
 
-class Sweep(BaseModel):
+class Sweep(Checked):
     """All runs of one params file: GitHub Actions' matrix vocabulary over the fields of Run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     notebook: str = Field(
         "train", min_length=1, description="a name from notebooks/, or a path beside the file"

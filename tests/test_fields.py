@@ -38,6 +38,21 @@ def test_a_wrong_value_is_told_in_one_line(cell, given, told):
     assert "\n" not in shown
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("repeat=3", "unknown key repeat; did you mean repeats?"),
+        ("matrix={'policy': 'float32'}", "matrix.policy is 'float32'; allowed: a list"),
+        ("timeout_min=0", "timeout_min is 0; allowed: a number above 0"),
+    ],
+)
+def test_a_wrong_sweep_is_told_in_one_line(cell, given, told):
+    shown = cell(f"from mptexp import Sweep\nSweep({given})")
+    assert shown.startswith("ParamsError: ")
+    assert told in shown
+    assert "\n" not in shown
+
+
 def test_every_wrong_value_is_told(cell):
     assert len(cell("from mptexp.spec import Run\nRun(epochs=0, jit='yes')").splitlines()) == 2
 
