@@ -238,11 +238,11 @@ def best_batches(results: pd.DataFrame) -> pd.DataFrame:
     """
     keys = [name for name in POINT if name != "batch_size"]
     own = [*keys, "policy"]
-    ended = _with_jit(results[results.status.isin(["ok", "oom"])])
+    ended = with_jit(results[results.status.isin(["ok", "oom"])])
     ended = ended[ended.groupby(keys).batch_size.transform("nunique") > 1]
     out, ok = (ended[ended.status == status] for status in ("oom", "ok"))
     sizes, lost = (pd.MultiIndex.from_frame(t[[*own, "batch_size"]]) for t in (ok, out))
-    ran = ok[~sizes.isin(lost)]
+    ran = ok[~sizes.isin(lost)].dropna(subset="images_per_s")  # void where runs ran side by side
     best = _fastest(ran, own)
     at_best = ran.merge(best[[*own, "batch_size"]])
     told = best.set_index(own).to_dict("index")
@@ -267,7 +267,7 @@ def _fastest(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     return rates.loc[rates.groupby(list(keys)).images_per_s.idxmax()]
 
 
-def _with_jit(results: pd.DataFrame) -> pd.DataFrame:
+def with_jit(results: pd.DataFrame) -> pd.DataFrame:
     """Fills in the jit of runs that ended before they were compiled: as like runs had it."""
     asked = {"on": True, "off": False}
     keys = [name for name in POINT if name not in ("batch_size", "jit")]

@@ -209,11 +209,11 @@ def _repeats(results: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
         f"accuracy after 5 epochs {worst[MIXED]:g} %, against {worst['float32']:g} % in float32."
     )
     mine = runs.model.isin(rows.model_here) & runs.val_accuracy.notna()
-    groups = runs[mine].groupby(["panel", "batch_size"])
+    groups = runs[mine].groupby(["panel", "batch_size", "replicas"])
     return [opening, *filter(None, (_repeats_here(*point, group) for point, group in groups))]
 
 
-def _repeats_here(panel: str, batch_size: int, runs: pd.DataFrame) -> str:
+def _repeats_here(panel: str, batch_size: int, replicas: int, runs: pd.DataFrame) -> str:
     """Training time and worst accuracy of mixed_float16 beside float32, or TF32 without it."""
     name = "float32" if "float32" in set(runs.policy) else "tensorfloat32"
     times = runs.pivot(index="block", columns="policy", values="fit_s")
@@ -221,7 +221,7 @@ def _repeats_here(panel: str, batch_size: int, runs: pd.DataFrame) -> str:
     worst = runs.groupby("policy").val_accuracy.min() * 100
     if times.empty:
         return ""
-    panel = findings.verbatim(panel)
+    panel = findings.verbatim(panel) + f" ({replicas} replicas)" * (replicas > 1)
     return (
         f"Measured on {panel} at batch size {batch_size}: training time in mixed_float16 over that "
         f"in {name} is {_ratio(times[MIXED] / times[name])}, and the worst validation accuracy "

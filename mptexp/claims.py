@@ -107,6 +107,8 @@ def _by_accuracy(tables: Tables, policy: str, words: dict[str, str]) -> Finding:
     """What the verdicts on a policy's accuracy come to: one refutation refutes."""
     usual = replace(tables, results=tables.results[tables.results.run_id.isin(_usual(tables))])
     found = accuracy.differences(usual, tables.options.equivalence_margin)
+    # Of each point the first baseline: the device's default where it was measured.
+    found = found[found.baseline == found.groupby(analysis.POINT).baseline.transform("first")]
     found = found[found.candidate == policy]
     told = found.assign(finding=found.verdict.map(words).fillna(UNDECIDED))
     told = told[told.verdict != "too few repeats"]
@@ -139,6 +141,7 @@ def _usual(tables: Tables) -> set[str]:
 
 def _float16_fails(tables: Tables) -> Finding:
     rows = tables.results[(tables.results.policy == "float16") & (tables.results.phase == "train")]
+    rows = rows[rows.run_id.isin(_usual(tables))]
     bad = rows[rows.status == "diverged"]
     if len(bad):
         evidence = f"{len(bad)} of {findings.count(len(rows), 'run')} diverged"
@@ -162,16 +165,23 @@ def _scale_must_be_chosen(tables: Tables) -> Finding:
 
 
 def _larger_batches(tables: Tables) -> Finding:
-    best = analysis.best_batches(tables.results)
-    for row in best[(best.policy == MIXED) & best.too_large.notna()].to_dict("records"):
-        keys = [name for name in analysis.POINT if name != "batch_size"]
-        base = best[(best[keys] == pd.Series(row)[keys]).all(axis=1)]
-        base = base[base.policy == row["baseline"]]
-        if base.empty or row["policy"] == row["baseline"]:
-            continue
-        own, others = row["largest"], base.largest.iloc[0]
-        evidence = f"largest batch that ran: {own} in {MIXED}, {others} in {row['baseline']}"
-        return Finding(CONFIRMED if own > others else REFUTED, evidence)
+    """Decided where one of two policies ran at a batch size at which the other had no memory."""
+    results = tables.results
+    if len(tables.attempts):  # those to find the largest batch
+        results = pd.concat([results, tables.attempts[tables.attempts.status == "oom"]])
+    best = analysis.best_batches(results)
+    keys = [name for name in analysis.POINT if name != "batch_size"]
+    mixed = best[(best.policy == MIXED) & (best.baseline != MIXED)]
+    both = mixed.merge(best, left_on=[*keys, "baseline"], right_on=[*keys, "policy"])
+    for row in both.to_dict("records"):
+        own, others = row["largest_x"], row["largest_y"]
+        evidence = f"largest batch that ran: {own} in {MIXED}, {others} in {row['baseline_x']}"
+        if own >= row["too_large_y"]:
+            return Finding(CONFIRMED, evidence)
+        if others >= row["too_large_x"]:
+            return Finding(REFUTED, evidence)
+        if row["too_large_x"] == row["too_large_y"]:
+            return Finding(UNDECIDED, evidence)
     return NOTHING
 
 

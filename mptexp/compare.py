@@ -85,6 +85,7 @@ def _comparable(left: tuple, right: tuple, sides: Sequence[Mapping[tuple, Any]])
 
 
 def _compared(left: pd.DataFrame, right: pd.DataFrame, a: Tables, b: Tables) -> dict[str, Any]:
+    left, right = (side.assign(step_s=pd.to_numeric(side.step_s)) for side in (left, right))
     ratio, low, high = welch(left.step_s, right.step_s)
     found: dict[str, Any] = {"ratio": ratio, "low": low, "high": high}
     for name, side, tables in (("a", left, a), ("b", right, b)):
@@ -171,10 +172,13 @@ def _devices(found: pd.DataFrame) -> dict[str, list[str]]:
 
 def _both(found: pd.DataFrame, name: str, text: Callable[[float], str]) -> list[str]:
     pairs = zip(found[f"{name}_a"], found[f"{name}_b"], strict=True)
-    return ["–" if pd.isna(a) and pd.isna(b) else f"{text(a)} | {text(b)}" for a, b in pairs]
+    told = [["–" if pd.isna(value) else text(value) for value in pair] for pair in pairs]
+    return ["–" if a == b == "–" else f"{a} | {b}" for a, b in told]
 
 
 def _ratio(row: Mapping[str, Any]) -> str:
+    if pd.isna(row["ratio"]):
+        return "–"
     runs = f"(n = {row['runs_a']}, {row['runs_b']})"
     if pd.isna(row["low"]):
         return f"{row['ratio']:.2f}×, no interval {runs}"

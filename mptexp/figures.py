@@ -171,7 +171,7 @@ def speedup_by_batch_size(speedups: pd.DataFrame, baseline: str) -> Figure:
 
 def step_time_by_batch_size(results: pd.DataFrame) -> Figure:
     """Median milliseconds per step of every run, a panel per device."""
-    return _dots(results, results.step_s * 1e3, "ms per step", log=True)
+    return _dots(results, results.step_s * 1e3, "ms per step", log=True)[0]
 
 
 def images_per_s_by_batch_size(results: pd.DataFrame, out: pd.DataFrame) -> Figure:
@@ -181,20 +181,21 @@ def images_per_s_by_batch_size(results: pd.DataFrame, out: pd.DataFrame) -> Figu
         results: the runs that ended well.
         out: the runs that ran out of memory.
     """
-    figure = _dots(results, results.images_per_s, "images per second", log=True)
-    both = pd.concat([results, out])
-    places, policies = _places(both), _policies(both)
-    for axis, (title, part) in zip(figure.axes, _by_panel(results), strict=False):
+    table = analysis.with_jit(pd.concat([results, out]))
+    table = table.assign(images_per_s=pd.to_numeric(table.images_per_s))
+    figure, panels = _dots(table, table.images_per_s, "images per second", log=True)
+    places, policies = _places(table), _policies(table)
+    for axis, (_, part) in panels:
         for index, policy in enumerate(policies):
             own = part[part.policy == policy]
-            medians = own.groupby("batch_size").images_per_s.median()
+            medians = own.groupby("batch_size").images_per_s.median().dropna()
             x = [places[size] + _offset(index, len(policies)) for size in medians.index]
             axis.plot(x, medians, color=COLOURS[policy], linewidth=1, alpha=0.6)
-            lost = out[(out.policy == policy) & (_panels(both).loc[out.index] == title)]
-            x = [places[size] + _offset(index, len(policies)) for size in set(lost.batch_size)]
-            low = axis.get_ylim()[0]
-            axis.plot(x, [low] * len(x), "x", color=COLOURS[policy], clip_on=False)
-        _label_batches(axis, places)
+            lost = own[own.status == "oom"].batch_size.unique()
+            x = [places[size] + _offset(index, len(policies)) for size in lost]
+            if x:  # an empty line that is not clipped spoils the layout
+                low = axis.get_ylim()[0]
+                axis.plot(x, [low] * len(x), "x", color=COLOURS[policy], clip_on=False)
     return figure
 
 
@@ -204,8 +205,9 @@ def memory_by_batch_size(results: pd.DataFrame, limits: Mapping[str, float]) -> 
     Args:
         limits: bytes of memory by gpu_model; drawn where runs come near it.
     """
-    figure = _dots(results, results.peak_memory_bytes / 2**20, "peak memory, MiB", log=False)
-    for axis, (_, part) in zip(figure.axes, _by_panel(results), strict=False):
+    memory = results.peak_memory_bytes / 2**20
+    figure, panels = _dots(results, memory, "peak memory, MiB", log=False)
+    for axis, (_, part) in panels:
         limit = limits.get(part.gpu_model.iloc[0], 0) / 2**20
         if 0 < limit < 4 * axis.get_ylim()[1]:
             axis.axhline(limit, color=INK, linewidth=1.2, linestyle="--")
@@ -246,7 +248,9 @@ def readings_by_time(samples: pd.DataFrame) -> Figure:
     return figure
 
 
-def _dots(results: pd.DataFrame, values: pd.Series, label: str, log: bool) -> Figure:
+def _dots(
+    results: pd.DataFrame, values: pd.Series, label: str, log: bool
+) -> tuple[Figure, list[tuple[Axes, Panel]]]:
     table = results.assign(value=values)
     figure, panels = _new(_by_panel(table))
     places, policies = _places(table), _policies(table)
@@ -262,7 +266,7 @@ def _dots(results: pd.DataFrame, values: pd.Series, label: str, log: bool) -> Fi
         axis.set_title(_wrapped(device))
     figure.axes[0].set_ylabel(label)
     _legend(figure, figure.axes[0])
-    return figure
+    return figure, panels
 
 
 def accuracy_by_epoch(epochs: pd.DataFrame) -> Figure:

@@ -142,7 +142,7 @@ def _memory_clause(rows: pd.DataFrame) -> str:
     ends = [f"{abs(v):.0f} %{' less' if v > 0 else ' more'}" for v in (least, most)]
     if least * most > 0:  # one direction is named once
         ends[0] = ends[0].rpartition(" ")[0].removesuffix(" %")
-    same = f"{abs(least):.0f}" == f"{abs(most):.0f}"
+    same = least * most > 0 and f"{abs(least):.0f}" == f"{abs(most):.0f}"
     return f"; it takes {ends[1] if same else ' to '.join(ends)} memory"
 
 
@@ -209,8 +209,8 @@ def _without_baseline(table: pd.DataFrame) -> str:
         )
     names = listed(sorted(set(table.policy)))
     return (
-        f"This sweep measured {names}, but no two policies at the same point; a speedup needs "
-        "float32 or the device's default beside a policy."
+        f"This sweep measured {names}; a speedup needs float32 or the device's default beside "
+        "another policy at the same point, and there is none."
     )
 
 

@@ -140,7 +140,8 @@ def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
     training = [v * price / 3600 for v in _by_policy(tables, table, tables.trained.fit_s)]
     return {
         "Cost per million images": [
-            analysis.digits(1e6 / v / 3600 * price) for v in table.images_per_s
+            "–" if pd.isna(v) else analysis.digits(1e6 / v / 3600 * price)
+            for v in table.images_per_s
         ],
         "Cost per training": ["–" if pd.isna(v) else analysis.digits(v) for v in training],
     }
@@ -194,7 +195,9 @@ def _varying(table: pd.DataFrame) -> dict[str, pd.Series]:
 def without_memory(tables: Tables) -> pd.DataFrame:
     """The points that ran out of memory, and what proves it, as text."""
     rows = tables.results[tables.results.status == "oom"]
-    rows = rows.drop_duplicates([*analysis.POINT[:4], "setting", "batch_size", "policy"])
+    # Whether XLA was on is not known of a run that ended before it was compiled.
+    point = [name for name in analysis.POINT if name != "jit"]
+    rows = rows.drop_duplicates([*point, "policy"])
     shown = {**_varying(rows.drop(columns="jit")), "Policy": rows.policy, "Error": rows.error}
     return pd.DataFrame(shown).reset_index(drop=True)
 

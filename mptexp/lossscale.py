@@ -136,11 +136,11 @@ def ranges(rows: pd.DataFrame) -> tuple[list[float], list[float], list[float]]:
     """The fixed scales of one policy: that stall, that train as float32 does, that diverge.
 
     Args:
-        rows: of `table`, of one point and policy.
+        rows: of `table`, of one point and policy; what has no float32 beside it tells nothing.
     """
     fixed = rows[rows.loss_scale != "dynamic"]
     stall, good, diverge = set(), set(), set()
-    for row in fixed.itertuples():
+    for row in fixed[fixed.blocks.gt(0) | (fixed.verdict == "diverged")].itertuples():
         kind = diverge if row.verdict == "diverged" else good if trained(row) else stall
         kind.add(number(row.loss_scale))
     return sorted(stall), sorted(good), sorted(diverge)
@@ -163,9 +163,20 @@ def named(scale: float | str) -> str:
     return scale if isinstance(scale, str) else underflow.power(scale)
 
 
-def sentences(rows: pd.DataFrame) -> list[str]:
-    """What each policy bears, a sentence per policy; rows of `table` of one point."""
+def by_point(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The rows of each point, behind what tells it apart from the others: empty of a single one."""
+    groups = list(table.groupby("point", sort=False)) if len(table) else []
+    points = [json.loads(point) for point, _ in groups]
+    names = dict.fromkeys(name for point in points for name in point)
+    varying = [n for n in names if len({str(point.get(n)) for point in points}) > 1]
+    titles = [", ".join(f"{n} {point.get(n)}" for n in varying) for point in points]
+    return [(title, rows) for title, (_, rows) in zip(titles, groups, strict=True)]
+
+
+def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
+    """What each policy bears, a sentence per policy; rows and title as `by_point` gives them."""
     told = []
+    head = f"With {findings.verbatim(title)}: " if title else ""
     for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
         stall, good, diverge = ranges(own)
         tried = sorted({*stall, *good, *diverge})
@@ -177,7 +188,7 @@ def sentences(rows: pd.DataFrame) -> list[str]:
         ]
         parts = [part for part in parts if part]
         if parts:
-            told.append(f"**{policy}** {findings.listed(parts)}.")
+            told.append(f"{head}**{policy}** {findings.listed(parts)}.")
     return told
 
 
@@ -201,6 +212,8 @@ def _dynamic(own: pd.DataFrame) -> str:
     row = next(rows.itertuples())
     if row.verdict == "diverged":
         return "diverges under the dynamic scale"
+    if not row.blocks:
+        return ""
     skipped = (
         findings.count(round(row.skipped), "skipped step") if row.skipped == row.skipped else ""
     )

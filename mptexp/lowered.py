@@ -186,18 +186,28 @@ def _gupta(found: list[Point]) -> Iterator[str]:
         name = point.choice["propagation"]
         if point.choice["rounding"] == "stochastic" and _bits(name) == 16 and len(point.losses):
             nearest = _other(found, point, rounding="nearest")
-            text = f"and by {_points(nearest)} to nearest" if nearest else "and nearest was not run"
             yield (
                 "Gupta et al. (2015) train in 16-bit fixed point with little to no loss if "
                 f"rounding is stochastic. Here {point.network} in {name} changes the error by "
-                f"{_points(point)} with stochastic rounding {text}: {_on_rounding(point, nearest)}."
+                f"{_points(point)} with stochastic rounding {_of_nearest(nearest)}: "
+                f"{_on_rounding(point, nearest)}."
             )
+
+
+def _of_nearest(nearest: Point | None) -> str:
+    if nearest is None:
+        return "and nearest was not run"
+    if len(nearest.losses):
+        return f"and by {_points(nearest)} to nearest"
+    return f"and none of {findings.count(len(nearest.statuses), 'run')} to nearest ended well"
 
 
 def _on_rounding(stochastic: Point, nearest: Point | None) -> str:
     size = _size(stochastic)
     if size != "small" or nearest is None:
         return _agreement(size)
+    if not len(nearest.losses):
+        return "this agrees, and nearest rounding is worse"
     worse = (nearest.errors - stochastic.errors).dropna().tolist()
     low = analysis.mean_interval(worse)[1] if worse else math.nan
     if low > 0:
@@ -233,7 +243,8 @@ def _masters(found: list[Point]) -> Iterator[str]:
         lacks = policy.startswith("mixed_") and kept == policy.removeprefix("mixed_")
         if lacks and point.choice["rounding"] == "nearest" and len(point.losses):
             scale = point.choice["loss_scale"]
-            stochastic = _other(found, point, rounding="stochastic")
+            other = _other(found, point, rounding="stochastic")
+            stochastic = other if other and len(other.losses) else None
             rest = (
                 f", by {_points(stochastic)} if it is rounded stochastically" if stochastic else ""
             )
@@ -257,7 +268,7 @@ def _on_masters(point: Point) -> str:
 def _other(found: list[Point], point: Point, **changed: str) -> Point | None:
     wanted = point.choice | changed
     same = (p for p in found if p.network == point.network and p.choice == wanted)
-    return next((p for p in same if len(p.losses)), None)
+    return next(same, None)
 
 
 def _bits(name: str) -> int | None:
@@ -271,11 +282,15 @@ def _points(point: Point) -> str:
 
 
 def _size(point: Point) -> str:
-    """Whether a loss is small, large or undecided, by its interval."""
+    """Whether a loss is small, large or undecided, by its interval.
+
+    It is not small where a run did not end well: the interval is of the others.
+    """
     low, high = point.loss[1:]
     if math.isnan(low):
         return "unknown"
-    return "small" if high < LITTLE else "large" if low > LITTLE else "undecided"
+    small = high < LITTLE and set(point.statuses) == {"ok"}
+    return "small" if small else "large" if low > LITTLE else "undecided"
 
 
 def _agreement(size: str) -> str:

@@ -27,11 +27,16 @@ REMARK = {
 }
 
 
-def sentence(found: Verdict) -> str:
-    """Why a policy was faster or was not, in one sentence with numbers."""
-    run = found.pair.candidate
+def sentence(found: Verdict, among: Sequence[Verdict] = ()) -> str:
+    """Why a policy was faster or was not, in one sentence with numbers.
+
+    Args:
+        among: the verdicts beside which the sentence stands.
+    """
+    run, settings = found.pair.candidate, _settings(found, among)
+    settings = f" {findings.verbatim(settings.strip())}" if settings else ""
     head = (
-        f"Why: **{run.policy}**{_settings(found)} at batch size {run.batch_size} is "
+        f"Why: **{run.policy}**{settings} at batch size {run.batch_size} is "
         f"{diagnose.ratio(found.speedup)} as fast as "
         f"{findings.default_name(found.pair.baseline.policy)}{_allowed(found)}"
     )
@@ -106,26 +111,34 @@ NOTES = {
 }
 
 
-def title(found: Verdict) -> str:
-    """The pair in a few words."""
-    run = found.pair.candidate
+def title(found: Verdict, among: Sequence[Verdict] = ()) -> str:
+    """The pair in a few words; among as in `sentence`."""
     baseline = findings.default_name(found.pair.baseline.policy)
-    return f"{run.policy} against {baseline}, {run.model}{_settings(found)}"
+    run = found.pair.candidate
+    model = "" if "model" in _varying(among) else f", {run.model}"
+    return f"{run.policy} against {baseline}{model}{_settings(found, among)}"
 
 
-def _settings(found: Verdict) -> str:
+def _varying(among: Sequence[Verdict]) -> list[str]:
+    runs = [verdict.pair.candidate for verdict in among]
+    names = ("gpu_model", "dataset", "model", "phase", "replicas")
+    return [name for name in names if len({getattr(run, name) for run in runs}) > 1]
+
+
+def _settings(found: Verdict, among: Sequence[Verdict]) -> str:
     """What tells the pair apart from others of the sweep, in brackets."""
     run, usual = found.pair.candidate, defaults()
     names = [n for n in ("input_mode", "backend") if getattr(run, n) != usual[n]]
+    names += _varying(among)
     told = [f"{n.replace('_', ' ')} {getattr(run, n)}" for n in names]
     if run.jit != usual["jit"]:
         told.insert(0, analysis.XLA[run.jit == "on"])
     return f" ({', '.join(told)})" if told else ""
 
 
-def safe_sentence(found: Verdict) -> str:
+def safe_sentence(found: Verdict, among: Sequence[Verdict] = ()) -> str:
     """The sentence for Markdown: a value that looks like a tag is shown, not obeyed."""
-    return escape(sentence(found), quote=False)
+    return escape(sentence(found, among), quote=False)
 
 
 def tables(found: Verdict) -> dict[str, pd.DataFrame]:

@@ -260,9 +260,8 @@ def safe(text: str) -> str:
 
 def answer(tables: Tables) -> list[str]:
     """What opens a report: of a sweep of loss scales or formats what it asked, then the rest."""
-    scaled = lossscale.table(tables)
-    points = scaled.groupby("point", sort=False) if len(scaled) else ()
-    asked = [sentence for _, rows in points for sentence in lossscale.sentences(rows)]
+    points = lossscale.by_point(lossscale.table(tables))
+    asked = [told for title, rows in points for told in lossscale.sentences(rows, title)]
     asked += [sentence for part in lowered.sections(tables) for sentence in part.sentences]
     return [*asked[: findings.SENTENCES], *findings.answer(tables)]
 

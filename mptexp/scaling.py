@@ -118,7 +118,8 @@ def by_device(results: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns of POINT, policy, step_s, images_per_s (medians over blocks); speedup (images per
-        second over those of the slowest device), low, high, blocks, base_jit.
+        second over those of the slowest device), low, high, blocks, base_jit; slowest (whether the
+        row is that device's).
     """
     rows = []
     for point, group in _groups(results.dropna(subset="images_per_s"), "gpu_model", ["jit"]):
@@ -126,7 +127,7 @@ def by_device(results: pd.DataFrame) -> pd.DataFrame:
         for (device, jit), runs in group.groupby(["gpu_model", "jit"]):
             others = group[group.gpu_model == slowest]
             others = others[:0] if device == slowest else others
-            row = point | {"gpu_model": device, "jit": jit}
+            row = point | {"gpu_model": device, "jit": jit, "slowest": device == slowest}
             rows.append(row | _medians(runs) | _over(runs, others, jit))
     return _sorted(rows, ["gpu_model"])
 
@@ -223,7 +224,7 @@ def _backend_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 def _device_rows(table: pd.DataFrame) -> pd.DataFrame:
     named = {"Device": table.gpu_model}
-    return _beside(table, "gpu_model", named, "the slowest", table.speedup.isna())
+    return _beside(table, "gpu_model", named, "the slowest", table.slowest)
 
 
 def _beside(
@@ -257,8 +258,8 @@ def _varying(table: pd.DataFrame, shown: list[str]) -> dict[str, pd.Series]:
 
 def _speeds(table: pd.DataFrame) -> dict[str, list[str]]:
     return {
-        "ms per step": [f"{v * 1e3:,.2f}" for v in table.step_s],
-        "Images/s": [f"{v:,.0f}" for v in table.images_per_s],
+        "ms per step": ["–" if pd.isna(v) else f"{v * 1e3:,.2f}" for v in table.step_s],
+        "Images/s": ["–" if pd.isna(v) else f"{v:,.0f}" for v in table.images_per_s],
     }
 
 

@@ -60,7 +60,7 @@ def show(name):
 # %%
 display(Markdown(f"# {report.safe(facts.title)}\n\n*{report.safe(facts.question)}*"))
 sentences = [report.sentence(text) for text in report.answer(tables)]
-sentences += [reasons.safe_sentence(verdict) for verdict in facts.verdicts]
+sentences += [reasons.safe_sentence(verdict, facts.verdicts) for verdict in facts.verdicts]
 display(Markdown("\n".join(f"- {sentence}" for sentence in sentences)))
 
 # %%
@@ -92,7 +92,7 @@ if not lost.empty:
 if facts.not_diagnosed:
     display(Markdown(f"## Why\n\n{facts.not_diagnosed}"))
 for verdict in facts.verdicts:
-    display(Markdown(f"## Why: {report.safe(reasons.title(verdict))}"))
+    display(Markdown(f"## Why: {report.safe(reasons.title(verdict, facts.verdicts))}"))
     drawn = reasons.figures_of(verdict)
     for heading, table in reasons.tables(verdict).items():
         display(Markdown(f"### {heading}\n\n{reasons.NOTES[heading]}"))
@@ -143,10 +143,9 @@ for number, seen in enumerate(looked, 1):
     show(f"exponents_by_layer_{number}")
 
 # %%
-scaled = lossscale.table(tables)
-points = scaled.groupby("point", sort=False) if not scaled.empty else ()
-for number, (_, rows) in enumerate(points, 1):
-    display(Markdown("## Loss scale"))
+points = lossscale.by_point(lossscale.table(tables))
+for number, (title, rows) in enumerate(points, 1):
+    display(Markdown("## Loss scale" + f": {report.safe(title)}" * bool(title)))
     display(Markdown("\n".join(f"- {sentence}" for sentence in lossscale.sentences(rows))))
     show(f"accuracy_by_loss_scale_{number}")
     display(layout.plain_table(lossscale.text(rows)))
