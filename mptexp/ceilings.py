@@ -74,7 +74,7 @@ def low_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str,
 def _kernels(run: Run, model: keras.Model) -> Iterator[tuple[keras.Layer, tuple[int, ...], bool]]:
     """Layers with a kernel and one input, its shape, and whether weights come before."""
     trained = False
-    flops = costs.table(model).flops_forward
+    flops = costs.table(model).flops_forward.groupby(level=0).sum()  # a layer may be used twice
     for leaf in costs.leaves(model):
         layer = leaf.layer
         shape = (run.batch_size, *leaf.inputs[0].shape[1:])

@@ -205,17 +205,16 @@ def _einsum_dense(call: Call) -> float:
 
 
 def _attention(call: Call) -> float:
-    """Of (batch, time, features); masks, gates and further attention axes have no rule."""
-    query, value, *key = call.inputs
+    """Of (batch, time, features); masks, other keys, gates and further axes have no rule."""
+    query, value, *rest = call.inputs  # the rest may be a mask as well as keys
     made = call.layer.get_config()
-    if len(key) > 1 or any(len(tensor.shape) != 3 for tensor in call.inputs) or made["use_gate"]:
+    if rest or any(len(tensor.shape) != 3 for tensor in call.inputs) or made["use_gate"]:
         return math.nan
     heads, key_dim, value_dim = made["num_heads"], made["key_dim"], made["value_dim"]
     times, sources, features = query.shape[1], value.shape[1], query.shape[2]
     if None in (times, sources):
         return math.nan
-    keyed = (key or [value])[0].shape[2]
-    projections = times * features * key_dim + sources * keyed * key_dim
+    projections = times * features * key_dim + sources * value.shape[2] * key_dim
     projections += sources * value.shape[2] * value_dim
     projections += times * value_dim * call.outputs[0].shape[2]
     return 2 * heads * (projections + times * sources * (key_dim + value_dim))

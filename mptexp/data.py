@@ -193,9 +193,13 @@ def samples(images: Images, run: Run, most: int = 16) -> tuple[np.ndarray, list[
 
 
 def steps_per_epoch(images: Images, run: Run) -> int:
-    """Batches in one pass over the training images: full ones; keydana's last may be smaller."""
+    """Batches in one pass over the training images: full ones; keydana's last may be smaller.
+
+    Whole executions, where one holds several steps: Keras would begin another one all the same.
+    """
     n, size = len(images.train_x), run.batch_size
-    return -(-n // size) if run.input_mode == "keydana" else max(1, n // size)
+    steps = -(-n // size) if run.input_mode == "keydana" else max(1, n // size)
+    return steps - steps % run.steps_per_execution or steps
 
 
 def order(images: Images, run: Run) -> np.ndarray:

@@ -32,7 +32,7 @@ def source(dataset: str, validation_split: float) -> Source:
 
     def examples(part: str) -> Iterator[Example]:
         for path, label in zip(*lists[part], strict=True):
-            yield str(path.relative_to(root)), path.read_bytes(), label
+            yield str(path.relative_to(root)), _bytes(path), label
 
     return Source(
         name=dataset,
@@ -109,7 +109,8 @@ def _listing(by_label: Iterable[list[Path]]) -> Listing:
 
 
 def _validation(root: Path, classes: Sequence[str], dataset: str) -> Listing:
-    found = {p.name: _pictures(p) for p in sorted(root.iterdir()) if p.is_dir()}
+    folders = [p for p in sorted(root.iterdir()) if p.is_dir() and not p.name.startswith(".")]
+    found = {p.name: _pictures(p) for p in folders}
     full = {name: files for name, files in found.items() if files}
     if not full:
         raise DataError(f"dataset {dataset}: {root.name} holds no pictures to validate with")
@@ -145,6 +146,14 @@ def _split(
     }
 
 
+def _bytes(path: Path) -> bytes:
+    """A file's content; none where it may not be read, which is then a broken picture."""
+    try:
+        return path.read_bytes()
+    except PermissionError:
+        return b""
+
+
 def _content(root: Path, files: Sequence[Path]) -> str:
     """Hash of names and bytes of all files.
 
@@ -155,7 +164,7 @@ def _content(root: Path, files: Sequence[Path]) -> str:
     known = cache_dir() / "index" / digest([str(root), sorted(stats)])
     if known.is_file():
         return known.read_text()
-    pairs = [(str(p.relative_to(root)), hashlib.sha256(p.read_bytes()).hexdigest()) for p in files]
+    pairs = [(str(p.relative_to(root)), hashlib.sha256(_bytes(p)).hexdigest()) for p in files]
     found = digest(sorted(pairs))
     with contextlib.suppress(OSError):  # only speed is lost; preparing will say what is wrong
         store.write_text(known, found)

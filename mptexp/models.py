@@ -61,7 +61,7 @@ def _checked(run: Run, model: keras.Model) -> Run:
     """The run, whose model can have the run's formats.
 
     Raises:
-        ModelError: where a layer would need a range for each of its uses.
+        ModelError: where a layer would need a range for each of its uses, or takes several inputs.
     """
     used = [call.layer for call in costs.calls(model) if isinstance(call.layer, layers.Layer)]
     twice = [layer.name for layer in used if used.count(layer) > 1 and layer.weights]
@@ -70,7 +70,17 @@ def _checked(run: Run, model: keras.Model) -> Run:
             f"model {run.model} uses {twice[0]} more than once, and {run.propagation} has one "
             "range per layer; take another propagation"
         )
+    several = [c.layer for c in costs.calls(model) if len(c.inputs) > 1 and _has_weights(c.layer)]
+    if several and run.propagation != "policy":
+        raise ModelError(
+            f"{several[0].name} in model {run.model} takes several inputs, and propagation "
+            f"{run.propagation} is emulated for layers of one; take propagation policy"
+        )
     return run
+
+
+def _has_weights(layer: Any) -> bool:
+    return isinstance(layer, layers.Layer) and bool(layer.weights)
 
 
 def _built(
@@ -93,12 +103,18 @@ def _drawn(model: keras.Model) -> keras.Model:
         return model
     for layer in model._flatten_layers(include_self=False):
         for name, start in list(vars(layer).items()):
-            kernel = getattr(layer, name.removesuffix("_initializer"), None)
+            kernel = _initialized(layer, name.removesuffix("_initializer"))
             if _is_uniform(start) and isinstance(kernel, keras.Variable):
                 kernel.assign(
                     draws.glorot_uniform(kernel.shape, start.scale, start.mode, start.seed)
                 )
     return model
+
+
+def _initialized(layer: layers.Layer, name: str) -> Any:
+    """The variable of an initializer: Keras names the two alike, but for separable kernels."""
+    names = (name, f"{name}_kernel", *["kernel"] * (name == "depthwise"))
+    return next((v for v in (getattr(layer, n, None) for n in names) if v is not None), None)
 
 
 def _is_uniform(start: Any) -> bool:
@@ -147,7 +163,7 @@ def varied(run: Run, model: keras.Model) -> keras.Model:
         made.set_weights(layer.get_weights())
         return made
 
-    return keras.models.clone_model(model, clone_function=changed)
+    return keras.models.clone_model(model, clone_function=changed, recursive=True)
 
 
 def _seeded(run: Run, shape: tuple[int, int, int], classes: int) -> keras.Model:
@@ -301,6 +317,11 @@ def _resnet50(run: Run, x: keras.KerasTensor) -> keras.KerasTensor:
 def _refuse_width(run: Run) -> None:
     if run.width != 1:
         raise ModelError(f"model {run.model} has no width; width is {run.width:g}, allowed: 1")
+    if run.width_multiple != 1:
+        raise ModelError(
+            f"model {run.model} has widths of its own; width_multiple is {run.width_multiple}, "
+            "allowed: 1"
+        )
 
 
 def alexnet(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:

@@ -108,8 +108,12 @@ def _package_temperature() -> float | None:
 
 
 def _rapl_j(root: Path = Path("/sys/class/powercap")) -> float | None:
-    """Energy of all packages so far; most systems let only root read it."""
-    zones = [z for z in root.glob("intel-rapl:*") if z.name.count(":") == 1]
+    """Energy of all packages so far; most systems let only root read it.
+
+    Beside the packages a laptop may have a zone of the whole platform (psys), which holds them.
+    """
+    names = [z for z in root.glob("intel-rapl:*/name") if z.read_text().startswith("package")]
+    zones = [name.parent for name in names]
     values = [int((zone / "energy_uj").read_text()) for zone in zones]
     return sum(values) / 1e6 if values else None
 

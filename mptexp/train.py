@@ -128,8 +128,8 @@ def fit(run: Run, model: keras.Model, images: data.Images, where: dict[str, Any]
             input.
     """
     steps = data.steps_per_epoch(images, run)
-    # The last step of an epoch belongs to no window.
-    _check_input(run, images, (steps - 1) * run.epochs)
+    # The last call of an epoch belongs to no window.
+    _check_input(run, images, (steps // run.steps_per_execution - 1) * run.epochs)
     started_from = models.fingerprint(model)
     trained = _compiled(run, model, images, where)
     # Traced steps come after the timed ones, in an epoch of their own where need be; an execution
@@ -229,7 +229,7 @@ def infer(run: Run, model: keras.Model, images: data.Images, where: dict[str, An
             input.
     """
     indices = data.order(images, run)
-    _check_input(run, images, len(indices) - 1)
+    _check_input(run, images, len(indices) // run.steps_per_execution - 1)
     started_from = models.fingerprint(model)
     inferring = _compiled(run, model, images, where)
     clock = _clock(run)
@@ -328,6 +328,7 @@ def _together(found: dict[str, Any], devices: int) -> dict[str, Any]:
 
 
 def _check_input(run: Run, images: data.Images, timed: int) -> None:
+    """Refuses an input that the backend lacks, and one that leaves too few calls to time."""
     if run.input_mode == "keydana" and (run.backend, run.phase) != ("tensorflow", "train"):
         raise environment.Unsupported(
             f"input_mode keydana is a tf.data pipeline for training; backend {run.backend}, phase "
@@ -339,10 +340,17 @@ def _check_input(run: Run, images: data.Images, timed: int) -> None:
             f"input_mode keydana ends an epoch with a batch of {last}, too few for {run.replicas} "
             f"replicas; take another batch size than {run.batch_size}"
         )
-    if timed < 5:
+    every = run.steps_per_execution
+    if run.max_steps and every > 1:
+        timed = min(timed, run.max_steps // every - 1)
+    least = 5 if every == 1 else 2
+    if timed < least:
+        what = f"executions of {every} steps" if every > 1 else "steps"
         raise environment.Unsupported(
-            f"batch_size {run.batch_size} and epochs {run.epochs} leave {timed} steps to time; "
-            "the clock needs 5: take a smaller batch or more epochs"
+            f"batch_size {run.batch_size} and epochs {run.epochs} leave {max(timed, 0)} {what} to "
+            f"time; the clock needs {least}: take a smaller batch or more epochs"
+            + ", or fewer steps per execution"
+            * (every > 1)
         )
 
 

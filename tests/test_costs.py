@@ -68,6 +68,10 @@ def test_the_rules_of_arithmetic(layer, shape, flops):
 
 def test_attention_is_projections_and_two_products():
     query, value = layers.Input((6, 8)), layers.Input((5, 4))
+    mask = layers.Input((6, 5), dtype="bool")
+    masked = layers.MultiHeadAttention(2, 3, 7)(query, value, attention_mask=mask)
+    whole = costs.table(keras.Model([query, value, mask], masked)).iloc[0]
+    assert math.isnan(whole.flops_forward)
     found = layers.MultiHeadAttention(2, 3, 7)(query, value)
     row = costs.table(keras.Model([query, value], found)).iloc[0]
     projections = 6 * 8 * 3 + 5 * 4 * 3 + 5 * 4 * 7 + 6 * 7 * 8

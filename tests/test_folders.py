@@ -1,4 +1,5 @@
 import shutil
+from pathlib import Path
 
 import pytest
 from conftest import PROJECT
@@ -38,6 +39,29 @@ def test_a_tree_with_its_own_split_keeps_it(tree):
     assert found.classes == ("a", "b")
     assert found.counts == {"train": 6, "val": 3}
     assert all(name.startswith("val/") for name in names(found, "val"))
+
+
+def test_hidden_folders_are_no_classes(tmp_path):
+    for name in ("a", "b", ".thumbnails"):
+        write(tmp_path / "train" / name)
+        write(tmp_path / "val" / name)
+    assert source(tmp_path).classes == ("a", "b")
+
+
+def test_a_picture_that_may_not_be_read_is_a_broken_one(tree, monkeypatch):
+    refused, read = tree / "Käse/3.png", Path.read_bytes
+
+    def asked(path):  # root may read everything
+        if path == refused:
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", asked)
+    found = source(tree, 0.25)
+    contents = {name: content for name, content, _ in found.examples("train")}
+    contents |= {name: content for name, content, _ in found.examples("val")}
+    assert contents.pop("Käse/3.png") == b""
+    assert all(contents.values())
 
 
 def test_a_class_may_be_called_train(tmp_path):

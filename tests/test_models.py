@@ -255,6 +255,16 @@ def test_channels_first_computes_the_same(name):
     assert np.allclose(found["channels_last"], found["channels_first"], atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "layer", [layers.Conv2D(2, 3), layers.DepthwiseConv2D(3), layers.SeparableConv2D(2, 3)]
+)
+def test_every_initializer_is_found_a_variable(layer):
+    layer.build((None, 8, 8, 2))
+    stems = [n.removesuffix("_initializer") for n in vars(layer) if n.endswith("_initializer")]
+    found = [models._initialized(layer, stem) for stem in stems]
+    assert {id(variable) for variable in found} == {id(weight) for weight in layer.weights}
+
+
 # --- the user's own model -----------------------------------------------------------------------
 
 OWN = """
@@ -270,6 +280,17 @@ def good(shape, classes):
 def listed(shape, classes):
     head = layers.Dense(classes), layers.Activation("softmax", dtype="float32")
     return keras.Sequential([layers.Flatten(), *head])
+
+def normalized(shape, classes):
+    inner = [layers.Conv2D(4, 3, name="c1"), layers.BatchNormalization(name="bn")]
+    head = [layers.Flatten(), layers.Dense(classes, activation="softmax", dtype="float32")]
+    return keras.Sequential([layers.Input(shape), *inner, *head])
+
+def attentive(shape, classes):
+    x = inputs = layers.Input(shape)
+    x = layers.Reshape((shape[0], -1))(x)
+    x = layers.Flatten()(layers.MultiHeadAttention(2, 4)(x, x))
+    return keras.Model(inputs, layers.Dense(classes, activation="softmax", dtype="float32")(x))
 
 def raises(shape, classes):
     raise KeyError("no such file")
@@ -326,6 +347,29 @@ def test_a_model_of_ones_own_is_a_model_like_any_other(policy, own, name):
     assert {"Rescaling", "RandomFlip", "Dense"} <= set(table.kind)
     assert "InputLayer" not in set(table.kind.iloc[1:])
     assert costs.table(mixed).parameters.sum() == mixed.count_params()
+
+
+@pytest.mark.parametrize(
+    ("asked", "layer", "wanted"),
+    [
+        ({"float32_layers": "c1"}, "c1", ("Conv2D", "float32")),
+        ({"normalization": "none"}, "bn", ("Passed", "bfloat16")),
+    ],
+)
+def test_a_model_of_ones_own_is_changed_as_the_run_asks(policy, own, asked, layer, wanted):
+    policy("mixed_bfloat16")
+    found = own("normalized", policy="mixed_bfloat16")
+    found = models.varied(Run(policy="mixed_bfloat16", model="own:x", **asked), found)
+    row = next(x.layer for x in costs.leaves(found) if x.layer.name == layer)
+    assert (type(row).__name__, row.compute_dtype) == wanted
+    assert found.predict(pictures(), verbose=0).shape == (4, 10)
+
+
+def test_what_a_model_of_ones_own_has_not_is_refused(own):
+    with pytest.raises(models.ModelError, match="has widths of its own; width_multiple is 8"):
+        own("good", width_multiple=8)
+    with pytest.raises(models.ModelError, match=r"multi_head_attention in model .* several"):
+        own("attentive", propagation="bfloat16")
 
 
 @pytest.mark.parametrize(

@@ -140,9 +140,12 @@ def test_a_throttled_processor_is_marked():
 
 
 def test_energy_and_throttle_counters_of_a_cpu(tmp_path):
-    for zone, joules in (("intel-rapl:0", 5_000_000), ("intel-rapl:0:0", 7), ("intel-rapl:1", 1)):
-        (tmp_path / zone).mkdir()
-        (tmp_path / zone / "energy_uj").write_text(f"{joules}\n")
+    zones = [("0", "package-0", 5_000_000), ("0:0", "core", 7), ("1", "package-1", 1)]
+    for number, name, joules in [*zones, ("2", "psys", 9_000_000)]:
+        zone = tmp_path / f"intel-rapl:{number}"
+        zone.mkdir()
+        (zone / "energy_uj").write_text(f"{joules}\n")
+        (zone / "name").write_text(f"{name}\n")
     assert readings._rapl_j(tmp_path) == pytest.approx(5.000001)
     assert readings._rapl_j(tmp_path / "absent") is None
     (tmp_path / "intel-rapl:1/energy_uj").write_text("not a number")

@@ -101,6 +101,17 @@ def test_a_training_that_overflows_is_diverged(tmp_path):
 
 def test_too_few_steps_to_time_are_unsupported(tmp_path):
     assert "leave 2 steps to time; the clock needs 5" in train(tmp_path, batch_size=512)
+    said = train(tmp_path, steps_per_execution=16)  # an epoch has 11
+    assert "leave 0 executions of 16 steps to time; the clock needs 2" in said
+
+
+def test_executions_of_several_steps_are_whole_ones(tmp_path):
+    record = train(tmp_path, batch_size=64, steps_per_execution=8, policy="mixed_float16", epochs=3)
+    assert record["status"] == "ok"  # an epoch has 22 steps, of which 16 are taken
+    for seen in record["loss_scales"]:  # it is halved once for every step that was skipped
+        assert seen["loss_scale"] * 2 ** seen["skipped"] == 2**15
+    assert len(record["history"]) == 3
+    assert max(w["first_step"] + w["steps"] for w in record["windows"]) == 3 * 16 - 8
 
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])
