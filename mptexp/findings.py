@@ -47,7 +47,7 @@ def ratio(value: float, low: float, high: float, n: int) -> str:
 
 def title(name: str) -> str:
     """A column's name as a heading: `batch_size` is `Batch size`."""
-    return {"jit": "XLA"}.get(name) or name.replace("_", " ").capitalize()
+    return {"jit": "XLA", "gpu_model": "Device"}.get(name) or name.replace("_", " ").capitalize()
 
 
 def headed(table: pd.DataFrame, names: Iterable[str]) -> dict[str, pd.Series]:
