@@ -14,7 +14,7 @@ import pandas as pd
 
 from mptexp import analysis, ledger, store
 from mptexp.analysis import Tables
-from mptexp.spec import Run
+from mptexp.spec import MODELS, Run
 from mptexp.store import SweepDir
 
 ACCUSED = 0.10  # share of the step from which a cause is named, and worth an experiment
@@ -174,7 +174,8 @@ def worthwhile(pair: Pair, baseline: Mapping, candidate: Mapping) -> list[Experi
         propose(NO_NORMALIZATION, _normalization(candidate), "is batch normalization")
     if run.float32_layers:
         propose(ALL_LOW, 1.0, "runs with layers kept in float32")
-    if run.width_multiple == 1 and _odd_widths(candidate):
+    ours = run.model in MODELS and "resnet50" not in run.model  # others have widths of their own
+    if ours and run.width_multiple == 1 and _odd_widths(candidate):
         propose(PADDED, part.get("matrix", 0), "is matrix work, some of it at odd widths")
     emulated = candidate["in_force"]["emulated"]  # then every layer is slower, and it is known why
     return found if emulated else found + _suspicious(pair, baseline, candidate)

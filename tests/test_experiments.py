@@ -74,6 +74,9 @@ def test_odd_widths_are_padded_but_not_the_classes():
                for n, c in (("a", 12), ("b", 16), ("out", 10))]  # fmt: skip
     assert names(record(kernels)) == ["widths padded to multiples of 8"]
     assert names(record(kernels[1:])) == []
+    for model in ("resnet50", "mine:build"):  # which refuse another width
+        runs = [run.model_copy(update={"model": model}) for run in PAIR.policies]
+        assert names(record(kernels), Pair(*runs, 0.01)) == []
 
 
 def test_the_layer_that_lost_most_is_tried_in_float32():
