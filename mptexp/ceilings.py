@@ -52,23 +52,32 @@ def layer_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[st
 
     In the layer's compute dtype and the run's batch size, with XLA where the model has it. Layers
     with several inputs are left out, and so are those that cost no arithmetic. The gradient of the
-    input is left out where no weights come before, as `costs.table` does.
+    input is left out where no weights come before, as `costs.table` does. A layer that is used
+    several times takes so many times what its first use does.
     """
+    uses = _uses(model)
     return {
-        layer.name: _alone(run, card, layer, shape, trained, bool(model.jit_compile))
+        layer.name: uses[layer.name]
+        * _alone(run, card, layer, shape, trained, bool(model.jit_compile))
         for layer, shape, trained in _kernels(run, model)
     }
 
 
 def low_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, float]:
     """What layer_seconds would be for the layers that compute in float32 under a 16-bit policy."""
-    found = {}
+    found, uses = {}, _uses(model)
     for layer, shape, trained in _kernels(run, model):
         if precision.compute_dtype(run) != "float32" == layer.compute_dtype:
             low = type(layer).from_config(layer.get_config() | {"dtype": run.policy})
             low.build(shape)
-            found[layer.name] = _alone(run, card, low, shape, trained, bool(model.jit_compile))
+            alone = _alone(run, card, low, shape, trained, bool(model.jit_compile))
+            found[layer.name] = uses[layer.name] * alone
     return found
+
+
+def _uses(model: keras.Model) -> dict[str, int]:
+    """How often each layer is used."""
+    return costs.table(model).groupby(level=0).size().to_dict()
 
 
 def _kernels(run: Run, model: keras.Model) -> Iterator[tuple[keras.Layer, tuple[int, ...], bool]]:

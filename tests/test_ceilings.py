@@ -59,3 +59,26 @@ def test_the_best_of_the_first_runs_is_kept(backend, model, held, tmp_path):
     device, layers, low = again
     assert max(*layers.values(), *low.values()) < 42
     assert device["matmul_flops_per_s"] > 1e8
+
+
+TWICE = """\
+import json
+import keras
+from keras import layers
+from mptexp.spec import Run
+from mptexp import ceilings, environment
+x = pictures = layers.Input((8, 8, 2))
+again = layers.Conv2D(2, 3, padding="same", name="again")
+x = layers.Conv2D(2, 3, padding="same", name="once")(again(again(x)))
+model = keras.Model(pictures, x)
+model.compile("sgd", "mse", jit_compile=False)
+card = environment.card()
+ceilings._alone = lambda *_: 1.0  # a time that is known
+print(json.dumps(ceilings.layer_seconds(Run(batch_size=4), model, card)))
+"""
+
+
+def test_a_layer_that_is_used_twice_takes_twice_as_long(tmp_path):
+    done = python(TWICE, {}, XDG_CACHE_HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {"again": 2.0, "once": 1.0}
