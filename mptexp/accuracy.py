@@ -41,6 +41,14 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
     return pd.DataFrame(rows, columns=[*POINT, "baseline", "candidate", *figures])
 
 
+def beside_first(table: pd.DataFrame) -> pd.DataFrame:
+    """Of `differences`, at each point those from the first baseline.
+
+    That is the device's default where it was measured.
+    """
+    return table[table.baseline == table.groupby(POINT).baseline.transform("first")]
+
+
 def verdict(low: float, high: float, margin: float) -> str:
     """What an interval of a difference allows to be said."""
     if math.isnan(low):

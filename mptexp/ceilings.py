@@ -55,41 +55,40 @@ def layer_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[st
     input is left out where no weights come before, as `costs.table` does. A layer that is used
     several times takes so many times what its first use does.
     """
-    uses = _uses(model)
     return {
-        layer.name: uses[layer.name]
-        * _alone(run, card, layer, shape, trained, bool(model.jit_compile))
-        for layer, shape, trained in _kernels(run, model)
+        layer.name: uses * _alone(run, card, layer, shape, trained, bool(model.jit_compile))
+        for layer, uses, shape, trained in _kernels(run, model)
     }
 
 
 def low_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, float]:
     """What layer_seconds would be for the layers that compute in float32 under a 16-bit policy."""
-    found, uses = {}, _uses(model)
-    for layer, shape, trained in _kernels(run, model):
+    found = {}
+    for layer, uses, shape, trained in _kernels(run, model):
         if precision.compute_dtype(run) != "float32" == layer.compute_dtype:
             low = type(layer).from_config(layer.get_config() | {"dtype": run.policy})
             low.build(shape)
             alone = _alone(run, card, low, shape, trained, bool(model.jit_compile))
-            found[layer.name] = uses[layer.name] * alone
+            found[layer.name] = uses * alone
     return found
 
 
-def _uses(model: keras.Model) -> dict[str, int]:
-    """How often each layer is used."""
-    return costs.table(model).groupby(level=0).size().to_dict()
+def _kernels(
+    run: Run, model: keras.Model
+) -> Iterator[tuple[keras.Layer, int, tuple[int, ...], bool]]:
+    """Layers with a kernel and one input, how often each is used, the input's shape at first.
 
-
-def _kernels(run: Run, model: keras.Model) -> Iterator[tuple[keras.Layer, tuple[int, ...], bool]]:
-    """Layers with a kernel and one input, its shape, and whether weights come before."""
+    And whether weights come before.
+    """
     trained = False
-    flops = costs.table(model).flops_forward.groupby(level=0).sum()  # a layer may be used twice
+    by_use = costs.table(model).flops_forward.groupby(level=0)
+    flops, uses = by_use.sum(), by_use.size()
     for leaf in costs.leaves(model):
         layer = leaf.layer
         shape = (run.batch_size, *leaf.inputs[0].shape[1:])
         plain = len(leaf.inputs) == 1 and None not in shape
         if hasattr(layer, "kernel") and plain and flops[layer.name] > 0:
-            yield layer, shape, trained
+            yield layer, int(uses[layer.name]), shape, trained
         trained = trained or bool(layer.trainable_variables)
 
 

@@ -107,8 +107,7 @@ def _by_accuracy(tables: Tables, policy: str, words: dict[str, str]) -> Finding:
     """What the verdicts on a policy's accuracy come to: one refutation refutes."""
     usual = replace(tables, results=tables.results[tables.results.run_id.isin(_usual(tables))])
     found = accuracy.differences(usual, tables.options.equivalence_margin)
-    # Of each point the first baseline: the device's default where it was measured.
-    found = found[found.baseline == found.groupby(analysis.POINT).baseline.transform("first")]
+    found = accuracy.beside_first(found)
     found = found[found.candidate == policy]
     told = found.assign(finding=found.verdict.map(words).fillna(UNDECIDED))
     told = told[told.verdict != "too few repeats"]

@@ -218,8 +218,7 @@ def _accuracy_answer(tables: Tables) -> list[str]:
     table = accuracy.differences(tables, tables.options.equivalence_margin)
     if table.empty:
         return []
-    # Of each point the first baseline: the device's default where it was measured.
-    table = table[table.baseline == table.groupby(analysis.POINT).baseline.transform("first")]
+    table = accuracy.beside_first(table)
     table = _placed(table, table.candidate)
     margin = points(tables.options.equivalence_margin)
     said = [

@@ -86,8 +86,7 @@ def _trees(root: Path) -> tuple[Path, Path | None]:
 
 def _by_class(root: Path, dataset: str) -> tuple[dict[str, list[Path]], list[str]]:
     """Pictures by class in the order of names, and the names of the empty class folders."""
-    names = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
-    found = {name: _pictures(root / name) for name in names}
+    found = _class_folders(root)
     full = {name: files for name, files in found.items() if files}
     if len(full) < 2:
         there = f"only the class {next(iter(full))}" if full else "no class folder with pictures"
@@ -95,7 +94,13 @@ def _by_class(root: Path, dataset: str) -> tuple[dict[str, list[Path]], list[str
             f"dataset {dataset}: {root.name} has {there}; a classifier needs two or more folders, "
             f"each with pictures ({', '.join(pictures.SUFFIXES)})"
         )
-    return full, [name for name in names if name not in full]
+    return full, [name for name in found if name not in full]
+
+
+def _class_folders(root: Path) -> dict[str, list[Path]]:
+    """Pictures by folder in the order of names; hidden folders are no classes."""
+    names = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    return {name: _pictures(root / name) for name in names}
 
 
 def _pictures(tree: Path) -> list[Path]:
@@ -109,9 +114,7 @@ def _listing(by_label: Iterable[list[Path]]) -> Listing:
 
 
 def _validation(root: Path, classes: Sequence[str], dataset: str) -> Listing:
-    folders = [p for p in sorted(root.iterdir()) if p.is_dir() and not p.name.startswith(".")]
-    found = {p.name: _pictures(p) for p in folders}
-    full = {name: files for name, files in found.items() if files}
+    full = {name: files for name, files in _class_folders(root).items() if files}
     if not full:
         raise DataError(f"dataset {dataset}: {root.name} holds no pictures to validate with")
     if unknown := sorted(set(full) - set(classes)):

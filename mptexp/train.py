@@ -349,8 +349,7 @@ def _check_input(run: Run, images: data.Images, timed: int) -> None:
         raise environment.Unsupported(
             f"batch_size {run.batch_size} and epochs {run.epochs} leave {max(timed, 0)} {what} to "
             f"time; the clock needs {least}: take a smaller batch or more epochs"
-            + ", or fewer steps per execution"
-            * (every > 1)
+            + (", or fewer steps per execution" if every > 1 else "")
         )
 
 
