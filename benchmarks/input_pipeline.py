@@ -35,8 +35,8 @@ def measure(arm, folder, image_size):
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import tensorflow as tf
 
-    from mptexp import data
-    from mptexp.spec import Run
+    from mptexp.spec.run import Run
+    from mptexp.training.data import datasets
 
     mode = "keydana" if arm == "keydana" else "pipeline"
     run = Run(
@@ -48,17 +48,17 @@ def measure(arm, folder, image_size):
     )
     sum(1 for _ in tf.data.Dataset.range(9).map(lambda i: i).prefetch(1))  # start its threads
     if arm != "pipeline":
-        images = data.load(run)  # keydana needs the listing; its preparing is not its cost
+        images = datasets.load(run)  # keydana needs the listing; its preparing is not its cost
     before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
     began = time.perf_counter()
     if arm == "pipeline":
-        images = data.load(run)
-    stream = straightforward(folder, run) if arm == "tfdata" else data.batches(images, run)
+        images = datasets.load(run)
+    stream = straightforward(folder, run) if arm == "tfdata" else datasets.batches(images, run)
     marks = [began, *epoch_ends(stream, len(images.train_x), arm)]
     peak = memory("VmHWM")
     began = time.perf_counter()
-    next(iter(data.batches(data.load(run), run)))
+    next(iter(datasets.batches(datasets.load(run), run)))
     again_s = time.perf_counter() - began
     n = len(images.train_x)
     return {
@@ -147,7 +147,7 @@ def main():
 
 def show(rounds):
     """The medians, then the ratios that the project claims."""
-    from mptexp.analysis import interval
+    from mptexp.analysis.summary import interval
 
     print(f"{'':10}{'first epoch':>14}{'later epochs':>14}{'memory':>12}   (n = {len(rounds)})")
     for arm in ARMS:

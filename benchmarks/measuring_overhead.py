@@ -17,24 +17,28 @@ from typing import Any
 
 import numpy as np
 
-from mptexp import analysis, precision
-from mptexp.spec import Run
+from mptexp.analysis import summary
+from mptexp.spec.run import Run
+from mptexp.training import precision
 
 
 def sides(run: Run, kind: str, every: int) -> tuple[dict[str, Callable[[], Any]], int]:
     """Calls of `fit` bare and measured on the same compiled model, and their steps."""
     import keras
 
-    from mptexp import data, exponents, measure, models, readings
+    from mptexp.training import models
+    from mptexp.training.data import datasets
+    from mptexp.training.measure import sensors, step_clock
+    from mptexp.training.numerics import exponents
 
-    images = data.load(run)
+    images = datasets.load(run)
     model = models.build(run, images.shape, len(images.classes))
     precision.compile_model(model, run)
-    steps = data.steps_per_epoch(images, run)
+    steps = datasets.steps_per_epoch(images, run)
 
     def fit(callbacks: list[keras.callbacks.Callback]) -> None:
         model.fit(
-            data.batches(images, run),
+            datasets.batches(images, run),
             epochs=run.epochs,
             steps_per_epoch=steps,
             callbacks=callbacks,
@@ -43,10 +47,10 @@ def sides(run: Run, kind: str, every: int) -> tuple[dict[str, Callable[[], Any]]
         )
 
     def measured() -> None:
-        with readings.Sampler(kind):
-            fit([measure.StepClock(measure.synchronizer(run.backend))])
+        with sensors.Sampler(kind):
+            fit([step_clock.StepClock(step_clock.synchronizer(run.backend))])
 
-    order = data.order(images, run)[0]
+    order = datasets.order(images, run)[0]
     watch = exponents.ExponentHistograms(
         lambda step: (images.train_x[order], images.train_y[order]), every
     )
@@ -90,7 +94,7 @@ def ratio(bare: Callable[[], Any], measured: Callable[[], Any], rounds: int) -> 
 
 def text(ratios: np.ndarray) -> str:
     """A ratio with its interval."""
-    return "{:.4f} [{:.4f}, {:.4f}]".format(*analysis.interval(ratios))
+    return "{:.4f} [{:.4f}, {:.4f}]".format(*summary.interval(ratios))
 
 
 def main() -> None:

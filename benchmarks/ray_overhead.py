@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from mptexp import analysis
-from mptexp.cluster import OWN
-from mptexp.spec import Run
+from mptexp.analysis import summary
+from mptexp.execution.cluster import OWN
+from mptexp.spec.run import Run
 
 NOTEBOOK = """# ---
 # jupyter:
@@ -37,8 +37,8 @@ NOTEBOOK = """# ---
 # %%
 import os
 from pathlib import Path
-from mptexp import store
-from mptexp.spec import Run
+from mptexp.records import store
+from mptexp.spec.run import Run
 run = Run.read(globals())
 store.write_record(Path(os.environ["MPTEXP_RUN_DIR"]) / "record.json", {{
     "schema": store.SCHEMA, "run_id": run.run_id(os.environ["MPTEXP_NOTEBOOK"]), "history": [],
@@ -103,7 +103,7 @@ def main() -> None:
         run, sweep = zip(*values, strict=True)
         print(f"{name}: {told(run)} per run, {told(sweep)} per sweep")
     pairs = [(a, b) for (a, _), (b, _) in zip(found["local"], found["Ray"], strict=True)]
-    ratio, low, high = analysis.interval([ray / local for local, ray in pairs])
+    ratio, low, high = summary.interval([ray / local for local, ray in pairs])
     print(
         f"Ray - local: {told([ray - local for local, ray in pairs])} per run; Ray / local: "
         f"{ratio:.3f} [{low:.3f}, {high:.3f}] (n = {options.rounds} rounds)"

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from mptexp import analysis
+from mptexp.analysis import summary
 
 POLICIES = ("float32", "mixed_bfloat16")
 BATCH_SIZES = (32, 128)
@@ -96,7 +96,7 @@ def main() -> None:
                 flush=True,
             )
     runs = len(POLICIES) * len(BATCH_SIZES)
-    ratio, low, high = analysis.interval(ratios)
+    ratio, low, high = summary.interval(ratios)
     print(
         f"{runs} trainings of {options.epochs} epochs, sweep / scripts: {ratio:.3f} "
         f"[{low:.3f}, {high:.3f}] (n = {options.rounds} rounds)"

@@ -9,8 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from mptexp import fields, layout
-from mptexp.spec import DATASETS, MODELS, Run, Sweep
+from mptexp.report import text_tables
+from mptexp.spec import fields
+from mptexp.spec.run import DATASETS, MODELS, Run, Sweep
 
 PROJECT = Path(__file__).resolve().parent.parent
 # What strings an editor proposes where a type allows others too.
@@ -56,7 +57,7 @@ def rows(model: type[BaseModel], without: tuple[str, ...] = ()) -> str:
         for name, field in model.model_fields.items()
         if name not in without
     ]
-    return layout.markdown(pd.DataFrame(found))
+    return text_tables.markdown(pd.DataFrame(found))
 
 
 def _allowed(model: type[BaseModel], name: str) -> str:

@@ -10,8 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mptexp.explore import load, plan, record, run
-    from mptexp.spec import Run, Sweep
+    from mptexp.api import load, plan, record, run
+    from mptexp.spec.run import Run, Sweep
 
 __version__ = "0.1.0"
 __all__ = ["Run", "Sweep", "load", "plan", "record", "run"]
@@ -21,7 +21,7 @@ def __getattr__(name: str) -> Any:
     """Imports what is asked for: `import mptexp` alone costs nothing."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "mptexp.spec" if name in ("Run", "Sweep") else "mptexp.explore"
+    home = "mptexp.spec.run" if name in ("Run", "Sweep") else "mptexp.api"
     return getattr(importlib.import_module(home), name)
 
 

@@ -17,10 +17,10 @@ from rich.table import Table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mptexp.merge import Merged
-    from mptexp.spec import Run, Sweep
-    from mptexp.store import SweepDir
-    from mptexp.sweep import Execution, Planned
+    from mptexp.execution.merge import Merged
+    from mptexp.execution.sweep import Execution, Planned
+    from mptexp.records.store import SweepDir
+    from mptexp.spec.run import Run, Sweep
 
 app = typer.Typer(
     add_completion=False,
@@ -61,8 +61,8 @@ DataDir = Annotated[
 @contextmanager
 def _user_errors() -> Iterator[None]:
     """A mistake of the user's is a sentence and exit status 2, never a traceback."""
-    from mptexp.params import ParamsError
-    from mptexp.spec import DeviceError
+    from mptexp.spec.params import ParamsError
+    from mptexp.spec.run import DeviceError
 
     try:
         yield
@@ -73,14 +73,14 @@ def _user_errors() -> Iterator[None]:
 
 
 def _allow(format: str, *allowed: str) -> None:
-    from mptexp.params import ParamsError
+    from mptexp.spec.params import ParamsError
 
     if format not in allowed:
         raise ParamsError(f"--format {format}: unknown; allowed: {', '.join(allowed)}")
 
 
 def _plain(text: str) -> str:
-    from mptexp.terminal import plain
+    from mptexp.spec.terminal import plain
 
     return plain(text)
 
@@ -88,12 +88,13 @@ def _plain(text: str) -> str:
 def _open(
     file: Path, overrides: list[str] | None, chosen: Path | None
 ) -> "tuple[Sweep, str, SweepDir, Path]":
-    from mptexp import largest, params, sweep
-    from mptexp.store import SweepDir
+    from mptexp.execution import max_batch, sweep
+    from mptexp.records.store import SweepDir
+    from mptexp.spec import params
 
     found, text = params.read(file, overrides or [])
     notebook = sweep.notebook_path(found.notebook, file)
-    largest.check(found)
+    max_batch.check(found)
     return found, text, SweepDir(chosen or Path("reports") / file.stem), notebook
 
 
@@ -106,7 +107,7 @@ def plan(
     format: Annotated[str, typer.Option(help="table or json.")] = "table",
 ) -> None:
     """Show the runs of a params file, their state and estimated cost. Executes nothing."""
-    from mptexp import sweep
+    from mptexp.execution import sweep
 
     with _user_errors():
         _allow(format, "table", "json")
@@ -128,13 +129,13 @@ def plan(
 
 def _functions(shown: "list[Planned]") -> list[str]:
     """The functions of the user's own that runs call for their model, as module:function."""
-    from mptexp.spec import MODELS
+    from mptexp.spec.run import MODELS
 
     return sorted({p.run.model for p in shown} - set(MODELS))
 
 
 def _print_plan(shown: "list[Planned]", planned: "list[Planned]", found: "Sweep") -> None:
-    from mptexp import sweep
+    from mptexp.execution import sweep
 
     axes = found.axes()
     costs, rows = sweep.Costs(planned, found), []
@@ -172,7 +173,7 @@ def _colour(state: str) -> str:
 
 
 def _expected(planned: "list[Planned]", found: "Sweep") -> str:
-    from mptexp import sweep
+    from mptexp.execution import sweep
 
     seconds = sweep.remaining_s(planned, found)
     return "unknown until the first run has ended" if seconds is None else f"about {_time(seconds)}"
@@ -227,7 +228,7 @@ def run(
     Exit status: 0 when every run came to an end, 1 when some failed and would run again, 2 for
     wrong input, 130 when stopped with Ctrl-C; the same command then goes on.
     """
-    from mptexp import cluster, devices, sweep
+    from mptexp.execution import cluster, devices, sweep
 
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, _as_interrupt)
@@ -268,7 +269,7 @@ def _exit(
     found: "Sweep", place: "SweepDir", only: list[str] | None, searched: bool, everywhere: bool
 ) -> None:
     """Says what is left to do; exit status 1 where something is."""
-    from mptexp import sweep
+    from mptexp.execution import sweep
 
     chosen = sweep.only(sweep.plan(found, place, everywhere), only or [])
     left = [p for p in chosen if p.due]
@@ -284,20 +285,20 @@ def _search(
     found: "Sweep", chosen: "list[Planned]", notebook: Path, place: "SweepDir", fresh: bool
 ) -> bool:
     """Finds the largest batch for the chosen runs' points; returns whether all searches ended."""
-    from mptexp import largest
+    from mptexp.execution import max_batch
 
     if not found.max_batch:
         return True
     runs = [p.run for p in chosen]
     if fresh:
-        largest.forget(found, runs, place)
+        max_batch.forget(found, runs, place)
     ended = True
     try:
-        for run, record in largest.search(found, runs, notebook, place, found.timeout_min * 60):
+        for run, record in max_batch.search(found, runs, notebook, place, found.timeout_min * 60):
             if record is None:
                 continue
             told = {"ok": "fits", "diverged": "fits"}.get(record["status"])
-            ended &= record["status"] in largest.FITS
+            ended &= record["status"] in max_batch.FITS
             words = told or f"{record['status']}: {record['error']}"
             text = f"largest batch: {run.policy}, batch size {run.batch_size}: {words}"
             out.print(_plain(text), soft_wrap=True, style=None if told else "yellow")
@@ -314,7 +315,7 @@ def _as_interrupt(*_: Any) -> None:
 
 
 def _name_damaged(chosen: "list[Planned]", place: "SweepDir") -> None:
-    from mptexp import outcomes, store
+    from mptexp.records import outcomes, store
 
     for path in [place.record(p.run_id) for p in chosen if p.state == outcomes.DAMAGED]:
         try:
@@ -355,8 +356,9 @@ def _execute_all(
     told: Callable[[dict[str, Any]], None] | None = None,
 ) -> None:
     """Executes runs and shows their progress; `told` takes the record of each that has ended."""
-    from mptexp import remote, store, sweep
-    from mptexp.progress import Progress
+    from mptexp.execution import remote, sweep
+    from mptexp.execution.progress import Progress
+    from mptexp.records import store
 
     execute = remote.execute if how.executor == "ray" else sweep.execute
     progress = Progress(out, due, found)
@@ -415,8 +417,8 @@ def diagnose(
     Of a params file, runs what is missing of its sweep first. Every point is diagnosed at the
     largest batch size that both policies reached; --only chooses others. Exit status as of run.
     """
-    from mptexp import sweep
-    from mptexp.store import SweepDir
+    from mptexp.execution import sweep
+    from mptexp.records.store import SweepDir
 
     finished = target.is_dir()
     with _user_errors():
@@ -446,36 +448,37 @@ def _diagnose(
     traces_only: bool,
 ) -> bool:
     """Traces steps, then makes the experiments that the ledgers ask for; whether all runs ended."""
-    from mptexp import analysis, experiments
-    from mptexp.params import ParamsError
+    from mptexp.analysis import summary
+    from mptexp.diagnosis import ablations
+    from mptexp.spec.params import ParamsError
 
-    tables = analysis.load(place)
-    pairs = experiments.pairs(tables, [p.run_id for p in chosen])
+    tables = summary.load(place)
+    pairs = ablations.pairs(tables, [p.run_id for p in chosen])
     if not pairs:
         raise ParamsError(
             f"{place.root}: no point was trained well under both a baseline (the device's default "
             "or float32) and another policy, so there is nothing to diagnose; see its results.csv"
         )
-    traced = [experiments.profiled(pair, run) for pair in pairs for run in pair.policies]
+    traced = [ablations.profiled(pair, run) for pair in pairs for run in pair.policies]
     ended = _extra("runs whose steps are traced", traced, found, notebook, place)
     if traces_only:
         return ended
-    asked = [(pair, experiments.asked(pair, place, tables)) for pair in pairs]
+    asked = [(pair, ablations.asked(pair, place, tables)) for pair in pairs]
     for pair, wanted in asked:
         for experiment in wanted:
             what = f"worth trying, {pair.candidate.policy}: {experiment.name} ({experiment.reason})"
             out.print(_plain(what), soft_wrap=True)
     for block in range(found.repeats):
-        runs = [run for pair, wanted in asked for run in experiments.runs(pair, wanted, block)]
+        runs = [run for pair, wanted in asked for run in ablations.runs(pair, wanted, block)]
         of = f"counter-experiments and controls, block {block + 1} of {found.repeats}"
         ended &= _extra(of, runs, found, notebook, place)
-        asked = [(p, experiments.promising(p, wanted, place, tables)) for p, wanted in asked]
+        asked = [(p, ablations.promising(p, wanted, place, tables)) for p, wanted in asked]
     return ended
 
 
 def _extra(what: str, runs: "list[Run]", found: "Sweep", notebook: Path, place: "SweepDir") -> bool:
     """Executes runs of the diagnosis that are missing, their cost said first; whether all ended."""
-    from mptexp import sweep
+    from mptexp.execution import sweep
 
     runs = list(dict.fromkeys(runs))
     before = sweep.states(runs, found, place.diagnosis)
@@ -516,9 +519,10 @@ def advise(
     Of a params file, probes the first run, or the first that matches --only. The gradients'
     exponents, which are the evidence, are in the report; default reports/<name of FILE>-advice.
     """
-    from mptexp import advice, analysis, sweep, underflow
-    from mptexp.spec import Run
-    from mptexp.store import SweepDir
+    from mptexp.analysis import advice, exponent_range, summary
+    from mptexp.execution import sweep
+    from mptexp.records.store import SweepDir
+    from mptexp.spec.run import Run
 
     with _user_errors():
         place = directory or Path("reports") / f"{file.stem}-advice"
@@ -534,13 +538,13 @@ def advise(
             how = sweep.Execution(probe.timeout_min * 60)
             _execute(chosen, probe, notebook, SweepDir(place), how)
         _report(SweepDir(place))
-    seen = underflow.seen(analysis.load(SweepDir(place)).records)
+    seen = exponent_range.seen(summary.load(SweepDir(place)).records)
     if not seen:
         out.print("the probe did not end well, so there is no advice; see its report")
         raise typer.Exit(1)
     told = advice.advise(seen[0])
     out.print(f"[bold]{_plain(told.sentence)}[/]", soft_wrap=True)
-    for sentence in [*told.reasons, *underflow.sentences(seen[0])]:
+    for sentence in [*told.reasons, *exponent_range.sentences(seen[0])]:
         out.print(f"  {_plain(sentence)}", soft_wrap=True)
 
 
@@ -549,16 +553,16 @@ def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A sweep's directory.")],
 ) -> None:
     """Make the report of a sweep again, from its records alone."""
-    from mptexp.store import SweepDir
+    from mptexp.records.store import SweepDir
 
     with _user_errors():
         _report(SweepDir(directory))
 
 
 def _report(place: "SweepDir") -> None:
-    from mptexp import report as reports
-    from mptexp import sweep
-    from mptexp.params import ParamsError
+    from mptexp.execution import sweep
+    from mptexp.report import page as reports
+    from mptexp.spec.params import ParamsError
 
     with _working("making the report"):
         try:
@@ -576,14 +580,15 @@ def traces(
 
     Exit status 1 where a trace could not be read; its record stays as it was.
     """
-    from mptexp import findings, readback
-    from mptexp.store import SweepDir
+    from mptexp.execution import read_traces
+    from mptexp.records.store import SweepDir
+    from mptexp.report import wording
 
     place = SweepDir(directory)
     with _user_errors(), _written(directory):
         with _working("reading traces"):
-            number, faults = readback.read(place)
-        out.print(_plain(f"{directory}: {findings.count(number, 'trace')} read"), soft_wrap=True)
+            number, faults = read_traces.read(place)
+        out.print(_plain(f"{directory}: {wording.count(number, 'trace')} read"), soft_wrap=True)
         _warn(faults, "not read")
         _report(place)
     if faults:
@@ -618,8 +623,8 @@ def publish(
     Made from the records alone, the same bytes for the same records. Exit status 1 where a record
     is damaged and was left out.
     """
-    from mptexp import publish as publishing
-    from mptexp import sweep
+    from mptexp.execution import sweep
+    from mptexp.report import site as publishing
 
     with _user_errors(), _written(site):
         notebook = sweep.notebook_path("report", directories[0])
@@ -638,8 +643,8 @@ def export(
 
     Exit status 1 where a record is damaged and was left out.
     """
-    from mptexp import export as exporting
-    from mptexp.store import SweepDir
+    from mptexp.records.store import SweepDir
+    from mptexp.report import export as exporting
 
     with _user_errors(), _written(folder):
         damaged = exporting.export(SweepDir(directory), folder)
@@ -650,7 +655,7 @@ def export(
 @contextmanager
 def _written(folder: Path) -> Iterator[None]:
     """Says in a sentence that a folder takes no files."""
-    from mptexp.params import ParamsError
+    from mptexp.spec.params import ParamsError
 
     try:
         yield
@@ -676,9 +681,9 @@ def compare(
     format: Annotated[str, typer.Option(help="table, markdown or json.")] = "table",
 ) -> None:
     """Set two sweeps side by side: the points that both measured, and what else differs."""
-    from mptexp import compare as compared
-    from mptexp.params import ParamsError
-    from mptexp.store import SweepDir
+    from mptexp.analysis import compare as compared
+    from mptexp.records.store import SweepDir
+    from mptexp.spec.params import ParamsError
 
     with _user_errors():
         _allow(format, "table", "markdown", "json")
@@ -701,10 +706,10 @@ def compare(
 
 
 def _print_rows(title: str, rows: "pd.DataFrame", format: str) -> None:
-    from mptexp import layout
+    from mptexp.report import text_tables
 
     if format == "markdown":
-        print(f"**{title}**\n\n{layout.markdown(rows)}")
+        print(f"**{title}**\n\n{text_tables.markdown(rows)}")
         return
     cells = [[_plain(str(v)) for v in values] for values in rows.to_numpy().tolist()]
     if not _fits(rows):
@@ -751,7 +756,7 @@ def merge(
     records of a run, nothing is written and the exit status is 2; it is 1 where a record is damaged
     and was left out.
     """
-    from mptexp import merge as merging
+    from mptexp.execution import merge as merging
 
     with _user_errors():
         try:
@@ -766,16 +771,16 @@ def merge(
 
 
 def _print_merged(done: "Merged", missing: dict[str, int], directory: Path) -> None:
-    from mptexp import findings
+    from mptexp.report import wording
 
-    total = findings.count(done.kept + sum(done.copied.values()), "run")
+    total = wording.count(done.kept + sum(done.copied.values()), "run")
     taken = [f"{n} from {name}" for name, n in done.copied.items()]
     parts = ", ".join([*taken, *([f"{done.kept} were there"] if done.kept else [])])
     out.print(_plain(f"{directory}: {total}{f': {parts}' if parts else ''}"), soft_wrap=True)
     for sentence in done.damaged:
         err.print(f"[yellow]not merged[/] {_plain(sentence)}", soft_wrap=True)
     if missing:
-        left = findings.count(sum(missing.values()), "run")
+        left = wording.count(sum(missing.values()), "run")
         on = ", ".join(f"{n} on {name}" for name, n in missing.items())
         out.print(_plain(f"{left} without a result yet: {on}"), soft_wrap=True)
 
@@ -786,7 +791,7 @@ def doctor(
     format: Annotated[str, typer.Option(help="table or json.")] = "table",
 ) -> None:
     """Say what this machine has: device, 16-bit support, driver, libraries, versions."""
-    from mptexp.params import ParamsError
+    from mptexp.spec.params import ParamsError
 
     with _user_errors():
         if backend not in ("tensorflow", "jax", "torch"):
@@ -799,9 +804,9 @@ def doctor(
 
 def _card(backend: str) -> dict[str, Any]:
     """The environment card from a child process: a framework keeps hold of the GPU it looks at."""
-    from mptexp.params import ParamsError
+    from mptexp.spec.params import ParamsError
 
-    command = [sys.executable, "-m", "mptexp.environment", backend]
+    command = [sys.executable, "-m", "mptexp.training.environment", backend]
     child = subprocess.run(command, capture_output=True, text=True)
     if child.returncode:
         lines = child.stderr.strip().splitlines() or ["it said nothing"]

@@ -26,17 +26,22 @@ pair: int = 0  # which of its pairs of policies
 # %%
 from IPython.display import HTML, Markdown, display
 
-from mptexp import analysis, census, diagnose, explore, figures, ledger, reasons, store
+from mptexp import api
+from mptexp.analysis import summary
+from mptexp.diagnosis import breakdown, kernels
+from mptexp.diagnosis import verdict as diagnose
+from mptexp.records import store
+from mptexp.report import figures, why
 
-directory = store.SweepDir(explore.resolved(sweep_dir))
-tables = analysis.load(directory)
+directory = store.SweepDir(api.resolved(sweep_dir))
+tables = summary.load(directory)
 verdicts = diagnose.verdicts(directory, tables)
 for number, verdict in enumerate(verdicts):
-    print(f"{number}: {reasons.title(verdict)}")
+    print(f"{number}: {why.title(verdict)}")
 
 # %%
 verdict = verdicts[pair]
-Markdown(reasons.safe_sentence(verdict))
+Markdown(why.safe_sentence(verdict))
 
 # %% [markdown]
 # ## Causes and experiments
@@ -44,8 +49,8 @@ Markdown(reasons.safe_sentence(verdict))
 # What the step lost to what; what changed when a suspected cause was taken away.
 
 # %%
-display(reasons.cause_rows(verdict))
-display(reasons.effect_rows(verdict))
+display(why.cause_rows(verdict))
+display(why.effect_rows(verdict))
 
 # %% [markdown]
 # ## The ledger
@@ -54,11 +59,11 @@ display(reasons.effect_rows(verdict))
 # them by layer: `difference_s` is the candidate minus the baseline, above 0 is slower.
 
 # %%
-drawn = reasons.figures_of(verdict)
-if reasons.LEDGER in drawn:
-    figure, alt, caption = drawn[reasons.LEDGER]
+drawn = why.figures_of(verdict)
+if why.LEDGER in drawn:
+    figure, alt, caption = drawn[why.LEDGER]
     display(HTML(figures.as_html(figures.svg(figure), alt, caption)))
-    display(ledger.joined(verdict.baseline, verdict.candidate).head(25))
+    display(breakdown.joined(verdict.baseline, verdict.candidate).head(25))
 else:
     print(verdict.missing)
 
@@ -67,7 +72,7 @@ else:
 
 # %%
 if verdict.candidate is not None:
-    rows = ledger.rows(verdict.candidate)
+    rows = breakdown.rows(verdict.candidate)
     display(rows.head(40))
     display(rows[rows.cause == "unexplained"])
 
@@ -78,11 +83,11 @@ if verdict.candidate is not None:
 # what this device reached in a large matrix product and in a copy.
 
 # %%
-if reasons.CEILINGS in drawn:
-    figure, alt, caption = drawn[reasons.CEILINGS]
+if why.CEILINGS in drawn:
+    figure, alt, caption = drawn[why.CEILINGS]
     display(HTML(figures.as_html(figures.svg(figure), alt, caption)))
-    display(reasons.layer_rows(verdict, most=100))
-display(reasons.ceiling_rows([verdict]))
+    display(why.layer_rows(verdict, most=100))
+display(why.ceiling_rows([verdict]))
 
 # %% [markdown]
 # ## Kernels
@@ -94,4 +99,4 @@ display(reasons.ceiling_rows([verdict]))
 if verdict.candidate is not None:
     for record in (verdict.baseline, verdict.candidate):
         display(Markdown(f"**{record['parameters']['policy']}**"))
-        display(census.table(record).head(40), census.instructions(record).head(40))
+        display(kernels.table(record).head(40), kernels.instructions(record).head(40))

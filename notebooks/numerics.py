@@ -17,9 +17,9 @@
 #
 # Six pictures of what happens to numbers in few bits, and of what saves them: wide accumulators, a
 # loss scale, master weights, stochastic rounding. Everything here is drawn at random and rounded by
-# `mptexp.numerics`, exactly as the formats are defined; nothing is measured on a device. In
-# JupyterLab the sliders redraw the pictures (`make lab` installs them); elsewhere the pictures
-# stand still.
+# `mptexp.training.numerics.quantization`, exactly as the formats are defined; nothing is measured
+# on a device. In JupyterLab the sliders redraw the pictures (`make lab` installs them); elsewhere
+# the pictures stand still.
 
 # %% tags=["parameters"]
 seed: int = 0  # of all that is drawn at random
@@ -32,13 +32,13 @@ import ml_dtypes
 import numpy as np
 from IPython.display import display
 
-from mptexp import imports
+from mptexp.spec import imports
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 with imports.quiet():
     from keras import ops, random
 
-    from mptexp.numerics import FORMATS, Float, quantize
+    from mptexp.training.numerics.quantization import FORMATS, Float, quantize
 
 try:
     import ipywidgets

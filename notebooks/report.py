@@ -20,25 +20,13 @@ from pathlib import Path
 
 from IPython.display import HTML, Markdown, display
 
-from mptexp import (
-    analysis,
-    digest,
-    export,
-    figures,
-    layout,
-    lossscale,
-    lowered,
-    reasons,
-    report,
-    scaling,
-    sortable,
-    store,
-    underflow,
-)
+from mptexp.analysis import emulated, exponent_range, loss_scale, scaling, summary
+from mptexp.records import store
+from mptexp.report import export, figures, page, sortable, summary_tables, text_tables, why
 
 directory = store.SweepDir(Path(sweep_dir))
-tables = analysis.load(directory)
-facts = report.facts(directory, tables)
+tables = summary.load(directory)
+facts = page.facts(directory, tables)
 
 
 def show_figure(figure, alt, caption):
@@ -58,15 +46,15 @@ def show(name):
 
 
 # %%
-display(Markdown(f"# {report.safe(facts.title)}\n\n*{report.safe(facts.question)}*"))
-sentences = [report.sentence(text) for text in report.answer(tables)]
-sentences += [reasons.safe_sentence(verdict, facts.verdicts) for verdict in facts.verdicts]
+display(Markdown(f"# {page.safe(facts.title)}\n\n*{page.safe(facts.question)}*"))
+sentences = [page.sentence(text) for text in page.answer(tables)]
+sentences += [why.safe_sentence(verdict, facts.verdicts) for verdict in facts.verdicts]
 display(Markdown("\n".join(f"- {sentence}" for sentence in sentences)))
 
 # %%
 if not tables.ok.empty:
     display(Markdown("## Time per step" if tables.ok.step_s.notna().any() else "## Accuracy"))
-    table, note = digest.headline(tables)
+    table, note = summary_tables.headline(tables)
     display(table)
     display(Markdown(note + facts.table_note))
 
@@ -75,28 +63,28 @@ for baseline in tables.speedups.baseline.unique() if not tables.speedups.empty e
     show(f"speedup_over_{baseline}_by_batch_size")
 
 # %%
-details = digest.details(tables)
+details = summary_tables.details(tables)
 if not details.empty:
     display(Markdown("### More of the same runs"))
-    display(layout.plain_table(details))
+    display(text_tables.plain_table(details))
     display(Markdown(facts.details_note))
 
 # %%
 show("images_per_s_by_batch_size")
-lost = layout.without_memory(tables)
+lost = text_tables.without_memory(tables)
 if not lost.empty:
     display(Markdown("### Out of memory"))
-    display(layout.plain_table(lost))
+    display(text_tables.plain_table(lost))
 
 # %%
 if facts.not_diagnosed:
     display(Markdown(f"## Why\n\n{facts.not_diagnosed}"))
 for verdict in facts.verdicts:
-    display(Markdown(f"## Why: {report.safe(reasons.title(verdict, facts.verdicts))}"))
-    drawn = reasons.figures_of(verdict)
-    for heading, table in reasons.tables(verdict).items():
-        display(Markdown(f"### {heading}\n\n{reasons.NOTES[heading]}"))
-        display(layout.plain_table(table))
+    display(Markdown(f"## Why: {page.safe(why.title(verdict, facts.verdicts))}"))
+    drawn = why.figures_of(verdict)
+    for heading, table in why.tables(verdict).items():
+        display(Markdown(f"### {heading}\n\n{why.NOTES[heading]}"))
+        display(text_tables.plain_table(table))
         if heading in drawn:
             show_figure(*drawn[heading])
 
@@ -115,10 +103,10 @@ if "loss_by_epoch" in pictures:
     show("accuracy_by_time")
     show("loss_by_epoch")
     display(Markdown(facts.starts))
-    compared, more = digest.accuracy_rows(tables)
+    compared, more = summary_tables.accuracy_rows(tables)
     if not compared.empty:
         display(Markdown("### Differences in accuracy at the last epoch"))
-        display(layout.plain_table(compared))
+        display(text_tables.plain_table(compared))
         note = (
             "Differences (policy minus baseline) are formed within a block; the interval is "
             "Student's *t* over blocks. *Equal* means that the whole interval lies within the "
@@ -127,35 +115,35 @@ if "loss_by_epoch" in pictures:
         display(Markdown(more + note))
 
 # %%
-for part in lowered.sections(tables):
+for part in emulated.sections(tables):
     display(Markdown(f"## {part.title}\n\n{part.note}"))
-    display(layout.plain_table(part.rows))
-    display(Markdown("\n".join(f"- {report.safe(sentence)}" for sentence in part.sentences)))
+    display(text_tables.plain_table(part.rows))
+    display(Markdown("\n".join(f"- {page.safe(sentence)}" for sentence in part.sentences)))
 
 # %%
-looked = underflow.seen(tables.records)
+looked = exponent_range.seen(tables.records)
 for number, seen in enumerate(looked, 1):
-    display(Markdown(f"## Where the numbers lie: {report.safe(underflow.title(seen, looked))}"))
-    display(Markdown("\n".join(f"- {s}" for s in report.numbers(seen))))
+    display(Markdown(f"## Where the numbers lie: {page.safe(exponent_range.title(seen, looked))}"))
+    display(Markdown("\n".join(f"- {s}" for s in page.numbers(seen))))
     show(f"exponents_by_kind_{number}")
-    display(layout.plain_table(underflow.rows(seen)))
-    display(Markdown(underflow.NOTE))
+    display(text_tables.plain_table(exponent_range.rows(seen)))
+    display(Markdown(exponent_range.NOTE))
     show(f"exponents_by_layer_{number}")
 
 # %%
-points = lossscale.by_point(lossscale.table(tables))
+points = loss_scale.by_point(loss_scale.table(tables))
 for number, (title, rows) in enumerate(points, 1):
-    display(Markdown("## Loss scale" + f": {report.safe(title)}" * bool(title)))
-    display(Markdown("\n".join(f"- {sentence}" for sentence in lossscale.sentences(rows))))
+    display(Markdown("## Loss scale" + f": {page.safe(title)}" * bool(title)))
+    display(Markdown("\n".join(f"- {sentence}" for sentence in loss_scale.sentences(rows))))
     show(f"accuracy_by_loss_scale_{number}")
-    display(layout.plain_table(lossscale.text(rows)))
+    display(text_tables.plain_table(loss_scale.text(rows)))
 show("loss_scale_by_step")
 
 # %%
-best = layout.best_rows(tables)
+best = text_tables.best_rows(tables)
 if not best.empty:
     display(Markdown("## Every policy at its best batch size"))
-    display(layout.plain_table(best))
+    display(text_tables.plain_table(best))
     note = (
         "The first table of this report compares policies at the same batch size; this one gives "
         "every policy the batch size at which it was fastest in images per second. A larger batch "
@@ -164,13 +152,13 @@ if not best.empty:
     display(Markdown(note))
 if not tables.attempts.empty:
     display(Markdown("### The search for the largest batch"))
-    display(layout.plain_table(layout.attempt_rows(tables)))
+    display(text_tables.plain_table(text_tables.attempt_rows(tables)))
 
 # %%
 for part in scaling.sections(tables):
     display(Markdown(f"## {part.title}\n\n{part.note}"))
-    display(layout.plain_table(part.rows))
-    display(Markdown("\n".join(f"- {report.safe(sentence)}" for sentence in part.sentences)))
+    display(text_tables.plain_table(part.rows))
+    display(Markdown("\n".join(f"- {page.safe(sentence)}" for sentence in part.sentences)))
 
 # %%
 if "memory_by_batch_size" in pictures:
@@ -178,10 +166,10 @@ if "memory_by_batch_size" in pictures:
     show("memory_by_batch_size")
 
 # %%
-read = layout.reading_rows(tables)
+read = text_tables.reading_rows(tables)
 if not read.empty:
     display(Markdown(f"## Device readings\n\n{facts.readings_note}"))
-    display(layout.plain_table(read))
+    display(text_tables.plain_table(read))
     show("readings_by_time")
 
 # %%
@@ -189,24 +177,24 @@ if facts.published is not None:
     display(Markdown(f"## Published beside measured\n\n{facts.published.note}"))
     for table in (facts.published.speeds, facts.published.accuracies):
         if not table.empty:
-            display(layout.plain_table(table, links=["Source"]))
-    display(Markdown("\n".join(f"- {report.sentence(s)}" for s in facts.published.sentences)))
-    display(layout.plain_table(facts.published.differences))
+            display(text_tables.plain_table(table, links=["Source"]))
+    display(Markdown("\n".join(f"- {page.sentence(s)}" for s in facts.published.sentences)))
+    display(text_tables.plain_table(facts.published.differences))
 
 # %%
 display(Markdown("## Claims checked\n\nWhat the studies claimed, and what this sweep says of it."))
-display(layout.plain_table(facts.claims, links=["Runs"]))
+display(text_tables.plain_table(facts.claims, links=["Runs"]))
 
 # %%
 if not facts.failed.empty:
     display(Markdown("## Runs without a result\n\nThey are part of the result."))
-    display(layout.plain_table(facts.failed))
+    display(text_tables.plain_table(facts.failed))
 for sentence in tables.damaged:
-    display(Markdown(f"**Damaged record**: {report.safe(sentence)}"))
+    display(Markdown(f"**Damaged record**: {page.safe(sentence)}"))
 
 # %%
 display(Markdown(f"## All runs\n\n{facts.runs_note}"))
-display(layout.plain_table(facts.runs, links=["Run", "Record"], id=sortable.ID))
+display(text_tables.plain_table(facts.runs, links=["Run", "Record"], id=sortable.ID))
 
 # %% [markdown]
 # ## What is timed
@@ -220,7 +208,7 @@ display(layout.plain_table(facts.runs, links=["Run", "Record"], id=sortable.ID))
 
 # %%
 display(Markdown("## Environment"))
-display(layout.plain_table(facts.environment))
+display(text_tables.plain_table(facts.environment))
 for warning in facts.warnings:
     display(Markdown(f"**Note**: {warning}"))
 

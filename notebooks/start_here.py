@@ -42,8 +42,8 @@ import os
 
 import pandas as pd
 
-from mptexp import imports
-from mptexp.formats import FORMATS
+from mptexp.spec import imports
+from mptexp.spec.formats import FORMATS
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 with imports.quiet():
@@ -113,7 +113,7 @@ speedups[told].style.format(precision=2)
 # %% alt="Milliseconds per step by block, a line per policy"
 import matplotlib.pyplot as plt
 
-from mptexp import figures
+from mptexp.report import figures
 
 figure, axis = plt.subplots(figsize=(8, 2.8))
 for policy, timed in runs[runs.status == "ok"].groupby("policy"):
@@ -131,10 +131,13 @@ plt.show()
 # %%
 from IPython.display import Markdown
 
-from mptexp import analysis, explore, findings, store
+from mptexp import api
+from mptexp.analysis import summary
+from mptexp.records import store
+from mptexp.report import wording
 
-tables = analysis.load(store.SweepDir(explore.resolved(out)))
-Markdown("\n\n".join(findings.answer(tables)))
+tables = summary.load(store.SweepDir(api.resolved(out)))
+Markdown("\n\n".join(wording.answer(tables)))
 
 # %% [markdown]
 # ## Where the time of a step went
@@ -143,7 +146,7 @@ Markdown("\n\n".join(findings.answer(tables)))
 # of which are traced after the timed ones:
 
 # %%
-from mptexp import ledger
+from mptexp.diagnosis import breakdown
 
 traced = question.model_copy(
     update={"defaults": same | {"profile": True}, "matrix": {"policy": [candidate]}, "repeats": 1}
@@ -155,8 +158,8 @@ print(f"No ledger: {missing}" if missing else f"{step['profile']['steps']} steps
 
 # %% alt="Milliseconds of a step of the candidate by cause"
 if not missing:
-    causes = ledger.by_cause(step)
-    causes = causes[causes > 0].rename(index=ledger.CAUSES) * 1e3
+    causes = breakdown.by_cause(step)
+    causes = causes[causes > 0].rename(index=breakdown.CAUSES) * 1e3
     figure, axis = plt.subplots(figsize=(8, 0.6 + 0.35 * len(causes)))
     axis.barh(causes.index, causes, color=figures.COLOURS[candidate])
     axis.invert_yaxis()
@@ -191,7 +194,7 @@ if not missing:
 # run the notebook again: it is then about yours. What it asks, as a params file:
 
 # %%
-from mptexp import params
+from mptexp.spec import params
 
 print(params.text(question))
 

@@ -69,7 +69,7 @@ block: int = 0  # which repeat this is
 # %%
 import pandas as pd
 
-from mptexp.spec import Run
+from mptexp.spec.run import Run
 
 run = Run.read(globals())
 pd.Series(run.model_dump(), name="value", dtype=object).to_frame()
@@ -82,7 +82,7 @@ pd.Series(run.model_dump(), name="value", dtype=object).to_frame()
 # kernel.
 
 # %%
-from mptexp import precision
+from mptexp.training import precision
 
 device = precision.use(run)
 pd.Series(device, name="value", dtype=object).dropna().to_frame()
@@ -96,14 +96,14 @@ pd.Series(device, name="value", dtype=object).dropna().to_frame()
 # %% alt="Pictures of the first training batch with their labels"
 import matplotlib.pyplot as plt
 
-from mptexp import data
+from mptexp.training.data import datasets
 
-images = data.load(run)
+images = datasets.load(run)
 for note in images.notes:
     print(note)
 
 print(f"{len(images.train_x):,} pictures to train on, {len(images.val_x):,} to validate with")
-pictures, names = data.samples(images, run)
+pictures, names = datasets.samples(images, run)
 if len(pictures):
     figure, axes = plt.subplots(2, 8, figsize=(8, 2.8))
     for axis in axes.flat:
@@ -124,7 +124,7 @@ else:
 # computes in 32 bits under every policy, because probabilities near zero need the range.
 
 # %%
-from mptexp import models
+from mptexp.training import models
 
 network = models.build(run, images.shape, len(images.classes))
 precision.dtypes(network)
@@ -136,7 +136,7 @@ precision.dtypes(network)
 # edges of a *window* of steps, not at every step, so that it does not hold up what it measures.
 
 # %%
-from mptexp import train
+from mptexp.training import train
 
 outcome = train.PHASES[run.phase](run, network, images, device)
 outcome.summary.to_frame()

@@ -1,0 +1,131 @@
+"""The curated table of published numbers: which model here can meet them, and pairs of policies.
+
+Only numbers that were seen in their source; see published.csv beside this module.
+"""
+
+from collections.abc import Collection
+from importlib import resources
+
+import numpy as np
+import pandas as pd
+
+MIXED = "mixed_float16"
+# Published name of a network -> the model here that has its structure.
+MODELS = {
+    "keydana-cnn-3conv": "keydana_cnn",
+    "vector-cnn-3conv": "banerjee_cnn",
+    "ResNet-50 (weights=None, GAP+Dropout0.25+Dense27)": "banerjee_resnet50",
+    "ResNet-50 (Keras, from scratch)": "banerjee_resnet50",
+    "ResNet-50": "resnet50",
+    "ResNet-50 v1.5": "resnet50",
+    "ResNet-50-v1.5": "resnet50",
+    "AlexNet": "alexnet",
+}
+STUDIES = {
+    "keydana2020": "S. Keydana, 2020",
+    "banerjee_course_nb": "A. Banerjee, course notebook",
+    "banerjee_profiling_p1": "A. Banerjee, part one",
+    "banerjee_profiling_p3": "A. Banerjee, part three",
+    "micikevicius2018": "Micikevicius et al., 2018",
+    "oconnor_gtc2018": "M. O'Connor, GTC 2018",
+    "nvidia_dle_rn50_tf1": "NVIDIA, TensorFlow",
+    "nvidia_dle_rn50_pytorch": "NVIDIA, PyTorch",
+    "nvidia_dle_rn50_mxnet": "NVIDIA, MXNet",
+    "dle_issue_837": "a user of NVIDIA's code",
+    "lambda_benchmark_v1": "Lambda",
+    "lambda_benchmark_v2": "Lambda, median of hosts",
+    "nvidia_mixed_precision_guide": "NVIDIA's guide",
+    "tensorflow_guide_mixed_precision": "TensorFlow's guide",
+    "specifications": "specifications of devices",
+}
+# Metrics of speed (of the last epoch, where a study has several) and of final accuracy.
+METRICS = (
+    r"step_time(_epoch20|_1epoch)?|(train_|inference_)?throughput(_median_of_\d+_hosts)?|"
+    r"val_accuracy_epoch20(_approx)?|epoch20_val_accuracy|accuracy_after_5_epochs|test_accuracy|"
+    r"top1_accuracy(_\d+_epochs(_mean)?)?"
+)
+CLAIM = r"(claimed|training)_speedup.*"
+PAIR = ["study", "model_here", "dataset", "system", "device", "metric", "unit", "phase", "replicas"]
+SIDE = ["policy", "batch_size", "value", "status", "source", "row"]
+
+
+def table() -> pd.DataFrame:
+    """The curated table, with what a row needs to be set beside a run.
+
+    Columns: those of published.csv (batch_size is per device); model_here, empty where no model
+    here has that structure; phase; replicas, how many devices share the work.
+    """
+    with (
+        resources.files("mptexp.analysis").joinpath("published.csv").open(encoding="utf-8") as file
+    ):
+        rows = pd.read_csv(file)
+    # A study that names the device of one policy alone means the pair all the same.
+    devices = rows.groupby(["study", "model", "metric"], dropna=False).device.bfill()
+    inference = rows.metric.str.startswith("inference")
+    return rows.assign(
+        model_here=rows.model.map(MODELS),
+        device=devices,
+        phase=np.where(inference, "inference", "train"),
+        replicas=devices.str.extract(r"\b(\d+)x ?\D", expand=False).fillna("1").astype(int),
+        row=range(len(rows)),
+    )
+
+
+def pairs(models: Collection[str], phases: Collection[str]) -> pd.DataFrame:
+    """Times, throughputs and final accuracies (in %) of some models here, in the table's order.
+
+    The baseline and the mixed_float16 number of a study stand in one row. They meet at a batch
+    size, or each has its own where a study has one of each.
+
+    Returns:
+        PAIR; SIDE twice, with suffixes _baseline and _mixed, empty where there is no number; and
+        speedup: of mixed_float16 over the baseline, by time or images/s; above 1 is faster.
+    """
+    rows = table()
+    known = rows.model_here.isin(list(models)) & rows.phase.isin(list(phases))
+    rows = rows[known & rows.metric.str.fullmatch(METRICS)]
+    percent = rows.value.where(rows.unit != "fraction", rows.value * 100)
+    rows = rows.assign(value=percent.round(2), unit=rows.unit.replace("fraction", "%"))
+    many = rows.groupby(PAIR, dropna=False).policy.transform("size") > 2
+    rows = rows.assign(at=rows.batch_size.where(many, 0.0))[[*PAIR, "at", *SIDE]]
+    mixed = rows.policy.str.startswith(MIXED)
+    both = rows[~mixed].merge(rows[mixed], "outer", [*PAIR, "at"], suffixes=("_baseline", "_mixed"))
+    rates = (both.value_mixed / both.value_baseline).where(both.unit != "%")
+    both["speedup"] = rates.where(both.unit == "img/s", 1 / rates)
+    return both.iloc[both.row_baseline.fillna(both.row_mixed).argsort()].reset_index(drop=True)
+
+
+def peak(device: str, dtype: str = "") -> float:
+    """What a device can do by its published specifications: FLOP/s of dense matrix products.
+
+    Args:
+        device: its name as the driver gives it.
+        dtype: float32, tensorfloat32, float16 or bfloat16; empty for bytes per second of memory.
+
+    Returns:
+        NaN where the table does not have it.
+    """
+    rows = table()
+    rows = rows[(rows.study == "specifications") & (rows.device == device)]
+    found = rows[rows.policy == dtype] if dtype else rows[rows.metric == "bandwidth"]
+    units = {"TFLOP/s": 1e12, "GB/s": 1e9}
+    return float((found.value * found.unit.map(units)).squeeze()) if len(found) == 1 else np.nan
+
+
+def linked(study: str, source: str, form: str = "[{0}]({1})") -> str:
+    """The study's name put with its address into a form; the name alone where it has none."""
+    name, address = STUDIES[study], source.split()[0]
+    return form.format(name, address) if address.startswith("https://") else name
+
+
+def claims(models: Collection[str]) -> list[str]:
+    """Speedups of mixed_float16 that were claimed without a table, as Markdown with the source."""
+    rows = table()
+    general = rows.model.isna() | (rows.model == "networks in general")
+    rows = rows[general | rows.model_here.isin(list(models))]
+    return [
+        f"{row.metric.removeprefix('claimed_').replace('_', ' ')} {row.value:g}× "
+        f"{f'for {row.model}' if pd.isna(row.device) else f'on {row.device}'} "
+        f"({linked(row.study, row.source)})"
+        for row in rows[rows.metric.str.fullmatch(CLAIM)].itertuples()
+    ]

@@ -1,0 +1,166 @@
+"""The ledger: where the time of a step went, by layer and by cause, from a record's profile."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from mptexp.traces.xplane import ON_HOST
+
+# What the time of a step can go to, in the order in which a ledger shows it.
+CAUSES = {
+    "matrix": "matrix work (convolutions, matrix products)",
+    "memory": "memory-bound work (normalization, activations, pooling, sums)",
+    "casts": "casts and layout changes",
+    "optimizer": "optimizer",
+    "loss scaling": "loss scaling",
+    "on the host": "operations that ran on the host instead of the GPU",
+    "input": "wait for input",
+    "host": "host and launch overhead",
+    "idle": "idle",
+    "unexplained": "unexplained",
+}
+
+MATRIX = re.compile(
+    r"conv(?!ert)|matmul|tensordot|dot_general|^dot|gemm|einsum|cublas|cudnn", re.IGNORECASE
+)
+CASTS = re.compile(
+    r"^(cast|convert|transpose|bitcast|reshape|copy|layout|memcpyd2d|.*nhwctonchw|.*nchwtonhwc)"
+    r"|convert_element_type|tomkl|mkltotf",
+    re.IGNORECASE,
+)
+# XLA names a fusion after the operations in it; one whose name tells nothing stays unexplained.
+# Whole words, of names such as BiasAddGrad, reduce_sum and loop_add_fusion.
+_TELLING = """
+    abs add all and any arg argmax argmin assign bias broadcast clamp compare concat concatenate
+    const constant convert copy count cumprod cumsum difference div divide equal exp expand
+    exponential fill finite floor gather greater iota less log logical logistic max maximum mean
+    memcpy memset min minimum mul multiply neg negate norm not or pad pool pow power random range
+    read reciprocal reduce relu rng round rsqrt scatter select shape sigmoid sign slice softmax
+    sort split sqrt square squared squeeze stateless stitch sub subtract sum tanh tile transpose
+    update window xdivy xor
+"""
+TELLING = frozenset(_TELLING.split())
+WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}  # Python called from a graph
+
+# A kernel's own name goes before the operation that it was launched for: a convolution launches
+# changes of layout and sums too. Lower case; each is tried against tests/recorded_kernels.csv.
+KERNELS = {
+    "unexplained": re.compile(r"^nccl"),  # how much of it is waiting for others is not told
+    "casts": re.compile(
+        r"nchwtonhwc|nhwctonchw|foldednchw|swapdimension|shuffleintensor3|addpadding"
+        r"|padinputcustom|converttensor|generictranspose|transpose_readwrite|im2col\w*_kernel"
+        r"|^wrapped_(convert|copy|transpose|bitcast)([._]\d+)*$"
+        r"|^(loop|input)_(copy|transpose)_fusion([._]\d+)*$"
+    ),
+    "memory": re.compile(
+        r"splitkreduce|reducesplitk|split_k_kernel|reduce_wgrad|compute\w*offsets|gemm_pointers"
+        r"|flip_filter|precompute_indices|scalepackedtensor|redzone|eigenmetakernel|_gpu_dt_"
+        r"|(::|\d)bn_[fb]w|batchnorm_|pooling_|softmax_|(::|_)elementwise|cublaslt::epilogue"
+        r"|op_generic_tensor"
+    ),
+    "matrix": re.compile(
+        r"xmma|cutlass|nvjet|gemm|gemv|dot_kernel|cublas|convol|conv2d|conv3d|convnd|convfwd"
+        r"|fprop|dgrad|wgrad|winograd|fft2d|_fft(_|<|$)|s\d{3,5}cudnn|[shd]cudnn_"
+        r"|cudnn_generated|blockpersist"
+    ),
+}
+
+
+def cause(row: Mapping[str, Any]) -> str:
+    """To which of CAUSES a row of a record's profile belongs; unexplained where no rule knows."""
+    if row["state"] != "op":
+        return row["state"]
+    if row["kernel"] == ON_HOST:
+        return "on the host"
+    if row["op"] in PYTHON:
+        return "host"
+    if row["part"] in ("optimizer", "loss scaling"):
+        return row["part"]
+    kernel = row["kernel"].lower()
+    by_kernel = next((name for name, known in KERNELS.items() if known.search(kernel)), "")
+    if CASTS.search(row["op"]) and by_kernel != "matrix":
+        return "casts"
+    if by_kernel or MATRIX.search(row["op"]):
+        return by_kernel or "matrix"
+    words = {word.lower() for word in WORDS.findall(row["op"])}
+    known = row["layer"] or row["part"] == "loss" or words & TELLING
+    return "memory" if known else "unexplained"
+
+
+def rows(record: Mapping[str, Any]) -> pd.DataFrame:
+    """The rows of a record's profile with their cause, as seconds of a timed step.
+
+    The rows sum to the run's median step, see `_as_timed`.
+
+    Returns:
+        Columns: cause, layer, part, op, kernel, seconds, share (of the step), count; empty where
+        the record has no profile.
+    """
+    columns = ["cause", "layer", "part", "op", "kernel", "seconds", "share", "count"]
+    profile = record.get("profile") or {}
+    if profile.get("missing", "none"):
+        return pd.DataFrame(columns=columns)
+    table = pd.DataFrame(profile["rows"])
+    table["cause"] = [cause(row) for row in profile["rows"]]
+    step_s = record["timing"]["step_s"]
+    table["seconds"] = _as_timed(table, profile, step_s)
+    table["share"] = table.seconds / step_s
+    return table[columns]
+
+
+def _as_timed(table: pd.DataFrame, profile: Mapping[str, Any], step_s: float) -> pd.Series:
+    """Seconds of the rows in a timed step, which is another one than the traced step.
+
+    Tracing makes a GPU's host launch kernels more slowly and leaves the kernels as they are: there
+    the waits take up the difference, and are none where the kernels fill the timed step. On a CPU
+    all rows are scaled alike.
+    """
+    working = table.state == "op"
+    busy, waiting = table.seconds[working].sum(), table.seconds[~working].sum()
+    if profile.get("device") != "gpu" or not waiting:
+        return table.seconds * (step_s / profile["step_s"])
+    if busy >= step_s:
+        return table.seconds.where(working, 0.0) * (step_s / busy)
+    return table.seconds.where(working, table.seconds * ((step_s - busy) / waiting))
+
+
+def by_cause(record: Mapping[str, Any]) -> pd.Series:
+    """Seconds of a step by cause, every one of CAUSES; empty without a profile."""
+    table = rows(record)
+    if table.empty:
+        return pd.Series(dtype=float)
+    return table.groupby("cause").seconds.sum().reindex(list(CAUSES), fill_value=0.0)
+
+
+def by_layer(record: Mapping[str, Any]) -> pd.DataFrame:
+    """Seconds of a step by layer (index) and cause (columns), what no layer owns last."""
+    table = rows(record)
+    named = table.assign(layer=table.layer.where(table.layer != "", table.part))
+    named["layer"] = named.layer.where(named.layer != "", "(no operation)")
+    wide = named.pivot_table(
+        index="layer", columns="cause", values="seconds", aggfunc="sum", fill_value=0.0, sort=False
+    )
+    order = [layer["layer"] for layer in record["work"]["layers"] if layer["layer"] in wide.index]
+    rest = [name for name in wide.index if name not in order]
+    return wide.reindex(index=order + rest, columns=[c for c in CAUSES if c in wide])
+
+
+def joined(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> pd.DataFrame:
+    """Two policies' ledgers joined on layer, part and cause, never on kernel names.
+
+    Returns:
+        Columns: layer, part, cause, baseline_s, candidate_s, difference_s (candidate minus
+        baseline: above 0 is slower); the largest difference first.
+    """
+    keys = ["layer", "part", "cause"]
+    left, right = (
+        rows(record).groupby(keys, as_index=False).seconds.sum() for record in (baseline, candidate)
+    )
+    both = left.merge(right, "outer", keys, suffixes=("_b", "_c")).fillna({"seconds_b": 0.0})
+    both = both.fillna({"seconds_c": 0.0})
+    both = both.rename(columns={"seconds_b": "baseline_s", "seconds_c": "candidate_s"})
+    both["difference_s"] = both.candidate_s - both.baseline_s
+    return both.sort_values("difference_s", key=abs, ascending=False, ignore_index=True)

@@ -1,0 +1,1 @@
+"""From pending runs to records: plans, workers, Jupyter kernels, devices, clusters."""

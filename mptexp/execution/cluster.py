@@ -1,0 +1,217 @@
+"""A Ray cluster: joining it, and which devices it has.
+
+Ray is imported inside functions: only who asks for it needs to install it.
+"""
+
+import importlib.util
+import logging
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mptexp.execution.sweep import Execution
+from mptexp.spec.params import ParamsError
+from mptexp.spec.run import Run, cpu_name, same_model
+
+EXECUTORS = ("local", "ray")
+ANSWER_S = 5.0  # for a cluster to answer at all
+KINDS = "accelerator_type:"  # how Ray's resources that name a node's GPU begin
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
+# Ray's switch for systems whose firewall asks about each open port: all of it listens on 127.0.0.1.
+# And runs on a Ray of our own have the priority that they have without it.
+OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"}
+# Else Ray tries for a quarter of an hour to reach what listens but is no cluster.
+JOINED = {"RAY_NUM_REDIS_GET_RETRIES": "1"}
+_CPUS: dict[str, str] = {}  # names of the nodes' CPUs, as far as they were asked
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs can be executed: all GPUs of a type, or the CPU of one node.
+
+    Attributes:
+        model: Ray's name of the GPU, or the CPU's.
+        room: GPUs of all nodes; 1 for a CPU.
+        most: GPUs of the node that has most of them; 1 for a CPU.
+        node: Ray's id of the CPU's node, empty for GPUs.
+        cpus: what Ray counts there: a run of a CPU takes them all.
+    """
+
+    model: str
+    room: int
+    most: int
+    node: str = ""
+    cpus: float = 1
+
+    @property
+    def key(self) -> str:
+        return self.node or self.model
+
+    def fits(self, asked: str) -> bool:
+        """Whether a model can be asked for here; a GPU's name may be Ray's or NVML's longer one."""
+        return same_model(asked, self.model) or (not self.node and same_model(self.model, asked))
+
+    def takes(self, run: Run) -> int:
+        """GPUs of a run; one with more replicas than a node has takes them all, and says so."""
+        return min(run.replicas, self.most)
+
+    def options(self, run: Run) -> dict[str, Any]:
+        """What Ray is told of a run's task."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        if not self.node:
+            return {"num_gpus": self.takes(run), "num_cpus": 1, "accelerator_type": self.model}
+        here = NodeAffinitySchedulingStrategy(self.node, soft=False)
+        return {"num_gpus": 0, "num_cpus": self.cpus, "scheduling_strategy": here}
+
+
+# --- joining a cluster ------------------------------------------------------------------------
+
+
+def check(how: Execution, address: str | None, max_batch: bool) -> None:
+    """Refuses what an executor does not know, and one that is not installed.
+
+    Args:
+        how: as asked for.
+        address: as asked for.
+        max_batch: whether the sweep searches the largest batch.
+
+    Raises:
+        ParamsError: what is allowed, or how to install it.
+    """
+    if how.executor not in EXECUTORS:
+        raise ParamsError(f"--executor {how.executor}: unknown; allowed: {', '.join(EXECUTORS)}")
+    if how.executor == "local":
+        if address:
+            raise ParamsError(f"--address {address}: of a Ray cluster; allowed: --executor ray")
+        return
+    if importlib.util.find_spec("ray") is None:
+        raise ParamsError("--executor ray: Ray is not installed; pip install 'mptexp[ray]'")
+    if max_batch:
+        raise ParamsError(
+            "--executor ray: max_batch searches on one machine; allowed: --executor local, or "
+            "batch sizes in the matrix"
+        )
+    if how.parallel > 1:
+        raise ParamsError(f"--executor ray: --parallel {how.parallel}; allowed: --executor local")
+
+
+def connect(address: str | None, models: Iterable[str]) -> None:
+    """Joins a cluster, or starts Ray on this machine, and looks whether it has some devices.
+
+    Args:
+        address: HOST:PORT of the cluster's head, `auto`, or None: RAY_ADDRESS, else this machine.
+        models: of the runs that are due.
+
+    Raises:
+        ParamsError: where the cluster does not answer, or lacks a device that is asked for.
+    """
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    if not (asked := set(models)):
+        return
+    _join(address)
+    if not missing(asked, places()):
+        return
+    there = places(cpus=True)
+    if lacks := missing(asked, there):
+        has = ", ".join(sorted({place.model for place in there})) or "none that can be used"
+        raise ParamsError(
+            f"gpu_model {', '.join(lacks)}: the Ray cluster ({address}) has no such device; "
+            f"allowed: {has}"
+        )
+
+
+def _join(address: str) -> None:
+    if address not in ("auto", "local"):
+        _answers(address)
+    # Only this process may use a Ray of its own; Ray would leave a token in the home directory.
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
+    os.environ.update(QUIET | (OWN | token if address == "local" else JOINED))
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    import ray
+
+    before = signal.getsignal(signal.SIGTERM)
+    # Only records and notebooks pass through Ray's store of objects.
+    small = {"object_store_memory": 2**27} if address == "local" else {}
+    try:
+        ray.init(
+            address,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="CRITICAL",
+            configure_logging=False,
+            **small,
+        )
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise ParamsError(
+            f"--address {address}: {str(error).strip().splitlines()[0]}; a cluster that asks for "
+            "a token is reached with RAY_AUTH_MODE=token"
+        ) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)  # Ray's own leaves without a word
+
+
+def _answers(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ParamsError(f"--address {address}: is not HOST:PORT of a Ray cluster's head, or auto")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
+    except OSError as error:
+        raise ParamsError(
+            f"--address {address}: no Ray cluster answers there ({error.strerror or error}); "
+            "allowed: the address that `ray start --head` printed"
+        ) from None
+
+
+# --- devices of the cluster -------------------------------------------------------------------
+
+
+def places(cpus: bool = False) -> list[Place]:
+    """Where runs can be executed now: on GPUs, and where `cpus` says so on CPUs, by their names."""
+    nodes = _nodes()
+    found: dict[str, list[int]] = {}
+    for has in nodes.values():
+        for kind in (name.removeprefix(KINDS) for name in has if name.startswith(KINDS)):
+            if has.get("GPU", 0) >= 1:
+                found.setdefault(kind, []).append(int(has["GPU"]))
+    gpus = [Place(kind, sum(each), max(each)) for kind, each in sorted(found.items())]
+    named = _cpu_names(nodes) if cpus else {}
+    return gpus + [Place(name, 1, 1, node, nodes[node]["CPU"]) for node, name in named.items()]
+
+
+def missing(models: Iterable[str], there: Sequence[Place]) -> list[str]:
+    """The models that no place fits."""
+    return [m for m in sorted(set(models)) if not any(place.fits(m) for place in there)]
+
+
+def _nodes() -> dict[str, dict[str, float]]:
+    """Ids and resources of the nodes that are alive and take tasks."""
+    import ray
+
+    alive = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+    return {node: has for node, has in alive.items() if has.get("CPU", 0) >= 1}
+
+
+def _cpu_names(nodes: Iterable[str]) -> dict[str, str]:
+    """Nodes and the names of their CPUs, without nodes that do not answer."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ask = ray.remote(num_cpus=0, max_retries=0)(cpu_name)
+    there = {node: NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes}
+    asked = {
+        node: ask.options(scheduling_strategy=here).remote()
+        for node, here in there.items()
+        if node not in _CPUS
+    }
+    for node, answer in asked.items():
+        try:
+            _CPUS[node] = ray.get(answer, timeout=60)
+        except ray.exceptions.RayError:
+            continue
+    return {node: _CPUS[node] for node in there if node in _CPUS}

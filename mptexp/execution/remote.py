@@ -1,0 +1,262 @@
+"""Runs on a Ray cluster: each is a task on a device of its model, whose results come back here.
+
+Ray places the tasks and knows which nodes are alive. What it does not do is done here: it would
+wait for ever for a device that no node has, and it does not say when a run's node was lost.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from mptexp.execution import cluster, sweep, worker
+from mptexp.execution.cluster import Place
+from mptexp.execution.merge import FILES
+from mptexp.execution.sweep import Execution, Planned
+from mptexp.records import store
+from mptexp.records.store import SweepDir
+from mptexp.spec.params import ParamsError
+from mptexp.spec.run import Run
+
+POLL_S = 1.0  # between looks at which nodes are alive
+STOP_S = 10.0  # for the tasks of a sweep that was stopped to end by themselves
+CRASHES = 3  # deaths of a run's Ray worker, on nodes that live on, after which it is killed
+READY = "ready"  # what is noted of data that a node has prepared
+
+
+class NodesLost(RuntimeError):
+    """No node is left that could take the runs that remain."""
+
+
+def execute(
+    runs: Sequence[Planned], notebook: Path, name: str, directory: SweepDir, how: Execution
+) -> Iterator[tuple[Planned, dict[str, Any] | None]]:
+    """Executes runs on the cluster that was joined, as many at a time as it has room for.
+
+    Yields each run twice, as `sweep.execute` does: with None when it starts (again when its node
+    was lost), with its record when it has ended. An exception thrown in ends all of its tasks.
+
+    Raises:
+        NodesLost: when all that could be executed is, and no node can take the others.
+    """
+    import ray
+
+    task = ray.remote(max_retries=0)(_task)
+    data_dir = str(how.data_dir.expanduser().absolute()) if how.data_dir else None
+    told = (notebook.name, notebook.read_bytes(), name, how.timeout_s, data_dir, uuid.uuid4().hex)
+    waiting, before = list(runs), Counter[tuple[str, str]]()
+    working: dict[Any, tuple[Planned, Place]] = {}
+    on_cpus = bool(cluster.missing({p.run.gpu_model for p in runs}, cluster.places()))
+    try:
+        while waiting or working:
+            there = cluster.places(on_cpus)
+            for planned, place in _startable(waiting, list(working.values()), there):
+                waiting.remove(planned)
+                here = task.options(**place.options(planned.run))
+                working[here.remote(planned.run.model_dump(), *told)] = (planned, place)
+                yield planned, None
+            if not working:
+                raise NodesLost(_stranded(waiting))
+            _give_up(working, there)
+            for ended in ray.wait(list(working), timeout=POLL_S)[0]:
+                planned, _ = working.pop(ended)
+                record = _collect(ended, planned, name, directory, before)
+                if record is None or _again(record, before["failed", planned.run_id], how):
+                    waiting.insert(0, planned)
+                else:
+                    yield planned, record
+    finally:
+        _leave(list(working))
+
+
+def _startable(
+    waiting: Sequence[Planned], working: Sequence[tuple[Planned, Place]], there: Sequence[Place]
+) -> list[tuple[Planned, Place]]:
+    """The runs that there is room for, in order: one that must wait holds up those behind it."""
+    free = Counter({place.key: place.room for place in there})
+    for planned, place in working:
+        free[place.key] -= place.takes(planned.run)
+    found = []
+    for planned in waiting:
+        if not any(free[place.key] > 0 for place in there):
+            break
+        fitting = [place for place in there if place.fits(planned.run.gpu_model)]
+        best = max(fitting, key=lambda place: free[place.key], default=None)
+        if best and free[best.key] >= best.takes(planned.run):
+            free[best.key] -= best.takes(planned.run)
+            found.append((planned, best))
+        else:
+            free.update({place.key: -free[place.key] for place in fitting})
+    return found
+
+
+def _again(record: Mapping[str, Any], failures: int, how: Execution) -> bool:
+    return record["status"] not in store.FINAL and failures <= how.retries
+
+
+def _give_up(working: Mapping[Any, tuple[Planned, Place]], there: Sequence[Place]) -> None:
+    """Takes back the tasks of places that are gone: Ray would keep them until one comes."""
+    import ray
+
+    alive = {place.key for place in there}
+    for ref, (_, place) in working.items():
+        if place.key not in alive:
+            ray.cancel(ref)
+
+
+def _stranded(waiting: Sequence[Planned]) -> str:
+    models, n = ", ".join(sorted({p.run.gpu_model for p in waiting})), len(waiting)
+    many = f"{n} run{'s' if n > 1 else ''} not executed"
+    return f"no node with {models} is left in the Ray cluster: {many}"
+
+
+def _leave(working: Sequence[Any]) -> None:
+    """Ends the tasks that are still at work, and with them their runs, and leaves the cluster."""
+    import ray
+
+    try:
+        for ref in working:
+            ray.cancel(ref)
+        if working:
+            ray.wait(list(working), num_returns=len(working), timeout=STOP_S)
+    finally:
+        ray.shutdown()
+
+
+def _collect(
+    ref: Any, planned: Planned, name: str, directory: SweepDir, before: Counter[tuple[str, str]]
+) -> dict[str, Any] | None:
+    """Publishes what a task brought back; None where the run is to be executed again.
+
+    That a node ends is no fault of its runs. That a Ray worker dies alone may be one.
+    `before` counts, by run, the nodes and workers that were lost and the runs that failed.
+    """
+    import ray
+    from ray import exceptions as of_ray
+
+    run_id = planned.run_id
+    folder = directory.partial / run_id
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        record = _received(ray.get(ref), planned, name, folder)
+    except (
+        of_ray.NodeDiedError,
+        of_ray.TaskUnschedulableError,
+        of_ray.ObjectLostError,
+        of_ray.TaskCancelledError,
+    ):
+        before["node", run_id] += 1
+        return None
+    except of_ray.RayTaskError as error:  # the node could not even begin: its data, its disk
+        record = _without(planned, name, "failed", str(error.cause or error))
+    except of_ray.OutOfMemoryError:
+        record = _without(planned, name, "oom", "Ray ended the run: its node ran out of memory")
+    except of_ray.RayError as error:
+        before["worker", run_id] += 1
+        if before["worker", run_id] < CRASHES:
+            return None
+        record = _without(planned, name, "killed", f"{CRASHES} Ray workers died with it: {error}")
+    lost, failed = before["node", run_id], before["failed", run_id]
+    marks = [f"started {lost + 1} times: its node was lost"] if lost else []
+    marks += [f"attempt {failed + 1}, after others had failed"] if failed else []
+    record["marks"] = [*record.get("marks", []), *marks]
+    before["failed", run_id] += record["status"] not in store.FINAL
+    store.write_record(folder / "record.json", record)
+    directory.publish(run_id)
+    return record
+
+
+def _received(
+    files: Mapping[str, bytes], planned: Planned, name: str, folder: Path
+) -> dict[str, Any]:
+    """The record among the files of a run, which are left in a folder."""
+    for file in (file for file in FILES if file in files):
+        (folder / file).write_bytes(files[file])
+    try:
+        record = store.read_record(folder / "record.json")
+    except store.RecordError as error:
+        return _without(planned, name, "failed", str(error))
+    if record.get("run_id") != planned.run_id or record["parameters"] != planned.run.model_dump():
+        return _without(planned, name, "failed", "the node sent the record of another run")
+    return record
+
+
+def _without(planned: Planned, name: str, status: str, error: str) -> dict[str, Any]:
+    """The record of a run that left none."""
+    first = (error.strip().splitlines() or [""])[0]
+    return worker.bare(planned.run, name) | {"status": status, "error": first, "wall_s": 0.0}
+
+
+# --- on a node --------------------------------------------------------------------------------
+
+
+def _task(
+    parameters: Mapping[str, Any],
+    file: str,
+    text: bytes,
+    name: str,
+    timeout_s: float,
+    data_dir: str | None,
+    call: str,
+) -> dict[str, bytes]:
+    """Executes one run on this node, in a process of its own as everywhere; returns its files.
+
+    Args:
+        parameters: the run's.
+        file, text: the notebook's file name and content.
+        name: its name in the params file.
+        timeout_s: the run is ended after so many seconds.
+        data_dir: as of --data-dir, a folder of this node.
+        call: what names this call of `execute`, on all nodes.
+    """
+    run = Run(**parameters)
+    if "OMP_NUM_THREADS" not in psutil.Process().environ():  # nor when this process began
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray's: threads as many as it counts CPUs
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if run.gpu_model.endswith("(CPU)") else {}
+    _make_ready(run, data_dir, call)
+    with tempfile.TemporaryDirectory(prefix="mptexp") as made:
+        notebook, directory = Path(made) / file, SweepDir(Path(made) / "sweep")
+        notebook.write_bytes(text)
+        worker.execute(run, notebook, name, directory, timeout_s, hidden)
+        left = (directory.runs / run.run_id(name)).iterdir()
+        return {path.name: path.read_bytes() for path in left if path.name in FILES}
+
+
+def _make_ready(run: Run, data_dir: str | None, call: str) -> None:
+    """Prepares the data of a run once per node: the first run does it, others wait for it.
+
+    Raises:
+        ParamsError: what is wrong with the data, to each of the runs that need it.
+    """
+    if data_dir:
+        os.environ["MPTEXP_DATA_DIR"] = data_dir
+    if not (need := sweep.need(run)):
+        return
+    folder = Path(tempfile.gettempdir()) / f"mptexp-{call}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with (folder / hashlib.sha256(repr(need).encode()).hexdigest()).open("a+") as told:
+        fcntl.flock(told, fcntl.LOCK_EX)
+        told.seek(0)
+        said = told.read()
+        if not said:
+            said = _prepared(run)
+            told.write(said)
+    if said != READY:
+        raise ParamsError(said)
+
+
+def _prepared(run: Run) -> str:
+    try:
+        sweep.make_ready([Planned("", run, "pending")], None)
+    except ParamsError as error:
+        return str(error)
+    return READY

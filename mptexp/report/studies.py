@@ -1,0 +1,261 @@
+"""The report's section on published numbers: tables of text, published beside measured."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mptexp.analysis import published, summary
+from mptexp.analysis.published import MIXED
+from mptexp.analysis.summary import Tables
+from mptexp.report import wording
+from mptexp.spec.run import Run
+
+LIMIT = 25  # rows of a table: more is a file, not a report
+SPEEDUP = "Measured speedup [95 % interval]"
+HTML = '<a href="{1}">{0}</a>'
+NOTE = (
+    "Numbers that others published, and beside them what this sweep measured at the same batch "
+    "size per device. Speedups are of mixed_float16 over the baseline: above 1, mixed_float16 is "
+    "faster; where the two have different batch sizes, by images per second. The baseline is "
+    "float32 where a cell names no other policy. Measured accuracies are means over runs; where a "
+    "study states no batch size, at the smallest measured. Ratios can be set side by side; times "
+    "and images per second only where device and pictures agree, see below. “–”: not published, "
+    "or not measured here."
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """The section of a report: texts, and tables of text (columns named Source hold HTML)."""
+
+    note: str
+    speeds: pd.DataFrame
+    accuracies: pd.DataFrame
+    differences: pd.DataFrame
+    sentences: list[str]
+
+
+def section(tables: Tables) -> Section | None:
+    """This sweep beside the published numbers of its models; None where there are none."""
+    results, runs = tables.results, _runs(tables)
+    pairs = published.pairs(set(results.model), set(results.phase))
+    if pairs.empty:
+        return None
+    rows = _beside(pairs, runs)
+    speeds = rows[rows.unit != "%"]
+    accuracies = rows[(rows.unit == "%") & _learns(results).any()]
+    shown = [speeds[:LIMIT], accuracies[:LIMIT]]
+    claims = wording.listed(published.claims(set(results.model)))
+    return Section(
+        note=_note(len(speeds[LIMIT:]) + len(accuracies[LIMIT:]), runs),
+        speeds=_texts(shown[0]).drop(columns="Accuracy"),
+        accuracies=_texts(shown[1]).drop(columns=["Published speedup", SPEEDUP]),
+        differences=_differences(pd.concat(shown), tables),
+        sentences=[*_repeats(results, runs), f"Claimed of {MIXED} without a table: {claims}."],
+    )
+
+
+def _note(left: int, runs: pd.DataFrame) -> str:
+    emulated = runs.emulated[runs.policy == MIXED].any()
+    more = wording.count(left, "more row is", "more rows are")
+    return (
+        f"{NOTE}{f' Measured {MIXED} is *{wording.EMULATED}*.' if emulated else ''}"
+        f"{f' {more} left out; all numbers are in the package’s `published.csv`.' if left else ''}"
+    )
+
+
+def _learns(runs: pd.DataFrame) -> pd.Series:
+    """Whether a run's accuracy means something: not from random pictures or a single batch."""
+    apart = (runs.dataset == "synthetic") | (runs.input_mode == "resident")
+    return (runs.phase == "train") & ~apart
+
+
+def _runs(tables: Tables) -> pd.DataFrame:
+    """The runs that can be compared, with share (images per device and step) and panel."""
+    runs = tables.ok
+    numbers = ("step_s", "images_per_s", "val_accuracy", "fit_s")
+    runs = runs.assign(**{name: pd.to_numeric(runs[name]) for name in numbers})
+    return runs.assign(
+        val_accuracy=runs.val_accuracy.where(_learns(runs)),
+        share=runs.batch_size.astype(float) / runs.replicas,
+        panel=summary.panels(runs.assign(model="", phase="", replicas=1)),  # as in the pair
+        model_here=runs.model,
+    )
+
+
+def _beside(pairs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """The published pairs with what each panel measured there, measured ones first.
+
+    Returns:
+        The columns of `published.pairs` and `_measured`, empty where nothing was measured.
+    """
+    base, mixed = pairs.batch_size_baseline, pairs.batch_size_mixed
+    unstated = pairs.unit.map({"%": runs.share.min()})
+    base, mixed = base.fillna(mixed).fillna(unstated), mixed.fillna(base).fillna(unstated)
+    base = _at(pairs.assign(share=base), runs[runs.policy.isin(["float32", "tensorfloat32"])])
+    # The published baseline; where that was not measured or not stated, the device's default.
+    known = [base.policy == base.policy_baseline, base.policy == base.default_policy]
+    rank = pd.Series(np.select(known, [0, 1], 2), base.index)
+    base = base[rank == rank.groupby([base.pair, base.panel]).transform("min")]
+    mixed = _at(pairs.assign(share=mixed), runs[runs.policy == MIXED])
+    rows = pairs.merge(_measured(base, mixed), "left", left_index=True, right_on="pair")
+    return rows.sort_values("panel", key=pd.isna, kind="stable", ignore_index=True)
+
+
+def _at(pairs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs at each pair's share, with pair (its index) and value in the study's unit."""
+    keys = ["model_here", "phase", "replicas", "share"]
+    rows = pairs[[*keys, "policy_baseline", "unit"]].reset_index(names="pair").merge(runs, on=keys)
+    found = {"img/s": rows.images_per_s, "%": rows.val_accuracy * 100, "ms": rows.step_s * 1e3}
+    value = np.select([rows.unit == unit for unit in found], list(found.values()), rows.step_s)
+    return rows.assign(value=value).dropna(subset="value")
+
+
+def _measured(base: pd.DataFrame, mixed: pd.DataFrame) -> pd.DataFrame:
+    """A row per pair and panel, from runs of the baseline and of mixed_float16: text of cells.
+
+    ratio: images per second of mixed_float16 over the baseline's, formed within blocks; above 1,
+    mixed_float16 is faster.
+    """
+    keys = ["pair", "panel", "block"]
+    columns = [*keys, "policy", "unit", "images_per_s", "value", "epochs"]
+    both = base[columns].merge(mixed[columns], "outer", keys, suffixes=("", "_mixed"))
+    both["ratio"] = both.images_per_s_mixed / both.images_per_s
+    rows = [
+        [*point, _here(group, ""), _here(group, "_mixed"), _ratio(group.ratio.dropna())]
+        for point, group in both.groupby(["pair", "panel"])
+    ]
+    return pd.DataFrame(rows, columns=["pair", "panel", "here", "mixed_here", "ratio"])
+
+
+def _here(runs: pd.DataFrame, side: str) -> str:
+    """The runs of one policy as the text of a cell."""
+    runs = runs[runs[f"value{side}"].notna()]
+    if runs.empty:
+        return "–"
+    value, unit, policy = (runs[f"{name}{side}"] for name in ("value", "unit", "policy"))
+    if unit.iloc[0] != "%":
+        return _cell(float(f"{value.median():.4g}"), unit.iloc[0], policy.iloc[0])
+    at = f"(n = {len(runs)}, epoch {runs[f'epochs{side}'].max():g})"
+    return _cell(round(value.mean(), 1), f"% {at}", policy.iloc[0])
+
+
+def _ratio(ratios: pd.Series) -> str:
+    return wording.ratio(*summary.interval(ratios), len(ratios)) if len(ratios) else "–"
+
+
+def _texts(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `_beside` as a table of text; Source holds HTML."""
+    sources = rows.source_baseline.fillna(rows.source_mixed)
+    base, mixed = (
+        map(_cell, *(rows[name] for name in (f"value_{s}", "unit", f"policy_{s}", f"status_{s}")))
+        for s in ("baseline", "mixed")
+    )
+    columns = {
+        "Accuracy": rows.metric.str.replace("_", " "),
+        "Device": _devices(rows),
+        "Phase": rows.phase,
+        "Batch size": list(map(_sizes, rows.batch_size_baseline, rows.batch_size_mixed)),
+        "Published baseline": list(base),
+        f"Published {MIXED}": list(mixed),
+        "Published speedup": rows.speedup.map("{:.2f}×".format, na_action="ignore"),
+        "Measured on": rows.panel,
+        "Measured baseline": rows.here,
+        f"Measured {MIXED}": rows.mixed_here,
+        SPEEDUP: rows.ratio,
+        "Source": list(map(published.linked, rows.study, sources, [HTML] * len(rows))),
+    }
+    found = pd.DataFrame(columns).astype(object)
+    alike = [name for name in ("Phase", "Measured on") if found[name].nunique() < 2]
+    return found.drop(columns=alike).fillna("–")
+
+
+def _devices(rows: pd.DataFrame) -> pd.Series:
+    """The published devices; with the system where a study tried several on one device."""
+    device = rows.device.fillna("not stated")
+    systems = rows.groupby(["study", "device", "batch_size_baseline"], dropna=False).system
+    return device.where(systems.transform("nunique") < 2, device + ", " + rows.system)
+
+
+def _cell(value: float, unit: str, policy: str, status: str = "ok") -> str:
+    """A number, and its policy where that is neither float32 nor mixed_float16."""
+    known = {"tensorfloat32": "TF32", "not stated": "policy not stated"}
+    named = "" if policy in ("float32", MIXED) else f", {known.get(policy, policy)}"
+    if pd.isna(value):
+        return "out of memory" if status == "oom" else "–"
+    return f"{value:,g} {unit}{named}"
+
+
+def _sizes(*sizes: float) -> str:
+    """Batch sizes per device of the baseline and of mixed_float16, one where they are equal."""
+    return " / ".join(dict.fromkeys(f"{s:g}" for s in sizes if pd.notna(s))) or "not stated"
+
+
+def _repeats(results: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
+    """A. Banerjee's result over repeats, and the same of this sweep, if it has that model."""
+    rows = published.table()
+    rows = rows[rows.study == "banerjee_profiling_p3"]
+    if not results.model.isin(rows.model_here).any():
+        return []
+    value = rows.set_index(["metric", "policy"]).value
+    worst = value["worst_val_accuracy_after_5_epochs"]
+    share = 1 - value["mean_training_time_reduction_vs_float32", MIXED] / 100
+    opening = (
+        f"{published.linked(rows.study.iloc[0], rows.source.iloc[0])}: over "
+        f"{value['repetitions', MIXED]:g} runs of each policy, mean training time in mixed_float16 "
+        f"over that in float32 was {share:.2f}×, below 1 is shorter, and the worst validation "
+        f"accuracy after 5 epochs {worst[MIXED]:g} %, against {worst['float32']:g} % in float32."
+    )
+    mine = runs.model.isin(rows.model_here) & runs.val_accuracy.notna()
+    groups = runs[mine].groupby(["panel", "batch_size", "replicas"])
+    return [opening, *filter(None, (_repeats_here(*point, group) for point, group in groups))]
+
+
+def _repeats_here(panel: str, batch_size: int, replicas: int, runs: pd.DataFrame) -> str:
+    """Training time and worst accuracy of mixed_float16 beside float32, or TF32 without it."""
+    name = "float32" if "float32" in set(runs.policy) else "tensorfloat32"
+    times = runs.pivot(index="block", columns="policy", values="fit_s")
+    times = times.reindex(columns=[name, MIXED]).dropna()
+    worst = runs.groupby("policy").val_accuracy.min() * 100
+    if times.empty:
+        return ""
+    panel = wording.verbatim(panel) + f" ({replicas} replicas)" * (replicas > 1)
+    return (
+        f"Measured on {panel} at batch size {batch_size}: training time in mixed_float16 over that "
+        f"in {name} is {_ratio(times[MIXED] / times[name])}, and the worst validation accuracy "
+        f"after {wording.count(runs.epochs.max(), 'epoch')} {worst[MIXED]:.1f} %, against "
+        f"{worst[name]:.1f} % in {name}."
+    )
+
+
+def _differences(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """What else than the policy differs between the studies of some rows and this sweep."""
+    runs = [Run.model_construct(**record["parameters"]) for record in tables.records]
+    pictures = [f"{r.dataset}, {r.image_size} × {r.image_size}, width {r.width:g}" for r in runs]
+    keydana = "resize, cache, shuffle, batch; no prefetch (input_mode keydana here)"
+    repeated = tables.speedups.low.notna().any()
+    found = {
+        "Device": (rows.device, [run.gpu_model for run in runs]),
+        "Software": (rows.system, map(_software, tables.records)),
+        "Pictures, width of the network": (rows.dataset, pictures),
+        "Input": (rows.study.map({"keydana2020": keydana}), [run.input_mode for run in runs]),
+        "Intervals": (["none"], ["95 % over blocks" if repeated else "none: too few repeats"]),
+    }
+    lines = [[name, *map(_several, sides)] for name, sides in found.items()]
+    return pd.DataFrame(lines, columns=["What differs", "Published", "Measured here"])
+
+
+def _several(names: Iterable[Any], most: int = 6) -> str:
+    """Distinct names, and whether there are more."""
+    found = [name for name in dict.fromkeys(names) if isinstance(name, str)]
+    return "; ".join(found[:most] + ["…"] * (len(found) > most)) or "not stated"
+
+
+def _software(record: Mapping[str, Any]) -> str:
+    packages = record.get("environment", {}).get("packages", {})
+    names = [record["parameters"].get("backend", "tensorflow"), "keras"]
+    found = [f"{name} {packages[name]}" for name in names if name in packages]
+    return ", ".join([*found, "XLA" if record.get("in_force", {}).get("jit") else "no XLA"])

@@ -1,0 +1,353 @@
+"""Tables of text for readers, from an analysis: what a report and a README show."""
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from great_tables import GT, html
+
+from mptexp.analysis import accuracy, summary
+from mptexp.analysis.summary import Tables
+from mptexp.report import wording
+from mptexp.spec.terminal import visible
+
+ROWS = 200  # of a table in a report: more are a file, not a table
+KEYS = [*summary.POINT, "policy"]  # of a row of the headline table
+DIFFERENCE = "Difference, percentage points [95 % interval]"
+
+
+def headline_rows(tables: Tables) -> pd.DataFrame:
+    """The headline table as text, a row per batch size and policy, for HTML and Markdown."""
+    table = summary.headline(tables)
+    records = table.to_dict("records")
+    columns = {
+        **_named(table),
+        "ms per step": [_known(s * 1e3, "{:.2f}") for s in table.step_s],
+        "Images/s": [_known(v, "{:,.0f}") for v in table.images_per_s],
+        baseline_head(table): [over_baseline(r) for r in records],
+        "Speedup over strict float32": [_over_strict(r) for r in records],
+        "Latency, median (99 %)": [_latency(r) for r in records],
+        "Validation accuracy": [_accuracy(r) for r in records],
+        "Peak memory": [wording.mebibytes(b) for b in table.peak_memory_bytes],
+    }
+    if set(table.baseline) <= {"float32", ""}:
+        del columns["Speedup over strict float32"]
+    return wording.without_blanks(pd.DataFrame(columns))
+
+
+def detail_rows(tables: Tables) -> pd.DataFrame:
+    """What else is known of the rows of the headline table, as text; empty where nothing is."""
+    table = summary.headline(tables)
+    records = table.to_dict("records")
+    columns = {
+        "ms per step, 5–95 %": [
+            _known(r["step_s_low"] * 1e3, "{:.2f}") + _known(r["step_s_high"] * 1e3, "–{:.2f}", "")
+            for r in records
+        ],
+        "Achieved (MFU), least traffic": [_achieved(r) for r in records],
+        **_to_target(tables, table),
+        **_prices(tables, table),
+    }
+    told = wording.without_blanks(pd.DataFrame(columns))
+    return pd.DataFrame() if told.empty else pd.concat([pd.DataFrame(_named(table)), told], axis=1)
+
+
+def _named(table: pd.DataFrame) -> dict[str, Any]:
+    """What names a row of the headline table."""
+    varying = [n for n in summary.POINT if table[n].nunique() > 1 and n != "batch_size"]
+    columns = wording.headed(table, varying)
+    policies = [policy(row) for row in table.to_dict("records")]
+    return {**columns, "Batch size": table.batch_size, "Policy": policies}
+
+
+def _known(value: float, form: str, unknown: str = "–") -> str:
+    """A number as text; of runs whose timings are void there is none."""
+    return unknown if pd.isna(value) else form.format(value)
+
+
+def _achieved(row: Mapping[str, Any]) -> str:
+    if pd.isna(row["flops_per_s"]):
+        return "–"
+    traffic = row["bytes_per_s"]
+    moved = "" if pd.isna(traffic) else f", {summary.gigabytes(traffic)}"
+    achieved = summary.teraflops(row["flops_per_s"])
+    return f"{achieved} ({row['mfu_frac'] * 100:.0f} %){moved}"
+
+
+def baseline_head(table: pd.DataFrame) -> str:
+    """Names the baseline: what users have by default, and whether it was measured."""
+    pairs = {(b, d) for b, d in zip(table.baseline, table.default_policy, strict=True) if b}
+    if len(pairs) != 1:
+        strict = any(b != d for b, d in pairs)
+        instead = ", or over strict float32 where it was not measured" if strict else ""
+        return f"Speedup over the default{instead} [95 % interval]"
+    ((baseline, default),) = pairs
+    strict = "strict " if baseline == "float32" else ""
+    named = f"{strict}{wording.default_name(baseline)}"
+    if baseline == default:
+        return f"Speedup over the default, {named} [95 % interval]"
+    missing = f"default {wording.default_name(default)} not measured"
+    return f"Speedup over {named} ({missing}) [95 % interval]"
+
+
+def over_baseline(row: Mapping[str, Any]) -> str:
+    """A row's speedup with its interval; of the baseline itself, that it is the baseline."""
+    if pd.isna(row["step_s"]):
+        return "–"
+    if row["policy"] == row["baseline"]:
+        return "1 (the default)" if row["policy"] == row["default_policy"] else "1 (baseline)"
+    return wording.ratio(row["speedup"], row["low"], row["high"], row["blocks"])
+
+
+def _over_strict(row: Mapping[str, Any]) -> str:
+    if row["policy"] == "float32":
+        return "1"
+    figures = (row[f"strict_{name}"] for name in ("speedup", "low", "high", "blocks"))
+    return wording.ratio(*figures)
+
+
+def _by_policy(
+    tables: Tables, table: pd.DataFrame, values: pd.Series, keys: Sequence[str] = KEYS
+) -> list[float]:
+    """The median of some values of the runs that ended well, for each row of a headline table."""
+    medians = tables.ok.assign(value=values).groupby(list(keys)).value.median()
+    return medians.reindex(pd.MultiIndex.from_frame(table[list(keys)])).tolist()
+
+
+def _to_target(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
+    """Time to a target accuracy; with an even number of repeats half of them may not reach it."""
+    wanted = accuracy.target(tables)
+    if wanted is None:
+        return {}
+    seconds = tables.trained.run_id.map(accuracy.seconds_to(tables, wanted))
+    shown = [_seconds(value) for value in _by_policy(tables, table, seconds)]
+    return {f"Time to {wanted * 100:g} % accuracy": shown}
+
+
+def _seconds(value: float) -> str:
+    if pd.isna(value):
+        return "–"
+    return "not reached" if math.isinf(value) else f"{value:,.1f} s"
+
+
+def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
+    """What a million images and a whole training cost, in the currency of price_per_hour."""
+    price = tables.options.price_per_hour
+    if price is None:
+        return {}
+    training = [v * price / 3600 for v in _by_policy(tables, table, tables.trained.fit_s)]
+    return {
+        "Cost per million images": [
+            "–" if pd.isna(v) else summary.digits(1e6 / v / 3600 * price)
+            for v in table.images_per_s
+        ],
+        "Cost per training": ["–" if pd.isna(v) else summary.digits(v) for v in training],
+    }
+
+
+def _latency(row: Mapping[str, Any]) -> str:
+    """Of single batches in inference, from pictures on the host to probabilities on the host."""
+    if pd.isna(row["latency_p50_s"]):
+        return "–"
+    return f"{row['latency_p50_s'] * 1e3:.2f} ms ({row['latency_p99_s'] * 1e3:.2f})"
+
+
+def policy(row: Mapping[str, Any]) -> str:
+    """The policy of a row, and whether the device emulates it."""
+    return f"{row['policy']} ({wording.EMULATED})" if row["emulated"] else row["policy"]
+
+
+def _accuracy(row: Mapping[str, Any]) -> str:
+    if pd.isna(row["val_accuracy"]):
+        return "–"
+    low, high = row["val_accuracy_low"], row["val_accuracy_high"]
+    spread = f" ({low * 100:.1f}–{high * 100:.1f})" if row["repeats"] > 1 else ""
+    return f"{row['val_accuracy'] * 100:.1f} %{spread}"
+
+
+def accuracy_rows(tables: Tables) -> pd.DataFrame:
+    """Differences in accuracy between policies as text, a row per point and pair."""
+    table = accuracy.differences(tables, tables.options.equivalence_margin)
+    records = table.to_dict("records")
+    margin = wording.points(tables.options.equivalence_margin)
+    words = {"equal": f"equal within {margin}"}
+    columns = {
+        **_varying(table),
+        "Policy": table.candidate,
+        "Against": table.baseline.map(wording.default_name),
+        DIFFERENCE: [
+            wording.difference(r["difference"], r["low"], r["high"], r["blocks"]) for r in records
+        ],
+        "Finding": [words.get(v, v) for v in table.verdict],
+    }
+    return pd.DataFrame(columns)
+
+
+def _varying(table: pd.DataFrame) -> dict[str, pd.Series]:
+    """The columns that tell points apart, with the batch size."""
+    names = [n for n in summary.POINT if n in table and n != "batch_size"]
+    varying = [n for n in names if table[n].nunique() > 1]
+    return wording.headed(table, [*varying, *{"batch_size"}.intersection(table)])
+
+
+def without_memory(tables: Tables) -> pd.DataFrame:
+    """The points that ran out of memory, and what proves it, as text."""
+    rows = tables.results[tables.results.status == "oom"]
+    # Whether XLA was on is not known of a run that ended before it was compiled.
+    point = [name for name in summary.POINT if name != "jit"]
+    rows = rows.drop_duplicates([*point, "policy"])
+    shown = {**_varying(rows.drop(columns="jit")), "Policy": rows.policy, "Error": rows.error}
+    return pd.DataFrame(shown).reset_index(drop=True)
+
+
+def best_rows(tables: Tables) -> pd.DataFrame:
+    """Every policy at its own best batch size as text; empty where one size was measured."""
+    table = summary.best_batches(tables.results)
+    records = table.to_dict("records")
+    varying = _varying(table.drop(columns="batch_size"))
+    return pd.DataFrame(
+        {
+            **varying,
+            "Policy": table.policy,
+            "Best batch size": table.batch_size,
+            "Images/s": [f"{v:,.0f}" for v in table.images_per_s],
+            "Images/s over the baseline's best [95 % interval]": [
+                f"1 ({wording.default_name(r['policy'])})"
+                if r["policy"] == r["baseline"]
+                else wording.ratio(r["speedup"], r["low"], r["high"], r["blocks"])
+                for r in records
+            ],
+            "Largest batch that ran": table.largest,
+            "Smallest that ran out of memory": [_size(r, tables) for r in records],
+        }
+    ).pipe(wording.without_blanks)
+
+
+def _size(row: Mapping[str, Any], tables: Tables) -> str:
+    """From the sweep's own runs and from the attempts to find the largest batch."""
+    tried = tables.attempts
+    # A run that ended before it was compiled does not tell its jit.
+    names = [n for n in summary.POINT if n not in ("batch_size", "jit")]
+    if len(tried):
+        same = (tried[[*names, "policy"]] == pd.Series(row)[[*names, "policy"]]).all(axis=1)
+        out = tried[same & (tried.status == "oom")].batch_size.min()
+        return _least(out, row["too_large"])
+    return _least(row["too_large"])
+
+
+def _least(*sizes: float) -> str:
+    known = [size for size in sizes if not pd.isna(size)]
+    return f"{min(known):.0f}" if known else "–"
+
+
+def attempt_rows(tables: Tables) -> pd.DataFrame:
+    """The attempts to find the largest batch as text."""
+    table = tables.attempts
+    order = [*summary.POINT[:4], "policy", "batch_size"]
+    table = table.sort_values(order, key=summary.rank)
+    return pd.DataFrame(
+        {
+            **_varying(table.drop(columns=["batch_size", "jit"])),
+            "Policy": table.policy,
+            "Batch size": table.batch_size,
+            "Outcome": table.status.map(lambda s: "fits" if s in ("ok", "diverged") else s),
+            "Peak memory": [wording.mebibytes(b) for b in table.peak_memory_bytes],
+            "Error": table.error.replace("", "–"),
+        }
+    ).pipe(wording.without_blanks)
+
+
+def reading_rows(tables: Tables) -> pd.DataFrame:
+    """What the device read while steps were timed, medians over repeats, as text.
+
+    Empty where nothing was read.
+    """
+    if tables.ok.empty:
+        return pd.DataFrame()
+    keys = KEYS
+    table = summary.headline(tables)[keys]
+    if len(table) > ROWS:
+        keys = ["gpu_model", "policy"]
+        table = table[keys].drop_duplicates().sort_values(keys, key=summary.rank)
+    forms = {
+        "Utilization": ("utilization_frac", 100, "{:.0f} %"),
+        "Power": ("power_w", 1, "{:.0f} W"),
+        "Energy per image": ("energy_per_image_j", 1e3, "{:.3g} mJ"),
+        "Clock": ("clock_hz", 1e-6, "{:,.0f} MHz"),
+        "Temperature": ("temperature_c", 1, "{:.0f} °C"),
+        "Throttled": ("throttled_frac", 100, "{:.0f} % of readings"),
+        "Memory in use on the device": ("device_memory_used_bytes", 2**-20, "{:,.0f} MiB"),
+        "Processor used by others": ("other_load_frac", 100, "{:.0f} %"),
+        "Others on the GPU": ("other_processes", 1, "{:.0f}"),
+    }
+    shown = {}
+    for title, (name, scale, form) in forms.items():
+        values = _by_policy(tables, table, pd.to_numeric(tables.ok[name]) * scale, keys)
+        shown[title] = ["–" if pd.isna(v) else form.format(v) for v in values]
+    told = wording.without_blanks(pd.DataFrame(shown))
+    named = pd.DataFrame({**_varying(table), "Policy": table.policy})
+    return pd.DataFrame() if told.empty else pd.concat([named, told], axis=1)
+
+
+def headline_html(tables: Tables) -> GT:
+    """The headline table for a report."""
+    rows = _visible(headline_rows(tables))
+    words = ("Policy", *(wording.title(n) for n in summary.POINT))
+    numbers = [c for c in rows if c not in words or c == "Batch size"]
+    table = _styled(rows, rowname_col="Policy").tab_stubhead("Policy")
+    if rows.shape[1] > 9:
+        table = table.tab_options(table_font_size="0.7rem")
+    return table.cols_align("right", numbers)
+
+
+def plain_table(rows: pd.DataFrame, links: Sequence[str] = (), id: str | None = None) -> GT:
+    """Any table of text for a report, its first ROWS rows; columns named in `links` hold HTML."""
+    shown = _visible(rows[:ROWS])
+    numbers = [name for name in shown if name not in links and _numeric(shown[name])]
+    table = _styled(shown, id).cols_align("right", columns=numbers)
+    if len(rows) > ROWS:
+        table = table.tab_source_note(f"The first {ROWS} of {len(rows):,} rows.")
+    return table.fmt(lambda cell: html(cell).text, columns=list(links)) if links else table
+
+
+def _visible(rows: pd.DataFrame) -> pd.DataFrame:
+    shown = rows.map(lambda cell: visible(cell) if isinstance(cell, str) else cell)
+    return shown.rename(columns=visible)
+
+
+def _numeric(column: pd.Series) -> bool:
+    """Whether every cell is a number, with or without a share behind it, or a dash."""
+    cells = [str(cell) for cell in column]
+    return all(re.fullmatch(r"–|[\d.,]+( %)?( \(\d+ %\))?", cell) for cell in cells)
+
+
+def _styled(rows: pd.DataFrame, id: str | None = None, **words: str) -> GT:
+    # great-tables would draw an id by chance, and colours and fonts are the page's.
+    id = id or "t" + hashlib.sha256(rows.to_csv().encode()).hexdigest()[:10]
+    table = GT(rows, id=id, **words)
+    return table.tab_options(
+        table_background_color="transparent",
+        table_font_names="inherit",
+        table_font_size="0.8rem",
+        table_width="100%",
+        table_border_top_style="none",
+        data_row_padding="5px",
+    ).opt_table_outline("none")
+
+
+def markdown(rows: pd.DataFrame) -> str:
+    """A table of text as Markdown."""
+    lines = [list(rows.columns), ["---"] * len(rows.columns), *rows.to_numpy().tolist()]
+    return "\n".join("| " + " | ".join(_cell(str(c)) for c in line) + " |" for line in lines) + "\n"
+
+
+# What Markdown obeys within a cell; an underscore within a word it does not.
+MARKUP = re.compile(r"[\\`*~$|<&]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])|:(?=//)")
+
+
+def _cell(text: str) -> str:
+    """Text for a cell of Markdown: what looks like a tag, a link or another cell is shown."""
+    return MARKUP.sub(r"\\\g<0>", visible(text))

@@ -1,0 +1,383 @@
+"""Sentences for readers, generated from an analysis: what a report and a README say."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from mptexp.analysis import accuracy, summary
+from mptexp.analysis.summary import Tables
+from mptexp.spec.terminal import visible
+
+SENTENCES = 24  # of the answer: more are not read
+CLAUSES = 8  # batch sizes that a sentence lists; of more it says from what to what
+EMULATED = "emulated: slower is expected"
+NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
+
+
+def verbatim(text: str) -> str:
+    """A value for a sentence in Markdown: what looks like a link or like emphasis is shown.
+
+    Tags are left to report.safe, which takes the whole sentence.
+    """
+    shown = re.sub(r"([\\`*_\[\]~$|!#]|:(?=//))", r"\\\1", visible(str(text)).strip())
+    return re.sub(r"^(\d*)([-+=:.)])", r"\1\\\2", shown)  # what opens a list in a line of its own
+
+
+def count(n: int, noun: str, plural: str | None = None) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def ratio(value: float, low: float, high: float, n: int) -> str:
+    """A ratio with its interval and n; says so where there is no interval."""
+    if math.isnan(value):
+        return "–"
+    if math.isnan(low):
+        return f"{value:.2f}× (no interval, n = {n:.0f})"
+    return f"{value:.2f}× [{low:.2f}, {high:.2f}] (n = {n:.0f})"
+
+
+def title(name: str) -> str:
+    """A column's name as a heading: `batch_size` is `Batch size`."""
+    return {"jit": "XLA", "gpu_model": "Device"}.get(name) or name.replace("_", " ").capitalize()
+
+
+def headed(table: pd.DataFrame, names: Iterable[str]) -> dict[str, pd.Series]:
+    """Columns under their headings; whether XLA was on, which is true or false, in words."""
+    return {
+        title(name): table[name].map({True: "on", False: "off"}) if name == "jit" else table[name]
+        for name in names
+    }
+
+
+def mebibytes(value: float) -> str:
+    """Bytes as MiB; a dash where they are not known."""
+    return "–" if pd.isna(value) else f"{value / 2**20:,.0f} MiB"
+
+
+def without_blanks(rows: pd.DataFrame) -> pd.DataFrame:
+    """A table of text without the columns in which nothing is known."""
+    return rows.drop(columns=[name for name in rows if (rows[name] == "–").all()])
+
+
+def default_name(policy: str) -> str:
+    """A device's default as readers know it."""
+    return "TF32" if policy == "tensorfloat32" else policy
+
+
+def answer(tables: Tables) -> list[str]:
+    """One sentence per device and policy: the answer that opens a report."""
+    missing = [_left_out(row) for row in summary.left_out(tables.results).to_dict("records")]
+    if tables.ok.empty:
+        return ["No run of this sweep succeeded, so there is nothing to compare yet.", *missing]
+    table = _with_accuracy(summary.headline(tables), tables)
+    table = _placed(table, table.policy)
+    keys = ["panel", "backend", "phase", "policy", "baseline"]
+    margin = points(tables.options.equivalence_margin)
+    sentences = [
+        _policy_answer(panel, policy, rows, margin)
+        for (panel, _, _, policy, _), rows in table.groupby(keys, sort=False)
+        if rows.speedup.notna().any()
+    ]
+    accuracies = _level(tables) if sentences else _accuracy_answer(tables)
+    return [*(sentences or [_without_baseline(table)]), *accuracies, *missing]
+
+
+def _with_accuracy(table: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """A headline table with difference and verdict of each policy's accuracy."""
+    found = accuracy.differences(tables, tables.options.equivalence_margin)
+    found = found.rename(columns={"candidate": "policy"})
+    keys = [*summary.POINT, "policy", "baseline"]
+    return table.merge(found[[*keys, "difference", "verdict"]], "left", keys)
+
+
+def _placed(table: pd.DataFrame, policies: pd.Series) -> pd.DataFrame:
+    """Points with panel: of what a sentence speaks, and place: what sets a point apart there.
+
+    Of more than SENTENCES panels and policies, a sentence speaks of all that a device measured.
+    """
+    panels = summary.panels(table)
+    if panels.nunique() * policies.nunique() <= SENTENCES:
+        return table.assign(panel=panels, place="")
+    places = summary.panels(table.assign(gpu_model="")).str.removeprefix(", ")
+    return table.assign(panel=table.gpu_model, place=places)
+
+
+def _left_out(row: Mapping[str, Any]) -> str:
+    return (
+        f"Left out of the figures: {row['left']} of {count(row['runs'], 'run')} of "
+        f"{row['policy']}, which ended as *{row['status']}*."
+    )
+
+
+def _policy_answer(panel: str, policy: str, rows: pd.DataFrame, margin: str) -> str:
+    rows = rows[rows.speedup.notna()]
+    if len(rows) > CLAUSES:
+        least, most = rows.loc[rows.speedup.idxmin()], rows.loc[rows.speedup.idxmax()]
+        told = f"from {_clause(least)} to {_clause(most)}"
+    else:
+        told = listed([_clause(row) for row in rows.to_dict("records")])
+    return (
+        f"On {verbatim(panel)}, **{policy}** {_verdict(rows)} than {_baseline(rows)}: "
+        f"{told}{_memory_clause(rows)}{_of_accuracy(rows, margin)}.{_reason(rows)}"
+    )
+
+
+def _memory_clause(rows: pd.DataFrame) -> str:
+    """How much less memory a policy takes than its baseline; empty where that is not known."""
+    saved = (1 - rows.memory_ratio.dropna()) * 100
+    if saved.empty:
+        return ""
+    if saved.abs().max() < 2:
+        return "; it takes about as much memory"
+    least, most = sorted((saved.min(), saved.max()), key=abs)
+    ends = [f"{abs(v):.0f} %{' less' if v > 0 else ' more'}" for v in (least, most)]
+    if least * most > 0:  # one direction is named once
+        ends[0] = ends[0].rpartition(" ")[0].removesuffix(" %")
+    same = least * most > 0 and f"{abs(least):.0f}" == f"{abs(most):.0f}"
+    return f"; it takes {ends[1] if same else ' to '.join(ends)} memory"
+
+
+def _of_accuracy(rows: pd.DataFrame, margin: str) -> str:
+    """What the intervals allow to be said of a policy's accuracy; empty without one."""
+    rows = rows.dropna(subset="verdict")
+    if rows.empty:
+        return ""
+    verdicts = rows.verdict.value_counts().to_dict()
+    clauses = [_accuracy_clause(v, n, len(rows), margin) for v, n in verdicts.items()]
+    return f"; its validation accuracy is {listed(clauses)} ({_between(rows)})"
+
+
+def _between(rows: pd.DataFrame) -> str:
+    least, most = (signed(v) for v in (rows.difference.min(), rows.difference.max()))
+    ends = least if least == most else f"{least} to {most}"
+    return f"mean difference {ends} percentage points"
+
+
+def _clause(row: Mapping[str, Any]) -> str:
+    found = ratio(row["speedup"], row["low"], row["high"], row["blocks"])
+    place = f" ({row['place']})" if row["place"] else ""
+    return f"{found} at batch size {row['batch_size']}{place}"
+
+
+def _baseline(rows: pd.DataFrame) -> str:
+    """The baseline of some rows, and whether it is what users have."""
+    baseline, default = rows.baseline.iloc[0], rows.default_policy.iloc[0]
+    if baseline == default:
+        return f"{NAMES[rows.backend.iloc[0]]}'s default there, {default_name(baseline)}"
+    named = verbatim(default_name(default))
+    return f"strict {baseline} (the default there, {named}, was not measured)"
+
+
+def _verdict(rows: pd.DataFrame) -> str:
+    """What the intervals allow to be said of all batch sizes together."""
+    if rows.low.isna().all():
+        return "was measured too few times (three repeats are needed) to be called faster or slower"
+    steps = "training steps" if rows.phase.iloc[0] == "train" else "inference batches"
+    faster, slower = (rows.low > 1).sum(), (rows.high < 1).sum()
+    every = f" at all {len(rows):,} points" if any(rows.place) else ""
+    if faster == len(rows):
+        return f"makes {steps} faster{every}"
+    if slower == len(rows):
+        return f"makes {steps} slower{every}"
+    if not faster and not slower:
+        return f"makes {steps} neither measurably faster nor slower"
+    ways = [f"faster at {faster}" if faster else "", f"slower at {slower}" if slower else ""]
+    sizes = count(len(rows), "point" if any(rows.place) else "batch size")
+    return f"makes {steps} {listed([w for w in ways if w])} of {sizes}"
+
+
+def _reason(rows: pd.DataFrame) -> str:
+    if rows.emulated.iloc[0] and (rows.speedup < 1).any():
+        return " This device has no instructions for the type and emulates it: slower is expected."
+    return ""
+
+
+def _without_baseline(table: pd.DataFrame) -> str:
+    if table.step_s.isna().all():
+        return (
+            "Runs were executed beside each other on this machine's processors: their timings are "
+            "void, and only accuracy is compared."
+        )
+    names = listed(sorted(set(table.policy)))
+    return (
+        f"This sweep measured {names}; a speedup needs float32 or the device's default beside "
+        "another policy at the same point, and there is none."
+    )
+
+
+def _accuracy_answer(tables: Tables) -> list[str]:
+    table = accuracy.differences(tables, tables.options.equivalence_margin)
+    if table.empty:
+        return []
+    table = accuracy.beside_first(table)
+    table = _placed(table, table.candidate)
+    margin = points(tables.options.equivalence_margin)
+    said = [
+        _accuracy_sentence(
+            panel if table.panel.nunique() > 1 else "", policy, baseline, rows, margin
+        )
+        for (panel, policy, baseline), rows in table.groupby(
+            ["panel", "candidate", "baseline"], sort=False
+        )
+    ]
+    return [*said, *_level(tables)]
+
+
+def _level(tables: Tables) -> list[str]:
+    """How accurate the policies are that were compared."""
+    spread = summary.accuracy_range(tables)
+    if spread.empty:
+        return []
+    ends = [f"{value * 100:.1f} %" for value in (spread.least.min(), spread.most.max())]
+    if ends[0] == ends[1]:
+        return [f"Mean validation accuracy is {ends[0]} everywhere."]
+    return [f"Mean validation accuracy is between {ends[0]} and {ends[1]}."]
+
+
+def _accuracy_sentence(
+    panel: str, policy: str, baseline: str, rows: pd.DataFrame, margin: str
+) -> str:
+    verdicts = rows.verdict.value_counts().to_dict()
+    clauses = [_accuracy_clause(v, n, len(rows), margin) for v, n in verdicts.items()]
+    opening = f"On {verbatim(panel)}, validation" if panel else "Validation"
+    return (
+        f"{opening} accuracy of **{policy}** against {default_name(baseline)}: "
+        f"{listed(clauses)} ({_between(rows)})."
+    )
+
+
+def _accuracy_clause(verdict: str, n: int, of: int, margin: str) -> str:
+    """What one verdict says of some points."""
+    where = "" if n == of else f" at {n} of {of} points"
+    return {
+        "equal": f"equal within {margin}{where}",
+        "lower": f"lower{where}",
+        "higher": f"higher{where}",
+        "undecided": f"not shown to be equal within {margin}, nor different{where}",
+        "too few repeats": f"measured too few times to be called equal within {margin}{where}",
+    }[verdict]
+
+
+def signed(fraction: float) -> str:
+    """A difference in percentage points with its sign; what rounds to zero is +0.0."""
+    return f"{round(fraction * 100, 1) + 0.0:+.1f}"
+
+
+def difference(value: float, low: float, high: float, n: int) -> str:
+    """A difference in percentage points with its interval and n; says so where there is none."""
+    if math.isnan(low):
+        return f"{signed(value)} (no interval, n = {n})"
+    return f"{signed(value)} [{signed(low)}, {signed(high)}] (n = {n})"
+
+
+def points(fraction: float) -> str:
+    """`1 percentage point` for 0.01."""
+    value = fraction * 100
+    return f"{value:g} percentage point{'' if value == 1 else 's'}"
+
+
+def caption_speedup(tables: Tables, baseline: str) -> str:
+    """What the figure of speedups over one baseline shows."""
+    table = tables.speedups[tables.speedups.baseline == baseline]
+    best = table.loc[table.speedup.idxmax()]
+    found = ratio(best.speedup, best.low, best.high, best.blocks)
+    faster = int((table.low > 1).sum())
+    is_faster = {0: "none is", 1: "1 is"}.get(faster, f"{faster} are")
+    bars = " Bars are 95 % intervals over blocks." if table.low.notna().any() else ""
+    return (
+        f"Of {count(len(table), 'point')} compared, {is_faster} measurably faster than "
+        f"{default_name(baseline)}; the best is {best.candidate} at batch size {best.batch_size} "
+        f"with {found}.{bars} Above 1 is faster."
+    )
+
+
+def caption_accuracy(tables: Tables) -> str:
+    """What the accuracy figure shows."""
+    repeats = count(tables.ok.block.nunique(), "repeat")
+    opening = f"Faint lines are single runs ({repeats} a policy), strong ones their mean."
+    spread = summary.accuracy_range(tables)
+    if spread.empty:
+        return opening
+    points = spread.difference.max() * 100
+    return (
+        f"{opening} At the last epoch the policies' means differ by at most {points:.1f} "
+        "percentage points at the same point."
+    )
+
+
+def caption_images(tables: Tables) -> str:
+    """What the figure of images per second shows."""
+    table = summary.headline(tables)
+    best = table.loc[table.images_per_s.idxmax()]
+    lost = tables.results[tables.results.status == "oom"]
+    tail = f" {count(len(lost), 'run')} ran out of memory (crosses)." if len(lost) else ""
+    return (
+        f"Most images per second: {best.images_per_s:,.0f}, {best.policy} at batch size "
+        f"{best.batch_size}. Dots are runs, lines go through their medians.{tail}"
+    )
+
+
+def caption_time(tables: Tables) -> str:
+    """What the figure of accuracy by time shows."""
+    last = tables.epochs[tables.epochs.input_mode != "resident"].groupby("run_id").last()
+    ends = last.groupby("policy").elapsed_s.median().sort_values()
+    told = [f"{seconds:,.1f} s in {policy}" for policy, seconds in ends.items()]
+    return f"The same epochs over time: the last ends after {listed(told)} (medians)."
+
+
+def caption_readings(samples: pd.DataFrame) -> str:
+    """What the figure of readings over time shows."""
+    means = samples.groupby("policy", sort=False).utilization_frac.mean() * 100
+    told = [f"{value:.0f} % in {policy}" for policy, value in means.items()]
+    return (
+        f"Mean utilization is {listed(told)}: one run of each policy, the first block at its "
+        "largest batch size, from the first step to the end with compilation and validation."
+    )
+
+
+def caption_memory(tables: Tables) -> str:
+    """What the memory figure shows."""
+    table = summary.headline(tables).dropna(subset="peak_memory_bytes")
+    least = table.loc[table.peak_memory_bytes.idxmin()]
+    most = table.loc[table.peak_memory_bytes.idxmax()]
+    return (
+        f"From {least.peak_memory_bytes / 2**20:,.0f} MiB ({least.policy}, batch size "
+        f"{least.batch_size}) to {most.peak_memory_bytes / 2**20:,.0f} MiB ({most.policy}, batch "
+        f"size {most.batch_size}). On a CPU this is the whole process, framework included; on a "
+        "GPU, the framework's allocator."
+    )
+
+
+def caption_latency(tables: Tables) -> str:
+    """What the figure of latencies shows."""
+    table = summary.headline(tables).dropna(subset="latency_p50_s")
+    tail = table.latency_p99_s / table.latency_p50_s
+    worst = table.loc[tail.idxmax()]
+    return (
+        "A curve further left is quicker; a long way from the middle to the dotted line (99 of 100 "
+        f"batches) is an unsteady one. The longest is {worst.policy}'s at batch size "
+        f"{worst.batch_size}: {worst.latency_p50_s * 1e3:.2f} ms in the middle, "
+        f"{worst.latency_p99_s * 1e3:.2f} ms at the 99th percentile."
+    )
+
+
+def caption_steps(tables: Tables) -> str:
+    """What the figure of step times shows."""
+    opening = f"Each dot is the median step of one run ({count(len(tables.ok), 'run')})."
+    points = tables.ok.groupby([*summary.POINT, "policy"]).step_s
+    spread = (points.max() / points.min())[points.count() > 1]
+    if spread.empty:
+        return opening
+    return (
+        f"{opening} The widest spread between repeats of a point is "
+        f"{(spread.max() - 1) * 100:.0f} %."
+    )

@@ -1,0 +1,285 @@
+"""Reading a params file: YAML 1.2 with line numbers, checked as types before any kernel starts."""
+
+import difflib
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from mptexp.spec import fields
+from mptexp.spec.fields import ParamsError
+from mptexp.spec.run import Run, Sweep
+
+Where = tuple[str | int, ...]
+MOST_VALUES = 1_000_000  # in a params file
+
+
+def read(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tuple[Sweep, str]:
+    """The sweep of a params file, and the text of the file as it will be executed.
+
+    Args:
+        path: the YAML 1.2 file.
+        overrides: `key=value` strings; each sets a default (and replaces an axis of that name)
+            or a top-level key.
+
+    Raises:
+        ParamsError: one line per fault, each with file, line, what was given, what is allowed.
+    """
+    return parse(_read_text(Path(path)), str(path), overrides)
+
+
+def parse(text: str, name: str, overrides: Sequence[str] = ()) -> tuple[Sweep, str]:
+    """As read, of a text that messages call by a name."""
+    document = _parse(text, name)
+    faults = _Faults(name, document)
+    for override in overrides:
+        _override(document, override, faults)
+    faults.raise_if_any()
+    sweep = _validate(document, faults)
+    return sweep, _dump(document) if overrides else text
+
+
+def text(sweep: Sweep) -> str:
+    """The text of a params file that asks for a sweep."""
+    return _dump(sweep.model_dump(exclude_defaults=True))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        near = difflib.get_close_matches(path.name, _siblings(path), 1)
+        hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+        raise ParamsError(f"{path}: no such file; give the path of a params file{hint}") from None
+    except IsADirectoryError:
+        raise ParamsError(f"{path}: is a directory; give the path of a params file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "is not UTF-8 text"
+        raise ParamsError(f"{path}: cannot be read as a params file: {reason}") from None
+
+
+def _siblings(path: Path) -> list[str]:
+    return [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+
+
+def _yaml() -> YAML:
+    yaml = YAML(typ="rt")
+    yaml.preserve_quotes = True
+    return yaml
+
+
+def _parse(text: str, name: str) -> Any:
+    try:
+        document = _load(text)
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = (getattr(error, "problem", None) or str(error)).splitlines()[0]
+        raise ParamsError(f"{name}{line}: is not valid YAML: {problem}") from None
+    if document is None:
+        raise ParamsError(f"{name}: is empty; a params file has at least a matrix, see README")
+    if not isinstance(document, dict):
+        given = type(_plain(document)).__name__
+        raise ParamsError(f"{name}:1: is a {given}; a params file is a mapping, see README")
+    return document
+
+
+def load(text: str) -> Any:
+    """A params file's text as plain Python, unchecked; None where it is not YAML."""
+    try:
+        return _plain(_load(text))
+    except YAMLError:
+        return None
+
+
+def _load(text: str) -> Any:
+    """What YAML reads, where it can be walked through: aliases make much, or a circle, of little.
+
+    Raises:
+        YAMLError: where it is not YAML, or not such.
+    """
+    try:
+        document = _yaml().load(text)
+    except RecursionError:
+        raise YAMLError("nested too deeply") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise YAMLError(str(error)) from None
+    left, walked = [document], 0
+    while left and walked < MOST_VALUES:
+        node, walked = left.pop(), walked + 1
+        left += node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
+    if left:
+        raise YAMLError(f"more than {MOST_VALUES:,} values, aliases followed")
+    return document
+
+
+def _dump(document: Any) -> str:
+    buffer = io.StringIO()
+    _yaml().dump(document, buffer)
+    return buffer.getvalue()
+
+
+class _Faults:
+    """Collects the faults of one file, so that the user meets all of them at once."""
+
+    def __init__(self, name: str, document: Any) -> None:
+        self.name, self.document, self.found = name, document, []
+        self.overridden: dict[str, str] = {}
+
+    def add(self, where: Where, message: str) -> None:
+        override = self.overridden.get(str(where[-1])) or self.overridden.get(str(where[0]))
+        if len(where) > 1:
+            override = self.overridden.get(str(where[1]), override)
+        self.found.append(f"{override or self._position(where)}: {message}")
+
+    def _position(self, where: Where) -> str:
+        node, line = self.document, None
+        for step in where:
+            position = getattr(node, "lc", None)
+            try:
+                line = position.data[step][0] if position else line
+                node = node[step]
+            except (KeyError, IndexError, TypeError):
+                break
+        return f"{self.name}:{line + 1}" if line is not None else self.name
+
+    def raise_if_any(self) -> None:
+        if self.found:
+            raise ParamsError("\n".join(self.found))
+
+
+def _override(document: Any, text: str, faults: _Faults) -> None:
+    name, equals, given = text.partition("=")
+    name = name.strip()
+    if not equals or not name:
+        raise ParamsError(f"--set {text}: is not of the form key=value")
+    try:
+        value = _load(given)
+    except YAMLError:
+        raise ParamsError(f"--set {text}: the value is not valid YAML") from None
+    faults.overridden[name] = f"--set {text}"
+    if name in Sweep.model_fields:
+        document[name] = value
+    elif name not in Run.model_fields:
+        faults.add((name,), fields.unknown(name, [*Run.model_fields, *Sweep.model_fields]))
+    elif isinstance(value, list):
+        _section(document, "defaults").pop(name, None)
+        _section(document, "matrix")[name] = value
+    else:
+        if isinstance(document.get("matrix"), dict) and name in document["matrix"]:
+            document["matrix"][name] = [value]
+        else:
+            _section(document, "defaults")[name] = value
+
+
+def _section(document: Any, name: str) -> Any:
+    if not isinstance(document.get(name), dict):
+        document[name] = {}
+    return document[name]
+
+
+def _validate(document: Any, faults: _Faults) -> Sweep:
+    plain = _plain(document)
+    for name in plain:
+        if name not in Sweep.model_fields:
+            faults.add((name,), fields.unknown(str(name), list(Sweep.model_fields)))
+    faults.raise_if_any()
+    for name, value in plain.items():
+        _check(Sweep, name, value, (name,), faults)
+    faults.raise_if_any()
+    for where, name, value in _assignments(plain):
+        _check_parameter(where, name, value, faults)
+    faults.raise_if_any()
+    sweep = Sweep(**plain)
+    try:
+        _check_points(sweep, faults)
+    except ParamsError as error:  # parameters that do not go together
+        faults.add(("matrix",), str(error))
+        faults.raise_if_any()
+    return sweep
+
+
+def _assignments(plain: Mapping[str, Any]) -> Iterator[tuple[Where, str, Any]]:
+    for name, value in plain.get("defaults", {}).items():
+        yield ("defaults", name), name, value
+    for name, values in plain.get("matrix", {}).items():
+        if not values:
+            yield ("matrix", name), name, None
+        for index, value in enumerate(values):
+            yield ("matrix", name, index), name, value
+    for section in ("exclude", "include"):
+        for index, entry in enumerate(plain.get(section, [])):
+            for name, value in entry.items():
+                yield (section, index, name), name, value
+
+
+def _check_parameter(where: Where, name: str, value: Any, faults: _Faults) -> None:
+    if name not in Run.model_fields:
+        faults.add(where, fields.unknown(str(name), list(Run.model_fields)))
+    elif name == "block":
+        faults.add(where, "block cannot be set; blocks come from repeats")
+    elif where == ("matrix", name):
+        faults.add(
+            where, f"the axis {name} is empty; allowed: a list of {fields.allowed(Run, name)}"
+        )
+    else:
+        _check(Run, name, value, where, faults)
+
+
+def _check(model: type[BaseModel], name: str, value: Any, where: Where, faults: _Faults) -> None:
+    """Adds a fault unless `value` may stand for the field `name` of `model`."""
+    found = fields.fault(model, name, value)
+    if found:
+        inner, message = found
+        faults.add((*where, *inner), message)
+
+
+def _check_points(sweep: Sweep, faults: _Faults) -> None:
+    points = sweep.points()
+    if not points:
+        empty = "matrix" if not sweep.matrix else "exclude"
+        reason = "nothing to run" if empty == "matrix" else "every point is excluded"
+        faults.add((empty,), f"{reason}; allowed: a matrix with at least one axis, or include")
+    seen: dict[str, int] = {}
+    for index, point in enumerate(points):
+        first = seen.setdefault(Run(**point).resolved().model_dump_json(), index)
+        if first != index:
+            shown = ", ".join(
+                f"{n}: {fields.shown(point[n])}" for n in point if n not in sweep.defaults
+            )
+            section = "include" if index >= len(points) - len(sweep.include) else "matrix"
+            faults.add((section,), f"the point {{{shown}}} occurs twice; use repeats to repeat it")
+    faults.raise_if_any()
+
+
+def _plain(value: Any) -> Any:
+    """Ruamel's round-trip objects as plain Python, so that strict types accept them."""
+    if isinstance(value, dict):
+        return {_plain(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
+
+
+def header(text: str) -> dict[str, str]:
+    """Question, cost and expected outcome: the `# Name: text` comments that open a params file."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        words = line.lstrip("# ").rstrip()
+        head, colon, rest = words.partition(": ")
+        if colon and head in ("Question", "Cost", "Expected"):
+            name, words = head.lower(), rest
+        if name:
+            found[name] = f"{found.get(name, '')} {words}".strip()
+    return found

@@ -1,0 +1,6 @@
+"""Where this package lies, and the checkout around it where there is one."""
+
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent
+PROJECT = PACKAGE.parent

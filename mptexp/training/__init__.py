@@ -1,0 +1,1 @@
+"""Inside the Jupyter kernel: the only package that imports a framework."""

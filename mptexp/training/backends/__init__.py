@@ -1,0 +1,1 @@
+"""What TensorFlow, JAX and PyTorch do each in a way of their own."""

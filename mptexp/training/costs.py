@@ -1,0 +1,265 @@
+"""What is in a model, layer by layer, and what each layer costs in arithmetic and bytes."""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import keras
+import pandas as pd
+from keras import layers
+
+
+def parameters(layer: keras.Operation) -> int:
+    """How many numbers the layer's weights hold, trainable or not; bytes of pictures are none."""
+    return sum(math.prod(w.shape) for w in getattr(layer, "weights", ()) if is_number(w))
+
+
+def is_number(weight: keras.Variable) -> bool:
+    """Whether a variable holds floats: pictures, seeds and counters are no weights."""
+    return "float" in weight.dtype
+
+
+class Call(NamedTuple):
+    """One use of a layer, or of an operation such as `a + b`, in a model's graph."""
+
+    layer: keras.Operation
+    inputs: list[keras.KerasTensor]
+    outputs: list[keras.KerasTensor]
+
+
+def calls(model: keras.Model) -> Iterator[Call]:
+    """Every use of a layer from the pictures to the probabilities, nested models flattened.
+
+    A layer that is used twice comes twice. A model that is a subclass without a graph, or a layer
+    made of layers, comes as one. Input layers are left out.
+    """
+    # Sequential has no nodes of its own, so each model is seen as a graph between its ends.
+    graph = keras.Model(model.inputs, model.outputs)
+    for depth in sorted(graph._nodes_by_depth, reverse=True):
+        for node in graph._nodes_by_depth[depth]:
+            if isinstance(node.operation, keras.Model) and getattr(node.operation, "inputs", None):
+                yield from calls(node.operation)
+            elif not node.is_input:
+                yield Call(inside(node.operation), node.input_tensors, node.outputs)
+
+
+def inside(layer: keras.Operation) -> keras.Operation:
+    """The layer that computes, where another one of ours was put around it to round."""
+    ours = (
+        isinstance(layer, layers.Wrapper)
+        and type(layer).__module__ == "mptexp.training.numerics.emulation"
+    )
+    return layer.layer if ours else layer
+
+
+def leaves(model: keras.Model) -> list[Call]:
+    """The first use of every layer, in order: `calls` without operations and repetitions."""
+    found: dict[int, Call] = {}
+    for call in calls(model):
+        if isinstance(call.layer, layers.Layer):
+            found.setdefault(id(call.layer), call)
+    return list(found.values())
+
+
+def table(model: keras.Model) -> pd.DataFrame:
+    """Arithmetic and bytes of every use of a layer, per image, from shapes alone.
+
+    A multiplication and an addition are two operations (FLOP). Kernels count without bias and
+    activation, as He et al. (2015) count them. What works element by element (activations,
+    normalization, pooling, sums) counts one FLOP per element of its largest tensor, what only
+    moves elements counts none. What no rule knows is NaN, and so is what depends on a size that
+    the model leaves open: no number is made up.
+
+    Training adds as much again for the gradient of the weights, and as much again for that of the
+    input, which is not needed until a layer with weights has come before: 2 times forward for the
+    first kernel, 3 times for those that follow. (Only the first of several kernels side by side is
+    counted so.) The optimizer is left out.
+
+    Returns:
+        Index: the layer's name. Columns: kind; elements (of the output); parameters (at the first
+        use); flops_forward; flops_training; bytes_forward (inputs, outputs and weights, each once,
+        floats in the layer's compute dtype); bytes_weights (the part of it that a batch shares);
+        compute_dtype.
+    """
+    rows, met, trained = [], set(), False
+    for call in calls(model):
+        learns = bool(getattr(call.layer, "trainable_variables", ()))
+        row = _row(call)
+        row["flops_training"] = row["flops_forward"] * (1 + learns + trained)
+        row["parameters"] *= id(call.layer) not in met
+        rows.append(row)
+        met.add(id(call.layer))
+        trained = trained or learns
+    columns = "kind elements parameters flops_forward flops_training bytes_forward bytes_weights"
+    table = pd.DataFrame(rows).set_index("layer").rename_axis(None)
+    return table[[*columns.split(), "compute_dtype"]]
+
+
+def pictures(model: keras.Model) -> tuple[int, int, int]:
+    """Height, width and channels of the pictures that a model of `models.build` takes."""
+    inner = [layer for layer in model.layers if isinstance(layer, keras.Model)]
+    # A resident model's own input is a placeholder; the model in it takes the pictures.
+    height, width, channels = (inner[0] if len(model.inputs[0].shape) == 1 else model).input_shape[
+        1:
+    ]
+    return height, width, channels
+
+
+def widths(model: keras.Model) -> dict[str, int]:
+    """Channels or units that each layer with a kernel gives."""
+    kernels = [leaf.layer for leaf in leaves(model) if hasattr(leaf.layer, "kernel")]
+    return {layer.name: int(layer.kernel.shape[-1]) for layer in kernels}
+
+
+def per_step(model: keras.Model, batch_size: int, training: bool) -> pd.DataFrame:
+    """Arithmetic and least traffic of every layer in a step, uses of the same layer added up.
+
+    Bytes follow the rule of FLOPs: each pass reads or writes inputs, outputs and weights once.
+
+    Returns:
+        Index: the layer's name. Columns: kind, flops, bytes, parameters, compute_dtype.
+    """
+    found = table(model)
+    passes = (found.flops_training / found.flops_forward).fillna(1) if training else 1
+    images = batch_size * (found.bytes_forward - found.bytes_weights) + found.bytes_weights
+    flops = found.flops_training if training else found.flops_forward
+    full = found.assign(flops=flops * batch_size, bytes=images * passes)
+    return full.groupby(level=0, sort=False).agg(
+        kind=("kind", "first"),
+        flops=("flops", lambda values: values.sum(skipna=False)),
+        bytes=("bytes", lambda values: values.sum(skipna=False)),
+        parameters=("parameters", "sum"),
+        compute_dtype=("compute_dtype", "first"),
+    )
+
+
+def _row(call: Call) -> dict[str, Any]:
+    count = parameters(call.layer)
+    compute_dtype = getattr(call.layer, "compute_dtype", None) or call.outputs[0].dtype
+    weights = count * _itemsize(compute_dtype)
+    moved = sum(_bytes(tensor, compute_dtype) for tensor in (*call.inputs, *call.outputs))
+    return {
+        "layer": call.layer.name,
+        "kind": type(call.layer).__name__,
+        "elements": sum(map(_elements, call.outputs)),
+        "parameters": count,
+        "flops_forward": _flops(call),
+        "bytes_forward": moved + weights,
+        "bytes_weights": weights,
+        "compute_dtype": compute_dtype,
+    }
+
+
+def _elements(tensor: keras.KerasTensor) -> float:
+    """Of one image; NaN where a size is open."""
+    return math.nan if None in tensor.shape[1:] else math.prod(tensor.shape[1:])
+
+
+def _bytes(tensor: keras.KerasTensor, compute_dtype: str) -> float:
+    dtype = compute_dtype if "float" in tensor.dtype else tensor.dtype
+    return _elements(tensor) * _itemsize(dtype)
+
+
+def _itemsize(dtype: str) -> int:
+    bits = re.search(r"\d+", dtype)
+    return int(bits.group()) // 8 if bits else 1
+
+
+def _flops(call: Call) -> float:
+    """Forward, per image; NaN where no rule knows the layer."""
+    kind = type(call.layer)
+    # By exact type: a subclass of Conv2D may compute anything.
+    ours = kind.__module__.partition(".")[0] in ("keras", "mptexp")
+    rule = _RULES.get(kind.__name__) if ours else None
+    return float(rule(call)) if rule else math.nan
+
+
+def _conv(call: Call) -> float:
+    *window, channels, _ = call.layer.kernel.shape  # channels: of one group
+    return 2 * math.prod(window) * channels * _elements(call.outputs[0])
+
+
+def _conv_transpose(call: Call) -> float:
+    *window, filters, _ = call.layer.kernel.shape  # what falls off the edges is counted too
+    return 2 * math.prod(window) * filters * _elements(call.inputs[0])
+
+
+def _depthwise(call: Call) -> float:
+    return 2 * math.prod(call.layer.kernel.shape[:-2]) * _elements(call.outputs[0])
+
+
+def _separable(call: Call) -> float:
+    *window, channels, multiplier = call.layer.depthwise_kernel.shape
+    between = channels * multiplier  # of one output place, behind the depthwise half
+    places = _elements(call.outputs[0]) / call.layer.pointwise_kernel.shape[-1]
+    return 2 * between * (math.prod(window) * places + _elements(call.outputs[0]))
+
+
+def _dense(call: Call) -> float:
+    return 2 * call.layer.kernel.shape[0] * _elements(call.outputs[0])
+
+
+def _einsum_dense(call: Call) -> float:
+    ends, result = call.layer.equation.replace(" ", "").split("->")
+    labels = zip(ends.split(",")[1], call.layer.kernel.shape, strict=True)
+    summed = math.prod(size for label, size in labels if label not in result)
+    return 2 * summed * _elements(call.outputs[0])
+
+
+def _attention(call: Call) -> float:
+    """Of (batch, time, features); masks, other keys, gates and further axes have no rule."""
+    query, value, *rest = call.inputs  # the rest may be a mask as well as keys
+    made = call.layer.get_config()
+    if rest or any(len(tensor.shape) != 3 for tensor in call.inputs) or made["use_gate"]:
+        return math.nan
+    heads, key_dim, value_dim = made["num_heads"], made["key_dim"], made["value_dim"]
+    times, sources, features = query.shape[1], value.shape[1], query.shape[2]
+    if None in (times, sources):
+        return math.nan
+    projections = times * features * key_dim + sources * value.shape[2] * key_dim
+    projections += sources * value.shape[2] * value_dim
+    projections += times * value_dim * call.outputs[0].shape[2]
+    return 2 * heads * (projections + times * sources * (key_dim + value_dim))
+
+
+def _by_element(call: Call) -> float:
+    return max(_elements(tensor) for tensor in (*call.inputs, *call.outputs))
+
+
+def _none(call: Call) -> float:
+    return 0
+
+
+def _names(rule: Callable[[Call], float], names: str) -> dict[str, Callable[[Call], float]]:
+    return dict.fromkeys(names.split(), rule)
+
+
+_RULES = {
+    **_names(_conv, "Conv1D Conv2D Conv3D"),
+    **_names(_conv_transpose, "Conv1DTranspose Conv2DTranspose Conv3DTranspose"),
+    **_names(_depthwise, "DepthwiseConv1D DepthwiseConv2D"),
+    **_names(_separable, "SeparableConv1D SeparableConv2D"),
+    **_names(_dense, "Dense"),
+    **_names(_einsum_dense, "EinsumDense"),
+    **_names(_attention, "MultiHeadAttention"),
+    # Layers, then operations of keras.ops as they stand in a graph.
+    **_names(
+        _by_element,
+        "Activation ReLU LeakyReLU PReLU ELU Softmax Rescaling Normalization BatchNormalization "
+        "LayerNormalization GroupNormalization RMSNormalization UnitNormalization Dropout "
+        "SpatialDropout1D SpatialDropout2D SpatialDropout3D AlphaDropout GaussianDropout "
+        "GaussianNoise AveragePooling1D AveragePooling2D AveragePooling3D MaxPooling1D "
+        "MaxPooling2D MaxPooling3D GlobalAveragePooling1D GlobalAveragePooling2D "
+        "GlobalAveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D "
+        "Add Subtract Multiply Average Maximum Minimum "
+        "Divide TrueDivide Negative Absolute Square Sqrt Rsqrt Exp Log Tanh Relu Relu6 Sigmoid "
+        "Silu Gelu LeakyRelu Elu Selu Softplus HardSigmoid HardSilu LogSoftmax Mean Sum Max Clip",
+    ),
+    **_names(
+        _none,
+        "Flatten Reshape Permute RepeatVector Identity ZeroPadding1D ZeroPadding2D ZeroPadding3D "
+        "Passed Cropping1D Cropping2D Cropping3D UpSampling1D Concatenate RandomFlip Crop "
+        "ResidentBatch Transpose GetItem ExpandDims Squeeze Cast Stack Pad",
+    ),
+}

@@ -1,0 +1,1 @@
+"""Images and labels: datasets, decoding, the cache, the stream of batches."""

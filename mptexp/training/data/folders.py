@@ -1,0 +1,184 @@
+"""Pictures in class folders on disk, as a source."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from mptexp.records import store
+from mptexp.spec.project import PROJECT
+from mptexp.training.data import decoding
+from mptexp.training.data.sources import (
+    DataError,
+    Example,
+    Source,
+    cache_dir,
+    digest,
+    some,
+    stratified,
+)
+
+
+def source(dataset: str, validation_split: float) -> Source:
+    """A tree of class folders, with or without `train` and `val` above them.
+
+    Without, a stratified split with a fixed seed keeps `validation_split` of each class.
+
+    Args:
+        dataset: "folder:PATH"; a relative path begins at the working directory, or else at the
+            project.
+    """
+    root = path_of(dataset)
+    train, val = _trees(root)
+    found, empty = _by_class(train, dataset)
+    classes = list(found)
+    lists = {"train": _listing(found.values())}
+    if val:
+        lists["val"] = _validation(val, classes, dataset)
+    else:
+        lists = _split(lists["train"], classes, validation_split, dataset)
+    everything = [path for paths, _ in lists.values() for path in paths]
+
+    def examples(part: str) -> Iterator[Example]:
+        for path, label in zip(*lists[part], strict=True):
+            yield str(path.relative_to(root)), _bytes(path), label
+
+    return Source(
+        name=dataset,
+        classes=tuple(classes),
+        color_mode="rgb",
+        counts={part: len(paths) for part, (paths, _) in lists.items()},
+        identity={
+            "files": _content(root, everything),
+            "parts": {part: len(paths) for part, (paths, _) in lists.items()},
+            "split": None if val else validation_split,
+            "classes": classes,
+        },
+        examples=examples,
+        notes=_folder_notes(empty, _others(root)),
+    )
+
+
+HOLDS = {"folder": "a folder per class", "idx": "the four idx files"}
+
+
+def path_of(dataset: str) -> Path:
+    """The folder of a dataset `folder:PATH` or `idx:PATH`.
+
+    Raises:
+        DataError: where there is none, or it cannot be read.
+    """
+    kind, _, place = dataset.partition(":")
+    given = Path(place.strip()).expanduser()
+    project = PROJECT
+    places = [given] if given.is_absolute() else [Path.cwd() / given, project / given]
+    found = next((place for place in places if place.is_dir()), None)
+    if found is None:
+        what = "is a file" if any(p.is_file() for p in places) else "does not exist"
+        raise DataError(f"dataset {dataset}: {given} {what}; give a folder with {HOLDS[kind]}")
+    if not os.access(found, os.R_OK | os.X_OK):
+        raise DataError(f"dataset {dataset}: {given} may not be read by this user")
+    return found
+
+
+Listing = tuple[list[Path], list[int]]
+
+
+def _trees(root: Path) -> tuple[Path, Path | None]:
+    """The folders of training and of validation classes; one alone where there is no split."""
+    train = root / "train"
+    if not any(p.is_dir() for p in (train.iterdir() if train.is_dir() else ())):
+        return root, None  # also where "train" is a class of vehicles
+    names = ("val", "validation", "valid", "test")
+    return train, next((root / name for name in names if (root / name).is_dir()), None)
+
+
+def _by_class(root: Path, dataset: str) -> tuple[dict[str, list[Path]], list[str]]:
+    """Pictures by class in the order of names, and the names of the empty class folders."""
+    found = _class_folders(root)
+    full = {name: files for name, files in found.items() if files}
+    if len(full) < 2:
+        there = f"only the class {next(iter(full))}" if full else "no class folder with pictures"
+        raise DataError(
+            f"dataset {dataset}: {root.name} has {there}; a classifier needs two or more folders, "
+            f"each with pictures ({', '.join(decoding.SUFFIXES)})"
+        )
+    return full, [name for name in found if name not in full]
+
+
+def _class_folders(root: Path) -> dict[str, list[Path]]:
+    """Pictures by folder in the order of names; hidden folders are no classes."""
+    names = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    return {name: _pictures(root / name) for name in names}
+
+
+def _pictures(tree: Path) -> list[Path]:
+    found = [p for p in tree.rglob("*") if p.suffix.lower() in decoding.SUFFIXES and p.is_file()]
+    return sorted(p for p in found if not p.name.startswith("."))
+
+
+def _listing(by_label: Iterable[list[Path]]) -> Listing:
+    pairs = [(path, label) for label, paths in enumerate(by_label) for path in paths]
+    return [path for path, _ in pairs], [label for _, label in pairs]
+
+
+def _validation(root: Path, classes: Sequence[str], dataset: str) -> Listing:
+    full = {name: files for name, files in _class_folders(root).items() if files}
+    if not full:
+        raise DataError(f"dataset {dataset}: {root.name} holds no pictures to validate with")
+    if unknown := sorted(set(full) - set(classes)):
+        raise DataError(
+            f"dataset {dataset}: {root.name} has classes that train has not: {', '.join(unknown)}"
+        )
+    return _listing(full.get(name, []) for name in classes)
+
+
+def _others(root: Path) -> list[str]:
+    files = (p for p in root.rglob("*") if p.is_file() and not p.name.startswith("."))
+    wrong = (p for p in files if p.suffix.lower() not in decoding.SUFFIXES)
+    return sorted(str(p.relative_to(root)) for p in wrong)
+
+
+def _folder_notes(empty: Sequence[str], others: Sequence[str]) -> list[str]:
+    found = []
+    if empty:
+        found.append(f"left out as class folders without pictures: {some(empty)}")
+    if others:
+        found.append(f"left out as no pictures by their names: {some(others)}")
+    return found
+
+
+def _split(
+    files: Listing, classes: Sequence[str], share: float, dataset: str
+) -> dict[str, Listing]:
+    train, val = stratified(files[1], share, classes, dataset)
+    return {
+        part: ([files[0][i] for i in chosen], [files[1][i] for i in chosen])
+        for part, chosen in (("train", train), ("val", val))
+    }
+
+
+def _bytes(path: Path) -> bytes:
+    """A file's content; none where it may not be read, which is then a broken picture."""
+    try:
+        return path.read_bytes()
+    except PermissionError:
+        return b""
+
+
+def _content(root: Path, files: Sequence[Path]) -> str:
+    """Hash of names and bytes of all files.
+
+    Reading everything at every start would cost minutes with a large set, so the hash is kept
+    under the files' names, sizes and times, as git keeps it in its index.
+    """
+    stats = [(str(p.relative_to(root)), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+    known = cache_dir() / "index" / digest([str(root), sorted(stats)])
+    if known.is_file():
+        return known.read_text()
+    pairs = [(str(p.relative_to(root)), hashlib.sha256(_bytes(p)).hexdigest()) for p in files]
+    found = digest(sorted(pairs))
+    with contextlib.suppress(OSError):  # only speed is lost; preparing will say what is wrong
+        store.write_text(known, found)
+    return found

@@ -1,0 +1,96 @@
+"""What a source of pictures is: encoded bytes with labels, and what names their content."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mptexp.spec.fields import Told
+
+
+class DataError(Told, ValueError):
+    """Data that cannot be used: the message says what, where, and what would do."""
+
+
+Example = tuple[str, bytes, int]  # name, encoded picture, label
+
+
+@dataclass(frozen=True)
+class Source:
+    """The pictures of a dataset, encoded, in an order of its own.
+
+    Attributes:
+        name: as the params file has it.
+        classes: their names; a label is a place in them.
+        color_mode: rgb or grayscale, what the dataset itself has.
+        counts: number of pictures in "train" and in "val".
+        identity: what names the content, as plain JSON.
+        examples: "train" or "val" -> its examples, one after another.
+        notes: what a reader should know, as sentences.
+        stream: "train" or "val" -> a tf.data.Dataset of whole pictures (uint8, own sizes) and
+            labels, where the library has one of its own.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    color_mode: str
+    counts: dict[str, int]
+    identity: dict[str, Any]
+    examples: Callable[[str], Iterator[Example]]
+    notes: list[str] = field(default_factory=list)
+    stream: Callable[[str], Any] | None = None
+
+
+def data_dir() -> Path:
+    """Where tensorflow-datasets keeps what it downloads: --data-dir, or its own default."""
+    chosen = os.environ.get("MPTEXP_DATA_DIR") or os.environ.get("TFDS_DATA_DIR")
+    return Path(chosen or "~/tensorflow_datasets").expanduser()
+
+
+def cache_dir() -> Path:
+    """Where prepared pictures lie: below --data-dir, else in the user's cache."""
+    if chosen := os.environ.get("MPTEXP_DATA_DIR"):
+        return Path(chosen).expanduser() / "mptexp"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mptexp"
+
+
+def stratified(
+    labels: Sequence[int], share: float, classes: Sequence[str], dataset: str
+) -> tuple[list[int], list[int]]:
+    """Places of the training and of the validation pictures; classes keep their proportions.
+
+    Raises:
+        DataError: where a class has a single picture, or the share leaves a side without classes.
+    """
+    from sklearn.model_selection import train_test_split
+
+    try:
+        train, val = train_test_split(
+            np.arange(len(labels)), test_size=share, stratify=labels, random_state=0
+        )
+    except ValueError:
+        least = min(range(len(classes)), key=lambda i: list(labels).count(i))
+        raise DataError(
+            f"dataset {dataset}: validation_split {share:g} cannot divide {len(labels)} pictures "
+            f"so that all {len(classes)} classes are on both sides (class {classes[least]} has "
+            f"{list(labels).count(least)}); allowed: more pictures, another share, or folders "
+            "train and val"
+        ) from None
+    return sorted(map(int, train)), sorted(map(int, val))
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
+def digest(value: Any) -> str:
+    """32 hex digits of plain JSON."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -1,0 +1,203 @@
+"""Image-classification sets of tensorflow-datasets, as sources; the library does the work."""
+
+import difflib
+import hashlib
+import socket
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mptexp.training.data.sources import DataError, Example, Source, data_dir, stratified
+
+
+def builder(name: str) -> Any:
+    """The builder of a dataset of tensorflow-datasets, by its name there.
+
+    Raises:
+        DataError: where the library, the dataset or its configuration is absent.
+    """
+    try:
+        import tensorflow  # noqa: F401  reading the prepared files needs it
+        import tensorflow_datasets as tfds
+    except ImportError as error:
+        raise DataError(
+            f"dataset {name}: comes from tensorflow-datasets, but {error.name} is not installed; "
+            "pip install tensorflow tensorflow-datasets, or use folder:PATH"
+        ) from None
+    _quiet_bars(tfds)
+    try:
+        return tfds.builder(name, data_dir=data_dir())
+    except tfds.core.DatasetNotFoundError:
+        raise DataError(f"dataset {name}: tensorflow-datasets has none of this name") from None
+    except (ValueError, AssertionError, KeyError) as error:
+        raise DataError(f"dataset {name}: {_configurations(tfds, name, error)}") from None
+
+
+def _quiet_bars(tfds: Any) -> None:
+    if not sys.stderr.isatty():
+        tfds.disable_progress_bar()
+
+
+def _configurations(tfds: Any, name: str, error: Exception) -> str:
+    base, _, given = name.partition("/")
+    known = sorted(tfds.builder_cls(base.partition(":")[0]).builder_configs)
+    if not known or not given:
+        return str(error).splitlines()[0]
+    near = difflib.get_close_matches(given, known, 1)
+    hint = f"; did you mean {base}/{near[0]}?" if near else ""
+    return f"no configuration {given}; allowed: {', '.join(known)}{hint}"
+
+
+def source(builder: Any, validation_split: float) -> Source:
+    """An image-classification set of tensorflow-datasets, downloaded and prepared by it if need be.
+
+    Its own validation split serves, else its test split, else a stratified part of train.
+
+    Raises:
+        DataError: where it is no image-classification set, cannot be downloaded, or an archive
+            is not the registered one.
+    """
+    name = builder.info.full_name.rpartition("/")[0]
+    picture, label = _features(builder, name)
+    if not builder.info.splits:
+        _download(builder, name)
+    splits = builder.info.splits
+    val = next((n for n in ("validation", "val", "test") if n in splits), None)
+    if "train" not in splits:
+        raise DataError(f"dataset {name}: has no split train; it has {', '.join(splits)}")
+    classes = tuple(builder.info.features[label].names)
+    parts = (
+        {"train": ("train", None), "val": (val, None)}
+        if val
+        else _tfds_split(builder, (picture, label), classes, validation_split, name)
+    )
+
+    def examples(part: str) -> Iterator[Example]:
+        split, kept = parts[part]
+        for i, (data, number) in enumerate(_encoded(builder, split, picture, label)):
+            if kept is None or i in kept:
+                yield f"{split} {i}", data, number
+
+    return Source(
+        name=name,
+        classes=classes,
+        color_mode="grayscale" if builder.info.features[picture].shape[-1] == 1 else "rgb",
+        counts={
+            part: splits[split].num_examples if kept is None else len(kept)
+            for part, (split, kept) in parts.items()
+        },
+        identity={
+            "tfds": builder.info.full_name,
+            "bytes": {n: [s.num_examples, s.num_bytes] for n, s in splits.items()},
+            "split": None if val else validation_split,
+        },
+        examples=examples,
+        notes=[] if val else [f"{validation_split:.0%} of its pictures are kept for validation"],
+        stream=(lambda part: builder.as_dataset(split=parts[part][0], as_supervised=True))
+        if val
+        else None,
+    )
+
+
+def _features(builder: Any, name: str) -> tuple[str, str]:
+    import tensorflow_datasets as tfds
+
+    keys, features = builder.info.supervised_keys or (None, None), builder.info.features
+    kinds = [type(features[k]) if isinstance(k, str) else None for k in keys[:2]]
+    if kinds != [tfds.features.Image, tfds.features.ClassLabel]:
+        raise DataError(
+            f"dataset {name}: is not an image-classification set: it gives "
+            f"{', '.join(map(str, features)) or 'nothing'} instead of a picture and its label"
+        )
+    return keys[0], keys[1]
+
+
+def _encoded(builder: Any, split: str, picture: str, label: str) -> Iterator[tuple[bytes, int]]:
+    import tensorflow_datasets as tfds
+
+    read = tfds.ReadConfig(shuffle_seed=0, interleave_cycle_length=1, try_autocache=False)
+    stream = builder.as_dataset(
+        split=split, decoders={picture: tfds.decode.SkipDecoding()}, read_config=read
+    )
+    for example in stream.as_numpy_iterator():
+        yield example[picture], int(example[label])
+
+
+def _tfds_split(
+    builder: Any, keys: tuple[str, str], classes: Sequence[str], share: float, name: str
+) -> dict[str, tuple[str, set[int]]]:
+    labels = [label for _, label in _encoded(builder, "train", *keys)]
+    train, val = stratified(labels, share, classes, name)
+    return {"train": ("train", set(train)), "val": ("train", set(val))}
+
+
+def _download(builder: Any, name: str) -> None:
+    import tensorflow_datasets as tfds
+
+    manual = data_dir() / "downloads" / "manual"
+    _check_network(builder, manual, name)
+    settings = tfds.download.DownloadConfig(manual_dir=manual)
+    try:
+        builder.download_and_prepare(download_config=settings)
+    except tfds.download.download_manager.NonMatchingChecksumError as error:
+        raise DataError(_wrong_archive(str(error), _archives(builder), manual, name)) from None
+    except AssertionError as error:  # a dataset that its owner lets nobody download by program
+        raise DataError(f"dataset {name}: {' '.join(str(error).split())}") from None
+    except OSError as error:
+        raise DataError(
+            f"dataset {name}: could not be downloaded or prepared in {data_dir()}: "
+            f"{_short(error)}; {_offline(builder, manual)}"
+        ) from None
+
+
+def _archives(builder: Any) -> dict[str, Any]:
+    return getattr(builder, "url_infos", None) or {}
+
+
+def _wrong_archive(text: str, archives: dict[str, Any], manual: Path, name: str) -> str:
+    url = next((url for url in archives if url in text), "")
+    wanted = archives[url] if url else None
+    archive = manual / wanted.filename if wanted else manual
+    if not archive.is_file():
+        return f"dataset {name}: what {url or 'the network'} gave has not the registered checksum"
+    found = hashlib.sha256(archive.read_bytes()).hexdigest()
+    return (
+        f"dataset {name}: {archive} is not the registered archive: its SHA-256 is {found}, "
+        f"registered is {wanted.checksum} ({wanted.size} bytes); replace or remove it"
+    )
+
+
+def _check_network(builder: Any, manual: Path, name: str) -> None:
+    """The library tries for minutes where a host's name cannot even be resolved."""
+    archives = _archives(builder)
+    hosts = {urllib.parse.urlparse(url).hostname for url in archives}
+    here = any((manual / info.filename).is_file() for info in archives.values() if info.filename)
+    if here or not hosts or urllib.request.getproxies() or any(_resolves(h) for h in hosts):
+        return
+    raise DataError(
+        f"dataset {name}: must be downloaded, but {hosts.pop()} cannot be reached; "
+        f"{_offline(builder, manual)}"
+    )
+
+
+def _resolves(host: str | None) -> bool:
+    try:
+        return bool(socket.getaddrinfo(host, 443))
+    except OSError:
+        return False
+
+
+def _offline(builder: Any, manual: Path) -> str:
+    names = sorted(i.filename for i in _archives(builder).values() if i.filename)
+    # Imagenette registers the archives of all its configurations together.
+    own = [n for n in names if n.startswith(f"{getattr(builder.builder_config, 'dirname', n)}.")]
+    names = own or names
+    which = f"its archive ({', '.join(names[:6])})" if names else "its archive"
+    return f"with {which} in {manual} no network is needed"
+
+
+def _short(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]

@@ -1,0 +1,1 @@
+"""The step clock, sensors, measured peaks and the profiler."""

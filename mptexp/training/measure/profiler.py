@@ -1,0 +1,245 @@
+"""Profiles some steps after the timed ones and puts into the record where their time went."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from mptexp.spec.run import Run
+from mptexp.traces import xplane
+from mptexp.training import costs, precision
+from mptexp.training.backends import onednn
+from mptexp.training.measure import step_clock
+
+TRACED_S = 1.0  # traced steps last about so long together
+MOST_STEPS, LEAST_STEPS = 100, 3
+UNREAD = "xprof was not installed; mptexp traces reads the trace that was kept"
+
+
+class Capture(keras.callbacks.Callback):
+    """Traces steps of one epoch once the clock has ended, then ends the training.
+
+    The steps follow one another between two synchronizations of the device, each with a marker.
+    """
+
+    def __init__(self, clock: step_clock.StepClock, run: Run, folder: Path) -> None:
+        super().__init__()
+        self.clock = clock
+        self.run = run
+        self.folder = folder
+        self.steps = 0
+        self.traced = False
+        self._first: int | None = None
+        self._marker = ExitStack()
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        if self.clock.ended_by == "epochs" or self.model.stop_training:
+            return
+        if self._first is None:
+            if not self._fits(batch):
+                return
+            self.clock.synchronize(self.model)
+            start(self.run.backend, self.folder)
+            self._first = batch
+        elif batch - self._first >= self.steps:
+            self.clock.synchronize(self.model)
+            self._marker.close()
+            stop(self.run.backend)
+            self.traced = self.model.stop_training = True
+            return
+        self._marker.close()
+        self._marker.enter_context(marker(self.run.backend, batch))
+
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+        """Ends a trace that the training cut off."""
+        if self._first is not None and not self.traced:
+            self._marker.close()
+            stop(self.run.backend)
+
+    def _fits(self, batch: int) -> bool:
+        """Whether the steps to trace lie within this epoch; decides how many they are."""
+        epoch = (self.params.get("steps") or 0) - 1
+        usual = step_clock.timing(self.clock.windows)["step_s"]
+        wanted = min(MOST_STEPS, max(LEAST_STEPS, round(TRACED_S / usual)), epoch)
+        every = self.run.steps_per_execution
+        self.steps = max(wanted // every, 1) * every
+        return batch + self.steps <= epoch
+
+
+def start(backend: str, folder: Path) -> None:
+    """Starts the backend's profiler, without Python's own calls, which cost more than they tell."""
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        options = tf.profiler.experimental.ProfilerOptions(
+            host_tracer_level=2, python_tracer_level=0, device_tracer_level=1
+        )
+        tf.profiler.experimental.start(str(folder), options)
+    else:
+        import jax
+
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0
+        jax.profiler.start_trace(str(folder), profiler_options=options)
+
+
+def stop(backend: str) -> None:
+    """Stops the backend's profiler, which then writes its trace."""
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        tf.profiler.experimental.stop()
+    else:
+        import jax
+
+        jax.profiler.stop_trace()
+
+
+def marker(backend: str, step: int) -> AbstractContextManager[Any]:
+    """Marks a step in the trace: Keras's own callback leaves none that xprof knows."""
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.profiler.experimental.Trace(xplane.MARK, step_num=step, _r=1)
+    import jax
+
+    return jax.profiler.StepTraceAnnotation(xplane.MARK, step_num=step)
+
+
+def missing(run: Run) -> str:
+    """Why no trace can be had, as a sentence; empty where it can."""
+    if run.backend == "torch":
+        return "PyTorch's profiler is not read yet; take backend tensorflow or jax"
+    return ""
+
+
+@contextmanager
+def named(model: keras.Model) -> Iterator[None]:
+    """Ends every layer's name so that a trace shows it, whatever the framework appends to it."""
+    layers = [leaf.layer for leaf in costs.leaves(model)]
+    for layer in layers:
+        layer.name += xplane.LAYER
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.name = layer.name.removesuffix(xplane.LAYER)
+
+
+def announced(batches: Any, run: Run) -> Any:
+    """Batches whose wait shows in a trace, where there will be one; tf.data tells of itself."""
+    return _announced(iter(batches)) if run.profile and run.backend == "jax" else batches
+
+
+def _announced(batches: Iterator[Any]) -> Iterator[Any]:
+    import jax
+
+    while True:
+        with jax.profiler.TraceAnnotation(xplane.INPUT):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+
+
+def captured(
+    run: Run, model: keras.Model, clock: step_clock.StepClock, fit: Callable[[list[Any]], None]
+) -> tuple[dict[str, Any], bytes]:
+    """Calls `fit` with the callbacks of a profiled run.
+
+    Returns:
+        The record's `profile`: what xplane.per_step gives, or missing (why there is no such table).
+        And the compressed trace, where it could not be read here; `profile` then has under trace
+        what reading it takes.
+    """
+    why = missing(run)
+    if why:
+        fit([clock])
+        return {"missing": why}, b""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        capture = Capture(clock, run, folder)
+        with named(model):
+            fit([clock, capture])
+        if not capture.traced:
+            return {"missing": "the training ended before steps could be traced"}, b""
+        file = xplane.left(folder)
+        if file is None:
+            return {"missing": "the profiler left no trace"}, b""
+        how = _how(run, model)
+        if importlib.util.find_spec("xprof") is None:
+            return {"missing": UNREAD, "trace": how}, xplane.pack(file)
+        try:
+            table = xplane.per_step(
+                xplane.read(file), how, step_clock.timing(clock.windows)["step_s"]
+            )
+        except Exception as error:  # xprof fails in ways of its own; the timings are good
+            why = f"xprof could not read the trace, which was kept: {error}"
+            return {"missing": why, "trace": how}, xplane.pack(file)
+    return table, b""
+
+
+def _how(run: Run, model: keras.Model) -> dict[str, Any]:
+    """What xplane.per_step has to know of the run."""
+    optimizer = model.optimizer
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    scaled = optimizer is not inner
+    return {"optimizers": [inner.name], "scaled": scaled, "every": run.steps_per_execution}
+
+
+# --- what oneDNN says -----------------------------------------------------------------------------
+
+VERBOSE_STEPS = 3
+BETWEEN = "mptexp: warm"
+
+
+def primitives(run: Run, model: keras.Model) -> list[dict[str, Any]]:
+    """What oneDNN ran in a step, by its own account; empty where it was not in use.
+
+    A child process trains a few steps in oneDNN's verbose mode, which would disturb what is timed.
+    """
+    if run.backend != "tensorflow":
+        return []
+    one = {"replicas": 1, "batch_size": run.batch_size // run.replicas}  # the others do the same
+    task = {"run": run.model_dump() | one, "classes": model.outputs[0].shape[-1]}
+    task["shape"] = costs.pictures(model)
+    done = subprocess.run(
+        [sys.executable, "-m", "mptexp.training.measure.profiler", json.dumps(task)],
+        env=os.environ | {"ONEDNN_VERBOSE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    log = done.stdout.partition(BETWEEN)[2].splitlines()
+    return onednn.primitives(log, VERBOSE_STEPS)
+
+
+def main() -> None:
+    """The child of `primitives`: trains the run's model on noise, a line between warm and rest."""
+    task = json.loads(sys.argv[1])
+    run = Run(**task["run"])
+    precision.use(run)
+    from mptexp.training import models  # layers take the policy that is set now
+
+    model = models.build(run, tuple(task["shape"]), task["classes"])
+    precision.compile_model(model, run)
+    scaled = run.input_mode == "keydana"
+    x = np.random.default_rng(0).integers(0, 256, (run.batch_size, *task["shape"]), np.uint8)
+    y = np.zeros(run.batch_size, "int64")
+    for step in range(1 + VERBOSE_STEPS):
+        model.train_on_batch(x / np.float32(255) if scaled else x, y)
+        if step == 0:
+            print(f"\n{BETWEEN}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""Readings of the device while it is measured, taken by a thread of their own.
+
+On a GPU NVML is asked, on a CPU the system. What a device does not tell stays empty.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import psutil
+import pynvml
+
+from mptexp.spec.run import nvidia_handle
+
+INTERVAL_S = 0.25
+Sample = dict[str, Any]
+Span = tuple[float, float]
+
+# NVML's reasons for clocks below the highest that are no throttling: idleness, set clocks, sync
+# boost, display clocks (nvml.h, nvmlClocksEventReasons). The others:
+THROTTLES = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+OTHERS_MATTER = 0.1  # share of the processor that other programs may use before a run is marked
+
+
+class Sampler(threading.Thread):
+    """Takes samples from `with` until its end.
+
+    A sample is a dict of cumulative counters and of values now; its `time` is
+    `time.perf_counter()`.
+    """
+
+    def __init__(self, kind: str, interval_s: float = INTERVAL_S) -> None:
+        super().__init__(name="readings", daemon=True)
+        self.samples: list[Sample] = []
+        self._read = reader(kind)
+        self._interval_s = interval_s
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        self._take()
+        while not self._ended.wait(self._interval_s):
+            self._take()
+        self._take()
+
+    def _take(self) -> None:
+        self.samples.append({"time": time.perf_counter(), **self._read()})
+
+    def __enter__(self) -> "Sampler":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self.join()
+
+
+def reader(kind: str) -> Callable[[], Sample]:
+    """A function that reads the machine and, where the kind is gpu, the GPU of this process."""
+    if kind == "cpu":
+        return lambda: {**processor(), **cpu()}
+    handle = nvidia_handle()
+    return lambda: {**processor(), **(gpu(handle) if handle else {})}
+
+
+def processor() -> Sample:
+    """Processor seconds so far: of this process, of everything, and how many processors there are.
+
+    Time that a hypervisor took (steal) counts as used by others.
+    """
+    times = psutil.cpu_times()
+    free = times.idle + getattr(times, "iowait", 0.0)
+    return {
+        "own_cpu_s": time.process_time(),
+        "busy_cpu_s": sum(times[:8]) - free,  # the ninth and tenth are parts of the first two
+        "processors": psutil.cpu_count() or 1,
+    }
+
+
+def cpu() -> Sample:
+    """Clock in Hz, temperature, energy counter in J and throttle counters, as far as they exist."""
+    return {
+        "clock_hz": _asked(_cpu_clock),
+        "temperature_c": _asked(_package_temperature),
+        "energy_j": _asked(_rapl_j),
+        "throttle_events": _asked(_throttle_events),
+    }
+
+
+def _cpu_clock() -> float | None:
+    clock = psutil.cpu_freq()
+    return clock.current * 1e6 if clock else None
+
+
+def _package_temperature() -> float | None:
+    found = getattr(psutil, "sensors_temperatures", dict)()
+    known = [found[name] for name in ("coretemp", "k10temp", "zenpower") if found.get(name)]
+    return known[0][0].current if known else None
+
+
+def _rapl_j(root: Path = Path("/sys/class/powercap")) -> float | None:
+    """Energy of all packages so far; most systems let only root read it.
+
+    Beside the packages a laptop may have a zone of the whole platform (psys), which holds them.
+    """
+    names = [z for z in root.glob("intel-rapl:*/name") if z.read_text().startswith("package")]
+    zones = [name.parent for name in names]
+    values = [int((zone / "energy_uj").read_text()) for zone in zones]
+    return sum(values) / 1e6 if values else None
+
+
+def _throttle_events(system: Path = Path("/sys")) -> dict[str, int]:
+    """How often the CPU was too hot and the container used up its quota."""
+    found = {}
+    counters = list(system.glob("devices/system/cpu/cpu*/thermal_throttle/core_throttle_count"))
+    if counters:
+        found["too hot"] = sum(int(path.read_text()) for path in counters)
+    quota = system / "fs/cgroup/cpu.stat"
+    told = dict(line.split() for line in quota.read_text().splitlines()) if quota.exists() else {}
+    if "nr_throttled" in told:
+        found["the container's processor limit"] = int(told["nr_throttled"])
+    return found
+
+
+def gpu(handle: Any) -> Sample:
+    """What NVML says of a GPU: None for what this one does not tell."""
+    return {
+        "utilization": _asked(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
+        "memory_bytes": _asked(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)),
+        "power_w": _asked(lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3),
+        "energy_j": _asked(lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3),
+        "clock_hz": _asked(
+            lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM) * 1e6
+        ),
+        "temperature_c": _asked(
+            lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
+        ),
+        "throttled": _asked(lambda: throttles(_reasons(handle))),
+        "processes": _asked(lambda: len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))),
+    }
+
+
+def _asked(question: Callable[[], Any]) -> Any:
+    """The answer; None where the device or the system has none: no reading may cost a run."""
+    try:
+        return question()
+    except (pynvml.NVMLError, OSError, ValueError, NotImplementedError, RuntimeError):
+        return None
+
+
+def _reasons(handle: Any) -> int:
+    return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+
+
+def throttles(reasons: int) -> list[str]:
+    """NVML's bits as words, without those that are no throttling."""
+    return [name for bit, name in THROTTLES.items() if reasons & bit]
+
+
+# --- what the samples say --------------------------------------------------------------------
+
+
+def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict[str, Any]:
+    """What the samples of the timed windows say; None for what they do not tell.
+
+    Only samples within a span count, and of counters only differences between neighbours within
+    one span: validation and warm-up are left out. Where the spans are too short to hold two
+    samples (epochs shorter than the sampling interval), everything from the first span to the last
+    counts, validation included.
+
+    Args:
+        samples: in order of time.
+        spans: beginning and end of what was timed, seconds of the samples' clock.
+        kind: cpu or gpu.
+
+    Returns:
+        readings (samples that count), utilization_frac (GPU: the mean share of time in which a
+        kernel ran; CPU: processor time of this process over what all processors had), power_w,
+        clock_hz, temperature_c (means), device_memory_used_bytes (the most in use on the GPU,
+        by anyone), other_load_frac (processor time of others, the hypervisor included, over what
+        all processors had), other_processes (most at a time on the GPU besides this one),
+        throttled_frac (share of the readings or of their gaps), throttle_reasons.
+    """
+    kept, gaps = _within(samples, joined(spans))
+    if not gaps and spans:
+        kept, gaps = _within(samples, [(spans[0][0], spans[-1][1])])
+    capacity = sum((b["time"] - a["time"]) * b["processors"] for a, b in gaps)
+    own, busy = _grown(gaps, "own_cpu_s"), _grown(gaps, "busy_cpu_s")
+    used = own / capacity if capacity else None
+    others = max(0.0, busy - own) / capacity if capacity else None
+    throttled, reasons = _throttling(kept, gaps)
+    processes = _values(kept, "processes")
+    return {
+        "readings": len(kept),
+        "utilization_frac": used if kind == "cpu" else _mean(kept, "utilization"),
+        "power_w": _power(kept, gaps),
+        "clock_hz": _mean(kept, "clock_hz"),
+        "temperature_c": _mean(kept, "temperature_c"),
+        "device_memory_used_bytes": max(_values(kept, "memory_bytes"), default=None),
+        "other_load_frac": others,
+        # The process that is measured is one of them, though a container may hide which.
+        "other_processes": max(0, max(processes) - 1) if processes else None,
+        "throttled_frac": throttled,
+        "throttle_reasons": reasons,
+    }
+
+
+def _within(
+    samples: Sequence[Sample], spans: Sequence[Span]
+) -> tuple[list[Sample], list[tuple[Sample, Sample]]]:
+    """The samples in the spans, and the pairs of neighbours that lie in one."""
+    runs = [[s for s in samples if begin <= s["time"] <= end] for begin, end in spans]
+    gaps = [pair for run in runs for pair in pairwise(run)]
+    return [sample for run in runs for sample in run], gaps
+
+
+def joined(spans: Sequence[Span], apart_s: float = 0.01) -> list[Span]:
+    """Spans that follow one another closely as one: windows are shorter than samples are apart."""
+    found: list[Span] = []
+    for begin, end in spans:
+        if found and begin - found[-1][1] < apart_s:
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _values(samples: Sequence[Sample], name: str) -> list[Any]:
+    return [s[name] for s in samples if s.get(name) is not None]
+
+
+def _mean(samples: Sequence[Sample], name: str) -> float | None:
+    values = _values(samples, name)
+    return fmean(values) if values else None
+
+
+def _grown(gaps: Sequence[tuple[Sample, Sample]], name: str) -> float:
+    return sum(b[name] - a[name] for a, b in gaps)
+
+
+def _power(kept: Sequence[Sample], gaps: Sequence[tuple[Sample, Sample]]) -> float | None:
+    """From the energy counter where there is one, else the mean of the readings of power."""
+    known = [(a, b) for a, b in gaps if None not in (a.get("energy_j"), b.get("energy_j"))]
+    # A counter that wraps around falls; such a gap says nothing.
+    known = [(a, b) for a, b in known if b["energy_j"] >= a["energy_j"]]
+    seconds = sum(b["time"] - a["time"] for a, b in known)
+    return _grown(known, "energy_j") / seconds if seconds else _mean(kept, "power_w")
+
+
+def _throttling(
+    kept: Sequence[Sample], gaps: Sequence[tuple[Sample, Sample]]
+) -> tuple[float | None, list[str]]:
+    found = _values(kept, "throttled")
+    if not found and gaps and gaps[0][0].get("throttle_events"):
+        found = [
+            [name for name, n in b["throttle_events"].items() if n > a["throttle_events"][name]]
+            for a, b in gaps
+        ]
+    if not found:
+        return None, []
+    reasons = sorted({reason for names in found for reason in names})
+    return sum(bool(names) for names in found) / len(found), reasons
+
+
+def marks(found: Mapping[str, Any]) -> list[str]:
+    """What a reader of a run's numbers must know of how it was measured."""
+    reasons = ", ".join(found["throttle_reasons"])
+    cases = {
+        "measured while other programs used the processor": (found["other_load_frac"] or 0)
+        > OTHERS_MATTER,
+        "measured while other processes used the GPU": bool(found["other_processes"]),
+        f"measured while the device was throttled ({reasons})": bool(found["throttled_frac"]),
+    }
+    return [text for text, holds in cases.items() if holds]

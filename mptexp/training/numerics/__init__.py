@@ -1,0 +1,1 @@
+"""Number formats emulated in a training, and where its numbers lie."""

@@ -1,0 +1,208 @@
+"""Where the numbers of a training lie: exponents of weights, activations, gradients and updates.
+
+A histogram of exponents says of every format and every loss scale how much is lost: scaling by a
+power of two moves it, no more. Source: P. Micikevicius et al., Mixed precision training, 2018,
+arXiv 1710.03740, section 3.2.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops, tree
+
+from mptexp.spec.formats import FORMATS
+from mptexp.training import precision
+from mptexp.training.numerics import gradients
+from mptexp.training.numerics.quantization import INTEGER, quantize
+
+ZEROS = 256  # the bin behind the 256 exponents of float32
+SIXTEEN = ("float16", "bfloat16")
+Seen = dict[tuple[str, str], tuple[np.ndarray, float]]  # (kind, layer) -> counts, largest
+
+
+def histogram(x: Any) -> tuple[Any, Any]:
+    """How many values have which exponent, and the largest finite magnitude.
+
+    Returns:
+        Integers of shape (257,): values with each biased exponent of float32 (0: below 2^-126; 255:
+        infinite or NaN), zeros last; and a float32 scalar.
+    """
+    x = ops.reshape(ops.cast(x, "float32"), (-1,))
+    bits = ops.view(x, "int32")
+    exponent = ops.bitwise_and(ops.right_shift(bits, 23), 255)
+    zero = ops.equal(ops.bitwise_and(bits, 0x7FFFFFFF), 0)
+    places = ops.where(zero, ZEROS, exponent)
+    counted = ops.segment_sum(ops.ones_like(places, dtype=INTEGER), places, ZEROS + 1)
+    return counted, ops.max(ops.where(exponent < 255, ops.absolute(x), 0.0))
+
+
+def _unscaled(kind: str, tensor: Any, scale: Any) -> tuple[Any, Any]:
+    tensor = ops.cast(tensor, "float32")
+    return histogram(tensor / scale if kind.endswith("gradients") else tensor)
+
+
+def _changes(before: list[Any], after: list[Any]) -> list[Any]:
+    """Of each variable: histograms of its update and of update / weight; updates lost in SIXTEEN.
+
+    An update is lost where a weight of that format plus the update rounds to the same weight.
+    """
+    found = []
+    for old, new in zip(before, after, strict=True):
+        old, new = ops.cast(old, "float32"), ops.cast(new, "float32")
+        update = new - old
+        ratio = ops.where(old == 0, 0.0, update / ops.where(old == 0, 1.0, old))
+        lost = [_lost(old, update, name) for name in SIXTEEN]
+        found.append((histogram(update), histogram(ratio), ops.stack(lost)))
+    return found
+
+
+def _lost(weight: Any, update: Any, name: str) -> Any:
+    held = quantize(weight, FORMATS[name])
+    same = ops.equal(quantize(held + update, FORMATS[name]), held)
+    return ops.sum(ops.cast(ops.logical_and(same, update != 0), INTEGER))
+
+
+class ExponentHistograms(keras.callbacks.Callback):
+    """Looks, every so many steps, at the exponents of what a training step computes.
+
+    For any compiled Keras model: `fit(..., callbacks=[ExponentHistograms(batch)])`. A look is one
+    more forward and backward pass on a batch of its own, and changes nothing. Gradients are told
+    without the loss scale. An update is what the optimizer really added; one that was skipped, for
+    its gradients were not finite, counts as zeros. What it costs is in `benchmarks/exponents.py`.
+
+    Args:
+        batch: step -> (x, y) as `fit` takes them, of one shape; `lambda step: (x[:32], y[:32])`.
+        every: steps from one look to the next; the first is before the first step.
+
+    Attributes:
+        samples: a dict per look: step, loss_scale (a number or "none"), kinds (kind -> histogram of
+            all layers), and from the step after it on swallowed (float16, bfloat16 -> how many
+            updates that are not zero would leave a weight of that format as it is).
+        layers: (kind, layer) -> counts and largest magnitude over all looks.
+    """
+
+    def __init__(self, batch: Callable[[int], tuple[Any, Any]], every: int = 100) -> None:
+        super().__init__()
+        self.batch = batch
+        self.every = every
+        self.samples: list[dict[str, Any]] = []
+        self.layers: Seen = {}
+        self._probe: gradients.Probe | None = None
+        self._changes = gradients.compiled(_changes)
+        self._before: list[Any] = []
+        self._next = 0
+        self._steps = 0
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        if self.wants(self._steps):
+            self.look(self.model, self._steps)
+        self._steps += 1
+
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+        self.end(self.model)
+
+    def wants(self, step: int) -> bool:
+        """Whether there is something to look at before this step."""
+        return step >= self._next or bool(self._before)
+
+    def look(self, model: keras.Model, step: int) -> None:
+        """Looks at what the step before this one added, and at what this one will compute."""
+        gradients.synced(model)
+        self.end(model)
+        if step < self._next:
+            return
+        self._next = (step // self.every + 1) * self.every
+        scale = precision.loss_scale(model)
+        factor = 1.0 if isinstance(scale, str) else scale
+        self._probe = self._probe or gradients.Probe(model, _unscaled)
+        told = self._probe(*self.batch(step), factor)
+        kinds = self._added([told_ for told_ in told if told_[0] != "loss"])
+        self.samples.append({"step": step, "loss_scale": scale, "kinds": kinds})
+        self._before = [ops.copy(v.value) for v in gradients.weights(model)]
+
+    def end(self, model: keras.Model) -> None:
+        """Looks at the update that no later step has looked at."""
+        if not self._before:
+            return
+        after = [v.value for v in gradients.weights(model)]
+        found = tree.map_structure(ops.convert_to_numpy, self._changes(self._before, after))
+        self._before = []
+        names = [gradients.layer_of(model, v) for v in gradients.weights(model)]
+        told = [("updates", name, f[0]) for name, f in zip(names, found, strict=True)]
+        told += [("update_ratios", name, f[1]) for name, f in zip(names, found, strict=True)]
+        self.samples[-1]["kinds"] |= self._added(told)
+        lost = sum(swallowed for *_, swallowed in found)
+        self.samples[-1]["swallowed"] = dict(zip(SIXTEEN, map(int, lost), strict=True))
+
+    def _added(self, told: list[gradients.Told]) -> dict[str, dict[str, Any]]:
+        """Adds histograms to those of the layers; returns the sum of each kind as a record's."""
+        sums: Seen = {}
+        for kind, layer, seen in told:
+            for found, key in ((self.layers, (kind, layer)), (sums, (kind, ""))):
+                counts, largest = found.get(key, (0, 0.0))
+                found[key] = (counts + seen[0].astype("int64"), max(largest, float(seen[1])))
+        return {kind: as_record(*seen) for (kind, _), seen in sums.items()}
+
+    def record(self) -> dict[str, Any]:
+        """What a record holds of it: every, samples, layers (a row per kind and layer)."""
+        rows = [{"kind": k, "layer": n, **as_record(*s)} for (k, n), s in self.layers.items()]
+        return {"every": self.every, "samples": self.samples, "layers": rows}
+
+
+def as_record(counts: np.ndarray, largest: float) -> dict[str, Any]:
+    """A histogram without its empty ends: zeros, not_finite, lowest (exponent), counts, largest.
+
+    counts[i] values x have 2^(lowest + i) <= |x| < 2^(lowest + i + 1); below 2^-126, at -127.
+    """
+    filled = np.flatnonzero(counts[:255])
+    first, last = (filled[0], filled[-1] + 1) if len(filled) else (0, 0)
+    return {
+        "zeros": int(counts[ZEROS]),
+        "not_finite": int(counts[255]),
+        "lowest": int(first) - 127,
+        "counts": [int(n) for n in counts[first:last]],
+        "largest": largest,
+    }
+
+
+class ScaleTrace:
+    """The dynamic loss scale, and how many steps it skipped, at some steps of a training.
+
+    Attributes:
+        seen: a dict per look: step, loss_scale, skipped (steps so far whose gradients were not
+            finite, so that Keras left the weights as they were; it keeps no count of them).
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Any]] = []
+
+    def wants(self, step: int) -> bool:
+        """Any step will do."""
+        return False
+
+    def look(self, model: keras.Model, step: int) -> None:
+        """Reads scale and applied steps; nothing where the scale is not dynamic."""
+        optimizer = model.optimizer
+        if not hasattr(optimizer, "dynamic_scale") or not optimizer.built:
+            return
+        scale, applied = (_now(model, v) for v in (optimizer.dynamic_scale, optimizer.iterations))
+        found = {"step": step, "loss_scale": float(scale), "skipped": step - int(applied)}
+        self.seen.append(found)
+
+
+def changes(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a trace saw first, last, and wherever scale or skipped steps were others than before."""
+    told = [(now["loss_scale"], now["skipped"]) for now in seen]
+    ends = {0, len(seen) - 1}
+    return [s for i, s in enumerate(seen) if i in ends or told[i] != told[i - 1]]
+
+
+def _now(model: keras.Model, variable: keras.Variable) -> Any:
+    """An optimizer's variable; during JAX's `fit` it lives in the trainer's state."""
+    state = getattr(model, "_jax_state", None)
+    if not state:
+        return ops.convert_to_numpy(variable.value)
+    place = [v is variable for v in model.optimizer.variables].index(True)
+    return np.asarray(state["optimizer_variables"][place])

@@ -1,0 +1,59 @@
+"""Makes a sweep's data and models ready before any kernel starts.
+
+`python -m mptexp.training.prepare FOLDER` is the sweep's child: it reads the runs that stand
+for what is needed from FOLDER/runs.json, and leaves a sentence in FOLDER/error.txt where something
+is wrong.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+from mptexp.spec import imports
+from mptexp.spec.run import MODELS, Run
+from mptexp.training.data import datasets
+from mptexp.training.data.sources import DataError
+
+
+def ready(run: Run) -> None:
+    """Prepares the run's pictures, and builds its model once where it is the user's own.
+
+    Raises:
+        sources.DataError, models.ModelError: where one of them cannot be used.
+    """
+    images = datasets.load(run)
+    for note in images.source.notes if images.source else ():
+        print(f"{run.dataset}: {note}", flush=True)
+    if run.model not in MODELS and importlib.util.find_spec(run.backend):
+        _try_model(run, images)
+
+
+def _try_model(run: Run, images: datasets.Images) -> None:
+    """Under a mixed policy, whatever the sweep's are: it shows whether the head is in float32."""
+    os.environ["KERAS_BACKEND"] = run.backend
+    with imports.quiet(), imports.without("sklearn"):
+        import keras
+    from mptexp.training import models
+
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    models.build(run, images.shape, len(images.classes))
+
+
+def main() -> None:
+    """Makes everything ready that the folder named on the command line asks for."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    folder = Path(sys.argv[1])
+    try:
+        for parameters in json.loads((folder / "runs.json").read_text()):
+            ready(Run(**parameters))
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except (DataError, ValueError) as error:
+        (folder / "error.txt").write_text(str(error))
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+import math
+
+import pytest
+from test_summary import record, tables
+
+from mptexp.analysis import accuracy
+from mptexp.analysis.summary import Options
+from mptexp.report import text_tables, wording
+
+
+def learned(policy, block, *accuracies, **more):
+    epochs = [
+        {"epoch": k, "loss": 1.0, "accuracy": 0.9, "val_accuracy": value, "elapsed_s": 10.0 * k}
+        for k, value in enumerate(accuracies, 1)
+    ]
+    return record(policy, block, **more) | {"history": epochs}
+
+
+def pairs(differences, base=0.9):
+    rows = []
+    for block, difference in enumerate(differences):
+        rows.append(learned("float32", block, base))
+        rows.append(learned("mixed_float16", block, base + difference))
+    return tables(rows)
+
+
+@pytest.mark.parametrize(
+    ("differences", "margin", "verdict"),
+    [
+        ([0.001, -0.001, 0.0], 0.01, "equal"),
+        ([-0.05, -0.051, -0.049], 0.01, "lower"),
+        ([0.05, 0.051, 0.049], 0.01, "higher"),
+        ([-0.03, 0.03, 0.0], 0.01, "undecided"),
+        ([-0.03, 0.03, 0.0], 0.2, "equal"),
+        ([0.001, -0.001], 0.01, "too few repeats"),
+    ],
+)
+def test_what_a_difference_means(differences, margin, verdict):
+    (row,) = accuracy.differences(pairs(differences), margin).to_dict("records")
+    assert row["verdict"] == verdict
+    assert row["difference"] == pytest.approx(sum(differences) / len(differences))
+    assert (row["baseline"], row["candidate"]) == ("float32", "mixed_float16")
+
+
+def test_no_significant_difference_is_never_called_equal():
+    noisy = pairs([-0.03, 0.03, 0.0])
+    sentence = wording.answer(noisy)[0]
+    assert "not shown to be equal within 1 percentage point, nor different" in sentence
+    (finding,) = text_tables.accuracy_rows(noisy).Finding
+    assert finding == "undecided"
+
+
+def test_the_level_is_told_from_the_worst_to_the_best():
+    level = wording.answer(pairs([-0.05, -0.051, -0.049]))[-1]
+    assert level == "Mean validation accuracy is between 85.0 % and 90.0 %."
+
+
+def test_an_equivalence_is_stated_with_its_margin():
+    sentence, level = wording.answer(pairs([0.001, -0.001, 0.0]))
+    assert level == "Mean validation accuracy is 90.0 % everywhere."
+    said = "its validation accuracy is equal within 1 percentage point (mean difference +0.0 "
+    assert said in sentence
+    assert text_tables.accuracy_rows(pairs([0.001, -0.001, 0.0])).Finding.tolist() == [
+        "equal within 1 percentage point"
+    ]
+
+
+def test_a_batch_that_is_always_the_same_says_nothing_of_accuracy():
+    rows = pairs([0.0, 0.0, 0.0]).records
+    for made in rows:
+        made["parameters"]["input_mode"] = "resident"
+    assert accuracy.differences(tables(rows), 0.01).empty
+
+
+def test_time_to_an_accuracy_is_that_of_the_first_epoch_that_has_it():
+    found = tables([learned("float32", 0, 0.5, 0.8, 0.7), learned("float32", 1, 0.5, 0.6, 0.8)])
+    assert accuracy.target(found) == 0.8
+    assert sorted(accuracy.seconds_to(found, 0.8)) == [20, 30]
+    assert sorted(accuracy.seconds_to(found, 0.85)) == [math.inf, math.inf]
+
+
+def test_the_target_is_the_users_or_what_every_run_reached():
+    found = tables([learned("float32", 0, 0.912), learned("mixed_float16", 0, 0.897)])
+    assert accuracy.target(found) == 0.89
+    asked = type(found)(**(vars(found) | {"options": Options(target_accuracy=0.9)}))
+    assert accuracy.target(asked) == 0.9
+    shown = text_tables.detail_rows(asked)
+    assert shown["Time to 90 % accuracy"].tolist() == ["10.0 s", "not reached"]
+    assert accuracy.target(tables([record() | {"history": []}])) is None
+
+
+def test_cost_stands_in_the_table_where_a_price_is_given():
+    found = tables([record(step_s=0.32)])  # 100 images per second, one second of training
+    assert not [name for name in text_tables.detail_rows(found) if "Cost" in name]
+    priced = type(found)(**(vars(found) | {"options": Options(price_per_hour=3.6)}))
+    shown = text_tables.detail_rows(priced)
+    assert shown["Cost per million images"].tolist() == ["10"]
+    assert shown["Cost per training"].tolist() == ["0.001"]
+
+
+def test_trainings_of_other_lengths_are_not_compared():
+    # Their step times were certain after different numbers of steps.
+    rows = pairs([0.5, 0.5, 0.5], base=0.2).records
+    for made in rows:
+        made["timing"]["ended_by"] = "target_ci"
+    found = tables(rows)
+    assert accuracy.differences(found, 0.01).empty
+    assert accuracy.target(found) is None
+    assert not [s for s in wording.answer(found) if "accuracy" in s]
+    assert "Validation accuracy" not in text_tables.headline_rows(found)
+
+
+def test_every_device_has_its_own_sentence():
+    rows = pairs([0.0, 0.0, 0.0]).records
+    for made in pairs([-0.4, -0.4, -0.4]).records:
+        made["parameters"]["gpu_model"] = "V100"
+        made["run_id"] += "v"
+        rows.append(made)
+    said = [s for s in wording.answer(tables(rows)) if "its validation accuracy" in s]
+    assert len(said) == 2
+    assert said[0].startswith("On GPU, **mixed_float16**")
+    assert "its validation accuracy is equal" in said[0]
+    assert said[1].startswith("On V100, **mixed_float16**")
+    assert "its validation accuracy is lower" in said[1]

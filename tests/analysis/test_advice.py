@@ -1,0 +1,73 @@
+"""Advice from histograms, and the command that makes them."""
+
+import numpy as np
+import pytest
+from support import mptexp
+from test_exponent_range import VALUES, seen
+
+from mptexp.analysis import advice, exponent_range
+from mptexp.records import store
+from mptexp.spec import params
+from mptexp.spec.run import Run
+
+
+@pytest.mark.parametrize(
+    ("native", "policy", "scale"),
+    [
+        (["float16", "bfloat16"], "mixed_bfloat16", "none"),
+        (["bfloat16"], "mixed_bfloat16", "none"),
+        (["float16"], "mixed_float16", "dynamic"),
+        ([], "float32", "none"),
+        (None, "float32", "none"),
+    ],
+)
+def test_the_policy_is_one_that_the_device_computes_in(native, policy, scale):
+    told = advice.advise(seen(native))
+    assert (told.policy, told.loss_scale) == (policy, scale)
+    assert told.reasons
+
+
+def test_activations_that_are_too_large_forbid_float16():
+    told = advice.advise(seen(["float16"], activations=np.array([1.0, 1e5], "float32")))
+    assert told.policy == "float32"
+    assert "65504" in told.reasons[0]
+
+
+def test_a_fixed_scale_is_named_where_one_does():
+    narrow = np.exp2(np.random.default_rng(0).normal(-20, 2, 20_000)).astype("float32")
+    least, most = exponent_range.scales(seen(gradients=narrow))
+    (told,) = advice.advise(seen(gradients=narrow)).reasons
+    assert f"from {exponent_range.power(least)} to {exponent_range.power(most / 2)}" in told
+    wide = np.concatenate([VALUES, [60000]]).astype("float32")
+    assert "no fixed loss scale" in advice.advise(seen(gradients=wide)).reasons[0]
+
+
+def test_a_probe_keeps_what_is_asked_about():
+    run = Run(policy="mixed_float16", batch_size=16, seed=5, block=2, learning_rate=0.1)
+    sweep, text = advice.probe(run, "train", 60, 10.0)
+    (probe,) = sweep.runs()
+    assert (probe.policy, probe.batch_size, probe.seed) == ("float32", 16, 3)
+    assert (probe.max_steps, probe.exponents_every, probe.learning_rate) == (60, 12, 0.1)
+    assert set(params.header(text)) == {"question", "cost", "expected"}
+
+
+def test_advise_probes_the_first_point_and_says_why(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "defaults: {image_size: 8, width: 0.125, epochs: 9}\n"
+        "matrix: {batch_size: [64, 128], policy: [mixed_float16]}\n"
+    )
+    done = mptexp("advise", "mine.yaml", "--steps", "40", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    place = store.SweepDir(tmp_path / "reports/mine-advice")
+    (record,), _ = store.read_records(place)
+    assert record["parameters"]["batch_size"] == 64
+    assert [s["step"] for s in record["exponents"]["samples"]] == [0, 8, 16, 24, 32]
+    assert all("swallowed" in s for s in record["exponents"]["samples"])
+    (found,) = exponent_range.seen([record])
+    told = advice.advise(found)
+    assert told.sentence in done.stdout
+    page = place.index.read_text()
+    assert told.sentence in page
+    assert "Where the numbers lie" in page
+    wrong = mptexp("advise", "mine.yaml", "--only", "batch_size=7", cwd=tmp_path)
+    assert wrong.returncode == 2

@@ -1,0 +1,142 @@
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from support import mptexp
+from test_summary import record
+
+from mptexp.analysis import compare
+from mptexp.records import store
+from mptexp.records.store import SweepDir
+from mptexp.spec.run import Run
+
+CARD = {
+    "device": "GPU", "capability": [8, 0], "cores": 8, "load": 0.1, "packages": {"keras": "3.15"},
+    "variables": {}, "instruction_sets": [], "driver": "590.1", "cuda": "12.9", "cudnn": "9",
+    "cpu": "EPYC", "memory_bytes": 2**36, "os": "Linux", "python": "3.11", "commit": "1234",
+}  # fmt: skip
+
+
+def sweep(root, device, scale, price=None, runs=3, **card):
+    for block in range(runs):
+        for policy, step_s in (("float32", 0.2), ("mixed_float16", 0.1)):
+            made = record(policy, block, step_s * scale * 1.01**block)
+            made["parameters"]["gpu_model"] = device
+            made["environment"] = CARD | {"device": device, "load": scale} | card
+            made["run_id"] = Run(**made["parameters"]).run_id()
+            store.write_record(root / "runs" / made["run_id"] / "record.json", made)
+    extra = f"price_per_hour: {price}\n" if price else ""
+    (root / "params.yaml").write_text(f"matrix: {{policy: [float32]}}\n{extra}")
+    return SweepDir(root)
+
+
+@pytest.fixture
+def two(tmp_path):
+    a = sweep(tmp_path / "a", "A100", 1.0, price=1.0)
+    b = sweep(tmp_path / "b", "H100", 0.5, price=3.0, packages={"keras": "3.16"})
+    return compare.load(a, b)
+
+
+def test_the_same_points_are_joined_across_devices(two):
+    found = compare.points(*two).set_index("policy")
+    assert list(found.index) == ["float32", "mixed_float16"]
+    row = found.loc["mixed_float16"]
+    assert row.ratio == pytest.approx(2)
+    assert row.low < 2 < row.high
+    assert row.step_s_a == pytest.approx(2 * row.step_s_b)
+    # Twice as fast at three times the price.
+    assert row.cost_per_million_images_b == pytest.approx(1.5 * row.cost_per_million_images_a)
+
+
+def test_the_interval_is_welchs():
+    left, right = np.log([1.0, 1.1, 1.2]), np.log([0.5, 0.5, 0.6, 0.52])
+    ratio, low, high = compare.welch(np.exp(left), np.exp(right))
+    # Degrees of freedom by Welch and Satterthwaite.
+    parts = left.var(ddof=1) / 3, right.var(ddof=1) / 4
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / 2 + parts[1] ** 2 / 3)
+    half = stats.t.ppf(0.975, freedom) * sum(parts) ** 0.5
+    assert np.log(ratio) == pytest.approx(left.mean() - right.mean())
+    assert np.log([low, high]) == pytest.approx(np.log(ratio) + np.array([-half, half]))
+    _, low, high = compare.welch([1.0, 1.1], [0.5, 0.5, 0.6])
+    assert np.isnan(low)
+    assert np.isnan(high)
+
+
+def test_welchs_interval_covers():
+    random = np.random.default_rng(0)
+    sides = np.exp(random.normal(0, 0.03, (2000, 2, 4)))
+    held = [low <= 1 <= high for _, low, high in (compare.welch(*pair) for pair in sides)]
+    assert np.mean(held) > 0.93
+
+
+def test_what_else_differs_is_told(two):
+    found = compare.differences(*two).set_index("what")
+    assert found.loc["keras"].tolist() == ["3.15", "3.16"]
+    assert found.loc["device"].tolist() == ["A100", "H100"]
+    assert "load" not in found.index
+    assert "cores" not in found.index
+
+
+def test_points_that_differ_in_a_setting_are_not_joined(tmp_path):
+    a, b = sweep(tmp_path / "a", "A100", 1.0), sweep(tmp_path / "b", "A100", 1.0)
+    for path in b.runs.glob("*/record.json"):
+        made = store.read_record(path)
+        made["parameters"]["width"] = 2.0
+        store.write_record(path, made)
+    assert compare.points(*compare.load(a, b)).empty
+    done = mptexp("compare", "a", "b", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no point was measured well in both: width 1.0 against 2.0" in done.stderr
+
+
+def test_the_command(tmp_path):
+    sweep(tmp_path / "a", "A100", 1.0)
+    sweep(tmp_path / "b", "H100", 0.5)
+    told = json.loads(mptexp("compare", "a", "b", "--format", "json", cwd=tmp_path).stdout)
+    assert [round(p["ratio"], 3) for p in told["points"]] == [2, 2]
+    shown = mptexp("compare", "a", "b", cwd=tmp_path, COLUMNS="200").stdout
+    assert "A is a, B is b" in shown
+    assert "2.00× [" in shown
+    text = mptexp("compare", "a", "b", "--format", "markdown", cwd=tmp_path).stdout
+    assert "| what | a | b |" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("a", "nothing"), "nothing: holds no record of a run"),
+        (("a", "a", "--format", "xml"), "--format xml: unknown; allowed: table, markdown, json"),
+    ],
+)
+def test_wrong_input_is_a_sentence(tmp_path, words, sentence):
+    sweep(tmp_path / "a", "A100", 1.0)
+    done = mptexp("compare", *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_few_runs_have_no_interval(tmp_path):
+    a, b = (sweep(tmp_path / n, "A100", 1.0, runs=2) for n in "ab")
+    table = compare.table(compare.points(*compare.load(a, b)))
+    assert isinstance(table, pd.DataFrame)
+    assert table["A / B, above 1: B is faster"].tolist() == ["1.00×, no interval (n = 2, 2)"] * 2
+
+
+def test_devices_are_never_pooled(tmp_path):
+    a, b = sweep(tmp_path / "a", "A100", 1.0), sweep(tmp_path / "b", "H100", 0.5)
+    more = sweep(tmp_path / "v", "V100", 4.0)
+    shutil.copytree(more.runs, a.runs, dirs_exist_ok=True)
+    found = compare.points(*compare.load(a, b)).query("policy == 'float32'")
+    assert found.set_index("device_a").ratio.to_dict() == {
+        "A100": pytest.approx(2),
+        "V100": pytest.approx(8),
+    }
+    assert found.runs_a.tolist() == [3, 3]
+    assert "Device, A | B" in compare.table(found)
+    # A device that both have is compared with itself.
+    both = compare.points(*compare.load(a, a)).query("policy == 'float32'")
+    assert both.device_a.tolist() == both.device_b.tolist() == ["A100", "V100"]

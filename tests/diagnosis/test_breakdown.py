@@ -1,0 +1,101 @@
+import pytest
+
+from mptexp.diagnosis import breakdown
+
+
+def row(op="", layer="", part="", state="op", kernel="", seconds=1.0):
+    return {"state": state, "layer": layer, "part": part, "op": op, "kernel": kernel,
+            "seconds": seconds, "count": 1.0}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("found", "cause"),
+    [
+        (row("Conv2DBackpropFilterWithBias", "conv", "backward"), "matrix"),
+        (row("FusedMatMul", "dense", "forward"), "matrix"),
+        (row("conv_general_dilated", "conv", "forward"), "matrix"),
+        (row("custom-call", kernel="nvjet_hsh_128x256_64x4"), "matrix"),
+        (row("Cast", "norm", "forward"), "casts"),
+        (row("convert_element_type", "norm", "forward"), "casts"),
+        (row("transpose_copy_fusion"), "casts"),
+        (row("SquaredDifference", "norm", "forward"), "memory"),
+        (row("Sum", part="loss"), "memory"),
+        (row("loop_add_fusion"), "memory"),
+        (row("Mul", part="optimizer"), "optimizer"),
+        (row("Cast", part="optimizer"), "optimizer"),
+        (row("IsFinite", part="loss scaling"), "loss scaling"),
+        (row("Digamma", "odd", "forward", kernel=breakdown.ON_HOST), "on the host"),
+        (row(state="input"), "input"),
+        (row(state="idle"), "idle"),
+        (row("ynn_fusion", part="other"), "unexplained"),
+        (row("EagerPyFunc", "odd", "forward"), "host"),
+        (row("Novelty", part="other"), "unexplained"),
+    ],
+)
+def test_every_row_has_a_cause(found, cause):
+    assert breakdown.cause(found) == cause
+
+
+def record(rows, step_s=0.2):
+    """A record whose traced step took 0.1 s longer for every 0.1 s of rows, and 0.2 s timed."""
+    traced = sum(found["seconds"] for found in rows)
+    return {
+        "timing": {"step_s": step_s},
+        "profile": {"missing": "", "step_s": traced, "rows": rows},
+        "work": {"layers": [{"layer": "conv"}, {"layer": "norm"}]},
+    }
+
+
+ROWS = [row("Mul", "norm", "forward", seconds=0.1), row("Conv2D", "conv", "forward", seconds=0.3)]
+
+
+def test_the_rows_sum_to_the_timed_step():
+    found = breakdown.by_cause(record(ROWS))
+    assert found.sum() == pytest.approx(0.2)
+    assert found["matrix"] == pytest.approx(0.15)
+    assert list(found.index) == list(breakdown.CAUSES)
+
+
+def test_layers_come_in_the_models_order_and_waits_last():
+    table = breakdown.by_layer(record([*ROWS, row(state="host")]))
+    assert list(table.index) == ["conv", "norm", "(no operation)"]
+    assert list(table.columns) == ["matrix", "memory", "host"]
+
+
+def test_policies_are_joined_on_layer_and_cause_not_on_kernels():
+    other = [row("Conv2D", "conv", "forward", kernel="another", seconds=0.1)]
+    both = breakdown.joined(record(ROWS), record(other, step_s=0.1))
+    conv = both[both.layer == "conv"].iloc[0]
+    assert (conv.baseline_s, conv.candidate_s) == (pytest.approx(0.15), pytest.approx(0.1))
+    assert both[both.layer == "norm"].iloc[0].candidate_s == 0
+
+
+@pytest.mark.parametrize("profile", [None, {}, {"missing": "xprof is not installed"}])
+def test_without_a_trace_there_is_no_ledger(profile):
+    known = record(ROWS) | {"profile": profile}
+    assert breakdown.rows(known).empty
+    assert breakdown.by_cause(known).empty
+
+
+def test_on_a_gpu_tracing_lengthens_the_waits_and_not_the_kernels():
+    # Of a step of 0.4 s, 0.1 s in kernels; while it was traced it took 0.6 s.
+    traced = record([row("Conv2D", "conv", seconds=0.1), row(state="host", seconds=0.4),
+                     row(state="idle", seconds=0.1)], step_s=0.4)  # fmt: skip
+    traced["profile"]["device"] = "gpu"
+    found = breakdown.by_cause(traced)
+    assert found["matrix"] == pytest.approx(0.1)
+    assert found["host"] == pytest.approx(0.24)
+    assert found["idle"] == pytest.approx(0.06)
+    assert breakdown.rows(traced).share.sum() == pytest.approx(1)
+    traced["profile"]["device"] = "cpu"
+    assert breakdown.by_cause(traced)["matrix"] == pytest.approx(0.1 * 0.4 / 0.6)
+
+
+def test_kernels_that_fill_the_timed_step_leave_no_wait():
+    rows = [row("Conv2D", seconds=0.3), row("Cast", seconds=0.2), row(state="host", seconds=0.1)]
+    traced = record(rows, step_s=0.4)
+    traced["profile"]["device"] = "gpu"
+    causes = breakdown.by_cause(traced)
+    assert causes["host"] == 0
+    assert causes["matrix"] == pytest.approx(0.24)
+    assert causes["casts"] == pytest.approx(0.16)

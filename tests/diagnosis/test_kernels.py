@@ -1,0 +1,133 @@
+import csv
+
+import pytest
+from support import PROJECT
+
+from mptexp.diagnosis import breakdown, kernels
+
+# Recorded in public traces of TensorFlow, JAX, PyTorch, TensorRT and cuDNN: a kernel's name, the
+# operation (of XLA the instruction) that it was launched for, and what it is.
+RECORDED = list(csv.DictReader((PROJECT / "tests/recorded_kernels.csv").read_text().splitlines()))
+# Names of kernels as libraries of each generation give them. xprof's own list of 2020 is wrong
+# about those marked so: it misses Tensor Core kernels, or flags float32 ones.
+NAMES = [
+    # Volta
+    ("volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn", "float16", True),
+    ("volta_h884gemm_64x128_ldg8_nn", "float16", True),
+    ("volta_fp16_s884cudnn_fp16_256x128_ldg8_relu_f2f_exp_small_nhwc_tn_v1", "float16", True),
+    ("volta_sgemm_128x64_nn", "float32", False),
+    ("volta_scudnn_128x64_relu_interior_nn_v1", "float32", False),
+    ("volta_hcudnn_128x128_relu_interior_nn_v1", "float16", False),
+    ("volta_cgemm_32x32_tn", "float32", False),
+    # Turing
+    ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn", "float16", True),
+    ("turing_h1688gemm_128x128_ldg8_stages_32x1_nn", "float16", True),
+    ("turing_fp16_s1688cudnn_fp16_128x128_ldg8_relu_f2f_exp_medium_nhwc_tn_v1", "float16", True),
+    # Ampere
+    ("ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_64x3_tn", "float16", True),
+    ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_32x6_tn", "bfloat16", True),
+    ("ampere_h16816gemm_128x128_ldg8_stages_64x3_tn", "float16", True),
+    ("ampere_sgemm_128x64_tn", "float32", False),
+    ("ampere_scudnn_128x64_relu_xregs_large_nn_v1", "float32", False),
+    ("cutlass_80_simt_sgemm_128x64_8x5_nn_align1", "float32", False),
+    ("cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4", "tf32", True),
+    ("cutlass_80_tensorop_s1688tf32gemm_256x128_16x3_nt_align4", "tf32", True),
+    ("cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_nn_align8", "bfloat16", True),
+    ("void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_relu_f16_64x64_32x6_tn_align8>",
+     "float16", True),
+    ("cutlass_tensorop_s1688fprop_optimized_tf32_128x128_16x4_nhwc_align4", "tf32", True),
+    ("void cutlass_cudnn::Kernel<cutlass_tensorop_f16_s16816dgrad_optimized_f16_128x128_32x4>",
+     "float16", True),
+    ("void wmma_tensorop_f16_s161616gemm_f16_32x32_128x2_tn_align8", "float16", True),
+    ("sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x32_stage4", "float16", True),
+    ("sm80_xmma_gemm_bf16bf16_bf16f32_f32_nn_n_tilesize64x64x64_stage4", "bfloat16", True),
+    ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x64x32_stage3", "tf32", True),
+    # The traps: xprof misses these ...
+    ("sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32_stage4"
+     "_warpsize2x2x1_g1_tensor16x8x16_kernel_cudnn", "float16", True),
+    ("sm80_xmma_wgrad_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16",
+     "tf32", True),
+    ("sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64"
+     "_warpgroupsize1x1x1_g1_execute_segment_k_off_kernel__5x_cudnn", "bfloat16", True),
+    ("sm90_xmma_dgrad_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize256x128x64",
+     "float16", True),
+    ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNN", "float16", True),
+    ("nvjet_tst_192x192_64x3_2x1_v_bz_coopB_TNT", "bfloat16", True),
+    ("nvjet_qqtst_128x128_128x6_1x1_v_bz_TNT", "float8", True),
+    ("nvjet_sss_64x8_64x16_1x4_h_bz_TNT", "unknown", True),
+    ("cutlass3x_sm90_tensorop_s64x128x16gemm_f16_f16_f32_f16_f16_128x128x64_2x1x1_0_tnn",
+     "float16", True),
+    ("cutlass3x_sm90_tensorop_s64x256x16gemm_bf16_bf16_f32_bf16_bf16_128x256x64_2x1x1_0_tnn",
+     "bfloat16", True),
+    ("cutlass3x_sm90_tensorop_s64x128x8gemm_tf32_tf32_f32_f32_f32_128x128x32_1x1x1_0_tnn",
+     "tf32", True),
+    # ... and flags these, which multiply in float32 with ordinary instructions.
+    ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4",
+     "float32", False),
+    ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize128x128x8_ffma",
+     "float32", False),
+    ("sm86_xmma_dgrad_implicit_gemm_indexed_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize32x32x8",
+     "float32", False),
+    # Blackwell
+    ("nvjet_sm100_tst_mma_128x256x64_4_64x32x64_cta_1x2x1_2cta_h_bz_TNT", "bfloat16", True),
+    ("cutlass3x_sm100_tensorop_h128x256x16gemm_f16_f16_f32_f16_f16_256x256x64", "float16", True),
+    ("sm100_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x64",
+     "float16", True),
+    # Older and odd ones
+    ("volta_s884gemm_128x128_ldg8_nn", "float16", True),
+    ("my_gemv_kernel", "unknown", None),
+    ("void implicit_convolve_sgemm<float, float, 128, 5, 5, 3, 3, 3, 1, false>", "float32", False),
+    ("maxwell_sgemm_128x64_nt", "float32", False),
+    ("void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>", "float32", False),
+    ("void gemv2T_kernel_val<int, int, __half, __half, __half, float, 128>", "float16", False),
+    ("void gemvNSP_kernel<float, float, float, float, 1, 16, 4, 1024>", "float32", False),
+    ("void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 64, 4, cutlass::bfloat16_t>>",
+     "bfloat16", True),
+    # Names that do not tell: shown as unknown, never counted as something.
+    ("gemm_fusion_dot_3", "unknown", None),
+    ("triton_gemm_dot_7", "unknown", None),
+    ("cudnn_generated_operation_0_1", "unknown", None),
+    ("loop_add_fusion", "unknown", None),
+    ("void splitKreduce_kernel<32, 16, int>", "unknown", None),
+    ("MemcpyH2D", "unknown", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "arithmetic", "tensor_cores"), NAMES)
+def test_a_kernels_name_tells_its_arithmetic(name, arithmetic, tensor_cores):
+    assert kernels.kernel(name) == (arithmetic, tensor_cores)
+
+
+@pytest.mark.parametrize("row", RECORDED, ids=lambda row: row["kernel"][:60])
+def test_a_recorded_kernel_is_what_it_is(row):
+    found = kernels.kernel(row["kernel"])
+    assert found.arithmetic == row["arithmetic"]
+    assert found.tensor_cores == {"yes": True, "no": False, "unknown": None}[row["tensor_cores"]]
+    bare = {"state": "op", "layer": "", "part": "other"}
+    cause = breakdown.cause(bare | {"op": row["operation"], "kernel": row["kernel"]})
+    assert cause == row["cause"]
+
+
+def test_the_recorded_kernels_are_of_every_kind():
+    told = {name: {row[name] for row in RECORDED} for name in RECORDED[0]}
+    assert told["tensor_cores"] == {"yes", "no", "unknown"}
+    assert {"matrix", "memory", "casts", "unexplained"} == told["cause"]
+    assert {"float16", "bfloat16", "tf32", "float32", "unknown"} == told["arithmetic"]
+    known = [row for row in RECORDED if row["cause"] == "matrix"]
+    assert len([row for row in known if row["arithmetic"] == "unknown"]) < 0.05 * len(known)
+
+
+def test_onednns_account_by_instructions():
+    primitives = [
+        {"primitive": "convolution", "implementation": "brg_conv_fwd:avx512_core_bf16",
+         "dtype": "bf16", "seconds": 2e-3, "count": 3.0},
+        {"primitive": "convolution", "implementation": "jit:avx512_core_bf16",
+         "dtype": "bf16", "seconds": 1e-3, "count": 1.0},
+        {"primitive": "reorder", "implementation": "jit:uni",
+         "dtype": "f32, bf16", "seconds": 1e-3, "count": 2.0},
+    ]  # fmt: skip
+    found = kernels.instructions({"profile": {"primitives": primitives}})
+    assert found.instructions.tolist() == ["avx512_core_bf16", "uni"]
+    assert found.share.tolist() == [0.75, 0.25]
+    assert kernels.instructions({"profile": {}}).empty
+    assert kernels.instructions({}).empty

@@ -1,0 +1,114 @@
+"""Slots: one run at a time on each GPU, which it sees alone. The GPUs are pretended."""
+
+import itertools
+import os
+
+import pytest
+from support import mptexp, nvml_library
+
+from mptexp.execution import devices
+from mptexp.execution.devices import Slot
+from mptexp.records import store
+from mptexp.records.store import SweepDir
+from mptexp.spec.params import ParamsError
+from mptexp.spec.run import Run
+
+# A library that answers as NVML does on a machine of two H100 and one A100.
+LIBRARY = """
+#include <string.h>
+static const char *names[] = {"NVIDIA H100", "NVIDIA A100-SXM4-40GB", "NVIDIA H100"};
+static const char *uuids[] = {"GPU-zero", "GPU-one", "GPU-two"};
+static int places[] = {0, 1, 2};
+int nvmlInit_v2(void) { return 0; }
+int nvmlInitWithFlags(unsigned f) { return 0; }
+const char *nvmlErrorString(int e) { return "an error"; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = 3; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) {
+  if (i > 2) return 2;
+  *h = &places[i]; return 0; }
+int nvmlDeviceGetHandleByUUID(const char *u, void **h) {
+  for (int i = 0; i < 3; i++) if (!strcmp(u, uuids[i])) { *h = &places[i]; return 0; }
+  return 2; }
+int nvmlDeviceGetName(void *h, char *s, unsigned n) { strcpy(s, names[*(int *)h]); return 0; }
+int nvmlDeviceGetUUID(void *h, char *s, unsigned n) { strcpy(s, uuids[*(int *)h]); return 0; }
+"""
+H100, A100 = "NVIDIA H100", "NVIDIA A100-SXM4-40GB"
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """The environment of a machine with three GPUs."""
+    return {"LD_LIBRARY_PATH": str(nvml_library(tmp_path_factory.mktemp("gpus"), LIBRARY))}
+
+
+def records(folder):
+    return store.read_records(SweepDir(folder / "reports/light"))[0]
+
+
+def test_each_gpu_takes_one_run_at_a_time_and_each_run_sees_its_own(light, tmp_path, machine):
+    light({"gpu_model": ["H100", "A100", "V100"], "seed": [2000, 2001, 2002]})
+    done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path, **machine)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = records(tmp_path)
+    assert len(found) == 6  # a V100 is elsewhere
+    by_gpu = {}
+    for record in found:
+        by_gpu.setdefault(record["seen"], []).append(record)
+    assert set(by_gpu) == {"GPU-zero", "GPU-one", "GPU-two"}
+    for uuid, runs in by_gpu.items():
+        models = {r["parameters"]["gpu_model"] for r in runs}
+        assert models == {"A100" if uuid == "GPU-one" else "H100"}
+        spans = sorted(r["span"] for r in runs)
+        assert all(before[1] < after[0] for before, after in itertools.pairwise(spans))
+    at_once = [
+        (a["seen"], b["seen"])
+        for a in found
+        for b in found
+        if a["seen"] != b["seen"] and a["span"][0] < b["span"][0] < a["span"][1]
+    ]
+    assert at_once
+
+
+def test_only_visible_gpus_are_used(light, tmp_path, machine):
+    light({"seed": [0, 100]}, defaults="{gpu_model: H100, replicas: 2, batch_size: 32}")
+    seen = {"CUDA_VISIBLE_DEVICES": "2,0"}
+    done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path, **machine, **seen)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {r["seen"] for r in records(tmp_path)} == {"GPU-two,GPU-zero"}
+
+
+def run(model, **values):
+    return Run(gpu_model=model, **values)
+
+
+def test_slots_that_a_run_takes():
+    every = [Slot(H100, "a"), Slot(A100, "b"), Slot(H100, "c")]
+    assert devices.taken(run("H100"), every, every) == every[:1]
+    assert devices.taken(run("H100", replicas=2), every, every) == [every[0], every[2]]
+    assert devices.taken(run("H100", replicas=2), every[1:], every) == []
+    assert devices.taken(run("H100", replicas=4), every, every) == [every[0], every[2]]
+    assert devices.environment(every[:2]) == {"CUDA_VISIBLE_DEVICES": "a,b"}
+    cpu = [Slot("x (CPU)", "")]
+    assert devices.taken(run("x (CPU)", replicas=2), cpu, cpu) == cpu
+    assert devices.environment(cpu) == {}
+
+
+def test_a_cpu_has_one_slot_unless_timings_do_not_matter(monkeypatch):
+    monkeypatch.setattr(devices, "local_devices", lambda: (("x (CPU)", ""),))
+    assert len(devices.slots()) == 1
+    assert len(devices.slots(3)) == 3
+    monkeypatch.setattr(devices, "local_devices", lambda: ((H100, "a"), (H100, "b")))
+    assert len(devices.slots()) == 2
+    with pytest.raises(ParamsError, match="each of the 2 GPUs here takes one run at a time"):
+        devices.slots(2)
+
+
+def test_runs_that_share_a_processor_are_marked(light, tmp_path):
+    light({"seed": [1500, 1501]})
+    done = mptexp("run", "light.yaml", "--no-report", "--parallel", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (a, b) = records(tmp_path)
+    assert max(a["span"][0], b["span"][0]) < min(a["span"][1], b["span"][1])
+    void = "timings are void: 2 runs shared this machine's processors"
+    assert [r["marks"] for r in (a, b)] == [[void], [void]]
+    assert "CUDA_VISIBLE_DEVICES" in os.environ or a["seen"] is None

@@ -1,0 +1,229 @@
+import shutil
+
+import pandas as pd
+import pytest
+from support import mptexp
+from test_sensors import nvml  # noqa: F401
+
+from mptexp.analysis import summary
+from mptexp.execution import merge, sweep
+from mptexp.records import store
+from mptexp.records.store import SweepDir
+from mptexp.spec import params
+from mptexp.spec.params import ParamsError
+from mptexp.spec.run import local_device
+
+
+def content(folder):
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_two_machines_give_what_one_directory_with_all_runs_gives(light, tmp_path, nvml):  # noqa: F811
+    # The second machine is this one with a library that answers as NVML does: it has an H100.
+    light({"gpu_model": [local_device(), "H100"], "policy": ["float32", "bfloat16"]})
+
+    def run(**environment):
+        done = mptexp(
+            "run", "light.yaml", "--no-report", "--out", "one", cwd=tmp_path, **environment
+        )
+        assert done.returncode == 0, done.stderr
+
+    # One directory with all runs, and what either machine has in a directory of its own.
+    one = SweepDir(tmp_path / "one")
+    run()
+    shutil.copytree(one.root, tmp_path / "a")
+    run(LD_LIBRARY_PATH=str(nvml))
+    shutil.copytree(one.root, tmp_path / "b")
+    for path in (tmp_path / "a/runs").iterdir():
+        shutil.rmtree(tmp_path / "b/runs" / path.name)
+
+    (tmp_path / "only").mkdir()
+    done = mptexp("merge", "a", "--out", "only", cwd=tmp_path)
+    assert done.stdout.splitlines() == [
+        "only: 2 runs: 2 from a",
+        "2 runs without a result yet: 2 on H100",
+    ]
+    done = mptexp("merge", "a", "b", "--out", "all", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["all: 4 runs: 2 from a, 2 from b"]
+    before = content(tmp_path / "all")
+    assert {p.name for p in before} == {"params.yaml", "record.json", "notebook.ipynb"}
+    done = mptexp("merge", "a", "b", "--out", "all", cwd=tmp_path)
+    assert done.stdout.splitlines() == ["all: 4 runs: 4 were there"]
+    assert content(tmp_path / "all") == before
+
+    done = mptexp("report", "all", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {"index.html", "results.csv"} <= {p.name for p in (tmp_path / "all").iterdir()}
+    merged, whole = summary.load(SweepDir(tmp_path / "all")), summary.load(one)
+    pd.testing.assert_frame_equal(merged.results.assign(sweep="one"), whole.results)
+    pd.testing.assert_frame_equal(merged.speedups, whole.speedups)
+    assert set(merged.results.status) == {"ok"}
+    assert len(merged.speedups) == 2
+    page = (tmp_path / "all/index.html").read_text()
+    assert "H100" in page
+    assert local_device() in page
+
+
+@pytest.fixture
+def made(light, tmp_path):
+    """A function that makes a directory with a record of each status given, in the same order."""
+    path = light({"seed": [0, 1, 2], "gpu_model": ["V100"]})
+    found, _ = params.read(path)
+    runs = [p.run for p in sweep.plan(found, SweepDir(tmp_path / "none"))]
+
+    def make(name, *statuses, part=lambda place: place, wall_s=1.0, notebook=True):
+        place = SweepDir(tmp_path / name)
+        place.root.mkdir(exist_ok=True)
+        shutil.copy(path, place.params)
+        for run, status in zip(runs, statuses, strict=False):
+            run_id = run.run_id("light.py")
+            record = {"schema": 1, "run_id": run_id, "parameters": run.model_dump(), "error": ""}
+            target = part(place).record(run_id)
+            if status == "damaged":
+                target.parent.mkdir(parents=True)
+                target.write_text("{")
+            elif status:
+                store.write_record(target, record | {"status": status, "wall_s": wall_s})
+                if notebook:
+                    target.with_name("notebook.ipynb").write_text('{"cells": []}')
+        return place
+
+    return make
+
+
+def statuses(place):
+    records, damaged = store.read_records(place)
+    assert not damaged
+    return sorted(record["status"] for record in records)
+
+
+def test_a_run_that_came_to_an_end_goes_before_one_that_runs_again(made, tmp_path):
+    a, b = made("a", "failed", "ok", "oom"), made("b", "ok", "timeout", "oom")
+    done = merge.merge([a.root, b.root], tmp_path / "all")
+    assert statuses(SweepDir(tmp_path / "all")) == ["ok", "ok", "oom"]
+    assert done.copied == {str(b.root): 1, str(a.root): 2}
+    assert not (tmp_path / "all/partial").exists() or not any((tmp_path / "all/partial").iterdir())
+
+
+def test_the_result_may_be_one_of_the_directories(made, tmp_path):
+    a, b = made("a", "failed", "ok"), made("b", "ok", None, "oom")
+    (a.runs / "notes.txt").write_text("mine")
+    done = merge.merge([a.root, b.root], a.root)
+    assert (done.copied, done.kept) == ({str(b.root): 2}, 1)
+    assert statuses(a) == ["ok", "ok", "oom"]
+    assert (a.runs / "notes.txt").exists()
+    assert merge.merge([a.root, b.root], a.root).copied == {}
+
+
+def test_different_records_of_a_run_are_named_and_nothing_is_written(made, tmp_path):
+    a, b = made("a", "ok", "failed"), made("b", "oom", "timeout")
+    before = content(tmp_path)
+    done = mptexp("merge", "a", "b", "--out", "new/all", cwd=tmp_path)
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    assert len(lines) == 3
+    assert "gpu_model V100" in lines[0]
+    assert "differs between a (ok), b (oom)" in done.stderr
+    assert "differs between a (failed), b (timeout)" in done.stderr
+    assert "--prefer DIR" in lines[2]
+    assert content(tmp_path) == before
+    assert not (tmp_path / "new").exists()
+    done = mptexp("merge", "a", "b", "--out", "b", cwd=tmp_path)
+    assert done.returncode == 2
+    assert content(tmp_path) == before
+
+    for prefer, expected in (("a", ["failed", "ok"]), ("b", ["oom", "timeout"])):
+        done = mptexp("merge", "a", "b", "--out", "new", "--prefer", prefer, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert statuses(SweepDir(tmp_path / "new")) == expected
+        assert "without a result yet" in done.stdout
+    with pytest.raises(ParamsError, match="elsewhere: is none of"):
+        merge.merge([a.root, b.root], tmp_path / "new", tmp_path / "elsewhere")
+
+
+def test_two_results_that_differ_in_a_number_conflict(made, tmp_path):
+    a, b = made("a", "ok"), made("b", "ok", wall_s=2.0)
+    with pytest.raises(ParamsError, match="differs between"):
+        merge.merge([a.root, b.root], tmp_path / "all")
+
+
+def test_a_record_is_taken_with_its_notebook(made, tmp_path):
+    a, b = made("a", "ok", notebook=False), made("b", "ok")
+    merge.merge([a.root, b.root], tmp_path / "all")
+    (run,) = SweepDir(tmp_path / "all").runs.iterdir()
+    assert {p.name for p in run.iterdir()} == {"record.json", "notebook.ipynb"}
+
+
+def test_a_damaged_record_is_named_and_left_out(made, tmp_path):
+    made("a", "damaged", "damaged"), made("b", "ok")
+    done = mptexp("merge", "a", "b", "--out", "all", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("not merged") == 2
+    assert done.stderr.count("record.json: not a readable record") == 2
+    assert statuses(SweepDir(tmp_path / "all")) == ["ok"]
+
+
+def test_the_search_and_the_diagnosis_are_merged_too(made, tmp_path):
+    for name, part in (("a", lambda p: p.search), ("b", lambda p: p.diagnosis)):
+        made(name, "ok")
+        made(name, "ok", "failed", part=part)
+    merge.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "all")
+    place = SweepDir(tmp_path / "all")
+    assert statuses(place) == ["ok"]
+    assert statuses(place.search) == statuses(place.diagnosis) == ["failed", "ok"]
+
+
+def test_only_directories_of_one_params_file_are_merged(made, light, tmp_path):
+    a, b = made("a", "ok"), made("b", None, "ok")
+    b.params.write_text("# a thought\n" + b.params.read_text() + "price_per_hour: 2\n")
+    merge.merge([a.root, b.root], tmp_path / "all")
+    assert (tmp_path / "all/params.yaml").read_text() == a.params.read_text()
+    b.params.write_text(b.params.read_text() + "repeats: 2\n")
+    with pytest.raises(ParamsError, match=r"b/params\.yaml: asks for other runs than .*a/params"):
+        merge.merge([a.root, b.root], tmp_path / "more")
+    assert not (tmp_path / "more").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["a", "nothing", "--out", "all"], "nothing: holds no params.yaml"),
+        (["a", "--out", "mine"], "mine: is neither empty nor a sweep's directory"),
+        (["a", "--out", "light.yaml"], "light.yaml: cannot hold results"),
+        (["a", "--out", "all", "--prefer", "mine"], "--prefer mine: is none of the directories"),
+    ],
+)
+def test_wrong_input_is_a_sentence_and_nothing_is_written(made, tmp_path, words, sentence):
+    made("a", "ok")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("years of work")
+    before = content(tmp_path)
+    done = mptexp("merge", *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert sentence in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert content(tmp_path) == before
+
+
+def test_a_directory_at_work_is_left_alone(made, tmp_path):
+    a, b = made("a", "ok"), made("b", None, "ok")
+    with sweep.locked(b), pytest.raises(ParamsError, match="another mptexp run is at work"):
+        merge.merge([a.root, b.root], b.root)
+    assert len(list(b.runs.iterdir())) == 1
+
+
+def test_what_leads_out_of_a_directory_is_not_followed(made, tmp_path):
+    a = made("a", "ok", "ok")
+    secret = tmp_path / "secret.ipynb"
+    secret.write_text('{"cells": ["secret"]}')
+    first, second = sorted(a.runs.iterdir())
+    (first / "notebook.ipynb").unlink()
+    (first / "notebook.ipynb").symlink_to(secret)
+    shutil.move(second, tmp_path / second.name)
+    second.symlink_to(tmp_path / second.name)
+    done = merge.merge([a.root], tmp_path / "all")
+    assert "a link that leads out" in done.damaged[0]
+    files = content(tmp_path / "all")
+    assert sorted(p.name for p in files) == ["params.yaml", "record.json"]
+    assert not any(b"secret" in text for text in files.values())

@@ -1,0 +1,216 @@
+"""The project's own laws: what keeps the package thin, light and honest."""
+
+import ast
+import re
+import subprocess
+import sys
+
+import jupytext
+import pytest
+from papermill import inspect_notebook
+from support import PROJECT
+
+import mptexp
+from mptexp.records import store
+from mptexp.spec import params
+from mptexp.spec.run import CPU_ISAS, DATASETS, MODELS, POLICIES, Run
+from mptexp.training import environment, models, precision, train
+from mptexp.training.data import datasets
+
+# What each room of the package may import; a sub-package belongs to its package.
+BELOW = {
+    "spec": set(),
+    "records": {"spec"},
+    "traces": {"spec", "records"},
+    "training": {"spec", "records", "traces"},
+    "execution": {"spec", "records", "traces"},
+    "analysis": {"spec", "records", "traces"},
+    "diagnosis": {"spec", "records", "traces", "analysis"},
+    "report": {"spec", "records", "traces", "execution", "analysis", "diagnosis"},
+}
+BELOW["api"] = {*BELOW, "report"} - {"training"}
+BELOW["cli"] = {*BELOW["api"], "api"}
+FRAMEWORKS = {"tensorflow", "tensorflow_datasets", "jax", "torch", "keras"}
+
+
+def imports(source):
+    """Modules that a source names in its import statements."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "mptexp":
+            yield from (f"mptexp.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+
+
+def faults(name, source):
+    """What a module of this name, such as `report.page`, must not import."""
+    room = name.split(".")[0]
+    for module in imports(source):
+        first, _, rest = module.partition(".")
+        other = rest.split(".")[0]
+        if first == "mptexp" and other != room and other not in BELOW[room]:
+            yield f"{name} imports {module}"
+        if first in FRAMEWORKS and room != "training":
+            yield f"{name} imports {module}"
+
+
+def modules():
+    """Every module of the package by its name, such as `report.page`."""
+    root = PROJECT / "mptexp"
+    paths = {p.relative_to(root).with_suffix("").as_posix(): p for p in root.rglob("*.py")}
+    return {n.replace("/", "."): p for n, p in paths.items() if not n.startswith("__")}
+
+
+def test_modules_import_only_from_rooms_below():
+    rooms = {name.split(".")[0] for name in modules()}
+    assert rooms == set(BELOW)
+    assert not [fault for name, p in modules().items() for fault in faults(name, p.read_text())]
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("spec.run", "from mptexp.records import store"),
+        ("training.data.datasets", "from mptexp.analysis.summary import load"),
+        ("analysis.summary", "def f():\n    from mptexp.training.train import fit"),
+        ("analysis.compare", "from mptexp.report import wording"),
+        ("execution.sweep", "import tensorflow as tf"),
+        ("report.page", "from keras import layers"),
+        ("diagnosis.verdict", "from mptexp import cli"),
+    ],
+)
+def test_the_law_of_rooms_can_be_broken(name, source):
+    assert list(faults(name, source))
+
+
+def test_every_package_and_module_says_what_it_is():
+    assert not [
+        name for name, p in modules().items() if not ast.get_docstring(ast.parse(p.read_text()))
+    ]
+
+
+LIGHT = "from mptexp.cli import app; import sys; print(sorted(m for m in sys.modules if m in {}))"
+HEAVY = {*FRAMEWORKS, "pandas", "numpy", "papermill", "seaborn", "matplotlib", "pydantic"}
+
+
+def test_help_imports_nothing_heavy():
+    command = [sys.executable, "-c", LIGHT.format(HEAVY)]
+    assert subprocess.check_output(command, text=True).strip() == "[]"
+
+
+def test_the_law_of_lightness_can_be_broken():
+    command = [sys.executable, "-c", "import pandas; " + LIGHT.format(HEAVY)]
+    assert "pandas" in subprocess.check_output(command, text=True)
+
+
+def test_making_a_report_imports_no_framework():
+    program = (
+        "import sys; from mptexp.analysis import summary; from mptexp.report import page; "
+        "from mptexp.execution import sweep; from mptexp import cli; "
+        f"print(sorted({FRAMEWORKS!r} & set(sys.modules)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
+
+
+def test_registries_and_types_name_the_same_things():
+    annotation = {name: field.annotation for name, field in Run.model_fields.items()}
+    assert set(DATASETS) == set(datasets.DATASETS)
+    assert set(MODELS) == set(models.MODELS)
+    assert set(annotation["input_mode"].__args__) == set(datasets.INPUT_MODES)
+    assert set(annotation["phase"].__args__) == set(train.PHASES)
+    assert set(annotation["cpu_isa"].__args__) == {"default", *CPU_ISAS}
+    assert set(annotation["backend"].__args__) == set(precision.INSTALL)
+    assert set(POLICIES) == set(annotation["policy"].__args__)
+
+
+def test_the_notebooks_parameters_are_the_typed_ones(tmp_path):
+    path = tmp_path / "train.ipynb"
+    jupytext.write(jupytext.read(PROJECT / "notebooks/train.py"), path)
+    found = inspect_notebook(str(path))
+    assert list(found) == list(Run.model_fields)
+    for name, field in Run.model_fields.items():
+        assert eval(found[name]["default"]) == field.default, name
+        assert found[name]["help"] == field.description, name
+    types = {name: told["inferred_type_name"] for name, told in found.items()}
+    assert types["policy"] == "str"
+    assert types["batch_size"] == "int"
+    for name, field in Run.model_fields.items():
+        if field.annotation in (str, int, float):
+            assert types[name] == field.annotation.__name__, name
+
+
+@pytest.mark.parametrize("path", sorted((PROJECT / "params").glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_params_file_expands_and_has_its_header(path):
+    sweep, text = params.read(path)
+    assert sweep.runs()
+    assert set(params.header(text)) == {"question", "cost", "expected"}
+
+
+def test_the_readmes_commands_exist():
+    readme = (PROJECT / "README.md").read_text()
+    targets = set(re.findall(r"^([a-z]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
+    used = set(re.findall(r"(?:^|`|: )make ([a-z]+)", readme, re.MULTILINE))
+    assert {"quickstart", "test", "lab"} <= used <= targets
+    from mptexp.cli import app
+
+    commands = {command.callback.__name__ for command in app.registered_commands}
+    used = set(re.findall(r"^mptexp ([a-z]+)", readme, re.MULTILINE))
+    assert used == commands
+    for path in re.findall(r"(?:params|notebooks|reports/published)/[\w./-]+\.\w+", readme):
+        assert (PROJECT / path).exists() or "mine" in path, path
+
+
+def test_the_readmes_table_is_the_published_report():
+    table = (PROJECT / "reports/published/quickstart-cpu/table.md").read_text()
+    assert table in (PROJECT / "README.md").read_text()
+
+
+def test_the_published_report_is_that_of_its_records():
+    folder = store.SweepDir(PROJECT / "reports/published/quickstart-cpu")
+    records, damaged = store.read_records(folder)
+    assert len(records) == 18
+    assert not damaged
+    page = folder.index.read_text()
+    assert "notebook.html" not in page
+    for record in records:
+        assert record["run_id"] in page
+        assert record["status"] == "ok"
+        assert record["environment"]["clean"] is True
+        if record["parameters"]["batch_size"] == 32:
+            assert record["history"][-1]["val_accuracy"] >= 0.95
+
+
+def test_the_columns_of_results_are_documented():
+    assert all(store.COLUMNS.values())
+    assert set(store.FINAL) < set(store.STATUSES)
+    assert len(set(environment.VARIABLES)) == len(environment.VARIABLES)
+
+
+def test_pins_name_no_host():
+    for line in (PROJECT / "constraints.txt").read_text().splitlines():
+        assert re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+( ;.*)?", line), line
+
+
+@pytest.mark.parametrize("path", sorted((PROJECT / "notebooks").glob("*.py")), ids=lambda p: p.stem)
+def test_saving_a_notebook_unchanged_leaves_the_tree_clean(path):
+    # JupyterLab saves what it opens; a changed header would mark every later run as unclean.
+    assert jupytext.writes(jupytext.read(path), fmt="py:percent") == path.read_text()
+
+
+def test_the_citation_names_this_version():
+    citation = params.load((PROJECT / "CITATION.cff").read_text())
+    assert citation["version"] == mptexp.__version__
+    assert citation["license"] == "Apache-2.0"
+
+
+def test_the_workflow_publishes_what_is_there():
+    workflow = params.load((PROJECT / ".github/workflows/pages.yml").read_text())
+    for path in workflow["on"]["push"]["paths"]:
+        assert (PROJECT / path.removesuffix("/**")).exists(), path
+    steps = workflow["jobs"]["build"]["steps"]
+    (command,) = [step["run"] for step in steps if step.get("name") == "Publish"]
+    assert command.startswith("mptexp publish reports/published --to site")
+    (upload,) = [step for step in steps if "upload-pages-artifact" in step.get("uses", "")]
+    assert upload["with"]["path"] == "site"

@@ -1,0 +1,111 @@
+import re
+from collections import Counter
+from html import escape
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from PIL import Image
+from support import PROJECT, mptexp
+from test_security import PIECES, markdown, shape, sweep_of
+
+from mptexp.analysis import summary
+from mptexp.records.store import SweepDir
+from mptexp.report import export, text_tables
+from mptexp.spec.params import ParamsError
+
+PUBLISHED = PROJECT / "reports/published/quickstart-cpu"
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export")
+    (folder / "mine.txt").write_text("mine")
+    done = mptexp("export", PUBLISHED, "--to", folder, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "draft.md" in done.stdout
+    return folder
+
+
+def test_tables_are_written_for_people_and_for_programs(exported):
+    assert (exported / "table.md").read_text() == (PUBLISHED / "table.md").read_text()
+    numbers = pd.read_csv(exported / "table.csv")
+    assert numbers.step_s.between(1e-3, 1).all()
+    row = numbers[(numbers.policy == "mixed_float16") & (numbers.batch_size == 32)].iloc[0]
+    assert f"{row.speedup:.2f}×" in (exported / "table.md").read_text()
+    for name in ("accuracy", "best_batch_size"):
+        assert len(pd.read_csv(exported / f"{name}.csv")) > 1
+        assert (exported / f"{name}.md").read_text().startswith("| ")
+    assert (exported / "results.csv").read_text() == (PUBLISHED / "results.csv").read_text()
+    assert (exported / "mine.txt").read_text() == "mine"
+
+
+def test_every_figure_is_written_as_svg_and_png(exported):
+    drawn = sorted(path.stem for path in exported.glob("*.svg"))
+    assert drawn == sorted(path.stem for path in exported.glob("*.png"))
+    assert "speedup_over_float32_by_batch_size" in drawn
+    assert len(drawn) == 8
+    for name in drawn:
+        ElementTree.parse(exported / f"{name}.svg")
+        with Image.open(exported / f"{name}.png") as picture:
+            assert picture.width > 1200
+            assert picture.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_the_draft_shows_every_figure_with_its_alternative_and_caption(exported):
+    draft = (exported / "draft.md").read_text()
+    assert draft.startswith("# Does 16-bit arithmetic make training faster")
+    shown = re.findall(r"!\[([^\]]+)\]\(([^)]+)\)\n\n\*[^*]+\*\n", draft)
+    assert {name for _, name in shown} == {path.name for path in exported.glob("*.svg")}
+    assert (exported / "table.md").read_text() in draft
+
+
+@pytest.mark.parametrize("name", ["quickstart-cpu", "loss-scale-cpu"])
+def test_every_figure_that_is_exported_is_in_the_report(name):
+    place = SweepDir(PUBLISHED.with_name(name))
+    pictures = list(export.pictures(place, summary.load(place)))
+    assert len({picture.name for picture in pictures}) == len(pictures) >= 8
+    shown = Counter(re.findall(r'<img[^>]* alt="([^"]*)"', place.index.read_text()))
+    assert Counter(escape(picture.alt, quote=False) for picture in pictures) <= shown
+
+
+def test_the_report_draws_no_figure_of_its_own():
+    notebook = (PROJECT / "notebooks/report.py").read_text()
+    assert set(re.findall(r"\bfigures\.(\w+)\(", notebook)) == {"svg", "as_html"}
+
+
+def test_values_of_others_are_text_in_the_draft(tmp_path):
+    place = sweep_of("".join(PIECES), tmp_path)
+    export.export(place, tmp_path / "out")
+    page = shape(markdown((tmp_path / "out/draft.md").read_text()))
+    tables = {"table", "thead", "tbody", "tr", "th", "td"}
+    found = {tag for tag, _, _ in page.found}
+    assert found == {"h1", "ul", "li", "strong", "em", "p", "img", "a"} | tables
+    led = {value for tag, _, values in page.found for value in values}
+    assert led == {path.name for path in tmp_path.glob("out/*.svg")}
+    assert {"<script>alert(1)</script>", "[x](javascript:alert(1))"} <= set(PIECES)
+    assert "<script>alert(1)</script>" in "".join(page.text)
+
+
+def test_a_sweep_without_a_success_is_exported(tmp_path):
+    place = sweep_of("x", tmp_path)
+    for path in place.runs.glob("*/record.json"):
+        text = path.read_text().replace('"status": "ok"', '"status": "failed"')
+        path.write_text(text)
+    assert export.export(place, tmp_path / "out") == []
+    assert "No run of this sweep succeeded" in (tmp_path / "out/draft.md").read_text()
+    assert not list(tmp_path.glob("out/*.png"))
+
+
+def test_a_directory_without_records_is_refused(tmp_path):
+    with pytest.raises(ParamsError, match="holds no record"):
+        export.export(SweepDir(tmp_path), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_same_table_has_the_same_id_and_another_another():
+    rows = text_tables.accuracy_rows(summary.load(SweepDir(PUBLISHED)))
+    made = [text_tables.plain_table(rows.head(n)).as_raw_html() for n in (2, 2, 1)]
+    assert made[0] == made[1]
+    ids = [re.search(r'<div id="(\w+)"', page)[1] for page in made]
+    assert ids[0] != ids[2]

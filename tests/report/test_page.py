@@ -1,0 +1,188 @@
+"""The report of a real sweep, read as a file; test_browser.py looks at it."""
+
+import html
+import json
+import re
+import shutil
+
+import pandas as pd
+import pytest
+from support import PROJECT, mptexp
+from test_summary import record
+
+from mptexp.analysis import summary
+from mptexp.records import store
+from mptexp.records.store import SweepDir
+from mptexp.report import page as report
+from mptexp.report import sortable
+
+
+def build(directory):
+    report.build(directory, PROJECT / "notebooks/report.py")
+
+
+@pytest.fixture(scope="module")
+def place(tiny):
+    return tiny / "reports" / "tiny"
+
+
+def test_the_report_tells_the_whole_story(place):
+    page = (place / "index.html").read_text()
+    for words in (
+        "Does the whole path work?",
+        "too few times",
+        "Speedup over the default, strict float32",
+        "no interval, n = 1",
+        "Published beside measured",
+        "Tesla V100",
+        "What differs",
+        "Runs without a result",
+        "tensorfloat32 needs an NVIDIA GPU",
+        "What is timed",
+        "Instruction sets",
+        "mptexp run params.yaml --out reports/again",
+        "started from the same weights",
+    ):
+        assert words in page, words
+
+
+def test_the_report_needs_nothing_from_elsewhere(place):
+    for page in [place / "index.html", *place.glob("runs/*/notebook.html")]:
+        text = page.read_text()
+        ours = sortable.script() if page.name == "index.html" else ""
+        assert ours in text
+        text = rest(page)
+        assert not re.search(r"<(script|link|iframe)\b", text), page
+        loaded = re.findall(r"\b(?:src|srcset)\s*=\s*\"([^\"]{0,40})", text)
+        assert all(source.startswith("data:") for source in loaded), loaded
+        assert "@import" not in text
+        assert not re.search(r"url\((?!['\"]?data:)", text)
+
+
+def rest(page):
+    """A page without the one script that its policy admits."""
+    ours = f'<script type="module">{sortable.script()}</script>'
+    return page.read_text().replace(ours, "")
+
+
+def test_every_link_of_the_report_leads_somewhere(place):
+    links = set(re.findall(r"<a href=\"([^\"]+)\"", rest(place / "index.html")))
+    local = {link for link in links if not link.startswith(("https://", "#"))}
+    assert {"results.csv", "history.csv", "speedups.csv", "params.yaml"} <= local
+    assert sum(link.endswith("notebook.html") for link in local) == 3
+    for link in local:
+        assert (place / link).is_file(), link
+
+
+def test_what_is_absent_is_not_linked(place, tmp_path):
+    copy = tmp_path / "tiny"
+    for path in [place / "params.yaml", *place.glob("runs/*/record.json")]:
+        target = copy / path.relative_to(place)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    build(SweepDir(copy))
+    assert "notebook.html" not in (copy / "index.html").read_text()
+    assert (copy / "results.csv").read_text() == (place / "results.csv").read_text()
+
+
+def test_the_data_files_agree_with_the_report(place):
+    results = pd.read_csv(place / "results.csv")
+    assert list(results.columns) == list(store.COLUMNS)
+    assert sorted(results.status) == ["ok", "ok", "unsupported"]
+    assert results[results.status == "ok"].step_s.gt(0).all()
+    history = pd.read_csv(place / "history.csv")
+    assert list(history.columns) == ["run_id", *store.HISTORY]
+    assert len(history) == 4
+    speedups = pd.read_csv(place / "speedups.csv")
+    names = "baseline candidate speedup low high blocks"
+    assert list(speedups.columns) == [*summary.POINT, *names.split()]
+
+
+def test_executed_notebooks_are_whole_and_private(place, tiny):
+    pages = list(place.glob("runs/*/notebook.html"))
+    assert len(pages) == 3
+    for page in pages:
+        text = page.read_text()
+        assert "One run: a model trained in one precision" in text
+        assert str(tiny) not in text
+        assert "cuInit" not in text
+    (good,) = [p for p in pages if 'policy = "float32"' in _parameters(p)]
+    for words in ("compute_dtype", "conv2d", "images/s", "written to record.json"):
+        assert words in good.read_text()
+
+
+def _parameters(page):
+    text = page.with_suffix(".ipynb").read_text()
+    cells = json.loads(text)["cells"]
+    (cell,) = [c for c in cells if "injected-parameters" in c["metadata"].get("tags", [])]
+    return "".join(cell["source"])
+
+
+def test_values_that_look_like_html_are_text(tmp_path):
+    directory = store.SweepDir(tmp_path / "odd")
+    row = record()
+    row["parameters"]["gpu_model"] = "<img src=x onerror=alert(1)>"
+    store.write_record(directory.record(row["run_id"]), row)
+    failed = record("float16") | {"status": "failed", "error": "<script>alert(2)</script>"}
+    store.write_record(directory.record(failed["run_id"]), failed)
+    directory.params.write_text("# Question: <b>Is it?</b><script>alert(3)</script>\nmatrix: {}\n")
+    build(directory)
+    page = rest(directory.index)
+    for tag in ("<script", "<img src=x", "<b>"):
+        assert tag not in page
+    differs = page[page.index("What differs") :]
+    assert "&lt;img src=x" in differs[: differs.index('id="All-runs"')]
+
+
+def test_published_numbers_stand_beside_records_of_an_older_version(tmp_path):
+    committed = PROJECT / "tests/older/quickstart-cpu"
+    copy = tmp_path / "quickstart-cpu"
+    shutil.copytree(committed / "runs", copy / "runs")
+    shutil.copy(committed / "params.yaml", copy)
+    build(SweepDir(copy))
+    page = (copy / "index.html").read_text()
+    section = page[page.index('id="Published-beside') : page.index('id="All-runs"')]
+    for words in (
+        "[0.20, 0.26] (n = 3)",  # batch size 128, mixed_float16 over float32
+        "imagenette/320px (v1, 12894 train / 500 val)",
+        "digits, 32 × 32, width 0.25",
+        "tensorflow 2.21.0, keras 3.15.1, no XLA",
+    ):
+        assert words in section, words
+    assert "nan" not in section.lower()
+
+
+@pytest.mark.parametrize("status", ["failed", "diverged"])
+def test_a_sweep_without_a_success_has_a_report(tmp_path, status):
+    directory = store.SweepDir(tmp_path / "sad")
+    row = record() | {"status": status, "in_force": {}, "timing": {}, "error": "it broke"}
+    store.write_record(directory.record(row["run_id"]), row)
+    build(directory)
+    page = directory.index.read_text()
+    assert "No run of this sweep succeeded" in page
+    assert "it broke" in page
+    assert ">nan<" not in page
+
+
+def test_a_directory_without_records_is_refused(tmp_path):
+    done = mptexp("report", tmp_path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "holds no record" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_timings_of_runs_that_shared_a_processor_are_in_no_table(tiny, tmp_path):
+    place = SweepDir(tmp_path / "shared")
+    shutil.copytree(tiny / "reports/tiny", place.root)
+    for path in place.runs.glob("*/record.json"):
+        record = store.read_record(path)
+        void = f"{store.VOID}: 2 runs shared this machine's processors"
+        store.write_record(path, record | {"marks": [void]})
+    tables = summary.load(place)
+    assert tables.speedups.empty
+    assert tables.ok[list(store.TIMED)].isna().all(axis=None)
+    assert tables.ok.val_accuracy.notna().all()
+    build(place)
+    page = place.index.read_text()
+    assert "their timings are void, and only accuracy is compared" in html.unescape(page)
+    assert "ms per step" not in page.split('id="All-runs"')[0]

@@ -1,0 +1,228 @@
+"""The static site of two sweeps, one of them made by somebody who means harm."""
+
+import json
+import os
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from support import PROJECT, mptexp
+from test_security import PIECES, notebook, sweep_of
+from test_summary import record
+
+from mptexp.records import store
+from mptexp.records.store import SweepDir
+from mptexp.report import site as publish
+from mptexp.report import sortable
+from mptexp.spec.params import ParamsError
+
+URL = "https://example.org/some/place"
+REPORT = PROJECT / "notebooks/report.py"
+
+
+def contents(folder):
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A folder of sweeps: `odd`, whose texts are harmful, and `plain`, which is newer."""
+    root = tmp_path_factory.mktemp("source")
+    shutil.move(sweep_of("".join(PIECES), root).root, root / "odd <b>")
+    odd, plain = SweepDir(root / "odd <b>"), SweepDir(root / "plain")
+    (first, *_) = sorted(odd.runs.iterdir())
+    notebook(first / "notebook.ipynb")
+    (first / "notebook.html").write_text("<script>owned()</script>")
+    odd.params.write_text(f"# Question: {'<script>owned()</script>'}\nmatrix: {{}}\n")
+    for policy, step_s in (("float32", 0.2), ("mixed_float16", 0.1)):
+        for day in (3, 4, 5):
+            made = record(policy, day - 3, step_s) | {"ended_at": f"2026-01-0{day}T12:00:00+00:00"}
+            store.write_record(plain.record(made["run_id"]), made)
+    plain.params.write_text(f"# Question: Is it?\nmatrix: {{}}  # from {Path.home()}/secret\n")
+    damaged = plain.record("0" * 12)
+    damaged.parent.mkdir()
+    damaged.write_text("{")
+    return root
+
+
+@pytest.fixture(scope="module")
+def site(source, tmp_path_factory):
+    site = tmp_path_factory.mktemp("made") / "site"
+    done = mptexp("publish", source, "--to", site, "--url", URL, cwd=tmp_path_factory.mktemp("cwd"))
+    assert done.returncode == 1, done.stderr  # because of the damaged record
+    assert "000000000000/record.json: not a readable record" in done.stderr.replace("\n", "")
+    assert "index.html" in done.stdout
+    return site
+
+
+class Head(HTMLParser):
+    """Open Graph's properties, and every element with its attributes."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.card, self.found = {}, []
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag, attributes):
+        told = dict(attributes)
+        self.found.append((tag, told))
+        if tag == "meta" and "property" in told:
+            self.card[told["property"]] = told["content"]
+
+    def values(self, tag, name):
+        return [told[name] for found, told in self.found if found == tag and name in told]
+
+
+def test_the_index_lists_every_report_the_newest_first(site):
+    page = (site / "index.html").read_text()
+    assert page.index("Is it?") < page.index("owned()")
+    for words in ("2 reports", "measured 2026-01-03 to 2026-01-05", "date not recorded"):
+        assert words in page
+    assert "<strong>mixed_float16</strong> makes training steps faster" in page
+    for words in ("GPU · measured", "6 runs", "7 runs"):
+        assert words in page
+
+
+def test_every_link_leads_somewhere(site):
+    for page in [site / "index.html", *site.glob("*/index.html")]:
+        head = Head(page)
+        links = [*head.values("a", "href"), *head.values("img", "src")]
+        local = {link for link in links if not link.startswith(("https://", "#", "data:"))}
+        assert len(local) > 5
+        assert ("../index.html" in local) == (page.parent != site)
+        for link in local:
+            target = page.parent / link.replace("%20", " ").replace("%3Cb%3E", "<b>")
+            assert target.is_file(), link
+    assert (site / "plain/results.csv").is_file()
+    assert len(list(site.glob("plain/runs/*/record.json"))) == 6
+
+
+def test_a_shared_link_shows_question_answer_and_headline_figure(site):
+    report, index = Head(site / "plain/index.html").card, Head(site / "index.html").card
+    assert report["og:title"] == "Is it?"
+    assert report["og:description"].startswith("On GPU, mixed_float16 makes training steps faster")
+    assert report["og:url"] == f"{URL}/plain/index.html"
+    assert report["og:image"] == index["og:image"] == f"{URL}/plain/share.png"
+    assert index["og:url"] == f"{URL}/"
+    with Image.open(site / "plain/share.png") as picture:
+        size = (int(report["og:image:width"]), int(report["og:image:height"]))
+        assert picture.format == "PNG"
+        assert picture.size == size == (1200, 630)
+        assert len(picture.getcolors(2**20)) > 20  # something is drawn
+
+
+def test_nothing_of_anothers_runs_or_loads(site):
+    pages = [site / "index.html", *site.rglob("*.html")]
+    assert len(pages) == 5  # the index twice, two reports, one executed notebook
+    for page in pages:
+        head = Head(page)
+        assert not {"iframe", "form", "svg"} & {tag for tag, _ in head.found}
+        # A report's one script is the one that its policy admits by its hash.
+        ours = f'<script type="module">{sortable.script()}</script>'
+        assert "<script" not in page.read_text().replace(ours, "")
+        assert not [name for _, told in head.found for name in told if name.startswith("on")]
+        loaded = head.values("img", "src")
+        assert all(s.startswith("data:") or s.endswith("/speedup.svg") for s in loaded)
+        assert {"<b>", "script"} & set(head.values("a", "href")) == set()
+        assert head.card or page.name == "notebook.html"
+    odd = Head(site / "odd <b>/index.html").card
+    assert odd["og:title"] == "<script>owned()</script>"
+    assert "\x1b" not in "".join(odd.values())
+
+
+def test_no_home_directory_is_published(site):
+    assert "# from ~/secret" in (site / "plain/params.yaml").read_text()
+
+
+def test_the_same_records_give_the_same_bytes(source, site, tmp_path):
+    again = tmp_path / "other place" / "site"
+    shutil.copytree(site, again)
+    (again / "gone/runs").mkdir(parents=True)  # a report of an earlier publication
+    (again / "CNAME").write_text("example.org")
+    (again / "plain/results.csv").write_text("outdated")
+    for number, path in enumerate(sorted(source.rglob("*"))):
+        os.utime(path, (number, number))
+    damaged = publish.publish([source / "odd <b>", source / "plain"], again, REPORT, URL)
+    assert len(damaged) == 1
+    assert (again / "CNAME").read_text() == "example.org"
+    (again / "CNAME").unlink()
+    assert contents(again) == contents(site)
+
+
+@pytest.mark.parametrize(
+    ("sources", "site", "url", "fault"),
+    [
+        (["empty"], "new", "", "holds no record"),
+        (["a"], "full", "", "is not empty"),
+        (["a"], "a/site", "", "lies in"),
+        (["a"], ".", "", "is not empty"),
+        (["."], "a", "", "is not empty"),
+        (["a", "b/a"], "new", "", "have the same name"),
+        (["a"], "new", "javascript:x", "is no address"),
+        (["a"], "new", "example.org", "is no address"),
+    ],
+)
+def test_what_cannot_be_published_is_refused(tmp_path, monkeypatch, sources, site, url, fault):
+    monkeypatch.chdir(tmp_path)
+    for place in ("a", "b/a"):
+        store.write_record(SweepDir(Path(place)).record(record()["run_id"]), record())
+    for name in ("empty", "full"):
+        Path(name).mkdir()
+    Path("full/mine.txt").write_text("mine")
+    before = contents(tmp_path)
+    with pytest.raises(ParamsError, match=fault):
+        publish.publish([Path(s) for s in sources], Path(site), REPORT, url)
+    assert contents(tmp_path) == before
+    assert not Path("new").exists()
+
+
+def test_a_site_is_never_made_over_its_own_sources(tmp_path):
+    place = SweepDir(tmp_path / "a")
+    store.write_record(place.record(record()["run_id"]), record())
+    (tmp_path / "index.html").write_text(publish.MARK)
+    with pytest.raises(ParamsError, match="or around it"):
+        publish.publish([place.root], tmp_path, REPORT)
+    assert place.record(record()["run_id"]).is_file()
+
+
+def test_a_link_to_a_private_file_is_not_followed(tmp_path):
+    place, target = SweepDir(tmp_path / "a"), SweepDir(tmp_path / "b")
+    (tmp_path / "private.txt").write_text("private")
+    for run_id in (record()["run_id"], record("bfloat16")["run_id"]):
+        made = record() if run_id == record()["run_id"] else record("bfloat16")
+        store.write_record(place.record(run_id), made)
+    place.params.symlink_to(tmp_path / "private.txt")
+    place.record(run_id).with_name("notebook.ipynb").symlink_to(tmp_path / "private.txt")
+    place.record(run_id).unlink()
+    place.record(run_id).symlink_to(tmp_path / "private.txt")
+    assert len(publish._copy(place, target)) == 1
+    assert list(contents(target.root)) == [Path("runs") / record()["run_id"] / "record.json"]
+
+
+def test_a_run_says_when_it_ended(light, tmp_path):
+    light({"seed": [0]})
+    assert mptexp("run", "light.yaml", "--no-report", cwd=tmp_path).returncode == 0
+    (path,) = tmp_path.glob("reports/light/runs/*/record.json")
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", _ended_at(path))
+    path.write_text(path.read_text().replace(_ended_at(path), "<b>yesterday</b>"))
+    with pytest.raises(store.RecordError, match="ended_at"):
+        store.read_record(path)
+
+
+def _ended_at(path):
+    return json.loads(path.read_text())["ended_at"]
+
+
+@pytest.mark.parametrize("width", [380, 1200])
+def test_a_browser_shows_the_index(site, page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme="dark" if width == 380 else "light")
+    page.goto((site / "index.html").as_uri())
+    shown = "all => all.map(i => i.naturalWidth > 0 && i.alt !== '')"
+    assert page.eval_on_selector_all("img", shown) == [True, True]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == ("rgb(20, 24, 31)" if width == 380 else "rgb(255, 255, 255)")

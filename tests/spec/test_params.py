@@ -1,0 +1,153 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mptexp.spec import params
+from mptexp.spec.params import ParamsError
+
+GOOD = "defaults: {epochs: 2}\nmatrix:\n  policy: [float32, mixed_float16]\n"
+
+
+def refusal(tmp_path, text, *overrides):
+    path = tmp_path / "my file.yaml"
+    path.write_text(text)
+    with pytest.raises(ParamsError) as caught:
+        params.read(path, overrides)
+    return str(caught.value).replace(str(path), "FILE")
+
+
+def accepted(tmp_path, text, *overrides):
+    path = tmp_path / "good.yaml"
+    path.write_text(text)
+    return params.read(path, overrides)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("matrxi: {policy: [float32]}", 1, ["unknown key matrxi", "did you mean matrix"]),
+        (GOOD + "repeats: two\n", 4, ["repeats is 'two'", "an integer of at least 1"]),
+        (GOOD + "timeout_min: 0\n", 4, ["timeout_min is 0", "a number above 0"]),
+        ("matrix:\n  batch_size: [32,\n   0]\n", 3, ["batch_size is 0", "of at least 1"]),
+        ("matrix:\n  batch_size: [-1]\n", 2, ["batch_size is -1", "of at least 1"]),
+        ("matrix:\n  batch_size: ['32']\n", 2, ["batch_size is '32'", "an integer"]),
+        ("matrix:\n  batch_size: [true]\n", 2, ["batch_size is true", "an integer"]),
+        ("matrix:\n  batch_size: [32.5]\n", 2, ["batch_size is 32.5", "an integer"]),
+        ("matrix:\n  policy: [mixed_float61]\n", 2, ["did you mean mixed_float16", "bfloat16"]),
+        ("defaults:\n  dataset: digit\nmatrix: {seed: [1]}", 2, ["'digit'", "allowed: digits"]),
+        ("defaults:\n  model: resnet\nmatrix: {seed: [1]}", 2, ["allowed: keydana_cnn"]),
+        ("defaults:\n  loss_scale: -1\nmatrix: {seed: [1]}", 2, ["dynamic, none, a number above"]),
+        ("defaults:\n  block: 1\nmatrix: {seed: [1]}", 2, ["block", "repeats"]),
+        ("matrix:\n  bacth_size: [1]\n", 2, ["unknown key bacth_size", "batch_size"]),
+        ("matrix:\n  policy: float32\n", 2, ["is 'float32'", "a list"]),
+        ("matrix:\n  policy: []\n", 2, ["the axis policy is empty", "float32"]),
+        (GOOD + "price_per_hour: 0\n", 4, ["price_per_hour is 0", "above 0"]),
+        (GOOD + "target_accuracy: 95\n", 4, ["target_accuracy is 95", "of at most 1"]),
+        (GOOD + "equivalence_margin: -1\n", 4, ["equivalence_margin is -1", "above 0 and below 1"]),
+        ("defaults:\n  target_ci: 0\nmatrix: {seed: [1]}", 2, ["target_ci is 0", "at least 0.001"]),
+        ("defaults:\n  max_steps: 3\nmatrix: {seed: [1]}", 2, ["max_steps is 3", "at least 7"]),
+        ("matrix:\n  memory_limit_gb: [-2]\n", 2, ["memory_limit_gb is -2", "above 0"]),
+        (
+            "defaults: {target_ci: 0.01}\nmatrix:\n  max_steps: [20, 900]\n",
+            2,
+            ["target_ci 0.01 cannot be reached in max_steps 20", "at least 100"],
+        ),
+        ("matrix: {}\n", 1, ["nothing to run"]),
+        ("matrix: [1]\n", 1, ["matrix is [1]", "a mapping"]),
+        ("matrix:\n  seed: [1, 1]\n", 1, ["{seed: 1} occurs twice", "repeats"]),
+        ("matrix: {seed: [1]}\ninclude:\n- {seed: 1}\n", 2, ["{seed: 1} occurs twice"]),
+        ("matrix: {seed: [1]}\nexclude:\n- {sede: 1}\n", 3, ["unknown key sede", "seed"]),
+        ("matrix: {seed: [1]}\nexclude: [{seed: 1}]\n", 2, ["every point is excluded"]),
+        ("matrix: {seed: [1]\n", 2, ["not valid YAML"]),
+        ("matrix: {seed: [1]}\nmatrix: {seed: [2]}\n", 2, ["not valid YAML", "duplicate"]),
+        ("- 1\n- 2\n", 1, ["is a list", "a mapping"]),
+        ("just a text", 1, ["is a str", "a mapping"]),
+    ],
+)
+def test_wrong_input_is_refused_with_line_and_what_is_allowed(tmp_path, text, line, words):
+    message = refusal(tmp_path, text)
+    assert message.startswith(f"FILE:{line}: "), message
+    for word in words:
+        assert word in message
+
+
+def test_all_faults_are_told_at_once(tmp_path):
+    message = refusal(tmp_path, "matrix:\n  seed: [-1]\n  epochs: [0]\n")
+    assert [line.split(":")[1] for line in message.splitlines()] == ["2", "3"]
+
+
+def test_an_empty_file_is_refused(tmp_path):
+    assert "is empty" in refusal(tmp_path, "")
+    assert "is empty" in refusal(tmp_path, "# only a comment\n")
+
+
+def test_a_missing_file_is_refused_with_the_nearest_name(tmp_path):
+    (tmp_path / "quickstart.yaml").write_text(GOOD)
+    with pytest.raises(ParamsError, match=r"no such file.*did you mean .*quickstart.yaml"):
+        params.read(tmp_path / "quickstrat.yaml")
+    with pytest.raises(ParamsError, match="is a directory"):
+        params.read(tmp_path)
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ParamsError, match="not UTF-8"):
+        params.read(tmp_path / "binary.yaml")
+
+
+def test_yaml_is_version_1_2(tmp_path):
+    text = "defaults: {learning_rate: 1e-4, jit: on}\nmatrix: {seed: [1]}\n"
+    sweep, _ = accepted(tmp_path, text)
+    assert sweep.runs()[0].learning_rate == pytest.approx(1e-4)
+    assert sweep.runs()[0].jit == "on"
+
+
+def test_set_overrides_a_default_an_axis_and_a_top_level_key(tmp_path):
+    sweep, text = accepted(tmp_path, GOOD, "epochs=1", "policy=bfloat16", "repeats=4")
+    assert {r.epochs for r in sweep.runs()} == {1}
+    assert {r.policy for r in sweep.runs()} == {"bfloat16"}
+    assert len(sweep.runs()) == 4
+    assert params.load(text) == {
+        "defaults": {"epochs": 1},
+        "matrix": {"policy": ["bfloat16"]},
+        "repeats": 4,
+    }
+
+
+def test_set_takes_a_list_as_an_axis(tmp_path):
+    sweep, _ = accepted(tmp_path, GOOD, "epochs=[1, 3]")
+    assert {r.epochs for r in sweep.runs()} == {1, 3}
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("epochs=0", ["--set epochs=0: ", "of at least 1"]),
+        ("policy=flot32", ["--set policy=flot32: ", "did you mean float32"]),
+        ("epoch=1", ["unknown key epoch", "did you mean epochs"]),
+        ("repeats=0", ["--set repeats=0: ", "of at least 1"]),
+        ("epochs", ["not of the form key=value"]),
+        ("epochs=[", ["not valid YAML"]),
+    ],
+)
+def test_set_is_checked_like_the_file(tmp_path, override, words):
+    message = refusal(tmp_path, GOOD, override)
+    for word in words:
+        assert word in message
+
+
+def test_without_set_the_text_is_the_file(tmp_path):
+    text = "# a comment\n" + GOOD
+    assert accepted(tmp_path, text)[1] == text
+
+
+@given(st.text(max_size=200))
+def test_no_text_is_a_traceback(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("any") / "x.yaml"
+    path.write_text(text, encoding="utf-8")
+    try:
+        params.read(path)
+    except ParamsError as error:
+        assert str(error)  # noqa: PT017
+
+
+def test_the_header_is_read():
+    text = "# Question: Is it\n#   faster?\n# Cost: little\nmatrix: {}\n# Expected: no\n"
+    assert params.header(text) == {"question": "Is it faster?", "cost": "little"}

@@ -1,0 +1,183 @@
+"""What tests call: the command line as a user runs it, made images, traces and libraries."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+PROJECT = Path(__file__).resolve().parent.parent
+# Ceilings that tests measure beside one another must not become the user's.
+os.environ["XDG_CACHE_HOME"] = str(PROJECT / ".pytest_cache/user")
+
+TINY = """\
+# Question: Does the whole path work?
+# Cost: under a minute
+# Expected: two runs that end well and one that this CPU does not support
+defaults: {image_size: 8, width: 0.125, epochs: 2, batch_norm_momentum: 0.9, batch_size: 64}
+matrix:
+  policy: [float32, mixed_bfloat16, tensorfloat32]
+repeats: 1
+timeout_min: 5
+"""
+
+# A notebook whose ending depends on its seed; it imports no framework, so a run takes seconds.
+LIGHT = """\
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+# %% tags=["parameters"]
+{parameters}
+# %%
+import json, math, os, signal, time
+from pathlib import Path
+from mptexp.records import store
+from mptexp.spec.run import Run
+run = Run.read(globals())
+folder = Path(os.environ["MPTEXP_RUN_DIR"])
+def raises(): raise ValueError("the second value is odd\\nand more")
+def killed(): os.kill(os.getpid(), signal.SIGKILL)
+def memory(): raise MemoryError("no more")
+def silent(): raise SystemExit if False else None
+def hangs(): time.sleep(600)
+def sleeps(): time.sleep(3)
+def leaves(): os._exit(0)
+def exits(): raise SystemExit
+def prints(): print("x" * 50_000_000)
+def floods():
+    os.system("sleep 600 &")
+    while True: print("flood " * 100)
+def fills(): (folder / "much").write_bytes(bytes(8_000_000))
+def grows(): bytearray(600_000_000)
+ending = [lambda: None, raises, killed, memory, lambda: False, hangs, sleeps]
+ending += [leaves, exits, prints, floods, fills, grows]
+ending = ending[run.seed - run.block] if run.seed < 100 else lambda: time.sleep(run.seed / 1e3)
+print("home is", Path.home())
+began = time.time()
+if ending() is not False:
+    store.write_record(folder / "record.json", {{
+        "schema": store.SCHEMA, "run_id": run.run_id(os.environ["MPTEXP_NOTEBOOK"]),
+        "parameters": run.model_dump(), "status": "ok", "error": "", "history": [],
+        "timing": {{"step_s": 0.001}}, "in_force": {{"default_policy": "float32"}},
+        "home": str(Path.home() / "x"), "not a number": [math.nan, math.inf],
+        "seen": os.environ.get("CUDA_VISIBLE_DEVICES"), "span": [began, time.time()],
+    }})
+"""
+
+
+def mptexp(*words, cwd, **environment):
+    """Runs the command line in a child process, as a user would."""
+    command = [sys.executable, "-m", "mptexp", *map(str, words)]
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "120", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def passes_under(backend, file, *options):
+    """Runs a file's tests under another backend, in a child process."""
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file, *options]
+    command += ["-W", "ignore:__array__:DeprecationWarning"]  # of PyTorch, within Keras
+    environment = os.environ | {"KERAS_BACKEND": backend, "MPTEXP_SKIPS_FAIL": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout
+
+
+def nvml_library(folder, source):
+    """Compiles C functions that answer as NVML's do; returns the folder of the library."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    (folder / "nvml.c").write_text(source)
+    command = [compiler, "-shared", "-fPIC", "-o", "libnvidia-ml.so.1", "nvml.c"]
+    subprocess.run(command, cwd=folder, check=True)
+    return folder
+
+
+def processes_of(folder):
+    """The processes of runs whose results go somewhere below a folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("MPTEXP_RUN_DIR", "").startswith(str(folder)):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def until(condition, seconds=60):
+    """Waits until a condition holds; an assertion error where it does not come to hold."""
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
+def write_pictures(path, n=4, start=0):
+    path.mkdir(parents=True, exist_ok=True)
+    for i in range(start, start + n):
+        noise = np.random.default_rng([i, len(str(path))]).integers(0, 256, (12, 9, 3), np.uint8)
+        Image.fromarray(noise).save(path / f"{i}.png")
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+# --- synthetic traces of a GPU ----------------------------------------------------------------
+
+
+def gpu_trace(path, events, steps):
+    """Writes a profiler's trace: `steps` marked steps of 1000 us and events on GPU or host.
+
+    An event is ("gpu" or "host", name, start, duration, stats); times in microseconds. No real
+    trace of a GPU could be had so far; the fields are those that TensorFlow and JAX write.
+    """
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    host = space.planes.add(name="/host:CPU", id=1)
+    python = host.lines.add(id=1, name="python", timestamp_ns=1_000_000)
+    executor = host.lines.add(id=2, name="tf_Compute/1", timestamp_ns=1_000_000)
+    gpu = space.planes.add(name="/device:GPU:0", id=2)
+    stream = gpu.lines.add(id=7, name="Stream #7(Kernel)", timestamp_ns=1_000_000)
+    for step in range(steps):
+        _event(host, python, "train", step * 1000, 1000, {"step_num": step, "_r": 1})
+    for where, *event in events:
+        plane, line = (gpu, stream) if where == "gpu" else (host, executor)
+        _event(plane, line, *event)
+    path.write_bytes(space.SerializeToString())
+
+
+def _event(plane, line, name, start, duration, stats):
+    known = len(plane.event_metadata) + 1
+    plane.event_metadata[known].id = known
+    plane.event_metadata[known].name = name
+    made = line.events.add(
+        metadata_id=known, offset_ps=int(start * 1e6), duration_ps=int(duration * 1e6)
+    )
+    for key, value in stats.items():
+        ids = {entry.name: number for number, entry in plane.stat_metadata.items()}
+        number = ids.get(key, len(ids) + 1)
+        plane.stat_metadata[number].id = number
+        plane.stat_metadata[number].name = key
+        kind = "int64_value" if isinstance(value, int) else "str_value"
+        made.stats.add(metadata_id=number, **{kind: value})

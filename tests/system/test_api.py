@@ -1,0 +1,187 @@
+"""What a notebook's cell shows and runs."""
+
+import html
+import re
+import subprocess
+import sys
+import warnings
+from contextlib import contextmanager
+
+import pytest
+from jupyter_client import KernelManager
+from support import PROJECT, mptexp, processes_of, until
+
+from mptexp import Run, Sweep, api, load, plan, record
+from mptexp.execution import kernel
+from mptexp.records import store
+from mptexp.spec.params import ParamsError
+
+PUBLISHED = PROJECT / "reports/published/quickstart-cpu"
+NASTY = "<script>alert(1)</script>$x$\u202e"
+
+
+def test_what_is_imported_by_name_is_imported_when_it_is_asked_for():
+    program = (
+        "import mptexp, sys; light = sorted({'pandas', 'pydantic'} & set(sys.modules)); "
+        "print(light, [hasattr(mptexp, n) and n in dir(mptexp) for n in mptexp.__all__], "
+        "hasattr(mptexp, 'absent'))"
+    )
+    said = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert said.split() == ["[]", *f"{[True] * 6} False".split()]
+
+
+@pytest.mark.parametrize("name", ["load", "plan", "record", "run"])
+def test_every_function_says_what_it_does(name):
+    told = getattr(api, name).__doc__
+    assert "Raises:" in told or "Returns:" in told
+
+
+def test_a_finished_sweep_loads_as_tidy_tables():
+    runs = load(PUBLISHED)
+    assert list(runs) == list(store.COLUMNS)
+    assert runs.run_id.is_unique
+    assert len(runs) == 18
+    assert {runs[name].dtype.kind for name in ("step_s", "power_w", "latency_p50_s")} == {"f"}
+    speedups, epochs = load(PUBLISHED, "speedups"), load(PUBLISHED, "epochs")
+    assert (speedups.low < speedups.speedup).all()
+    assert len(epochs) == 18 * 12
+
+
+def test_a_path_may_begin_in_the_folder_above_the_notebook(monkeypatch):
+    monkeypatch.chdir(PROJECT / "notebooks")
+    assert len(load("reports/published/quickstart-cpu")) == 18
+    assert len(plan("params/quickstart.yaml", only={"policy": ["float32", "mixed_float16"]})) == 12
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: load("absent"), "absent: holds no record of a run"),
+        (lambda: load(PUBLISHED, "steps"), "allowed: runs, epochs, speedups"),
+        (lambda: record(PUBLISHED, "absent"), "no such file"),
+        (lambda: plan(Sweep(matrix={"policy": ["float32"]})), "needs the directory"),
+        (lambda: plan(Sweep(matrix={"polcy": ["x"]}), "x"), "did you mean policy?"),
+        (lambda: plan(PROJECT / "params/quickstart.yaml", epochs=0), "of at least 1"),
+        (lambda: api.run(PROJECT / "params/quickstart.yaml", only={"epochs": 3}), "no run has"),
+    ],
+)
+def test_a_mistake_is_a_sentence(call, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ParamsError, match=re.escape(told)):
+        call()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_record_is_named_and_left_out(tmp_path):
+    for path in sorted(PUBLISHED.glob("runs/*/record.json"))[:2]:
+        target = tmp_path / "runs" / path.parent.name / "record.json"
+        store.write_text(target, path.read_text())
+    store.write_text(target, "{}")
+    with pytest.warns(UserWarning, match="left out: .*not a record"):
+        assert len(load(tmp_path)) == 1
+
+
+def test_a_run_shows_what_is_not_usual_of_it():
+    run = Run(policy="mixed_float16", width=0.5, dataset=f"folder:{NASTY}")
+    assert repr(run) == f"Run(dataset={f'folder:{NASTY}'!r}, width=0.5, policy='mixed_float16')"
+    page = run._repr_html_()
+    assert re.search(r"<th>width</th>\s*<td>0.5</td>\s*<td>1.0</td>\s*<td>multiplies", page)
+    assert "learning_rate" not in page
+    assert "<script" not in page
+    assert "mathjax_ignore" in page
+
+
+def test_a_sweep_shows_its_points():
+    defaults = {"epochs": 2, "float32_layers": NASTY}
+    axes = {"policy": ["float32", "bfloat16"], "batch_size": [8, 16]}
+    page = Sweep(defaults=defaults, matrix=axes, repeats=3)._repr_html_()
+    assert "4 points × 3 blocks = 12 runs of train; all with epochs 2" in page
+    assert page.count("<tr") == 5
+    assert "<script" not in page
+    many = Sweep(matrix={"seed": list(range(1000))})._repr_html_()
+    assert many.count("<tr") < 30
+
+
+def test_a_record_shows_its_figures_with_their_meaning(tmp_path):
+    run_id = load(PUBLISHED).run_id[0]
+    shown = record(PUBLISHED, run_id)
+    assert shown["environment"]["device"]
+    page = shown._repr_html_()
+    assert f"{shown['timing']['step_s']:.4g}" in page
+    assert html.escape(store.COLUMNS["step_s"]) in page
+    assert "latency_p50_s" not in page
+    shown["status"], shown["error"] = "failed", NASTY
+    page = shown._repr_html_()
+    assert "<script" not in page
+    assert "\u202e" not in page
+
+
+# --- in a kernel -------------------------------------------------------------------------------
+
+
+@contextmanager
+def started(folder):
+    """A kernel as JupyterLab starts it; yields a function that executes a cell, and the manager."""
+    with kernel.scratch_folder() as scratch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        manager = KernelManager(kernel_name="python3", transport="ipc", ip=str(scratch / "k"))
+        manager.start_kernel(cwd=str(folder))
+        client = manager.client()
+        client.start_channels()
+        client.wait_for_ready(timeout=60)
+        try:
+            yield manager, client
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)
+
+
+def executed(client, code, meanwhile=lambda: None):
+    """Executes a cell; its reply, what it wrote, and all states of what it displayed."""
+    sent, said, shown = client.execute(code), "", []
+    meanwhile()
+    while True:
+        message = client.get_iopub_msg(timeout=60)
+        kind, content = message["msg_type"], message["content"]
+        if message["parent_header"].get("msg_id") != sent:
+            continue
+        said += content.get("text", "")
+        shown += [content["data"]["text/plain"]] if kind.endswith("display_data") else []
+        if kind == "status" and content["execution_state"] == "idle":
+            break
+    while (reply := client.get_shell_msg(timeout=60))["parent_header"]["msg_id"] != sent:
+        pass
+    return reply["content"], said, shown
+
+
+def test_interrupting_a_cell_ends_the_run_and_keeps_the_finished_ones(light, tmp_path):
+    light("{seed: [150, 60000]}")
+    with started(tmp_path) as (manager, client):
+        first = "kept = 1\nfrom mptexp import *\nrun('light.yaml', only={'seed': [150]})"
+        reply, said, shown = executed(client, first)
+        assert reply["status"] == "ok", reply
+        assert said.startswith("[1/1] ")
+        assert shown[0] == "0/1 " + "░" * 20
+        assert shown[1].endswith(" unknown time left · block 0")
+        assert shown[-1] == "1/1 " + "█" * 20
+
+        def interrupt():
+            until(lambda: processes_of(tmp_path))
+            manager.interrupt_kernel()
+
+        reply, _, shown = executed(client, "run('light.yaml')", interrupt)
+        assert reply["ename"] == "Interrupted"
+        assert len(reply["traceback"]) == 1
+        assert "run this cell again" in reply["traceback"][0]
+        assert not processes_of(tmp_path)
+        states = "print(kept, sorted(plan('light.yaml').state))"
+        assert executed(client, states)[1].split() == ["1", "['ok',", "'pending']"]
+        # The directory is free again, for the command line too.
+        done = mptexp("run", "light.yaml", "--only", "seed=150", "--no-report", cwd=tmp_path)
+        assert "1 of 1 runs are done already" in done.stdout, done.stderr
+
+
+def test_a_mistake_in_a_cell_is_one_line(tmp_path):
+    with started(tmp_path) as (_, client):
+        reply, _, _ = executed(client, "import mptexp\nmptexp.load('nowhere')")
+    assert reply["traceback"] == [f"ParamsError: {reply['evalue']}"]

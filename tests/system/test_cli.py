@@ -1,0 +1,169 @@
+import fcntl
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from support import PROJECT, TINY, mptexp
+
+
+def test_the_command_and_the_module_are_the_same():
+    module = mptexp("--help", cwd=PROJECT)
+    command = subprocess.run(
+        [Path(sys.executable).with_name("mptexp"), "--help"],
+        env={**os.environ, "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+    )
+    assert module.returncode == command.returncode == 0
+    assert command.stdout == module.stdout
+    for name in ("plan", "run", "report", "diagnose", "doctor", "Example"):
+        assert name in module.stdout
+
+
+@pytest.mark.parametrize("name", ["plan", "run", "report", "diagnose", "doctor"])
+def test_every_command_has_help_with_an_example(name):
+    done = mptexp(name, "--help", cwd=PROJECT)
+    assert done.returncode == 0
+    assert "Example: mptexp" in done.stdout
+
+
+def test_plan_is_a_table_and_executes_nothing(tmp_path):
+    (tmp_path / "tiny.yaml").write_text(TINY + "expected_run_s: 40\n")
+    done = mptexp("plan", "tiny.yaml", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.count("pending") == 3
+    assert "about 2 min" in done.stdout
+    assert [p.name for p in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+def test_plan_shows_what_was_done(tiny):
+    runs = json.loads(mptexp("plan", "tiny.yaml", "--format", "json", cwd=tiny).stdout)["runs"]
+    assert sorted(r["state"] for r in runs) == ["ok", "ok", "unsupported"]
+    assert runs[0]["parameters"]["image_size"] == 8
+    assert mptexp("plan", "tiny.yaml", cwd=tiny).stdout.count("unsupported") == 1
+
+
+def test_run_tells_its_progress_in_plain_lines(tiny):
+    lines = (tiny / "log.txt").read_text().splitlines()
+    assert lines[0].startswith("3 runs of train into reports/tiny, unknown until")
+    assert [line[:5] for line in lines if line.startswith("[")] == ["[1/3]", "[2/3]", "[3/3]"]
+    assert sum("ms/step" in line for line in lines) == 2
+    assert lines[-1] == "report: reports/tiny/index.html"
+    assert "\x1b" not in "".join(lines)
+
+
+def test_running_again_executes_nothing(tiny):
+    before = {p: p.read_bytes() for p in (tiny / "reports").rglob("record.json")}
+    done = mptexp("run", "tiny.yaml", "--no-report", cwd=tiny)
+    assert done.returncode == 0
+    assert "3 of 3 runs are done already" in done.stdout
+    assert {p: p.read_bytes() for p in before} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["run", "absent.yaml"], "no such file"),
+        (["run", "tiny.yaml", "--set", "batch_size=0"], "of at least 1"),
+        (["run", "tiny.yaml", "--only", "policy=bfloat61"], "no run has it"),
+        (["plan", "tiny.yaml", "--format", "xml"], "allowed: table, json"),
+        (["plan"], "Missing argument"),
+        (["report", "absent"], "holds no record"),
+        (["diagnose", "absent.yaml"], "no such file"),
+        (["diagnose", "."], "params.yaml: no such file"),
+        (["doctor", "--backend", "numpy"], "allowed: tensorflow, jax, torch"),
+        (["fly"], "No such command"),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_nothing_is_written(tmp_path, words, expected):
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    done = mptexp(*words, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert expected in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+def test_the_doctor_says_what_this_machine_has():
+    done = mptexp("doctor", cwd=PROJECT)
+    assert done.returncode == 0, done.stderr
+    for name in (
+        "device",
+        "Tensor Cores",
+        "driver",
+        "CUDA, cuDNN",
+        "float16",
+        "TF32",
+        "tensorflow",
+    ):
+        assert name in done.stdout
+    card = json.loads(mptexp("doctor", "--format", "json", cwd=PROJECT).stdout)
+    assert card["default_policy"] in ("float32", "tensorfloat32")
+    assert card["advice"] or card["kind"] == "gpu"
+
+
+def test_run_tells_scripts_a_line_of_json_per_run(light, tmp_path):
+    light("{seed: [0, 1]}")
+    done = mptexp("run", "light.yaml", "--no-report", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 1
+    lines = {line["parameters"]["seed"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert [lines[seed]["status"] for seed in (0, 1)] == ["ok", "failed"]
+    assert lines[0]["timing"]["step_s"] > 0
+    assert "the second value is odd" in lines[1]["error"]
+    assert "[1/2] seed " in done.stderr
+
+
+def in_terminal(*words, cwd, columns=80, **environment):
+    """What a command writes to a terminal of so many columns."""
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    known = {n: v for n, v in os.environ.items() if n not in ("COLUMNS", "NO_COLOR")}
+    command = [sys.executable, "-m", "mptexp", *map(str, words)]
+    whole = known | {"TERM": "xterm-256color"} | environment
+    child = subprocess.Popen(command, cwd=cwd, env=whole, stdout=slave, stderr=slave)
+    os.close(slave)
+    said = b""
+    try:
+        while data := os.read(master, 65536):
+            said += data
+    except OSError:  # Linux's way to say that the other end is closed
+        pass
+    os.close(master)
+    return child.wait(), said.decode()
+
+
+PUBLISHED = PROJECT / "reports/published/quickstart-cpu"
+COLOUR = "\x1b["
+
+
+def test_an_error_is_red_on_a_terminal(tmp_path):
+    code, said = in_terminal("plan", "absent.yaml", cwd=tmp_path)
+    assert code == 2
+    assert said.startswith("\x1b[1;31merror\x1b[0m absent.yaml: no such file")
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_without_colours_a_terminal_shows_the_same_words(environment, tmp_path):
+    shutil.copy(PROJECT / "params/quickstart.yaml", tmp_path)
+    coloured = in_terminal("plan", "quickstart.yaml", cwd=tmp_path)[1]
+    plain = in_terminal("plan", "quickstart.yaml", cwd=tmp_path, **environment)[1]
+    assert f"{COLOUR}36mpending" in coloured
+    assert "[3" not in plain
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == re.sub(r"\x1b\[[\d;]*m", "", plain)
+
+
+def test_compare_fits_80_columns_and_breaks_no_interval(tmp_path):
+    wide = mptexp("compare", PUBLISHED, PUBLISHED, cwd=tmp_path, COLUMNS="160").stdout
+    narrow = mptexp("compare", PUBLISHED, PUBLISHED, cwd=tmp_path, COLUMNS="80").stdout
+    assert "] (n = 3, 3)" in wide
+    assert max(map(len, narrow.splitlines())) <= 80
+    found = re.findall(r"\[\d\.\d\d, \d\.\d\d\]", wide)
+    assert len(found) == 6
+    assert re.findall(r"\[\d\.\d\d, \d\.\d\d\]", narrow) == found

@@ -1,0 +1,149 @@
+"""Notebooks for readers: their pictures, as published and with sliders."""
+
+import html
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+
+import jupytext
+import nbformat
+import pytest
+from support import PROJECT, until, write_pictures
+
+from mptexp.execution import kernel
+from mptexp.report import page as report
+from mptexp.report import sortable
+
+NOTEBOOK = PROJECT / "notebooks/numerics.py"
+
+
+def executed(notebook, folder):
+    with kernel.scratch_folder() as scratch:
+        kernel.execute(notebook, folder / "done.ipynb", {}, scratch)
+    return json.loads((folder / "done.ipynb").read_text())["cells"]
+
+
+def pictures(cell):
+    shown = [output for output in cell["outputs"] if "image/png" in output.get("data", {})]
+    return [output["data"]["image/png"] for output in shown]
+
+
+def test_the_notebook_shows_its_pictures_and_is_published_without_sliders(tmp_path):
+    cells = [c for c in executed(NOTEBOOK, tmp_path) if c["cell_type"] == "code"]
+    drawn = [cell["metadata"].get("alt") for cell in cells if pictures(cell)]
+    assert len(drawn) == len(set(drawn)) == 6
+    assert all(drawn)
+    assert not [o for cell in cells for o in cell["outputs"] if o.get("name") == "stderr"]
+    page = html.unescape(report.render(tmp_path / "done.ipynb", "Numbers", code=False))
+    assert [alt for alt in drawn if f'alt="{alt}"' in page] == drawn
+    assert not re.search("VBox|Slider", page.replace(sortable.script(), ""))
+
+
+MOVE = """\
+import gc
+for slider in [found for found in gc.get_objects() if type(found) is ipywidgets.SelectionSlider]:
+    slider.index -= 1
+"""
+
+
+def test_sliders_redraw_the_picture(tmp_path):
+    pytest.importorskip("ipywidgets", reason="ipywidgets is not installed")
+    book = jupytext.read(NOTEBOOK)
+    codes = [cell for cell in book.cells if cell.cell_type == "code"]
+    upto = next(i for i, cell in enumerate(codes) if "explore(spacing" in cell.source) + 1
+    added = ["display(closed(spacing(4, 2)))", "display(closed(spacing(3, 1)))", MOVE]
+    book.cells = codes[:upto] + [nbformat.v4.new_code_cell(source) for source in added]
+    jupytext.write(book, tmp_path / "moved.ipynb")
+    *_, shown, first, lower, _ = executed(tmp_path / "moved.ipynb", tmp_path)
+    assert pictures(shown) == pictures(lower) != pictures(first)
+
+
+OWN = """\
+from keras import Model, layers
+
+def build(shape, classes):
+    pictures = layers.Input(shape)
+    x = layers.Dense(classes)(layers.Flatten()(pictures))
+    return Model(pictures, layers.Activation("softmax", dtype="float32")(x))
+"""
+
+
+def test_the_first_notebook_answers_for_a_model_and_pictures_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path / "cache"))
+    (tmp_path / "mine.py").write_text(OWN)
+    for name in ("a", "b"):
+        write_pictures(tmp_path / "pictures" / name, 80)
+    own = {"model": "mine:build", "dataset": f"folder:{tmp_path}/pictures", "image_size": 8}
+    short = {"batch_size": 8, "epochs": 3, "blocks": 1}
+    with kernel.scratch_folder() as scratch:
+        notebook = PROJECT / "notebooks/start_here.py"
+        kernel.execute(notebook, tmp_path / "done.ipynb", own | short, scratch)
+    cells = json.loads((tmp_path / "done.ipynb").read_text())["cells"]
+    codes = [cell for cell in cells if cell["cell_type"] == "code"]
+    drawn = [cell["metadata"].get("alt") for cell in codes if pictures(cell)]
+    assert len(drawn) == len(set(drawn)) == 2
+    assert all(drawn)
+    page = html.unescape(report.render(tmp_path / "done.ipynb", "Start", code=False))
+    for told in ("[2/2] policy", "steps were traced", "no interval", "model: mine:build"):
+        assert told in page, told
+
+
+def test_the_notebook_on_diagnoses_opens_with_a_published_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(PROJECT / "notebooks")  # as in JupyterLab
+    cells = executed(PROJECT / "notebooks/diagnose.py", tmp_path)
+    page = json.dumps(cells)
+    assert "mixed_float16" in page
+    assert page.count("<figure") >= 2
+
+
+def test_jupyterlab_opens_every_notebook_as_a_notebook(tmp_path):
+    """With the user's own settings left alone: the project's are defaults."""
+    pytest.importorskip("jupyterlab", reason="jupyterlab is not installed")
+    make = (PROJECT / "Makefile").read_text()
+    assert 'JUPYTER_CONFIG_PATH="$(CURDIR)/notebooks/.jupyter' in make
+    assert "default_url=/lab/tree/notebooks/start_here.py" in make
+    settings = {"JUPYTER_CONFIG_PATH": str(PROJECT / "notebooks/.jupyter")}
+    settings |= {n: str(tmp_path / n) for n in ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR")}
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
+    command += ["--ServerApp.port=0", "--IdentityProvider.token=x", f"--notebook-dir={PROJECT}"]
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    lab = subprocess.Popen(command, cwd=PROJECT, env=os.environ | settings, **silent)
+    try:
+        running = tmp_path / "JUPYTER_RUNTIME_DIR"
+        until(lambda: list(running.glob("jpserver-*.json")))
+        (file,) = running.glob("jpserver-*.json")
+        until(lambda: file.read_text())
+        root = json.loads(file.read_text())["url"]
+        until(lambda: listens(root))
+        viewers = answer(root, "lab/api/settings/@jupyterlab/docmanager-extension:plugin")
+        assert viewers["settings"] == {}
+        defaults = viewers["schema"]["properties"]["defaultViewers"]["default"]
+        assert defaults == {"python": "Jupytext Notebook"}
+        news = answer(root, "lab/api/settings/@jupyterlab/apputils-extension:notification")
+        assert news["schema"]["properties"]["fetchNews"]["default"] == "false"
+        kernels = answer(root, "api/kernelspecs")["kernelspecs"]
+        for path in sorted((PROJECT / "notebooks").glob("*.py")):
+            book = answer(root, f"api/contents/notebooks/{path.name}?type=notebook")
+            assert book["content"]["metadata"]["kernelspec"]["name"] in kernels
+            assert len(book["content"]["cells"]) > 5
+    finally:
+        lab.kill()
+        lab.wait()
+
+
+def listens(root):
+    place = urllib.parse.urlsplit(root)
+    with socket.socket() as tried:
+        return tried.connect_ex((place.hostname, place.port)) == 0
+
+
+def answer(root, path):
+    asked = urllib.request.Request(f"{root}{path}", headers={"Authorization": "token x"})
+    with urllib.request.urlopen(asked, timeout=60) as found:
+        return json.load(found)

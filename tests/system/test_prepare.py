@@ -1,0 +1,72 @@
+"""What a sweep makes ready before any kernel starts, through the command line."""
+
+import pytest
+from support import mptexp
+
+SMALL = """defaults:
+  {{image_size: 16, epochs: 3, batch_size: 4, dataset: '{dataset}'}}
+"""
+MATRIX = "matrix: {policy: [float32]}\n"
+MODEL = """
+import keras
+from keras import layers
+
+def good(shape, classes):
+    return keras.Sequential([
+        layers.Input(shape), layers.Flatten(), layers.Dense(classes),
+        layers.Activation("softmax", dtype="float32"),
+    ])
+
+def half(shape, classes):
+    return keras.Sequential([layers.Input(shape), layers.Flatten(), layers.Dense(classes)])
+"""
+
+
+def sweep(folder, dataset, extra=""):
+    text = SMALL.format(dataset=dataset) + MATRIX
+    (folder / "mine.yaml").write_text(text.replace("epochs", f"{extra}epochs"))
+    return mptexp("run", "mine.yaml", "--data-dir", "data", cwd=folder)
+
+
+def test_a_folder_of_ones_own_pictures_and_ones_own_model(tree):
+    (tree.parent / "mine.py").write_text(MODEL)
+    (tree / "Käse/letter.jpg").write_text("not a picture")
+    done = sweep(tree.parent, f"folder:{tree.name}", "model: 'mine:good', ")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "preparing 31 pictures of folder:" in done.stdout
+    assert done.stdout.count("Käse/letter.jpg") == 1
+    assert (tree.parent / "reports/mine/index.html").exists()
+    assert "1 picture of the dataset could not be read" in (
+        tree.parent / "reports/mine/results.csv"
+    ).read_text(encoding="utf-8")
+    again = mptexp(
+        "run", "mine.yaml", "--data-dir", "data", "--fresh", "--no-report", cwd=tree.parent
+    )
+    assert "preparing" not in again.stdout  # made by the first sweep, shared by the second
+
+
+@pytest.mark.parametrize(
+    ("dataset", "extra", "message"),
+    [
+        ("folder:nowhere", "", "dataset folder:nowhere: nowhere does not exist"),
+        ("folder:{tree}", "on_broken: refuse, ", "1 picture cannot be read: Käse/letter.jpg"),
+        ("imagenette/321px", "", "no configuration 321px; allowed: 160px"),
+        ("folder:{tree}", "model: 'nomodule:f', ", "nomodule"),
+        ("folder:{tree}", "model: 'mine:half', ", "float32"),
+    ],
+)
+def test_what_is_wrong_is_said_once_and_nothing_is_written(tree, dataset, extra, message):
+    (tree.parent / "mine.py").write_text(MODEL)
+    (tree / "Käse/letter.jpg").write_text("not a picture")
+    done = sweep(tree.parent, dataset.format(tree=tree.name), extra)
+    assert done.returncode == 2, done.stdout + done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("error")]
+    assert len(said) == 1
+    assert message in said[0]
+    assert "Traceback" not in done.stderr
+    assert not (tree.parent / "reports").exists()
+
+
+def test_a_plan_needs_no_data(tree):
+    (tree.parent / "mine.yaml").write_text(SMALL.format(dataset="folder:nowhere") + MATRIX)
+    assert mptexp("plan", "mine.yaml", cwd=tree.parent).returncode == 0

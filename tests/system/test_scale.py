@@ -1,0 +1,76 @@
+"""What is done for every run is done once: twice the runs take twice the work, not four times."""
+
+import cProfile
+import io
+
+import pytest
+from rich.console import Console
+from test_summary_tables import many, tables
+
+from mptexp.analysis import summary
+from mptexp.diagnosis import verdict
+from mptexp.execution import sweep
+from mptexp.execution.progress import Progress
+from mptexp.records.store import SweepDir
+from mptexp.report import text_tables, wording
+from mptexp.spec import params
+
+
+def calls(work, *given):
+    """How many calls of functions something takes: unlike seconds, always the same."""
+    profile = cProfile.Profile()
+    profile.runcall(work, *given)
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def planned(folder, rates):
+    path = folder / "x.yaml"
+    axis = ", ".join(f"{k / 1e6:f}" for k in range(1, rates + 1))
+    path.write_text(
+        f"matrix: {{learning_rate: [{axis}], policy: [float32, mixed_float16]}}\n"
+        "exclude: [{learning_rate: 0.000001}, {learning_rate: 0.000002, policy: float32}]\n"
+        "include: [{batch_size: 64}]\nrepeats: 2\n"
+    )
+    found, _ = params.read(path)
+    runs = sweep.plan(found, SweepDir(folder / "out"))
+    assert len(runs) == 2 * (2 * rates - 2)
+    return found, runs
+
+
+def executed(found, runs):
+    """What a sweep shows of the runs, as they start and end."""
+    progress = Progress(Console(file=io.StringIO()), runs, found)
+    for run in runs[:20]:
+        progress.show(run, None)
+        progress.show(run, {"status": "failed", "error": "", "wall_s": 2.0})
+    assert sweep.remaining_s(runs, found) is None
+
+
+def test_planning_takes_time_in_proportion_to_the_runs(tmp_path):
+    planned(tmp_path, 10)  # what is done once is done
+    few, twice = (calls(planned, tmp_path, rates) for rates in (150, 300))
+    assert twice < 2.2 * few
+
+
+def test_estimating_takes_time_in_proportion_to_the_runs(tmp_path):
+    few, twice = (calls(executed, *planned(tmp_path, rates)) for rates in (150, 300))
+    assert twice < 2.2 * few
+
+
+def told(place, found):
+    wording.answer(found)
+    text_tables.headline_rows(found)
+    text_tables.best_rows(found)
+    verdict.verdicts(place, found)
+
+
+@pytest.mark.parametrize("work", ["tables", "told"])
+def test_a_report_takes_time_in_proportion_to_the_points(tmp_path, work):
+    sweeps = [many(2, widths) for widths in (10, 35, 70)]
+    if work == "tables":
+        _, few, twice = (calls(tables, records) for records in sweeps)
+    else:
+        found = [tables(records) for records in sweeps]
+        _, few, twice = (calls(told, SweepDir(tmp_path), each) for each in found)
+    assert twice < 2.2 * few
+    assert len(summary.speedups(tables(sweeps[0]).results)) == 30

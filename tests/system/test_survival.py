@@ -1,0 +1,242 @@
+"""What happens to one run harms neither another nor the results."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from support import mptexp, processes_of, until
+
+from mptexp.execution import processes
+from mptexp.records import store
+from mptexp.records.store import SweepDir
+
+
+def records(folder, name="light"):
+    found, damaged = store.read_records(SweepDir(folder / "reports" / name))
+    assert not damaged
+    return {r["parameters"]["seed"] - r["parameters"]["block"]: r for r in found}
+
+
+def endings(folder):
+    return {seed: (r["status"], r["error"]) for seed, r in records(folder).items()}
+
+
+def content(folder):
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_notebook_that_leaves_or_says_too_much(light, tmp_path):
+    light({"seed": [0, 7, 8, 9, 10]}, timeout_min=0.15)
+    done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    left = "the kernel left with exit status 0 before its notebook had ended"
+    assert endings(tmp_path) == {
+        0: ("ok", ""),
+        7: ("failed", left),
+        8: ("failed", "the notebook ended without writing a record"),
+        9: ("ok", ""),  # 50 MB of output
+        10: ("timeout", "longer than 0.15 min"),  # output without end, and a process left behind
+    }
+    assert records(tmp_path)[0]["not a number"] == [None, None]
+    for path in (tmp_path / "reports").rglob("*"):
+        assert path.is_dir() or path.stat().st_size < 8e6, path
+    until(lambda: not processes_of(tmp_path))
+
+
+@pytest.mark.parametrize("whom", ["sweep", "worker", "kernel", "machine"])
+def test_a_kill_loses_only_the_run_at_work(light, tmp_path, whom):
+    light({"seed": [0, 3000]})
+    assert mptexp("run", "light.yaml", "--only", "seed=0", "--no-report", cwd=tmp_path)
+    before = content(tmp_path / "reports/light/runs")
+    command = [sys.executable, "-m", "mptexp", "run", "light.yaml", "--no-report"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as started:
+        until(lambda: any(_is_kernel(p) for p in processes_of(tmp_path)))
+        (scratch,) = [Path(p.cmdline()[-1]) for p in processes_of(tmp_path) if not _is_kernel(p)]
+        assert scratch.is_dir()
+        _kill(started, tmp_path, whom)
+        survives = whom in ("worker", "kernel")
+        assert started.wait(timeout=60) == (1 if survives else -signal.SIGKILL)
+    until(lambda: not processes_of(tmp_path))
+    if whom == "sweep":
+        until(lambda: not scratch.exists())
+    if not survives:
+        assert len(records(tmp_path)) == 1
+    else:
+        assert endings(tmp_path)[3000] == ("killed", f"the {whom} was ended by SIGKILL")
+    assert {p: p.read_bytes() for p in before} == before
+    done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "1 of 2 runs are done already" in done.stdout
+    assert endings(tmp_path) == {0: ("ok", ""), 3000: ("ok", "")}
+    assert {p: p.read_bytes() for p in before} == before
+
+
+def _is_kernel(process):
+    try:
+        return "ipykernel_launcher" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _kill(started, folder, whom):
+    if whom in ("sweep", "machine"):
+        started.kill()
+    for process in processes_of(folder):
+        if whom == "machine" or whom == ("kernel" if _is_kernel(process) else "worker"):
+            process.kill()
+
+
+@contextmanager
+def small_disk(folder, megabytes):
+    folder.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("only root can mount a small disk")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_loses_nothing(light, tmp_path):
+    light({"seed": [0, 11]})
+    with small_disk(tmp_path / "reports", 4):
+        mptexp("run", "light.yaml", "--only", "seed=0", "--no-report", cwd=tmp_path)
+        before = content(tmp_path / "reports/light/runs")
+        assert len(before) == 2
+        done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
+        assert done.returncode == 1
+        assert endings(tmp_path)[11][0] == "failed"
+        assert "No space left on device" in endings(tmp_path)[11][1]
+        # Not even the records fit: the sweep ends in a sentence.
+        (tmp_path / "reports/ballast").write_bytes(bytes(_free(tmp_path / "reports")))
+        done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
+        assert done.returncode in (1, 2)
+        assert "No space left on device" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert {p: p.read_bytes() for p in before} == before
+        (tmp_path / "reports/ballast").unlink()
+        light({"seed": [0, 11]})
+        states = json.loads(mptexp("plan", "light.yaml", "--format", "json", cwd=tmp_path).stdout)
+        assert {r["parameters"]["seed"]: r["state"] for r in states["runs"]}[0] == "ok"
+
+
+def _free(folder):
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def test_a_directory_that_becomes_unwritable(light, tmp_path):
+    light({"seed": [3000, 0]})
+    with small_disk(tmp_path / "reports", 4):
+        command = [sys.executable, "-m", "mptexp", "run", "light.yaml", "--no-report"]
+        with subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as started:
+            until(lambda: any(_is_kernel(p) for p in processes_of(tmp_path)))
+            remount = ["mount", "-o", "remount,ro", str(tmp_path / "reports")]
+            assert not subprocess.run(remount).returncode
+            _, errors = started.communicate(timeout=120)
+        assert started.returncode == 1
+        assert "no result can be written: Read-only file system" in errors
+        assert "the same command goes on" in errors
+        assert "Traceback" not in errors
+        subprocess.run(["mount", "-o", "remount,rw", str(tmp_path / "reports")], check=True)
+        done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert endings(tmp_path) == {0: ("ok", ""), 3000: ("ok", "")}
+
+
+@contextmanager
+def memory_limit(megabytes):
+    """A control group that ends what takes more; yields the folder it lies in."""
+    old, new = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    root, limit = (old, "memory.limit_in_bytes") if old.is_dir() else (new, "memory.max")
+    group = root / f"mptexp-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(megabytes * 2**20))
+    except OSError:
+        shutil.rmtree(group, ignore_errors=True)
+        pytest.skip("no control group for memory can be made here")
+    try:
+        yield group
+    finally:
+        until(lambda: not (group / "cgroup.procs").read_text().split())
+        group.rmdir()
+
+
+@pytest.mark.alone  # kills elsewhere meanwhile may be counted by the same control group
+def test_the_systems_oom_killer_is_told_from_other_kills(light, tmp_path):
+    light({"seed": [2, 12]})
+    with memory_limit(450) as group:
+        inside = f"echo $$ > {group}/cgroup.procs && exec {sys.executable} -m mptexp"
+        command = ["sh", "-c", f"{inside} run light.yaml --no-report"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert endings(tmp_path) == {
+        2: ("killed", "the kernel was ended by SIGKILL"),
+        12: ("oom", "the system's OOM killer ended a process meanwhile"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("groups", "file", "text"),
+    [
+        ("0::/user/a\n", "sys/fs/cgroup/user/a/memory.events", "low 0\noom 3\noom_kill 2\n"),
+        ("9:name=x:/\n4:memory:/b\n", "sys/fs/cgroup/memory/b/memory.oom_control", "oom_kill 2\n"),
+        ("0::/elsewhere\n", "proc/vmstat", "pgfault 7\noom_kill 2\n"),
+        ("", "proc/vmstat", "oom_kill 2\n"),
+    ],
+)
+def test_kills_for_memory_are_those_of_the_own_group(tmp_path, groups, file, text):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/self").mkdir()
+    (tmp_path / "proc/vmstat").write_text("oom_kill 99\n")
+    (tmp_path / "proc/self/cgroup").write_text(groups)
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(text)
+    assert processes.kills_for_memory(tmp_path) == 2
+    assert processes.kills_for_memory(tmp_path / "absent") == 0
+
+
+def test_a_damaged_record_is_named_and_run_again(light, tmp_path):
+    light({"seed": [0, 4]})
+    mptexp("run", "light.yaml", "--no-report", "--only", "seed=0", cwd=tmp_path)
+    (path,) = (tmp_path / "reports/light/runs").glob("*/record.json")
+    path.write_bytes(path.read_bytes()[:200])
+    done = mptexp("run", "light.yaml", "--no-report", "--only", "seed=0", cwd=tmp_path)
+    assert done.returncode == 0
+    assert f"{path.parent.name}/record.json: not a readable record" in done.stdout
+    assert endings(tmp_path) == {0: ("ok", "")}
+
+
+def test_retries_timeout_and_fail_fast(light, tmp_path):
+    light({"seed": [1, 5]})
+    order = [
+        r["parameters"]["seed"]
+        for r in json.loads(mptexp("plan", "light.yaml", "--format", "json", cwd=tmp_path).stdout)[
+            "runs"
+        ]
+    ]
+    done = mptexp(
+        *("run", "light.yaml", "--no-report", "--fail-fast", "--timeout", "0.07"), cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert "stopped at the first run that failed, 1 not executed" in done.stdout
+    assert list(records(tmp_path)) == order[:1]
+    done = mptexp(
+        *("run", "light.yaml", "--no-report", "--retries", "1", "--timeout", "0.07"), cwd=tmp_path
+    )
+    assert done.returncode == 1
+    found = records(tmp_path)
+    assert found[5]["error"] == "longer than 0.07 min"
+    assert found[1]["status"] == "failed"
+    assert {r["marks"][0] for r in found.values()} == {"attempt 2, after others had failed"}

@@ -1,0 +1,245 @@
+"""Reading traces. Those of a GPU are synthetic protos, read through xprof as real ones are."""
+
+import os
+
+import pytest
+from support import gpu_trace
+
+from mptexp.diagnosis import breakdown, verdict
+from mptexp.diagnosis import kernels as census
+from mptexp.diagnosis.ablations import Pair
+from mptexp.spec.run import Run
+from mptexp.traces import xplane
+from mptexp.traces.xplane import Key, Span
+
+A, B, COPY = Key("op", op="a"), Key("op", op="b"), Key("copy", op="MemcpyH2D")
+LAYER = "StatefulPartitionedCall/functional_1/{}.layer/{}"
+CONV = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_cudnn"
+SIMT = "cutlass_80_simt_sgemm_128x64_8x5_nn_align1"
+
+
+def test_each_instant_belongs_to_what_is_active():
+    spans = [Span(1, 5, A), Span(3, 7, B)]
+    states = [Span(0, 2, Key("input")), Span(6, 9, Key("idle"))]
+    found = xplane.shares(spans, states, 0, 10)
+    assert found == {Key("input"): 1, A: 3, B: 3, Key("idle"): 2, Key("host"): 1}
+    assert sum(found.values()) == 10
+
+
+def test_a_copy_counts_only_where_no_kernel_runs():
+    found = xplane.shares([Span(0, 4, A), Span(2, 6, COPY)], [], 0, 8)
+    assert found == {A: 4, Key("input"): 2, Key("host"): 2}
+
+
+def test_what_lies_outside_the_steps_does_not_count():
+    assert xplane.shares([Span(-5, 2, A), Span(9, 20, B)], [], 0, 10)[A] == 2
+
+
+def read(tmp_path, *events, steps=2):
+    gpu_trace(tmp_path / "a.xplane.pb", events, steps)
+    return xplane.table(xplane.read(tmp_path / "a.xplane.pb"), ["adam"], scaled=True)
+
+
+def rows(found):
+    return {(r["state"], r["layer"], r["op"]): r for r in found["rows"]}
+
+
+def test_a_gpu_step_with_layers_of_tensorflow_and_of_xla(tmp_path):
+    name = LAYER.format("conv_1", "convolution/Conv2D:Conv2D")
+    xla = "jit(train_step)/transpose(jvp(functional_1))/norm.layer/reduce_sum"
+    found = read(
+        tmp_path,
+        ("gpu", CONV, 100, 400, {"tf_op": name}),
+        ("gpu", "input_reduce_fusion", 1100, 200, {"name": xla, "hlo_op": "input_reduce_fusion"}),
+        ("gpu", "loop_multiply_fusion", 1400, 100, {"name": "jit(train_step)/adam/mul"}),
+    )
+    assert found["device"] == "gpu"
+    assert found["steps"] == 2
+    known = rows(found)
+    conv = known["op", "conv_1", "Conv2D"]
+    assert conv["part"] == "forward"
+    assert conv["kernel"] == CONV
+    assert conv["seconds"] == pytest.approx(200e-6)
+    assert known["op", "norm", "input_reduce_fusion"]["part"] == "backward"
+    assert known["op", "", "loop_multiply_fusion"]["part"] == "optimizer"
+    assert sum(r["seconds"] for r in found["rows"]) == pytest.approx(found["step_s"])
+
+
+# What XLA's profiler writes with a kernel: tf_op is the outermost annotation, name the path that
+# all operations of the instruction have in common, prefix what all names of the module have.
+XLA = {"tf_op": "XlaModule:", "hlo_module": "jit_train_step", "prefix": "jit(train_step)"}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "args", "layer", "part", "op", "cause"),
+    [
+        (CONV, {"hlo_op": "cudnn-conv.1", "name": "jvp(conv2d.layer)/conv_general_dilated"},
+         "conv2d", "forward", "conv_general_dilated", "matrix"),
+        (CONV, {"hlo_op": "cudnn-conv-bw-filter.2.0", "name": "transpose(jvp(conv2d.layer))"},
+         "conv2d", "backward", "cudnn-conv-bw-filter", "matrix"),
+        ("void cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half, float>(int)",
+         {"hlo_op": "cudnn-conv.1", "name": "jvp(conv2d.layer)/conv_general_dilated"},
+         "conv2d", "forward", "conv_general_dilated", "casts"),
+        ("input_reduce_fusion_3", {"hlo_op": "input_reduce_fusion.3", "name": "jvp(bn_1.layer)"},
+         "bn_1", "forward", "input_reduce_fusion", "memory"),
+        ("loop_convert_fusion", {"hlo_op": "loop_convert_fusion", "name": "jvp(conv2d.layer)"},
+         "conv2d", "forward", "loop_convert_fusion", "memory"),
+        ("loop_convert_fusion", {"hlo_op": "loop_convert_fusion.5",
+                                 "name": "jvp(conv2d.layer)/convert_element_type"},
+         "conv2d", "forward", "convert_element_type", "casts"),
+        ("wrapped_convert", {"hlo_op": "wrapped_convert", "name": "jvp(conv2d.layer)/mul"},
+         "conv2d", "forward", "wrapped_convert", "casts"),
+        ("input_reduce_fusion", {"hlo_op": "input_reduce_fusion",
+                                 "name": "jvp(bn.layer)/convert_element_type"},
+         "bn", "forward", "input_reduce_fusion", "memory"),
+        ("loop_pad_fusion", {"hlo_op": "loop_pad_fusion.1",
+                             "name": "transpose(jvp(conv2d.layer))/conv_general_dilated"},
+         "conv2d", "backward", "loop_pad_fusion", "memory"),
+        ("loop_add_fusion", {"hlo_op": "loop_add_fusion", "name": "jvp(functional)/conv_block"},
+         "", "other", "loop_add_fusion", "memory"),
+        ("gemm_fusion_dot_4", {"hlo_op": "gemm_fusion_dot.4", "name": "jvp(dense.layer)"},
+         "dense", "forward", "gemm_fusion_dot", "matrix"),
+        ("loop_add_fusion_2", {"hlo_op": "loop_add_fusion.2", "name": "transpose(jvp(functional))"},
+         "", "other", "loop_add_fusion", "memory"),
+        ("loop_add_fusion", {"hlo_op": "loop_add_fusion", "name": ""},
+         "", "other", "loop_add_fusion", "memory"),
+        ("loop_multiply_fusion", {"hlo_op": "loop_multiply_fusion",
+                                  "name": "cond/branch_1_fun/adam/mul"},
+         "", "optimizer", "loop_multiply_fusion", "optimizer"),
+        ("wrapped_and", {"hlo_op": "wrapped_and", "name": "is_finite"},
+         "", "loss scaling", "wrapped_and", "loss scaling"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+         {"hlo_op": "all-reduce-start", "name": "psum"}, "", "other", "psum", "unexplained"),
+        ("some_kernel", {"hlo_op": "command_buffer_14", "name": ""},
+         "", "other", "command_buffer", "unexplained"),
+        ("fusion_7", {"hlo_op": "fusion.7", "name": ""}, "", "other", "fusion", "unexplained"),
+    ],
+)  # fmt: skip
+def test_a_kernel_of_jax_belongs_to_what_its_name_tells(
+    tmp_path, kernel, args, layer, part, op, cause
+):
+    found = read(tmp_path, ("gpu", kernel, 100, 400, XLA | args))
+    (row,) = (row for row in found["rows"] if row["state"] == "op")
+    assert (row["layer"], row["part"], row["op"]) == (layer, part, op)
+    assert breakdown.cause(row) == cause
+
+
+def test_a_kernel_that_was_launched_for_nothing_known_is_told_by_its_own_name(tmp_path):
+    gemm = "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4>(T::Params)"
+    found = read(tmp_path, ("gpu", gemm, 0, 10, {}), ("gpu", "copy_66", 10, 10, {}))
+    causes = {row["kernel"]: breakdown.cause(row) for row in found["rows"] if row["state"] == "op"}
+    assert causes == {gemm: "matrix", "copy_66": "casts"}
+
+
+def test_all_events_of_a_long_trace_are_read(tmp_path, monkeypatch):
+    kernels = [("gpu", f"loop_add_fusion_{i}", i, 1, {}) for i in range(300)]
+    monkeypatch.setenv("TF_PROFILER_TRACE_VIEWER_MAX_EVENTS", "50")
+    cut = len(read(tmp_path, *kernels)["rows"])
+    monkeypatch.delenv("TF_PROFILER_TRACE_VIEWER_MAX_EVENTS")
+    whole = len(read(tmp_path, *kernels)["rows"])
+    assert cut < 60
+    assert whole > 300
+    assert int(os.environ["TF_PROFILER_TRACE_VIEWER_MAX_EVENTS"]) > 10_000_000
+
+
+def record(profile, policy="mixed_bfloat16", layers=("conv", "norm"), seconds=1e-3):
+    """A record with the profile read from a trace."""
+    known = {"flops": 1e6, "bytes": 1e4, "parameters": 10, "compute_dtype": "bfloat16"}
+    return {
+        "parameters": Run(gpu_model="GPU", policy=policy).model_dump(),
+        "timing": {"step_s": seconds},
+        "in_force": {"emulated": False, "jit": False, "variable_dtype": "float32"},
+        "profile": profile | {"missing": "", "slowdown": 1.0},
+        "work": {
+            "ceilings": {
+                "dtype": policy,
+                "matmul_flops_per_s": 8e14 if policy != "float32" else 1e14,
+                "copy_bytes_per_s": 3e12,
+            },
+            "layers": [{"layer": name, "kind": "Conv2D", **known} for name in layers],
+        },
+    }
+
+
+def causes(tmp_path, *events):
+    """The causes found in a planted GPU trace, over a baseline whose step is one long kernel."""
+    full = (
+        "gpu",
+        "sm80_xmma_gemm_f32f32_f32f32_f32_tn",
+        0,
+        2000,
+        {"tf_op": LAYER.format("conv", "x:MatMul")},
+    )
+    (tmp_path / "b").mkdir()
+    (tmp_path / "c").mkdir()
+    baseline = record(read(tmp_path / "b", full), "float32")
+    candidate = record(read(tmp_path / "c", *events))
+    runs = [Run(**r["parameters"]) for r in (baseline, candidate)]
+    found = verdict.causes(Pair(*runs, 1e-3), baseline, candidate, [])
+    return sorted(found, key=lambda cause: -cause.seconds), candidate
+
+
+def test_an_operation_that_fell_back_to_the_cpu_is_named_first(tmp_path):
+    conv = ("gpu", CONV, 0, 500, {"tf_op": LAYER.format("conv", "Conv2D:Conv2D")})
+    host = ("host", LAYER.format("norm", "Digamma:Digamma"), 700, 1200, {})
+    found, candidate = causes(tmp_path, conv, host)
+    assert found[0].name == "on the host"
+    assert found[0].share == pytest.approx(0.6)
+    assert breakdown.by_layer(candidate).loc["norm", "on the host"] == pytest.approx(0.6e-3)
+
+
+def test_eligible_convolutions_without_tensor_cores_are_named_first(tmp_path):
+    slow = ("gpu", SIMT, 0, 1600, {"tf_op": LAYER.format("conv", "Conv2D:Conv2D")})
+    fast = ("gpu", CONV, 1600, 300, {"tf_op": LAYER.format("norm", "Conv2D:Conv2D")})
+    found, candidate = causes(tmp_path, slow, fast)
+    assert found[0].name == "no tensor cores"
+    assert found[0].share == pytest.approx(0.8 * (1 - 1 / 8))
+    cores = census.tensor_core_shares(candidate)
+    assert cores.loc["conv"].to_dict() == pytest.approx({"yes": 0, "no": 0.8e-3, "unknown": 0})
+
+
+def test_launch_bound_small_kernels_are_host_overhead(tmp_path):
+    name = {"tf_op": LAYER.format("conv", "Conv2D:Conv2D")}
+    small = [("gpu", CONV, start, 10, name) for start in range(0, 2000, 50)]
+    found, _ = causes(tmp_path, *small)
+    assert found[0].name == "host"
+    assert found[0].share == pytest.approx(0.8)
+
+
+def test_a_gpu_idle_for_want_of_input_waits_for_input(tmp_path):
+    conv = ("gpu", CONV, 1500, 400, {"tf_op": LAYER.format("conv", "Conv2D:Conv2D")})
+    wait = ("host", "IteratorGetNextOp::DoCompute", 0, 1400, {})
+    found, _ = causes(tmp_path, conv, wait)
+    assert found[0].name == "input"
+    assert found[0].share == pytest.approx(0.7)
+
+
+def test_a_trace_without_marks_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no marked step"):
+        read(tmp_path, ("gpu", CONV, 0, 10, {}), steps=0)
+
+
+def test_the_latest_trace_of_a_folder_is_taken(tmp_path):
+    assert xplane.left(tmp_path) is None
+    for day in ("2026_01_02", "2026_01_03", "2026_01_01"):
+        (tmp_path / day).mkdir()
+        (tmp_path / day / "host.xplane.pb").touch()
+    assert xplane.left(tmp_path).parent.name == "2026_01_03"
+
+
+@pytest.mark.parametrize(
+    ("path", "op", "scaled", "part", "layer"),
+    [
+        ("S/functional_1/conv2d_1.layer_2/add", "Add", False, "forward", "conv2d_1"),
+        ("gradient_tape/functional_1/conv.layer_1/mul", "Mul", False, "backward", "conv"),
+        ("S/cond/then/_61/cond/adam/mul_12", "Mul", True, "optimizer", ""),
+        ("S/IsFinite_3", "IsFinite", True, "loss scaling", ""),
+        ("S/IsFinite_3", "IsFinite", False, "other", ""),
+        ("S/compile_loss/crossentropy/Sum", "Sum", True, "loss", ""),
+        ("jit(train_step)/jvp(functional)/dense.layer/dot_general", "dot_general", False,
+         "forward", "dense"),
+    ],
+)  # fmt: skip
+def test_layer_and_part_are_read_from_the_path(path, op, scaled, part, layer):
+    found = xplane._Naming(("adam",), scaled).key(path, op, "")
+    assert (found.part, found.layer) == (part, layer)

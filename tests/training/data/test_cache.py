@@ -1,0 +1,165 @@
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from support import write_pictures as write
+
+from mptexp.training.data import cache, decoding, folders
+from mptexp.training.data.sources import DataError, cache_dir
+
+
+def prepare(root, size=16, color="rgb", on_broken="skip"):
+    return cache.prepare(folders.source(f"folder:{root}", 0.2), size, color, on_broken)
+
+
+def test_prepared_pictures_are_the_decoded_ones(tree):
+    made = prepare(tree)
+    source = folders.source(f"folder:{tree}", 0.2)
+    for part, n in (("train", 24), ("val", 6)):
+        stored = made.pictures(part)
+        assert (len(stored), stored.shape) == (n, (n, 16, 16, 3))
+        wanted = [decoding.decode(data, "rgb", 16) for _, data, _ in source.examples(part)]
+        assert np.array_equal(stored[:], np.stack(wanted))
+        labels = [label for _, _, label in source.examples(part)]
+        assert made.labels(part).tolist() == labels
+
+
+def test_pictures_are_read_by_place(tree):
+    stored = prepare(tree).pictures("train")
+    everything = stored[:]
+    assert np.array_equal(stored[np.array([5, 0, 5])], everything[[5, 0, 5]])
+    assert np.array_equal(stored[2:20:7], everything[2:20:7])
+    assert stored[:0].shape == (0, 16, 16, 3)
+    with pytest.raises(IndexError):
+        stored[np.array([24])]
+
+
+def test_it_is_made_once_and_its_size_is_said_before(tree, capsys):
+    made = prepare(tree)
+    assert "preparing 30 pictures" in (said := capsys.readouterr().out)
+    assert "at 16x16x3: 0.0 MB in" in said
+    inode = (made.folder / "train.u8").stat().st_ino
+    assert (prepare(tree).folder / "train.u8").stat().st_ino == inode
+    assert capsys.readouterr().out == ""
+    assert prepare(tree, size=8).folder != made.folder
+    assert prepare(tree, color="grayscale").meta["shape"] == [16, 16, 1]
+
+
+def truncate(folder):
+    os.truncate(folder / "val.u8", 5)
+
+
+def flip(folder):
+    with (folder / "train.u8").open("r+b") as file:
+        file.write(bytes([255 - file.read(1)[0]]))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        truncate,
+        flip,
+        lambda folder: (folder / "val.u8").unlink(),
+        lambda folder: (folder / "meta.json").write_text("{"),
+        lambda folder: (folder / "meta.json").write_text("{}"),
+    ],
+    ids=["truncated", "flipped bits", "file gone", "meta cut off", "meta empty"],
+)
+def test_a_damaged_cache_is_noticed_and_made_again(tree, damage, capsys):
+    made = prepare(tree)
+    before = made.pictures("train")[:]
+    time.sleep(0.01)  # a file system's clock may stand still for some milliseconds
+    damage(made.folder)
+    again = prepare(tree)
+    assert "are damaged; they are made again" in capsys.readouterr().out
+    assert np.array_equal(again.pictures("train")[:], before)
+    assert len(again.pictures("val")[:]) == 6
+
+
+def test_a_copied_cache_is_used(tree, monkeypatch, tmp_path, capsys):
+    made = prepare(tree)
+    shutil.copytree(cache_dir(), tmp_path / "other/mptexp", copy_function=shutil.copyfile)
+    monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path / "other"))
+    capsys.readouterr()
+    assert prepare(tree).folder.name == made.folder.name
+    assert capsys.readouterr().out == ""
+
+
+PROGRAM = """
+import sys
+from mptexp.training.data import folders, cache
+cache.prepare(folders.source("folder:" + sys.argv[1], 0.2), 512, "rgb", "skip")
+"""
+
+
+def test_one_of_several_processes_makes_it(tree):
+    command = [sys.executable, "-c", PROGRAM, str(tree)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    said = "".join(process.communicate()[0] for process in running)
+    assert [process.returncode for process in running] == [0, 0, 0]
+    assert said.count("preparing 30 pictures") == 1
+
+
+def test_a_process_killed_while_making_it_leaves_nothing_that_is_taken_for_whole(tree):
+    for i in range(40):
+        write(tree / f"class {i}", 20)
+    running = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tree)], stdout=subprocess.PIPE)
+    assert running.stdout.readline().startswith(b"preparing")
+    running.kill()
+    running.communicate()
+    assert not [p for p in cache_dir().iterdir() if p.is_dir() and (p / "meta.json").exists()]
+    made = prepare(tree, size=512)
+    assert not list(cache_dir().glob("*.partial"))
+    assert len(made.pictures("train")[:1]) == 1
+
+
+def spoil(root):
+    (root / "Käse/5.png").write_bytes((root / "Käse/5.png").read_bytes()[:60])
+    (root / "Käse/letter.jpg").write_text("not a picture")
+
+
+def test_broken_pictures_are_named_in_one_message_and_left_out(tree, capsys):
+    spoil(tree)
+    made = prepare(tree)
+    said = [line for line in capsys.readouterr().out.splitlines() if "cannot be read" in line]
+    assert len(said) == 1
+    assert "2 pictures cannot be read and were left out: " in said[0]
+    assert "Käse/5.png (" in said[0]
+    assert "Käse/letter.jpg (not a picture)" in said[0]
+    assert len(made.labels("train")) + len(made.labels("val")) == 29
+    prepare(tree)
+    assert "Käse/letter.jpg" in capsys.readouterr().out  # said at every use
+
+
+def test_broken_pictures_are_refused_on_request(tree):
+    spoil(tree)
+    with pytest.raises(DataError, match=r"2 pictures cannot be read: .*on_broken: skip"):
+        prepare(tree, on_broken="refuse")
+
+
+def test_a_class_without_a_readable_picture_is_refused(tree):
+    write(tree / "x", 0)
+    for i in range(5):
+        (tree / f"x/{i}.jpg").write_text("no")
+    with pytest.raises(DataError, match="no readable training picture in x"):
+        prepare(tree)
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_made(tree):
+    source = folders.source(f"folder:{tree}", 0.2)
+    source.counts["train"] = 10**13
+    with pytest.raises(DataError, match=r"preparing it takes .* GB in .* GB free; make room"):
+        cache.prepare(source, 64, "rgb", "skip")
+    assert not [p for p in cache_dir().iterdir() if p.suffix != ".lock" and p.name != "index"]
+
+
+def test_a_cache_that_cannot_be_written_is_refused_in_a_sentence(tree, monkeypatch):
+    (tree.parent / "file").write_text("")
+    source = folders.source(f"folder:{tree}", 0.2)
+    monkeypatch.setenv("MPTEXP_DATA_DIR", str(tree.parent / "file"))
+    with pytest.raises(DataError, match=r"cannot be prepared in .*name another place with"):
+        cache.prepare(source, 16, "rgb", "skip")

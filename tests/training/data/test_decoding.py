@@ -1,0 +1,90 @@
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mptexp.training.data import decoding
+from mptexp.training.data.decoding import Broken
+
+RED = (200, 30, 30)
+
+
+def encoded(picture, kind, **options):
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def alpha_png():
+    picture = Image.new("RGBA", (20, 10), (*RED, 0))
+    picture.paste((*RED, 255), (0, 0, 10, 10))
+    return picture
+
+
+def palette_png():
+    picture = Image.new("P", (20, 10), 1)
+    picture.putpalette([0, 0, 0, *RED])
+    return picture
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (encoded(Image.new("RGB", (20, 10), RED), "JPEG", quality=95), RED),
+        (encoded(Image.new("CMYK", (20, 10), (0, 216, 216, 55)), "JPEG", quality=95), RED),
+        (encoded(palette_png(), "PNG"), RED),
+        (encoded(Image.new("L", (20, 10), 77), "JPEG"), (77, 77, 77)),
+        (encoded(Image.fromarray(np.full((10, 20), 77 << 8, np.uint16)), "PNG"), (77, 77, 77)),
+        (encoded(Image.new("1", (20, 10), 1), "PNG"), (255, 255, 255)),
+        (encoded(Image.new("RGB", (20, 10), RED), "WEBP", lossless=True), RED),
+    ],
+    ids=["rgb", "cmyk", "palette", "grey", "16 bit", "1 bit", "webp"],
+)
+def test_every_kind_becomes_rgb(data, expected):
+    array = decoding.decode(data, "rgb")
+    assert (array.shape, array.dtype) == ((10, 20, 3), np.uint8)
+    assert np.abs(array.astype(int) - expected).max() <= 4
+
+
+def test_what_is_transparent_is_white():
+    array = decoding.decode(encoded(alpha_png(), "PNG"), "rgb")
+    assert tuple(array[5, 5]) == RED
+    assert tuple(array[5, 15]) == (255, 255, 255)
+
+
+def test_a_picture_stands_upright_as_exif_says():
+    # Stored lying on its side: the red half is above only after turning.
+    lying = Image.new("RGB", (40, 20), "black")
+    lying.paste(RED, (0, 0, 20, 20))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+    array = decoding.decode(encoded(lying, "JPEG", exif=exif, quality=95), "rgb")
+    assert array.shape == (40, 20, 3)
+    assert array[5, 10, 0] > 150
+    assert array[35, 10, 0] < 50
+
+
+def test_large_and_small_pictures_get_one_size():
+    noise = np.random.default_rng(0).integers(0, 256, (3024, 3024, 3), np.uint8)
+    large = decoding.decode(encoded(Image.fromarray(noise), "JPEG"), "rgb", 64)
+    small = decoding.decode(encoded(Image.new("L", (8, 3), 9), "PNG"), "grayscale", 64)
+    assert large.shape == (64, 64, 3)
+    assert small.shape == (64, 64, 1)
+    # Averaged over thousands of pixels: bilinear without antialiasing would leave the noise.
+    assert large.std() < 10
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"a letter, not a picture",
+        encoded(Image.new("RGB", (400, 400), RED), "JPEG")[:900],
+        encoded(Image.effect_noise((99, 99), 50), "PNG")[:900],
+    ],
+    ids=["empty", "text", "half a jpeg", "half a png"],
+)
+def test_what_is_not_a_whole_picture_is_broken(data):
+    with pytest.raises(Broken, match=r"\w"):
+        decoding.decode(data, "rgb", 32)

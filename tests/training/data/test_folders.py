@@ -1,0 +1,154 @@
+import shutil
+from pathlib import Path
+
+import pytest
+from support import PROJECT
+from support import write_pictures as write
+
+from mptexp.training.data import cache, folders
+from mptexp.training.data.sources import DataError
+
+
+def source(root, split=0.2):
+    return folders.source(f"folder:{root}", split)
+
+
+def names(found, part):
+    return [name for name, _, _ in found.examples(part)]
+
+
+def test_a_tree_is_split_so_that_classes_keep_their_shares(tree):
+    found = source(tree)
+    assert found.classes == ("Käse", "brot & butter")
+    assert found.counts == {"train": 24, "val": 6}
+    labels = [label for _, _, label in found.examples("val")]
+    assert sorted(labels) == [0, 0, 1, 1, 1, 1]
+    assert not set(names(found, "train")) & set(names(found, "val"))
+
+
+def test_the_split_is_always_the_same(tree):
+    assert names(source(tree), "val") == names(source(tree), "val")
+
+
+def test_a_tree_with_its_own_split_keeps_it(tree):
+    write(tree / "train/a", 3)
+    write(tree / "train/b", 3)
+    write(tree / "val/a", 1)
+    write(tree / "val/b", 2)
+    found = source(tree)
+    assert found.classes == ("a", "b")
+    assert found.counts == {"train": 6, "val": 3}
+    assert all(name.startswith("val/") for name in names(found, "val"))
+
+
+def test_hidden_folders_are_no_classes(tmp_path):
+    for name in ("a", "b", ".thumbnails"):
+        write(tmp_path / "train" / name)
+        write(tmp_path / "val" / name)
+    assert source(tmp_path).classes == ("a", "b")
+
+
+def test_a_picture_that_may_not_be_read_is_a_broken_one(tree, monkeypatch):
+    refused, read = tree / "Käse/3.png", Path.read_bytes
+
+    def asked(path):  # root may read everything
+        if path == refused:
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", asked)
+    found = source(tree, 0.25)
+    contents = {name: content for name, content, _ in found.examples("train")}
+    contents |= {name: content for name, content, _ in found.examples("val")}
+    assert contents.pop("Käse/3.png") == b""
+    assert all(contents.values())
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    write(tmp_path / "train")
+    write(tmp_path / "bus")
+    assert source(tmp_path, 0.5).classes == ("bus", "train")
+
+
+def test_what_is_left_out_is_said(tree):
+    (tree / "empty").mkdir()
+    (tree / "Käse/notes.txt").write_text("not a picture")
+    (tree / ".hidden").write_text("nothing to say of")
+    assert source(tree).notes == [
+        "left out as class folders without pictures: empty",
+        "left out as no pictures by their names: Käse/notes.txt",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda root: shutil.rmtree(root), "does not exist; give a folder with a folder per class"),
+        (lambda root: shutil.rmtree(root / "Käse"), "has only the class brot & butter"),
+        (lambda root: [shutil.rmtree(p) for p in root.iterdir()], "no class folder with pictures"),
+        (lambda root: write(root / "one", 1), r"class one has 1\)"),
+        (lambda root: [write(root / "train/a"), write(root / "val/b")], "only the class a"),
+        (
+            lambda root: [write(root / n) for n in ("train/a", "train/b", "val/c")],
+            "val has classes that train has not: c",
+        ),
+        (
+            lambda root: (
+                [write(root / n, k) for n, k in (("train/a", 1), ("train/b", 1))]
+                + [(root / "val").mkdir()]
+            ),
+            "val holds no pictures to validate with",
+        ),
+    ],
+)
+def test_a_tree_that_cannot_be_used_is_refused_in_a_sentence(tree, spoil, message):
+    spoil(tree)
+    with pytest.raises(DataError, match=message) as error:
+        source(tree)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_is_not_a_folder(tree):
+    with pytest.raises(DataError, match=r"0.png is a file"):
+        folders.source(f"folder:{tree}/Käse/0.png", 0.2)
+
+
+def test_the_content_names_the_pictures_not_their_place(tree, tmp_path):
+    first = source(tree).identity
+    shutil.copytree(tree, tmp_path / "moved")
+    assert source(tmp_path / "moved").identity == first
+    write(tree / "Käse", 1, start=99)
+    assert source(tree).identity != first
+
+
+def test_a_picture_that_was_replaced_is_noticed(tree):
+    first = source(tree).identity
+    shutil.copy(tree / "brot & butter/7.png", tree / "Käse/3.png")
+    assert source(tree).identity != first
+
+
+def test_a_relative_path_begins_where_the_user_stands(tree, monkeypatch):
+    monkeypatch.chdir(tree.parent)
+    assert folders.source(f"folder:{tree.name}", 0.2).counts["train"] == 24
+
+
+SHARED = PROJECT.parent / "shared/data"
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared pictures are not here")
+@pytest.mark.parametrize(
+    ("name", "classes", "counts"),
+    [
+        ("imagenette2-224-subset", 10, {"train": 1000, "val": 500}),
+        ("sign-language-digits", 10, {"train": 1649, "val": 413}),
+        ("flower_photos", 5, {"train": 160, "val": 40}),
+    ],
+)
+def test_real_photographs_are_prepared_without_a_broken_one(
+    tmp_path, monkeypatch, name, classes, counts
+):
+    monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path))
+    found = source(SHARED / name)
+    assert (len(found.classes), found.counts) == (classes, counts)
+    made = cache.prepare(found, 32, "rgb", "refuse")  # grey, 3024 pixels wide, turned by EXIF
+    assert len(made.labels("train")) == counts["train"]

@@ -1,0 +1,87 @@
+import json
+
+import pytest
+from forked import python
+
+PROGRAM = """\
+import json, sys
+from mptexp.spec.run import Run
+run = Run(**json.loads(sys.argv[1]), policy="mixed_bfloat16", image_size=8, width=0.25)
+from mptexp.training import precision
+where = precision.use(run)
+from mptexp.training.measure import ceilings
+from mptexp.training import costs, environment, models
+from mptexp.training.data import sources
+model = models.build(run, (8, 8, 1), 10)
+names = [leaf.layer.name for leaf in costs.leaves(model) if hasattr(leaf.layer, "kernel")]
+card = environment.card(run.backend)
+
+def figures():
+    return [ceilings.measured(run, card), ceilings.layer_seconds(run, model, card),
+            ceilings.low_seconds(run, model, card)]
+
+def kept():
+    return sorted((sources.cache_dir() / "ceilings").iterdir())
+
+found = [figures()]
+number = len(kept())
+for values in ([42.0, 43.0, 44.0], [42.0]):
+    for path in kept():
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"values": values}))
+    found.append(figures())
+print(json.dumps([names, number, found]))
+"""
+
+
+# XLA takes seconds for the gradients of a convolution.
+@pytest.mark.parametrize(
+    ("backend", "model", "held"),
+    [("tensorflow", "keydana_cnn", "conv2d_1"), ("jax", "mlp", "dense_1")],
+)
+def test_the_best_of_the_first_runs_is_kept(backend, model, held, tmp_path):
+    pytest.importorskip(backend)
+    parameters = {"backend": backend, "model": model, "float32_layers": held}
+    done = python(PROGRAM, parameters, XDG_CACHE_HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr[-2000:]
+    names, number, (first, full, again) = json.loads(done.stdout.splitlines()[-1])
+    device, layers, low = first
+    assert device["dtype"] == "bfloat16"
+    assert device["matmul_flops_per_s"] > 1e8
+    assert device["copy_bytes_per_s"] > 1e8
+    assert set(layers) == set(names)
+    assert len(names) >= 3
+    assert set(low) == {held}
+    assert all(seconds > 0 for seconds in (*layers.values(), *low.values()))
+    assert number == 2 + len(names) + 1
+    # Three values are enough: none is measured again, and the best of them is taken.
+    device, layers, low = full
+    assert {*layers.values(), *low.values()} == {42.0}
+    assert device["matmul_flops_per_s"] == device["copy_bytes_per_s"] == 44.0
+    # One that was disturbed is bettered by the next run.
+    device, layers, low = again
+    assert max(*layers.values(), *low.values()) < 42
+    assert device["matmul_flops_per_s"] > 1e8
+
+
+TWICE = """\
+import json
+import keras
+from keras import layers
+from mptexp.spec.run import Run
+from mptexp.training.measure import ceilings
+from mptexp.training import environment
+x = pictures = layers.Input((8, 8, 2))
+again = layers.Conv2D(2, 3, padding="same", name="again")
+x = layers.Conv2D(2, 3, padding="same", name="once")(again(again(x)))
+model = keras.Model(pictures, x)
+model.compile("sgd", "mse", jit_compile=False)
+card = environment.card()
+ceilings._alone = lambda *_: 1.0  # a time that is known
+print(json.dumps(ceilings.layer_seconds(Run(batch_size=4), model, card)))
+"""
+
+
+def test_a_layer_that_is_used_twice_takes_twice_as_long(tmp_path):
+    done = python(TWICE, {}, XDG_CACHE_HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {"again": 2.0, "once": 1.0}

@@ -1,0 +1,144 @@
+import pytest
+from forked import python
+
+from mptexp.diagnosis import breakdown
+from mptexp.records import store
+from mptexp.spec.run import Run
+from mptexp.traces import xplane
+from mptexp.training.backends import onednn
+from mptexp.training.measure import profiler
+
+PROGRAM = """\
+import importlib.util, json, os, sys
+from mptexp.spec.run import Run
+run = Run(**json.loads(sys.argv[1])).resolved()
+from mptexp.training import precision
+where = precision.use(run)
+from pathlib import Path
+from mptexp.training.data import datasets
+from mptexp.training import models, train
+from mptexp.training.measure import profiler
+if sys.argv[2] == "without xprof":
+    found = importlib.util.find_spec
+    profiler.importlib.util.find_spec = lambda name: None if name == "xprof" else found(name)
+if sys.argv[2] == "broken xprof":
+    def broken(folder):
+        raise RuntimeError("Status: 13")
+    profiler.trace.read = broken
+images = datasets.load(run)
+outcome = train.fit(run, models.build(run, images.shape, 10), images, where)
+os.environ["MPTEXP_RUN_DIR"] = sys.argv[3]
+train.save(outcome)
+"""
+TINY = {"image_size": 8, "width": 0.125, "epochs": 1, "batch_size": 64, "profile": True}
+
+
+@pytest.fixture
+def traced(tmp_path):
+    return lambda how="", **parameters: _traced(tmp_path, how, parameters)
+
+
+def _traced(folder, how, parameters):
+    done = python(PROGRAM, TINY | parameters, how, str(folder))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return store.read_record(folder / "record.json")
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"policy": "mixed_float16", "image_size": 16},
+        {"input_mode": "resident", "steps_per_execution": 4, "augmentation": "flip_crop"},
+        {"input_mode": "keydana", "model": "mlp"},
+    ],
+    ids=["float16", "resident", "keydana"],
+)
+def test_the_ledger_of_a_traced_run_explains_its_step(traced, parameters):
+    record = traced(**parameters)
+    assert record["profile"]["missing"] == ""
+    found = breakdown.by_cause(record)
+    assert found.sum() == pytest.approx(record["timing"]["step_s"])
+    assert found["unexplained"] < 0.03 * found.sum()
+    assert found["matrix"] > 0
+    assert (found["loss scaling"] > 0) == (parameters.get("policy") == "mixed_float16")
+    # Every layer with a kernel is found under its own name, forward and backward.
+    rows = breakdown.rows(record)
+    parts = {(row.layer, row.part) for row in rows[rows.cause == "matrix"].itertuples()}
+    kernels = [x["layer"] for x in record["work"]["layers"] if x["alone_s"]]
+    assert parts == {(name, part) for name in kernels for part in ("forward", "backward")}
+    assert record["profile"]["slowdown"] > 0  # another program may have slowed the timed steps
+    assert any(
+        row["primitive"] == "matmul" or row["count"] for row in record["profile"]["primitives"]
+    )
+
+
+def test_jax_on_a_cpu_says_what_it_cannot_attribute(traced):
+    pytest.importorskip("jax")
+    record = traced(backend="jax")
+    rows = breakdown.rows(record)
+    assert breakdown.by_cause(record).sum() == pytest.approx(record["timing"]["step_s"])
+    assert set(rows.layer) == {""}
+
+
+def test_with_xprof_no_trace_is_kept(traced, tmp_path):
+    pytest.importorskip("xprof")
+    assert traced()["profile"]["missing"] == ""
+    assert not (tmp_path / xplane.FILE).exists()
+
+
+def test_without_xprof_the_trace_is_kept_for_where_it_is(traced, tmp_path):
+    record = traced("without xprof", steps_per_execution=2)
+    kept = record["profile"]
+    assert kept["missing"] == profiler.UNREAD
+    assert breakdown.rows(record).empty
+    assert kept["primitives"]
+    events = xplane.unpack(tmp_path / xplane.FILE)
+    read = xplane.per_step(events, kept["trace"], record["timing"]["step_s"])
+    assert read["steps"] % 2 == 0
+    assert sum(row["seconds"] for row in read["rows"]) == pytest.approx(read["step_s"])
+    kernels = {x["layer"] for x in record["work"]["layers"] if x["alone_s"]}
+    assert kernels <= {row["layer"] for row in read["rows"]}
+
+
+def test_a_trace_that_xprof_cannot_read_costs_no_timings(traced, tmp_path):
+    record = traced("broken xprof")
+    assert record["profile"]["missing"].startswith("xprof could not read the trace, which was ke")
+    assert record["profile"]["trace"]["every"] == 1
+    assert record["timing"]["step_s"] > 0
+    assert (tmp_path / xplane.FILE).exists()
+
+
+def test_a_training_that_diverged_before_says_so(traced):
+    record = traced(learning_rate=1e30, epochs=3)
+    assert record["status"] == "diverged"
+    assert record["profile"] == {"missing": "the training ended before steps could be traced"}
+
+
+def test_torch_is_not_read_yet():
+    assert "PyTorch" in profiler.missing(Run(backend="torch"))
+
+
+def test_inference_cannot_be_profiled():
+    with pytest.raises(ValueError, match="profile true with phase inference; allowed: phase train"):
+        Run(profile=True, phase="inference")
+
+
+def test_onednns_log_becomes_rows_per_step():
+    lines = [
+        "onednn_verbose,v1,info,cpu,isa:Intel AVX-512",
+        "onednn_verbose,v1,primitive,exec,cpu,convolution,brg_conv_fwd:avx512_core_bf16,"
+        "forward_training,src:bf16::blocked:acdb::f0 wei:bf16:a:blocked:Adcb16a::f0 "
+        "dst:bf16::blocked:acdb::f0,,alg:convolution_direct,mb32,1.5",
+        "onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,src:f32::blocked:ab::f0 "
+        "dst:bf16::blocked:ba::f0,,,32x32,0.5",
+        "onednn_verbose,v1,primitive,exec,cpu,gemm_api,,undef,src_f32::blocked:ab:f0 "
+        "wei_f32::blocked:ab:f0 dst_f32::blocked:ab:f0,,,32x10:10x128,0.25",
+        "something else",
+    ]
+    found = onednn.primitives(lines, steps=2)
+    assert [row["primitive"] for row in found] == ["convolution", "reorder", "gemm_api"]
+    assert found[0]["implementation"] == "brg_conv_fwd:avx512_core_bf16"
+    assert [row["dtype"] for row in found] == ["bf16", "f32, bf16", "f32"]
+    assert found[0]["seconds"] == pytest.approx(0.75e-3)
+    assert found[1]["count"] == 0.5

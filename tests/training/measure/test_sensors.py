@@ -1,0 +1,229 @@
+"""Readings of this machine, and of GPUs through NVML's own binding over a library made here."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from support import PROJECT, nvml_library
+
+from mptexp.training.measure import sensors
+
+pytestmark = pytest.mark.alone
+
+SAMPLES = PROJECT / "tests/nvml"
+
+
+def sample(at, own=0.0, busy=0.0, **more):
+    return {"time": at, "own_cpu_s": own, "busy_cpu_s": busy, "processors": 2, **more}
+
+
+def recorded(name):
+    return json.loads((SAMPLES / f"{name}.json").read_text())
+
+
+def test_a_busy_process_is_seen_as_this_one_and_not_as_another():
+    with sensors.Sampler("cpu", interval_s=0.05) as sampler:
+        began = time.perf_counter()
+        while time.perf_counter() < began + 1:
+            pass
+    found = sensors.summary(sampler.samples, [(began, time.perf_counter())], "cpu")
+    assert found["readings"] >= 5
+    # One thread can use one processor, less what others take from it.
+    processors = os.cpu_count() or 1
+    assert 0.2 / processors < found["utilization_frac"] < 1.2 / processors
+    for name in ("power_w", "device_memory_used_bytes", "other_processes"):
+        assert found[name] is None or found[name] > 0
+
+
+def test_another_program_marks_the_run():
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        with sensors.Sampler("cpu", interval_s=0.05) as sampler:
+            began = time.perf_counter()
+            time.sleep(1)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    found = sensors.summary(sampler.samples, [(began, time.perf_counter())], "cpu")
+    assert found["other_load_frac"] > sensors.OTHERS_MATTER
+    assert "measured while other programs used the processor" in sensors.marks(found)
+
+
+def test_only_what_was_timed_counts():
+    # Idle until 1 and from 3; a validation between.
+    own = {0.0: 0.0, 1.0: 0.0, 1.5: 0.5, 2.0: 1.0, 2.5: 9.0, 3.0: 9.0, 3.5: 9.5}
+    samples = [sample(at, value, value) for at, value in own.items()]
+    found = sensors.summary(samples, [(1.0, 1.6), (1.6, 2.0), (3.0, 3.6)], "cpu")
+    assert found["readings"] == 5
+    assert found["utilization_frac"] == pytest.approx(1.5 / (1.5 * 2))
+    assert found["other_load_frac"] == 0
+
+
+def test_epochs_shorter_than_the_interval_are_not_left_unread():
+    # Another program holds one of two processors; each epoch is 0.2 s, a sample every 0.25 s.
+    samples = [sample(0.25 * k, 0.2 * k, 0.45 * k) for k in range(20)]
+    spans = [(0.01 + 0.3 * k, 0.21 + 0.3 * k) for k in range(15)]
+    found = sensors.summary(samples, spans, "cpu")
+    assert found["other_load_frac"] == pytest.approx(0.5)
+    assert sensors.marks(found) == ["measured while other programs used the processor"]
+
+
+def test_a_reading_that_fails_costs_nothing(monkeypatch):
+    def fails():
+        raise NotImplementedError("can't find current frequency file")
+
+    monkeypatch.setattr(sensors.psutil, "cpu_freq", fails)
+    with sensors.Sampler("cpu", interval_s=0.01) as sampler:
+        time.sleep(0.05)
+    assert len(sampler.samples) >= 2
+    assert sampler.samples[0]["clock_hz"] is None
+
+
+def test_nothing_is_made_up():
+    found = sensors.summary([sample(0.0)], [(5.0, 6.0)], "gpu")
+    assert found.pop("readings") == 0
+    assert found.pop("throttle_reasons") == []
+    assert set(found.values()) == {None}
+    assert sensors.marks(found | {"throttle_reasons": []}) == []
+
+
+def test_power_comes_from_the_energy_counter():
+    joules = {0.0: 100.0, 1.0: 400.0, 2.0: 10.0, 3.0: 310.0}  # the counter wraps around once
+    samples = [sample(at, energy_j=j, power_w=1.0) for at, j in joules.items()]
+    assert sensors.summary(samples, [(0, 3)], "gpu")["power_w"] == pytest.approx(300)
+    without = [sample(at, energy_j=None, power_w=70.0) for at in joules]
+    assert sensors.summary(without, [(0, 3)], "gpu")["power_w"] == pytest.approx(70)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "names"),
+    [
+        (0x1, []),  # idle
+        (0x2, []),  # clocks that somebody set
+        (0x4, ["power cap"]),
+        (0x60, ["software thermal slowdown", "hardware thermal slowdown"]),
+    ],
+)
+def test_reasons_that_are_throttling(reasons, names):
+    assert sensors.throttles(reasons) == names
+
+
+@pytest.mark.parametrize(
+    ("name", "marks"),
+    [
+        ("quiet", []),
+        ("throttled", ["measured while the device was throttled (power cap)"]),
+        ("shared", ["measured while other processes used the GPU"]),
+    ],
+)
+def test_samples_of_a_gpu(name, marks):
+    samples = recorded(name)
+    span = [(samples[0]["time"], samples[-1]["time"])]
+    found = sensors.summary(samples, span, "gpu")
+    assert sensors.marks(found) == marks
+    assert found["utilization_frac"] == pytest.approx(0.9, abs=0.1)
+    assert found["power_w"] > 100
+    assert found["device_memory_used_bytes"] > 2**30
+
+
+def test_a_throttled_processor_is_marked():
+    before, after = ({"too hot": n, "the container's processor limit": 5} for n in (3, 4))
+    samples = [sample(0.0, throttle_events=before), sample(1.0, throttle_events=after)]
+    found = sensors.summary(samples, [(0, 1)], "cpu")
+    assert found["throttled_frac"] == 1
+    assert sensors.marks(found) == ["measured while the device was throttled (too hot)"]
+
+
+def test_energy_and_throttle_counters_of_a_cpu(tmp_path):
+    zones = [("0", "package-0", 5_000_000), ("0:0", "core", 7), ("1", "package-1", 1)]
+    for number, name, joules in [*zones, ("2", "psys", 9_000_000)]:
+        zone = tmp_path / f"intel-rapl:{number}"
+        zone.mkdir()
+        (zone / "energy_uj").write_text(f"{joules}\n")
+        (zone / "name").write_text(f"{name}\n")
+    assert sensors._rapl_j(tmp_path) == pytest.approx(5.000001)
+    assert sensors._rapl_j(tmp_path / "absent") is None
+    (tmp_path / "intel-rapl:1/energy_uj").write_text("not a number")
+    assert sensors._asked(lambda: sensors._rapl_j(tmp_path)) is None
+    (tmp_path / "fs/cgroup").mkdir(parents=True)
+    (tmp_path / "fs/cgroup/cpu.stat").write_text("usage_usec 1\nnr_throttled 12\n")
+    found = sensors._throttle_events(tmp_path)
+    assert found == {"the container's processor limit": 12}
+
+
+# NVML's functions that are asked, with what an H100 might answer; the third call of the power
+# reading fails, as it does on cards that lack it.
+LIBRARY = """
+typedef struct { unsigned gpu, memory; } Utilization;
+typedef struct { unsigned long long total, free, used; } Memory;
+int nvmlInit_v2(void) { return 0; }
+int nvmlInitWithFlags(unsigned f) { return 0; }
+int nvmlShutdown(void) { return 0; }
+const char *nvmlErrorString(int e) { return "an error"; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = 1; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) { *h = (void *)1; return i ? 2 : 0; }
+int nvmlDeviceGetName(void *h, char *s, unsigned n) {
+  const char *name = "NVIDIA H100"; for (unsigned i = 0; i < 12; i++) s[i] = name[i]; return 0; }
+int nvmlDeviceGetUUID(void *h, char *s, unsigned n) { s[0] = 'G'; s[1] = 0; return 0; }
+int nvmlDeviceGetUtilizationRates(void *h, Utilization *u) { u->gpu = 87; return 0; }
+int nvmlDeviceGetMemoryInfo(void *h, Memory *m) {
+  m->total = 85899345920ull; m->used = 1073741824ull; return 0; }
+int nvmlDeviceGetPowerUsage(void *h, unsigned *mw) { return 3; /* not supported */ }
+int nvmlDeviceGetTotalEnergyConsumption(void *h, unsigned long long *mj) {
+  *mj = 123456; return 0; }
+int nvmlDeviceGetClockInfo(void *h, int kind, unsigned *mhz) {
+  *mhz = kind == 1 ? 1980 : 7; return 0; }
+int nvmlDeviceGetTemperature(void *h, int s, unsigned *c) { *c = 61; return 0; }
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *h, unsigned long long *r) {
+  *r = 0x4; return 0; }
+int nvmlDeviceGetCurrentClocksEventReasons(void *h, unsigned long long *r) { *r = 0x4; return 0; }
+int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, void *p) { *n = 0; return 0; }
+"""
+
+
+@pytest.fixture(scope="module")
+def nvml(tmp_path_factory):
+    """A folder with a library that answers as NVML does."""
+    return nvml_library(tmp_path_factory.mktemp("nvml"), LIBRARY)
+
+
+def ask(nvml, program):
+    known = os.environ | {"LD_LIBRARY_PATH": str(nvml)}
+    command = [
+        sys.executable,
+        "-c",
+        f"import json; from mptexp.training.measure import sensors; {program}",
+    ]
+    return subprocess.run(command, env=known, capture_output=True, text=True, check=True).stdout
+
+
+def test_nvml_is_read_through_its_own_binding(nvml):
+    told = json.loads(ask(nvml, "print(json.dumps(sensors.reader('gpu')()))"))
+    assert told["utilization"] == 0.87
+    assert told["memory_bytes"] == 2**30
+    assert told["power_w"] is None  # not supported
+    assert told["energy_j"] == pytest.approx(123.456)
+    assert told["clock_hz"] == 1.98e9
+    assert told["temperature_c"] == 61
+    assert told["throttled"] == ["power cap"]
+    assert told["processes"] == 0
+    assert told["own_cpu_s"] > 0
+
+
+def test_a_gpu_that_does_not_exist_is_refused_in_a_sentence(nvml):
+    folder = nvml / "user"
+    folder.mkdir()
+    (folder / "x.yaml").write_text("matrix: {policy: [float32]}\n")
+    command = [sys.executable, "-m", "mptexp", "plan", "x.yaml"]
+    known = os.environ | {"LD_LIBRARY_PATH": str(nvml), "CUDA_VISIBLE_DEVICES": "7"}
+    done = subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "CUDA_VISIBLE_DEVICES is 7; allowed: numbers below 1" in done.stderr
+    assert "Traceback" not in done.stderr
+    known["CUDA_VISIBLE_DEVICES"] = "0"
+    done = subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,378 @@
+"""Low precision in a model and its optimizer: bits, not words.
+
+The tests of this module run on TensorFlow, and those of what backends do differently again in a
+child process on JAX and PyTorch.
+"""
+
+import sys
+from functools import cache
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from support import passes_under
+from test_quantization import compiled, gradient
+
+from mptexp.spec import formats
+from mptexp.spec.formats import FORMATS, Dynamic, Fixed
+from mptexp.spec.run import Run
+from mptexp.training import costs, models, precision
+from mptexp.training.numerics import emulation
+
+BACKEND = keras.backend.backend()
+DIFFERENT = "mlp-stochastic or way_back or gradients or model_follow or their_gradient"
+SHAPE = (8, 8, 1)
+
+
+def parts(run, classes=10, batch=16, steps=3):
+    """A model of the run, trained for a few steps, and pictures."""
+    random = np.random.default_rng(0)
+    x = random.integers(0, 256, (steps * batch, *SHAPE), np.uint8)
+    y = random.integers(0, classes, steps * batch)
+    model = models.build(run, SHAPE, classes)
+    precision.compile_model(model, run)
+    model.fit(x, y, batch_size=batch, epochs=1, verbose=0, shuffle=False)
+    return model, x
+
+
+def small(**parameters):
+    known = {"backend": BACKEND, "model": "mlp", "width": 0.02, "batch_norm_momentum": 0.9}
+    return Run(**(known | parameters))
+
+
+def given(model, x):
+    """What a model gives, as arrays."""
+    found = model(ops.convert_to_tensor(x), training=False)
+    return keras.tree.map_structure(ops.convert_to_numpy, found)
+
+
+def off_grid(x, fixed):
+    x = np.asarray(x, np.float64) / fixed.smallest_subnormal
+    return x[(x % 1 != 0) | (x < fixed.lowest / fixed.smallest_subnormal)].size
+
+
+# --- what passes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "rounding"),
+    [("mlp", "stochastic"), ("keydana_cnn", "nearest")],  # the latter has batch normalization
+)
+def test_outputs_and_weights_are_on_the_grid(model, rounding):
+    grid = Fixed(4, 6)
+    run = small(model=model, propagation="<4,6>", weight_format="<3,7>", rounding=rounding)
+    made, x = parts(run)
+    for weight in made.trainable_variables:
+        assert not off_grid(weight.numpy(), Fixed(3, 7)), weight.path
+    *inside, _ = [leaf.outputs[0] for leaf in costs.leaves(made)]
+    for output in given(keras.Model(made.inputs, inside), x):
+        assert output.any()
+        assert not off_grid(output, grid)
+    probabilities = given(made, x)
+    assert off_grid(probabilities, grid)  # the softmax at the end is float32's
+    assert np.array_equal(probabilities, given(made, x))
+    held = [layer for layer in made.layers if isinstance(layer, emulation.Rounded)]
+    assert len(held) >= 4
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_the_gradient_is_rounded_on_the_way_back(rounding):
+    grid, x = Fixed(4, 2), np.linspace(-3, 3, 400, dtype=np.float32)
+    seeds = [emulation.Drawn(ops.cast([5, k], emulation.SEED_DTYPE)) for k in range(2)]
+
+    def function(x):
+        return emulation.passed(x, grid, rounding, seeds) * 0.01  # gradients are 0.01, 0.02, ...
+
+    found = np.asarray(ops.convert_to_numpy(gradient(function, x)))
+    wanted = 0.01 * np.arange(1, 401)
+    assert not off_grid(found, grid)
+    assert np.abs(found - wanted).max() <= (0.126 if rounding == "nearest" else 0.25)
+    spread = np.abs(found - np.round(wanted * 4) / 4).max()
+    assert spread == 0 or rounding == "stochastic"
+    assert abs((found - wanted).mean()) < 0.02
+
+
+def test_weight_gradients_are_rounded_too():
+    # To multiples of 4: of a step of plain descent by 1, nothing but such multiples can remain.
+    run = small(propagation="<8,-2>", optimizer="sgd", learning_rate=1.0)
+    inner = keras.layers.Dense(3, kernel_initializer="zeros")
+    layer = emulation.Rounded(inner, run, 0)
+    model = keras.Sequential([keras.Input((4,)), layer])
+    model.compile(keras.optimizers.SGD(1.0), lambda y, z: ops.sum(z * y, -1))
+    x = np.float32([[4, 8, 12, 16]] * 2)
+    model.fit(x, np.float32([[3, 5, 9]] * 2), batch_size=2, verbose=0)
+    # A gradient of z is y / 2, rounded: 1.5 to 0, 2.5 to 4, 4.5 to 4.
+    # The kernel's, of 2 pictures, saturates at 124.
+    assert inner.kernel.numpy().T.tolist() == [[0] * 4, *[[-32, -64, -96, -124]] * 2]
+    assert inner.bias.numpy().tolist() == [0, -8, -8]
+
+
+def test_without_a_format_a_run_is_as_ever():
+    plain = models.build(small(), SHAPE, 10)
+    assert not [layer for layer in plain.layers if isinstance(layer, emulation.Rounded)]
+    precision.compile_model(plain, small())
+    assert type(plain.optimizer).__name__ == "Adam"
+    same = models.build(small(propagation="float32"), SHAPE, 10)
+    x = np.random.default_rng(1).integers(0, 256, (5, *SHAPE), np.uint8)
+    assert np.array_equal(given(plain, x), given(same, x))
+    assert models.fingerprint(plain) == models.fingerprint(same)
+    assert costs.table(plain).equals(costs.table(same))
+    assert precision.dtypes(plain)[1:].equals(precision.dtypes(same)[1:])
+
+
+# --- dynamic fixed point -------------------------------------------------------------------------
+
+
+@cache
+def step():
+    return compiled(lambda x, state: emulation.rounded(x, Dynamic(10), state=state)[1])
+
+
+def follow(shares):
+    """Ranges over batches of 1000 values, of which each share lies at its size, else at 0.001."""
+    state, ranges = ops.zeros(emulation.STATE), []
+    for share in shares:
+        x = np.full(1000, 0.001, np.float32)
+        for size, count in share.items():
+            x[:count] = size
+        state = step()(ops.convert_to_tensor(x), state)
+        ranges.append(float(state[0]))
+    return ranges
+
+
+def test_the_first_batches_set_the_range():
+    assert follow([{0.9: 1}]) == [0]
+    assert follow([{1.0: 1}]) == [1]  # the largest value is a little less than 2^r
+    assert follow([{0.9: 1}, {3.0: 1}, {0.1: 1}]) == [0, 2, 2]
+    nothing = emulation.rounded(np.zeros(5, np.float32), Dynamic(8), state=ops.zeros(4))[1]
+    assert float(nothing[1]) == 0  # a batch of zeros tells nothing
+
+
+def test_the_range_follows_the_overflow_rate():
+    begin = [{0.9: 1}] * 100  # one of 1000 is in the upper half: nothing changes
+    assert follow(begin)[-1] == 0
+    assert follow(begin + [{0.9: 1}] * 100)[-1] == 0
+    grown = follow(begin + [{1.5: 1}] * 100)
+    assert grown[-2:] == [0, 1]  # at the check, not before
+    shrunk = follow(begin + [{0.3: 1}] * 300)
+    assert [shrunk[k] for k in (199, 299, 399)] == [-1, -1, -1]
+    rare = follow(begin + [{1.5: 1}] * 9 + [{0.9: 1}] * 91)  # a rate of 0.9e-4 is no overflow
+    assert rare[-1] == 0
+
+
+def test_dynamic_values_have_their_bits_within_the_range():
+    x = np.float32([0.9, 0.5, 0.126, -0.9, 0.0])
+    found, _ = emulation.rounded(x, Dynamic(4), state=ops.zeros(4))
+    assert ops.convert_to_numpy(found).tolist() == [0.875, 0.5, 0.125, -0.875, 0.0]
+    tiny, _ = emulation.rounded(x * 2**-40, Dynamic(4), state=ops.zeros(4))
+    assert (ops.convert_to_numpy(tiny) == ops.convert_to_numpy(found) * 2.0**-40).all()
+    beyond, _ = emulation.rounded(x * 64, Dynamic(4), state=ops.convert_to_tensor([0.0, 500, 0, 0]))
+    assert ops.convert_to_numpy(beyond).tolist() == [0.875, 0.875, 0.875, -1.0, 0.0]
+
+
+def own_model(body):
+    """A run of a user's model in dynamic fixed point, with some body."""
+
+    def network(shape, classes):
+        inputs = keras.Input(shape)
+        logits = keras.layers.Dense(classes)(body(keras.layers.Flatten()(inputs)))
+        head = keras.layers.Activation("softmax", dtype="float32")
+        return keras.Model(inputs, head(logits))
+
+    module = type(sys)("model_of_test_emulation")
+    module.network = network
+    sys.modules[module.__name__] = module
+    return small(propagation="dynamic<10>", model=f"{module.__name__}:network", width=1.0)
+
+
+def test_ranges_of_a_model_follow_training_and_not_validation():
+    run = own_model(lambda x: keras.layers.Dense(9, activation="relu", name="dense")(x))
+    run = run.model_copy(update={"weight_format": "dynamic<12>"})
+    made, x = parts(run)
+    held = [h for h in made._flatten_layers() if isinstance(h, emulation.Rounded)]
+    (layer,) = [h for h in held if h.name == "dense"]  # within the user's model
+    states = [state.numpy() for state in layer.ranges]
+    assert [state[:, 1].tolist() for state in states] == [
+        [3, 3],
+        [2, 3],
+        [3, 3],
+    ]  # no bias at first
+    assert states[2][1, 0] < states[2][0, 0]  # gradients are smaller than outputs
+    given(made, x)
+    assert np.array_equal(states[2], layer.ranges[2].numpy())
+    for weight in emulation._numbers(made):
+        largest = np.abs(weight.numpy()).max()
+        assert not off_grid(weight.numpy(), Fixed(1, 11)), weight.path
+        assert largest > 0
+    assert len({state.path for state in layer.ranges}) == 3
+
+
+def test_a_layer_that_is_used_twice_has_no_one_range():
+    twice = keras.layers.Dense(4, name="twice")
+    run = own_model(lambda x: twice(twice(keras.layers.Dense(4)(x))))
+    with pytest.raises(models.ModelError, match="uses twice more than once"):
+        models.build(run, SHAPE, 10)
+    fixed = run.model_copy(update={"propagation": "<4,8>"})
+    assert models.build(fixed, SHAPE, 10).output_shape == (None, 10)
+
+
+# --- binary --------------------------------------------------------------------------------------
+
+
+def test_signs_and_their_gradient():
+    x = np.float32([-2, -1, -0.5, -0.0, 0.0, 0.5, 1, 2, np.nan])
+    signs = ops.convert_to_numpy(emulation.sign(x))
+    assert signs[:-1].tolist() == [-1, -1, -1, 1, 1, 1, 1, 1]
+    assert np.isnan(signs[-1])
+    found = np.asarray(ops.convert_to_numpy(gradient(emulation.sign, x)))
+    assert found.tolist() == [0, 2, 3, 4, 5, 6, 7, 0, 0]
+
+
+def test_binary_weights_are_clipped_and_hidden_activations_are_signs():
+    run = small(model="mlp_bn", width=0.005, propagation="binary", learning_rate=0.9)
+    made, x = parts(run)
+    kernels = [w for w in made.trainable_variables if emulation.is_kernel(w)]
+    others = [w for w in made.trainable_variables if not emulation.is_kernel(w)]
+    assert len(kernels) == 4
+    for kernel in kernels:
+        assert np.abs(kernel.numpy()).max() == 1  # so large a rate drives them there
+    assert max(np.abs(w.numpy()).max() for w in others) > 1
+    leaves = {leaf.layer.name: leaf for leaf in costs.leaves(made)}
+    hidden = [leaf.outputs[0] for name, leaf in leaves.items() if "activation" in name]
+    first = made.get_layer("dense")
+    seen = keras.Model(made.inputs, [*hidden, first.input, first.output])
+    *activations, into, out = given(seen, x)
+    for values in activations[:-1]:
+        assert set(np.unique(values)) == {-1, 1}
+    assert len(np.unique(activations[-1])) > 2  # the last ones are probabilities
+    signs = np.where(first.layer.kernel.numpy() >= 0, 1, -1)
+    np.testing.assert_allclose(out, into @ signs + first.layer.bias.numpy(), atol=1e-4)
+
+
+# --- what is kept --------------------------------------------------------------------------------
+
+
+def steps(run, update, count, size=4000):
+    """A variable of ones after some updates of the same size, and the share of swallowed ones."""
+    kind = emulation.optimizer(keras.optimizers.SGD, run)
+    weight = keras.Variable(np.ones(size, np.float32))
+    made = kind(1.0)
+    for _ in range(count):
+        made.apply([ops.full((size,), -update)], [weight])
+    swallowed = float(made.swallowed.numpy()) / float(made.updates.numpy())
+    return weight.numpy(), swallowed
+
+
+def test_nearest_swallows_and_stochastic_survives_in_expectation():
+    ulp = 2.0**-10  # of float16 from one on
+    weight, swallowed = steps(small(weight_format="float16"), 0.3 * ulp, 20)
+    assert (weight == 1).all()
+    assert swallowed == 1
+    stochastic = small(weight_format="float16", rounding="stochastic")
+    weight, swallowed = steps(stochastic, 0.3 * ulp, 20)
+    assert not off_grid(weight, Fixed(8, 10))
+    moved = (weight - 1) / ulp
+    # 20 x 4000 draws of chance 0.3: six standard errors of the mean.
+    assert abs(moved.mean() - 6) < 6 * np.sqrt(20 * 0.3 * 0.7 / 4000)
+    assert abs(np.std(moved) - np.sqrt(20 * 0.3 * 0.7)) < 0.2
+    assert abs(swallowed - 0.7) < 0.02
+    again, _ = steps(stochastic, 0.3 * ulp, 20)
+    assert np.array_equal(weight, again)
+    other, _ = steps(stochastic.model_copy(update={"seed": 1}), 0.3 * ulp, 20)
+    assert not np.array_equal(weight, other)
+    weight, swallowed = steps(small(weight_format="float32"), 0.3 * ulp, 20)
+    assert weight == pytest.approx(1 + 6 * ulp, rel=1e-6)
+    assert swallowed == 0
+
+
+def test_even_updates_that_float32_swallows_are_counted():
+    weight, swallowed = steps(small(weight_format="float32"), 2.0**-30, 3, size=10)
+    assert (weight == 1).all()
+    assert swallowed == 1
+    kind = emulation.optimizer(keras.optimizers.Adam, small(weight_format="float16"))
+    made, weight = kind(0.1), keras.Variable(np.ones(3, np.float32))
+    made.apply([np.zeros(3, np.float32)], [weight])
+    assert float(made.updates.numpy()) == 0  # an update of zero is none
+
+
+def test_master_weights_leave_the_update_as_it_is():
+    plain, _ = parts(small())
+    master, _ = parts(small(weight_format="float32"))
+    for ours, theirs in zip(master.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+    assert 0 <= emulation.swallowed_frac(master) < 0.5
+    assert emulation.swallowed_frac(plain) is None
+
+
+def test_weights_without_a_master_copy_under_a_loss_scale():
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        run = small(policy="mixed_float16", weight_format="float16", loss_scale="dynamic")
+        run = run.model_copy(update={"learning_rate": 1e-4})
+        made, _ = parts(run)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    for weight in made.trainable_variables:
+        values = weight.numpy()
+        assert values.dtype == np.float32
+        assert np.array_equal(values, values.astype(np.float16).astype(np.float32))
+    assert 0 < emulation.swallowed_frac(made) < 1
+    assert emulation.in_force(made) == {"propagation": "policy", "weight_format": "float16"}
+
+
+# --- read back, names ----------------------------------------------------------------------------
+
+
+def test_what_is_in_force_is_read_from_the_model():
+    run = small(propagation="<4,8>", weight_format="<2,10>")
+    made = models.build(run, SHAPE, 10)
+    precision.compile_model(made, run)
+    assert emulation.in_force(made) == {"propagation": "<4,8>", "weight_format": "<2,10>"}
+    where = {"kind": "cpu", "device": "x", "capability": None, "instruction_sets": []}
+    plain = models.build(small(), SHAPE, 10)
+    precision.compile_model(plain, small())
+    with pytest.raises(precision.NotInForce, match="propagation is policy, but the run asked for"):
+        precision.in_force(plain, small(propagation="<4,8>"), where)
+    outside = keras.layers.Dense(10)(made.outputs[0])
+    mixed = keras.Model(made.inputs, outside)
+    mixed.compile("adam")
+    assert emulation.in_force(mixed)["propagation"] == "<4,8>, policy"
+
+
+@pytest.mark.parametrize("name", ["<0,0>", "<8 8>", "dynamic<99>", "dynamic", "float61", ""])
+def test_names_of_formats_are_checked(name):
+    for parse in (formats.kept, formats.passing):
+        with pytest.raises(ValueError, match=r"^policy, .*dynamic<BITS> or <IL,FL> of 2 to 24"):
+            parse(name)
+    with pytest.raises(ValueError, match=r"^policy, dynamic"):
+        formats.kept("binary")
+
+
+def test_names_of_formats_are_read():
+    assert formats.passing("binary") == formats.Binary()
+    assert formats.passing("dynamic<10>") == Dynamic(10)
+    assert formats.kept("<8,8>") == Fixed(8, 8)
+    assert formats.kept("float16") == FORMATS["float16"]
+    assert formats.kept("policy") is None
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"propagation": "<8,8>", "policy": "mixed_float16"}, "allowed: policy float32"),
+        ({"weight_format": "float16", "policy": "float16"}, "which policy float16 has not"),
+        ({"weight_format": "float16", "replicas": 2}, "allowed: replicas 1"),
+        ({"propagation": "binary", "rounding": "stochastic"}, "allowed: rounding nearest"),
+        ({"propagation": "ternary"}, "policy, binary, dynamic<BITS>"),
+    ],
+)
+def test_what_cannot_be_emulated_is_refused(parameters, said):
+    with pytest.raises(ValueError, match=said):
+        Run(**parameters)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="runs once")
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_this_holds_on_the_other_backends(backend):
+    passes_under(backend, __file__, "-k", DIFFERENT)

@@ -1,0 +1,351 @@
+import math
+from statistics import NormalDist
+
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+from keras import ops
+from support import passes_under
+
+from mptexp.spec import formats
+from mptexp.training.numerics.quantization import (
+    FORMATS,
+    Fixed,
+    Float,
+    named,
+    quantize,
+    straight_through,
+)
+
+# The tests of this module run on TensorFlow, and again in a child process on each other backend.
+BACKEND = keras.backend.backend()
+OTHERS = FORMATS.keys() - {"float32", "tensorfloat32"}
+TYPES = {name: getattr(ml_dtypes, name, getattr(np, name, None)) for name in OTHERS}
+OWN = [Float(8, 10), Float(8, 4, saturate=True), Float(6, 9), Float(2, 1, "fn"), Float(7, 23)]
+OWN += [Float(4, 3, "fn", saturate=True), Float(5, 2, saturate=True), FORMATS["float32"]]
+OWN += [Fixed(2, 14), Fixed(8, 8), Fixed(0, 8), Fixed(-3, 10), Fixed(14, -2), Fixed(1, 1)]
+
+
+def bits(x):
+    return np.asarray(x, np.float32).view(np.uint32)
+
+
+def rounded(x, target, **how):
+    return ops.convert_to_numpy(quantize(x, target, **how))
+
+
+def differing(x, found, wanted):
+    """Inputs for which two results differ in a bit; any NaN equals any other."""
+    same = (bits(found) == bits(wanted)) | (np.isnan(found) & np.isnan(wanted))
+    return x[~same][:5]
+
+
+def hard_inputs(values=(1.0, 1.5, 2.0), count=2**20):
+    """Special, subnormal and random patterns, values, their middles, and float32's next to both.
+
+    Args:
+        values: positive finite ones of a format, sorted.
+        count: of inputs; always the same, so that JAX compiles once.
+    """
+    values = np.append(values, 2 * values[-1] - values[-2])
+    near = np.concatenate([values, (values[1:] + values[:-1]) / 2, values[:4] / 2])
+    near = near[near < formats.FLOAT32_MAX].astype(np.float32)
+    near = [near, np.nextafter(near, np.float32(np.inf)), np.nextafter(near, np.float32(0))]
+    special = np.float32([0.0, math.inf, math.nan, formats.FLOAT32_MAX, 2.0**-149])
+    upper = np.arange(2**16, dtype=np.uint32) << 16
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    chosen = np.concatenate([special, *near])
+    chosen = np.concatenate([chosen, -chosen, upper.view(np.float32), halves])
+    chosen = np.concatenate([chosen, (upper | 0x8000).view(np.float32)])
+    assert chosen.size < 0.8 * count
+    random = np.random.default_rng(7).integers(0, 2**32, count - chosen.size, np.uint32)
+    random[: random.size // 8] &= 0x807FFFFF  # subnormals
+    return np.concatenate([chosen, random.view(np.float32)])
+
+
+@pytest.mark.parametrize("name", sorted(TYPES))
+def test_rounding_equals_ml_dtypes_in_every_bit(name):
+    kind, target = TYPES[name], FORMATS[name]
+    codes = np.arange(2 ** (8 * kind(0).itemsize)).astype(f"u{kind(0).itemsize}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = codes.view(kind).astype(np.float64)
+        values = np.unique(values[np.isfinite(values) & (values >= 0)])
+        x = hard_inputs(values)
+        wanted = x.astype(kind).astype(np.float32)
+    if target.special == "none":
+        wanted[np.isnan(x)] = np.nan  # ml_dtypes makes it zero
+    assert not differing(x, rounded(x, target), wanted).size
+
+
+@pytest.mark.parametrize("name", sorted(TYPES))
+def test_ranges_equal_those_of_ml_dtypes(name):
+    told, target = ml_dtypes.finfo(TYPES[name]), FORMATS[name]
+    assert target.largest == float(told.max)
+    assert target.lowest == float(told.min)
+    assert target.smallest_normal == float(told.smallest_normal)
+    assert target.smallest_subnormal == float(told.smallest_subnormal)
+
+
+def reference(x, target):
+    """Nearest-even in float64, for formats that ml_dtypes has not."""
+    wide = x.astype(np.float64)
+    spacing = target.smallest_subnormal
+    if isinstance(target, Float):
+        spacing = np.maximum(spacing, 2.0 ** (np.frexp(wide)[1] - 1 - target.mantissa_bits))
+    found = np.rint(wide / spacing) * spacing
+    low = target.lowest if target.overflow == target.largest else -target.overflow
+    found = np.where(found > target.largest, target.overflow, found)
+    found = np.where(found < target.lowest, low, found)
+    return (found if target.negative_zero else found + 0.0).astype(np.float32)
+
+
+@pytest.mark.parametrize("target", OWN, ids=str)
+def test_rounding_to_any_format_equals_float64(target):
+    near = target.smallest_subnormal * np.arange(1.0, 600.0)
+    top = np.linspace(target.largest / 2, target.largest, 300)
+    values = np.concatenate([near, top]).astype(np.float32)
+    values = np.unique(rounded(values, target)).astype(np.float64)
+    x = hard_inputs(values[np.isfinite(values)])
+    with np.errstate(all="ignore"):
+        wanted = reference(x, target)
+    assert not differing(x, rounded(x, target), wanted).size
+
+
+def test_fixed_point_has_its_range():
+    target = Fixed(8, 8)
+    assert (target.lowest, target.largest) == (-128, 127.99609375)
+    x = np.array([1e30, -1e30, math.inf, -math.inf, -1e-9, 0.001953125, 0.005859375], np.float32)
+    found = rounded(x, target)
+    assert found.tolist() == [127.99609375, -128, 127.99609375, -128, 0, 0, 0.0078125]
+    assert not np.signbit(found[4])
+    assert math.isnan(rounded(np.float32(math.nan), target))
+
+
+def test_spacing_is_the_distance_of_neighbours():
+    values = np.arange(2**15, dtype=np.uint16).view(np.float16)[: 31 * 1024].astype(float)
+    target = FORMATS["float16"]
+    assert [target.spacing(-x) for x in values[:-1]] == np.diff(values).tolist()
+    assert Fixed(2, 14).spacing(1.5) == 2.0**-14
+
+
+def test_other_floats_are_taken_and_shapes_kept():
+    half = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(4, -1)
+    found = rounded(ops.convert_to_tensor(half), FORMATS["float16"])
+    assert (found.dtype, found.shape) == (np.float32, half.shape)
+    assert not differing(half.ravel(), found.ravel(), half.astype(np.float32).ravel()).size
+    assert rounded(3.3, Fixed(4, 1)) == 3.5
+    assert rounded(np.zeros((0, 3), np.float32), FORMATS["bfloat16"]).shape == (0, 3)
+
+
+# --- stochastic rounding ---------------------------------------------------------------------
+
+DRAWS = 200_000
+# Each check below may fail for a right implementation with this probability (by its seed).
+ERROR = 1e-6
+
+
+def is_unbiased(found, chance):
+    """Whether the share of the larger value agrees with a chance, by the normal approximation."""
+    share = np.mean(found == found.max()) if np.ptp(found) else float(chance > 0.5)
+    allowed = NormalDist().inv_cdf(1 - ERROR / 2) * math.sqrt(chance * (1 - chance) / DRAWS)
+    return abs(share - chance) <= allowed
+
+
+CASES = [
+    ("float16", 1.0, 0.25),
+    ("float16", -3.0, 0.7),
+    ("float16", 2.0**-24, 0.5),  # among subnormals
+    ("float16", 0.0, 0.01),  # below the smallest
+    ("bfloat16", 1e-39, 0.3),  # float32's subnormals too
+    ("bfloat16", -1.0, 0.05),
+    ("tensorfloat32", 1000.0, 0.5),
+    ("float8_e4m3fn", 0.1, 0.9),
+    ("float8_e5m2", -0.0, 0.125),
+    ("<2,14>", -0.5, 0.3),
+    ("<8,8>", 0.0, 0.6),
+]
+
+
+@pytest.mark.parametrize(("name", "start", "share"), CASES)
+def test_stochastic_rounding_is_unbiased_and_knows_two_neighbours(name, start, share):
+    target = named(name)
+    lower = float(rounded(np.float32(start), target))
+    upper = lower + math.copysign(target.spacing(lower), start)
+    x = np.float32(lower + share * (upper - lower))
+    found = rounded(np.full(DRAWS, x), target, rounding="stochastic", seed=5)
+    ends = np.float32([lower, upper])
+    assert np.isin(found, ends).all()
+    chance = (float(x) - lower) / (upper - lower)
+    assert is_unbiased(np.abs(found), chance)
+    assert not is_unbiased(np.abs(rounded(np.full(DRAWS, x), target)), chance)
+    if not start:
+        assert (np.signbit(found[found == 0]) == np.signbit(x)).all()
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e4m3fn", "float4_e2m1fn"])
+def test_representable_values_stay(name):
+    kind = TYPES[name]
+    codes = np.arange(2 ** (8 * kind(0).itemsize)).astype(f"u{kind(0).itemsize}")
+    values = np.resize(codes.view(kind).astype(np.float32), 2**16)
+    found = rounded(values, FORMATS[name], rounding="stochastic", seed=1)
+    assert not differing(values, found, values).size
+
+
+@pytest.mark.parametrize("target", [*FORMATS.values(), *OWN[1:-1]], ids=str)
+def test_random_floats_round_to_a_neighbour(target):
+    x = np.random.default_rng(3).integers(0, 2**32, 100_000, np.uint32).view(np.float32)
+    x = np.where(np.abs(x) <= target.largest, x, np.float32(0))
+    found = rounded(x, target, rounding="stochastic", seed=2)
+    assert not differing(found, rounded(found, target), found).size
+    spacing = np.array([target.spacing(float(value)) for value in x])
+    assert (np.abs(found - x.astype(float)) < spacing)[np.isfinite(found)].all()
+
+
+def test_what_is_beyond_the_largest_rounds_to_it_or_overflows():
+    x = np.full(1000, 65520, np.float32)
+    found = rounded(x, FORMATS["float16"], rounding="stochastic", seed=1)
+    assert set(found.tolist()) == {65504, math.inf}
+    assert set(rounded(-x, Fixed(8, 8), rounding="stochastic", seed=1).tolist()) == {-128}
+    x = np.float32([math.nan, math.inf, -math.inf])
+    for target, wanted in (("float16", x), ("bfloat16", x), ("float8_e4m3fn", x * math.nan)):
+        found = rounded(x, named(target), rounding="stochastic", seed=1)
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_draws_are_seeded():
+    x, target = np.full(1000, 1.0003, np.float32), FORMATS["float16"]
+
+    def draw(seed):
+        return rounded(x, target, rounding="stochastic", seed=seed).tolist()
+
+    assert draw(1) == draw(1) != draw(2)
+    first, second = keras.random.SeedGenerator(1), keras.random.SeedGenerator(1)
+    drawn = [draw(first), draw(first)]
+    assert drawn[0] != drawn[1]
+    assert drawn == [draw(second), draw(second)]
+    assert draw(None) != draw(None)
+
+
+# --- gradients and compiled code -------------------------------------------------------------
+
+
+def gradient(function, x):
+    """Of the sum of a function of an array times 1, 2, 3, ..., with respect to the array."""
+    weights = np.arange(1, x.size + 1, dtype=np.float32)
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        x = tf.Variable(x)
+        with tf.GradientTape() as tape:
+            y = tf.reduce_sum(function(x) * weights)
+        return tape.gradient(y, x)
+    if BACKEND == "jax":
+        import jax
+
+        return np.asarray(jax.grad(lambda x: (function(x) * weights).sum())(x))
+    x = ops.convert_to_tensor(x).requires_grad_()
+    (function(x) * ops.convert_to_tensor(weights)).sum().backward()
+    return x.grad
+
+
+def compiled(function):
+    """A function compiled as the backend does it for training; PyTorch does not."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, jit_compile=True)
+    if BACKEND == "jax":
+        import jax
+
+        return jax.jit(function)
+    return function
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e4m3fn", "<2,14>"])
+def test_straight_through_has_the_value_of_quantize_and_the_gradient_of_x(name, rounding):
+    x = hard_inputs()
+    through = straight_through(x, named(name), rounding, seed=3)
+    found, wanted = (
+        ops.convert_to_numpy(through),
+        rounded(x, named(name), rounding=rounding, seed=3),
+    )
+    assert not differing(x, found, wanted).size
+    x = np.float32([0.3, -0.7, 0.0, 1e-30, 1e30, -1e6])
+    passed = gradient(lambda x: straight_through(x, named(name), rounding, seed=3), x)
+    assert np.asarray(passed).tolist() == [1, 2, 3, 4, 5, 6]
+    passed = gradient(lambda x: straight_through(x, named(name), rounding, 3, clip=True), x)
+    largest = named(name).largest
+    inside = np.abs(x) <= largest
+    assert np.asarray(passed).tolist() == np.where(inside, [1, 2, 3, 4, 5, 6], 0).tolist()
+
+
+def test_quantize_alone_passes_no_gradient():
+    x = np.float32([0.3, -0.7])
+    passed = gradient(lambda x: x + quantize(x, FORMATS["float16"]), x)
+    assert np.asarray(passed).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e4m3fnuz", "<2,14>"])
+def test_compiled_code_gives_the_same_bits(name):
+    x = hard_inputs()
+    for how in ({}, {"rounding": "stochastic", "seed": 4}):
+        found = compiled(lambda x, how=how: quantize(x, named(name), **how))(x)
+        assert not differing(x, ops.convert_to_numpy(found), rounded(x, named(name), **how)).size
+
+
+class Rounded(keras.layers.Layer):
+    """Rounds what passes, stochastically."""
+
+    def __init__(self):
+        super().__init__()
+        self.seed = keras.random.SeedGenerator(0)
+
+    def call(self, x):
+        return straight_through(x, Fixed(3, 5), "stochastic", self.seed)
+
+
+def test_a_model_with_rounding_inside_trains():
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((4,))
+    hidden = Rounded()(keras.layers.Dense(16, activation="relu")(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
+    x = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    model.compile("adam", "mse")
+    losses = model.fit(x, x.sum(1), batch_size=64, epochs=4, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    inside = keras.Model(inputs, hidden)
+    assert (np.asarray(inside.predict(x, verbose=0)) * 32 % 1 == 0).all()
+    assert (inside.predict(x, verbose=0) != inside.predict(x, verbose=0)).any()
+
+
+# --- bad input, other backends ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Float(9, 3), "allowed: 2 to 8 and 1 to 23"),
+        (lambda: Float(8, 7, "fn"), "does not fit into float32"),
+        (lambda: Float(5, 2, bias=120), "does not fit into float32"),
+        (lambda: Fixed(20, 8), "allowed: 2 to 24 bits together"),
+        (lambda: named("float9"), "'float9' is no number format; allowed: float32, tensorfloat32"),
+        (lambda: quantize(1.0, Fixed(2, 2), "up"), "allowed: nearest, stochastic"),
+    ],
+)
+def test_what_cannot_be_is_refused(make, said):
+    with pytest.raises(ValueError, match=said) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [*FORMATS, "<2,14>"])
+def test_formats_have_names(name):
+    assert named(name) == FORMATS.get(name, Fixed(2, 14))
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="runs once")
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_all_this_holds_on_the_other_backends(backend):
+    passes_under(backend, __file__)

@@ -1,0 +1,92 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mptexp.spec import imports, run
+from mptexp.training import environment, machine, precision
+
+CPU = {"kind": "cpu", "capability": None, "device": "x"}
+
+
+def gpu(major, minor, name="GPU"):
+    return {"kind": "gpu", "capability": [major, minor], "device": name}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "where", "native"),
+    [
+        ("float32", CPU, True),
+        ("tensorfloat32", CPU, False),
+        ("float16", gpu(7, 0), True),
+        ("bfloat16", gpu(7, 5), False),
+        ("bfloat16", gpu(8, 0), True),
+        ("tensorfloat32", gpu(7, 5), False),
+        ("tensorfloat32", gpu(9, 0), True),
+    ],
+)
+def test_native_types(dtype, where, native):
+    assert environment.is_native(dtype, where) is native
+
+
+@pytest.mark.parametrize(
+    ("flags", "float16", "bfloat16"),
+    [([], False, False), (["avx512_bf16"], False, True), (["amx_fp16", "amx_bf16"], True, True)],
+)
+def test_native_types_of_a_cpu(monkeypatch, flags, float16, bfloat16):
+    monkeypatch.setattr(environment, "instruction_sets", lambda: flags)
+    assert environment.is_native("float16", CPU) is float16
+    assert environment.is_native("bfloat16", CPU) is bfloat16
+
+
+def test_the_default_is_tf32_from_capability_8():
+    assert environment.default_policy(gpu(8, 0)) == "tensorfloat32"
+    assert environment.default_policy(gpu(7, 0)) == "float32"
+    assert environment.default_policy(CPU) == "float32"
+
+
+def test_tensor_cores_are_not_decided_by_capability_alone():
+    assert environment.tensor_cores(gpu(7, 5, "NVIDIA GeForce GTX 1660")).startswith("no")
+    assert environment.tensor_cores(gpu(7, 5, "Tesla T4")) == "yes"
+    assert environment.tensor_cores(gpu(6, 1)).startswith("no")
+
+
+def test_a_driver_without_a_gpu_in_the_framework_is_told_with_the_remedy():
+    where = CPU | {"driver": "580.1", "cores": 64} | machine.state()
+    assert "pip install -e '.[cuda]'" in " ".join(environment.advice("tensorflow", where))
+
+
+def test_a_backend_that_sees_no_gpu_runs_on_the_cpu_whatever_the_driver_says(monkeypatch):
+    monkeypatch.setattr(environment, "_tensorflow", lambda: None)
+    monkeypatch.setattr(run, "_gpus", lambda: (("NVIDIA H200", "GPU-1"),))
+    run.local_devices.cache_clear()
+    assert run.local_device() == "NVIDIA H200"
+    assert environment.device("tensorflow")["device"].endswith("(CPU)")
+    with pytest.raises(precision.NotInForce, match="gpu_model is NVIDIA H200, but"):
+        precision._check_device(run.Run(), environment.device("tensorflow"))
+    run.local_devices.cache_clear()
+
+
+def test_only_listed_variables_are_recorded(monkeypatch):
+    monkeypatch.setenv("MY_PASSWORD", "x")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    card = _diagnosis()
+    assert card["variables"]["OMP_NUM_THREADS"] == "1"
+    assert "MY_PASSWORD" not in json.dumps(card)
+    assert card["packages"]["tensorflow"].startswith("2.")
+    assert card["cores"] >= 1
+    assert card["native"]["float32"] is True
+
+
+def _diagnosis():
+    command = [sys.executable, "-m", "mptexp.training.environment"]
+    return json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL, env=os.environ))
+
+
+def test_quiet_silences_standard_error_and_gives_it_back(capfd):
+    with imports.quiet():
+        os.write(2, b"greeting")
+    os.write(2, b"after")
+    assert capfd.readouterr().err == "after"

@@ -1,0 +1,27 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mptexp.training import initial_weights
+
+
+@pytest.mark.parametrize("seed", [0, 1, 999_999_999, 2**31 - 2, 2**31 + 5])
+def test_numbers_are_tensorflows_to_the_last_bit(seed):
+    expected = tf.random.stateless_uniform([1003], [seed % (2**31 - 2), 0]).numpy()
+    assert np.array_equal(initial_weights._uniform(1003, seed), expected)
+
+
+def test_a_draw_of_many_numbers_is_that_of_its_parts(monkeypatch):
+    whole = initial_weights._uniform(100, 7)
+    monkeypatch.setattr(initial_weights, "AT_ONCE", 3)
+    assert np.array_equal(initial_weights._uniform(100, 7), whole)
+
+
+@pytest.mark.parametrize("shape", [(5, 5, 3, 8), (17, 4), (3, 4, 6)])
+@pytest.mark.parametrize("kind", ["GlorotUniform", "HeUniform", "LecunUniform"])
+def test_a_kernel_is_what_keras_draws_under_tensorflow(shape, kind):
+    initializer = getattr(keras.initializers, kind)(seed=42)
+    found = initial_weights.glorot_uniform(shape, initializer.scale, initializer.mode, 42)
+    assert found.dtype == np.float32
+    assert np.array_equal(found, np.asarray(initializer(shape)))

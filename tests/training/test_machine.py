@@ -1,0 +1,67 @@
+import os
+
+import pytest
+
+from mptexp.training import machine
+
+QUIET = {
+    "load": 0.0, "cores": 8, "governor": "performance", "on_battery": None, "swap_used_bytes": 0,
+    "container_cpus": None, "hypervisor": False,
+}  # fmt: skip
+
+
+def test_a_quiet_machine_is_not_complained_of():
+    assert machine.spoilers(QUIET) == []
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "words"),
+    [
+        ({"load": 5.0}, "other programs are at work (load 5.0 on 8 cores)"),
+        ({"governor": "powersave"}, "governor is powersave"),
+        ({"on_battery": True}, "battery"),
+        ({"cores": 2}, "only 2 cores"),
+        ({"swap_used_bytes": 2**30}, "1,024 MiB are swapped out"),
+        ({"container_cpus": 1.5}, "a container limits this to 1.5 processors"),
+        ({"hypervisor": True}, "a virtual machine"),
+    ],
+)
+def test_what_spoils_measurements_is_told(spoilt, words):
+    (told,) = machine.spoilers(QUIET | spoilt)
+    assert words in told
+
+
+def write(root, **files):
+    for name, text in files.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_limits_of_a_container_of_version_2(tmp_path):
+    write(tmp_path, **{"sys__fs__cgroup__cpu.max": "150000 100000\n"})
+    write(tmp_path, **{"sys__fs__cgroup__memory.max": f"{2**28}\n"})
+    found = machine.state(tmp_path)
+    assert (found["container_cpus"], found["container_memory_bytes"]) == (1.5, 2**28)
+
+
+def test_limits_of_a_container_of_version_1(tmp_path):
+    group = "sys__fs__cgroup__"
+    write(tmp_path, **{f"{group}cpu__cpu.cfs_quota_us": "200000\n"})
+    write(tmp_path, **{f"{group}cpu__cpu.cfs_period_us": "100000\n"})
+    write(tmp_path, **{f"{group}memory__memory.limit_in_bytes": "9223372036854771712\n"})
+    found = machine.state(tmp_path)
+    assert (found["container_cpus"], found["container_memory_bytes"]) == (2, None)
+
+
+def test_what_is_not_told_is_not_made_up(tmp_path):
+    found = machine.state(tmp_path)
+    for name in ("container_cpus", "container_memory_bytes", "governor", "hypervisor"):
+        assert found[name] is None
+
+
+def test_this_machine():
+    found = machine.state()
+    assert found["load"] >= 0
+    assert found["swap_used_bytes"] >= 0
+    assert 1 <= machine.cores() <= (os.cpu_count() or 1)

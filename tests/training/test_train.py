@@ -1,0 +1,187 @@
+"""A run through the kernel half in a process of its own, as the notebook does it."""
+
+import json
+
+import pytest
+from forked import python
+
+PROGRAM = """
+import json, sys
+from mptexp.training import precision
+from mptexp.spec.run import Run
+run = Run(**json.loads(sys.argv[1]))
+try:
+    where = precision.use(run)
+    from mptexp.training.data import datasets
+    from mptexp.training import models, train
+    images = datasets.load(run)
+    model = models.build(run, images.shape, len(images.classes))
+    outcome = train.PHASES[run.phase](run, model, images, where)
+    train.save(outcome)
+    print(outcome.summary, outcome.steps, outcome.history)
+except precision.Unsupported as error:
+    print(error)
+"""
+SMALL = {"image_size": 8, "width": 0.125, "batch_size": 128, "epochs": 2}
+
+
+def train(folder, **parameters):
+    said = python(PROGRAM, SMALL | parameters, MPTEXP_RUN_DIR=str(folder))
+    assert said.returncode == 0, said.stderr
+    path = folder / "record.json"
+    return json.loads(path.read_text()) if path.exists() else said.stdout
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("plain"))
+
+
+def test_a_record_holds_all_samples_and_their_figures(plain):
+    record = plain
+    assert record["status"] == "ok"
+    assert [e["epoch"] for e in record["history"]] == [1, 2]
+    assert set(record["history"][0]) == {
+        "epoch", "loss", "accuracy", "val_loss", "val_accuracy", "elapsed_s",
+    }  # fmt: skip
+    steps = 1437 // 128
+    assert sum(w["steps"] for w in record["windows"]) == 2 * (steps - 1)
+    timing = record["timing"]
+    assert timing["steps_timed"] + timing["warmup_steps"] >= 2 * (steps - 1)
+    assert timing["step_s_low"] <= timing["step_s"] <= timing["step_s_high"]
+    assert timing["images_per_s"] == pytest.approx(128 / timing["step_s"])
+    assert timing["first_step_s"] > timing["step_s"]
+    assert record["peak_memory_bytes"] > 2**27
+    assert record["environment"]["cores"] >= 1
+
+
+def test_a_training_that_diverges_says_where(tmp_path):
+    record = train(tmp_path, learning_rate=1e30, exponents_every=4)
+    assert record["status"] == "diverged"
+    assert record["diverged_step"] == 2
+    assert record["error"].startswith("the loss was not finite in epoch 1; trained again")
+    assert "the output of " in record["error"]
+    assert [s["step"] for s in record["exponents"]["samples"]] == [0, 4, 8]
+
+
+def test_windows_end_where_exponents_are_looked_at(tmp_path):
+    record = train(tmp_path, exponents_every=4, image_size=16, width=0.5)
+    starts = {window["first_step"] for window in record["windows"]}
+    assert {0, 1, 4, 5, 8, 9} <= starts
+    watched = [s["step"] for s in record["exponents"]["samples"]]
+    assert watched == [0, 4, 8, 12, 16, 20]
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_the_windows_account_for_the_time_of_an_epoch(tmp_path, backend):
+    # A clock that reads dispatch instead of work leaves nearly all of the time unaccounted for.
+    pytest.importorskip(backend, reason=f"{backend} is not installed; pip install {backend}")
+    record = train(tmp_path, backend=backend, image_size=32, width=0.5, epochs=3)
+    steps = 1437 // 128
+    (first, last) = (record["history"][k]["elapsed_s"] for k in (0, 2))
+    windows = [w for w in record["windows"] if w["first_step"] >= steps]
+    assert sum(w["seconds"] for w in windows) > 0.25 * (last - first)
+
+
+def test_policies_of_a_block_start_alike(plain, tmp_path):
+    first = plain["in_force"]
+    mixed = train(tmp_path / "b", policy="mixed_bfloat16")["in_force"]
+    other = train(tmp_path / "c", seed=1, block=1)["in_force"]
+    for name in ("initial_weights", "data_order"):
+        assert first[name] == mixed[name]
+        assert first[name] != other[name]
+
+
+def test_a_training_that_overflows_is_diverged(tmp_path):
+    # Pure float16 with a scale beyond its range: the first gradients are infinite.
+    record = train(tmp_path, policy="float16", loss_scale=1e8, epochs=3)
+    assert record["status"] == "diverged"
+    assert record["error"].startswith("the loss was not finite in epoch")
+    assert len(record["history"]) < 3
+
+
+def test_too_few_steps_to_time_are_unsupported(tmp_path):
+    assert "leave 2 steps to time; the clock needs 5" in train(tmp_path, batch_size=512)
+    said = train(tmp_path, steps_per_execution=16)  # an epoch has 11
+    assert "leave 0 executions of 16 steps to time; the clock needs 2" in said
+
+
+def test_executions_of_several_steps_are_whole_ones(tmp_path):
+    record = train(tmp_path, batch_size=64, steps_per_execution=8, policy="mixed_float16", epochs=3)
+    assert record["status"] == "ok"  # an epoch has 22 steps, of which 16 are taken
+    for seen in record["loss_scales"]:  # it is halved once for every step that was skipped
+        assert seen["loss_scale"] * 2 ** seen["skipped"] == 2**15
+    assert len(record["history"]) == 3
+    assert max(w["first_step"] + w["steps"] for w in record["windows"]) == 3 * 16 - 8
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_the_other_backends_train_too(tmp_path, backend):
+    pytest.importorskip(backend, reason=f"{backend} is not installed; pip install {backend}")
+    record = train(tmp_path, backend=backend, policy="mixed_bfloat16")
+    assert record["status"] == "ok"
+    assert record["in_force"]["compute_dtype"] == "bfloat16"
+    assert record["in_force"]["jit"] is (backend == "jax")
+
+
+def test_the_studys_own_pipeline_learns_as_ours_does(tmp_path):
+    ours = train(tmp_path / "a", epochs=4, width=0.5, batch_norm_momentum=0.9)
+    keydana = train(
+        tmp_path / "b", epochs=4, width=0.5, batch_norm_momentum=0.9, input_mode="keydana"
+    )
+    assert keydana["in_force"]["initial_weights"] == ours["in_force"]["initial_weights"]
+    last = [record["history"][-1]["val_accuracy"] for record in (ours, keydana)]
+    assert min(last) > 0.6
+    assert abs(last[0] - last[1]) < 0.2
+    # A window less an epoch than the 12 batches that it has, the smaller one among them.
+    assert sum(w["steps"] for w in keydana["windows"]) == 4 * 11
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_a_resident_batch_is_trained_on_without_validation(tmp_path, backend):
+    record = train(tmp_path, backend=backend, input_mode="resident", epochs=3, batch_size=64)
+    assert record["status"] == "ok"
+    first, last = record["history"][0], record["history"][-1]
+    assert last["loss"] < first["loss"]
+    assert "val_accuracy" not in last
+    assert record["timing"]["images_per_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("backend", "mode"),
+    [("tensorflow", "pipeline"), ("tensorflow", "resident"), ("jax", "pipeline")],
+)
+def test_inference_has_latencies_and_a_throughput(tmp_path, backend, mode):
+    record = train(
+        tmp_path, backend=backend, input_mode=mode, phase="inference", batch_size=16, epochs=1
+    )
+    assert record["status"] == "ok"
+    assert len(record["latencies_s"]) == 1437 // 16
+    timing = record["timing"]
+    assert 0 < timing["latency_p50_s"] <= timing["latency_p99_s"]
+    assert timing["images_per_s"] == pytest.approx(16 / timing["step_s"])
+    assert record["history"] == []
+
+
+def test_an_input_that_a_backend_lacks_is_unsupported(tmp_path):
+    said = train(tmp_path, backend="jax", input_mode="keydana")
+    assert "input_mode keydana is a tf.data pipeline for training" in said
+
+
+def test_augmentation_and_other_optimizers_train(tmp_path):
+    record = train(
+        tmp_path,
+        augmentation="flip_crop",
+        optimizer="sgd",
+        learning_rate=0.01,
+        model="mlp",
+        width=1.0,
+    )
+    assert record["status"] == "ok"
+    assert record["history"][-1]["loss"] < record["history"][0]["loss"]
+
+
+def test_random_pictures_are_not_validated_with(tmp_path):
+    record = train(tmp_path, dataset="synthetic", synthetic_length=2000, batch_size=64)
+    assert "val_accuracy" not in record["history"][-1]
+    assert record["marks"][-1] == "the pictures are random numbers: accuracies mean nothing"
