@@ -11,7 +11,9 @@ from pydantic import BaseModel
 
 from mptexp.report import text_tables
 from mptexp.spec import fields
-from mptexp.spec.run import DATASETS, MODELS, Run, Sweep
+from mptexp.spec.grid import Sweep
+from mptexp.spec.names import DATASETS, MODELS
+from mptexp.spec.run import Run
 
 PROJECT = Path(__file__).resolve().parent.parent
 # What strings an editor proposes where a type allows others too.

@@ -2,7 +2,7 @@
 
 In a notebook: `from mptexp import Run, Sweep, load, plan, record, run`; each has a docstring.
 
-The kernel half (data, models, precision, measure, train) is used by notebooks; the other half
+Only `training` imports a framework; see the packages for who does what.
 (sweep, analysis, figures, report, cli) never imports a framework. They meet in `spec` and `store`.
 """
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mptexp.api import load, plan, record, run
-    from mptexp.spec.run import Run, Sweep
+    from mptexp.spec.grid import Sweep
+    from mptexp.spec.run import Run
 
 __version__ = "0.1.0"
 __all__ = ["Run", "Sweep", "load", "plan", "record", "run"]
@@ -21,7 +22,7 @@ def __getattr__(name: str) -> Any:
     """Imports what is asked for: `import mptexp` alone costs nothing."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "mptexp.spec.run" if name in ("Run", "Sweep") else "mptexp.api"
+    home = {"Run": "mptexp.spec.run", "Sweep": "mptexp.spec.grid"}.get(name, "mptexp.api")
     return getattr(importlib.import_module(home), name)
 
 

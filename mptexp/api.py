@@ -22,8 +22,9 @@ from mptexp.records import store
 from mptexp.records.store import SweepDir
 from mptexp.spec import params as files
 from mptexp.spec.fields import Told
+from mptexp.spec.grid import Sweep
 from mptexp.spec.params import ParamsError
-from mptexp.spec.run import Run, Sweep
+from mptexp.spec.run import Run
 from mptexp.spec.terminal import visible
 
 Place = str | os.PathLike[str]

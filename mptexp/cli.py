@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from mptexp.execution.merge import Merged
     from mptexp.execution.sweep import Execution, Planned
     from mptexp.records.store import SweepDir
-    from mptexp.spec.run import Run, Sweep
+    from mptexp.spec.grid import Sweep
+    from mptexp.spec.run import Run
 
 app = typer.Typer(
     add_completion=False,
@@ -61,8 +62,8 @@ DataDir = Annotated[
 @contextmanager
 def _user_errors() -> Iterator[None]:
     """A mistake of the user's is a sentence and exit status 2, never a traceback."""
+    from mptexp.spec.devices import DeviceError
     from mptexp.spec.params import ParamsError
-    from mptexp.spec.run import DeviceError
 
     try:
         yield
@@ -129,7 +130,7 @@ def plan(
 
 def _functions(shown: "list[Planned]") -> list[str]:
     """The functions of the user's own that runs call for their model, as module:function."""
-    from mptexp.spec.run import MODELS
+    from mptexp.spec.names import MODELS
 
     return sorted({p.run.model for p in shown} - set(MODELS))
 

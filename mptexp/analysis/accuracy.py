@@ -7,7 +7,7 @@ import pandas as pd
 
 from mptexp.analysis import summary
 from mptexp.analysis.summary import POINT, Tables
-from mptexp.spec.run import POLICIES
+from mptexp.spec.policies import POLICIES
 
 
 def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.DataFrame:

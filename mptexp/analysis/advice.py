@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from mptexp.analysis import exponent_range
 from mptexp.analysis.exponent_range import Seen
 from mptexp.spec.formats import FORMATS
-from mptexp.spec.run import Run, Sweep
+from mptexp.spec.grid import Sweep
+from mptexp.spec.run import Run
 
 LOOKS = 5  # of a probe
 MARGIN = 2.0  # a fixed scale leaves the largest gradient so much room, and more, to grow

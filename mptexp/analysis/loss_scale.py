@@ -11,7 +11,8 @@ import pandas as pd
 from mptexp.analysis import accuracy, exponent_range, summary
 from mptexp.analysis.summary import Tables
 from mptexp.report import wording
-from mptexp.spec.run import POLICIES, defaults
+from mptexp.spec.policies import POLICIES
+from mptexp.spec.run import defaults
 
 FREE = ("policy", "loss_scale", "seed", "block")
 

@@ -16,7 +16,8 @@ from scipy import stats
 from mptexp.records import store
 from mptexp.records.store import SweepDir
 from mptexp.spec import params
-from mptexp.spec.run import POLICIES, REPORT_KEYS
+from mptexp.spec.grid import REPORT_KEYS
+from mptexp.spec.policies import POLICIES
 
 # What two runs must share to be compared, or to be repeats of one another under one policy.
 POINT = ["gpu_model", "backend", "dataset", "model", "batch_size", "jit", "input_mode", "phase"]

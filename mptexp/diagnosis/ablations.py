@@ -17,7 +17,8 @@ from mptexp.analysis.summary import Tables
 from mptexp.diagnosis import breakdown
 from mptexp.records import store
 from mptexp.records.store import SweepDir
-from mptexp.spec.run import MODELS, Run
+from mptexp.spec.names import MODELS
+from mptexp.spec.run import Run
 
 ACCUSED = 0.10  # share of the step from which a cause is named, and worth an experiment
 CERTAIN = 0.02  # an experiment ends once its median step is so certain

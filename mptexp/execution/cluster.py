@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mptexp.execution.sweep import Execution
+from mptexp.spec.devices import cpu_name, same_model
 from mptexp.spec.params import ParamsError
-from mptexp.spec.run import Run, cpu_name, same_model
+from mptexp.spec.run import Run
 
 EXECUTORS = ("local", "ray")
 ANSWER_S = 5.0  # for a cluster to answer at all

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mptexp.spec.devices import local_devices, same_model
 from mptexp.spec.params import ParamsError
-from mptexp.spec.run import Run, local_devices, same_model
+from mptexp.spec.run import Run
 
 
 @dataclass(frozen=True)

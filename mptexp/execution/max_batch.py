@@ -12,8 +12,10 @@ from typing import Any
 from mptexp.execution import devices, worker
 from mptexp.records import store
 from mptexp.records.store import SweepDir
+from mptexp.spec.devices import is_here, local_device
+from mptexp.spec.grid import Sweep
 from mptexp.spec.params import ParamsError
-from mptexp.spec.run import Run, Sweep, is_here, local_device
+from mptexp.spec.run import Run
 
 LIMIT = Run.model_fields["batch_size"].metadata[1].le  # no run may have more
 STEPS = 20

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from mptexp.execution import sweep
 from mptexp.execution.sweep import Planned
-from mptexp.spec.run import Run, Sweep
+from mptexp.spec.grid import Sweep
+from mptexp.spec.run import Run
 from mptexp.spec.terminal import plain, visible
 
 

@@ -20,9 +20,12 @@ from mptexp.records import outcomes, store
 from mptexp.records.outcomes import Outcome
 from mptexp.records.store import SweepDir
 from mptexp.spec import params
+from mptexp.spec.devices import is_here, local_device
+from mptexp.spec.grid import REPORT_KEYS, Sweep
+from mptexp.spec.names import DATASETS, MODELS
 from mptexp.spec.params import ParamsError
 from mptexp.spec.project import PACKAGE, PROJECT
-from mptexp.spec.run import DATASETS, MODELS, REPORT_KEYS, Run, Sweep, is_here, local_device
+from mptexp.spec.run import Run
 
 
 @dataclass(frozen=True)

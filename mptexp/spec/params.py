@@ -13,7 +13,8 @@ from ruamel.yaml.error import YAMLError
 
 from mptexp.spec import fields
 from mptexp.spec.fields import ParamsError
-from mptexp.spec.run import Run, Sweep
+from mptexp.spec.grid import Sweep
+from mptexp.spec.run import Run
 
 Where = tuple[str | int, ...]
 MOST_VALUES = 1_000_000  # in a params file

@@ -17,9 +17,9 @@ from typing import Any
 
 import psutil
 
+from mptexp.spec.devices import cpu_name, cpuinfo, nvidia_handle
 from mptexp.spec.fields import Told
 from mptexp.spec.project import PROJECT
-from mptexp.spec.run import cpu_name, cpuinfo, nvidia_handle
 from mptexp.training import machine
 
 PACKAGES = [

@@ -9,8 +9,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from mptexp.spec import imports
+from mptexp.spec.devices import same_model
 from mptexp.spec.fields import Told
-from mptexp.spec.run import Run, same_model
+from mptexp.spec.run import Run
 from mptexp.training import environment
 from mptexp.training.backends import onednn, replicas, switches
 from mptexp.training.environment import Unsupported

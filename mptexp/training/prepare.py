@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 from mptexp.spec import imports
-from mptexp.spec.run import MODELS, Run
+from mptexp.spec.names import MODELS
+from mptexp.spec.run import Run
 from mptexp.training.data import datasets
 from mptexp.training.data.sources import DataError
 

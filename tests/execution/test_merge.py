@@ -10,8 +10,8 @@ from mptexp.execution import merge, sweep
 from mptexp.records import store
 from mptexp.records.store import SweepDir
 from mptexp.spec import params
+from mptexp.spec.devices import local_device
 from mptexp.spec.params import ParamsError
-from mptexp.spec.run import local_device
 
 
 def content(folder):

@@ -19,8 +19,9 @@ from mptexp.execution.sweep import Execution, Planned
 from mptexp.records import store
 from mptexp.records.store import SweepDir
 from mptexp.spec import params
+from mptexp.spec.devices import cpu_name
 from mptexp.spec.params import ParamsError
-from mptexp.spec.run import Run, cpu_name
+from mptexp.spec.run import Run
 
 pytest.importorskip("ray")
 

@@ -13,7 +13,10 @@ from support import PROJECT
 import mptexp
 from mptexp.records import store
 from mptexp.spec import params
-from mptexp.spec.run import CPU_ISAS, DATASETS, MODELS, POLICIES, Run
+from mptexp.spec.devices import CPU_ISAS
+from mptexp.spec.names import DATASETS, MODELS
+from mptexp.spec.policies import POLICIES
+from mptexp.spec.run import Run
 from mptexp.training import environment, models, precision, train
 from mptexp.training.data import datasets
 

@@ -8,7 +8,8 @@ import pytest
 from support import PROJECT
 
 from mptexp.spec import params
-from mptexp.spec.run import Run, Sweep
+from mptexp.spec.grid import Sweep
+from mptexp.spec.run import Run
 
 SCHEMA = json.loads((PROJECT / "params/schema.json").read_text())
 VALIDATOR = jsonschema.Draft7Validator(SCHEMA)

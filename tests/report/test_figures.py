@@ -7,7 +7,7 @@ from test_summary import record, tables
 from test_wording import three
 
 from mptexp.report import figures
-from mptexp.spec.run import POLICIES
+from mptexp.spec.policies import POLICIES
 
 
 @pytest.fixture(scope="module")

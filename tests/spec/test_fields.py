@@ -35,7 +35,7 @@ def cell(capsys, monkeypatch, tmp_path):
     ],
 )
 def test_a_wrong_value_is_told_in_one_line(cell, given, told):
-    shown = cell(f"from mptexp.spec.run import Run, Sweep\n{given}")
+    shown = cell(f"from mptexp.spec.run import Run\nfrom mptexp.spec.grid import Sweep\n{given}")
     assert shown.startswith("ParamsError: ")
     assert told in shown
     assert "\n" not in shown

@@ -4,7 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptexp.spec.run import POLICIES, Run, Sweep, local_device, local_devices, same_model
+from mptexp.spec.devices import local_device, local_devices, same_model
+from mptexp.spec.grid import Sweep
+from mptexp.spec.policies import POLICIES
+from mptexp.spec.run import Run
 
 
 def test_run_id_is_the_same_on_every_machine_and_in_every_version():

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from mptexp.spec import imports, run
+from mptexp.spec import devices, imports
+from mptexp.spec.run import Run
 from mptexp.training import environment, machine, precision
 
 CPU = {"kind": "cpu", "capability": None, "device": "x"}
@@ -60,13 +61,13 @@ def test_a_driver_without_a_gpu_in_the_framework_is_told_with_the_remedy():
 
 def test_a_backend_that_sees_no_gpu_runs_on_the_cpu_whatever_the_driver_says(monkeypatch):
     monkeypatch.setattr(environment, "_tensorflow", lambda: None)
-    monkeypatch.setattr(run, "_gpus", lambda: (("NVIDIA H200", "GPU-1"),))
-    run.local_devices.cache_clear()
-    assert run.local_device() == "NVIDIA H200"
+    monkeypatch.setattr(devices, "_gpus", lambda: (("NVIDIA H200", "GPU-1"),))
+    devices.local_devices.cache_clear()
+    assert devices.local_device() == "NVIDIA H200"
     assert environment.device("tensorflow")["device"].endswith("(CPU)")
     with pytest.raises(precision.NotInForce, match="gpu_model is NVIDIA H200, but"):
-        precision._check_device(run.Run(), environment.device("tensorflow"))
-    run.local_devices.cache_clear()
+        precision._check_device(Run(), environment.device("tensorflow"))
+    devices.local_devices.cache_clear()
 
 
 def test_only_listed_variables_are_recorded(monkeypatch):

@@ -8,7 +8,7 @@ from forked import python
 from keras import layers
 from support import PROJECT
 
-from mptexp.spec import run as spec
+from mptexp.spec import names as spec
 from mptexp.spec.run import Run
 from mptexp.training import costs, models, precision
 

@@ -9,7 +9,8 @@ import pytest
 from forked import python
 from support import PROJECT
 
-from mptexp.spec.run import CPU_ISAS, Run, cpuinfo
+from mptexp.spec.devices import CPU_ISAS, cpuinfo
+from mptexp.spec.run import Run
 from mptexp.training import environment, precision
 from mptexp.training.backends import onednn
 

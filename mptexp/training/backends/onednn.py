@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from mptexp.spec.run import CPU_ISAS, Run, cpuinfo
+from mptexp.spec.devices import CPU_ISAS, cpuinfo
+from mptexp.spec.run import Run
 from mptexp.training.environment import Unsupported
 
 # What oneDNN's verbose mode calls the instruction sets (versions 3.7 and 3.12).

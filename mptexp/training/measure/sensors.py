@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pynvml
 
-from mptexp.spec.run import nvidia_handle
+from mptexp.spec.devices import nvidia_handle
 
 INTERVAL_S = 0.25
 Sample = dict[str, Any]

@@ -1,0 +1,126 @@
+"""The devices of this machine by name: NVIDIA GPUs as NVML names them, else the CPU."""
+
+import os
+import platform
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mptexp.spec.fields import Told
+
+# What oneDNN's ONEDNN_MAX_CPU_ISA takes, in lower case, and the flag of the CPU each one needs.
+CPU_ISAS = {
+    "sse41": "sse4_1",
+    "avx": "avx",
+    "avx2": "avx2",
+    "avx2_vnni": "avx_vnni",
+    "avx512_core": "avx512bw",
+    "avx512_core_vnni": "avx512_vnni",
+    "avx512_core_bf16": "avx512_bf16",
+    "avx512_core_fp16": "avx512_fp16",
+    "avx512_core_amx": "amx_tile",
+}
+
+
+class DeviceError(Told, ValueError):
+    """A device was named that does not exist here."""
+
+
+def same_model(asked: str, found: str) -> bool:
+    """Whether a device of the name `found` is the model that was `asked` for.
+
+    A short name stands for every device whose name holds its words: V100 for Tesla
+    V100-SXM2-16GB, A100-40G for NVIDIA A100-SXM4-40GB, but L4 not for NVIDIA L40.
+    """
+    has = set(_words(found)) | {word.removesuffix("b") for word in _words(found)}
+    return asked == found or (bool(_words(asked)) and set(_words(asked)) <= has)
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())
+
+
+@cache
+def local_devices() -> tuple[tuple[str, str], ...]:
+    """Name and UUID of each GPU that CUDA programs see here; else of the CPU, with no UUID.
+
+    Asks NVML, not a framework: the parent process of a sweep must not hold GPU memory.
+    """
+    return _gpus() or ((cpu_name(), ""),)
+
+
+def local_device() -> str:
+    """Name of the device that a run on this machine uses, as NVML or the kernel spells it."""
+    return local_devices()[0][0]
+
+
+def is_here(gpu_model: str) -> bool:
+    """Whether this machine has a device of a model."""
+    return any(same_model(gpu_model, name) for name, _ in local_devices())
+
+
+def _gpus() -> tuple[tuple[str, str], ...]:
+    import pynvml
+
+    return tuple(
+        (str(pynvml.nvmlDeviceGetName(handle)), str(pynvml.nvmlDeviceGetUUID(handle)))
+        for handle in nvidia_handles()
+    )
+
+
+def nvidia_handles() -> list[Any]:
+    """NVML's handles of the GPUs that CUDA programs see here, the first one first.
+
+    Raises:
+        DeviceError: where CUDA_VISIBLE_DEVICES names a GPU that does not exist.
+    """
+    import pynvml
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in ("", "-1"):
+        return []
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError:
+        return []
+    named = range(count) if visible is None else visible.split(",")
+    try:
+        return [_handle(str(name).strip()) for name in named] if count else []
+    except pynvml.NVMLError:
+        raise DeviceError(
+            f"CUDA_VISIBLE_DEVICES is {visible}; allowed: numbers below {count}, the GPUs that "
+            "NVML sees here, or their UUIDs"
+        ) from None
+
+
+def _handle(name: str) -> Any:
+    import pynvml
+
+    by_number = name.isdigit()
+    find = pynvml.nvmlDeviceGetHandleByIndex if by_number else pynvml.nvmlDeviceGetHandleByUUID
+    return find(int(name) if by_number else name)
+
+
+def nvidia_handle() -> Any:
+    """NVML's handle of the first GPU that CUDA programs see here; None where there is none.
+
+    Raises:
+        DeviceError: where CUDA_VISIBLE_DEVICES names a GPU that does not exist.
+    """
+    return next(iter(nvidia_handles()), None)
+
+
+def cpu_name() -> str:
+    """Name of this machine's CPU as a device."""
+    return f"{cpuinfo('model name') or platform.processor() or platform.machine()} (CPU)"
+
+
+@cache
+def cpuinfo(*names: str) -> str:
+    """The first entry of one of these names in /proc/cpuinfo; empty where there is none."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = [line.split(":", 1)[1].strip() for line in lines if line.startswith(names)]
+    return found[0] if found else ""

@@ -1,0 +1,107 @@
+"""The grid of a sweep: GitHub Actions' matrix vocabulary over the parameters of a run."""
+
+import html
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from mptexp.spec import cells
+from mptexp.spec.fields import Checked
+from mptexp.spec.run import Run, defaults
+
+# Keys of a params file that change its report alone.
+REPORT_KEYS = ("equivalence_margin", "target_accuracy", "price_per_hour")
+
+
+class Sweep(Checked):
+    """All runs of one params file: GitHub Actions' matrix vocabulary over the fields of Run."""
+
+    notebook: str = Field(
+        "train", min_length=1, description="a name from notebooks/, or a path beside the file"
+    )
+    defaults: dict[str, Any] = Field({}, description="parameters that all runs share")
+    matrix: dict[str, list[Any]] = Field(
+        {}, description="axes: parameter -> list of values; every combination is a point"
+    )
+    exclude: list[dict[str, Any]] = Field(
+        [], description="points that agree with all values of an entry are dropped"
+    )
+    include: list[dict[str, Any]] = Field(
+        [], description="each entry is a further point over the defaults"
+    )
+    repeats: int = Field(1, ge=1, le=1000, description="blocks: each point runs once in each")
+    timeout_min: float = Field(
+        60.0, gt=0, allow_inf_nan=False, description="minutes after which a run is ended"
+    )
+    expected_run_s: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="seconds of a run, for the plan, until one ended",
+    )
+    max_batch: bool = Field(
+        False, description="first finds the largest batch of each policy, and measures it too"
+    )
+    # What a report says beyond the measurements; the others decide what is measured.
+    equivalence_margin: float = Field(
+        0.01, gt=0, lt=1, description="accuracies are equal within this, a fraction; report only"
+    )
+    target_accuracy: float | None = Field(
+        None, gt=0, le=1, description="time to this, a fraction, is told; report only"
+    )
+    price_per_hour: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="of the device, any currency; report only"
+    )
+
+    def points(self) -> list[dict[str, Any]]:
+        """One dict of parameters per point, in the order written, without repeats.
+
+        `exclude` drops the points that agree with all of an entry's values; an entry of
+        `include` is a point of its own over the defaults.
+        """
+        axes = [[(name, value) for value in values] for name, values in self.matrix.items()]
+        grid = [dict(point) for point in itertools.product(*axes)] if axes else []
+        full = [{**self.defaults, **point} for point in grid]
+        known = defaults() if self.exclude else {}
+        kept = [p for p in full if not any(_agrees(known | p, e) for e in self.exclude)]
+        return kept + [{**self.defaults, **entry} for entry in self.include]
+
+    def runs(self, further: Sequence[Run] = ()) -> list[Run]:
+        """Every run, block by block; the order within a block is random but reproducible.
+
+        Args:
+            further: points beside those of the params file, each at block 0.
+        """
+        points = [Run(**point).resolved() for point in self.points()]
+        points += [run.resolved() for run in further]
+        return [run for k in range(self.repeats) for run in _block(points, k)]
+
+    def axes(self) -> list[str]:
+        """Names of the parameters that differ between points, in the order of Run's fields."""
+        known, points = defaults(), self.points()
+        written = {*self.matrix, *(name for entry in self.include for name in entry)}
+        varying = {n for n in written if len({p.get(n, known[n]) for p in points}) > 1}
+        varying |= {"batch_size"} if self.max_batch else set()
+        return [n for n in Run.model_fields if n in varying]
+
+    def _repr_html_(self) -> str:
+        """A notebook's cell shows the points, a row each, and how many runs they make."""
+        points, known, axes = self.points(), defaults(), self.axes()
+        rows = [[cells.cell((known | p).get(name)) for name in axes] for p in points]
+        runs = f"{len(points)} points × {self.repeats} blocks = {len(points) * self.repeats} runs"
+        same = [f"{n} {cells.cell(v)}" for n, v in self.defaults.items() if n not in axes]
+        told = f"{runs} of {self.notebook}" + f"; all with {', '.join(same)}" * bool(same)
+        return f"{cells.html(range(1, len(points) + 1), rows, axes)}<p>{html.escape(told)}</p>"
+
+
+def _agrees(point: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+    return all(point[name] == value for name, value in entry.items())
+
+
+def _block(points: Sequence[Run], block: int) -> list[Run]:
+    runs = [p.model_copy(update={"block": block, "seed": p.seed + block}) for p in points]
+    random.Random(f"block {block}").shuffle(runs)
+    return runs
