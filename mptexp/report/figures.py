@@ -20,18 +20,11 @@ from matplotlib.figure import Figure
 from mptexp.analysis import exponent_range, loss_scale, summary
 from mptexp.analysis.exponent_range import Seen
 from mptexp.spec.formats import FORMATS
+from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.terminal import visible
 
-# Okabe and Ito's colours, distinct to colour-blind readers, on light and on dark grounds.
-COLOURS = {
-    "float32": "#7f7f7f",
-    "tensorfloat32": "#cc79a7",
-    "mixed_float16": "#d55e00",
-    "mixed_bfloat16": "#0087c8",
-    "float16": "#e69f00",
-    "bfloat16": "#009e73",
-}
-MARKERS = dict(zip(COLOURS, "osD^vP", strict=True))
+COLOURS = {name: row.colour for name, row in POLICY_ROWS.items()}
+MARKERS = {name: row.marker for name, row in POLICY_ROWS.items()}
 # Ink is drawn in this colour and replaced by the page's own: it must occur nowhere else.
 INK = "#010203"
 STYLE = {

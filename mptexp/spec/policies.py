@@ -1,8 +1,127 @@
-"""The precision policies, a row each: adding one touches this file and its test."""
+"""The precision policies: one row per policy, and the arithmetic that their products use.
 
-from typing import Literal, get_args
+Adding a policy touches this file and its test. The order of the rows is the order of every table
+and figure; a row without one of its parts is refused when this module is imported.
+"""
 
-Policy = Literal[
-    "float32", "tensorfloat32", "mixed_float16", "mixed_bfloat16", "float16", "bfloat16"
-]
-POLICIES: tuple[str, ...] = get_args(Policy)
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from mptexp.spec.devices import CPU_ISAS
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """A type in which matrix products are computed, and the devices with instructions for it.
+
+    Args:
+        name: of the type, as in `formats.FORMATS`.
+        cpu_flags: flags of /proc/cpuinfo (x86, then Arm) any one of which means that the CPU
+            computes in this type; each with the lowest limit (a key of `devices.CPU_ISAS`) under
+            which oneDNN still uses it, or None where it uses it only without a limit.
+        gpu_capability: lowest compute capability of the NVIDIA GPUs that compute in this type.
+        everywhere: whether every device computes in this type.
+    """
+
+    name: str
+    cpu_flags: Mapping[str, str | None]
+    gpu_capability: tuple[int, int]
+    everywhere: bool = False
+
+    def is_native_on_cpu(self, flags: Collection[str], limit: str = "default") -> bool:
+        """Whether a CPU of these flags computes in this type under a limit on instructions."""
+        used = [least for flag, least in self.cpu_flags.items() if flag in flags]
+        if self.everywhere or limit == "default":
+            return self.everywhere or bool(used)
+        ranks = list(CPU_ISAS)
+        return any(least and ranks.index(least) <= ranks.index(limit) for least in used)
+
+    def is_native_on_gpu(self, capability: Sequence[int] | None) -> bool:
+        """Whether an NVIDIA GPU computes in this type; without a known capability only float32."""
+        return tuple(capability or (0, 0)) >= self.gpu_capability
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy of a run, and how figures draw it.
+
+    Args:
+        name: in params files, records, tables and figures; also Keras's name of the policy, but
+            for tensorfloat32, which Keras does not know as one.
+        compute_dtype: the type that layers compute in.
+        variable_dtype: the type that layers keep their weights in.
+        arithmetic: in which products are computed: a key of ARITHMETICS. TF32 is arithmetic on
+            float32 values; for every other policy it is the compute type.
+        colour: in figures, as #rrggbb: distinct to colour-blind readers on white and on black.
+        marker: in figures, one of Matplotlib's.
+
+    Raises:
+        ValueError: where the arithmetic is not known or the colour is none.
+    """
+
+    name: str
+    compute_dtype: str
+    variable_dtype: str
+    arithmetic: str
+    colour: str = field(kw_only=True)
+    marker: str = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.arithmetic not in ARITHMETICS:
+            raise ValueError(f"arithmetic of policy {self.name} is {self.arithmetic}")
+        if not re.fullmatch("#[0-9a-f]{6}", self.colour) or len(self.marker) != 1:
+            raise ValueError(f"policy {self.name} has colour {self.colour}, marker {self.marker}")
+
+    @property
+    def tf32(self) -> bool | None:
+        """Whether products of float32 must use TF32; None: as the backend has it by default."""
+        if self.compute_dtype != "float32":
+            return None
+        return self.arithmetic == "tensorfloat32"
+
+
+ARITHMETICS = {
+    row.name: row
+    for row in (
+        Arithmetic("float32", {}, (0, 0), everywhere=True),
+        Arithmetic("tensorfloat32", {}, (8, 0)),
+        Arithmetic(
+            "float16",
+            {"avx512_fp16": "avx512_core_fp16", "amx_fp16": None, "asimdhp": None},
+            (5, 3),
+        ),
+        Arithmetic(
+            "bfloat16",
+            {"avx512_bf16": "avx512_core_bf16", "amx_bf16": "avx512_core_amx", "bf16": None},
+            (8, 0),
+        ),
+    )
+}
+
+
+def by_name(*rows: Policy) -> dict[str, Policy]:
+    """The rows by name.
+
+    Raises:
+        ValueError: where two of them share a name, a colour or a marker.
+    """
+    for part in ("name", "colour", "marker"):
+        values = [getattr(row, part) for row in rows]
+        if len(set(values)) < len(values):
+            raise ValueError(f"two policies share a {part}: {', '.join(values)}")
+    return {row.name: row for row in rows}
+
+
+# Okabe and Ito's colours (2008), distinct to colour-blind readers, on light and on dark grounds.
+POLICY_ROWS = by_name(
+    Policy("float32", "float32", "float32", "float32", colour="#7f7f7f", marker="o"),
+    Policy("tensorfloat32", "float32", "float32", "tensorfloat32", colour="#cc79a7", marker="s"),
+    Policy("mixed_float16", "float16", "float32", "float16", colour="#d55e00", marker="D"),
+    Policy("mixed_bfloat16", "bfloat16", "float32", "bfloat16", colour="#0087c8", marker="^"),
+    Policy("float16", "float16", "float16", "float16", colour="#e69f00", marker="v"),
+    Policy("bfloat16", "bfloat16", "bfloat16", "bfloat16", colour="#009e73", marker="P"),
+)
+POLICIES = tuple(POLICY_ROWS)
+PolicyName = Literal[POLICIES]

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from mptexp.spec import cells
-from mptexp.spec.devices import local_device
+from mptexp.spec.devices import CPU_ISAS, local_device
 from mptexp.spec.fields import Checked, ParamsError
 from mptexp.spec.names import (
     PLACES,
@@ -22,21 +22,10 @@ from mptexp.spec.names import (
     known_propagation,
     known_weight_format,
 )
-from mptexp.spec.policies import Policy
+from mptexp.spec.policies import POLICY_ROWS, PolicyName
 
 Backend = Literal["tensorflow", "jax", "torch"]
-CpuIsa = Literal[
-    "default",
-    "sse41",
-    "avx",
-    "avx2",
-    "avx2_vnni",
-    "avx512_core",
-    "avx512_core_vnni",
-    "avx512_core_bf16",
-    "avx512_core_fp16",
-    "avx512_core_amx",
-]
+CpuIsa = Literal["default", *CPU_ISAS]
 LEAST_STEPS = 7  # what the clock needs: see train.py
 STEPS_FOR_TARGET = 100  # ten windows after a warm-up, of several quick steps each
 # A cell shows these of every run.
@@ -112,7 +101,7 @@ class Run(Checked):
     learning_rate_decay: Literal["none", "cosine"] = Field(
         "none", description="none, cosine: to zero over all epochs"
     )
-    policy: Policy = Field("float32", description="precision policy, see docs/guide.md")
+    policy: PolicyName = Field("float32", description="precision policy, see docs/guide.md")
     loss_scale: (
         Literal["auto", "dynamic", "none"] | Annotated[float, Field(gt=0, allow_inf_nan=False)]
     ) = Field("auto", description="auto, dynamic, none or a number; auto: as Keras decides")
@@ -179,11 +168,11 @@ class Run(Checked):
                 f"propagation {self.propagation} is emulated in float32, but policy is "
                 f"{self.policy}; allowed: policy float32, or propagation policy"
             )
-        if self.weight_format != "policy" and self.policy in ("float16", "bfloat16"):
+        wide = [row.name for row in POLICY_ROWS.values() if row.variable_dtype == "float32"]
+        if self.weight_format != "policy" and self.policy not in wide:
             raise ValueError(
                 f"weight_format {self.weight_format} is emulated in float32 variables, which "
-                f"policy {self.policy} has not; allowed: float32, tensorfloat32, mixed_float16, "
-                "mixed_bfloat16"
+                f"policy {self.policy} has not; allowed: {', '.join(wide)}"
             )
         if self.replicas > 1 and {self.propagation, self.weight_format} != {"policy"}:
             raise ValueError(

@@ -19,6 +19,7 @@ import psutil
 
 from mptexp.spec.devices import cpu_name, cpuinfo, nvidia_handle
 from mptexp.spec.fields import Told
+from mptexp.spec.policies import ARITHMETICS, POLICY_ROWS
 from mptexp.spec.project import PROJECT
 from mptexp.training import machine
 
@@ -84,18 +85,8 @@ INSTRUCTION_SETS = [
     "sve",
     "i8mm",
 ]
-NATIVE_ON_CPU = {
-    "float16": {"avx512_fp16", "amx_fp16", "asimdhp"},
-    "bfloat16": {"avx512_bf16", "amx_bf16", "bf16"},
-}
-# Those of them that oneDNN uses under a limit (cpu_isa); under any lower limit it uses none.
-ALLOWED_BY_ISA = {
-    "avx512_core_bf16": {"avx512_bf16"},
-    "avx512_core_fp16": {"avx512_bf16", "avx512_fp16"},
-    "avx512_core_amx": {"avx512_bf16", "avx512_fp16", "amx_bf16"},
-}
-# Below these capabilities the type has no arithmetic of its own on an NVIDIA GPU.
-NATIVE_ON_GPU = {"float16": (5, 3), "bfloat16": (8, 0), "tensorfloat32": (8, 0)}
+# The types below float32 in which a policy's layers compute, such as float16.
+NARROW = list(dict.fromkeys(r.compute_dtype for r in POLICY_ROWS.values() if r.tf32 is None))
 
 
 class Unsupported(Told, RuntimeError):
@@ -113,7 +104,7 @@ def card(backend: str = "tensorflow") -> dict[str, Any]:
     where = device(backend)
     return {
         **where,
-        "native": [name for name in ("float16", "bfloat16") if is_native(name, where)],
+        "native": [name for name in NARROW if is_native(name, where)],
         "cpu": cpu_name().removesuffix(" (CPU)"),
         "instruction_sets": instruction_sets(),
         "cores": machine.cores(),
@@ -253,18 +244,14 @@ def is_native(dtype: str, where: dict[str, Any], cpu_isa: str = "default") -> bo
     """Whether the device of a card computes in this type with instructions of its own.
 
     Args:
-        dtype: float32, tensorfloat32, float16 or bfloat16.
+        dtype: a key of `policies.ARITHMETICS`.
         where: a card, or the part of it that `device` gives.
         cpu_isa: what a run allows of a CPU, see spec.CPU_ISAS.
     """
-    if dtype == "float32":
-        return True
+    arithmetic = ARITHMETICS[dtype]
     if where["kind"] == "cpu":
-        present = set(instruction_sets())
-        allowed = present if cpu_isa == "default" else present & ALLOWED_BY_ISA.get(cpu_isa, set())
-        return bool(NATIVE_ON_CPU.get(dtype, set()) & allowed)
-    capability = tuple(where["capability"] or (0, 0))
-    return capability >= NATIVE_ON_GPU[dtype]
+        return arithmetic.is_native_on_cpu(instruction_sets(), cpu_isa)
+    return arithmetic.is_native_on_gpu(where["capability"])
 
 
 def default_policy(where: dict[str, Any]) -> str:
@@ -284,9 +271,8 @@ def diagnosis(backend: str) -> dict[str, Any]:
     tensor_cores, tf32, determinism, advice (sentences on what is missing and how to mend it).
     """
     found = card(backend)
-    types = ("float32", "tensorfloat32", "float16", "bfloat16")
     return found | {
-        "native": {name: is_native(name, found) for name in types},
+        "native": {name: is_native(name, found) for name in ARITHMETICS},
         "default_policy": default_policy(found),
         "tensor_cores": tensor_cores(found),
         "tf32": _tf32(found),
@@ -323,7 +309,7 @@ def advice(backend: str, where: dict[str, Any]) -> list[str]:
         )
     elif where["kind"] == "cpu":
         found.append("no NVIDIA driver was found: runs use the CPU; with a GPU, install its driver")
-    for name in ("float16", "bfloat16"):
+    for name in NARROW:
         if not is_native(name, where):
             found.append(f"{name} is emulated on this device: slower is expected")
     return found + machine.spoilers(where)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mptexp.spec import imports
 from mptexp.spec.devices import same_model
 from mptexp.spec.fields import Told
+from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 from mptexp.training import environment
 from mptexp.training.backends import onednn, replicas, switches
@@ -119,7 +120,7 @@ def _check_cpu(run: Run, where: dict[str, Any]) -> None:
                 f"cpu_isa {run.cpu_isa} limits a CPU, but this run's device is {where['device']}"
             )
         return
-    lacks = run.backend == "tensorflow" and run.jit != "on" and _matrix_dtype(run) == "float16"
+    lacks = run.backend == "tensorflow" and run.jit != "on" and compute_dtype(run) == "float16"
     if lacks and _data_format(run) == "channels_first":
         raise Unsupported(
             "TensorFlow has no channels_first convolution in float16 for a CPU without XLA; "
@@ -225,6 +226,7 @@ def in_force(model: "keras.Model", run: Run, where: dict[str, Any]) -> dict[str,
     from mptexp.training import costs
     from mptexp.training.numerics import emulation
 
+    arithmetic = POLICY_ROWS[run.policy].arithmetic
     leaves = [leaf.layer for leaf in costs.leaves(model)]
     shared_by = replicas.in_force(model, run.backend)
     holders = [layer for layer in leaves if costs.parameters(layer)]
@@ -237,7 +239,7 @@ def in_force(model: "keras.Model", run: Run, where: dict[str, Any]) -> dict[str,
         "jit": bool(model.jit_compile),
         "deterministic": switches.deterministic(run.backend),
         "tf32": switches.tf32_enabled(run, where),
-        "emulated": not environment.is_native(_matrix_dtype(run), where, run.cpu_isa),
+        "emulated": not environment.is_native(arithmetic, where, run.cpu_isa),
         "cpu_isa": "default" if run.cpu_isa == "default" else onednn.isa(run.backend),
         "replicas": shared_by,
         "batch_per_replica": run.batch_size // shared_by,
@@ -256,13 +258,9 @@ def _data_formats(leaves: "list[keras.layers.Layer]") -> set[str]:
     return {layer.data_format for layer in body if hasattr(layer, "data_format")}
 
 
-def _matrix_dtype(run: Run) -> str:
-    return run.policy.removeprefix("mixed_")
-
-
 def compute_dtype(run: Run) -> str:
     """The type that the run's layers compute in; TF32 is arithmetic on float32."""
-    return "float32" if run.policy == "tensorfloat32" else _matrix_dtype(run)
+    return POLICY_ROWS[run.policy].compute_dtype
 
 
 def _one(names: set[str]) -> str:
@@ -270,11 +268,10 @@ def _one(names: set[str]) -> str:
 
 
 def _check_in_force(found: dict[str, Any], run: Run) -> None:
-    compute = compute_dtype(run)
-    variable = compute if not run.policy.startswith("mixed_") else "float32"
+    policy = POLICY_ROWS[run.policy]
     wanted = {
-        "compute_dtype": compute,
-        "variable_dtype": variable,
+        "compute_dtype": policy.compute_dtype,
+        "variable_dtype": policy.variable_dtype,
         "head_dtype": "float32",
         "deterministic": run.deterministic,
         "replicas": run.replicas,
@@ -283,8 +280,7 @@ def _check_in_force(found: dict[str, Any], run: Run) -> None:
         **({"jit": run.jit == "on"} if run.jit != "auto" else {}),
         **({"cpu_isa": run.cpu_isa} if run.cpu_isa != "default" else {}),
         **({"data_format": run.data_format} if _has_format(found, run) else {}),
-        **({"tf32": True} if run.policy == "tensorfloat32" else {}),
-        **({"tf32": False} if run.policy == "float32" else {}),
+        **({} if policy.tf32 is None else {"tf32": policy.tf32}),
     }
     for name, value in wanted.items():
         if not _agrees(found[name], value, own=":" in run.model or bool(run.float32_layers)):

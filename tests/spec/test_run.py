@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from mptexp.spec.devices import local_device, local_devices, same_model
 from mptexp.spec.grid import Sweep
-from mptexp.spec.policies import POLICIES
 from mptexp.spec.run import Run
 
 
@@ -90,10 +89,6 @@ def test_no_visible_gpu_means_the_cpu(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert local_device().endswith("(CPU)")
     local_devices.cache_clear()
-
-
-def test_policies_are_those_of_the_design():
-    assert POLICIES[:4] == ("float32", "tensorfloat32", "mixed_float16", "mixed_bfloat16")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from forked import python
 from support import PROJECT
 
 from mptexp.spec.devices import CPU_ISAS, cpuinfo
+from mptexp.spec.policies import ARITHMETICS
 from mptexp.spec.run import Run
 from mptexp.training import environment, precision
 from mptexp.training.backends import onednn
@@ -239,7 +240,8 @@ def test_what_a_limit_leaves_is_native_or_not(monkeypatch):
     assert native["float32"] == {"default", *CPU_ISAS}
     assert native["float16"] == rich
     assert native["bfloat16"] == rich | {"avx512_core_bf16"}
-    assert set(environment.ALLOWED_BY_ISA) <= set(CPU_ISAS) == set(onednn.NAMES.values())
+    limits = {least for row in ARITHMETICS.values() for least in row.cpu_flags.values() if least}
+    assert limits <= set(CPU_ISAS) == set(onednn.NAMES.values())
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ TF32, op determinism, the share of a GPU's memory.
 import os
 from typing import Any
 
+from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 from mptexp.training import environment
 
@@ -14,9 +15,9 @@ XLA_DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 
 def set_tf32(run: Run, where: dict[str, Any]) -> None:
     """Strict for float32, on for tensorfloat32, else as the backend has it (what users have)."""
-    if where["kind"] != "gpu" or run.policy not in ("float32", "tensorfloat32"):
+    wanted = POLICY_ROWS[run.policy].tf32
+    if where["kind"] != "gpu" or wanted is None:
         return
-    wanted = run.policy == "tensorfloat32"
     if run.backend == "tensorflow":
         import tensorflow as tf
 

@@ -17,6 +17,7 @@ import numpy as np
 from keras import ops
 
 from mptexp.records import store
+from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 from mptexp.training import costs, precision
 from mptexp.training.data import sources
@@ -40,9 +41,8 @@ def measured(run: Run, card: dict[str, Any]) -> dict[str, float]:
         card: the environment card, which names device and versions.
     """
     dtype = precision.compute_dtype(run)
-    tf32 = run.policy == "tensorfloat32"
     return {
-        "dtype": "tensorfloat32" if tf32 else dtype,
+        "dtype": POLICY_ROWS[run.policy].arithmetic,
         "matmul_flops_per_s": _kept(
             run, card, ["matmul", dtype], lambda: _matmul(run.backend, card["kind"], dtype)
         ),
