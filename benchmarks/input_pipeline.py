@@ -147,7 +147,7 @@ def main():
 
 def show(rounds):
     """The medians, then the ratios that the project claims."""
-    from mptexp.analysis.summary import interval
+    from mptexp.analysis.contrast import paired
 
     print(f"{'':10}{'first epoch':>14}{'later epochs':>14}{'memory':>12}   (n = {len(rounds)})")
     for arm in ARMS:
@@ -157,9 +157,9 @@ def show(rounds):
         print(f"{arm:10}{first:10,.0f} i/s{later:10,.0f} i/s{size / 2**20:8,.0f} MiB")
     for name in ("first", "later"):
         for other in ARMS[1:]:
-            ratio = interval([r["pipeline"][name] / r[other][name] for r in rounds])
+            ratio = paired(*([r[arm][name] for r in rounds] for arm in ("pipeline", other)))
             print(f"{name} epoch(s), pipeline / {other}: {text(ratio)}")
-    ratio = interval([r["pipeline"]["bytes"] / r["keydana"]["bytes"] for r in rounds])
+    ratio = paired(*([r[arm]["bytes"] for r in rounds] for arm in ("pipeline", "keydana")))
     print(f"memory, pipeline / keydana: {text(ratio)}")
     again = np.median([r["pipeline"]["again_s"] for r in rounds])
     print(f"second start, until the first batch: {again:.2f} s")
@@ -167,7 +167,7 @@ def show(rounds):
 
 def text(ratio):
     """A ratio with its interval."""
-    return "{:.2f} [{:.2f}, {:.2f}]".format(*ratio)
+    return f"{ratio.estimate:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
 
 
 if __name__ == "__main__":

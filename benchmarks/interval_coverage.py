@@ -7,7 +7,7 @@ alike), a run has 1 % noise of its own, and 5 % of the runs are slowed by an exp
 10 %. Printed: the share of sweeps whose nominal 95 % interval holds the true ratio, and the
 interval's median width in percent of the ratio, for each method and number of blocks.
 
-mptexp uses "t on logs" (`mptexp.analysis.summary.interval`).
+mptexp uses "t on logs" (`mptexp.analysis.contrast.paired`).
 """
 
 import argparse

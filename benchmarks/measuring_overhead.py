@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mptexp.analysis import summary
+from mptexp.analysis import contrast
 from mptexp.spec.run import Run
 from mptexp.training import precision
 
@@ -79,22 +79,21 @@ def compare(name: str, run: Run, kind: str, options: argparse.Namespace) -> None
 
 def ratio(bare: Callable[[], Any], measured: Callable[[], Any], rounds: int) -> str:
     """Measured over bare, as text."""
-    ratios = []
+    times = []
     for _ in range(rounds):
         first, second, third, fourth = (
             np.array(seconds(c)) for c in (bare, measured, measured, bare)
         )
-        ratios.append((second + third) / (first + fourth))
-    wall, cpu = np.array(ratios).T
-    return (
-        f"{rounds} rounds of 2 + 2 calls: wall {text(wall)}, median {np.median(wall):.4f}; "
-        f"processor {text(cpu)}, median {np.median(cpu):.4f}"
-    )
+        times.append((second + third, first + fourth))
+    wall, cpu = np.array(times).T
+    return f"{rounds} rounds of 2 + 2 calls: wall {text(*wall)}; processor {text(*cpu)}"
 
 
-def text(ratios: np.ndarray) -> str:
-    """A ratio with its interval."""
-    return "{:.4f} [{:.4f}, {:.4f}]".format(*summary.interval(ratios))
+def text(measured: np.ndarray, bare: np.ndarray) -> str:
+    """A ratio with its interval, and the median of the rounds' ratios."""
+    over = contrast.paired(measured, bare)
+    median = np.median(measured / bare)
+    return f"{over.estimate:.4f} [{over.low:.4f}, {over.high:.4f}], median {median:.4f}"
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from mptexp.analysis import summary
+from mptexp.analysis import contrast
 from mptexp.execution.cluster import OWN
 from mptexp.spec.run import Run
 
@@ -103,10 +103,11 @@ def main() -> None:
         run, sweep = zip(*values, strict=True)
         print(f"{name}: {told(run)} per run, {told(sweep)} per sweep")
     pairs = [(a, b) for (a, _), (b, _) in zip(found["local"], found["Ray"], strict=True)]
-    ratio, low, high = summary.interval([ray / local for local, ray in pairs])
+    local, ray = zip(*pairs, strict=True)
+    over = contrast.paired(ray, local)
     print(
-        f"Ray - local: {told([ray - local for local, ray in pairs])} per run; Ray / local: "
-        f"{ratio:.3f} [{low:.3f}, {high:.3f}] (n = {options.rounds} rounds)"
+        f"Ray - local: {told(np.subtract(ray, local))} per run; Ray / local: "
+        f"{over.estimate:.3f} [{over.low:.3f}, {over.high:.3f}] (n = {options.rounds} rounds)"
     )
 
 

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from mptexp.analysis import summary
+from mptexp.analysis import contrast
 
 POLICIES = ("float32", "mixed_bfloat16")
 BATCH_SIZES = (32, 128)
@@ -84,22 +84,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=4)
     options = parser.parse_args()
-    ratios = []
+    swept, scripted = [], []
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         for _ in range(options.rounds):
             order = (scripts, sweep, sweep, scripts)
             first, second, third, fourth = (side(folder, options.epochs) for side in order)
-            ratios.append((second + third) / (first + fourth))
+            swept.append(second + third)
+            scripted.append(first + fourth)
             print(
                 f"scripts {first:.1f} and {fourth:.1f} s, sweep {second:.1f} and {third:.1f} s",
                 flush=True,
             )
     runs = len(POLICIES) * len(BATCH_SIZES)
-    ratio, low, high = summary.interval(ratios)
+    over = contrast.paired(swept, scripted)
     print(
-        f"{runs} trainings of {options.epochs} epochs, sweep / scripts: {ratio:.3f} "
-        f"[{low:.3f}, {high:.3f}] (n = {options.rounds} rounds)"
+        f"{runs} trainings of {options.epochs} epochs, sweep / scripts: {over.estimate:.3f} "
+        f"[{over.low:.3f}, {over.high:.3f}] (n = {options.rounds} rounds)"
     )
 
 

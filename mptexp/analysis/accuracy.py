@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import summary
+from mptexp.analysis import contrast, summary
 from mptexp.analysis.summary import POINT, Tables
 from mptexp.spec.policies import POLICIES
 
@@ -26,19 +26,18 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
         Columns of POINT, baseline, candidate, difference (candidate - baseline, a fraction), low,
         high, blocks, margin, verdict.
     """
-    figures = ["difference", "low", "high", "blocks", "margin", "verdict"]
+    names = ["difference", "low", "high", "blocks", "margin", "verdict"]
     rows = []
     trained = tables.trained.dropna(subset="val_accuracy")
     for point, default, table in summary.by_block(trained, "val_accuracy"):
         for baseline in summary.baselines(default, table):
             for candidate in [p for p in POLICIES if p in table and p != baseline]:
-                found = table[candidate] - table[baseline]
-                found = found[~np.isnan(found)]
-                if len(found):
-                    bounds = summary.mean_interval(found, confidence)
-                    told = [*bounds, len(found), margin, verdict(*bounds[1:], margin)]
-                    rows.append([*point, baseline, candidate, *told])
-    return pd.DataFrame(rows, columns=[*POINT, "baseline", "candidate", *figures])
+                over = contrast.paired(table[candidate], table[baseline], "difference", confidence)
+                if over.n:
+                    figures = over.columns("difference").values()
+                    ends = [margin, verdict(over.low, over.high, margin)]
+                    rows.append([*point, baseline, candidate, *figures, *ends])
+    return pd.DataFrame(rows, columns=[*POINT, "baseline", "candidate", *names])
 
 
 def beside_first(table: pd.DataFrame) -> pd.DataFrame:

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from scipy import stats
 
-from mptexp.analysis import summary
+from mptexp.analysis import contrast, summary
 from mptexp.analysis.summary import POINT, Tables
 from mptexp.records import store
 from mptexp.records.store import SweepDir
@@ -89,8 +88,8 @@ def _comparable(left: tuple, right: tuple, sides: Sequence[Mapping[tuple, Any]])
 
 def _compared(left: pd.DataFrame, right: pd.DataFrame, a: Tables, b: Tables) -> dict[str, Any]:
     left, right = (side.assign(step_s=pd.to_numeric(side.step_s)) for side in (left, right))
-    ratio, low, high = welch(left.step_s, right.step_s)
-    found: dict[str, Any] = {"ratio": ratio, "low": low, "high": high}
+    over = contrast.unpaired(left.step_s, right.step_s)
+    found: dict[str, Any] = {"ratio": over.estimate, "low": over.low, "high": over.high}
     for name, side, tables in (("a", left, a), ("b", right, b)):
         found |= {
             f"step_s_{name}": stats.gmean(side.step_s),
@@ -102,21 +101,6 @@ def _compared(left: pd.DataFrame, right: pd.DataFrame, a: Tables, b: Tables) -> 
             hours = 1e6 / side.images_per_s.median() / 3600
             found[f"cost_per_million_images_{name}"] = hours * tables.options.price_per_hour
     return found
-
-
-def welch(
-    left: Sequence[float], right: Sequence[float], confidence: float = 0.95
-) -> tuple[float, float, float]:
-    """Ratio of geometric means, left over right, with its interval; NaN below three values.
-
-    The interval is Welch's for two independent samples, on logarithms.
-    """
-    logs = [np.log(np.asarray(side, float)) for side in (left, right)]
-    ratio = float(np.exp(logs[0].mean() - logs[1].mean()))
-    if min(len(side) for side in logs) < 3:
-        return ratio, float("nan"), float("nan")
-    bounds = stats.ttest_ind(*logs, equal_var=False).confidence_interval(confidence)
-    return ratio, float(np.exp(bounds.low)), float(np.exp(bounds.high))
 
 
 def differences(a: Tables, b: Tables) -> pd.DataFrame:

@@ -1,19 +1,20 @@
 """What emulated low precision does to accuracy, beside float32 of the same network; from records.
 
 A difference is error minus float32's error of the same block, in percentage points: above zero is
-worse. Its interval is Student's t over blocks (summary.mean_interval).
+worse. Its interval is Student's t over blocks (contrast.paired).
 """
 
 import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import summary
+from mptexp.analysis import contrast
+from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.scaling import Section
 from mptexp.analysis.summary import Tables
 from mptexp.report import wording
@@ -43,7 +44,7 @@ class Point:
         network: what its runs share beside the formats, as text.
         choice: the parameters of FORMATS.
         errors: validation error in percent by block, of the runs that ended well.
-        losses: errors minus float32's, by block; empty where there is no float32 beside it.
+        loss: errors minus float32's; n = 0 where there is no float32 beside it.
         swallowed: mean share of swallowed updates, or NaN.
         statuses: how every run ended.
     """
@@ -51,15 +52,9 @@ class Point:
     network: str
     choice: dict[str, Any]
     errors: pd.Series
-    losses: pd.Series
+    loss: Contrast
     swallowed: float
     statuses: list[str]
-
-    @property
-    def loss(self) -> tuple[float, float, float]:
-        """Mean difference from float32 and its interval; NaN where there is none."""
-        nothing = (math.nan,) * 3
-        return summary.mean_interval(self.losses.tolist()) if len(self.losses) else nothing
 
     @property
     def is_float32(self) -> bool:
@@ -112,13 +107,14 @@ def _networks(runs: list[dict[str, Any]]) -> list[str]:
 def _point(network: str, choice: dict[str, Any], runs: pd.DataFrame) -> Point:
     errors = runs.groupby("block").error.mean().dropna()
     swallowed = runs.swallowed_updates_frac.astype(float).mean()
-    return Point(network, choice, errors, errors[:0], swallowed, runs.status.tolist())
+    return Point(network, choice, errors, Contrast(), swallowed, runs.status.tolist())
 
 
 def _compared(point: Point, others: list[Point]) -> Point:
     bases = [p for p in others if p.network == point.network and p.is_float32]
-    losses = (point.errors - bases[0].errors).dropna() if bases else point.losses
-    return Point(**{**vars(point), "losses": losses})
+    if not bases:
+        return point
+    return replace(point, loss=contrast.paired(point.errors, bases[0].errors, "difference"))
 
 
 # --- as text --------------------------------------------------------------------------------------
@@ -159,13 +155,12 @@ def _error(point: Point) -> str:
 def _loss(point: Point) -> str:
     if point.is_float32:
         return "0 (it is float32)"
-    mean, low, high = point.loss
-    if math.isnan(mean):
+    loss = point.loss
+    if not loss.n:
         return "–"
-    n = len(point.losses)
-    if math.isnan(low):
-        return f"{mean:+.2f} (no interval, n = {n})"
-    return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}] (n = {n})"
+    if math.isnan(loss.low):
+        return f"{loss.estimate:+.2f} (no interval, n = {loss.n})"
+    return f"{loss.estimate:+.2f} [{loss.low:+.2f}, {loss.high:+.2f}] (n = {loss.n})"
 
 
 def _percent(share: float) -> str:
@@ -185,7 +180,7 @@ def _ended(statuses: list[str]) -> str:
 def _gupta(found: list[Point]) -> Iterator[str]:
     for point in found:
         name = point.choice["propagation"]
-        if point.choice["rounding"] == "stochastic" and _bits(name) == 16 and len(point.losses):
+        if point.choice["rounding"] == "stochastic" and _bits(name) == 16 and point.loss.n:
             nearest = _other(found, point, rounding="nearest")
             yield (
                 "Gupta et al. (2015) train in 16-bit fixed point with little to no loss if "
@@ -198,7 +193,7 @@ def _gupta(found: list[Point]) -> Iterator[str]:
 def _of_nearest(nearest: Point | None) -> str:
     if nearest is None:
         return "and nearest was not run"
-    if len(nearest.losses):
+    if nearest.loss.n:
         return f"and by {_points(nearest)} to nearest"
     return f"and none of {wording.count(len(nearest.statuses), 'run')} to nearest ended well"
 
@@ -207,18 +202,16 @@ def _on_rounding(stochastic: Point, nearest: Point | None) -> str:
     size = _size(stochastic)
     if size != "small" or nearest is None:
         return _agreement(size)
-    if not len(nearest.losses):
+    if not nearest.loss.n:
         return "this agrees, and nearest rounding is worse"
-    worse = (nearest.errors - stochastic.errors).dropna().tolist()
-    low = summary.mean_interval(worse)[1] if worse else math.nan
-    if low > 0:
+    if contrast.paired(nearest.errors, stochastic.errors, "difference").low > 0:
         return "this agrees, and nearest rounding is worse"
     return "this agrees; that nearest rounding is worse is not shown"
 
 
 def _dynamic(found: list[Point]) -> Iterator[str]:
     for point in found:
-        if point.choice["propagation"] == "dynamic<10>" and len(point.losses):
+        if point.choice["propagation"] == "dynamic<10>" and point.loss.n:
             kept = point.choice["weight_format"]
             yield (
                 "Courbariaux et al. (2014) train with multiplications of 10 bits in dynamic fixed "
@@ -229,7 +222,7 @@ def _dynamic(found: list[Point]) -> Iterator[str]:
 
 def _binary(found: list[Point]) -> Iterator[str]:
     for point in found:
-        if point.choice["propagation"] == "binary" and len(point.losses):
+        if point.choice["propagation"] == "binary" and point.loss.n:
             yield (
                 "BinaryNet (2016) trains with binary weights and activations, to an error of "
                 "0.96 % on MNIST with a larger network and longer training. Here "
@@ -242,10 +235,10 @@ def _masters(found: list[Point]) -> Iterator[str]:
     for point in found:
         kept, policy = point.choice["weight_format"], point.choice["policy"]
         lacks = policy.startswith("mixed_") and kept == policy.removeprefix("mixed_")
-        if lacks and point.choice["rounding"] == "nearest" and len(point.losses):
+        if lacks and point.choice["rounding"] == "nearest" and point.loss.n:
             scale = point.choice["loss_scale"]
             other = _other(found, point, rounding="stochastic")
-            stochastic = other if other and len(other.losses) else None
+            stochastic = other if other and other.loss.n else None
             rest = (
                 f", by {_points(stochastic)} if it is rounded stochastically" if stochastic else ""
             )
@@ -258,7 +251,7 @@ def _masters(found: list[Point]) -> Iterator[str]:
 
 
 def _on_masters(point: Point) -> str:
-    low, high = point.loss[1:]
+    low, high = point.loss.low, point.loss.high
     if math.isnan(low):
         return "too few repeats to say whether this agrees"
     if low > 0:
@@ -287,7 +280,7 @@ def _size(point: Point) -> str:
 
     It is not small where a run did not end well: the interval is of the others.
     """
-    low, high = point.loss[1:]
+    low, high = point.loss.low, point.loss.high
     if math.isnan(low):
         return "unknown"
     small = high < LITTLE and set(point.statuses) == {"ok"}

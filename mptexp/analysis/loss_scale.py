@@ -5,10 +5,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from mptexp.analysis import accuracy, exponent_range, summary
+from mptexp.analysis import accuracy, contrast, exponent_range
 from mptexp.analysis.summary import Tables
 from mptexp.report import wording
 from mptexp.spec.policies import POLICIES
@@ -25,7 +24,7 @@ def table(tables: Tables) -> pd.DataFrame:
         number, "none" or "dynamic"), runs, diverged (how many did), first_not_finite (what
         the first of them says), val_accuracy, val_accuracy_low, val_accuracy_high (mean, least,
         most of those that did not diverge), difference, low, high, blocks (from float32 within a
-        block, see summary.mean_interval), verdict (see accuracy.verdict; or diverged), skipped
+        block, see contrast.paired), verdict (see accuracy.verdict; or diverged), skipped
         (median of the steps that were left out).
     """
     runs = _runs(tables)
@@ -88,9 +87,8 @@ def _baseline(group: pd.DataFrame) -> pd.Series:
 def _row(rows: pd.DataFrame, base: pd.Series, margin: float) -> dict[str, Any]:
     bad = rows[rows.status == "diverged"]
     good = rows[rows.status == "ok"].set_index("block").val_accuracy.astype(float)
-    differences = (good - base).dropna().to_numpy()
-    mean, low, high = _interval(differences)
-    verdict = "diverged" if len(bad) else accuracy.verdict(low, high, margin)
+    over = contrast.paired(good, base, "difference")
+    verdict = "diverged" if len(bad) else accuracy.verdict(over.low, over.high, margin)
     return {
         "runs": len(rows),
         "diverged": len(bad),
@@ -98,17 +96,10 @@ def _row(rows: pd.DataFrame, base: pd.Series, margin: float) -> dict[str, Any]:
         "val_accuracy": good.mean(),
         "val_accuracy_low": good.min(),
         "val_accuracy_high": good.max(),
-        "difference": mean,
-        "low": low,
-        "high": high,
-        "blocks": len(differences),
+        **over.columns("difference"),
         "verdict": verdict,
         "skipped": rows.skipped.astype(float).median(),
     }
-
-
-def _interval(values: np.ndarray) -> tuple[float, float, float]:
-    return summary.mean_interval(values) if len(values) else (math.nan,) * 3
 
 
 def number(scale: float | str) -> float:

@@ -1,7 +1,6 @@
 """Images per second beside a baseline: several replicas over one, other frameworks over TensorFlow.
 
-A ratio here is images per second over the baseline's: above 1 is faster. It is formed within a
-block; its interval is that of summary.interval.
+A ratio here is images per second over the baseline's: above 1 is faster.
 """
 
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import summary
+from mptexp.analysis import contrast, summary
 from mptexp.analysis.summary import POINT, Tables
 from mptexp.report import wording
 
@@ -159,11 +158,10 @@ def _over(runs: pd.DataFrame, others: pd.DataFrame, jit: bool) -> dict[str, Any]
     """Images per second over those of other runs: with the same use of XLA where there are such."""
     like = others[others.jit == jit]
     others = like if len(like) else others
-    ratios = (_rates(runs) / _rates(others)).dropna()
-    if not len(ratios):
+    over = contrast.paired(_rates(runs), _rates(others))
+    if not over.n:
         return dict.fromkeys((*FIGURES, "base_jit"), float("nan"))
-    figures = (*summary.interval(ratios), len(ratios))
-    return dict(zip(FIGURES, figures, strict=True)) | {"base_jit": others.jit.iloc[0]}
+    return over.columns("speedup") | {"base_jit": others.jit.iloc[0]}
 
 
 def _rates(runs: pd.DataFrame) -> pd.Series:

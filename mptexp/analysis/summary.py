@@ -7,12 +7,11 @@ import math
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
+from mptexp.analysis import contrast
 from mptexp.records import store
 from mptexp.records.store import SweepDir
 from mptexp.spec import params
@@ -171,11 +170,9 @@ def speedups(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFrame:
     for point, default, times in by_block(results[results.status == "ok"], "step_s"):
         for baseline in baselines(default, times):
             for candidate in [p for p in times if p != baseline]:
-                ratios = times[baseline] / times[candidate]
-                ratios = ratios[~np.isnan(ratios)]
-                if len(ratios):
-                    names = [*point, baseline, candidate]
-                    rows.append([*names, *interval(ratios, confidence), len(ratios)])
+                over = contrast.paired(times[baseline], times[candidate], confidence=confidence)
+                if over.n:
+                    rows.append([*point, baseline, candidate, *over.columns("speedup").values()])
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -202,28 +199,6 @@ def baselines(default: str, times: Container[str]) -> list[str]:
     """The device's default and strict float32, where they are among a point's policies."""
     wanted = dict.fromkeys([default, "float32"])
     return [name for name in wanted if name in times]
-
-
-def interval(ratios: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Geometric mean of ratios and its t interval on the logarithms; NaN below three ratios."""
-    mean, low, high = np.exp(mean_interval(np.log(np.asarray(ratios, float)), confidence))
-    return float(mean), float(low), float(high)
-
-
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Mean of values and its Student's t interval; NaN below three values."""
-    mean = float(np.mean(values))
-    if len(values) < 3:
-        return mean, float("nan"), float("nan")
-    error = np.std(values, ddof=1) / np.sqrt(len(values))
-    half = float(_quantile(confidence, len(values)) * error)
-    return mean, mean - half, mean + half
-
-
-@cache
-def _quantile(confidence: float, n: int) -> float:
-    """Of Student's t for a mean of n values; scipy's takes a fifth of a millisecond."""
-    return float(stats.t.ppf((1 + confidence) / 2, n - 1))
 
 
 def best_batches(results: pd.DataFrame) -> pd.DataFrame:
@@ -283,12 +258,10 @@ def with_jit(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _over(rates: Mapping[str, np.ndarray], policy: str, baseline: str) -> dict[str, float]:
-    names = ("speedup", "low", "high", "blocks")
-    ratios = rates[policy] / rates[baseline] if baseline else np.array([])
-    ratios = ratios[~np.isnan(ratios)]
-    if policy == baseline or not len(ratios):
-        return dict.fromkeys(names, float("nan"))
-    return dict(zip(names, (*interval(ratios), len(ratios)), strict=True))
+    over = contrast.Contrast()
+    if baseline and policy != baseline:
+        over = contrast.paired(rates[policy], rates[baseline])
+    return over.columns("speedup") if over.n else dict.fromkeys(over.columns("speedup"), np.nan)
 
 
 def rank(column: pd.Series) -> pd.Series:

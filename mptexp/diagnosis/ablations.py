@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from mptexp.analysis import summary
+from mptexp.analysis import contrast, summary
 from mptexp.analysis.summary import Tables
 from mptexp.diagnosis import breakdown
 from mptexp.records import store
@@ -104,17 +103,16 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
         for policy in [p for p in times if baseline and p != baseline]:
             # A record of a later version has further parameters.
             runs = [Run.model_construct(**asked[first[(*point, p)]]) for p in (baseline, policy)]
-            ratio = interval(pd.Series(times[baseline] / times[policy]))
+            ratio = interval(times[baseline], times[policy])
             # Sorted by batch size: the last that both policies reached stays.
             found[(*point[:-1], policy)] = Pair(*runs, float(np.nanmedian(times[policy])), ratio)
     return list(found.values())
 
 
-def interval(ratios: pd.Series) -> tuple[float, float, float, int]:
-    """Mean ratio over the blocks that have one, low, high, and how many those are."""
-    known = ratios.dropna()
-    nothing = (math.nan, math.nan, math.nan)  # no warning about the mean of nothing
-    return (*(summary.interval(known) if len(known) else nothing), len(known))
+def interval(left: contrast.Values, right: contrast.Values) -> tuple[float, float, float, int]:
+    """Mean ratio over the blocks that have both, low, high, and how many those are."""
+    over = contrast.paired(left, right)
+    return over.estimate, over.low, over.high, over.n
 
 
 def control(pair: Pair, run: Run) -> Run:

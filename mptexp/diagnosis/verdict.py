@@ -163,15 +163,13 @@ def effect(
         before = [_rates(base, records, notebook) for base in bases if made]
         after = [_rates(arm, records, notebook) for arm in arms if made]
         gains = {
-            base.policy: ablations.interval(after[i] / before[i])
+            base.policy: ablations.interval(after[i], before[i])
             for i, base in enumerate(bases if made else ())
             if len((after[i] / before[i]).dropna()) and arms[i] != base
         }
         if gains:
-            ratio = after[1] / after[0]
-            return Effect(
-                experiment, gains, ablations.interval(ratio) if len(ratio.dropna()) else None, ""
-            )
+            ratio = ablations.interval(after[1], after[0])
+            return Effect(experiment, gains, ratio if ratio[-1] else None, "")
         failed = failed or next(filter(None, (_ending(a, records, notebook) for a in arms)), "")
     return Effect(experiment, failed=failed) if failed else None
 

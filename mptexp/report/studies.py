@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import published, summary
+from mptexp.analysis import contrast, published, summary
 from mptexp.analysis.published import MIXED
 from mptexp.analysis.summary import Tables
 from mptexp.report import wording
@@ -123,9 +123,8 @@ def _measured(base: pd.DataFrame, mixed: pd.DataFrame) -> pd.DataFrame:
     keys = ["pair", "panel", "block"]
     columns = [*keys, "policy", "unit", "images_per_s", "value", "epochs"]
     both = base[columns].merge(mixed[columns], "outer", keys, suffixes=("", "_mixed"))
-    both["ratio"] = both.images_per_s_mixed / both.images_per_s
     rows = [
-        [*point, _here(group, ""), _here(group, "_mixed"), _ratio(group.ratio.dropna())]
+        [*point, _here(group, ""), _here(group, "_mixed"), _ratio(group)]
         for point, group in both.groupby(["pair", "panel"])
     ]
     return pd.DataFrame(rows, columns=["pair", "panel", "here", "mixed_here", "ratio"])
@@ -143,8 +142,8 @@ def _here(runs: pd.DataFrame, side: str) -> str:
     return _cell(round(value.mean(), 1), f"% {at}", policy.iloc[0])
 
 
-def _ratio(ratios: pd.Series) -> str:
-    return wording.ratio(*summary.interval(ratios), len(ratios)) if len(ratios) else "–"
+def _ratio(rows: pd.DataFrame) -> str:
+    return wording.contrast(contrast.paired(rows.images_per_s_mixed, rows.images_per_s))
 
 
 def _texts(rows: pd.DataFrame) -> pd.DataFrame:
@@ -222,10 +221,11 @@ def _repeats_here(panel: str, batch_size: int, replicas: int, runs: pd.DataFrame
     worst = runs.groupby("policy").val_accuracy.min() * 100
     if times.empty:
         return ""
+    over = contrast.paired(times[MIXED], times[name])
     panel = wording.verbatim(panel) + f" ({replicas} replicas)" * (replicas > 1)
     return (
         f"Measured on {panel} at batch size {batch_size}: training time in mixed_float16 over that "
-        f"in {name} is {_ratio(times[MIXED] / times[name])}, and the worst validation accuracy "
+        f"in {name} is {wording.contrast(over)}, and the worst validation accuracy "
         f"after {wording.count(runs.epochs.max(), 'epoch')} {worst[MIXED]:.1f} %, against "
         f"{worst[name]:.1f} % in {name}."
     )

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from mptexp.analysis import accuracy, summary
+from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.summary import Tables
 from mptexp.spec.terminal import visible
 
@@ -43,6 +44,11 @@ def ratio(value: float, low: float, high: float, n: int) -> str:
     if math.isnan(low):
         return f"{value:.2f}× (no interval, n = {n:.0f})"
     return f"{value:.2f}× [{low:.2f}, {high:.2f}] (n = {n:.0f})"
+
+
+def contrast(over: Contrast) -> str:
+    """A ratio that was formed by analysis.contrast."""
+    return ratio(over.estimate, over.low, over.high, over.n)
 
 
 def title(name: str) -> str:

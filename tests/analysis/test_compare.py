@@ -1,10 +1,8 @@
 import json
 import shutil
 
-import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 from support import mptexp
 from test_summary import record
 
@@ -49,27 +47,6 @@ def test_the_same_points_are_joined_across_devices(two):
     assert row.step_s_a == pytest.approx(2 * row.step_s_b)
     # Twice as fast at three times the price.
     assert row.cost_per_million_images_b == pytest.approx(1.5 * row.cost_per_million_images_a)
-
-
-def test_the_interval_is_welchs():
-    left, right = np.log([1.0, 1.1, 1.2]), np.log([0.5, 0.5, 0.6, 0.52])
-    ratio, low, high = compare.welch(np.exp(left), np.exp(right))
-    # Degrees of freedom by Welch and Satterthwaite.
-    parts = left.var(ddof=1) / 3, right.var(ddof=1) / 4
-    freedom = sum(parts) ** 2 / (parts[0] ** 2 / 2 + parts[1] ** 2 / 3)
-    half = stats.t.ppf(0.975, freedom) * sum(parts) ** 0.5
-    assert np.log(ratio) == pytest.approx(left.mean() - right.mean())
-    assert np.log([low, high]) == pytest.approx(np.log(ratio) + np.array([-half, half]))
-    _, low, high = compare.welch([1.0, 1.1], [0.5, 0.5, 0.6])
-    assert np.isnan(low)
-    assert np.isnan(high)
-
-
-def test_welchs_interval_covers():
-    random = np.random.default_rng(0)
-    sides = np.exp(random.normal(0, 0.03, (2000, 2, 4)))
-    held = [low <= 1 <= high for _, low, high in (compare.welch(*pair) for pair in sides)]
-    assert np.mean(held) > 0.93
 
 
 def test_what_else_differs_is_told(two):

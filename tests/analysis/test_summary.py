@@ -1,7 +1,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 
 from mptexp.analysis import summary
 from mptexp.records import store
@@ -75,34 +74,6 @@ def test_both_baselines_where_the_default_is_tf32():
     assert found["tensorfloat32", "float32"] == pytest.approx(0.5)
     row = summary.headline(tables(rows)).set_index("policy").loc["mixed_float16"]
     assert (row.speedup, row.strict_speedup) == (pytest.approx(2), pytest.approx(4))
-
-
-def test_fewer_than_three_blocks_claim_no_interval():
-    mean, low, high = summary.interval([2.0, 8.0])
-    assert mean == pytest.approx(4)
-    assert np.isnan(low)
-    assert np.isnan(high)
-
-
-def test_the_interval_is_students():
-    ratios = [1.0, 1.1, 1.3]
-    mean, low, high = summary.interval(ratios)
-    expected = stats.t.interval(0.95, 2, np.log(ratios).mean(), stats.sem(np.log(ratios)))
-    assert (low, high) == (pytest.approx(np.exp(expected[0])), pytest.approx(np.exp(expected[1])))
-    assert low < mean < high
-
-
-@pytest.mark.parametrize("blocks", [3, 5, 10])
-def test_the_interval_covers(blocks):
-    # A block drifts by 3 %, alike for both; a run has noise of 1 %, and one in twenty is slowed by
-    # an exponential of mean 10 %. benchmarks/interval_coverage.py compares other methods.
-    random = np.random.default_rng(blocks)
-    drift = np.exp(random.normal(0, 0.03, (2000, 1, blocks)))
-    noise = np.exp(random.normal(0, 0.01, (2000, 2, blocks)))
-    slowed = random.random((2000, 2, blocks)) < 0.05
-    times = drift * noise * (1 + slowed * random.exponential(0.1, (2000, 2, blocks)))
-    bounds = [summary.interval(sweep[0] / sweep[1]) for sweep in times]
-    assert np.mean([low <= 1 <= high for _, low, high in bounds]) >= 0.93
 
 
 def test_only_pairs_count_and_failures_do_not():

@@ -1,0 +1,95 @@
+"""One contrast of two conditions: an estimate, its interval, and on how many values it rests.
+
+Every comparison of a report is formed here: speedups, differences in accuracy, scaling, loss
+scales, emulated precision, ablations, two sweeps. The run is the unit, and two runs of the same
+block were made next to each other: their ratio or difference cancels the drift of the machine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+Kind = Literal["ratio", "difference"]
+Values = Sequence[float] | np.ndarray | pd.Series
+FEWEST = 3  # values: of fewer, Student's t interval is wider than any use of it
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Of two conditions.
+
+    Attributes:
+        estimate: geometric mean of the ratios, or mean of the differences; NaN without any.
+        low: lower end of the interval; NaN where there are too few values for one.
+        high: its upper end.
+        n: how many values it rests on: blocks that have both conditions, or, of conditions that
+            share no block, runs of the one with fewer.
+    """
+
+    estimate: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
+    n: int = 0
+
+    def columns(self, name: str) -> dict[str, Any]:
+        """The cells of a table's row: the estimate under its name, low, high and blocks."""
+        return {name: self.estimate, "low": self.low, "high": self.high, "blocks": self.n}
+
+
+def paired(left: Values, right: Values, kind: Kind = "ratio", confidence: float = 0.95) -> Contrast:
+    """Left over right, or left minus right, formed within each block.
+
+    The interval is Student's t on the differences or on the logarithms of the ratios: at 3 to 10
+    blocks it covers what it says, where a percentile bootstrap covers 71 to 90 %.
+
+    Args:
+        left: one value per block; a series by block is aligned with the other. A block in which
+            either is NaN is left out.
+        right: likewise.
+        kind: ratio or difference.
+        confidence: nominal coverage of the interval.
+    """
+    sides = [v if isinstance(v, pd.Series) else np.asarray(v, float) for v in (left, right)]
+    pairs = np.asarray(sides[0] / sides[1] if kind == "ratio" else sides[0] - sides[1], float)
+    pairs = pairs[~np.isnan(pairs)]
+    if not len(pairs):
+        return Contrast()
+    if kind == "difference":
+        return Contrast(*_mean(pairs, confidence), len(pairs))
+    return Contrast(*np.exp(_mean(np.log(pairs), confidence)).tolist(), len(pairs))
+
+
+def unpaired(left: Values, right: Values, confidence: float = 0.95) -> Contrast:
+    """Geometric mean of left over that of right, of runs that share no block.
+
+    The interval is Welch's for two independent samples, on logarithms; three runs on both sides
+    are needed for one.
+    """
+    logs = [np.log(np.asarray(side, float)) for side in (left, right)]
+    ratio = float(np.exp(logs[0].mean() - logs[1].mean()))
+    fewer = min(len(side) for side in logs)
+    if fewer < FEWEST:
+        return Contrast(ratio, n=fewer)
+    bounds = stats.ttest_ind(*logs, equal_var=False).confidence_interval(confidence)
+    return Contrast(ratio, float(np.exp(bounds.low)), float(np.exp(bounds.high)), fewer)
+
+
+def _mean(values: np.ndarray, confidence: float) -> tuple[float, float, float]:
+    """Mean of values and the ends of Student's t interval of it."""
+    mean = float(np.mean(values))
+    if len(values) < FEWEST:
+        return mean, np.nan, np.nan
+    error = np.std(values, ddof=1) / np.sqrt(len(values))
+    half = float(_quantile(confidence, len(values)) * error)
+    return mean, mean - half, mean + half
+
+
+@cache
+def _quantile(confidence: float, n: int) -> float:
+    """Of Student's t for a mean of n values; scipy's takes a fifth of a millisecond."""
+    return float(stats.t.ppf((1 + confidence) / 2, n - 1))
