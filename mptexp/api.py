@@ -21,9 +21,8 @@ from mptexp.execution.sweep import Execution, Planned
 from mptexp.records import store
 from mptexp.records.store import SweepDir
 from mptexp.spec import params as files
-from mptexp.spec.fields import Told
+from mptexp.spec.errors import ParamsError, UserError
 from mptexp.spec.grid import Sweep
-from mptexp.spec.params import ParamsError
 from mptexp.spec.run import Run
 from mptexp.spec.terminal import visible
 
@@ -31,7 +30,7 @@ Place = str | os.PathLike[str]
 TABLES = ("runs", "epochs", "speedups")
 
 
-class Interrupted(Told, KeyboardInterrupt):
+class Interrupted(UserError, KeyboardInterrupt):
     """The cell was interrupted: the run at work has been ended, finished ones are kept."""
 
 

@@ -63,7 +63,7 @@ DataDir = Annotated[
 def _user_errors() -> Iterator[None]:
     """A mistake of the user's is a sentence and exit status 2, never a traceback."""
     from mptexp.spec.devices import DeviceError
-    from mptexp.spec.params import ParamsError
+    from mptexp.spec.errors import ParamsError
 
     try:
         yield
@@ -74,7 +74,7 @@ def _user_errors() -> Iterator[None]:
 
 
 def _allow(format: str, *allowed: str) -> None:
-    from mptexp.spec.params import ParamsError
+    from mptexp.spec.errors import ParamsError
 
     if format not in allowed:
         raise ParamsError(f"--format {format}: unknown; allowed: {', '.join(allowed)}")
@@ -451,7 +451,7 @@ def _diagnose(
     """Traces steps, then makes the experiments that the ledgers ask for; whether all runs ended."""
     from mptexp.analysis import summary
     from mptexp.diagnosis import ablations
-    from mptexp.spec.params import ParamsError
+    from mptexp.spec.errors import ParamsError
 
     tables = summary.load(place)
     pairs = ablations.pairs(tables, [p.run_id for p in chosen])
@@ -563,7 +563,7 @@ def report(
 def _report(place: "SweepDir") -> None:
     from mptexp.execution import sweep
     from mptexp.report import page as reports
-    from mptexp.spec.params import ParamsError
+    from mptexp.spec.errors import ParamsError
 
     with _working("making the report"):
         try:
@@ -656,7 +656,7 @@ def export(
 @contextmanager
 def _written(folder: Path) -> Iterator[None]:
     """Says in a sentence that a folder takes no files."""
-    from mptexp.spec.params import ParamsError
+    from mptexp.spec.errors import ParamsError
 
     try:
         yield
@@ -684,7 +684,7 @@ def compare(
     """Set two sweeps side by side: the points that both measured, and what else differs."""
     from mptexp.analysis import compare as compared
     from mptexp.records.store import SweepDir
-    from mptexp.spec.params import ParamsError
+    from mptexp.spec.errors import ParamsError
 
     with _user_errors():
         _allow(format, "table", "markdown", "json")
@@ -792,7 +792,7 @@ def doctor(
     format: Annotated[str, typer.Option(help="table or json.")] = "table",
 ) -> None:
     """Say what this machine has: device, 16-bit support, driver, libraries, versions."""
-    from mptexp.spec.params import ParamsError
+    from mptexp.spec.errors import ParamsError
 
     with _user_errors():
         if backend not in ("tensorflow", "jax", "torch"):
@@ -805,7 +805,7 @@ def doctor(
 
 def _card(backend: str) -> dict[str, Any]:
     """The environment card from a child process: a framework keeps hold of the GPU it looks at."""
-    from mptexp.spec.params import ParamsError
+    from mptexp.spec.errors import ParamsError
 
     command = [sys.executable, "-m", "mptexp.training.environment", backend]
     child = subprocess.run(command, capture_output=True, text=True)

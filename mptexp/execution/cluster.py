@@ -15,7 +15,7 @@ from typing import Any
 
 from mptexp.execution.sweep import Execution
 from mptexp.spec.devices import cpu_name, same_model
-from mptexp.spec.params import ParamsError
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 EXECUTORS = ("local", "ray")

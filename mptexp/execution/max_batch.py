@@ -13,8 +13,8 @@ from mptexp.execution import devices, worker
 from mptexp.records import store
 from mptexp.records.store import SweepDir
 from mptexp.spec.devices import is_here, local_device
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
-from mptexp.spec.params import ParamsError
 from mptexp.spec.run import Run
 
 LIMIT = Run.model_fields["batch_size"].metadata[1].le  # no run may have more

@@ -13,7 +13,7 @@ from mptexp.execution import sweep
 from mptexp.records import store
 from mptexp.records.store import RecordError, SweepDir
 from mptexp.spec import params
-from mptexp.spec.params import ParamsError
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import defaults
 from mptexp.traces import xplane
 

@@ -6,7 +6,7 @@ from mptexp.execution import sweep
 from mptexp.records import store
 from mptexp.records.store import RecordError, SweepDir
 from mptexp.spec import imports
-from mptexp.spec.params import ParamsError
+from mptexp.spec.errors import ParamsError
 from mptexp.traces import xplane
 
 HOW = "pip install 'mptexp[profile]'"

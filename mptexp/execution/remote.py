@@ -23,7 +23,7 @@ from mptexp.execution.merge import FILES
 from mptexp.execution.sweep import Execution, Planned
 from mptexp.records import store
 from mptexp.records.store import SweepDir
-from mptexp.spec.params import ParamsError
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 POLL_S = 1.0  # between looks at which nodes are alive

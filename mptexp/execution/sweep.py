@@ -21,9 +21,9 @@ from mptexp.records.outcomes import Outcome
 from mptexp.records.store import SweepDir
 from mptexp.spec import params
 from mptexp.spec.devices import is_here, local_device
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import REPORT_KEYS, Sweep
 from mptexp.spec.names import DATASETS, MODELS
-from mptexp.spec.params import ParamsError
 from mptexp.spec.project import PACKAGE, PROJECT
 from mptexp.spec.run import Run
 

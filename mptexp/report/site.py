@@ -19,7 +19,7 @@ from PIL import Image, ImageOps
 from mptexp.records import store
 from mptexp.records.store import RecordError, SweepDir
 from mptexp.report import export, figures, page, wording
-from mptexp.spec.params import ParamsError
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.terminal import visible
 
 TITLE = "What does reduced precision buy?"

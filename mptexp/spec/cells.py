@@ -18,4 +18,4 @@ def html(names: Sequence[Any], rows: Iterable[Sequence[Any]], columns: Sequence[
 
     table = pd.DataFrame(rows, index=pd.Index(names), columns=list(columns), dtype=object)
     with pd.option_context("display.max_colwidth", None, "display.html.use_mathjax", False):
-        return str(table.tohtml(max_rows=MOST_ROWS, show_dimensions=False))
+        return str(table.to_html(max_rows=MOST_ROWS, show_dimensions=False))

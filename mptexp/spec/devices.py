@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mptexp.spec.fields import Told
+from mptexp.spec.errors import UserError
 
 # What oneDNN's ONEDNN_MAX_CPU_ISA takes, in lower case, and the flag of the CPU each one needs.
 CPU_ISAS = {
@@ -23,7 +23,7 @@ CPU_ISAS = {
 }
 
 
-class DeviceError(Told, ValueError):
+class DeviceError(UserError, ValueError):
     """A device was named that does not exist here."""
 
 

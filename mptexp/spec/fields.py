@@ -1,8 +1,7 @@
-"""What the field of a model may be, in words; and the sentence for a value that it may not be."""
+"""Typed models whose refusals are sentences: what was given, and what the field allows."""
 
 import difflib
 import json
-import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache
 from types import UnionType
@@ -10,24 +9,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-
-class Told:
-    """Part of an error whose message says all: a notebook's cell shows none of our frames."""
-
-    __cause__: BaseException | None
-
-    def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the message, after the user's own error where that is the cause."""
-        cause = [] if self.__cause__ is None else traceback.format_exception(self.__cause__)
-        return [*"".join(cause).splitlines(), f"{type(self).__name__}: {self}"]
+from mptexp.spec.errors import ParamsError
 
 
-class ParamsError(Told, ValueError):
-    """Wrong input of the user's: the message says what was given, where, and what is allowed."""
-
-
-class Checked(BaseModel):
-    """Values that are checked as types and then stay as they are."""
+class StrictModel(BaseModel):
+    """A frozen model with strict types, whose constructor refuses in sentences (ParamsError)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -40,16 +26,17 @@ class Checked(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ParamsError(_said(type(self), values, error)) from None
+            raise ParamsError(_message(type(self), values, error)) from None
 
 
-def _said(model: type[BaseModel], values: Mapping[str, Any], error: ValidationError) -> str:
+def _message(model: type[BaseModel], values: Mapping[str, Any], error: ValidationError) -> str:
     """In sentences, why a model cannot have these values."""
     known = model.model_fields
     strange = [unknown(name, list(known)) for name in values if name not in known]
-    found = [fault(model, name, value) for name, value in values.items() if name in known]
+    faults = [fault(model, name, value) for name, value in values.items() if name in known]
+    # Each value is allowed by itself: a validator of the whole model has refused.
     together = str(error.errors()[0].get("ctx", {}).get("error", error))
-    return "\n".join([*strange, *(one[1] for one in found if one)]) or together
+    return "\n".join([*strange, *(sentence for _, sentence in filter(None, faults))]) or together
 
 
 def fault(
@@ -115,8 +102,7 @@ def _literals(annotation: Any) -> list[str]:
 
 def allowed(model: type[BaseModel], name: str) -> str:
     """What the field `name` of a model may be, in words: `a number above 0`."""
-    field = model.model_fields[name]
-    names, words = _literals(field.annotation), []
+    names, words = _literals(model.model_fields[name].annotation), []
     kinds = {
         "number": "a number",
         "integer": "an integer",
@@ -126,8 +112,7 @@ def allowed(model: type[BaseModel], name: str) -> str:
         "array": "a list",
     }
     schema = _adapter(model, name).json_schema()
-    options = schema.get("anyOf", [schema])
-    for option in options:
+    for option in schema.get("anyOf", [schema]):
         kind = kinds.get(option.get("type", ""))
         if kind and "enum" not in option and "const" not in option:
             words.append(kind + _bounds(option))
@@ -141,8 +126,8 @@ def _bounds(schema: Mapping[str, Any]) -> str:
         "maximum": "of at most {:.15g}",
         "exclusiveMaximum": "below {:.15g}",
     }
-    found = [text.format(schema[key]) for key, text in phrases.items() if key in schema]
-    return f" {' and '.join(found)}" if found else ""
+    bounds = [text.format(schema[key]) for key, text in phrases.items() if key in schema]
+    return f" {' and '.join(bounds)}" if bounds else ""
 
 
 def shown(value: Any) -> str:

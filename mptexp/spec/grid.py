@@ -9,14 +9,14 @@ from typing import Any
 from pydantic import Field
 
 from mptexp.spec import cells
-from mptexp.spec.fields import Checked
+from mptexp.spec.fields import StrictModel
 from mptexp.spec.run import Run, defaults
 
 # Keys of a params file that change its report alone.
 REPORT_KEYS = ("equivalence_margin", "target_accuracy", "price_per_hour")
 
 
-class Sweep(Checked):
+class Sweep(StrictModel):
     """All runs of one params file: GitHub Actions' matrix vocabulary over the fields of Run."""
 
     notebook: str = Field(

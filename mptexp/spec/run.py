@@ -14,7 +14,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from mptexp.spec import cells
 from mptexp.spec.devices import CPU_ISAS, local_device
-from mptexp.spec.fields import Checked, ParamsError
+from mptexp.spec.errors import ParamsError
+from mptexp.spec.fields import StrictModel
 from mptexp.spec.names import (
     PLACES,
     known_dataset,
@@ -37,7 +38,7 @@ def defaults() -> dict[str, Any]:
     return {name: field.default for name, field in Run.model_fields.items()}
 
 
-class Run(Checked):
+class Run(StrictModel):
     """The typed parameters of one run, which are also the notebook's parameters cell.
 
     A field's description is the comment behind the parameter in the notebook.

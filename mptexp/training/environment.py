@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from mptexp.spec.devices import cpu_name, cpuinfo, nvidia_handle
-from mptexp.spec.fields import Told
+from mptexp.spec.errors import UserError
 from mptexp.spec.policies import ARITHMETICS, POLICY_ROWS
 from mptexp.spec.project import PROJECT
 from mptexp.training import machine
@@ -89,7 +89,7 @@ INSTRUCTION_SETS = [
 NARROW = list(dict.fromkeys(r.compute_dtype for r in POLICY_ROWS.values() if r.tf32 is None))
 
 
-class Unsupported(Told, RuntimeError):
+class Unsupported(UserError, RuntimeError):
     """The device or this installation cannot do what the run asks for. A result, not a failure."""
 
 

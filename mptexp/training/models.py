@@ -17,14 +17,14 @@ import numpy as np
 from keras import layers, ops
 
 from mptexp.spec import imports
-from mptexp.spec.fields import Told
+from mptexp.spec.errors import UserError
 from mptexp.spec.run import Run
 from mptexp.training import costs, initial_weights
 from mptexp.training.backends import replicas
 from mptexp.training.numerics import emulation
 
 
-class ModelError(Told, ValueError):
+class ModelError(UserError, ValueError):
     """A model that cannot be used as the run asks; the message is one sentence for the user."""
 
 

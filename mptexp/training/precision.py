@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mptexp.spec import imports
 from mptexp.spec.devices import same_model
-from mptexp.spec.fields import Told
+from mptexp.spec.errors import UserError
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 from mptexp.training import environment
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class NotInForce(Told, RuntimeError):
+class NotInForce(UserError, RuntimeError):
     """What was asked for is not what the backend does: the run must not be counted."""
 
 

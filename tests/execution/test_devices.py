@@ -10,7 +10,7 @@ from mptexp.execution import devices
 from mptexp.execution.devices import Slot
 from mptexp.records import store
 from mptexp.records.store import SweepDir
-from mptexp.spec.params import ParamsError
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 # A library that answers as NVML does on a machine of two H100 and one A100.

@@ -11,7 +11,7 @@ from mptexp.records import store
 from mptexp.records.store import SweepDir
 from mptexp.spec import params
 from mptexp.spec.devices import local_device
-from mptexp.spec.params import ParamsError
+from mptexp.spec.errors import ParamsError
 
 
 def content(folder):

@@ -8,7 +8,7 @@ from mptexp.diagnosis import breakdown
 from mptexp.execution import merge, read_traces
 from mptexp.records import store
 from mptexp.records.store import SweepDir
-from mptexp.spec.params import ParamsError
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
 

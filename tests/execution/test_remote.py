@@ -20,7 +20,7 @@ from mptexp.records import store
 from mptexp.records.store import SweepDir
 from mptexp.spec import params
 from mptexp.spec.devices import cpu_name
-from mptexp.spec.params import ParamsError
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 pytest.importorskip("ray")

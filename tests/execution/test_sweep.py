@@ -12,7 +12,7 @@ from mptexp.execution import sweep, worker
 from mptexp.records import store
 from mptexp.records.store import SweepDir
 from mptexp.spec import params
-from mptexp.spec.params import ParamsError
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
 

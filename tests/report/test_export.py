@@ -12,7 +12,7 @@ from test_security import PIECES, markdown, shape, sweep_of
 from mptexp.analysis import summary
 from mptexp.records.store import SweepDir
 from mptexp.report import export, text_tables
-from mptexp.spec.params import ParamsError
+from mptexp.spec.errors import ParamsError
 
 PUBLISHED = PROJECT / "reports/published/quickstart-cpu"
 

@@ -17,7 +17,7 @@ from mptexp.records import store
 from mptexp.records.store import SweepDir
 from mptexp.report import site as publish
 from mptexp.report import sortable
-from mptexp.spec.params import ParamsError
+from mptexp.spec.errors import ParamsError
 
 URL = "https://example.org/some/place"
 REPORT = PROJECT / "notebooks/report.py"

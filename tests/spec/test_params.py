@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptexp.spec import params
-from mptexp.spec.params import ParamsError
+from mptexp.spec.errors import ParamsError
 
 GOOD = "defaults: {epochs: 2}\nmatrix:\n  policy: [float32, mixed_float16]\n"
 

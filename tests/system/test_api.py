@@ -14,7 +14,7 @@ from support import PROJECT, mptexp, processes_of, until
 from mptexp import Run, Sweep, api, load, plan, record
 from mptexp.execution import kernel
 from mptexp.records import store
-from mptexp.spec.params import ParamsError
+from mptexp.spec.errors import ParamsError
 
 PUBLISHED = PROJECT / "reports/published/quickstart-cpu"
 NASTY = "<script>alert(1)</script>$x$\u202e"

@@ -33,7 +33,7 @@ from mptexp.records.store import RecordError, SweepDir
 from mptexp.report import figures, text_tables, wording
 from mptexp.report import page as report
 from mptexp.spec import params, terminal
-from mptexp.spec.params import ParamsError
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 PIECES = [

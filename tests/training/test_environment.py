@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mptexp.spec import devices, imports
+from mptexp.spec import devices
 from mptexp.spec.run import Run
 from mptexp.training import environment, machine, precision
 
@@ -84,10 +84,3 @@ def test_only_listed_variables_are_recorded(monkeypatch):
 def _diagnosis():
     command = [sys.executable, "-m", "mptexp.training.environment"]
     return json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL, env=os.environ))
-
-
-def test_quiet_silences_standard_error_and_gives_it_back(capfd):
-    with imports.quiet():
-        os.write(2, b"greeting")
-    os.write(2, b"after")
-    assert capfd.readouterr().err == "after"

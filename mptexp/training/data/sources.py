@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from mptexp.spec.fields import Told
+from mptexp.spec.errors import UserError
 
 
-class DataError(Told, ValueError):
+class DataError(UserError, ValueError):
     """Data that cannot be used: the message says what, where, and what would do."""
 
 

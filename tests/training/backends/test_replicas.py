@@ -11,7 +11,8 @@ import pytest
 from forked import python
 from support import mptexp
 
-from mptexp.spec.params import ParamsError, read
+from mptexp.spec.errors import ParamsError
+from mptexp.spec.params import read
 from mptexp.spec.run import Run
 from mptexp.training.backends import replicas
 from mptexp.training.environment import Unsupported

@@ -1,0 +1,18 @@
+"""Errors of the user's: their message says all, so that no frame of ours is shown with it."""
+
+import traceback
+
+
+class UserError:
+    """Mixin for an exception that a notebook's cell shows as its message alone."""
+
+    __cause__: BaseException | None
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the message, after the user's own error where that is the cause."""
+        cause = [] if self.__cause__ is None else traceback.format_exception(self.__cause__)
+        return [*"".join(cause).splitlines(), f"{type(self).__name__}: {self}"]
+
+
+class ParamsError(UserError, ValueError):
+    """Wrong input of the user's: the message says what was given, where, and what is allowed."""

@@ -1,0 +1,27 @@
+import pytest
+
+from mptexp.spec.devices import local_device, local_devices, same_model
+
+
+def test_no_visible_gpu_means_the_cpu(monkeypatch):
+    local_devices.cache_clear()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert local_device().endswith("(CPU)")
+    local_devices.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "same"),
+    [
+        ("V100", "Tesla V100-SXM2-16GB", True),
+        ("A100-40G", "NVIDIA A100-SXM4-40GB", True),
+        ("A100-80G", "NVIDIA A100-SXM4-40GB", False),
+        ("h200", "NVIDIA H200", True),
+        ("L4", "NVIDIA L40", False),
+        ("NVIDIA H200", "NVIDIA H200", True),
+        ("NVIDIA H200 NVL", "NVIDIA H200", False),
+        ("-", "NVIDIA H200", False),
+    ],
+)
+def test_a_short_name_stands_for_the_devices_that_hold_its_words(asked, found, same):
+    assert same_model(asked, found) is same

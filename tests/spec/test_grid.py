@@ -1,0 +1,54 @@
+import random
+
+from mptexp.spec.grid import Sweep
+
+
+def sweep(**extra):
+    matrix = {"batch_size": [32, 64], "policy": ["float32", "mixed_float16"]}
+    return Sweep(matrix=matrix, **extra)
+
+
+def test_the_matrix_is_a_product_over_the_defaults():
+    points = sweep(defaults={"epochs": 3}).points()
+    assert len(points) == 4
+    assert all(point["epochs"] == 3 for point in points)
+
+
+def test_exclude_agrees_with_part_of_a_point_and_include_adds_one():
+    points = sweep(
+        exclude=[{"policy": "float32", "batch_size": 64}], include=[{"batch_size": 128}]
+    ).points()
+    assert [(p["batch_size"], p.get("policy")) for p in points] == [
+        (32, "float32"),
+        (32, "mixed_float16"),
+        (64, "mixed_float16"),
+        (128, None),
+    ]
+
+
+def test_exclude_sees_defaults_that_are_not_written():
+    assert sweep(exclude=[{"epochs": 20}]).points() == []
+
+
+def test_every_block_holds_every_point_in_another_order():
+    runs = sweep(repeats=6).runs()
+    blocks = [[r for r in runs if r.block == k] for k in range(6)]
+    assert [r.block for r in runs] == sorted(r.block for r in runs)
+    points = [[(r.batch_size, r.policy) for r in block] for block in blocks]
+    assert all(sorted(p) == sorted(points[0]) for p in points)
+    assert len({tuple(p) for p in points}) > 1
+
+
+def test_the_order_does_not_depend_on_the_process():
+    before = [r.run_id() for r in sweep(repeats=3).runs()]
+    random.seed(7)
+    assert [r.run_id() for r in sweep(repeats=3).runs()] == before
+
+
+def test_the_seed_is_equal_across_policies_in_a_block_and_differs_between_blocks():
+    runs = sweep(repeats=3, defaults={"seed": 10}).runs()
+    assert {(r.block, r.seed) for r in runs} == {(0, 10), (1, 11), (2, 12)}
+
+
+def test_axes_are_the_parameters_that_differ():
+    assert sweep().axes() == ["policy", "batch_size"]
