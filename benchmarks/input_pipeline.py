@@ -36,7 +36,7 @@ def measure(arm, folder, image_size):
     import tensorflow as tf
 
     from mptexp.spec.run import Run
-    from mptexp.training.data import datasets
+    from mptexp.training.data import batches, datasets
 
     mode = "keydana" if arm == "keydana" else "pipeline"
     run = Run(
@@ -54,11 +54,11 @@ def measure(arm, folder, image_size):
     began = time.perf_counter()
     if arm == "pipeline":
         images = datasets.load(run)
-    stream = straightforward(folder, run) if arm == "tfdata" else datasets.batches(images, run)
+    stream = straightforward(folder, run) if arm == "tfdata" else batches.training(images, run)
     marks = [began, *epoch_ends(stream, len(images.train_x), arm)]
     peak = memory("VmHWM")
     began = time.perf_counter()
-    next(iter(datasets.batches(datasets.load(run), run)))
+    next(iter(batches.training(datasets.load(run), run)))
     again_s = time.perf_counter() - began
     n = len(images.train_x)
     return {

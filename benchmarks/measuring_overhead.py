@@ -27,18 +27,18 @@ def sides(run: Run, kind: str, every: int) -> tuple[dict[str, Callable[[], Any]]
     import keras
 
     from mptexp.training import models
-    from mptexp.training.data import datasets
+    from mptexp.training.data import batches, datasets
     from mptexp.training.measure import sensors, step_clock
     from mptexp.training.numerics import exponents
 
     images = datasets.load(run)
     model = models.build(run, images.shape, len(images.classes))
     precision.compile_model(model, run)
-    steps = datasets.steps_per_epoch(images, run)
+    steps = batches.steps_per_epoch(images, run)
 
     def fit(callbacks: list[keras.callbacks.Callback]) -> None:
         model.fit(
-            datasets.batches(images, run),
+            batches.training(images, run),
             epochs=run.epochs,
             steps_per_epoch=steps,
             callbacks=callbacks,
@@ -50,7 +50,7 @@ def sides(run: Run, kind: str, every: int) -> tuple[dict[str, Callable[[], Any]]
         with sensors.Sampler(kind):
             fit([step_clock.StepClock(step_clock.synchronizer(run.backend))])
 
-    order = datasets.order(images, run)[0]
+    order = batches.order(images, run)[0]
     watch = exponents.ExponentHistograms(
         lambda step: (images.train_x[order], images.train_y[order]), every
     )

@@ -96,14 +96,14 @@ pd.Series(device, name="value", dtype=object).dropna().to_frame()
 # %% alt="Pictures of the first training batch with their labels"
 import matplotlib.pyplot as plt
 
-from mptexp.training.data import datasets
+from mptexp.training.data import batches, datasets
 
 images = datasets.load(run)
 for note in images.notes:
     print(note)
 
 print(f"{len(images.train_x):,} pictures to train on, {len(images.val_x):,} to validate with")
-pictures, names = datasets.samples(images, run)
+pictures, names = batches.samples(images, run)
 if len(pictures):
     figure, axes = plt.subplots(2, 8, figsize=(8, 2.8))
     for axis in axes.flat:

@@ -19,7 +19,7 @@ from mptexp.spec.run import Run
 from mptexp.traces import xplane
 from mptexp.training import costs, environment, models, precision
 from mptexp.training.backends import replicas
-from mptexp.training.data import datasets
+from mptexp.training.data import batches, datasets
 from mptexp.training.measure import ceilings, profiler, sensors, step_clock
 from mptexp.training.numerics import divergence, emulation, exponents
 
@@ -118,7 +118,7 @@ def fit(run: Run, model: keras.Model, images: datasets.Images, where: dict[str, 
         environment.Unsupported: where there are too few steps to time, or the backend has no such
             input.
     """
-    steps = datasets.steps_per_epoch(images, run)
+    steps = batches.steps_per_epoch(images, run)
     # The last call of an epoch belongs to no window.
     _check_input(run, images, (steps // run.steps_per_execution - 1) * run.epochs)
     started_from = models.fingerprint(model)
@@ -133,10 +133,10 @@ def fit(run: Run, model: keras.Model, images: datasets.Images, where: dict[str, 
 
     def train(callbacks: list[keras.callbacks.Callback]) -> None:
         trained.fit(
-            profiler.announced(datasets.batches(images, longer), run),
+            profiler.announced(batches.training(images, longer), run),
             epochs=run.epochs + run.profile,
             steps_per_epoch=steps,
-            **({} if run.profile else datasets.validation(images, run)),
+            **({} if run.profile else batches.validation(images, run)),
             callbacks=[*callbacks, _StopWhenNotFinite()],
             shuffle=False,  # the stream is shuffled already, alike for every policy
             verbose=0,
@@ -172,7 +172,7 @@ def _histograms(run: Run, images: datasets.Images) -> exponents.ExponentHistogra
     """What looks at the exponents of the very batches that are trained on."""
     if not run.exponents_every:
         return None
-    order = datasets.order(images, run)
+    order = batches.order(images, run)
     return exponents.ExponentHistograms(
         lambda step: _batch(run, images, order[step % len(order)]), run.exponents_every
     )
@@ -199,7 +199,7 @@ def _diverged(
         }
     model = models.build(run, images.shape, len(images.classes))
     again = _compiled(run.model_copy(update={"steps_per_execution": 1}), model, images, where)
-    order = datasets.order(images, run)[: clock.begun]
+    order = batches.order(images, run)[: clock.begun]
     found = divergence.first_not_finite(again, (_batch(run, images, k) for k in order))
     return {"told": divergence.sentence(found), **(found or {})}
 
@@ -219,7 +219,7 @@ def infer(run: Run, model: keras.Model, images: datasets.Images, where: dict[str
         environment.Unsupported: where there are too few batches to time, or the backend has no such
             input.
     """
-    indices = datasets.order(images, run)
+    indices = batches.order(images, run)
     _check_input(run, images, len(indices) // run.steps_per_execution - 1)
     started_from = models.fingerprint(model)
     inferring = _compiled(run, model, images, where)
@@ -228,8 +228,8 @@ def infer(run: Run, model: keras.Model, images: datasets.Images, where: dict[str
         began = time.perf_counter()
         alone = indices[: min(run.max_steps or MOST_LATENCIES, MOST_LATENCIES)]
         latencies = [_latency(run, inferring, images, chosen) for chosen in alone]
-        batches = datasets.batches(images, run)
-        inferring.predict(batches, steps=len(indices), callbacks=[clock], verbose=0)
+        stream = batches.training(images, run)
+        inferring.predict(stream, steps=len(indices), callbacks=[clock], verbose=0)
         fit_s = time.perf_counter() - began
     outcome = _outcome(run, inferring, images, where, clock, sampler, started_from, fit_s)
     timing = outcome.timing | _latency_figures(latencies)
@@ -278,7 +278,7 @@ def _outcome(
         _timing(clock, run),
         step_clock.peak_memory_bytes(run.backend, where["kind"]),
         fit_s,
-        datasets.notes(images, run),
+        batches.notes(images, run),
         readings=sensors.summary(sampler.samples, clock.timed(), where["kind"]),
         samples=sampler.samples,
         card=card,
@@ -349,9 +349,9 @@ def _compiled(
 ) -> keras.Model:
     """The model, reading one batch from the device where the run asks for that, compiled."""
     if run.input_mode == "resident":
-        chosen = datasets.order(images, run)[0]
+        chosen = batches.order(images, run)[0]
         model = models.resident(model, images.train_x[chosen], images.train_y[chosen])
-    precision.compile_model(model, run, datasets.steps_per_epoch(images, run))
+    precision.compile_model(model, run, batches.steps_per_epoch(images, run))
     precision.in_force(model, run, where)
     return model
 
@@ -381,7 +381,7 @@ def _in_force(
     return {
         **precision.in_force(model, run, where),
         "data": images.content,
-        "data_order": hashlib.sha256(datasets.order(images, run).tobytes()).hexdigest()[:12],
+        "data_order": hashlib.sha256(batches.order(images, run).tobytes()).hexdigest()[:12],
     }
 
 

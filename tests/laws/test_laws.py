@@ -18,7 +18,7 @@ from mptexp.spec.names import DATASETS, MODELS
 from mptexp.spec.policies import POLICIES
 from mptexp.spec.run import Run
 from mptexp.training import environment, models, precision, train
-from mptexp.training.data import datasets
+from mptexp.training.data import batches, datasets
 
 # What each room of the package may import; a sub-package belongs to its package.
 BELOW = {
@@ -121,7 +121,7 @@ def test_registries_and_types_name_the_same_things():
     annotation = {name: field.annotation for name, field in Run.model_fields.items()}
     assert set(DATASETS) == set(datasets.DATASETS)
     assert set(MODELS) == set(models.MODELS)
-    assert set(annotation["input_mode"].__args__) == set(datasets.INPUT_MODES)
+    assert set(annotation["input_mode"].__args__) == set(batches.INPUT_MODES)
     assert set(annotation["phase"].__args__) == set(train.PHASES)
     assert set(annotation["cpu_isa"].__args__) == {"default", *CPU_ISAS}
     assert set(annotation["backend"].__args__) == set(precision.INSTALL)

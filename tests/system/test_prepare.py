@@ -36,7 +36,7 @@ def test_a_folder_of_ones_own_pictures_and_ones_own_model(tree):
     assert "preparing 31 pictures of folder:" in done.stdout
     assert done.stdout.count("Käse/letter.jpg") == 1
     assert (tree.parent / "reports/mine/index.html").exists()
-    assert "1 picture of the dataset could not be read" in (
+    assert "1 image of the dataset could not be read" in (
         tree.parent / "reports/mine/results.csv"
     ).read_text(encoding="utf-8")
     again = mptexp(

@@ -74,7 +74,7 @@ class Prepared:
     folder: Path
     meta: dict[str, Any]
 
-    def pictures(self, part: str) -> Stored:
+    def images(self, part: str) -> Stored:
         """The pictures of "train" or "val"."""
         n = len(self.meta["labels"][part])
         return Stored(self.folder / f"{part}.u8", (n, *self.meta["shape"]))

@@ -20,7 +20,7 @@ def test_prepared_pictures_are_the_decoded_ones(tree):
     made = prepare(tree)
     source = folders.source(f"folder:{tree}", 0.2)
     for part, n in (("train", 24), ("val", 6)):
-        stored = made.pictures(part)
+        stored = made.images(part)
         assert (len(stored), stored.shape) == (n, (n, 16, 16, 3))
         wanted = [decoding.decode(data, "rgb", 16) for _, data, _ in source.examples(part)]
         assert np.array_equal(stored[:], np.stack(wanted))
@@ -29,7 +29,7 @@ def test_prepared_pictures_are_the_decoded_ones(tree):
 
 
 def test_pictures_are_read_by_place(tree):
-    stored = prepare(tree).pictures("train")
+    stored = prepare(tree).images("train")
     everything = stored[:]
     assert np.array_equal(stored[np.array([5, 0, 5])], everything[[5, 0, 5]])
     assert np.array_equal(stored[2:20:7], everything[2:20:7])
@@ -71,13 +71,13 @@ def flip(folder):
 )
 def test_a_damaged_cache_is_noticed_and_made_again(tree, damage, capsys):
     made = prepare(tree)
-    before = made.pictures("train")[:]
+    before = made.images("train")[:]
     time.sleep(0.01)  # a file system's clock may stand still for some milliseconds
     damage(made.folder)
     again = prepare(tree)
     assert "are damaged; they are made again" in capsys.readouterr().out
-    assert np.array_equal(again.pictures("train")[:], before)
-    assert len(again.pictures("val")[:]) == 6
+    assert np.array_equal(again.images("train")[:], before)
+    assert len(again.images("val")[:]) == 6
 
 
 def test_a_copied_cache_is_used(tree, monkeypatch, tmp_path, capsys):
@@ -114,7 +114,7 @@ def test_a_process_killed_while_making_it_leaves_nothing_that_is_taken_for_whole
     assert not [p for p in cache_dir().iterdir() if p.is_dir() and (p / "meta.json").exists()]
     made = prepare(tree, size=512)
     assert not list(cache_dir().glob("*.partial"))
-    assert len(made.pictures("train")[:1]) == 1
+    assert len(made.images("train")[:1]) == 1
 
 
 def spoil(root):

@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from mptexp.spec.run import Run
-from mptexp.training.data import cache, datasets, sources
+from mptexp.training.data import batches, cache, datasets, sources
 from mptexp.training.data import tfds as downloads
 from mptexp.training.data.sources import DataError
 
@@ -64,7 +64,7 @@ def registered(builder, url, archive):
 @pytest.fixture
 def builder(place):
     archive = place / "downloads/manual/imagenette2-320.tgz"
-    with registered(tfds.builder("imagenette/320px-v2"), URL, archive) as made:
+    with registered(downloads.builder("imagenette/320px-v2"), URL, archive) as made:
         yield made
 
 
@@ -80,7 +80,7 @@ def test_imagenette_is_prepared_from_an_archive_without_network(builder):
 
 def test_its_pictures_are_prepared_grey_ones_too(builder):
     made = cache.prepare(downloads.source(builder, 0.2), 32, "rgb", "refuse")
-    assert made.pictures("train").shape == (30, 32, 32, 3)
+    assert made.images("train").shape == (30, 32, 32, 3)
     assert np.bincount(made.labels("train")).tolist() == [3] * 10
 
 
@@ -90,14 +90,14 @@ def test_a_run_uses_what_was_prepared(builder):
     images = datasets.load(run)  # through a builder of its own
     assert images.shape == (16, 16, 3)
     keydana = run.model_copy(update={"input_mode": "keydana"})
-    steps = [(x.numpy(), y.numpy()) for x, y in datasets.batches(images, keydana)]
+    steps = [(x.numpy(), y.numpy()) for x, y in batches.training(images, keydana)]
     assert [x.shape for x, _ in steps] == [(10, 16, 16, 3)] * 3
     assert sorted(y for _, labels in steps for y in labels) == sorted(images.train_y.tolist())
 
 
 def test_a_wrong_archive_is_refused_by_its_checksum(place):
     with pytest.raises(DataError, match=r"imagenette2-320.tgz is not the registered archive") as e:
-        downloads.source(tfds.builder("imagenette/320px-v2"), 0.2)
+        downloads.source(downloads.builder("imagenette/320px-v2"), 0.2)
     assert "registered is 569b4497c98db6dd29f335d1f109cf315fe127053cedf69010d047f0188e158c" in str(
         e.value
     )
@@ -105,7 +105,7 @@ def test_a_wrong_archive_is_refused_by_its_checksum(place):
 
 def test_without_network_and_archive_it_says_where_to_put_the_archive(tmp_path, monkeypatch):
     monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path))
-    builder = tfds.builder("imagenette/160px")
+    builder = downloads.builder("imagenette/160px")
     before = dict(builder.url_infos)
     # A host that no network knows (RFC 2606), so that the test says the same everywhere.
     url = URL.replace("s3.amazonaws.com", "nowhere.invalid")
@@ -129,7 +129,7 @@ def test_a_set_without_validation_is_split(tmp_path, monkeypatch):
     classes = ("daisy", "dandelion", "roses", "sunflowers", "tulips")
     archive = tmp_path / "downloads/manual/flower_photos.tgz"
     pack(archive, {f"flower_photos/{c}/{i}.jpg": jpeg(i) for c in classes for i in range(10)})
-    builder = tfds.builder("tf_flowers")
+    builder = downloads.builder("tf_flowers")
     (url,) = builder.url_infos
     with registered(builder, url, archive):
         found = downloads.source(builder, 0.2)
@@ -152,7 +152,7 @@ def test_a_set_without_validation_is_split(tmp_path, monkeypatch):
 def test_what_cannot_be_used_is_refused_in_a_sentence(tmp_path, monkeypatch, name, message):
     monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path))
     with pytest.raises(DataError, match=message) as error:
-        downloads.source(tfds.builder(name), 0.2)
+        downloads.source(downloads.builder(name), 0.2)
     assert "\n" not in str(error.value)
 
 

@@ -1,0 +1,151 @@
+"""The stream of batches of a run, which is the same under every policy, and its validation."""
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from mptexp.spec.run import Run
+from mptexp.training.data import keydana
+from mptexp.training.data.datasets import FREE, Images
+
+READ_AHEAD = 2  # batches that are read, or wait, while a step computes
+
+
+def steps_per_epoch(images: Images, run: Run) -> int:
+    """Batches in one pass over the training images: full ones; keydana's last may be smaller.
+
+    Where one execution holds several steps, the steps are those of whole executions: Keras would
+    otherwise begin another execution and run it in full.
+    """
+    n, size = len(images.train_x), run.batch_size
+    steps = -(-n // size) if run.input_mode == "keydana" else max(1, n // size)
+    return steps - steps % run.steps_per_execution or steps
+
+
+def order(images: Images, run: Run) -> np.ndarray:
+    """Indices of the training images in the order in which the run uses them, shape (steps, batch).
+
+    The order is one seeded permutation after another. What does not fill a batch at the end of a
+    pass opens the next epoch, so nothing is dropped and all batches have one shape (one
+    compilation). It depends on the seed, never on the policy or the backend.
+    """
+    n = len(images.train_x)
+    steps = max(1, n // run.batch_size) * run.epochs
+    passes = -(-steps * run.batch_size // n)
+    random = np.random.default_rng(run.seed)
+    stream = np.concatenate([random.permutation(n) for _ in range(passes)])
+    return stream[: steps * run.batch_size].reshape(steps, run.batch_size)
+
+
+def samples(images: Images, run: Run, most: int = 16) -> tuple[np.ndarray, list[str]]:
+    """Images of the first batch and the names of their classes, for a reader to look at.
+
+    In a sweep, whose notebooks are published, there are none unless the dataset is one of
+    `datasets.FREE`.
+    """
+    folder = run.dataset.partition(":")[2].rstrip("/").rpartition("/")[2]
+    free = (folder or run.dataset.partition("/")[0]) in FREE
+    first = order(images, run)[0][: most if free or "MPTEXP_RUN_DIR" not in os.environ else 0]
+    return images.train_x[first], [images.classes[label] for label in images.train_y[first]]
+
+
+# --- training: input mode -> (images, run) -> what `fit` takes ---------------------------------
+
+
+def training(images: Images, run: Run) -> Any:
+    """The training batches of the run's input mode, in the form `fit` takes."""
+    return INPUT_MODES[run.input_mode](images, run)
+
+
+def pipeline(images: Images, run: Run) -> Any:
+    """The batches of all epochs in `order`: uint8 images and labels, read ahead of their step.
+
+    For TensorFlow it is a tf.data pipeline, for the other backends a generator.
+    """
+    indices = order(images, run)
+    if run.backend != "tensorflow":
+        return _read_ahead(images, indices)
+    import tensorflow as tf
+
+    def read(i: Any) -> tuple[Any, Any]:
+        x = tf.numpy_function(images.train_x.__getitem__, [i], tf.uint8)
+        return tf.ensure_shape(x, (run.batch_size, *images.shape)), tf.gather(labels, i)
+
+    with tf.device("CPU"):  # batches are gathered on the host and copied, as in real training
+        labels = tf.constant(images.train_y)
+        chosen = tf.data.Dataset.from_tensor_slices(indices)
+    return chosen.map(read, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def _read_ahead(images: Images, indices: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    with ThreadPoolExecutor(1) as pool:
+        waiting: deque = deque()
+        for chosen in indices:
+            reading = pool.submit(images.train_x.__getitem__, chosen)
+            waiting.append((reading, images.train_y[chosen]))
+            if len(waiting) > READ_AHEAD:
+                x, y = waiting.popleft()
+                yield x.result(), y
+        for x, y in waiting:
+            yield x.result(), y
+
+
+def resident(images: Images, run: Run) -> Any:
+    """Placeholders in place of images, which `layers.resident` holds on the device."""
+    steps = steps_per_epoch(images, run) * run.epochs
+    if run.backend == "tensorflow":
+        import tensorflow as tf
+
+        nothing = tf.zeros(run.batch_size, tf.uint8)
+        return tf.data.Dataset.from_tensors((nothing, nothing)).repeat(steps)
+    import keras
+
+    nothing = keras.ops.zeros(run.batch_size, "uint8")  # on the device already, so never copied
+    return ((nothing, nothing) for _ in range(steps))
+
+
+INPUT_MODES = {"pipeline": pipeline, "keydana": keydana.stream, "resident": resident}
+
+
+# --- validation ----------------------------------------------------------------------------------
+
+
+def validation(images: Images, run: Run) -> dict[str, Any]:
+    """`fit`'s arguments for validation; none where there is nothing to validate with."""
+    import keras
+
+    n, size = len(images.val_x) - _left_out(images, run), run.batch_size
+    if not n or run.input_mode == "resident":
+        return {}
+    scale = np.float32(255) if run.input_mode == "keydana" else None
+
+    class Validation(keras.utils.PyDataset):
+        """Not a generator: Keras opens a generator once and would go on where it had stopped."""
+
+        def __len__(self) -> int:
+            return -(-n // size)
+
+        def __getitem__(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+            chosen = slice(i * size, min((i + 1) * size, n))
+            x = images.val_x[chosen]
+            return x if scale is None else x / scale, images.val_y[chosen]
+
+    return {"validation_data": Validation()}
+
+
+def _left_out(images: Images, run: Run) -> int:
+    """How many images are not validated with: replicas take none but equal parts of a batch."""
+    return len(images.val_x) % run.replicas
+
+
+def notes(images: Images, run: Run) -> tuple[str, ...]:
+    """What a reader should know of the dataset and of how the run uses it, as sentences."""
+    n = _left_out(images, run)
+    if not n or run.phase != "train" or run.input_mode == "resident":
+        return images.notes
+    shared = f"they cannot be shared equally by {run.replicas} replicas"
+    return (*images.notes, f"{n} of {len(images.val_x)} images not validated with: {shared}")

@@ -1,0 +1,45 @@
+import numpy as np
+
+from mptexp.spec.run import Run
+from mptexp.training.data import batches, datasets
+
+
+def test_keydana_is_the_pipeline_of_the_study(photographs, got):
+    run = Run(batch_size=10, image_size=16, input_mode="keydana", seed=3)
+    stream = batches.training(photographs, run)
+    steps = [(x.numpy(), y.numpy()) for x, y in stream]
+    assert [len(x) for x, _ in steps] == [10, 10, 4]  # the last batch is smaller, none dropped
+    assert batches.steps_per_epoch(photographs, run) == 3
+    x, y = (np.concatenate(part) for part in zip(*steps, strict=True))
+    assert (x.dtype, x.shape) == (np.float32, (24, 16, 16, 3))
+    assert 0 <= x.min() < 0.2
+    assert 0.8 < x.max() <= 1
+    assert sorted(y) == sorted(photographs.train_y)
+    # Shuffled by a buffer of 25 / 10 elements: nothing comes more than two places too early.
+    one = run.model_copy(update={"batch_size": 1000})  # a buffer of one element
+    (whole,) = [x for x, _ in got(photographs, one)]
+    place = {p.tobytes(): i for i, p in enumerate(whole)}
+    moved = [i - place[p.tobytes()] for i, p in enumerate(x)]
+    assert min(moved) >= -1
+    assert any(moved)
+    again = [x.numpy() for x, _ in batches.training(photographs, run)]
+    assert np.array_equal(np.concatenate(again), x)
+    later = np.concatenate([x.numpy() for x, _ in stream])
+    assert not np.array_equal(later, x)  # another order in the next epoch
+
+
+def test_keydana_leaves_out_broken_pictures(tree, got):
+    (tree / "Käse/letter.jpg").write_text("not a picture")
+    run = Run(dataset=f"folder:{tree}", image_size=16, batch_size=10, input_mode="keydana")
+    images = datasets.load(run)
+    assert sum(len(y) for _, y in got(images, run)) == len(images.train_x)
+    assert images.notes == ("1 image of the dataset could not be read",)
+
+
+def test_keydana_serves_arrays_and_grey_pictures_too(images, tree, got):
+    run = Run(batch_size=1000, image_size=24, input_mode="keydana")
+    assert [x.shape for x, _ in got(images, run)] == [(1000, 24, 24, 1), (437, 24, 24, 1)]
+    grey = Run(
+        dataset=f"folder:{tree}", image_size=16, color_mode="grayscale", input_mode="keydana"
+    )
+    assert got(datasets.load(grey), grey)[0][0].shape == (24, 16, 16, 1)
