@@ -28,7 +28,7 @@ from IPython.display import HTML, Markdown, display
 
 from mptexp import api
 from mptexp.analysis import summary
-from mptexp.diagnosis import breakdown, kernels
+from mptexp.diagnosis import arithmetic, breakdown
 from mptexp.diagnosis import verdict as diagnose
 from mptexp.records import store
 from mptexp.report import figures, why
@@ -99,4 +99,4 @@ display(why.ceiling_rows([verdict]))
 if verdict.candidate is not None:
     for record in (verdict.baseline, verdict.candidate):
         display(Markdown(f"**{record['parameters']['policy']}**"))
-        display(kernels.table(record).head(40), kernels.instructions(record).head(40))
+        display(arithmetic.table(record).head(40), arithmetic.instructions(record).head(40))

@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.traces.xplane import ON_HOST
+from mptexp.traces import kernels
+from mptexp.traces.operations import ON_HOST
 
 # What the time of a step can go to, in the order in which a ledger shows it.
 CAUSES = {
@@ -45,29 +46,6 @@ TELLING = frozenset(_TELLING.split())
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}  # Python called from a graph
 
-# A kernel's own name goes before the operation that it was launched for: a convolution launches
-# changes of layout and sums too. Lower case; each is tried against tests/recorded_kernels.csv.
-KERNELS = {
-    "unexplained": re.compile(r"^nccl"),  # how much of it is waiting for others is not told
-    "casts": re.compile(
-        r"nchwtonhwc|nhwctonchw|foldednchw|swapdimension|shuffleintensor3|addpadding"
-        r"|padinputcustom|converttensor|generictranspose|transpose_readwrite|im2col\w*_kernel"
-        r"|^wrapped_(convert|copy|transpose|bitcast)([._]\d+)*$"
-        r"|^(loop|input)_(copy|transpose)_fusion([._]\d+)*$"
-    ),
-    "memory": re.compile(
-        r"splitkreduce|reducesplitk|split_k_kernel|reduce_wgrad|compute\w*offsets|gemm_pointers"
-        r"|flip_filter|precompute_indices|scalepackedtensor|redzone|eigenmetakernel|_gpu_dt_"
-        r"|(::|\d)bn_[fb]w|batchnorm_|pooling_|softmax_|(::|_)elementwise|cublaslt::epilogue"
-        r"|op_generic_tensor"
-    ),
-    "matrix": re.compile(
-        r"xmma|cutlass|nvjet|gemm|gemv|dot_kernel|cublas|convol|conv2d|conv3d|convnd|convfwd"
-        r"|fprop|dgrad|wgrad|winograd|fft2d|_fft(_|<|$)|s\d{3,5}cudnn|[shd]cudnn_"
-        r"|cudnn_generated|blockpersist"
-    ),
-}
-
 
 def cause(row: Mapping[str, Any]) -> str:
     """To which of CAUSES a row of a record's profile belongs; unexplained where no rule knows."""
@@ -79,8 +57,8 @@ def cause(row: Mapping[str, Any]) -> str:
         return "host"
     if row["part"] in ("optimizer", "loss scaling"):
         return row["part"]
-    kernel = row["kernel"].lower()
-    by_kernel = next((name for name, known in KERNELS.items() if known.search(kernel)), "")
+    # A kernel's own name goes before the operation that it was launched for.
+    by_kernel = kernels.work(row["kernel"])
     if CASTS.search(row["op"]) and by_kernel != "matrix":
         return "casts"
     if by_kernel or MATRIX.search(row["op"]):

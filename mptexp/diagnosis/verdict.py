@@ -9,7 +9,7 @@ import pandas as pd
 
 from mptexp.analysis import summary
 from mptexp.analysis.summary import Tables
-from mptexp.diagnosis import ablations, breakdown, kernels
+from mptexp.diagnosis import ablations, arithmetic, breakdown
 from mptexp.diagnosis.ablations import ACCUSED, Experiment, Pair
 from mptexp.records import store
 from mptexp.records.store import SweepDir
@@ -365,7 +365,7 @@ def _held(pair: Pair, candidate: Mapping[str, Any], found: Effect | None) -> Cau
 
 def _no_tensor_cores(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> Cause | None:
     """Matrix work that could have run on Tensor Cores and did not."""
-    missed = kernels.missed(candidate)
+    missed = arithmetic.missed(candidate)
     if not missed:
         return None
     peaks = [record["work"]["ceilings"]["matmul_flops_per_s"] for record in (baseline, candidate)]
@@ -376,7 +376,7 @@ def _no_tensor_cores(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) 
 
 def _census(record: Mapping[str, Any]) -> str:
     """What oneDNN said of the instructions it used."""
-    used = kernels.instructions(record)
+    used = arithmetic.instructions(record)
     if used.empty:
         return ""
     first = used.iloc[0]

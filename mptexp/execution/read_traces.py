@@ -52,9 +52,8 @@ def _complete(file: Path) -> str:
     if "trace" not in kept or not record.get("timing", {}).get("step_s"):
         return "its record does not say how to read it"
     try:
-        events = xplane.unpack(file)
-        made = xplane.per_step(events, kept["trace"], record["timing"]["step_s"])
+        profile = xplane.read(file, **kept["trace"]).profile(record["timing"]["step_s"])
     except Exception as error:  # the file may come from anywhere, and xprof fails in its own ways
         return f"is not a trace that can be read: {error}"
-    store.amend_record(path, record, profile=kept | made)
+    store.amend_record(path, record, profile=kept | profile)
     return ""

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mptexp.analysis import published, summary
-from mptexp.diagnosis import breakdown, kernels
+from mptexp.diagnosis import arithmetic, breakdown
 from mptexp.diagnosis import verdict as diagnose
 from mptexp.diagnosis.verdict import Cause, Effect, Verdict
 from mptexp.report import figures, wording
@@ -346,7 +346,7 @@ def census_rows(found: Verdict) -> pd.DataFrame:
 
 def core_rows(found: Verdict) -> pd.DataFrame:
     """Which layers' matrix work ran on Tensor Cores; empty on a CPU."""
-    shares = kernels.tensor_core_shares(found.candidate) if found.candidate else pd.DataFrame()
+    shares = arithmetic.tensor_core_seconds(found.candidate) if found.candidate else pd.DataFrame()
     return pd.DataFrame(
         [
             {"Layer": layer or "(none)"} | {name: _milli(row[name]) for name in shares.columns}
@@ -356,7 +356,7 @@ def core_rows(found: Verdict) -> pd.DataFrame:
 
 
 def _gpu_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
-    table = kernels.table(record)
+    table = arithmetic.table(record)
     table = table[table.cause == "matrix"]
     grouped = table.groupby(["arithmetic", "tensor_cores"]).seconds.sum()
     return [
@@ -372,7 +372,7 @@ def _gpu_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _cpu_rows(record: Mapping[str, Any]) -> list[dict[str, str]]:
-    table = kernels.instructions(record)
+    table = arithmetic.instructions(record)
     return [
         {
             "Policy": record["parameters"]["policy"],

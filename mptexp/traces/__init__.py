@@ -1,1 +1,1 @@
-"""A profile of any origin as one table of operations, and what arithmetic each kernel used."""
+"""Profiles of any origin as one table of operations (`operations`), and what GPU kernels are."""

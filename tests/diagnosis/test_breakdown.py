@@ -1,6 +1,7 @@
 import pytest
 
 from mptexp.diagnosis import breakdown
+from mptexp.traces.operations import ON_HOST
 
 
 def row(op="", layer="", part="", state="op", kernel="", seconds=1.0):
@@ -24,7 +25,7 @@ def row(op="", layer="", part="", state="op", kernel="", seconds=1.0):
         (row("Mul", part="optimizer"), "optimizer"),
         (row("Cast", part="optimizer"), "optimizer"),
         (row("IsFinite", part="loss scaling"), "loss scaling"),
-        (row("Digamma", "odd", "forward", kernel=breakdown.ON_HOST), "on the host"),
+        (row("Digamma", "odd", "forward", kernel=ON_HOST), "on the host"),
         (row(state="input"), "input"),
         (row(state="idle"), "idle"),
         (row("ynn_fusion", part="other"), "unexplained"),

@@ -5,64 +5,44 @@ import os
 import pytest
 from support import gpu_trace
 
-from mptexp.diagnosis import breakdown, verdict
-from mptexp.diagnosis import kernels as census
+from mptexp.diagnosis import arithmetic, breakdown, verdict
 from mptexp.diagnosis.ablations import Pair
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
-from mptexp.traces.xplane import Key, Span
 
-A, B, COPY = Key("op", op="a"), Key("op", op="b"), Key("copy", op="MemcpyH2D")
 LAYER = "StatefulPartitionedCall/functional_1/{}.layer/{}"
 CONV = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_cudnn"
 SIMT = "cutlass_80_simt_sgemm_128x64_8x5_nn_align1"
 
 
-def test_each_instant_belongs_to_what_is_active():
-    spans = [Span(1, 5, A), Span(3, 7, B)]
-    states = [Span(0, 2, Key("input")), Span(6, 9, Key("idle"))]
-    found = xplane.shares(spans, states, 0, 10)
-    assert found == {Key("input"): 1, A: 3, B: 3, Key("idle"): 2, Key("host"): 1}
-    assert sum(found.values()) == 10
-
-
-def test_a_copy_counts_only_where_no_kernel_runs():
-    found = xplane.shares([Span(0, 4, A), Span(2, 6, COPY)], [], 0, 8)
-    assert found == {A: 4, Key("input"): 2, Key("host"): 2}
-
-
-def test_what_lies_outside_the_steps_does_not_count():
-    assert xplane.shares([Span(-5, 2, A), Span(9, 20, B)], [], 0, 10)[A] == 2
-
-
 def read(tmp_path, *events, steps=2):
     gpu_trace(tmp_path / "a.xplane.pb", events, steps)
-    return xplane.table(xplane.read(tmp_path / "a.xplane.pb"), ["adam"], scaled=True)
+    return xplane.read(tmp_path / "a.xplane.pb", ["adam"], scaled=True)
 
 
-def rows(found):
-    return {(r["state"], r["layer"], r["op"]): r for r in found["rows"]}
+def rows(trace):
+    return {(row.state, row.layer, row.op): row for row in trace.operations}
 
 
 def test_a_gpu_step_with_layers_of_tensorflow_and_of_xla(tmp_path):
     name = LAYER.format("conv_1", "convolution/Conv2D:Conv2D")
     xla = "jit(train_step)/transpose(jvp(functional_1))/norm.layer/reduce_sum"
-    found = read(
+    trace = read(
         tmp_path,
         ("gpu", CONV, 100, 400, {"tf_op": name}),
         ("gpu", "input_reduce_fusion", 1100, 200, {"name": xla, "hlo_op": "input_reduce_fusion"}),
         ("gpu", "loop_multiply_fusion", 1400, 100, {"name": "jit(train_step)/adam/mul"}),
     )
-    assert found["device"] == "gpu"
-    assert found["steps"] == 2
-    known = rows(found)
+    assert trace.device == "gpu"
+    assert trace.steps == 2
+    known = rows(trace)
     conv = known["op", "conv_1", "Conv2D"]
-    assert conv["part"] == "forward"
-    assert conv["kernel"] == CONV
-    assert conv["seconds"] == pytest.approx(200e-6)
-    assert known["op", "norm", "input_reduce_fusion"]["part"] == "backward"
-    assert known["op", "", "loop_multiply_fusion"]["part"] == "optimizer"
-    assert sum(r["seconds"] for r in found["rows"]) == pytest.approx(found["step_s"])
+    assert conv.part == "forward"
+    assert conv.kernel == CONV
+    assert conv.seconds == pytest.approx(200e-6)
+    assert known["op", "norm", "input_reduce_fusion"].part == "backward"
+    assert known["op", "", "loop_multiply_fusion"].part == "optimizer"
+    assert sum(row.seconds for row in trace.operations) == pytest.approx(trace.step_s)
 
 
 # What XLA's profiler writes with a kernel: tf_op is the outermost annotation, name the path that
@@ -118,38 +98,39 @@ XLA = {"tf_op": "XlaModule:", "hlo_module": "jit_train_step", "prefix": "jit(tra
 def test_a_kernel_of_jax_belongs_to_what_its_name_tells(
     tmp_path, kernel, args, layer, part, op, cause
 ):
-    found = read(tmp_path, ("gpu", kernel, 100, 400, XLA | args))
-    (row,) = (row for row in found["rows"] if row["state"] == "op")
-    assert (row["layer"], row["part"], row["op"]) == (layer, part, op)
-    assert breakdown.cause(row) == cause
+    trace = read(tmp_path, ("gpu", kernel, 100, 400, XLA | args))
+    (row,) = (row for row in trace.operations if row.state == "op")
+    assert (row.layer, row.part, row.op) == (layer, part, op)
+    assert breakdown.cause(row._asdict()) == cause
 
 
 def test_a_kernel_that_was_launched_for_nothing_known_is_told_by_its_own_name(tmp_path):
     gemm = "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4>(T::Params)"
-    found = read(tmp_path, ("gpu", gemm, 0, 10, {}), ("gpu", "copy_66", 10, 10, {}))
-    causes = {row["kernel"]: breakdown.cause(row) for row in found["rows"] if row["state"] == "op"}
+    trace = read(tmp_path, ("gpu", gemm, 0, 10, {}), ("gpu", "copy_66", 10, 10, {}))
+    ran = [row for row in trace.operations if row.state == "op"]
+    causes = {row.kernel: breakdown.cause(row._asdict()) for row in ran}
     assert causes == {gemm: "matrix", "copy_66": "casts"}
 
 
 def test_all_events_of_a_long_trace_are_read(tmp_path, monkeypatch):
     kernels = [("gpu", f"loop_add_fusion_{i}", i, 1, {}) for i in range(300)]
     monkeypatch.setenv("TF_PROFILER_TRACE_VIEWER_MAX_EVENTS", "50")
-    cut = len(read(tmp_path, *kernels)["rows"])
+    cut = len(read(tmp_path, *kernels).operations)
     monkeypatch.delenv("TF_PROFILER_TRACE_VIEWER_MAX_EVENTS")
-    whole = len(read(tmp_path, *kernels)["rows"])
+    whole = len(read(tmp_path, *kernels).operations)
     assert cut < 60
     assert whole > 300
     assert int(os.environ["TF_PROFILER_TRACE_VIEWER_MAX_EVENTS"]) > 10_000_000
 
 
-def record(profile, policy="mixed_bfloat16", layers=("conv", "norm"), seconds=1e-3):
+def record(trace, policy="mixed_bfloat16", layers=("conv", "norm"), seconds=1e-3):
     """A record with the profile read from a trace."""
     known = {"flops": 1e6, "bytes": 1e4, "parameters": 10, "compute_dtype": "bfloat16"}
     return {
         "parameters": Run(gpu_model="GPU", policy=policy).model_dump(),
         "timing": {"step_s": seconds},
         "in_force": {"emulated": False, "jit": False, "variable_dtype": "float32"},
-        "profile": profile | {"missing": "", "slowdown": 1.0},
+        "profile": trace.profile(trace.step_s),
         "work": {
             "ceilings": {
                 "dtype": policy,
@@ -194,7 +175,7 @@ def test_eligible_convolutions_without_tensor_cores_are_named_first(tmp_path):
     found, candidate = causes(tmp_path, slow, fast)
     assert found[0].name == "no tensor cores"
     assert found[0].share == pytest.approx(0.8 * (1 - 1 / 8))
-    cores = census.tensor_core_shares(candidate)
+    cores = arithmetic.tensor_core_seconds(candidate)
     assert cores.loc["conv"].to_dict() == pytest.approx({"yes": 0, "no": 0.8e-3, "unknown": 0})
 
 
@@ -220,26 +201,8 @@ def test_a_trace_without_marks_is_refused(tmp_path):
 
 
 def test_the_latest_trace_of_a_folder_is_taken(tmp_path):
-    assert xplane.left(tmp_path) is None
+    assert xplane.latest(tmp_path) is None
     for day in ("2026_01_02", "2026_01_03", "2026_01_01"):
         (tmp_path / day).mkdir()
         (tmp_path / day / "host.xplane.pb").touch()
-    assert xplane.left(tmp_path).parent.name == "2026_01_03"
-
-
-@pytest.mark.parametrize(
-    ("path", "op", "scaled", "part", "layer"),
-    [
-        ("S/functional_1/conv2d_1.layer_2/add", "Add", False, "forward", "conv2d_1"),
-        ("gradient_tape/functional_1/conv.layer_1/mul", "Mul", False, "backward", "conv"),
-        ("S/cond/then/_61/cond/adam/mul_12", "Mul", True, "optimizer", ""),
-        ("S/IsFinite_3", "IsFinite", True, "loss scaling", ""),
-        ("S/IsFinite_3", "IsFinite", False, "other", ""),
-        ("S/compile_loss/crossentropy/Sum", "Sum", True, "loss", ""),
-        ("jit(train_step)/jvp(functional)/dense.layer/dot_general", "dot_general", False,
-         "forward", "dense"),
-    ],
-)  # fmt: skip
-def test_layer_and_part_are_read_from_the_path(path, op, scaled, part, layer):
-    found = xplane._Naming(("adam",), scaled).key(path, op, "")
-    assert (found.part, found.layer) == (part, layer)
+    assert xplane.latest(tmp_path).parent.name == "2026_01_03"

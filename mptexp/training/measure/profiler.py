@@ -16,6 +16,7 @@ import numpy as np
 
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
+from mptexp.traces.xla_names import LAYER
 from mptexp.training import costs, precision
 from mptexp.training.backends import onednn
 from mptexp.training.measure import step_clock
@@ -127,12 +128,12 @@ def named(model: keras.Model) -> Iterator[None]:
     """Ends every layer's name so that a trace shows it, whatever the framework appends to it."""
     layers = [leaf.layer for leaf in costs.leaves(model)]
     for layer in layers:
-        layer.name += xplane.LAYER
+        layer.name += LAYER
     try:
         yield
     finally:
         for layer in layers:
-            layer.name = layer.name.removesuffix(xplane.LAYER)
+            layer.name = layer.name.removesuffix(LAYER)
 
 
 def announced(batches: Any, run: Run) -> Any:
@@ -157,7 +158,7 @@ def captured(
     """Calls `fit` with the callbacks of a profiled run.
 
     Returns:
-        The record's `profile`: what xplane.per_step gives, or missing (why there is no such table).
+        The record's `profile`: what Trace.profile gives, or missing (why there is no such table).
         And the compressed trace, where it could not be read here; `profile` then has under trace
         what reading it takes.
     """
@@ -172,24 +173,22 @@ def captured(
             fit([clock, capture])
         if not capture.traced:
             return {"missing": "the training ended before steps could be traced"}, b""
-        file = xplane.left(folder)
+        file = xplane.latest(folder)
         if file is None:
             return {"missing": "the profiler left no trace"}, b""
         how = _how(run, model)
         if importlib.util.find_spec("xprof") is None:
             return {"missing": UNREAD, "trace": how}, xplane.pack(file)
         try:
-            table = xplane.per_step(
-                xplane.read(file), how, step_clock.timing(clock.windows)["step_s"]
-            )
+            trace = xplane.read(file, **how)
         except Exception as error:  # xprof fails in ways of its own; the timings are good
             why = f"xprof could not read the trace, which was kept: {error}"
             return {"missing": why, "trace": how}, xplane.pack(file)
-    return table, b""
+    return trace.profile(step_clock.timing(clock.windows)["step_s"]), b""
 
 
 def _how(run: Run, model: keras.Model) -> dict[str, Any]:
-    """What xplane.per_step has to know of the run."""
+    """What xplane.read has to know of the run."""
     optimizer = model.optimizer
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     scaled = optimizer is not inner

@@ -22,9 +22,9 @@ if sys.argv[2] == "without xprof":
     found = importlib.util.find_spec
     profiler.importlib.util.find_spec = lambda name: None if name == "xprof" else found(name)
 if sys.argv[2] == "broken xprof":
-    def broken(folder):
+    def broken(file, **how):
         raise RuntimeError("Status: 13")
-    profiler.trace.read = broken
+    profiler.xplane.read = broken
 images = datasets.load(run)
 outcome = train.fit(run, models.build(run, images.shape, 10), images, where)
 os.environ["MPTEXP_RUN_DIR"] = sys.argv[3]
@@ -93,8 +93,8 @@ def test_without_xprof_the_trace_is_kept_for_where_it_is(traced, tmp_path):
     assert kept["missing"] == profiler.UNREAD
     assert breakdown.rows(record).empty
     assert kept["primitives"]
-    events = xplane.unpack(tmp_path / xplane.FILE)
-    read = xplane.per_step(events, kept["trace"], record["timing"]["step_s"])
+    trace = xplane.read(tmp_path / xplane.FILE, **kept["trace"])
+    read = trace.profile(record["timing"]["step_s"])
     assert read["steps"] % 2 == 0
     assert sum(row["seconds"] for row in read["rows"]) == pytest.approx(read["step_s"])
     kernels = {x["layer"] for x in record["work"]["layers"] if x["alone_s"]}

@@ -3,7 +3,8 @@ import csv
 import pytest
 from support import PROJECT
 
-from mptexp.diagnosis import breakdown, kernels
+from mptexp.diagnosis import breakdown
+from mptexp.traces import kernels
 
 # Recorded in public traces of TensorFlow, JAX, PyTorch, TensorRT and cuDNN: a kernel's name, the
 # operation (of XLA the instruction) that it was launched for, and what it is.
@@ -100,34 +101,18 @@ def test_a_kernels_name_tells_its_arithmetic(name, arithmetic, tensor_cores):
 
 @pytest.mark.parametrize("row", RECORDED, ids=lambda row: row["kernel"][:60])
 def test_a_recorded_kernel_is_what_it_is(row):
-    found = kernels.kernel(row["kernel"])
-    assert found.arithmetic == row["arithmetic"]
-    assert found.tensor_cores == {"yes": True, "no": False, "unknown": None}[row["tensor_cores"]]
+    known = kernels.kernel(row["kernel"])
+    assert known.arithmetic == row["arithmetic"]
+    assert known.tensor_cores == {"yes": True, "no": False, "unknown": None}[row["tensor_cores"]]
     bare = {"state": "op", "layer": "", "part": "other"}
     cause = breakdown.cause(bare | {"op": row["operation"], "kernel": row["kernel"]})
     assert cause == row["cause"]
 
 
 def test_the_recorded_kernels_are_of_every_kind():
-    told = {name: {row[name] for row in RECORDED} for name in RECORDED[0]}
-    assert told["tensor_cores"] == {"yes", "no", "unknown"}
-    assert {"matrix", "memory", "casts", "unexplained"} == told["cause"]
-    assert {"float16", "bfloat16", "tf32", "float32", "unknown"} == told["arithmetic"]
+    values = {name: {row[name] for row in RECORDED} for name in RECORDED[0]}
+    assert values["tensor_cores"] == {"yes", "no", "unknown"}
+    assert {"matrix", "memory", "casts", "unexplained"} == values["cause"]
+    assert {"float16", "bfloat16", "tf32", "float32", "unknown"} == values["arithmetic"]
     known = [row for row in RECORDED if row["cause"] == "matrix"]
     assert len([row for row in known if row["arithmetic"] == "unknown"]) < 0.05 * len(known)
-
-
-def test_onednns_account_by_instructions():
-    primitives = [
-        {"primitive": "convolution", "implementation": "brg_conv_fwd:avx512_core_bf16",
-         "dtype": "bf16", "seconds": 2e-3, "count": 3.0},
-        {"primitive": "convolution", "implementation": "jit:avx512_core_bf16",
-         "dtype": "bf16", "seconds": 1e-3, "count": 1.0},
-        {"primitive": "reorder", "implementation": "jit:uni",
-         "dtype": "f32, bf16", "seconds": 1e-3, "count": 2.0},
-    ]  # fmt: skip
-    found = kernels.instructions({"profile": {"primitives": primitives}})
-    assert found.instructions.tolist() == ["avx512_core_bf16", "uni"]
-    assert found.share.tolist() == [0.75, 0.25]
-    assert kernels.instructions({"profile": {}}).empty
-    assert kernels.instructions({}).empty

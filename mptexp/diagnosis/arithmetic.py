@@ -1,0 +1,75 @@
+"""Which arithmetic the kernels of a traced step used, and whether they ran on Tensor Cores.
+
+On a GPU from the kernels' names (`mptexp.traces.kernels`), on a CPU from what oneDNN said of its
+primitives.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from mptexp.diagnosis import breakdown
+from mptexp.traces import kernels
+from mptexp.traces.operations import ON_HOST
+
+
+def table(record: Mapping[str, Any]) -> pd.DataFrame:
+    """Every kernel of a traced GPU step.
+
+    Returns:
+        Columns: kernel, arithmetic, tensor_cores (yes, no, unknown), cause, layer, seconds, share;
+        the longest first; empty where no GPU was traced.
+    """
+    rows = breakdown.rows(record)
+    rows = rows[(rows.kernel != "") & (rows.kernel != ON_HOST)]
+    classes = [kernels.kernel(name) for name in rows.kernel]
+    words = {True: "yes", False: "no", None: "unknown"}
+    rows = rows.assign(
+        arithmetic=[c.arithmetic for c in classes],
+        tensor_cores=[words[c.tensor_cores] for c in classes],
+    )
+    columns = ["kernel", "arithmetic", "tensor_cores", "cause", "layer", "seconds", "share"]
+    return rows[columns].sort_values("seconds", ascending=False, ignore_index=True)
+
+
+def tensor_core_seconds(record: Mapping[str, Any]) -> pd.DataFrame:
+    """Matrix work by whether it ran on Tensor Cores, by layer.
+
+    Returns:
+        Index: layer. Columns: yes, no, unknown: seconds of a step.
+    """
+    eligible = table(record)
+    eligible = eligible[eligible.cause == "matrix"]
+    wide = eligible.pivot_table("seconds", "layer", "tensor_cores", "sum", 0.0)
+    return wide.reindex(columns=["yes", "no", "unknown"], fill_value=0.0)
+
+
+def missed(record: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds of matrix work by layer that could have run on Tensor Cores and surely did not.
+
+    Empty under float32, and where a CPU was traced.
+    """
+    if record["parameters"]["policy"] == "float32" or table(record).empty:
+        return {}
+    without = tensor_core_seconds(record).no
+    return {str(layer): float(s) for layer, s in without.items() if s > 0}
+
+
+def instructions(record: Mapping[str, Any]) -> pd.DataFrame:
+    """What oneDNN ran on a CPU, from its verbose log.
+
+    Returns:
+        Columns: primitive, instructions (the widest set that the implementation names, or its
+        name), dtype (of source, weights, destination), seconds, share (of oneDNN's time), count;
+        the longest first; empty where oneDNN said nothing.
+    """
+    columns = ["primitive", "instructions", "dtype", "seconds", "share", "count"]
+    rows = pd.DataFrame((record.get("profile") or {}).get("primitives", []))
+    if rows.empty:
+        return pd.DataFrame(columns=columns)
+    rows["instructions"] = [name.rpartition(":")[2] or name for name in rows.implementation]
+    keys = ["primitive", "instructions", "dtype"]
+    table = rows.groupby(keys, as_index=False)[["seconds", "count"]].sum()
+    table["share"] = table.seconds / table.seconds.sum()
+    return table[columns].sort_values("seconds", ascending=False, ignore_index=True)

@@ -1,0 +1,195 @@
+"""Kernel classification: what a GPU kernel does, in which arithmetic, whether on Tensor Cores.
+
+All from the kernel's name, by the rules below; what they do not know is unknown, never counted as
+something.
+
+Sources: NVIDIA's CUTLASS documentation, "CUTLASS Profiler" and "Layouts and Tensors" (operation
+names: simt, tensorop, wmma_tensorop; the type before the instruction's shape, s1688, s16816,
+s64x128x16, h884, ...); the PTX ISA, sections on mma, wgmma and tcgen05 (which shapes belong to
+which type: m8n8k4 float16 on Volta, m16n8k8 float16 on Turing and TF32 on Ampere, m16n8k16 float16
+and bfloat16 on Ampere, wgmma on Hopper, tcgen05 on Blackwell); the names that kernels bear in
+public traces of TensorFlow, JAX and PyTorch (tests/recorded_kernels.csv).
+"""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+LOW = ("float16", "bfloat16", "tf32", "float8")
+# What kernels do, as the time breakdown names it; the first pattern that is found decides. A
+# convolution launches changes of layout and sums too. Each is tried against
+# tests/recorded_kernels.csv.
+WORK = {
+    "unexplained": re.compile(r"^nccl"),  # no name tells how much of it is waiting for others
+    "casts": re.compile(
+        r"nchwtonhwc|nhwctonchw|foldednchw|swapdimension|shuffleintensor3|addpadding"
+        r"|padinputcustom|converttensor|generictranspose|transpose_readwrite|im2col\w*_kernel"
+        r"|^wrapped_(convert|copy|transpose|bitcast)([._]\d+)*$"
+        r"|^(loop|input)_(copy|transpose)_fusion([._]\d+)*$"
+    ),
+    "memory": re.compile(
+        r"splitkreduce|reducesplitk|split_k_kernel|reduce_wgrad|compute\w*offsets|gemm_pointers"
+        r"|flip_filter|precompute_indices|scalepackedtensor|redzone|eigenmetakernel|_gpu_dt_"
+        r"|(::|\d)bn_[fb]w|batchnorm_|pooling_|softmax_|(::|_)elementwise|cublaslt::epilogue"
+        r"|op_generic_tensor"
+    ),
+    "matrix": re.compile(
+        r"xmma|cutlass|nvjet|gemm|gemv|dot_kernel|cublas|convol|conv2d|conv3d|convnd|convfwd"
+        r"|fprop|dgrad|wgrad|winograd|fft2d|_fft(_|<|$)|s\d{3,5}cudnn|[shd]cudnn_"
+        r"|cudnn_generated|blockpersist"
+    ),
+}
+
+
+class Kernel(NamedTuple):
+    """What a kernel multiplies in.
+
+    Attributes:
+        arithmetic: float16, bfloat16, tf32, float32, float64, float8, int8, unknown.
+        tensor_cores: whether it ran on Tensor Cores; None where its name does not tell.
+    """
+
+    arithmetic: str
+    tensor_cores: bool | None
+
+
+UNKNOWN = Kernel("unknown", None)
+TYPES = {"f16": "float16", "fp16": "float16", "bf16": "bfloat16", "tf32": "tf32"}
+TYPES |= {"f32": "float32", "f64": "float64", "i8": "int8", "s8": "int8", "int8": "int8"}
+TYPES |= {"e4m3": "float8", "e5m2": "float8"}
+TYPE = r"bf16|fp16|f16|tf32|f32|f64|i8|s8|int8|e4m3|e5m2"
+LETTERS = {"h": "float16", "s": "float32", "d": "float64", "c": "float32", "z": "float64"}
+
+
+def _xmma(match: re.Match) -> Kernel:
+    """`gemm_f32f32_tf32f32_f32`: operands, types of products and sums, result.
+
+    A first layer's has one type of sums instead: `first_layer_f16f16_f32_f16`.
+    """
+    arithmetic = TYPES[match["math"] if match["sums"] else match["operand"]]
+    return Kernel(arithmetic, arithmetic not in ("float32", "float64"))
+
+
+def _hmma(match: re.Match) -> Kernel:
+    """`Ampere_hmma_fp32_traits`: sums in float32 of half products, where no other type is named."""
+    named = {"bf16": "bfloat16", "tf32": "tf32"}
+    return Kernel(named.get(match["type"], "float16"), True)
+
+
+def _mangled(match: re.Match) -> Kernel:
+    """A template of CUTLASS, whose operands are among its arguments."""
+    named = {"tfloat32_t": "tf32", "half_t": "float16", "bfloat16_t": "bfloat16"}
+    return Kernel(named[match["type"]], True)
+
+
+def _nvjet(match: re.Match) -> Kernel:
+    """Tensor Cores always; `hsh` are half operands and result, `tst` bfloat16, `qq` 8 bits."""
+    code = match["code"]
+    if match["tf32"]:
+        return Kernel("tf32", True)
+    first = "float8" if code.startswith("qq") else {"h": "float16", "t": "bfloat16"}.get(code[0])
+    return Kernel(first or "unknown", True)
+
+
+def _tensorop(match: re.Match) -> Kernel:
+    """The types in the name; m16n8k8 without a type multiplies in TF32 (float16 is named)."""
+    named = re.findall(rf"(?<![a-z0-9])(?:{TYPE})(?![0-9])", match.string[match.start() :])
+    named += [match["fast"]] if match["fast"] else []
+    low = [TYPES[name] for name in named if TYPES[name] in (*LOW, "int8")]
+    if low:
+        return Kernel(low[0], True)
+    if match["letter"] == "h":
+        return Kernel("float16", True)
+    return Kernel("tf32" if match["shape"].startswith("1688") else "unknown", True)
+
+
+def _sass(match: re.Match) -> Kernel:
+    """Of cuBLAS and cuDNN: `ampere_bf16_s16816gemm_bf16`, `volta_sgemm`, `turing_h1688gemm`.
+
+    The shape is that of a Tensor Core's instruction; without one the letter is the arithmetic, and
+    a type before it only that of the data.
+    """
+    if not match["shape"]:
+        return Kernel(LETTERS.get(match["letter"], "unknown"), False)
+    named = TYPES.get(match["type"] or "") or TYPES.get(match["result"] or "")
+    usual = {"h": "float16", "s": "tf32", "d": "float64", "i": "int8"}
+    if match["shape"] == "884" and match["letter"] == "s":  # of Volta, which has no TF32
+        usual["s"] = "float16"
+    return Kernel(named or usual.get(match["letter"], "unknown"), True)
+
+
+def _by_letter(match: re.Match) -> Kernel:
+    """Ordinary instructions, whose letter is that of BLAS."""
+    return Kernel(LETTERS[match["letter"]], False)
+
+
+def _by_argument(match: re.Match) -> Kernel:
+    """A vector kernel: no Tensor Cores; the type is a template argument."""
+    text = match.string
+    for word, arithmetic in (("bfloat16", "bfloat16"), ("half", "float16"), ("float", "float32")):
+        if word in text:
+            return Kernel(arithmetic, False)
+    return UNKNOWN
+
+
+def _attention(match: re.Match) -> Kernel:
+    """CuDNN's own say f16 of bfloat16 too."""
+    if match["cudnn"]:
+        return Kernel("unknown", True)
+    half = "bfloat16" if re.search(r"bf16|bfloat16", match.string) else "float16"
+    return Kernel(half, True) if re.search(r"half_t|f16|bfloat16", match.string) else UNKNOWN
+
+
+def _by_convolve(match: re.Match) -> Kernel:
+    """Of cuDNN and MAGMA: `implicit_convolve_sgemm`, `magma_sgemm`."""
+    return Kernel(LETTERS[match["letter"] or match["magma"]], False)
+
+
+def _float32(_: re.Match) -> Kernel:
+    """Engines that multiply in float32 with ordinary instructions, whatever the data are in."""
+    return Kernel("float32", False)
+
+
+# The first rule whose pattern is found in the lower-cased name decides.
+RULES: tuple[tuple[str, Callable[[re.Match], Kernel]], ...] = (
+    (rf"xmma_.*?_(?P<operand>{TYPE})(?:{TYPE})_(?P<math>{TYPE})(?P<sums>{TYPE})?", _xmma),
+    (r"nvjet_(?:sm\d+_)?(?P<code>[a-z]+)_(?P<tf32>tf32)?", _nvjet),
+    (r"simt_(?P<letter>[shdcz])(?:gemm|fprop|dgrad|wgrad)", _by_letter),
+    (
+        r"tensorop_(?:(?:bf16|f16|tf32|e4m3|e5m2)_)*(?P<letter>[shdi])(?P<shape>\d[\dx]*)"
+        r"(?P<fast>bf16|f16|tf32)?(?:gemm|fprop|dgrad|wgrad|implicit_gemm|_conv3d)",
+        _tensorop,
+    ),
+    (
+        r"(?:volta|turing|ampere|hopper|maxwell|pascal)_(?:(?P<type>fp16|bf16|int8)_)?"
+        r"(?P<letter>[shdicz])(?P<shape>\d{3,5})?(?:gemm|cudnn)(?:_(?P<result>fp16|bf16))?",
+        _sass,
+    ),
+    (r"(?<![a-z])hmma(?:_(?P<type>bf16|tf32))?", _hmma),
+    (r"cutlass.*?(?P<type>tfloat32_t|bfloat16_t|half_t).*mmatensorop", _mangled),
+    (r"(?P<cudnn>sdpa_sm\d+_flash)|flash_(?:fwd|bwd)|fmha", _attention),
+    (r"gemv|dot_kernel", _by_argument),
+    (r"convolve_(?P<letter>[shd])gemm|magma_(?P<magma>[shd])gemm", _by_convolve),
+    (r"convolve_common_engine_float|convolvend_\w*float_engine|gcgemm", _float32),
+    (r"winograd|fft2d|(?:vector|regular)_fft|(?:dgrad|wgrad)\w*_engine\w*<|_engineif", _float32),
+    (r"(?:conv|dgrad|wgrad)2d_grouped_direct|(?:dgrad|wgrad)2d_alg1", _by_argument),
+    (r"(?<![a-z])(?P<letter>[sd])gemm", _by_letter),
+    # Code made at run time: triton, gemm_fusion, cudnn_generated: its name does not tell.
+)
+
+
+def work(name: str) -> str:
+    """What a kernel does, a key of `WORK`; empty where its name does not tell."""
+    lowered = name.lower()
+    return next((kind for kind, pattern in WORK.items() if pattern.search(lowered)), "")
+
+
+def kernel(name: str) -> Kernel:
+    """The arithmetic of a kernel; unknown for one that multiplies nothing."""
+    lowered = name.lower()
+    if WORK["casts"].search(lowered) or WORK["memory"].search(lowered):
+        return UNKNOWN
+    for pattern, rule in RULES:
+        if match := re.search(pattern, lowered):
+            return rule(match)
+    return UNKNOWN

@@ -1,0 +1,17 @@
+from mptexp.diagnosis import arithmetic
+
+
+def test_onednns_account_by_instructions():
+    primitives = [
+        {"primitive": "convolution", "implementation": "brg_conv_fwd:avx512_core_bf16",
+         "dtype": "bf16", "seconds": 2e-3, "count": 3.0},
+        {"primitive": "convolution", "implementation": "jit:avx512_core_bf16",
+         "dtype": "bf16", "seconds": 1e-3, "count": 1.0},
+        {"primitive": "reorder", "implementation": "jit:uni",
+         "dtype": "f32, bf16", "seconds": 1e-3, "count": 2.0},
+    ]  # fmt: skip
+    table = arithmetic.instructions({"profile": {"primitives": primitives}})
+    assert table.instructions.tolist() == ["avx512_core_bf16", "uni"]
+    assert table.share.tolist() == [0.75, 0.25]
+    assert arithmetic.instructions({"profile": {}}).empty
+    assert arithmetic.instructions({}).empty

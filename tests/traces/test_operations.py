@@ -1,0 +1,40 @@
+import pytest
+
+from mptexp.traces import operations
+from mptexp.traces.operations import Operation, Span
+
+A, B, COPY = Operation("op", op="a"), Operation("op", op="b"), Operation("copy", op="MemcpyH2D")
+
+
+def test_each_instant_belongs_to_what_is_active():
+    spans = [Span(1, 5, A), Span(3, 7, B)]
+    states = [Span(0, 2, Operation("input")), Span(6, 9, Operation("idle"))]
+    owned = operations.shares(spans, states, 0, 10)
+    assert owned == {Operation("input"): 1, A: 3, B: 3, Operation("idle"): 2, Operation("host"): 1}
+    assert sum(owned.values()) == 10
+
+
+def test_a_copy_counts_only_where_no_kernel_runs():
+    owned = operations.shares([Span(0, 4, A), Span(2, 6, COPY)], [], 0, 8)
+    assert owned == {A: 4, Operation("input"): 2, Operation("host"): 2}
+
+
+def test_what_lies_outside_the_steps_does_not_count():
+    assert operations.shares([Span(-5, 2, A), Span(9, 20, B)], [], 0, 10)[A] == 2
+
+
+def test_a_trace_is_told_per_step_and_sums_to_it():
+    spans = [Span(0, 600, A), Span(1000, 1600, A), Span(600, 800, COPY), Span(-9, 0, B)]
+    pipeline = [Span(500, 1500, Operation("input")), Span(700, 900, Operation("input"))]
+    trace = operations.traced(spans, [], pipeline, (0, 2000), 4, "gpu")
+    assert trace.step_s == pytest.approx(500e-6)
+    assert trace.input_busy_s == pytest.approx(250e-6)
+    rows = {(row.state, row.op): row for row in trace.operations}
+    assert rows["op", "a"].seconds == pytest.approx(300e-6)
+    assert rows["op", "a"].count == 0.5
+    assert rows["input", ""].count == 0.25
+    assert sum(row.seconds for row in trace.operations) == pytest.approx(trace.step_s)
+    profile = trace.profile(250e-6)
+    assert profile["slowdown"] == pytest.approx(2)
+    assert profile["rows"][0] == trace.operations[0]._asdict()
+    assert set(profile["rows"][0]) == set(Operation._fields)
