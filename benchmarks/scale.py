@@ -13,7 +13,7 @@ and the most memory that it and its children held together (resident set sizes, 
     plan, done  `mptexp plan`, every run but one executed
     resume      `mptexp run` from its start to that of the one kernel that is left to do
     nothing     `mptexp run --no-report` with nothing left to do
-    collect     summary.load: all records into tables
+    collect     sweep_tables.load: all records into tables
     report      `mptexp report`; then the sizes of its page, and what a browser needs to open it
 """
 
@@ -218,8 +218,10 @@ def measure(file: Path, place: SweepDir) -> None:
     measured("resume", [*program, "run", file.name, "--no-report"], folder, started)
     left.rename(place.runs / json.loads((left / "record.json").read_text())["run_id"])
     measured("nothing", [*program, "run", file.name, "--no-report"], folder, never)
-    load = "from mptexp.analysis import summary; from mptexp.records import store; "
-    load += "from pathlib import Path; import sys; summary.load(store.SweepDir(Path(sys.argv[1])))"
+    load = "from mptexp.analysis import sweep_tables; from mptexp.records import store; "
+    load += (
+        "from pathlib import Path; import sys; sweep_tables.load(store.SweepDir(Path(sys.argv[1])))"
+    )
     measured("collect", [sys.executable, "-c", load, str(place.root)], folder, never)
     measured("report", [*program, "report", str(place.root)], folder, never)
     opened(place.index)

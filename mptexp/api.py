@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import summary
+from mptexp.analysis import sweep_tables
 from mptexp.execution import max_batch, progress, sweep
 from mptexp.execution.sweep import Execution, Planned
 from mptexp.records import store
@@ -67,7 +67,7 @@ def load(directory: Place, table: str = "runs") -> pd.DataFrame:
     """
     if table not in TABLES:
         raise ParamsError(f"table {table!r}: unknown; allowed: {', '.join(TABLES)}")
-    tables = summary.load(SweepDir(resolved(directory)))
+    tables = sweep_tables.load(SweepDir(resolved(directory)))
     for sentence in tables.damaged:
         warnings.warn(f"left out: {visible(sentence)}", stacklevel=2)
     if not tables.records:

@@ -449,11 +449,11 @@ def _diagnose(
     traces_only: bool,
 ) -> bool:
     """Traces steps, then makes the experiments that the ledgers ask for; whether all runs ended."""
-    from mptexp.analysis import summary
+    from mptexp.analysis import sweep_tables
     from mptexp.diagnosis import ablations
     from mptexp.spec.errors import ParamsError
 
-    tables = summary.load(place)
+    tables = sweep_tables.load(place)
     pairs = ablations.pairs(tables, [p.run_id for p in chosen])
     if not pairs:
         raise ParamsError(
@@ -520,7 +520,7 @@ def advise(
     Of a params file, probes the first run, or the first that matches --only. The gradients'
     exponents, which are the evidence, are in the report; default reports/<name of FILE>-advice.
     """
-    from mptexp.analysis import advice, exponent_range, summary
+    from mptexp.analysis import advice, exponent_range, sweep_tables
     from mptexp.execution import sweep
     from mptexp.records.store import SweepDir
     from mptexp.spec.run import Run
@@ -539,7 +539,7 @@ def advise(
             how = sweep.Execution(probe.timeout_min * 60)
             _execute(chosen, probe, notebook, SweepDir(place), how)
         _report(SweepDir(place))
-    seen = exponent_range.seen(summary.load(SweepDir(place)).records)
+    seen = exponent_range.seen(sweep_tables.load(SweepDir(place)).records)
     if not seen:
         out.print("the probe did not end well, so there is no advice; see its report")
         raise typer.Exit(1)

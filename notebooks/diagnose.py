@@ -27,14 +27,14 @@ pair: int = 0  # which of its pairs of policies
 from IPython.display import HTML, Markdown, display
 
 from mptexp import api
-from mptexp.analysis import summary
+from mptexp.analysis import sweep_tables
 from mptexp.diagnosis import arithmetic, breakdown
 from mptexp.diagnosis import verdict as diagnose
 from mptexp.records import store
 from mptexp.report import figures, why
 
 directory = store.SweepDir(api.resolved(sweep_dir))
-tables = summary.load(directory)
+tables = sweep_tables.load(directory)
 verdicts = diagnose.verdicts(directory, tables)
 for number, verdict in enumerate(verdicts):
     print(f"{number}: {why.title(verdict)}")

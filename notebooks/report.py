@@ -20,12 +20,12 @@ from pathlib import Path
 
 from IPython.display import HTML, Markdown, display
 
-from mptexp.analysis import emulated, exponent_range, loss_scale, scaling, summary
+from mptexp.analysis import emulated, exponent_range, loss_scale, scaling, sweep_tables
 from mptexp.records import store
 from mptexp.report import export, figures, page, sortable, summary_tables, text_tables, why
 
 directory = store.SweepDir(Path(sweep_dir))
-tables = summary.load(directory)
+tables = sweep_tables.load(directory)
 facts = page.facts(directory, tables)
 
 

@@ -132,11 +132,11 @@ plt.show()
 from IPython.display import Markdown
 
 from mptexp import api
-from mptexp.analysis import summary
+from mptexp.analysis import sweep_tables
 from mptexp.records import store
 from mptexp.report import wording
 
-tables = summary.load(store.SweepDir(api.resolved(out)))
+tables = sweep_tables.load(store.SweepDir(api.resolved(out)))
 Markdown("\n\n".join(wording.answer(tables)))
 
 # %% [markdown]

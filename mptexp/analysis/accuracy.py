@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast, summary
-from mptexp.analysis.summary import POINT, Tables
+from mptexp.analysis import contrast, points
+from mptexp.analysis.points import POINT
+from mptexp.analysis.sweep_tables import Tables
 from mptexp.spec.policies import POLICIES
 
 
@@ -29,8 +30,8 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
     names = ["difference", "low", "high", "blocks", "margin", "verdict"]
     rows = []
     trained = tables.trained.dropna(subset="val_accuracy")
-    for point, default, table in summary.by_block(trained, "val_accuracy"):
-        for baseline in summary.baselines(default, table):
+    for point, default, table in points.by_block(trained, "val_accuracy"):
+        for baseline in points.baselines(default, table):
             for candidate in [p for p in POLICIES if p in table and p != baseline]:
                 over = contrast.paired(table[candidate], table[baseline], "difference", confidence)
                 if over.n:

@@ -6,8 +6,9 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
-from mptexp.analysis import contrast, summary
-from mptexp.analysis.summary import POINT, Tables
+from mptexp.analysis import contrast, speedups, sweep_tables
+from mptexp.analysis.points import POINT
+from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
 from mptexp.records.store import SweepDir
 from mptexp.report import wording
@@ -50,8 +51,8 @@ def obstacles(a: Tables, b: Tables) -> str:
 
 def _tables(place: SweepDir, own: Sequence[dict], other: Sequence[dict]) -> Tables:
     results = store.results(own, place.name, beside=other)
-    speedups = summary.speedups(results)
-    return Tables(results, store.history(own), speedups, list(own), [], summary.options(place))
+    ratios, history = speedups.at_same_batch(results), store.history(own)
+    return Tables(results, history, ratios, list(own), [], sweep_tables.options(place))
 
 
 def points(a: Tables, b: Tables) -> pd.DataFrame:
@@ -147,7 +148,7 @@ def table(found: pd.DataFrame) -> pd.DataFrame:
         "Memory, A | B": _both(found, "peak_memory_bytes", wording.mebibytes),
     }
     if "cost_per_million_images_a" in found:
-        costs = _both(found, "cost_per_million_images", summary.digits)
+        costs = _both(found, "cost_per_million_images", wording.digits)
         columns["Cost per million images, A | B"] = costs
     return wording.without_blanks(pd.DataFrame(columns))
 

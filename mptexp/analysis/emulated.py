@@ -16,7 +16,7 @@ import pandas as pd
 from mptexp.analysis import contrast
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.scaling import Section
-from mptexp.analysis.summary import Tables
+from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import wording
 from mptexp.spec.run import defaults
 

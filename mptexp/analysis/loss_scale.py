@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from mptexp.analysis import accuracy, contrast, exponent_range
-from mptexp.analysis.summary import Tables
+from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import wording
 from mptexp.spec.policies import POLICIES
 from mptexp.spec.run import defaults

@@ -9,8 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import contrast, summary
-from mptexp.analysis.summary import POINT, Tables
+from mptexp.analysis import contrast, points
+from mptexp.analysis.points import POINT
+from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import wording
 
 FIGURES = ("speedup", "low", "high", "blocks")
@@ -175,7 +176,7 @@ def _sorted(rows: list[dict[str, Any]], last: list[str]) -> pd.DataFrame:
     keys = [*(name for name in POINT if name not in ("jit", *last)), "policy", *last]
     # TensorFlow, with which the others are compared, comes first.
     keyed = table.assign(backend=table.backend.map(list(wording.NAMES).index))
-    order = keyed.sort_values(keys, key=summary.rank).index
+    order = keyed.sort_values(keys, key=points.rank).index
     return table.loc[order].reset_index(drop=True)
 
 
@@ -186,7 +187,7 @@ def _sentences(table: pd.DataFrame) -> list[str]:
     """What the most replicas give at the same batch per replica, a sentence per row."""
     known = table[table.speedup.notna()]
     most = known[known.replicas == known.replicas.max()]
-    panels = summary.panels(most.assign(replicas=1, jit=False))
+    panels = wording.panels(most.assign(replicas=1, jit=False))
     return [
         f"On {panel}, {row['policy']}: {row['replicas']} replicas make {_ratio(row)} the images "
         f"per second of one, with {row['batch_per_replica']} images for each; efficiency "

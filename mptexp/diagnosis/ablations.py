@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from mptexp.analysis import contrast, summary
-from mptexp.analysis.summary import Tables
+from mptexp.analysis import contrast, points
+from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import breakdown
 from mptexp.records import store
 from mptexp.records.store import SweepDir
@@ -90,7 +90,7 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
     chosen = set(chosen)
     ok = tables.ok[tables.ok.run_id.isin(chosen)] if chosen else tables.ok
     ok = ok[ok.phase == "train"]
-    keys = [name for name in summary.POINT if name not in ("batch_size", "jit")]
+    keys = [name for name in points.POINT if name not in ("batch_size", "jit")]
     found: dict[tuple[Any, ...], Pair] = {}
     asked = {r["run_id"]: r["parameters"] for r in tables.records}
     ok = ok.assign(asked_jit=[asked[run_id]["jit"] for run_id in ok.run_id])
@@ -98,8 +98,8 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
     own = [*keys, "policy"]
     first = ok.sort_values("block", kind="stable").drop_duplicates(own).set_index(own).run_id
     first = first.to_dict()
-    for point, default, times in summary.by_block(ok, "step_s", keys):
-        baseline = next(iter(summary.baselines(default, times)), None)
+    for point, default, times in points.by_block(ok, "step_s", keys):
+        baseline = next(iter(points.baselines(default, times)), None)
         for policy in [p for p in times if baseline and p != baseline]:
             # A record of a later version has further parameters.
             runs = [Run.model_construct(**asked[first[(*point, p)]]) for p in (baseline, policy)]

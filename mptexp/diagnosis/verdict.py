@@ -7,8 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import summary
-from mptexp.analysis.summary import Tables
+from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import ablations, arithmetic, breakdown
 from mptexp.diagnosis.ablations import ACCUSED, Experiment, Pair
 from mptexp.records import store
@@ -292,7 +291,7 @@ def _cause(name: str, seconds: float, evidence: str) -> Cause:
 
 
 def _ms(seconds: float) -> str:
-    return f"{summary.digits(seconds * 1e3)} ms"
+    return f"{float(f'{seconds * 1e3:.3g}'):,g} ms"
 
 
 def _input(pair: Pair, waited: float, found: Effect | None) -> Cause:

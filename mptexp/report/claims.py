@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, exponent_range, loss_scale, summary
-from mptexp.analysis.summary import Tables
+from mptexp.analysis import accuracy, exponent_range, loss_scale, points, speedups
+from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import wording
 from mptexp.spec.run import defaults
 
@@ -53,7 +53,7 @@ def _with_tensor_cores(tables: Tables) -> pd.DataFrame:
 def _runs(tables: Tables, row: pd.Series, policies: Sequence[str]) -> tuple[str, ...]:
     """The runs of a point under some policies."""
     ok = tables.ok[tables.ok.policy.isin(policies)]
-    same = (ok[summary.POINT] == row[summary.POINT]).all(axis=1)
+    same = (ok[points.POINT] == row[points.POINT]).all(axis=1)
     return tuple(ok[same].run_id[:MOST_RUNS])
 
 
@@ -119,7 +119,7 @@ def _by_accuracy(tables: Tables, policy: str, words: dict[str, str]) -> Finding:
     row = told[told.finding == finding].iloc[0] if (told.finding == finding).any() else told.iloc[0]
     ends = [wording.signed(v) for v in (told.difference.min(), told.difference.max())]
     between = ends[0] if ends[0] == ends[1] else " to ".join(ends)
-    margin = wording.points(tables.options.equivalence_margin)
+    margin = wording.percentage_points(tables.options.equivalence_margin)
     evidence = (
         f"differences from the baseline {between} percentage points at "
         f"{wording.count(len(told), 'point')}, margin {margin}"
@@ -169,8 +169,8 @@ def _larger_batches(tables: Tables) -> Finding:
     results = tables.results
     if len(tables.attempts):  # those to find the largest batch
         results = pd.concat([results, tables.attempts[tables.attempts.status == "oom"]])
-    best = summary.best_batches(results)
-    keys = [name for name in summary.POINT if name != "batch_size"]
+    best = speedups.at_best_batch(results)
+    keys = [name for name in points.POINT if name != "batch_size"]
     mixed = best[(best.policy == MIXED) & (best.baseline != MIXED)]
     both = mixed.merge(best, left_on=[*keys, "baseline"], right_on=[*keys, "policy"])
     for row in both.to_dict("records"):

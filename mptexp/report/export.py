@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mptexp.analysis import accuracy, exponent_range, loss_scale, summary
-from mptexp.analysis.summary import Tables
+from mptexp.analysis import accuracy, exponent_range, loss_scale, speedups, summary, sweep_tables
+from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
 from mptexp.records.store import SweepDir
 from mptexp.report import figures, page, text_tables, wording
@@ -66,7 +66,7 @@ def pictures(directory: SweepDir, tables: Tables) -> Iterator[Picture]:
             "Peak memory in MiB by batch size, one dot per run, coloured by policy.",
             wording.caption_memory(tables),
         )
-    samples = summary.device_samples(directory, tables)
+    samples = sweep_tables.device_samples(directory, tables)
     if not samples.empty:
         yield Picture(
             "readings_by_time",
@@ -171,7 +171,7 @@ def _tables(tables: Tables, folder: Path) -> str:
     margin = tables.options.equivalence_margin
     found: dict[str, tuple[pd.DataFrame, pd.DataFrame]] = {
         "table": (summary.headline(tables), text_tables.headline_rows(tables)),
-        "best_batch_size": (summary.best_batches(tables.results), text_tables.best_rows(tables)),
+        "best_batch_size": (speedups.at_best_batch(tables.results), text_tables.best_rows(tables)),
         "accuracy": (accuracy.differences(tables, margin), text_tables.accuracy_rows(tables)),
     }
     for name, (numbers, text) in found.items():

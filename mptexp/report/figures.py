@@ -17,8 +17,9 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mptexp.analysis import exponent_range, loss_scale, summary
+from mptexp.analysis import exponent_range, loss_scale, points, speedups
 from mptexp.analysis.exponent_range import Seen
+from mptexp.report import wording
 from mptexp.spec.formats import FORMATS
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.terminal import visible
@@ -113,13 +114,13 @@ def _offset(index: int, of: int) -> float:
 
 
 def _by_panel(table: pd.DataFrame) -> list[Panel]:
-    table = table.sort_values("setting", key=summary.rank, kind="stable")
+    table = table.sort_values("setting", key=points.rank, kind="stable")
     return [(str(name), part) for name, part in table.groupby(_panels(table), sort=False)]
 
 
 def _panels(table: pd.DataFrame) -> pd.Series:
-    """As summary.panels, without the device where there is one and more than one panel."""
-    titles = summary.panels(table)
+    """As wording.panels, without the device where there is one and more than one panel."""
+    titles = wording.panels(table)
     if table.gpu_model.nunique() == 1 and titles.nunique() > 1:
         return titles.str.slice(len(table.gpu_model.iloc[0]) + len(", "))
     return titles
@@ -174,7 +175,7 @@ def images_per_s_by_batch_size(results: pd.DataFrame, out: pd.DataFrame) -> Figu
         results: the runs that ended well.
         out: the runs that ran out of memory.
     """
-    table = summary.with_jit(pd.concat([results, out]))
+    table = speedups.with_jit(pd.concat([results, out]))
     table = table.assign(images_per_s=pd.to_numeric(table.images_per_s))
     figure, panels = _dots(table, table.images_per_s, "images per second", log=True)
     places, policies = _places(table), _policies(table)
@@ -274,7 +275,7 @@ def loss_by_epoch(epochs: pd.DataFrame) -> Figure:
 
 def _curves(epochs: pd.DataFrame, value: str, label: str, by: str = "epoch") -> Figure:
     epochs = epochs.dropna(subset=value)
-    epochs = epochs.sort_values(["batch_size", "setting"], key=summary.rank, kind="stable")
+    epochs = epochs.sort_values(["batch_size", "setting"], key=points.rank, kind="stable")
     figure, panels = _new(list(epochs.groupby(_titles(epochs), sort=False)))
     policies = _policies(epochs)
     look = {"x": by, "y": value, "hue": "policy", "hue_order": policies, "palette": COLOURS}
@@ -308,7 +309,7 @@ def latency_distribution(latencies: pd.DataFrame) -> Figure:
         latencies: latency_s in seconds, with the runs' parameters.
     """
     table = latencies.assign(latency_ms=latencies.latency_s * 1e3)
-    table = table.sort_values(["batch_size", "setting"], key=summary.rank, kind="stable")
+    table = table.sort_values(["batch_size", "setting"], key=points.rank, kind="stable")
     figure, panels = _new(list(table.groupby(_titles(table), sort=False)))
     policies = _policies(table)
     for axis, (title, part) in panels:

@@ -11,9 +11,18 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, advice, emulated, exponent_range, loss_scale, summary
+from mptexp.analysis import (
+    accuracy,
+    advice,
+    emulated,
+    exponent_range,
+    loss_scale,
+    points,
+    summary,
+    sweep_tables,
+)
 from mptexp.analysis.exponent_range import Seen
-from mptexp.analysis.summary import Tables
+from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import verdict
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.execution import kernel
@@ -100,7 +109,7 @@ def load(directory: SweepDir) -> Tables:
     Raises:
         params.ParamsError: where the directory holds none.
     """
-    tables = summary.load(directory)
+    tables = sweep_tables.load(directory)
     if not tables.records:
         raise params.ParamsError(
             f"{directory.root}: holds no record of a run; give the directory of a sweep, such as "
@@ -407,7 +416,7 @@ def _readings_note(tables: Tables) -> str:
 
 
 def _runs(directory: SweepDir, rows: pd.DataFrame) -> pd.DataFrame:
-    rows = rows.sort_values(["batch_size", "policy", "block"], key=summary.rank, kind="stable")
+    rows = rows.sort_values(["batch_size", "policy", "block"], key=points.rank, kind="stable")
     return pd.DataFrame(
         {
             "Run": [_notebook_link(directory, run_id) for run_id in rows.run_id],

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast, published, summary
+from mptexp.analysis import contrast, published
 from mptexp.analysis.published import MIXED
-from mptexp.analysis.summary import Tables
+from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import wording
 from mptexp.spec.run import Run
 
@@ -81,7 +81,7 @@ def _runs(tables: Tables) -> pd.DataFrame:
     return runs.assign(
         val_accuracy=runs.val_accuracy.where(_learns(runs)),
         share=runs.batch_size.astype(float) / runs.replicas,
-        panel=summary.panels(runs.assign(model="", phase="", replicas=1)),  # as in the pair
+        panel=wording.panels(runs.assign(model="", phase="", replicas=1)),  # as in the pair
         model_here=runs.model,
     )
 

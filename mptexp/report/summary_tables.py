@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 from great_tables import GT
 
-from mptexp.analysis import summary
-from mptexp.analysis.summary import Tables
+from mptexp.analysis import points, summary
+from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import text_tables, wording
 from mptexp.report.text_tables import ROWS
 
@@ -23,7 +23,7 @@ def headline(tables: Tables) -> tuple[GT, str]:
     table = summary.headline(tables)
     if len(table) <= ROWS:
         return text_tables.headline_html(tables), ""
-    names = [n for n in summary.POINT if n != "batch_size" and table[n].nunique() > 1]
+    names = [n for n in points.POINT if n != "batch_size" and table[n].nunique() > 1]
     if len(table[[*names, "policy"]].drop_duplicates()) > ROWS:
         names = []
     table = table.assign(where=_where(table, names))
@@ -53,8 +53,8 @@ def details(tables: Tables) -> pd.DataFrame:
 
 def _where(table: pd.DataFrame, named: Sequence[str]) -> list[str]:
     """What tells a row apart from the others of its group."""
-    names = [n for n in summary.POINT if n not in named and table[n].nunique() > 1]
-    told = [summary.said(table[n], ("model", "setting")) for n in names]
+    names = [n for n in points.POINT if n not in named and table[n].nunique() > 1]
+    told = [wording.said(table[n], ("model", "setting")) for n in names]
     return [", ".join(filter(None, row)) for row in zip(*told, strict=True)]
 
 

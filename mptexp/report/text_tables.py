@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 from great_tables import GT, html
 
-from mptexp.analysis import accuracy, summary
-from mptexp.analysis.summary import Tables
+from mptexp.analysis import accuracy, points, speedups, summary
+from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import wording
 from mptexp.spec.terminal import visible
 
 ROWS = 200  # of a table in a report: more are a file, not a table
-KEYS = [*summary.POINT, "policy"]  # of a row of the headline table
+KEYS = [*points.POINT, "policy"]  # of a row of the headline table
 DIFFERENCE = "Difference, percentage points [95 % interval]"
 
 
@@ -57,7 +57,7 @@ def detail_rows(tables: Tables) -> pd.DataFrame:
 
 def _named(table: pd.DataFrame) -> dict[str, Any]:
     """What names a row of the headline table."""
-    varying = [n for n in summary.POINT if table[n].nunique() > 1 and n != "batch_size"]
+    varying = [n for n in points.POINT if table[n].nunique() > 1 and n != "batch_size"]
     columns = wording.headed(table, varying)
     policies = [policy(row) for row in table.to_dict("records")]
     return {**columns, "Batch size": table.batch_size, "Policy": policies}
@@ -72,8 +72,8 @@ def _achieved(row: Mapping[str, Any]) -> str:
     if pd.isna(row["flops_per_s"]):
         return "–"
     traffic = row["bytes_per_s"]
-    moved = "" if pd.isna(traffic) else f", {summary.gigabytes(traffic)}"
-    achieved = summary.teraflops(row["flops_per_s"])
+    moved = "" if pd.isna(traffic) else f", {wording.gigabytes(traffic)}"
+    achieved = wording.teraflops(row["flops_per_s"])
     return f"{achieved} ({row['mfu_frac'] * 100:.0f} %){moved}"
 
 
@@ -141,10 +141,10 @@ def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
     training = [v * price / 3600 for v in _by_policy(tables, table, tables.trained.fit_s)]
     return {
         "Cost per million images": [
-            "–" if pd.isna(v) else summary.digits(1e6 / v / 3600 * price)
+            "–" if pd.isna(v) else wording.digits(1e6 / v / 3600 * price)
             for v in table.images_per_s
         ],
-        "Cost per training": ["–" if pd.isna(v) else summary.digits(v) for v in training],
+        "Cost per training": ["–" if pd.isna(v) else wording.digits(v) for v in training],
     }
 
 
@@ -172,7 +172,7 @@ def accuracy_rows(tables: Tables) -> pd.DataFrame:
     """Differences in accuracy between policies as text, a row per point and pair."""
     table = accuracy.differences(tables, tables.options.equivalence_margin)
     records = table.to_dict("records")
-    margin = wording.points(tables.options.equivalence_margin)
+    margin = wording.percentage_points(tables.options.equivalence_margin)
     words = {"equal": f"equal within {margin}"}
     columns = {
         **_varying(table),
@@ -188,7 +188,7 @@ def accuracy_rows(tables: Tables) -> pd.DataFrame:
 
 def _varying(table: pd.DataFrame) -> dict[str, pd.Series]:
     """The columns that tell points apart, with the batch size."""
-    names = [n for n in summary.POINT if n in table and n != "batch_size"]
+    names = [n for n in points.POINT if n in table and n != "batch_size"]
     varying = [n for n in names if table[n].nunique() > 1]
     return wording.headed(table, [*varying, *{"batch_size"}.intersection(table)])
 
@@ -197,7 +197,7 @@ def without_memory(tables: Tables) -> pd.DataFrame:
     """The points that ran out of memory, and what proves it, as text."""
     rows = tables.results[tables.results.status == "oom"]
     # Whether XLA was on is not known of a run that ended before it was compiled.
-    point = [name for name in summary.POINT if name != "jit"]
+    point = [name for name in points.POINT if name != "jit"]
     rows = rows.drop_duplicates([*point, "policy"])
     shown = {**_varying(rows.drop(columns="jit")), "Policy": rows.policy, "Error": rows.error}
     return pd.DataFrame(shown).reset_index(drop=True)
@@ -205,7 +205,7 @@ def without_memory(tables: Tables) -> pd.DataFrame:
 
 def best_rows(tables: Tables) -> pd.DataFrame:
     """Every policy at its own best batch size as text; empty where one size was measured."""
-    table = summary.best_batches(tables.results)
+    table = speedups.at_best_batch(tables.results)
     records = table.to_dict("records")
     varying = _varying(table.drop(columns="batch_size"))
     return pd.DataFrame(
@@ -230,7 +230,7 @@ def _size(row: Mapping[str, Any], tables: Tables) -> str:
     """From the sweep's own runs and from the attempts to find the largest batch."""
     tried = tables.attempts
     # A run that ended before it was compiled does not tell its jit.
-    names = [n for n in summary.POINT if n not in ("batch_size", "jit")]
+    names = [n for n in points.POINT if n not in ("batch_size", "jit")]
     if len(tried):
         same = (tried[[*names, "policy"]] == pd.Series(row)[[*names, "policy"]]).all(axis=1)
         out = tried[same & (tried.status == "oom")].batch_size.min()
@@ -246,8 +246,8 @@ def _least(*sizes: float) -> str:
 def attempt_rows(tables: Tables) -> pd.DataFrame:
     """The attempts to find the largest batch as text."""
     table = tables.attempts
-    order = [*summary.POINT[:4], "policy", "batch_size"]
-    table = table.sort_values(order, key=summary.rank)
+    order = [*points.POINT[:4], "policy", "batch_size"]
+    table = table.sort_values(order, key=points.rank)
     return pd.DataFrame(
         {
             **_varying(table.drop(columns=["batch_size", "jit"])),
@@ -271,7 +271,7 @@ def reading_rows(tables: Tables) -> pd.DataFrame:
     table = summary.headline(tables)[keys]
     if len(table) > ROWS:
         keys = ["gpu_model", "policy"]
-        table = table[keys].drop_duplicates().sort_values(keys, key=summary.rank)
+        table = table[keys].drop_duplicates().sort_values(keys, key=points.rank)
     forms = {
         "Utilization": ("utilization_frac", 100, "{:.0f} %"),
         "Power": ("power_w", 1, "{:.0f} W"),
@@ -295,7 +295,7 @@ def reading_rows(tables: Tables) -> pd.DataFrame:
 def headline_html(tables: Tables) -> GT:
     """The headline table for a report."""
     rows = _visible(headline_rows(tables))
-    words = ("Policy", *(wording.title(n) for n in summary.POINT))
+    words = ("Policy", *(wording.title(n) for n in points.POINT))
     numbers = [c for c in rows if c not in words or c == "Batch size"]
     table = _styled(rows, rowname_col="Policy").tab_stubhead("Policy")
     if rows.shape[1] > 9:

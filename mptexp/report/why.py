@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mptexp.analysis import published, summary
+from mptexp.analysis import published
 from mptexp.diagnosis import arithmetic, breakdown
 from mptexp.diagnosis import verdict as diagnose
 from mptexp.diagnosis.verdict import Cause, Effect, Verdict
@@ -75,7 +75,7 @@ def _percent(share: float) -> str:
 
 def _part(cause: Cause, found: Verdict, first: bool) -> str:
     of = " of the step" if first else ""
-    took = summary.digits(cause.seconds * 1e3)
+    took = wording.digits(cause.seconds * 1e3)
     text = f"{_percent(cause.share)}{of} ({took} ms) {REMARK[cause.name]}"
     proof = [
         f"with {wording.verbatim(effect.experiment.name)} it is {diagnose.ratio(effect.speedup)}"
@@ -135,7 +135,7 @@ def _settings(found: Verdict, among: Sequence[Verdict]) -> str:
     names += _varying(among)
     told = [f"{n.replace('_', ' ')} {getattr(run, n)}" for n in names]
     if run.jit != usual["jit"]:
-        told.insert(0, summary.XLA[run.jit == "on"])
+        told.insert(0, wording.XLA[run.jit == "on"])
     return f" ({', '.join(told)})" if told else ""
 
 
@@ -210,7 +210,7 @@ def cause_rows(found: Verdict) -> pd.DataFrame:
         [
             {
                 "Cause": diagnose.NAMES[cause.name],
-                "ms of a step": summary.digits(cause.seconds * 1e3),
+                "ms of a step": wording.digits(cause.seconds * 1e3),
                 "Share": _percent(cause.share),
                 "Evidence": cause.evidence,
                 "What to change": cause.change,
@@ -320,13 +320,13 @@ def _ceiling_row(record: Mapping[str, Any]) -> dict[str, str]:
     return {
         "Policy": run.policy,
         "Batch size": str(run.batch_size),
-        "Matrix product at best": summary.teraflops(ceilings["matmul_flops_per_s"])
+        "Matrix product at best": wording.teraflops(ceilings["matmul_flops_per_s"])
         + _of_published(ceilings["matmul_flops_per_s"], peak),
-        "Achieved": summary.teraflops(flops / step_s) if flops else "–",
+        "Achieved": wording.teraflops(flops / step_s) if flops else "–",
         "MFU": _percent(flops / step_s / ceilings["matmul_flops_per_s"]) if flops else "–",
-        "Copy at best": summary.gigabytes(ceilings["copy_bytes_per_s"])
+        "Copy at best": wording.gigabytes(ceilings["copy_bytes_per_s"])
         + _of_published(ceilings["copy_bytes_per_s"], bandwidth),
-        "Least traffic": summary.gigabytes(moved / step_s) if moved else "–",
+        "Least traffic": wording.gigabytes(moved / step_s) if moved else "–",
         "Tracing slowed the step": f"{slowdown:.2f}×" if slowdown else "–",
     }
 

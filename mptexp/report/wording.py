@@ -9,12 +9,14 @@ import pandas as pd
 
 from mptexp.analysis import accuracy, summary
 from mptexp.analysis.contrast import Contrast
-from mptexp.analysis.summary import Tables
+from mptexp.analysis.points import POINT
+from mptexp.analysis.sweep_tables import Tables
 from mptexp.spec.terminal import visible
 
 SENTENCES = 24  # of the answer: more are not read
 CLAUSES = 8  # batch sizes that a sentence lists; of more it says from what to what
 EMULATED = "emulated: slower is expected"
+XLA = {True: "with XLA", False: "without XLA"}
 NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 
 
@@ -74,6 +76,39 @@ def without_blanks(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.drop(columns=[name for name in rows if (rows[name] == "–").all()])
 
 
+def panels(table: pd.DataFrame) -> pd.Series:
+    """What tells the points of a table apart, besides the batch size: the titles of panels."""
+    names = [n for n in POINT if n not in ("gpu_model", "batch_size") and table[n].nunique() > 1]
+    label = table.gpu_model.astype(str)
+    for name in names:
+        label = label + ", " + said(table[name], ("backend", "dataset", "model", "setting"))
+    return label
+
+
+def said(values: pd.Series, bare: Sequence[str]) -> pd.Series:
+    """Values of a parameter as text, after its name unless that is one of the bare ones."""
+    if values.name == "jit":
+        return values.map(XLA)
+    words = "" if values.name in bare else str(values.name).replace("_", " ") + " "
+    return words + values.astype(str)
+
+
+def digits(value: float) -> str:
+    """A number to three digits, a large one without an exponent of ten: 4,310, 18.2, 0.353."""
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 100 else f"{rounded:.3g}"
+
+
+def teraflops(rate: float) -> str:
+    """A rate in FLOP/s as text."""
+    return f"{digits(rate / 1e12)} TFLOP/s"
+
+
+def gigabytes(rate: float) -> str:
+    """A rate in bytes/s as text."""
+    return f"{digits(rate / 1e9)} GB/s"
+
+
 def default_name(policy: str) -> str:
     """A device's default as readers know it."""
     return "TF32" if policy == "tensorfloat32" else policy
@@ -87,7 +122,7 @@ def answer(tables: Tables) -> list[str]:
     table = _with_accuracy(summary.headline(tables), tables)
     table = _placed(table, table.policy)
     keys = ["panel", "backend", "phase", "policy", "baseline"]
-    margin = points(tables.options.equivalence_margin)
+    margin = percentage_points(tables.options.equivalence_margin)
     sentences = [
         _policy_answer(panel, policy, rows, margin)
         for (panel, _, _, policy, _), rows in table.groupby(keys, sort=False)
@@ -101,7 +136,7 @@ def _with_accuracy(table: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     """A headline table with difference and verdict of each policy's accuracy."""
     found = accuracy.differences(tables, tables.options.equivalence_margin)
     found = found.rename(columns={"candidate": "policy"})
-    keys = [*summary.POINT, "policy", "baseline"]
+    keys = [*POINT, "policy", "baseline"]
     return table.merge(found[[*keys, "difference", "verdict"]], "left", keys)
 
 
@@ -110,10 +145,10 @@ def _placed(table: pd.DataFrame, policies: pd.Series) -> pd.DataFrame:
 
     Of more than SENTENCES panels and policies, a sentence speaks of all that a device measured.
     """
-    panels = summary.panels(table)
-    if panels.nunique() * policies.nunique() <= SENTENCES:
-        return table.assign(panel=panels, place="")
-    places = summary.panels(table.assign(gpu_model="")).str.removeprefix(", ")
+    titles = panels(table)
+    if titles.nunique() * policies.nunique() <= SENTENCES:
+        return table.assign(panel=titles, place="")
+    places = panels(table.assign(gpu_model="")).str.removeprefix(", ")
     return table.assign(panel=table.gpu_model, place=places)
 
 
@@ -226,7 +261,7 @@ def _accuracy_answer(tables: Tables) -> list[str]:
         return []
     table = accuracy.beside_first(table)
     table = _placed(table, table.candidate)
-    margin = points(tables.options.equivalence_margin)
+    margin = percentage_points(tables.options.equivalence_margin)
     said = [
         _accuracy_sentence(
             panel if table.panel.nunique() > 1 else "", policy, baseline, rows, margin
@@ -285,7 +320,7 @@ def difference(value: float, low: float, high: float, n: int) -> str:
     return f"{signed(value)} [{signed(low)}, {signed(high)}] (n = {n})"
 
 
-def points(fraction: float) -> str:
+def percentage_points(fraction: float) -> str:
     """`1 percentage point` for 0.01."""
     value = fraction * 100
     return f"{value:g} percentage point{'' if value == 1 else 's'}"
@@ -379,7 +414,7 @@ def caption_latency(tables: Tables) -> str:
 def caption_steps(tables: Tables) -> str:
     """What the figure of step times shows."""
     opening = f"Each dot is the median step of one run ({count(len(tables.ok), 'run')})."
-    points = tables.ok.groupby([*summary.POINT, "policy"]).step_s
+    points = tables.ok.groupby([*POINT, "policy"]).step_s
     spread = (points.max() / points.min())[points.count() > 1]
     if spread.empty:
         return opening

@@ -4,7 +4,7 @@ import pytest
 from test_summary import record, tables
 
 from mptexp.analysis import accuracy
-from mptexp.analysis.summary import Options
+from mptexp.analysis.sweep_tables import Options
 from mptexp.report import text_tables, wording
 
 

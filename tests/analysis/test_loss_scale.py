@@ -3,7 +3,7 @@
 import pytest
 
 from mptexp.analysis import loss_scale
-from mptexp.analysis.summary import Tables
+from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
 
 ERROR = "the loss was not finite in epoch 1; trained again, the first was the loss, in step 3"

@@ -7,7 +7,7 @@ import jupytext
 import pytest
 from support import PROJECT, mptexp
 
-from mptexp.analysis import summary
+from mptexp.analysis import sweep_tables
 from mptexp.diagnosis import ablations, verdict
 from mptexp.diagnosis.ablations import Pair
 from mptexp.execution import kernel
@@ -20,7 +20,7 @@ WHY = store.SweepDir(PROJECT / "reports/published/why-cpu")
 
 @pytest.fixture(scope="module")
 def verdicts():
-    return verdict.verdicts(WHY, summary.load(WHY))
+    return verdict.verdicts(WHY, sweep_tables.load(WHY))
 
 
 def test_the_case_of_2020_on_a_cpu_is_emulation_not_input(verdicts):
@@ -37,7 +37,7 @@ def test_the_case_of_2020_on_a_cpu_is_emulation_not_input(verdicts):
 
 
 def test_experiments_are_found_in_the_sweep_itself_and_not_made_again(verdicts):
-    tables = summary.load(WHY)
+    tables = sweep_tables.load(WHY)
     for found in verdicts:
         asked = ablations.asked(found.pair, WHY, tables)
         assert not {e.name for e in asked} & {"the batch on the device", "XLA on", "XLA off"}
@@ -60,7 +60,7 @@ def test_the_notebook_of_a_diagnosis_runs_on_it(tmp_path):
 
 @pytest.mark.parametrize("unread", [["float32"], ["mixed_float16"], ["float32", "mixed_float16"]])
 def test_without_a_trace_the_rest_works_and_what_is_missing_is_said(unread):
-    tables = summary.load(WHY)
+    tables = sweep_tables.load(WHY)
     records = verdict.known(WHY, tables)
     for record in records.values():
         if "profile" in record and record["parameters"]["policy"] in unread:

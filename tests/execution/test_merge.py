@@ -5,7 +5,7 @@ import pytest
 from support import mptexp
 from test_sensors import nvml  # noqa: F401
 
-from mptexp.analysis import summary
+from mptexp.analysis import sweep_tables
 from mptexp.execution import merge, sweep
 from mptexp.records import store
 from mptexp.records.store import SweepDir
@@ -55,7 +55,7 @@ def test_two_machines_give_what_one_directory_with_all_runs_gives(light, tmp_pat
     done = mptexp("report", "all", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert {"index.html", "results.csv"} <= {p.name for p in (tmp_path / "all").iterdir()}
-    merged, whole = summary.load(SweepDir(tmp_path / "all")), summary.load(one)
+    merged, whole = sweep_tables.load(SweepDir(tmp_path / "all")), sweep_tables.load(one)
     pd.testing.assert_frame_equal(merged.results.assign(sweep="one"), whole.results)
     pd.testing.assert_frame_equal(merged.speedups, whole.speedups)
     assert set(merged.results.status) == {"ok"}

@@ -76,7 +76,7 @@ def test_modules_import_only_from_rooms_below():
     ("name", "source"),
     [
         ("spec.run", "from mptexp.records import store"),
-        ("training.data.datasets", "from mptexp.analysis.summary import load"),
+        ("training.data.datasets", "from mptexp.analysis.sweep_tables import load"),
         ("analysis.summary", "def f():\n    from mptexp.training.train import fit"),
         ("analysis.compare", "from mptexp.report import wording"),
         ("execution.sweep", "import tensorflow as tf"),

@@ -9,7 +9,7 @@ from PIL import Image
 from support import PROJECT, mptexp
 from test_security import PIECES, markdown, shape, sweep_of
 
-from mptexp.analysis import summary
+from mptexp.analysis import sweep_tables
 from mptexp.records.store import SweepDir
 from mptexp.report import export, text_tables
 from mptexp.spec.errors import ParamsError
@@ -63,7 +63,7 @@ def test_the_draft_shows_every_figure_with_its_alternative_and_caption(exported)
 @pytest.mark.parametrize("name", ["quickstart-cpu", "loss-scale-cpu"])
 def test_every_figure_that_is_exported_is_in_the_report(name):
     place = SweepDir(PUBLISHED.with_name(name))
-    pictures = list(export.pictures(place, summary.load(place)))
+    pictures = list(export.pictures(place, sweep_tables.load(place)))
     assert len({picture.name for picture in pictures}) == len(pictures) >= 8
     shown = Counter(re.findall(r'<img[^>]* alt="([^"]*)"', place.index.read_text()))
     assert Counter(escape(picture.alt, quote=False) for picture in pictures) <= shown
@@ -104,7 +104,7 @@ def test_a_directory_without_records_is_refused(tmp_path):
 
 
 def test_the_same_table_has_the_same_id_and_another_another():
-    rows = text_tables.accuracy_rows(summary.load(SweepDir(PUBLISHED)))
+    rows = text_tables.accuracy_rows(sweep_tables.load(SweepDir(PUBLISHED)))
     made = [text_tables.plain_table(rows.head(n)).as_raw_html() for n in (2, 2, 1)]
     assert made[0] == made[1]
     ids = [re.search(r'<div id="(\w+)"', page)[1] for page in made]

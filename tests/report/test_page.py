@@ -10,7 +10,7 @@ import pytest
 from support import PROJECT, mptexp
 from test_summary import record
 
-from mptexp.analysis import summary
+from mptexp.analysis import points, sweep_tables
 from mptexp.records import store
 from mptexp.records.store import SweepDir
 from mptexp.report import page as report
@@ -95,7 +95,7 @@ def test_the_data_files_agree_with_the_report(place):
     assert len(history) == 4
     speedups = pd.read_csv(place / "speedups.csv")
     names = "baseline candidate speedup low high blocks"
-    assert list(speedups.columns) == [*summary.POINT, *names.split()]
+    assert list(speedups.columns) == [*points.POINT, *names.split()]
 
 
 def test_executed_notebooks_are_whole_and_private(place, tiny):
@@ -178,7 +178,7 @@ def test_timings_of_runs_that_shared_a_processor_are_in_no_table(tiny, tmp_path)
         record = store.read_record(path)
         void = f"{store.VOID}: 2 runs shared this machine's processors"
         store.write_record(path, record | {"marks": [void]})
-    tables = summary.load(place)
+    tables = sweep_tables.load(place)
     assert tables.speedups.empty
     assert tables.ok[list(store.TIMED)].isna().all(axis=None)
     assert tables.ok.val_accuracy.notna().all()

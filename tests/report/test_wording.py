@@ -4,7 +4,6 @@ import pandas as pd
 import pytest
 from test_summary import record, tables
 
-from mptexp.analysis import summary
 from mptexp.report import text_tables, wording
 
 
@@ -146,9 +145,24 @@ def test_a_ratio_over_float32_is_not_told_as_one_over_tf32():
 def test_whether_xla_was_on_is_said_in_words():
     table = three("mixed_float16", [2.0, 2.1, 1.9]).speedups
     both = pd.concat([table.assign(jit=False), table.assign(jit=True)], ignore_index=True)
-    assert list(summary.panels(both).str.rpartition(", ")[2].unique()) == [
+    assert list(wording.panels(both).str.rpartition(", ")[2].unique()) == [
         "without XLA",
         "with XLA",
     ]
     headed = wording.headed(both, ["jit", "batch_size"])
     assert (list(headed), list(headed["XLA"].unique())) == (["XLA", "Batch size"], ["off", "on"])
+
+
+def test_panels_are_told_apart_by_what_varies():
+    rows = [record(), record(width=2.0)]
+    assert set(wording.panels(tables(rows).results)) == {"GPU, width 1", "GPU, width 2"}
+    assert set(wording.panels(tables(rows[:1]).results)) == {"GPU"}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(4312.7, "4,310"), (999.6, "1,000"), (99.94, "99.9"), (0.35349, "0.353"), (0, "0"),
+     (1.5e-3, "0.0015"), (123456789, "123,000,000")],
+)  # fmt: skip
+def test_numbers_are_told_with_three_digits(value, text):
+    assert wording.digits(value) == text

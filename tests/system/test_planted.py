@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from forked import python
 
-from mptexp.analysis import summary
+from mptexp.analysis import sweep_tables
 from mptexp.diagnosis import ablations
 from mptexp.diagnosis import verdict as verdicts
 from mptexp.records import store
@@ -172,7 +172,7 @@ def verdict(records, place):
         run = Run(**record["parameters"]).model_copy(update={"profile": False})
         own = record | {"parameters": run.model_dump(), "run_id": run.run_id()}
         store.write_record(directory.record(run.run_id()), own)
-    tables = summary.load(directory)
+    tables = sweep_tables.load(directory)
     (pair,) = ablations.pairs(tables)
     for record, run in zip(records, pair.policies, strict=True):
         made = ablations.profiled(pair, run)
@@ -278,7 +278,7 @@ def test_a_reader_that_decodes_again_every_epoch(place):
         for run, record in made
     }
     directory = store.SweepDir(place / "sweep")
-    tables = summary.load(directory)
+    tables = sweep_tables.load(directory)
     again = verdicts.verdict(found.pair, tables, verdicts.known(directory, tables) | known)
     check(records[1]["planted"], "input", again, "a reader that decodes again")
     assert "with the batch on the device" in again.causes[0].evidence

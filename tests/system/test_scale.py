@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from test_summary_tables import many, tables
 
-from mptexp.analysis import summary
+from mptexp.analysis import speedups
 from mptexp.diagnosis import verdict
 from mptexp.execution import sweep
 from mptexp.execution.progress import Progress
@@ -73,4 +73,4 @@ def test_a_report_takes_time_in_proportion_to_the_points(tmp_path, work):
         found = [tables(records) for records in sweeps]
         _, few, twice = (calls(told, SweepDir(tmp_path), each) for each in found)
     assert twice < 2.2 * few
-    assert len(summary.speedups(tables(sweeps[0]).results)) == 30
+    assert len(speedups.at_same_batch(tables(sweeps[0]).results)) == 30

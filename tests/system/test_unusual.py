@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from test_summary import tables
 
-from mptexp.analysis import compare, emulated, loss_scale, scaling, summary
+from mptexp.analysis import compare, emulated, loss_scale, scaling, speedups, sweep_tables
 from mptexp.diagnosis import verdict as diagnose
 from mptexp.records.store import SweepDir
 from mptexp.report import claims, figures, page, studies, text_tables, why, wording
@@ -98,7 +98,7 @@ def void():
     marks = ["timings are void: 2 runs shared this machine's processors"]
     points = [(p, size, k) for p in BOTH for size in (32, 64) for k in ("tensorflow", "jax")]
     groups = [made(p, batch_size=size, backend=k, marks=marks) for p, size, k in points]
-    return replace(sweep(*groups), options=summary.Options(price_per_hour=2.5))
+    return replace(sweep(*groups), options=sweep_tables.Options(price_per_hour=2.5))
 
 
 def test_without_timings_nothing_is_nan(void):
@@ -112,7 +112,7 @@ def test_without_timings_nothing_is_nan(void):
 def test_one_batch_size_without_timings_leaves_the_other(void):
     rows = sweep(made(), made(batch_size=64)).results
     both = pd.concat([rows, void.results[void.results.backend == "tensorflow"]])
-    assert summary.best_batches(both).policy.tolist() == ["float32"]
+    assert speedups.at_best_batch(both).policy.tolist() == ["float32"]
 
 
 def test_a_scale_is_behind_nothing_where_float32_was_not_run():

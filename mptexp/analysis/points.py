@@ -1,0 +1,53 @@
+"""Points of a sweep: what runs share to be compared, and their values paired within blocks."""
+
+import math
+import re
+from collections.abc import Container, Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from mptexp.spec.policies import POLICIES
+
+# What two runs must share to be compared, or to be repeats of one another under one policy.
+POINT = ["gpu_model", "backend", "dataset", "model", "batch_size", "jit", "input_mode", "phase"]
+POINT += ["replicas", "setting"]
+NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
+
+
+def by_block(
+    runs: pd.DataFrame, value: str, keys: Sequence[str] = POINT
+) -> Iterator[tuple[tuple, str, dict[str, np.ndarray]]]:
+    """Every point, its default policy, and each policy's values there: one per block, or NaN.
+
+    One pivot for all points, because one for each takes ten milliseconds.
+    """
+    runs = runs.dropna(subset=value)
+    if runs.empty:
+        return
+    defaults = runs.drop_duplicates(list(keys)).set_index(list(keys)).default_policy.to_dict()
+    table = runs.pivot_table(index=[*keys, "block"], columns="policy", values=value)
+    points = table.index.droplevel("block")
+    first = np.flatnonzero(~points.duplicated())
+    for point, rows in zip(points[first], np.split(table.to_numpy(float), first[1:]), strict=True):
+        known = dict(zip(table, rows.T, strict=True))
+        yield point, defaults[point], {p: v for p, v in known.items() if not np.isnan(v).all()}
+
+
+def baselines(default: str, times: Container[str]) -> list[str]:
+    """The device's default and strict float32, where they are among a point's policies."""
+    wanted = dict.fromkeys([default, "float32"])
+    return [name for name in wanted if name in times]
+
+
+def rank(column: pd.Series) -> pd.Series:
+    """Sort key for a column: policies in the order of spec.POLICIES, numbers in text by value."""
+    if column.name == "policy":
+        return column.map(POLICIES.index)
+    return column.map(_by_number) if column.name == "setting" else column
+
+
+def _by_number(text: str) -> tuple[tuple[float, str], ...]:
+    """Sorts `loss_scale 8` before `loss_scale 128`, and words behind numbers."""
+    words = re.split(r"[ ,]+", text)
+    return tuple((float(w), "") if NUMBER.fullmatch(w) else (math.inf, w) for w in words)

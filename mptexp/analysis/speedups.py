@@ -1,0 +1,102 @@
+"""Speedups of policies with intervals: at the same batch size, and at each policy's best one.
+
+Above 1, the candidate is faster.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from mptexp.analysis import contrast
+from mptexp.analysis.points import POINT, baselines, by_block
+from mptexp.spec.policies import POLICIES
+
+
+def at_same_batch(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFrame:
+    """Speedup of every policy over strict float32 and over the device's default.
+
+    Ratios are formed within a block, so that drift of the machine cancels; the run is the unit.
+    The estimate is the geometric mean of the blocks' ratios; low and high are Student's t interval
+    of their logarithms. Fewer than three blocks claim no interval (low and high are empty).
+
+    Args:
+        results: one row per run, the columns of store.COLUMNS.
+        confidence: nominal coverage of the interval.
+
+    Returns:
+        Columns of POINT, baseline, candidate, speedup (baseline time / candidate time), low,
+        high, blocks.
+    """
+    columns = [*POINT, "baseline", "candidate", "speedup", "low", "high", "blocks"]
+    rows = []
+    for point, default, times in by_block(results[results.status == "ok"], "step_s"):
+        for baseline in baselines(default, times):
+            for candidate in [p for p in times if p != baseline]:
+                over = contrast.paired(times[baseline], times[candidate], confidence=confidence)
+                if over.n:
+                    rows.append([*point, baseline, candidate, *over.columns("speedup").values()])
+    return pd.DataFrame(rows, columns=columns)
+
+
+def at_best_batch(results: pd.DataFrame) -> pd.DataFrame:
+    """Every policy at the batch size that gives it the most images per second.
+
+    Where a point was measured at several batch sizes: a 16-bit policy may have room for a batch
+    that float32 has not. A batch size with a run that ran out of memory does not count.
+
+    Returns:
+        Columns of POINT without batch_size, policy, batch_size (its best), largest (the largest
+        that ran), too_large (the smallest that ran out of memory, or NaN), images_per_s (median),
+        baseline, speedup (images per second over the baseline's at its own best batch size, above 1
+        is faster; NaN for the baseline), low, high, blocks.
+    """
+    keys = [name for name in POINT if name != "batch_size"]
+    own = [*keys, "policy"]
+    ended = with_jit(results[results.status.isin(["ok", "oom"])])
+    ended = ended[ended.groupby(keys).batch_size.transform("nunique") > 1]
+    out, ok = (ended[ended.status == status] for status in ("oom", "ok"))
+    sizes, lost = (pd.MultiIndex.from_frame(t[[*own, "batch_size"]]) for t in (ok, out))
+    ran = ok[~sizes.isin(lost)].dropna(subset="images_per_s")  # void where runs ran side by side
+    best = _fastest(ran, own)
+    at_best = ran.merge(best[[*own, "batch_size"]])
+    told = best.set_index(own).to_dict("index")
+    too_large = out.groupby(own).batch_size.min().to_dict()
+    rows = []
+    for point, default, rates in by_block(at_best, "images_per_s", keys):
+        baseline = next(iter(baselines(default, rates)), "")
+        for policy in [p for p in POLICIES if p in rates]:
+            named = dict(zip(own, (*point, policy), strict=True)) | {"baseline": baseline}
+            least = {"too_large": too_large.get((*point, policy), np.nan)}
+            over = _over(rates, policy, baseline)
+            rows.append(named | told[(*point, policy)] | least | over)
+    columns = ["batch_size", "largest", "too_large", "images_per_s"]
+    figures = ["baseline", "speedup", "low", "high", "blocks"]
+    return pd.DataFrame(rows, columns=[*own, *columns, *figures])
+
+
+def _over(rates: Mapping[str, np.ndarray], policy: str, baseline: str) -> dict[str, float]:
+    over = contrast.Contrast()
+    if baseline and policy != baseline:
+        over = contrast.paired(rates[policy], rates[baseline])
+    return over.columns("speedup") if over.n else dict.fromkeys(over.columns("speedup"), np.nan)
+
+
+def _fastest(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The batch size with the most images per second, and the largest one, of each of some keys."""
+    rates = runs.groupby([*keys, "batch_size"], as_index=False).images_per_s.median()
+    rates["largest"] = rates.groupby(list(keys)).batch_size.transform("max")
+    return rates.loc[rates.groupby(list(keys)).images_per_s.idxmax()]
+
+
+def with_jit(results: pd.DataFrame) -> pd.DataFrame:
+    """Fills in the jit of runs that ended before they were compiled: as like runs had it."""
+    asked = {"on": True, "off": False}
+    keys = [name for name in POINT if name not in ("batch_size", "jit")]
+    ok = results[results.status == "ok"]
+    known = {point: jit.iloc[0] for point, jit in ok.groupby(keys).jit if jit.nunique() == 1}
+    points = results[keys].itertuples(index=False, name=None)
+    pairs = zip(points, results.jit, strict=True)
+    return results.assign(
+        jit=[known.get(p, j) if j == "auto" else asked.get(j, j) for p, j in pairs]
+    )

@@ -1,0 +1,140 @@
+"""A sweep's records as tidy tables: runs, epochs, speedups, latencies, samples of the device."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from mptexp.analysis import speedups
+from mptexp.analysis.points import POINT
+from mptexp.records import store
+from mptexp.records.store import SweepDir
+from mptexp.spec import params
+from mptexp.spec.grid import REPORT_KEYS
+
+RAW = ("windows", "samples")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a params file says of its report: see spec.REPORT_KEYS."""
+
+    equivalence_margin: float = 0.01
+    target_accuracy: float | None = None
+    price_per_hour: float | None = None
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A finished sweep as tidy tables: runs, epochs, speedups; and what could not be read.
+
+    `records` are without the raw series RAW, which no table needs: of thousands of runs they take
+    gigabytes. `attempts` are the runs that searched for the largest batch, the columns of
+    store.COLUMNS.
+    """
+
+    results: pd.DataFrame
+    history: pd.DataFrame
+    speedups: pd.DataFrame
+    records: list[dict]
+    damaged: list[str]
+    options: Options = Options()
+    attempts: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    @property
+    def ok(self) -> pd.DataFrame:
+        """The runs that can be compared."""
+        return self.results[self.results.status == "ok"]
+
+    @property
+    def trained(self) -> pd.DataFrame:
+        """The runs whose accuracy can be compared: trained as long as the others, on real batches.
+
+        Not those that ended because their step time was certain, each after another number of
+        steps, nor those whose batch is always the same.
+        """
+        ended = self.ok.ended_by != "target_ci"
+        return self.ok[ended & (self.ok.input_mode != "resident") & (self.ok.phase == "train")]
+
+    @property
+    def latencies(self) -> pd.DataFrame:
+        """Seconds of every inference batch after warm-up, with each run's point and policy.
+
+        Not of runs whose timings are void.
+        """
+        # A record of an earlier version does not say how many batches were warm-up.
+        kept = {
+            r["run_id"]: r["latencies_s"][r["timing"].get("latency_warmup", 1) :]
+            for r in self.records
+            if "latencies_s" in r
+        }
+        rows = pd.DataFrame({"run_id": list(kept), "latency_s": list(kept.values())}, dtype=object)
+        rows = rows.explode("latency_s").dropna().astype({"latency_s": float})
+        timed = self.ok[self.ok.step_s.notna()]
+        return rows.merge(timed[["run_id", "policy", *POINT]], on="run_id")
+
+    @property
+    def epochs(self) -> pd.DataFrame:
+        """The history with each run's parameters beside it."""
+        return self.history.merge(
+            self.results.drop(columns=["epochs", "val_accuracy"]), on="run_id"
+        )
+
+
+def load(directory: SweepDir) -> Tables:
+    """Reads the records of a sweep and computes its tables."""
+    records, damaged = store.read_records(directory, without=RAW)
+    results = store.results(records, directory.name)
+    history = store.history(records)
+    attempts = _attempts(directory, records)
+    ratios = speedups.at_same_batch(results)
+    return Tables(results, history, ratios, records, damaged, options(directory), attempts)
+
+
+def _attempts(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
+    """The attempts to find the largest batch, their settings named as the sweep's runs' are."""
+    tried, _ = store.read_records(directory.search)
+    for record in tried:
+        like = records[0]["parameters"] if records else {}
+        length = {name: like.get(name) for name in ("max_steps", "target_ci")}
+        record["parameters"] = record["parameters"] | length
+    return store.results(tried, directory.name, beside=records)
+
+
+def options(directory: SweepDir) -> Options:
+    """The report's options in the directory's params file; the defaults where it has none."""
+    path = directory.params
+    known = params.load(path.read_text(encoding="utf-8")) if path.exists() else None
+    known = known if isinstance(known, dict) else {}
+    return Options(**{name: known[name] for name in REPORT_KEYS if known.get(name)})
+
+
+def device_samples(directory: SweepDir, tables: Tables) -> pd.DataFrame:
+    """What the device read over time in one run of each policy: the first block, largest batch.
+
+    Returns:
+        Columns policy, seconds (since the first sample), utilization_frac, power_w; empty where
+        nothing was read.
+    """
+    ok = tables.ok.sort_values(["block", "batch_size"], ascending=[True, False], kind="stable")
+    frames = []
+    for run in ok.drop_duplicates("policy").itertuples():
+        samples = store.read_record(directory.record(run.run_id)).get("samples")
+        frames.append(_over_time(samples).assign(policy=run.policy))
+    found = pd.concat(frames) if frames else pd.DataFrame()
+    return found if len(found) and found.utilization_frac.notna().any() else pd.DataFrame()
+
+
+def _over_time(samples: object) -> pd.DataFrame:
+    """A record's samples as numbers: on a CPU utilization is what its counters grew by."""
+    table = pd.DataFrame(samples if isinstance(samples, list) else [])
+    names = ["time", "utilization", "power_w", "own_cpu_s", "processors"]
+    numbers = table.reindex(columns=names).apply(pd.to_numeric, errors="coerce")
+    grown = numbers.own_cpu_s.diff() / numbers.time.diff() / numbers.processors
+    return pd.DataFrame(
+        {
+            "seconds": numbers.time - numbers.time.min(),
+            "utilization_frac": numbers.utilization.fillna(grown),
+            "power_w": numbers.power_w,
+        }
+    ).astype(float)
