@@ -37,11 +37,11 @@ NOTEBOOK = """# ---
 # %%
 import os
 from pathlib import Path
-from mptexp.records import store
+from mptexp.records import schema, store
 from mptexp.spec.run import Run
 run = Run.read(globals())
 store.write_record(Path(os.environ["MPTEXP_RUN_DIR"]) / "record.json", {{
-    "schema": store.SCHEMA, "run_id": run.run_id(os.environ["MPTEXP_NOTEBOOK"]), "history": [],
+    "schema": schema.SCHEMA, "run_id": run.run_id(os.environ["MPTEXP_NOTEBOOK"]), "history": [],
     "parameters": run.model_dump(), "status": "ok", "error": "", "timing": {{"step_s": 0.001}},
 }})
 """

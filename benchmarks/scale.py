@@ -39,7 +39,7 @@ import psutil
 
 from mptexp.execution import sweep
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
 from mptexp.spec.run import Run
 
@@ -218,10 +218,9 @@ def measure(file: Path, place: SweepDir) -> None:
     measured("resume", [*program, "run", file.name, "--no-report"], folder, started)
     left.rename(place.runs / json.loads((left / "record.json").read_text())["run_id"])
     measured("nothing", [*program, "run", file.name, "--no-report"], folder, never)
-    load = "from mptexp.analysis import sweep_tables; from mptexp.records import store; "
-    load += (
-        "from pathlib import Path; import sys; sweep_tables.load(store.SweepDir(Path(sys.argv[1])))"
-    )
+    load = "from mptexp.analysis import sweep_tables; from mptexp.records import sweep_dir; "
+    load += "from pathlib import Path; import sys; "
+    load += "sweep_tables.load(sweep_dir.SweepDir(Path(sys.argv[1])))"
     measured("collect", [sys.executable, "-c", load, str(place.root)], folder, never)
     measured("report", [*program, "report", str(place.root)], folder, never)
     opened(place.index)

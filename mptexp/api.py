@@ -19,7 +19,9 @@ from mptexp.analysis import sweep_tables
 from mptexp.execution import max_batch, progress, sweep
 from mptexp.execution.sweep import Execution, Planned
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.columns import COLUMNS
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.records.tables import results_table
 from mptexp.spec import params as files
 from mptexp.spec.errors import ParamsError, UserError
 from mptexp.spec.grid import Sweep
@@ -38,10 +40,10 @@ class Record(dict[str, Any]):
     """What one run wrote, as a dict; a notebook's cell shows its figures with their meaning."""
 
     def _repr_html_(self) -> str:
-        known = store.results([self], "").iloc[0].drop("sweep").dropna()
+        known = results_table([self], "").iloc[0].drop("sweep").dropna()
         known = known[known.astype(str) != ""]
         table = pd.DataFrame(
-            {"value": known.map(_figure), "meaning": [store.COLUMNS[name] for name in known.index]}
+            {"value": known.map(_figure), "meaning": [COLUMNS[n].meaning for n in known.index]}
         )
         hints = ("display.max_colwidth", None, "display.html.use_mathjax", False)
         with pd.option_context(*hints):
@@ -57,7 +59,7 @@ def load(directory: Place, table: str = "runs") -> pd.DataFrame:
 
     Args:
         directory: the sweep's, or one to which records were copied.
-        table: `runs` (a row per run; columns and units in `mptexp.records.store.COLUMNS`),
+        table: `runs` (a row per run; columns and units in `mptexp.records.columns.COLUMNS`),
             `epochs` (a row per run and epoch) or `speedups` (a row per point and policy: baseline
             time over candidate time, above 1 is faster, with its 95 % interval from `low` to
             `high`).

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from mptexp.execution.merge import Merged
     from mptexp.execution.sweep import Execution, Planned
-    from mptexp.records.store import SweepDir
+    from mptexp.records.sweep_dir import SweepDir
     from mptexp.spec.grid import Sweep
     from mptexp.spec.run import Run
 
@@ -90,7 +90,7 @@ def _open(
     file: Path, overrides: list[str] | None, chosen: Path | None
 ) -> "tuple[Sweep, str, SweepDir, Path]":
     from mptexp.execution import max_batch, sweep
-    from mptexp.records.store import SweepDir
+    from mptexp.records.sweep_dir import SweepDir
     from mptexp.spec import params
 
     found, text = params.read(file, overrides or [])
@@ -359,7 +359,7 @@ def _execute_all(
     """Executes runs and shows their progress; `told` takes the record of each that has ended."""
     from mptexp.execution import remote, sweep
     from mptexp.execution.progress import Progress
-    from mptexp.records import store
+    from mptexp.records import schema
 
     execute = remote.execute if how.executor == "ray" else sweep.execute
     progress = Progress(out, due, found)
@@ -369,7 +369,7 @@ def _execute_all(
                 progress.show(planned, record)
                 if record and told:
                     told(record)
-                if how.fail_fast and record and record["status"] not in store.FINAL:
+                if how.fail_fast and record and record["status"] not in schema.FINAL:
                     left = len(due) - progress.ended
                     out.print(f"stopped at the first run that failed, {left} not executed")
                     break
@@ -419,7 +419,7 @@ def diagnose(
     largest batch size that both policies reached; --only chooses others. Exit status as of run.
     """
     from mptexp.execution import sweep
-    from mptexp.records.store import SweepDir
+    from mptexp.records.sweep_dir import SweepDir
 
     finished = target.is_dir()
     with _user_errors():
@@ -522,7 +522,7 @@ def advise(
     """
     from mptexp.analysis import advice, exponent_range, sweep_tables
     from mptexp.execution import sweep
-    from mptexp.records.store import SweepDir
+    from mptexp.records.sweep_dir import SweepDir
     from mptexp.spec.run import Run
 
     with _user_errors():
@@ -554,7 +554,7 @@ def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A sweep's directory.")],
 ) -> None:
     """Make the report of a sweep again, from its records alone."""
-    from mptexp.records.store import SweepDir
+    from mptexp.records.sweep_dir import SweepDir
 
     with _user_errors():
         _report(SweepDir(directory))
@@ -582,7 +582,7 @@ def traces(
     Exit status 1 where a trace could not be read; its record stays as it was.
     """
     from mptexp.execution import read_traces
-    from mptexp.records.store import SweepDir
+    from mptexp.records.sweep_dir import SweepDir
     from mptexp.report import wording
 
     place = SweepDir(directory)
@@ -644,7 +644,7 @@ def export(
 
     Exit status 1 where a record is damaged and was left out.
     """
-    from mptexp.records.store import SweepDir
+    from mptexp.records.sweep_dir import SweepDir
     from mptexp.report import export as exporting
 
     with _user_errors(), _written(folder):
@@ -683,7 +683,7 @@ def compare(
 ) -> None:
     """Set two sweeps side by side: the points that both measured, and what else differs."""
     from mptexp.analysis import compare as compared
-    from mptexp.records.store import SweepDir
+    from mptexp.records.sweep_dir import SweepDir
     from mptexp.spec.errors import ParamsError
 
     with _user_errors():

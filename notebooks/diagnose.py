@@ -30,10 +30,10 @@ from mptexp import api
 from mptexp.analysis import sweep_tables
 from mptexp.diagnosis import arithmetic, breakdown
 from mptexp.diagnosis import verdict as diagnose
-from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import figures, why
 
-directory = store.SweepDir(api.resolved(sweep_dir))
+directory = SweepDir(api.resolved(sweep_dir))
 tables = sweep_tables.load(directory)
 verdicts = diagnose.verdicts(directory, tables)
 for number, verdict in enumerate(verdicts):

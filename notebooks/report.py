@@ -21,10 +21,10 @@ from pathlib import Path
 from IPython.display import HTML, Markdown, display
 
 from mptexp.analysis import emulated, exponent_range, loss_scale, scaling, sweep_tables
-from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export, figures, page, sortable, summary_tables, text_tables, why
 
-directory = store.SweepDir(Path(sweep_dir))
+directory = SweepDir(Path(sweep_dir))
 tables = sweep_tables.load(directory)
 facts = page.facts(directory, tables)
 

@@ -133,10 +133,10 @@ from IPython.display import Markdown
 
 from mptexp import api
 from mptexp.analysis import sweep_tables
-from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import wording
 
-tables = sweep_tables.load(store.SweepDir(api.resolved(out)))
+tables = sweep_tables.load(SweepDir(api.resolved(out)))
 Markdown("\n\n".join(wording.answer(tables)))
 
 # %% [markdown]

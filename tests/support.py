@@ -42,7 +42,7 @@ LIGHT = """\
 # %%
 import json, math, os, signal, time
 from pathlib import Path
-from mptexp.records import store
+from mptexp.records import schema, store
 from mptexp.spec.run import Run
 run = Run.read(globals())
 folder = Path(os.environ["MPTEXP_RUN_DIR"])
@@ -67,7 +67,7 @@ print("home is", Path.home())
 began = time.time()
 if ending() is not False:
     store.write_record(folder / "record.json", {{
-        "schema": store.SCHEMA, "run_id": run.run_id(os.environ["MPTEXP_NOTEBOOK"]),
+        "schema": schema.SCHEMA, "run_id": run.run_id(os.environ["MPTEXP_NOTEBOOK"]),
         "parameters": run.model_dump(), "status": "ok", "error": "", "history": [],
         "timing": {{"step_s": 0.001}}, "in_force": {{"default_policy": "float32"}},
         "home": str(Path.home() / "x"), "not a number": [math.nan, math.inf],

@@ -10,7 +10,8 @@ from mptexp.analysis import contrast, speedups, sweep_tables
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.records.tables import history_table, results_table
 from mptexp.report import wording
 from mptexp.spec import params
 from mptexp.spec.run import Run, defaults
@@ -50,8 +51,8 @@ def obstacles(a: Tables, b: Tables) -> str:
 
 
 def _tables(place: SweepDir, own: Sequence[dict], other: Sequence[dict]) -> Tables:
-    results = store.results(own, place.name, beside=other)
-    ratios, history = speedups.at_same_batch(results), store.history(own)
+    results = results_table(own, place.name, beside=other)
+    ratios, history = speedups.at_same_batch(results), history_table(own)
     return Tables(results, history, ratios, list(own), [], sweep_tables.options(place))
 
 

@@ -68,7 +68,7 @@ def by_replicas(results: pd.DataFrame) -> pd.DataFrame:
     """Every point and policy that was measured on several numbers of replicas.
 
     Args:
-        results: one row per run, the columns of store.COLUMNS.
+        results: one row per run, the columns of COLUMNS.
 
     Returns:
         Columns of POINT, policy, batch_per_replica, step_s, images_per_s (medians over blocks),
@@ -98,7 +98,7 @@ def by_backend(results: pd.DataFrame) -> pd.DataFrame:
     """Every point and policy that was measured under several backends.
 
     Args:
-        results: one row per run, the columns of store.COLUMNS.
+        results: one row per run, the columns of COLUMNS.
 
     Returns:
         Columns of POINT, policy, step_s, images_per_s (medians over blocks); speedup (images per

@@ -21,7 +21,7 @@ def at_same_batch(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFra
     of their logarithms. Fewer than three blocks claim no interval (low and high are empty).
 
     Args:
-        results: one row per run, the columns of store.COLUMNS.
+        results: one row per run, the columns of COLUMNS.
         confidence: nominal coverage of the interval.
 
     Returns:

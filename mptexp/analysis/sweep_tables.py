@@ -8,7 +8,8 @@ import pandas as pd
 from mptexp.analysis import speedups
 from mptexp.analysis.points import POINT
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.records.tables import history_table, results_table
 from mptexp.spec import params
 from mptexp.spec.grid import REPORT_KEYS
 
@@ -30,7 +31,7 @@ class Tables:
 
     `records` are without the raw series RAW, which no table needs: of thousands of runs they take
     gigabytes. `attempts` are the runs that searched for the largest batch, the columns of
-    store.COLUMNS.
+    COLUMNS.
     """
 
     results: pd.DataFrame
@@ -84,8 +85,8 @@ class Tables:
 def load(directory: SweepDir) -> Tables:
     """Reads the records of a sweep and computes its tables."""
     records, damaged = store.read_records(directory, without=RAW)
-    results = store.results(records, directory.name)
-    history = store.history(records)
+    results = results_table(records, directory.name)
+    history = history_table(records)
     attempts = _attempts(directory, records)
     ratios = speedups.at_same_batch(results)
     return Tables(results, history, ratios, records, damaged, options(directory), attempts)
@@ -98,7 +99,7 @@ def _attempts(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
         like = records[0]["parameters"] if records else {}
         length = {name: like.get(name) for name in ("max_steps", "target_ci")}
         record["parameters"] = record["parameters"] | length
-    return store.results(tried, directory.name, beside=records)
+    return results_table(tried, directory.name, beside=records)
 
 
 def options(directory: SweepDir) -> Options:

@@ -15,7 +15,7 @@ from mptexp.analysis import contrast, points
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import breakdown
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.names import MODELS
 from mptexp.spec.run import Run
 

@@ -11,7 +11,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import ablations, arithmetic, breakdown
 from mptexp.diagnosis.ablations import ACCUSED, Experiment, Pair
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import Run
 
 ADAM_TOUCHES = 7  # arrays of the parameters' size that Adam reads or writes in a step

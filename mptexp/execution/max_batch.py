@@ -11,7 +11,7 @@ from typing import Any
 
 from mptexp.execution import devices, worker
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.devices import is_here, local_device
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.execution import sweep
-from mptexp.records import store
-from mptexp.records.store import RecordError, SweepDir
+from mptexp.records import schema, store
+from mptexp.records.store import RecordError
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import defaults
@@ -167,7 +168,7 @@ def _decide(found: Sequence[list[Found]], prefer: Path | None) -> list[Found]:
     """
     chosen, conflicts = [], []
     for runs in found:
-        left = [one for one in runs if one.status in store.FINAL] or runs
+        left = [one for one in runs if one.status in schema.FINAL] or runs
         if prefer is not None and not _alike(left):
             left = [one for one in left if _same_place(prefer, one.place)] or left
         if _alike(left):
@@ -207,6 +208,6 @@ def missing(target: Path) -> Iterator[tuple[str, int]]:
     """Devices whose runs have no result yet in a merged directory, and how many each."""
     out = SweepDir(target)
     found, _ = params.read(out.params)
-    left = [p.run.gpu_model for p in sweep.plan(found, out) if p.state not in store.FINAL]
+    left = [p.run.gpu_model for p in sweep.plan(found, out) if p.state not in schema.FINAL]
     for name in sorted(set(left)):
         yield name, left.count(name)

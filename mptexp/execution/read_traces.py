@@ -4,7 +4,8 @@ from pathlib import Path
 
 from mptexp.execution import sweep
 from mptexp.records import store
-from mptexp.records.store import RecordError, SweepDir
+from mptexp.records.store import RecordError
+from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.spec import imports
 from mptexp.spec.errors import ParamsError
 from mptexp.traces import xplane
@@ -41,7 +42,7 @@ def read(place: SweepDir) -> tuple[int, list[str]]:
 
 def _complete(file: Path) -> str:
     """Puts what a trace says into the record beside it; why not, where it cannot."""
-    if store.leads_out(file):
+    if leads_out(file):
         return "a link that leads out of the sweep's directory"
     path = file.with_name("record.json")
     try:

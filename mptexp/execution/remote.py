@@ -21,8 +21,8 @@ from mptexp.execution import cluster, sweep, worker
 from mptexp.execution.cluster import Place
 from mptexp.execution.merge import FILES
 from mptexp.execution.sweep import Execution, Planned
-from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records import schema, store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
@@ -99,7 +99,7 @@ def _startable(
 
 
 def _again(record: Mapping[str, Any], failures: int, how: Execution) -> bool:
-    return record["status"] not in store.FINAL and failures <= how.retries
+    return record["status"] not in schema.FINAL and failures <= how.retries
 
 
 def _give_up(working: Mapping[Any, tuple[Planned, Place]], there: Sequence[Place]) -> None:
@@ -169,7 +169,7 @@ def _collect(
     marks = [f"started {lost + 1} times: its node was lost"] if lost else []
     marks += [f"attempt {failed + 1}, after others had failed"] if failed else []
     record["marks"] = [*record.get("marks", []), *marks]
-    before["failed", run_id] += record["status"] not in store.FINAL
+    before["failed", run_id] += record["status"] not in schema.FINAL
     store.write_record(folder / "record.json", record)
     directory.publish(run_id)
     return record

@@ -16,9 +16,9 @@ from typing import Any
 
 from mptexp.execution import devices, kernel, max_batch, processes, worker
 from mptexp.execution.devices import Slot
-from mptexp.records import outcomes, store
+from mptexp.records import outcomes, schema, store
 from mptexp.records.outcomes import Outcome
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
 from mptexp.spec.devices import is_here, local_device
 from mptexp.spec.errors import ParamsError
@@ -40,7 +40,7 @@ class Planned:
     @property
     def due(self) -> bool:
         """Whether the next call executes it."""
-        return self.state not in (*store.FINAL, "elsewhere")
+        return self.state not in (*schema.FINAL, "elsewhere")
 
 
 def notebook_path(name: str, params_file: Path) -> Path:
@@ -87,7 +87,7 @@ def _planned(run_id: str, run: Run, ended: Outcome | None) -> Planned:
     if ended is None:
         return Planned(run_id, run, due)
     # Another machine's failed run is that machine's to try again.
-    again = ended.status not in store.FINAL and due == "elsewhere"
+    again = ended.status not in schema.FINAL and due == "elsewhere"
     return Planned(run_id, run, due if again else ended.status, ended.wall_s)
 
 
@@ -147,7 +147,7 @@ class Costs:
 
     def add(self, planned: Planned) -> None:
         """Takes a run into account, if it came to an end."""
-        if planned.state in store.FINAL and planned.wall_s:
+        if planned.state in schema.FINAL and planned.wall_s:
             where, nothing = point(planned.run), (0, 0.0)
             self.by_point[where] = _plus(self.by_point.get(where, nothing), planned.wall_s)
             self.every = _plus(self.every, planned.wall_s)
@@ -322,7 +322,7 @@ class Execution:
     @property
     def marks(self) -> list[str]:
         """What the records say of it."""
-        void = f"{store.VOID}: {self.parallel} runs shared this machine's processors"
+        void = f"{schema.VOID}: {self.parallel} runs shared this machine's processors"
         return [void] if self.parallel > 1 else []
 
 
@@ -398,6 +398,6 @@ def _execute(
             [*how.marks, *again],
             stop,
         )
-        if record["status"] in store.FINAL:
+        if record["status"] in schema.FINAL:
             break
     return record

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 
 from mptexp.execution import kernel, processes
-from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records import privacy, schema, store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
 
@@ -218,7 +218,7 @@ def _finish(
 def bare(run: Run, name: str) -> dict[str, Any]:
     """What every record of a run says, however it ended."""
     return {
-        "schema": store.SCHEMA,
+        "schema": schema.SCHEMA,
         "run_id": run.run_id(name),
         "notebook": name,
         "parameters": run.model_dump(),
@@ -253,4 +253,4 @@ def _clean(notebook: Path) -> None:
     except ValueError:
         notebook.unlink()
         return
-    store.write_text(notebook, json.dumps(store.scrub(content), indent=1, ensure_ascii=False))
+    store.write_text(notebook, json.dumps(privacy.scrub(content), indent=1, ensure_ascii=False))

@@ -1,9 +1,11 @@
-"""What a record must look like to be read: a record may come from anybody, and is data.
+"""The one schema of a record: what it may hold, and what it must look like to be read.
 
-Only what the second half of the package uses is described. Further keys are free: a record of
-another version has them, and none of those described is required beyond what names a run.
+A record may come from anybody and is data. Described is what the package reads; further keys are
+free, and only what names a run is required: a run that failed has little else.
 """
 
+import json
+from functools import cache
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import (
@@ -12,52 +14,61 @@ from pydantic import (
     Field,
     StringConstraints,
     TypeAdapter,
+    ValidationError,
     with_config,
 )
 from typing_extensions import TypedDict  # pydantic asks for it below Python 3.12
 
+from mptexp.records.columns import COLUMNS, Number, Positive
 from mptexp.spec.run import Run
 
+SCHEMA = 1
+STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "killed", "timeout")
+FINAL = ("ok", "oom", "diverged", "unsupported")  # the others run again at the next call
+VOID = "timings are void"  # how the mark begins of a run that was not alone on its device
+
 OPEN = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
-# Numbers that arithmetic on them cannot bring to infinity, and that are no thousand digits long.
-Number = Annotated[float, Field(ge=-1e30, le=1e30)]
-Positive = Annotated[float, Field(gt=1e-30, le=1e30)]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 RunId = Annotated[str, StringConstraints(pattern=r"\A[0-9a-f]{12}\z")]
 # When a run ended: ISO 8601 in UTC, to the second.
 Moment = Annotated[
     str, StringConstraints(pattern=r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\+00:00\z")
 ]
-
 Empty = Annotated[dict[str, Any], Field(max_length=0)]
 
-# The columns of a table that hold something else than a number.
-TEXTS = ("run_id", "status", "error", "sweep", "dataset", "model", "gpu_model", "device")
-TEXTS += ("backend", "policy", "input_mode", "phase", "setting", "ended_by", "default_policy")
-POSITIVE = ("step_s", "step_s_low", "step_s_high", "images_per_s", "fit_s")
-OTHERS: dict[str, Any] = {"emulated": bool, "jit": bool | str, "loss_scale": str | Number}
+
+def fault(record: Any) -> str:
+    """Where a record departs from this schema, in a sentence; empty where it does not."""
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        return f"not a record of schema {SCHEMA}"
+    try:
+        _adapter().validate_python(record)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(step) for step in first["loc"])
+        return f"{where}: {first['msg']}{_given(first['input'])}"
+    return ""
 
 
-def adapter(columns: tuple[str, ...], statuses: tuple[str, ...]) -> TypeAdapter[Any]:
-    """What checks a record.
+def _given(value: Any) -> str:
+    """A short value as it was given; a long one is not repeated."""
+    text = json.dumps(value) if not isinstance(value, dict | list) else ""
+    return f", not {text}" if 0 < len(text) <= 60 else ""
 
-    Args:
-        columns: names of the columns of results.csv, which a record holds in several places.
-        statuses: how a run may end.
-    """
-    kinds = {name: Number for name in columns if name not in TEXTS} | OTHERS
-    kinds |= dict.fromkeys(TEXTS, str) | dict.fromkeys(POSITIVE, Positive)
-    row = {name: kind | None for name, kind in kinds.items() if name != "marks"}
+
+@cache
+def _adapter() -> TypeAdapter[Any]:
+    """What checks a record; made at the first use, since making it takes a while."""
+    # A record holds columns of results.csv in several places.
+    row = {name: c.kind | None for name, c in COLUMNS.items() if name != "marks"}
     cells = _open("Cells", {**row, "latency_warmup": Whole})
-    in_force = {"variable_dtype": str, "initial_weights": str, "data_order": str}
-    in_force |= {"propagation": str, "weight_format": str}
-    named = ("run_id", "status", "error", "parameters", "readings")
-    free = {name: kind for name, kind in row.items() if name not in named}
+    texts = ("variable_dtype", "initial_weights", "data_order", "propagation", "weight_format")
     record = {
+        **row,
         "error": str,
         "notebook": str,
         "ended_at": Moment,
-        "in_force": _open("InForce", {**row, **in_force}),
+        "in_force": _open("InForce", {**row, **dict.fromkeys(texts, str)}),
         "timing": cells,
         "readings": cells,
         "environment": Card | Empty,
@@ -70,8 +81,9 @@ def adapter(columns: tuple[str, ...], statuses: tuple[str, ...]) -> TypeAdapter[
         "exponents": Exponents | Empty,
         "loss_scales": list[Scale],
     }
-    required = {"run_id": RunId, "status": Literal[statuses], "parameters": _parameters()}
-    return TypeAdapter(_open("Record", {**free, **record}, required))
+    required = {"run_id": RunId, "status": Literal[STATUSES], "parameters": _parameters()}
+    free = {name: kind for name, kind in record.items() if name not in required}
+    return TypeAdapter(_open("Record", free, required))
 
 
 def _open(name: str, fields: dict[str, Any], required: dict[str, Any] | None = None) -> Any:

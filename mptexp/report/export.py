@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from mptexp.analysis import accuracy, exponent_range, loss_scale, speedups, summary, sweep_tables
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import figures, page, text_tables, wording
 
 DATA = ("results.csv", "history.csv", "speedups.csv")

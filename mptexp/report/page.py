@@ -26,8 +26,8 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import verdict
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.execution import kernel
-from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records import privacy, store
+from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report import claims, figures, sortable, studies, summary_tables, text_tables, wording
 from mptexp.report.studies import Section
 from mptexp.spec import params
@@ -119,7 +119,7 @@ def load(directory: SweepDir) -> Tables:
 
 
 def _render_run(notebook: Path, page: Path, report: str) -> None:
-    if store.leads_out(notebook) or page.is_symlink():
+    if leads_out(notebook) or page.is_symlink():
         return
     try:
         text = render(notebook, f"Run {notebook.parent.name}", True, up=(report, "The report"))
@@ -173,7 +173,7 @@ def render(
     )
     exporter.register_filter("clean", _inert if code else lambda content: content)
     # Not from_filename, which makes the file's name the title.
-    clean = store.scrub(json.loads(notebook.read_text(encoding="utf-8")))
+    clean = privacy.scrub(json.loads(notebook.read_text(encoding="utf-8")))
     node = nbformat.reads(json.dumps(clean), as_version=4)
     told: dict[str, Any] = {"metadata": {"name": title}, "card": dict(card or {}), "up": up}
     if not code:

@@ -16,8 +16,9 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from PIL import Image, ImageOps
 
-from mptexp.records import store
-from mptexp.records.store import RecordError, SweepDir
+from mptexp.records import privacy, store
+from mptexp.records.store import RecordError
+from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report import export, figures, page, wording
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.terminal import visible
@@ -134,7 +135,7 @@ def _copy(source: SweepDir, target: SweepDir) -> list[str]:
     damaged = []
     if source.params.is_file() and not source.params.is_symlink():  # it may lead to a private file
         text = source.params.read_text(encoding="utf-8", errors="replace")
-        store.write_text(target.params, store.scrub(text))
+        store.write_text(target.params, privacy.scrub(text))
     for part, out in ((source, target), (source.search, target.search)):
         damaged += _copy_runs(part, out)
     return damaged + _copy_runs(source.diagnosis, target.diagnosis)
@@ -152,7 +153,7 @@ def _copy_runs(source: SweepDir, target: SweepDir) -> list[str]:
         folder.mkdir(parents=True)
         shutil.copyfile(path, folder / path.name)
         notebook = path.with_name("notebook.ipynb")
-        if notebook.is_file() and not store.leads_out(notebook):
+        if notebook.is_file() and not leads_out(notebook):
             shutil.copyfile(notebook, folder / notebook.name)
     return damaged
 

@@ -13,7 +13,8 @@ import keras
 import numpy as np
 import pandas as pd
 
-from mptexp.records import store
+from mptexp.records import schema, store
+from mptexp.records.columns import HISTORY
 from mptexp.spec.project import PROJECT
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
@@ -60,7 +61,7 @@ class Outcome:
     @property
     def history(self) -> pd.DataFrame:
         """One row per epoch: loss, accuracy, val_loss, val_accuracy, elapsed_s."""
-        return pd.DataFrame(self.epochs, columns=list(store.HISTORY)).set_index("epoch")
+        return pd.DataFrame(self.epochs, columns=list(HISTORY)).set_index("epoch")
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -403,7 +404,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
     bad = [i for i, loss in enumerate(losses, 1) if not math.isfinite(loss)]
     told = outcome.diverged.get("told", "")
     return {
-        "schema": store.SCHEMA,
+        "schema": schema.SCHEMA,
         "run_id": run.run_id(notebook),
         "notebook": notebook,
         "parameters": run.model_dump(),

@@ -7,6 +7,7 @@ from test_exponent_range import VALUES, seen
 
 from mptexp.analysis import advice, exponent_range
 from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
 from mptexp.spec.run import Run
 
@@ -58,7 +59,7 @@ def test_advise_probes_the_first_point_and_says_why(tmp_path):
     )
     done = mptexp("advise", "mine.yaml", "--steps", "40", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    place = store.SweepDir(tmp_path / "reports/mine-advice")
+    place = SweepDir(tmp_path / "reports/mine-advice")
     (record,), _ = store.read_records(place)
     assert record["parameters"]["batch_size"] == 64
     assert [s["step"] for s in record["exponents"]["samples"]] == [0, 8, 16, 24, 32]

@@ -8,7 +8,7 @@ from test_summary import record
 
 from mptexp.analysis import compare
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import Run
 
 CARD = {

@@ -4,6 +4,7 @@ from test_summary import record, tables
 
 from mptexp.analysis import emulated
 from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
 
 PARAMS = """\
 # Question: Does training in few bits work?
@@ -117,7 +118,7 @@ def test_a_sweep_in_few_bits_is_run_and_reported(tmp_path):
     (tmp_path / "few.yaml").write_text(PARAMS)
     done = mptexp("run", "few.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    folder = store.SweepDir(tmp_path / "reports/few")
+    folder = SweepDir(tmp_path / "reports/few")
     records, _ = store.read_records(folder)
     (fixed,) = records
     assert 0 < fixed["swallowed_updates_frac"] < 1

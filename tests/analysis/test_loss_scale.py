@@ -4,7 +4,8 @@ import pytest
 
 from mptexp.analysis import loss_scale
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.records import store
+from mptexp.records.tables import history_table, results_table
+from mptexp.spec.run import Run
 
 ERROR = "the loss was not finite in epoch 1; trained again, the first was the loss, in step 3"
 
@@ -15,7 +16,7 @@ def record(policy, scale, block, accuracy, skipped=None):
         "run_id": f"{abs(hash((policy, scale, block))):012x}"[:12],
         "status": "diverged" if bad else "ok",
         "error": ERROR if bad else "",
-        "parameters": {"policy": policy, "loss_scale": scale, "block": block, "seed": block},
+        "parameters": Run(policy=policy, loss_scale=scale, block=block, seed=block).model_dump(),
         "history": [{"epoch": 1, "val_accuracy": accuracy}],
         "loss_scales": [{"step": 9, "loss_scale": 8.0, "skipped": skipped}] if skipped else [],
         **({"skipped_steps": skipped} if skipped else {}),
@@ -23,7 +24,7 @@ def record(policy, scale, block, accuracy, skipped=None):
 
 
 def tables(records):
-    return Tables(store.results(records, "s"), store.history(records), None, records, [])
+    return Tables(results_table(records, "s"), history_table(records), None, records, [])
 
 
 @pytest.fixture

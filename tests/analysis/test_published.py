@@ -5,7 +5,7 @@ from importlib import resources
 import pytest
 
 from mptexp.analysis import published
-from mptexp.records import store
+from mptexp.records import schema
 from mptexp.spec.names import MODELS
 
 
@@ -22,7 +22,7 @@ def test_numbers_are_those_of_the_study():
 
 def test_every_row_has_a_number_or_says_why_not_and_a_source():
     table = published.table()
-    assert set(table.status) <= set(store.STATUSES)
+    assert set(table.status) <= set(schema.STATUSES)
     assert (table.value.isna() == (table.status != "ok")).all()
     assert table.source.str.len().gt(10).all()
     assert set(table.study) == set(published.STUDIES)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from mptexp.analysis import speedups, summary, sweep_tables
-from mptexp.records import store
+from mptexp.records.tables import history_table, results_table
 from mptexp.spec.run import Run
 
 
@@ -42,9 +42,9 @@ def record(
 
 
 def tables(records):
-    results = store.results(records, "mine")
+    results = results_table(records, "mine")
     found = speedups.at_same_batch(results)
-    return sweep_tables.Tables(results, store.history(records), found, records, [])
+    return sweep_tables.Tables(results, history_table(records), found, records, [])
 
 
 def test_strict_float32_is_the_baseline_where_the_default_was_not_measured():

@@ -3,27 +3,28 @@ from test_summary import record, tables
 
 from mptexp.analysis import sweep_tables
 from mptexp.analysis.sweep_tables import Options
-from mptexp.records import store
+from mptexp.records import schema, store
+from mptexp.records.sweep_dir import SweepDir
 
 
 def test_latencies_of_runs_whose_timings_are_void_are_left_out():
     alone, beside = record(block=0), record(block=1)
     for made in (alone, beside):
         made["latencies_s"] = [0.1, 0.2, 0.3]
-    beside["marks"] = [f"{store.VOID}: 2 runs shared this machine's processors"]
+    beside["marks"] = [f"{schema.VOID}: 2 runs shared this machine's processors"]
     found = tables([alone, beside]).latencies
     assert set(found.run_id) == {alone["run_id"]}
 
 
 def test_the_options_of_a_report_are_those_of_its_params_file(tmp_path):
-    place = store.SweepDir(tmp_path)
+    place = SweepDir(tmp_path)
     assert sweep_tables.options(place) == Options()
     place.params.write_text("matrix: {policy: [float32]}\nequivalence_margin: 0.02\n")
     assert sweep_tables.options(place) == Options(equivalence_margin=0.02)
 
 
 def test_records_are_read_back_as_tables(tmp_path):
-    place = store.SweepDir(tmp_path)
+    place = SweepDir(tmp_path)
     for policy, step_s in (("float32", 0.2), ("mixed_float16", 0.1)):
         made = record(policy, step_s=step_s) | {"samples": [{"time": 0.0}]}
         store.write_record(place.record(made["run_id"]), made)

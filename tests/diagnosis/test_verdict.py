@@ -11,11 +11,11 @@ from mptexp.analysis import sweep_tables
 from mptexp.diagnosis import ablations, verdict
 from mptexp.diagnosis.ablations import Pair
 from mptexp.execution import kernel
-from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import why
 from mptexp.spec.run import Run
 
-WHY = store.SweepDir(PROJECT / "reports/published/why-cpu")
+WHY = SweepDir(PROJECT / "reports/published/why-cpu")
 
 
 @pytest.fixture(scope="module")

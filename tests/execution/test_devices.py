@@ -9,7 +9,7 @@ from support import mptexp, nvml_library
 from mptexp.execution import devices
 from mptexp.execution.devices import Slot
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 

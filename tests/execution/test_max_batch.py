@@ -7,7 +7,7 @@ from support import mptexp
 
 from mptexp.execution import max_batch
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
 from mptexp.spec.run import Run
 

@@ -8,7 +8,7 @@ from test_sensors import nvml  # noqa: F401
 from mptexp.analysis import sweep_tables
 from mptexp.execution import merge, sweep
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
 from mptexp.spec.devices import local_device
 from mptexp.spec.errors import ParamsError

@@ -6,8 +6,8 @@ from support import gpu_trace
 
 from mptexp.diagnosis import breakdown
 from mptexp.execution import merge, read_traces
-from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records import schema, store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
@@ -22,7 +22,7 @@ def place(tmp_path):
     place = SweepDir(tmp_path / "sweep")
     run = Run(gpu_model="some GPU", profile=True)
     made = {
-        "schema": store.SCHEMA,
+        "schema": schema.SCHEMA,
         "run_id": run.run_id("train"),
         "status": "ok",
         "parameters": run.model_dump(),

@@ -17,7 +17,7 @@ from mptexp.execution import cluster, remote, sweep
 from mptexp.execution.cluster import Place
 from mptexp.execution.sweep import Execution, Planned
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
 from mptexp.spec.devices import cpu_name
 from mptexp.spec.errors import ParamsError

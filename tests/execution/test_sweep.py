@@ -10,7 +10,7 @@ from support import mptexp, processes_of, until
 
 from mptexp.execution import sweep, worker
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run

@@ -11,7 +11,9 @@ from papermill import inspect_notebook
 from support import PROJECT
 
 import mptexp
-from mptexp.records import store
+from mptexp.records import schema, store
+from mptexp.records.columns import COLUMNS
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
 from mptexp.spec.devices import CPU_ISAS
 from mptexp.spec.names import DATASETS, MODELS
@@ -171,7 +173,7 @@ def test_the_readmes_table_is_the_published_report():
 
 
 def test_the_published_report_is_that_of_its_records():
-    folder = store.SweepDir(PROJECT / "reports/published/quickstart-cpu")
+    folder = SweepDir(PROJECT / "reports/published/quickstart-cpu")
     records, damaged = store.read_records(folder)
     assert len(records) == 18
     assert not damaged
@@ -186,8 +188,8 @@ def test_the_published_report_is_that_of_its_records():
 
 
 def test_the_columns_of_results_are_documented():
-    assert all(store.COLUMNS.values())
-    assert set(store.FINAL) < set(store.STATUSES)
+    assert all(column.meaning for column in COLUMNS.values())
+    assert set(schema.FINAL) < set(schema.STATUSES)
     assert len(set(environment.VARIABLES)) == len(environment.VARIABLES)
 
 

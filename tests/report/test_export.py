@@ -10,7 +10,7 @@ from support import PROJECT, mptexp
 from test_security import PIECES, markdown, shape, sweep_of
 
 from mptexp.analysis import sweep_tables
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export, text_tables
 from mptexp.spec.errors import ParamsError
 

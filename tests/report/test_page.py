@@ -11,8 +11,9 @@ from support import PROJECT, mptexp
 from test_summary import record
 
 from mptexp.analysis import points, sweep_tables
-from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records import schema, store
+from mptexp.records.columns import COLUMNS, HISTORY
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import page as report
 from mptexp.report import sortable
 
@@ -87,11 +88,11 @@ def test_what_is_absent_is_not_linked(place, tmp_path):
 
 def test_the_data_files_agree_with_the_report(place):
     results = pd.read_csv(place / "results.csv")
-    assert list(results.columns) == list(store.COLUMNS)
+    assert list(results.columns) == list(COLUMNS)
     assert sorted(results.status) == ["ok", "ok", "unsupported"]
     assert results[results.status == "ok"].step_s.gt(0).all()
     history = pd.read_csv(place / "history.csv")
-    assert list(history.columns) == ["run_id", *store.HISTORY]
+    assert list(history.columns) == ["run_id", *HISTORY]
     assert len(history) == 4
     speedups = pd.read_csv(place / "speedups.csv")
     names = "baseline candidate speedup low high blocks"
@@ -119,7 +120,7 @@ def _parameters(page):
 
 
 def test_values_that_look_like_html_are_text(tmp_path):
-    directory = store.SweepDir(tmp_path / "odd")
+    directory = SweepDir(tmp_path / "odd")
     row = record()
     row["parameters"]["gpu_model"] = "<img src=x onerror=alert(1)>"
     store.write_record(directory.record(row["run_id"]), row)
@@ -154,7 +155,7 @@ def test_published_numbers_stand_beside_records_of_an_older_version(tmp_path):
 
 @pytest.mark.parametrize("status", ["failed", "diverged"])
 def test_a_sweep_without_a_success_has_a_report(tmp_path, status):
-    directory = store.SweepDir(tmp_path / "sad")
+    directory = SweepDir(tmp_path / "sad")
     row = record() | {"status": status, "in_force": {}, "timing": {}, "error": "it broke"}
     store.write_record(directory.record(row["run_id"]), row)
     build(directory)
@@ -176,11 +177,11 @@ def test_timings_of_runs_that_shared_a_processor_are_in_no_table(tiny, tmp_path)
     shutil.copytree(tiny / "reports/tiny", place.root)
     for path in place.runs.glob("*/record.json"):
         record = store.read_record(path)
-        void = f"{store.VOID}: 2 runs shared this machine's processors"
+        void = f"{schema.VOID}: 2 runs shared this machine's processors"
         store.write_record(path, record | {"marks": [void]})
     tables = sweep_tables.load(place)
     assert tables.speedups.empty
-    assert tables.ok[list(store.TIMED)].isna().all(axis=None)
+    assert tables.ok[[n for n, c in COLUMNS.items() if c.timed]].isna().all(axis=None)
     assert tables.ok.val_accuracy.notna().all()
     build(place)
     page = place.index.read_text()

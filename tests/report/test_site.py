@@ -14,7 +14,7 @@ from test_security import PIECES, notebook, sweep_of
 from test_summary import record
 
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import site as publish
 from mptexp.report import sortable
 from mptexp.spec.errors import ParamsError

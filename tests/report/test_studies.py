@@ -3,7 +3,7 @@ from support import PROJECT
 from test_summary import record, tables
 
 from mptexp.analysis import published, sweep_tables
-from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import studies
 
 POLICIES = ("float32", "mixed_float16")
@@ -237,7 +237,7 @@ def test_a_sweep_without_success_keeps_the_published_rows():
 
 def test_committed_records_are_set_beside():
     folder = PROJECT / "tests/older/quickstart-cpu"
-    found = sweep_tables.load(store.SweepDir(folder))
+    found = sweep_tables.load(SweepDir(folder))
     assert "replicas" not in found.records[0]["parameters"]  # older than that parameter
     row = pick(studies.section(found).speeds, "Tesla V100", "128")
     steps = found.results[found.results.batch_size == 128].groupby("policy").step_s.median()

@@ -10,6 +10,7 @@ from test_summary import record, tables
 
 from mptexp.analysis import accuracy, summary
 from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import figures, summary_tables, text_tables, wording
 from mptexp.report import page as report
 from mptexp.report.text_tables import ROWS
@@ -137,7 +138,7 @@ def test_differences_that_are_not_equal_come_first(large):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """The report of a sweep of more runs than are looked at one by one."""
-    place = store.SweepDir(tmp_path_factory.mktemp("user") / "large")
+    place = SweepDir(tmp_path_factory.mktemp("user") / "large")
     empty = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
     for index, made in enumerate(many(1)):
         made |= {"marks": ["measured while throttled"]} if index == 7 else {}

@@ -14,6 +14,7 @@ from support import PROJECT, mptexp, processes_of, until
 from mptexp import Run, Sweep, api, load, plan, record
 from mptexp.execution import kernel
 from mptexp.records import store
+from mptexp.records.columns import COLUMNS
 from mptexp.spec.errors import ParamsError
 
 PUBLISHED = PROJECT / "reports/published/quickstart-cpu"
@@ -38,7 +39,7 @@ def test_every_function_says_what_it_does(name):
 
 def test_a_finished_sweep_loads_as_tidy_tables():
     runs = load(PUBLISHED)
-    assert list(runs) == list(store.COLUMNS)
+    assert list(runs) == list(COLUMNS)
     assert runs.run_id.is_unique
     assert len(runs) == 18
     assert {runs[name].dtype.kind for name in ("step_s", "power_w", "latency_p50_s")} == {"f"}
@@ -108,7 +109,7 @@ def test_a_record_shows_its_figures_with_their_meaning(tmp_path):
     assert shown["environment"]["device"]
     page = shown._repr_html_()
     assert f"{shown['timing']['step_s']:.4g}" in page
-    assert html.escape(store.COLUMNS["step_s"]) in page
+    assert html.escape(COLUMNS["step_s"].meaning) in page
     assert "latency_p50_s" not in page
     shown["status"], shown["error"] = "failed", NASTY
     page = shown._repr_html_()

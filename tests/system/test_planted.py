@@ -14,6 +14,7 @@ from mptexp.analysis import sweep_tables
 from mptexp.diagnosis import ablations
 from mptexp.diagnosis import verdict as verdicts
 from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import Run
 
 pytestmark = pytest.mark.alone
@@ -31,6 +32,7 @@ from mptexp.training.data import datasets
 from mptexp.training import models, train
 from mptexp.training.measure import profiler
 from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
 if run.policy != "mixed_float16":
     profiler.primitives = lambda *_: []  # oneDNN's account takes as long as all the rest
 images = datasets.load(run)
@@ -166,7 +168,7 @@ def traced(place, policy, settings, plant="", beside=""):
 
 def verdict(records, place):
     """The verdict on two traced runs, which stand for the sweep's and the diagnosis's alike."""
-    directory = store.SweepDir(place / "sweep")
+    directory = SweepDir(place / "sweep")
     directory.clear()
     for record in records:
         run = Run(**record["parameters"]).model_copy(update={"profile": False})
@@ -277,7 +279,7 @@ def test_a_reader_that_decodes_again_every_epoch(place):
         run.run_id(): record | {"parameters": run.model_dump(), "run_id": run.run_id()}
         for run, record in made
     }
-    directory = store.SweepDir(place / "sweep")
+    directory = SweepDir(place / "sweep")
     tables = sweep_tables.load(directory)
     again = verdicts.verdict(found.pair, tables, verdicts.known(directory, tables) | known)
     check(records[1]["planted"], "input", again, "a reader that decodes again")

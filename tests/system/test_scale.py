@@ -11,7 +11,7 @@ from mptexp.analysis import speedups
 from mptexp.diagnosis import verdict
 from mptexp.execution import sweep
 from mptexp.execution.progress import Progress
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import text_tables, wording
 from mptexp.spec import params
 

@@ -29,7 +29,8 @@ from test_sweep import processes_of
 
 from mptexp.execution import kernel
 from mptexp.records import store
-from mptexp.records.store import RecordError, SweepDir
+from mptexp.records.store import RecordError
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import figures, text_tables, wording
 from mptexp.report import page as report
 from mptexp.spec import params, terminal

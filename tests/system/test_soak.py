@@ -14,7 +14,7 @@ import psutil
 from support import mptexp, processes_of, until
 
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 
 RUNS = int(os.environ.get("MPTEXP_SOAK_RUNS", "12"))
 # What the clock decides, and how often a run had to be tried.

@@ -15,7 +15,7 @@ from support import mptexp, processes_of, until
 
 from mptexp.execution import processes
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 
 
 def records(folder, name="light"):

@@ -9,7 +9,7 @@ from test_summary import tables
 
 from mptexp.analysis import compare, emulated, loss_scale, scaling, speedups, sweep_tables
 from mptexp.diagnosis import verdict as diagnose
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import claims, figures, page, studies, text_tables, why, wording
 from mptexp.spec.run import Run
 

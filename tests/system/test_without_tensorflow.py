@@ -15,6 +15,7 @@ from support import PROJECT, mptexp
 from mptexp.diagnosis import breakdown
 from mptexp.execution import read_traces
 from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.traces import xplane
 
 LACKING = ("tensorflow", "tensorboard", "xprof")
@@ -68,7 +69,7 @@ def swept(lacking, tmp_path_factory):
 
 
 def _records(folder):
-    records, damaged = store.read_records(store.SweepDir(folder / "reports/tiny"))
+    records, damaged = store.read_records(SweepDir(folder / "reports/tiny"))
     assert not damaged
     return records
 
@@ -93,7 +94,7 @@ def test_a_sweep_runs_to_its_report(swept):
 def test_its_traces_are_kept_and_read_where_xprof_is(swept):
     pytest.importorskip("xprof")
     folder, _ = swept
-    place = store.SweepDir(folder / "reports/tiny")
+    place = SweepDir(folder / "reports/tiny")
     kept = sorted(place.diagnosis.runs.glob(f"*/{xplane.FILE}"))
     assert len(kept) == 2
     before = [store.read_record(file.with_name("record.json")) for file in kept]

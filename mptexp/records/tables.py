@@ -1,0 +1,106 @@
+"""A sweep's records as tables: one row per run, and one row per run and epoch."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mptexp.records.columns import COLUMNS, HISTORY
+from mptexp.records.schema import VOID
+from mptexp.spec.run import defaults
+
+if TYPE_CHECKING:  # pandas takes half a second to import
+    import pandas as pd
+
+
+def results_table(
+    records: Iterable[Mapping[str, Any]], sweep: str, beside: Iterable[Mapping[str, Any]] = ()
+) -> "pd.DataFrame":
+    """One row per run with the columns of COLUMNS, ordered by point and block.
+
+    Args:
+        records: of one sweep, as `store.read_record` gives them.
+        sweep: its name.
+        beside: records of another sweep that this one is compared with: `setting` also names what
+            differs between the two.
+    """
+    import pandas as pd
+
+    records, others = list(records), [record["parameters"] for record in beside]
+    table = pd.DataFrame([_row(record, sweep) for record in records], columns=list(COLUMNS))
+    settings = _settings([*(record["parameters"] for record in records), *others])
+    table["setting"] = settings[: len(records)]
+    order = ["gpu_model", "backend", "dataset", "model", "batch_size", "policy", "block"]
+    return table.sort_values(order, kind="stable", ignore_index=True)
+
+
+# Nothing is emulated: not worth a word beside runs in which something is.
+USUAL = {"propagation": "policy", "weight_format": "policy", "rounding": "nearest"}
+
+
+def _settings(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The parameters that vary between runs and have no column of their own, as text.
+
+    The seed varies with the block by design: only the seed of block 0 counts.
+    """
+    named = {*COLUMNS, "batch_size", "policy", "block", "seed"} - {"loss_scale", "epochs"}
+    bases = [{**run, "base seed": run["seed"] - run["block"]} for run in runs]
+    names = [n for n in (*defaults(), "base seed") if n not in named]
+    varying = [n for n in names if len({str(run[n]) for run in bases}) > 1]
+    return [
+        ", ".join(f"{n} {_plain(run[n])}" for n in varying if run[n] != USUAL.get(n, ...))
+        for run in bases
+    ]
+
+
+def _plain(value: Any) -> str:
+    """A parameter as text: 16777216 for 16777216.0."""
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def _row(record: Mapping[str, Any], sweep: str) -> dict[str, Any]:
+    in_force, timing = record.get("in_force", {}), record.get("timing", {})
+    environment = record.get("environment", {})
+    history = record.get("history") or [{}]
+    known = {
+        **record["parameters"],
+        **timing,
+        **record.get("readings", {}),
+        **in_force,
+        **_achieved(record),
+        "device": environment.get("device"),
+        "sweep": sweep,
+        "train_accuracy": history[-1].get("accuracy"),
+        "val_accuracy": history[-1].get("val_accuracy"),
+        "epochs": len(record.get("history", [])),
+        "marks": "; ".join(record.get("marks", [])),
+    }
+    if any(mark.startswith(VOID) for mark in record.get("marks", [])):
+        known |= dict.fromkeys(name for name, column in COLUMNS.items() if column.timed)
+    return {name: known.get(name, record.get(name)) for name in COLUMNS}
+
+
+def _achieved(record: Mapping[str, Any]) -> dict[str, float]:
+    """Rates of the model's arithmetic and traffic, where both work and step time are known."""
+    work, step_s = record.get("work") or {}, record.get("timing", {}).get("step_s")
+    if not step_s or not work.get("flops_per_step"):
+        return {}
+    flops = work["flops_per_step"] / step_s
+    peak = work["ceilings"]["matmul_flops_per_s"]
+    moved = work["bytes_per_step"]
+    return {
+        "flops_per_s": flops,
+        "bytes_per_s": moved / step_s if moved else math.nan,
+        "mfu_frac": flops / peak,
+    }
+
+
+def history_table(records: Iterable[Mapping[str, Any]]) -> "pd.DataFrame":
+    """One row per run and epoch: run_id, then HISTORY."""
+    import pandas as pd
+
+    rows = [
+        {"run_id": record["run_id"], **epoch}
+        for record in records
+        for epoch in record.get("history", [])
+    ]
+    return pd.DataFrame(rows, columns=["run_id", *HISTORY])

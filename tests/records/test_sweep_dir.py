@@ -1,0 +1,37 @@
+import pytest
+
+from mptexp.records.sweep_dir import SweepDir, leads_out
+
+
+def record(directory, text):
+    path = directory.partial / "abc123abc123" / "record.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+
+
+def test_publishing_replaces_an_earlier_attempt(tmp_path):
+    directory = SweepDir(tmp_path)
+    for status in ("failed", "ok"):
+        record(directory, status)
+        directory.publish("abc123abc123")
+    assert directory.record("abc123abc123").read_text() == "ok"
+    assert not (directory.partial / "abc123abc123").exists()
+
+
+def test_clearing_leaves_what_is_not_the_sweeps(tmp_path):
+    directory = SweepDir(tmp_path)
+    record(directory, "ok")
+    directory.publish("abc123abc123")
+    (tmp_path / "params.yaml").write_text("x")
+    (tmp_path / "notes.txt").write_text("mine")
+    directory.clear()
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(("target", "out"), [("runs/other", False), ("../elsewhere", True)])
+def test_a_link_may_stay_within_the_sweep(tmp_path, target, out):
+    place = SweepDir(tmp_path / "sweep")
+    (place.root / target).mkdir(parents=True)
+    place.runs.mkdir(exist_ok=True)
+    (place.runs / "abc123abc123").symlink_to(place.root / target)
+    assert leads_out(place.record("abc123abc123")) is out

@@ -1,0 +1,66 @@
+from mptexp.records.columns import COLUMNS, HISTORY
+from mptexp.records.schema import VOID
+from mptexp.records.tables import history_table, results_table
+from mptexp.spec.run import Run
+
+PARAMETERS = Run(gpu_model="x").model_dump()
+RECORD = {
+    "schema": 1,
+    "run_id": "abc123abc123",
+    "status": "ok",
+    "error": "",
+    "parameters": PARAMETERS,
+    "in_force": {"loss_scale": "none", "jit": False},
+    "timing": {"step_s": 0.25, "images_per_s": 128.0},
+    "history": [{"epoch": 1, "loss": 1.0, "val_accuracy": 0.5}],
+    "marks": ["a", "b"],
+    "wall_s": 3.0,
+}
+
+
+def test_results_have_the_documented_columns():
+    table = results_table([RECORD], "mine")
+    assert list(table.columns) == list(COLUMNS)
+    row = table.iloc[0]
+    assert (row.sweep, row.status, row.step_s, row.val_accuracy) == ("mine", "ok", 0.25, 0.5)
+    assert (row.epochs, row.marks, row.wall_s) == (1, "a; b", 3.0)
+
+
+def test_parameters_without_a_column_are_the_setting():
+    runs = [PARAMETERS | {"width": w, "block": 1, "seed": 1} for w in (1.0, 2.0)]
+    table = results_table([RECORD | {"parameters": run} for run in runs], "mine")
+    assert sorted(table.setting) == ["width 1", "width 2"]
+    blocks = [PARAMETERS | {"block": k, "seed": k} for k in (0, 1)]
+    table = results_table([RECORD | {"parameters": run} for run in blocks], "mine")
+    assert set(table.setting) == {""}
+
+
+def test_what_is_not_emulated_is_not_named_in_the_setting():
+    formats = [{}, {"weight_format": "bfloat16"}, {"propagation": "<8,8>"}]
+    rows = [RECORD | {"parameters": PARAMETERS | chosen} for chosen in formats]
+    found = results_table(rows, "x").setting
+    assert sorted(found) == ["", "propagation <8,8>", "weight_format bfloat16"]
+
+
+def test_a_failed_run_is_a_row():
+    failed = {
+        "schema": 1,
+        "run_id": "x",
+        "status": "oom",
+        "error": "e",
+        "parameters": PARAMETERS,
+    }
+    table = results_table([failed, RECORD], "mine")
+    assert sorted(table.status) == ["ok", "oom"]
+
+
+def test_a_run_whose_timings_are_void_has_no_times():
+    (row,) = results_table([RECORD | {"marks": [f"{VOID}: in parallel"]}], "x").to_dict("records")
+    assert (row["step_s"], row["images_per_s"]) == (None, None)
+    assert (row["val_accuracy"], row["wall_s"]) == (0.5, 3.0)
+
+
+def test_the_history_has_a_row_per_run_and_epoch():
+    table = history_table([RECORD, {"run_id": "b" * 12}])
+    assert list(table.columns) == ["run_id", *HISTORY]
+    assert table.val_accuracy.tolist() == [0.5]
