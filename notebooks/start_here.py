@@ -20,7 +20,7 @@
 # same for your own model and pictures.
 
 # %% tags=["parameters"]
-model: str = "keydana_cnn"  # a name of mptexp.models.MODELS, or module:function
+model: str = "keydana_cnn"  # a built-in name, see docs/guide.md, or module:function
 dataset: str = "digits"  # digits, folder:PATH or a name of tensorflow-datasets
 image_size: int = 32  # pixels, height and width
 baseline: str = "float32"  # the policy to compare with

@@ -132,6 +132,12 @@ def until(condition, seconds=60):
         time.sleep(0.05)
 
 
+def noise(count=4, size=16, channels=1, seed=0):
+    """Random images, uint8."""
+    random = np.random.default_rng(seed)
+    return random.integers(0, 256, (count, size, size, channels), np.uint8)
+
+
 def write_pictures(path, n=4, start=0):
     path.mkdir(parents=True, exist_ok=True)
     for i in range(start, start + n):

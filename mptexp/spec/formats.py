@@ -1,6 +1,6 @@
 """Number formats: floats of any exponent and mantissa up to float32's, and fixed point.
 
-Plain Python without a framework; `numerics` rounds tensors to these formats.
+Plain Python without a framework; `training.numerics.quantization` rounds tensors to these formats.
 """
 
 import math
@@ -17,8 +17,8 @@ class Float:
         exponent_bits: 2 to 8.
         mantissa_bits: stored ones, without the implicit one; 1 to 23.
         special: what the top codes mean. ieee: the largest exponent holds infinities and NaN. fn:
-            no infinities, NaN is all ones alone. fnuz: no infinities and no negative zero, whose
-            code is the NaN. none: no infinities and no NaN.
+            no infinities, only the code of all ones is NaN. fnuz: no infinities and no negative
+            zero, whose code is NaN. none: no infinities and no NaN.
         bias: of the exponent; by default as IEEE 754 has it, one more in fnuz.
         saturate: whether what is too large becomes the largest finite value. By default it becomes
             an infinity or, where there is none, NaN, as ml_dtypes converts.
@@ -42,7 +42,8 @@ class Float:
         if self.bias is None:
             default = 2 ** (self.exponent_bits - 1) - (self.special != "fnuz")
             object.__setattr__(self, "bias", default)
-        # Between them lie formats to which subnormal floats would have to be rounded one by one.
+        # With exponents between these, a format's values would lie among float32's subnormals,
+        # which TensorFlow's CPU kernels and XLA make zero.
         fits = self.bias == 127 or self.smallest_subnormal >= 2.0**-100
         if self.largest > FLOAT32_MAX or not fits:
             raise ValueError(f"{self} does not fit into float32, in which formats are emulated")
@@ -66,12 +67,12 @@ class Float:
 
     @property
     def smallest_subnormal(self) -> float:
-        """Smallest positive value, and the spacing of all below twice the smallest normal."""
+        """Smallest positive value; also the spacing below twice the smallest normal value."""
         return math.ldexp(1, 1 - self.bias - self.mantissa_bits)
 
     @property
     def overflow(self) -> float:
-        """What a positive value becomes that rounds beyond the largest; infinities do too."""
+        """What an infinity becomes, and a positive value that rounds beyond the largest."""
         if self.saturate or self.special == "none":
             return self.largest
         return math.inf if self.special == "ieee" else math.nan
@@ -82,7 +83,7 @@ class Float:
         return self.special != "fnuz"
 
     def spacing(self, x: float) -> float:
-        """Distance from the neighbour of |x| towards zero to the next one, in an open range."""
+        """Distance between neighbours at |x|, as if the format had no largest value."""
         exponent = math.frexp(x)[1] - 1 if x else 1 - self.bias
         return math.ldexp(1, max(exponent, 1 - self.bias) - self.mantissa_bits)
 
@@ -123,12 +124,12 @@ class Fixed:
 
     @property
     def smallest_subnormal(self) -> float:
-        """Smallest positive value, and the spacing of all."""
+        """Smallest positive value, which is also the spacing."""
         return math.ldexp(1, -self.fraction_bits)
 
     @property
     def overflow(self) -> float:
-        """What a value becomes that is above the largest; one below the lowest becomes that."""
+        """What a value above the largest becomes; one below the lowest becomes the lowest."""
         return self.largest
 
     @property
@@ -146,8 +147,8 @@ class Dynamic:
     """Fixed point whose range follows the values: dynamic fixed point (Courbariaux et al. 2014).
 
     Args:
-        bits: of a value, the sign included. How many are of the integer part is not the format's:
-            each tensor has its own.
+        bits: of a value, the sign included. How many of them are of the integer part differs by
+            tensor and batch.
 
     Raises:
         ValueError: where float32 does not hold the format.
@@ -190,42 +191,44 @@ def named(name: str) -> Format:
     """A format from its name: one of FORMATS, or <IL,FL> for fixed point, such as <8,8>.
 
     Raises:
-        ValueError: where there is none, in one sentence.
+        ValueError: where there is none; it says what is allowed.
     """
     if name in FORMATS:
         return FORMATS[name]
-    if found := re.fullmatch(r"<(-?\d+),\s*(-?\d+)>", name):
-        return Fixed(*map(int, found.groups()))
+    if fixed := re.fullmatch(r"<(-?\d+),\s*(-?\d+)>", name):
+        return Fixed(*map(int, fixed.groups()))
     raise ValueError(
         f"{name!r} is no number format; allowed: {', '.join(FORMATS)}, or <IL,FL> for fixed point"
     )
 
 
-KEPT = "dynamic<BITS> or <IL,FL> of 2 to 24 bits, or one of " + ", ".join(FORMATS)
+ALLOWED = "dynamic<BITS> or <IL,FL> of 2 to 24 bits, or one of " + ", ".join(FORMATS)
 
 
-def kept(name: str) -> Format | Dynamic | None:
-    """In what weights are kept, from its name: as `named`, dynamic<BITS>, or None for policy.
+def storage_format(name: str) -> Format | Dynamic | None:
+    """The format in which weights are stored, from its name: as `named`, or dynamic<BITS>.
+
+    None stands for the name "policy": the policy's own variable dtype.
 
     Raises:
-        ValueError: saying what is allowed, where it is no such name.
+        ValueError: where it is no such name; it says what is allowed.
     """
     if name == "policy":
         return None
     try:
-        found = re.fullmatch(r"dynamic<(\d+)>", name)
-        return Dynamic(int(found.group(1))) if found else named(name)
+        dynamic = re.fullmatch(r"dynamic<(\d+)>", name)
+        return Dynamic(int(dynamic.group(1))) if dynamic else named(name)
     except ValueError:
-        raise ValueError(f"policy, {KEPT}") from None
+        raise ValueError(f"policy, {ALLOWED}") from None
 
 
-def passing(name: str) -> Format | Dynamic | Binary | None:
-    """What passes between layers, from its name: as `kept`, or binary.
+def activation_format(name: str) -> Format | Dynamic | Binary | None:
+    """The format of what layers pass to each other, from its name: as storage_format, or binary.
 
     Raises:
-        ValueError: saying what is allowed, where it is no such name.
+        ValueError: where it is no such name; it says what is allowed.
     """
     try:
-        return Binary() if name == "binary" else kept(name)
+        return Binary() if name == "binary" else storage_format(name)
     except ValueError:
-        raise ValueError(f"policy, binary, {KEPT}") from None
+        raise ValueError(f"policy, binary, {ALLOWED}") from None

@@ -8,8 +8,18 @@ from pathlib import Path
 
 from mptexp.spec import formats
 
-MODELS = ("keydana_cnn", "banerjee_cnn", "banerjee_resnet50", "resnet50", "alexnet", "mlp")
-MODELS += ("mlp_bn", "lenet")
+# The built-in ones, in the order of documentation: each is the name of a function in
+# training/models.py or training/data/datasets.py.
+MODELS = (
+    "keydana_cnn",
+    "banerjee_cnn",
+    "banerjee_resnet50",
+    "resnet50",
+    "alexnet",
+    "mlp",
+    "mlp_bn",
+    "lenet",
+)
 DATASETS = ("digits", "synthetic")
 PLACES = ("folder", "idx")  # kinds of dataset whose name goes on with a colon and a path
 
@@ -18,7 +28,7 @@ def known_dataset(name: str) -> str:
     """The name of a dataset, as it was given.
 
     Raises:
-        ValueError: saying what is allowed, where the name is none that this installation knows.
+        ValueError: where this installation knows no such dataset; it says what is allowed.
     """
     kind, _, place = name.partition(":")
     base = name.split("/")[0].split(":")[0]
@@ -30,7 +40,7 @@ def known_dataset(name: str) -> str:
     near = difflib.get_close_matches(base, [*DATASETS, *PLACES, "imagenette", *_tfds_names()], 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise ValueError(
-        "digits, synthetic, folder:PATH, idx:PATH, or an image-classification dataset of "
+        f"{', '.join(DATASETS)}, folder:PATH, idx:PATH, or an image-classification dataset of "
         f"tensorflow-datasets such as imagenette/320px-v2{hint}"
     )
 
@@ -38,10 +48,10 @@ def known_dataset(name: str) -> str:
 @cache
 def _tfds_names() -> tuple[str, ...]:
     """Names that tensorflow-datasets knows, from its files: importing it starts TensorFlow."""
-    found = importlib.util.find_spec("tensorflow_datasets")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("tensorflow_datasets")
+    if package is None or package.origin is None:
         return ()
-    root = Path(found.origin).parent
+    root = Path(package.origin).parent
     folders = (root / "datasets", root / "image_classification", root / "url_checksums")
     names = {path.stem for folder in folders if folder.is_dir() for path in folder.iterdir()}
     return tuple(sorted(name for name in names if not name.startswith("_")))
@@ -51,8 +61,8 @@ def known_model(name: str) -> str:
     """The name of a model, as it was given.
 
     Raises:
-        ValueError: saying what is allowed, where it is neither a name nor of the form
-            module:function.
+        ValueError: where it is neither built in nor of the form module:function; it says what is
+            allowed.
     """
     if name in MODELS or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):
         return name
@@ -62,12 +72,12 @@ def known_model(name: str) -> str:
 
 
 def known_propagation(name: str) -> str:
-    """The name of a format that may pass between layers, as it was given (see formats.passing)."""
-    formats.passing(name)
+    """The name of an activation format, as it was given; raises as formats.activation_format."""
+    formats.activation_format(name)
     return name
 
 
 def known_weight_format(name: str) -> str:
-    """The name of a format in which weights may be kept, as it was given (see formats.kept)."""
-    formats.kept(name)
+    """The name of a storage format, as it was given; raises as formats.storage_format."""
+    formats.storage_format(name)
     return name

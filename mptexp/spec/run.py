@@ -54,7 +54,7 @@ class Run(StrictModel):
         None, gt=0, allow_inf_nan=False, description="more is out of memory; GB of 1e9 bytes"
     )
     dataset: Annotated[str, AfterValidator(known_dataset)] = Field(
-        "digits", description="digits, synthetic, folder:PATH, idx:PATH or a name of tfds"
+        "digits", description="a built-in or tfds name, folder:PATH or idx:PATH; see docs/guide.md"
     )
     image_size: int = Field(32, ge=8, le=1024, description="pixels, height and width")
     color_mode: Literal["auto", "rgb", "grayscale"] = Field(
@@ -64,11 +64,11 @@ class Run(StrictModel):
         0.2, gt=0, lt=1, description="share kept for validation where the data has no split"
     )
     on_broken: Literal["skip", "refuse"] = Field(
-        "skip", description="pictures that cannot be read: skip, refuse"
+        "skip", description="images that cannot be read: skip, refuse"
     )
     synthetic_classes: int = Field(10, ge=2, le=100_000, description="of dataset synthetic")
     synthetic_length: int = Field(
-        1024, ge=1, le=10_000_000, description="training pictures of dataset synthetic"
+        1024, ge=1, le=10_000_000, description="training images of dataset synthetic"
     )
     input_mode: Literal["pipeline", "keydana", "resident"] = Field(
         "pipeline", description="pipeline; keydana: E1's own; resident: a batch on the device"
@@ -80,7 +80,7 @@ class Run(StrictModel):
         "auto", description="auto, channels_last, channels_first; auto: as Keras is configured"
     )
     model: Annotated[str, AfterValidator(known_model)] = Field(
-        "keydana_cnn", description="a name of mptexp.models.MODELS, or module:function"
+        "keydana_cnn", description="a built-in name, see docs/guide.md, or module:function"
     )
     width: float = Field(1.0, gt=0, le=8, description="multiplies the number of filters")
     width_multiple: int = Field(
@@ -107,10 +107,10 @@ class Run(StrictModel):
         Literal["auto", "dynamic", "none"] | Annotated[float, Field(gt=0, allow_inf_nan=False)]
     ) = Field("auto", description="auto, dynamic, none or a number; auto: as Keras decides")
     propagation: Annotated[str, AfterValidator(known_propagation)] = Field(
-        "policy", description="emulated format of what passes between layers, see docs/guide.md"
+        "policy", description="emulated activation format, see docs/guide.md"
     )
     weight_format: Annotated[str, AfterValidator(known_weight_format)] = Field(
-        "policy", description="emulated format in which weights are kept, see docs/guide.md"
+        "policy", description="emulated storage format of weights, see docs/guide.md"
     )
     rounding: Literal["nearest", "stochastic"] = Field(
         "nearest", description="nearest, stochastic: of both formats"
@@ -122,7 +122,7 @@ class Run(StrictModel):
     )
     profile: bool = Field(False, description="traces some steps after the timed ones")
     exponents_every: int = Field(
-        0, ge=0, le=1_000_000, description="steps between looks at gradients and the like; 0: none"
+        0, ge=0, le=1_000_000, description="steps between histograms of exponents; 0: none"
     )
     phase: Literal["train", "inference"] = Field("train", description="train, inference")
     batch_size: int = Field(32, ge=1, le=2**20, description="images per step, over all replicas")

@@ -9,14 +9,16 @@ import keras
 import pandas as pd
 from keras import layers
 
+from mptexp.training.numerics.emulation import Rounded
+
 
 def parameters(layer: keras.Operation) -> int:
-    """How many numbers the layer's weights hold, trainable or not; bytes of pictures are none."""
-    return sum(math.prod(w.shape) for w in getattr(layer, "weights", ()) if is_number(w))
+    """How many numbers the layer's weights hold, trainable or not; bytes of images are none."""
+    return sum(math.prod(w.shape) for w in getattr(layer, "weights", ()) if is_float(w))
 
 
-def is_number(weight: keras.Variable) -> bool:
-    """Whether a variable holds floats: pictures, seeds and counters are no weights."""
+def is_float(weight: keras.Variable) -> bool:
+    """Whether a variable holds floats: images, seeds and counters are no weights."""
     return "float" in weight.dtype
 
 
@@ -29,12 +31,12 @@ class Call(NamedTuple):
 
 
 def calls(model: keras.Model) -> Iterator[Call]:
-    """Every use of a layer from the pictures to the probabilities, nested models flattened.
+    """Every use of a layer from the images to the probabilities, nested models flattened.
 
     A layer that is used twice comes twice. A model that is a subclass without a graph, or a layer
     made of layers, comes as one. Input layers are left out.
     """
-    # Sequential has no nodes of its own, so each model is seen as a graph between its ends.
+    # Sequential has no nodes of its own, so each model is taken as a graph between its ends.
     graph = keras.Model(model.inputs, model.outputs)
     for depth in sorted(graph._nodes_by_depth, reverse=True):
         for node in graph._nodes_by_depth[depth]:
@@ -46,20 +48,16 @@ def calls(model: keras.Model) -> Iterator[Call]:
 
 def inside(layer: keras.Operation) -> keras.Operation:
     """The layer that computes, where another one of ours was put around it to round."""
-    ours = (
-        isinstance(layer, layers.Wrapper)
-        and type(layer).__module__ == "mptexp.training.numerics.emulation"
-    )
-    return layer.layer if ours else layer
+    return layer.layer if isinstance(layer, Rounded) else layer
 
 
 def leaves(model: keras.Model) -> list[Call]:
     """The first use of every layer, in order: `calls` without operations and repetitions."""
-    found: dict[int, Call] = {}
+    first_uses: dict[int, Call] = {}
     for call in calls(model):
         if isinstance(call.layer, layers.Layer):
-            found.setdefault(id(call.layer), call)
-    return list(found.values())
+            first_uses.setdefault(id(call.layer), call)
+    return list(first_uses.values())
 
 
 def table(model: keras.Model) -> pd.DataFrame:
@@ -82,34 +80,33 @@ def table(model: keras.Model) -> pd.DataFrame:
         floats in the layer's compute dtype); bytes_weights (the part of it that a batch shares);
         compute_dtype.
     """
-    rows, met, trained = [], set(), False
+    rows, counted, trained = [], set(), False
     for call in calls(model):
         learns = bool(getattr(call.layer, "trainable_variables", ()))
         row = _row(call)
         row["flops_training"] = row["flops_forward"] * (1 + learns + trained)
-        row["parameters"] *= id(call.layer) not in met
+        row["parameters"] *= id(call.layer) not in counted
         rows.append(row)
-        met.add(id(call.layer))
+        counted.add(id(call.layer))
         trained = trained or learns
     columns = "kind elements parameters flops_forward flops_training bytes_forward bytes_weights"
     table = pd.DataFrame(rows).set_index("layer").rename_axis(None)
     return table[[*columns.split(), "compute_dtype"]]
 
 
-def pictures(model: keras.Model) -> tuple[int, int, int]:
-    """Height, width and channels of the pictures that a model of `models.build` takes."""
-    inner = [layer for layer in model.layers if isinstance(layer, keras.Model)]
-    # A resident model's own input is a placeholder; the model in it takes the pictures.
-    height, width, channels = (inner[0] if len(model.inputs[0].shape) == 1 else model).input_shape[
-        1:
-    ]
+def input_shape(model: keras.Model) -> tuple[int, int, int]:
+    """Height, width and channels of the images that a model of `models.build` takes."""
+    if len(model.inputs[0].shape) == 1:
+        # A resident model's own input is a placeholder; the model in it takes the images.
+        model = next(layer for layer in model.layers if isinstance(layer, keras.Model))
+    height, width, channels = model.input_shape[1:]
     return height, width, channels
 
 
 def widths(model: keras.Model) -> dict[str, int]:
     """Channels or units that each layer with a kernel gives."""
-    kernels = [leaf.layer for leaf in leaves(model) if hasattr(leaf.layer, "kernel")]
-    return {layer.name: int(layer.kernel.shape[-1]) for layer in kernels}
+    with_kernel = [leaf.layer for leaf in leaves(model) if hasattr(leaf.layer, "kernel")]
+    return {layer.name: int(layer.kernel.shape[-1]) for layer in with_kernel}
 
 
 def per_step(model: keras.Model, batch_size: int, training: bool) -> pd.DataFrame:
@@ -120,12 +117,12 @@ def per_step(model: keras.Model, batch_size: int, training: bool) -> pd.DataFram
     Returns:
         Index: the layer's name. Columns: kind, flops, bytes, parameters, compute_dtype.
     """
-    found = table(model)
-    passes = (found.flops_training / found.flops_forward).fillna(1) if training else 1
-    images = batch_size * (found.bytes_forward - found.bytes_weights) + found.bytes_weights
-    flops = found.flops_training if training else found.flops_forward
-    full = found.assign(flops=flops * batch_size, bytes=images * passes)
-    return full.groupby(level=0, sort=False).agg(
+    uses = table(model)
+    passes = (uses.flops_training / uses.flops_forward).fillna(1) if training else 1
+    traffic = batch_size * (uses.bytes_forward - uses.bytes_weights) + uses.bytes_weights
+    flops = uses.flops_training if training else uses.flops_forward
+    uses = uses.assign(flops=flops * batch_size, bytes=traffic * passes)
+    return uses.groupby(level=0, sort=False).agg(
         kind=("kind", "first"),
         flops=("flops", lambda values: values.sum(skipna=False)),
         bytes=("bytes", lambda values: values.sum(skipna=False)),
@@ -152,7 +149,7 @@ def _row(call: Call) -> dict[str, Any]:
 
 
 def _elements(tensor: keras.KerasTensor) -> float:
-    """Of one image; NaN where a size is open."""
+    """Elements of one image's tensor; NaN where the model leaves a size open."""
     return math.nan if None in tensor.shape[1:] else math.prod(tensor.shape[1:])
 
 
@@ -208,12 +205,12 @@ def _einsum_dense(call: Call) -> float:
 
 
 def _attention(call: Call) -> float:
-    """Of (batch, time, features); masks, other keys, gates and further axes have no rule."""
+    """Attention on (batch, time, features); masks, other keys, gates and more axes have no rule."""
     query, value, *rest = call.inputs  # the rest may be a mask as well as keys
-    made = call.layer.get_config()
-    if rest or any(len(tensor.shape) != 3 for tensor in call.inputs) or made["use_gate"]:
+    config = call.layer.get_config()
+    if rest or any(len(tensor.shape) != 3 for tensor in call.inputs) or config["use_gate"]:
         return math.nan
-    heads, key_dim, value_dim = made["num_heads"], made["key_dim"], made["value_dim"]
+    heads, key_dim, value_dim = config["num_heads"], config["key_dim"], config["value_dim"]
     times, sources, features = query.shape[1], value.shape[1], query.shape[2]
     if None in (times, sources):
         return math.nan

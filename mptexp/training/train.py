@@ -21,6 +21,7 @@ from mptexp.traces import xplane
 from mptexp.training import costs, environment, models, precision
 from mptexp.training.backends import replicas
 from mptexp.training.data import batches, datasets
+from mptexp.training.layers import resident
 from mptexp.training.measure import ceilings, profiler, sensors, step_clock
 from mptexp.training.numerics import divergence, emulation, exponents
 
@@ -351,7 +352,7 @@ def _compiled(
     """The model, reading one batch from the device where the run asks for that, compiled."""
     if run.input_mode == "resident":
         chosen = batches.order(images, run)[0]
-        model = models.resident(model, images.train_x[chosen], images.train_y[chosen])
+        model = resident(model, images.train_x[chosen], images.train_y[chosen])
     precision.compile_model(model, run, batches.steps_per_epoch(images, run))
     precision.in_force(model, run, where)
     return model

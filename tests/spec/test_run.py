@@ -28,3 +28,18 @@ def test_different_runs_have_different_ids(values):
     run = Run(gpu_model="x", **values)
     other = run.model_copy(update={"seed": run.seed + 1})
     assert run.run_id() != other.run_id()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"propagation": "<8,8>", "policy": "mixed_float16"}, "allowed: policy float32"),
+        ({"weight_format": "float16", "policy": "float16"}, "which policy float16 has not"),
+        ({"weight_format": "float16", "replicas": 2}, "allowed: replicas 1"),
+        ({"propagation": "binary", "rounding": "stochastic"}, "allowed: rounding nearest"),
+        ({"propagation": "ternary"}, "policy, binary, dynamic<BITS>"),
+    ],
+)
+def test_what_cannot_be_emulated_is_refused(parameters, said):
+    with pytest.raises(ValueError, match=said):
+        Run(**parameters)

@@ -8,12 +8,6 @@ from mptexp.spec.run import Run
 from mptexp.training import costs, models
 
 
-@pytest.fixture(autouse=True)
-def policy():
-    yield keras.config.set_dtype_policy
-    keras.config.set_dtype_policy("float32")
-
-
 def test_keydanas_step_needs_the_published_arithmetic():
     table = costs.table(models.build(Run(), (256, 256, 3), 10))
     kernels = table[table.kind.isin(["Conv2D", "Dense"])]

@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras import layers
 
 from mptexp.training import initial_weights
 
@@ -25,3 +26,13 @@ def test_a_kernel_is_what_keras_draws_under_tensorflow(shape, kind):
     found = initial_weights.glorot_uniform(shape, initializer.scale, initializer.mode, 42)
     assert found.dtype == np.float32
     assert np.array_equal(found, np.asarray(initializer(shape)))
+
+
+@pytest.mark.parametrize(
+    "layer", [layers.Conv2D(2, 3), layers.DepthwiseConv2D(3), layers.SeparableConv2D(2, 3)]
+)
+def test_every_initializer_is_found_a_variable(layer):
+    layer.build((None, 8, 8, 2))
+    stems = [n.removesuffix("_initializer") for n in vars(layer) if n.endswith("_initializer")]
+    found = [initial_weights._initialized(layer, stem) for stem in stems]
+    assert {id(variable) for variable in found} == {id(weight) for weight in layer.weights}

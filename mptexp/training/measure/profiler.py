@@ -210,7 +210,7 @@ def primitives(run: Run, model: keras.Model) -> list[dict[str, Any]]:
         return []
     one = {"replicas": 1, "batch_size": run.batch_size // run.replicas}  # the others do the same
     task = {"run": run.model_dump() | one, "classes": model.outputs[0].shape[-1]}
-    task["shape"] = costs.pictures(model)
+    task["shape"] = costs.input_shape(model)
     done = subprocess.run(
         [sys.executable, "-m", "mptexp.training.measure.profiler", json.dumps(task)],
         env=os.environ | {"ONEDNN_VERBOSE": "1"},

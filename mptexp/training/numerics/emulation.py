@@ -181,7 +181,7 @@ class Rounded(layers.Wrapper):
     def __init__(self, layer: layers.Layer, run: Run, seed: int) -> None:
         super().__init__(layer, name=layer.name, dtype=layer.dtype_policy)
         self.propagation = run.propagation
-        self.target = formats.passing(run.propagation)
+        self.target = formats.activation_format(run.propagation)
         self.rounding = run.rounding
         stochastic = run.rounding == "stochastic"
         self.generator = keras.random.SeedGenerator(seed) if stochastic else None
@@ -250,7 +250,7 @@ def emulated(run: Run, model: keras.Model) -> keras.Model:
             return Rounded(layer, run, next(seeds)) if _rounds(layer, head, run) else layer
 
         model = keras.models.clone_model(model, clone_function=changed, recursive=True)
-    kept = formats.kept(run.weight_format)
+    kept = formats.storage_format(run.weight_format)
     for weight in _numbers(model) if kept else ():
         first, _ = rounded(ops.convert_to_tensor(weight), kept, state=ops.zeros(STATE), least=0)
         weight.assign(first)
@@ -287,7 +287,7 @@ def optimizer(kind: type[keras.Optimizer], run: Run) -> type[keras.Optimizer]:
     """
     if run.weight_format == "policy" and run.propagation != "binary":
         return kind
-    target, clips = formats.kept(run.weight_format), run.propagation == "binary"
+    target, clips = formats.storage_format(run.weight_format), run.propagation == "binary"
 
     class Rounding(kind):  # type: ignore[misc, valid-type]
         weight_format = run.weight_format

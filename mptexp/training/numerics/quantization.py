@@ -9,9 +9,7 @@ from typing import Any, Literal
 import keras
 from keras import ops
 
-from mptexp.spec.formats import FORMATS, Fixed, Float, Format, named
-
-__all__ = ["FORMATS", "Fixed", "Float", "Format", "named", "quantize", "straight_through"]
+from mptexp.spec.formats import Float, Format
 
 Rounding = Literal["nearest", "stochastic"]
 Seed = int | keras.random.SeedGenerator | None

@@ -14,8 +14,7 @@ from keras import ops
 from support import passes_under
 from test_quantization import compiled, gradient
 
-from mptexp.spec import formats
-from mptexp.spec.formats import FORMATS, Dynamic, Fixed
+from mptexp.spec.formats import Dynamic, Fixed
 from mptexp.spec.run import Run
 from mptexp.training import costs, models, precision
 from mptexp.training.numerics import emulation
@@ -321,7 +320,7 @@ def test_weights_without_a_master_copy_under_a_loss_scale():
     assert emulation.in_force(made) == {"propagation": "policy", "weight_format": "float16"}
 
 
-# --- read back, names ----------------------------------------------------------------------------
+# --- read back -----------------------------------------------------------------------------------
 
 
 def test_what_is_in_force_is_read_from_the_model():
@@ -338,38 +337,6 @@ def test_what_is_in_force_is_read_from_the_model():
     mixed = keras.Model(made.inputs, outside)
     mixed.compile("adam")
     assert emulation.in_force(mixed)["propagation"] == "<4,8>, policy"
-
-
-@pytest.mark.parametrize("name", ["<0,0>", "<8 8>", "dynamic<99>", "dynamic", "float61", ""])
-def test_names_of_formats_are_checked(name):
-    for parse in (formats.kept, formats.passing):
-        with pytest.raises(ValueError, match=r"^policy, .*dynamic<BITS> or <IL,FL> of 2 to 24"):
-            parse(name)
-    with pytest.raises(ValueError, match=r"^policy, dynamic"):
-        formats.kept("binary")
-
-
-def test_names_of_formats_are_read():
-    assert formats.passing("binary") == formats.Binary()
-    assert formats.passing("dynamic<10>") == Dynamic(10)
-    assert formats.kept("<8,8>") == Fixed(8, 8)
-    assert formats.kept("float16") == FORMATS["float16"]
-    assert formats.kept("policy") is None
-
-
-@pytest.mark.parametrize(
-    ("parameters", "said"),
-    [
-        ({"propagation": "<8,8>", "policy": "mixed_float16"}, "allowed: policy float32"),
-        ({"weight_format": "float16", "policy": "float16"}, "which policy float16 has not"),
-        ({"weight_format": "float16", "replicas": 2}, "allowed: replicas 1"),
-        ({"propagation": "binary", "rounding": "stochastic"}, "allowed: rounding nearest"),
-        ({"propagation": "ternary"}, "policy, binary, dynamic<BITS>"),
-    ],
-)
-def test_what_cannot_be_emulated_is_refused(parameters, said):
-    with pytest.raises(ValueError, match=said):
-        Run(**parameters)
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="runs once")

@@ -1,0 +1,165 @@
+"""Layers and models of our own: preprocessing, variants of a network, images on the device."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers, ops
+
+from mptexp.spec.errors import UserError
+from mptexp.spec.run import Run
+from mptexp.training import costs
+from mptexp.training.backends import replicas
+
+
+class ModelError(UserError, ValueError):
+    """A model that cannot be used as the run asks; the message is one sentence for the user."""
+
+
+# --- preprocessing, in the model ---------------------------------------------------------------
+
+
+def augmented(run: Run, x: keras.KerasTensor) -> keras.KerasTensor:
+    """The images, shape (batch, height, width, channels), changed at random while training.
+
+    The layers compute in float32 and have seeds of their own, so that the random stream is the
+    same under every policy. flip mirrors each image with probability 1/2; crop moves the whole
+    batch by up to an eighth of the image's side.
+    """
+    if "flip" in run.augmentation:
+        flip = layers.RandomFlip(
+            "horizontal", seed=run.seed + 101, data_format="channels_last", dtype="float32"
+        )
+        x = flip(x)
+    if "crop" in run.augmentation:
+        x = Crop(max(1, run.image_size // 8), seed=run.seed + 102, dtype="float32")(x)
+    return x
+
+
+class Crop(layers.Layer):
+    """Pads images with zeros and cuts their size out again, at one random place per batch.
+
+    At inference it gives the middle, which is the image itself. Keras's RandomCrop (3.15) gives
+    the padded image there, in another size, and turns XLA off.
+    """
+
+    def __init__(self, padding: int, seed: int, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.padding = padding
+        self.generator = keras.random.SeedGenerator(seed)
+
+    def call(self, images: Any, training: bool = False) -> Any:
+        if not training:
+            return images
+        edge = (self.padding, self.padding)
+        x = ops.pad(images, ((0, 0), edge, edge, (0, 0)))
+        first = keras.random.randint((2,), 0, 2 * self.padding + 1, seed=self.generator)
+        # Not a slice: with a random start TensorFlow's XLA compiles anew at every step.
+        for axis in (1, 2):
+            x = ops.take(x, first[axis - 1] + ops.arange(images.shape[axis]), axis)
+        return x
+
+
+# --- variants of a network ---------------------------------------------------------------------
+
+
+def varied(run: Run, model: keras.Model) -> keras.Model:
+    """The model without batch normalization, or with its float32 fallback, if the run asks so.
+
+    The layers named in `float32_layers` then compute in float32 under every policy. All other
+    layers, weights included, are shared with `model`.
+
+    Raises:
+        ModelError: where the model has no such layer.
+    """
+    named = [name.strip() for name in run.float32_layers.split(",") if name.strip()]
+    known = [leaf.layer.name for leaf in costs.leaves(model)]
+    unknown = [name for name in named if name not in known]
+    if unknown:
+        raise ModelError(
+            f"float32_layers names {unknown[0]}, which model {run.model} has not; allowed: "
+            f"{', '.join(known)}"
+        )
+    if not named and run.normalization == "batch":
+        return model
+
+    def changed(layer: layers.Layer) -> layers.Layer:
+        if run.normalization == "none" and isinstance(layer, layers.BatchNormalization):
+            return Passed(name=layer.name, dtype=layer.dtype_policy)
+        if layer.name not in named:
+            return layer
+        fallback = type(layer).from_config(layer.get_config() | {"dtype": "float32"})
+        fallback.build(layer.input.shape)
+        fallback.set_weights(layer.get_weights())
+        return fallback
+
+    return keras.models.clone_model(model, clone_function=changed, recursive=True)
+
+
+class Passed(layers.Layer):
+    """Stands where a normalization was left out and gives its input unchanged.
+
+    Keras's Identity does not take the arguments with which a normalization is called.
+    """
+
+    def call(self, x: Any, training: bool = False, mask: Any = None) -> Any:
+        return x
+
+
+# --- images that stay on the device --------------------------------------------------------------
+
+
+def resident(model: keras.Model, x: np.ndarray, y: np.ndarray) -> keras.Model:
+    """The model, reading one batch from the device's memory instead of its input.
+
+    It shows what a step costs without an input path. Every step trains on the same images: for
+    timing, not for learning. The weights are shared with `model`: compile the result, and validate
+    with `model`.
+
+    Args:
+        x: images, shape (batch, height, width, channels), in the type that the model takes.
+        y: labels, shape (batch,).
+
+    Returns:
+        A model whose input is a placeholder: uint8 of shape (batch,), whatever its values. `fit`
+        needs no labels; those it is given are ignored.
+    """
+    nothing = layers.Input((), dtype="uint8")
+    trained = Resident(nothing, model(ResidentBatch(x)(nothing)))
+    # int32 would live on the host under TensorFlow. JAX has 64 bits only where they are asked for.
+    labels = np.asarray(y, "int32" if keras.backend.backend() == "jax" else "int64")
+    trained.labels = replicas.constant(labels)
+    return trained
+
+
+class ResidentBatch(layers.Layer):
+    """Ignores its input and gives the images that it holds, to each replica its own part."""
+
+    def __init__(self, x: np.ndarray, **settings: Any) -> None:
+        super().__init__(**settings)
+        # A variable: XLA would compile a constant into the program.
+        self.images = replicas.variable(x)
+
+    def call(self, nothing: Any) -> Any:
+        return replicas.own(self.images)
+
+
+class Resident(keras.Model):
+    """A model that takes its labels from the device too.
+
+    They are a constant, not a variable: Keras's JAX trainer empties all variables during `fit` and
+    hands the metrics none but their own.
+    """
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        return super().compute_loss(x, replicas.own(self.labels), y_pred, sample_weight, training)
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return super().compute_metrics(x, replicas.own(self.labels), y_pred, sample_weight)

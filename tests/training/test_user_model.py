@@ -1,0 +1,147 @@
+"""A model of the user's own, from a module in the current directory."""
+
+import sys
+
+import numpy as np
+import pytest
+from support import noise
+
+from mptexp.spec.run import Run
+from mptexp.training import costs, models, precision
+from mptexp.training import layers as own_layers
+
+OWN = """
+import keras
+from keras import layers
+
+def good(shape, classes):
+    inputs = layers.Input(shape)
+    x = layers.Conv2D(4, 3, activation="relu")(inputs)
+    x = layers.GlobalAveragePooling2D()(x + x)
+    return keras.Model(inputs, layers.Dense(classes, activation="softmax", dtype="float32")(x))
+
+def listed(shape, classes):
+    head = layers.Dense(classes), layers.Activation("softmax", dtype="float32")
+    return keras.Sequential([layers.Flatten(), *head])
+
+def normalized(shape, classes):
+    inner = [layers.Conv2D(4, 3, name="c1"), layers.BatchNormalization(name="bn")]
+    head = [layers.Flatten(), layers.Dense(classes, activation="softmax", dtype="float32")]
+    return keras.Sequential([layers.Input(shape), *inner, *head])
+
+def attentive(shape, classes):
+    x = inputs = layers.Input(shape)
+    x = layers.Reshape((shape[0], -1))(x)
+    x = layers.Flatten()(layers.MultiHeadAttention(2, 4)(x, x))
+    return keras.Model(inputs, layers.Dense(classes, activation="softmax", dtype="float32")(x))
+
+def raises(shape, classes):
+    raise KeyError("no such file")
+
+def nothing(shape, classes):
+    return None
+
+def wrong_classes(shape, classes):
+    return good(shape, classes + 1)
+
+def sixteen(shape, classes):
+    return keras.Sequential([layers.Flatten(), layers.Dense(classes, activation="softmax")])
+
+def other_images(shape, classes):
+    return good((8, 8, 5), classes)
+
+def two_outputs(shape, classes):
+    inputs = layers.Input(shape)
+    x = layers.Flatten()(inputs)
+    return keras.Model(inputs, [layers.Dense(classes)(x), layers.Dense(classes)(x)])
+
+number = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Builds the function of this name from a module in the current directory."""
+    module = f"own_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{module}.py").write_text(OWN)
+    (tmp_path / f"{module}_broken.py").write_text("import no_such_package")
+    monkeypatch.chdir(tmp_path)
+
+    def build(name, **parameters):
+        model = f"{module}{name}" if ":" in name else f"{module}:{name}"
+        return models.build(Run(model=model, image_size=16, **parameters), (16, 16, 1), 10)
+
+    before = list(sys.path)
+    yield build
+    assert sys.path == before
+
+
+@pytest.mark.parametrize("name", ["good", "listed"])
+def test_a_model_of_ones_own_is_a_model_like_any_other(policy, own, name):
+    start = own(name, seed=5)
+    policy("mixed_bfloat16")
+    mixed = own(name, seed=5, augmentation="flip")
+    assert models.fingerprint(mixed) == models.fingerprint(start)
+    assert mixed.inputs[0].dtype == "uint8"
+    found = mixed.predict(noise(), verbose=0)
+    assert np.allclose(found.sum(axis=1), 1, atol=1e-5)
+    table = precision.dtypes(mixed)
+    assert table.parameters.sum() == mixed.count_params()
+    assert {"Rescaling", "RandomFlip", "Dense"} <= set(table.kind)
+    assert "InputLayer" not in set(table.kind.iloc[1:])
+    assert costs.table(mixed).parameters.sum() == mixed.count_params()
+
+
+@pytest.mark.parametrize(
+    ("asked", "layer", "wanted"),
+    [
+        ({"float32_layers": "c1"}, "c1", ("Conv2D", "float32")),
+        ({"normalization": "none"}, "bn", ("Passed", "bfloat16")),
+    ],
+)
+def test_a_model_of_ones_own_is_changed_as_the_run_asks(policy, own, asked, layer, wanted):
+    policy("mixed_bfloat16")
+    found = own("normalized", policy="mixed_bfloat16")
+    found = own_layers.varied(Run(policy="mixed_bfloat16", model="own:x", **asked), found)
+    row = next(x.layer for x in costs.leaves(found) if x.layer.name == layer)
+    assert (type(row).__name__, row.compute_dtype) == wanted
+    assert found.predict(noise(), verbose=0).shape == (4, 10)
+
+
+def test_what_a_model_of_ones_own_has_not_is_refused(own):
+    with pytest.raises(models.ModelError, match="has widths of its own; width_multiple is 8"):
+        own("good", width_multiple=8)
+    with pytest.raises(models.ModelError, match=r"multi_head_attention in model .* several"):
+        own("attentive", propagation="bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("raises", r":raises\(\(16, 16, 1\), 10\) raised KeyError: 'no such file'$"),
+        ("nothing", "returned a NoneType; it must return a keras.Model$"),
+        ("wrong_classes", r"output shape \(None, 11\); it must be \(None, 10\)$"),
+        ("two_outputs", r"has output a list; it must be \(None, 10\)$"),
+        ("other_images", "does not take such images: ValueError: "),
+        ("missing", "has no function missing$"),
+        ("number", "has no function number$"),
+        ("_broken:x", "cannot be imported: ModuleNotFoundError: No module named 'no_such_package'"),
+        ("_absent:x", "cannot be imported: ModuleNotFoundError: No module named 'own_"),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_told_in_one_sentence(own, name, said):
+    with pytest.raises(models.ModelError, match=said) as caught:
+        own(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_head_in_16_bits_is_told_with_the_remedy(policy, own):
+    assert own("sixteen").output_shape == (None, 10)
+    policy("mixed_float16")
+    with pytest.raises(models.ModelError, match=r"in float16; end it in Activation\('softmax', dt"):
+        own("sixteen")
+
+
+def test_the_width_of_a_model_of_ones_own_is_its_own(own):
+    with pytest.raises(models.ModelError, match=r"has no width; width is 0\.5, allowed: 1"):
+        own("good", width=0.5)
