@@ -285,7 +285,7 @@ def _outcome(
         samples=sampler.samples,
         card=card,
         work=_work(run, model, card),
-        swallowed_updates_frac=emulation.swallowed_frac(model),
+        swallowed_updates_frac=emulation.lost_updates_frac(model),
     )
 
 

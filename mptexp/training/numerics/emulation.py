@@ -1,4 +1,4 @@
-"""Low precision emulated in a model and in its optimizer: what passes, and what is kept.
+"""Low precision emulated in a model and in its optimizer: activation format and storage format.
 
 The values are those of the format, exactly; the arithmetic between them stays float32, so a dot
 product is converted once, at its end (Gupta et al. 2015, arXiv 1502.02551). The optimizer's own
@@ -11,20 +11,11 @@ from typing import Any
 import keras
 from keras import layers, ops
 
-from mptexp.spec import formats
-from mptexp.spec.formats import FORMATS, Binary, Dynamic, Format
+from mptexp.spec.formats import Binary, Dynamic, Format, activation_format, storage_format
 from mptexp.spec.run import Run
-from mptexp.training.numerics.quantization import INTEGER, Rounding, quantize
+from mptexp.training.numerics.quantization import FURTHEST, STATE, Rounding, rounded
 
 NOTE = "low precision is emulated in float32: its time says nothing of hardware"
-Target = Format | Dynamic | Binary | None
-# Courbariaux et al. (2014, arXiv 1412.7024): ranges are looked at every 100 batches, and a tensor
-# may overflow at this rate.
-BATCHES_BETWEEN_CHECKS = 100
-MOST_OVERFLOW = 1e-4
-# Range (integer bits without the sign), batches seen, sums of the overflow rates at this range and
-# at half of it.
-STATE = 4
 # Layers that give values they were given, or zero: they round nothing.
 MOVING = (
     layers.Flatten,
@@ -38,7 +29,7 @@ MOVING = (
 SEED_DTYPE = "uint32" if keras.backend.backend() == "jax" else "int64"
 
 
-class Drawn(keras.random.SeedGenerator):
+class DrawnSeed(keras.random.SeedGenerator):
     """A seed that was drawn before, for where no state may change, such as a backward pass."""
 
     def __init__(self, seed: Any) -> None:
@@ -48,92 +39,30 @@ class Drawn(keras.random.SeedGenerator):
         return self.seed
 
 
-# --- rounding ------------------------------------------------------------------------------------
-
-
-def rounded(
-    x: Any,
-    target: Format | Dynamic | None,
-    rounding: Rounding = "nearest",
-    seed: keras.random.SeedGenerator | None = None,
-    state: Any = None,
-    least: int = -90,
-) -> tuple[Any, Any]:
-    """A tensor in a format, without a gradient, and the state of its range at the next batch.
-
-    Args:
-        state: of a Dynamic format, shape (STATE,), zeros before the first batch; else passed on.
-        least: of a Dynamic format, the least range (as a power of two) that the first batch gives.
-    """
-    if target is None or target == FORMATS["float32"]:
-        return ops.stop_gradient(x), state
-    if not isinstance(target, Dynamic):
-        return quantize(x, target, rounding, seed), state
-    x = ops.stop_gradient(x)
-    power, new_state = _followed(x, state, least)
-    # Multiplied by a power of two, which is exact.
-    scaled = quantize(x * _power_of_two(-power), formats.Fixed(1, target.bits - 1), rounding, seed)
-    return scaled * _power_of_two(power), new_state
-
-
-def _followed(x: Any, state: Any, least: int) -> tuple[Any, Any]:
-    """The range of this batch, as a power of two, and the state at the next.
-
-    From the first batch that is not all zero to the first check, the range grows so that the
-    largest value fits; Courbariaux et al. find the first ranges by training in a higher precision.
-    """
-    size = ops.absolute(x)
-    largest = ops.max(size)
-    fits = ops.clip(_exponent(largest), least, 90)
-    power = ops.where(state[1] == 0, fits, state[0])
-    power = ops.where(state[1] < BATCHES_BETWEEN_CHECKS, ops.maximum(power, fits), power)
-    limit = _power_of_two(power)
-    rates = [ops.mean(ops.cast(size >= edge, "float32")) for edge in (limit, limit / 2)]
-    seen = ops.where(ops.logical_and(state[1] == 0, largest == 0), 0.0, state[1] + 1)
-    over, over_half = (old + rate for old, rate in zip((state[2], state[3]), rates, strict=True))
-    check = ops.logical_and(seen > 0, seen % BATCHES_BETWEEN_CHECKS == 0)
-    most = MOST_OVERFLOW * BATCHES_BETWEEN_CHECKS
-    move = ops.where(over > most, 1.0, ops.where(over_half > most, 0.0, -1.0))
-    moved = ops.where(check, ops.clip(power + move, -90, 90), power)
-    kept = [ops.where(check, 0.0, total) for total in (over, over_half)]
-    return power, ops.stop_gradient(ops.stack([moved, seen, *kept]))
-
-
-def _exponent(x: Any) -> Any:
-    """The least power of two above a positive normal float32, as a float32."""
-    bits = ops.cast(ops.view(x, "int32"), INTEGER)
-    return ops.cast(ops.bitwise_and(ops.right_shift(bits, 23), 255), "float32") - 126.0
-
-
 def _value(x: Any) -> Any:
-    """The value now, which is no variable: it stays when that is assigned to."""
+    """The value now, which is no variable: it stays when the variable is assigned to."""
     return ops.copy(ops.convert_to_tensor(x))
 
 
-def _power_of_two(power: Any) -> Any:
-    """Exactly, which a backend's power function need not be."""
-    bits = ops.left_shift(ops.cast(power, INTEGER) + 127, 23)
-    return ops.view(ops.cast(bits, "int32"), "float32")
+# --- the activation format: weights as used, outputs, and the gradients of both -------------------
 
 
-# --- what passes ---------------------------------------------------------------------------------
-
-
-def passed(
+def rounded_both_ways(
     x: Any,
     target: Format | Dynamic | None,
     rounding: Rounding = "nearest",
     seeds: tuple[Any, Any] = (None, None),
     states: Any = None,
-    least: int = -90,
+    least: int = -FURTHEST,
 ) -> Any:
     """A tensor rounded to a format, whose gradient is rounded to it too on the way back.
 
     Args:
-        seeds: of both ways.
+        seeds: of the tensor's rounding and of its gradient's.
         states: of a Dynamic format, a trainable variable of shape (2, STATE), one state for the
             tensor and one for its gradient; its gradient is its next value, as of variables with
             `overwrite_with_gradient`.
+        least: of a Dynamic format, the tensor's least first range, see quantization.rounded.
     """
     dynamic = isinstance(target, Dynamic)
     first = states[0] if dynamic else None
@@ -145,10 +74,10 @@ def passed(
             upstream = saved[0] if upstream is None else upstream  # PyTorch's comes by name
             second = states[0][1] if states else None
             back, next_second = rounded(upstream, target, rounding, seeds[1], second)
-            found = (back, ops.zeros_like(forth))
+            of_inputs = (back, ops.zeros_like(forth))
             if not states:
-                return found
-            return (*found, ops.stack([states[1], next_second]), ops.zeros_like(states[1]))
+                return of_inputs
+            return (*of_inputs, ops.stack([states[1], next_second]), ops.zeros_like(states[1]))
 
         return forth, gradient
 
@@ -174,14 +103,14 @@ def sign(x: Any) -> Any:
 class Rounded(layers.Wrapper):
     """A layer whose weights, as it uses them, and whose output are in a format, gradients too.
 
-    Under `binary` kernels are signs, while biases and the output stay as they are: the sign of the
-    output is the activation function's business. While inferring, rounding is to nearest.
+    Under `binary` kernels are signs, while biases and the output stay as they are: the activation
+    function takes the sign of the output. In inference rounding is to nearest.
     """
 
     def __init__(self, layer: layers.Layer, run: Run, seed: int) -> None:
         super().__init__(layer, name=layer.name, dtype=layer.dtype_policy)
         self.propagation = run.propagation
-        self.target = formats.activation_format(run.propagation)
+        self.target = activation_format(run.propagation)
         self.rounding = run.rounding
         stochastic = run.rounding == "stochastic"
         self.generator = keras.random.SeedGenerator(seed) if stochastic else None
@@ -223,14 +152,15 @@ class Rounded(layers.Wrapper):
         if isinstance(self.target, Binary):
             return sign(x) if is_kernel(x) else ops.convert_to_tensor(x)
         stochastic = training and self.generator is not None
-        seeds = tuple(Drawn(self.generator.next()) if stochastic else None for _ in range(2))
+        seeds = tuple(DrawnSeed(self.generator.next()) if stochastic else None for _ in range(2))
         rounding = self.rounding if stochastic else "nearest"
         states = self.ranges[index] if self.ranges else None
-        return passed(x, self.target, rounding, seeds, states, -90 if index < 0 else 0)
+        least = -FURTHEST if index < 0 else 0  # of an output, of a weight
+        return rounded_both_ways(x, self.target, rounding, seeds, states, least)
 
 
 def is_kernel(variable: Any) -> bool:
-    """Whether a weight multiplies what passes: kernels have two axes or more, biases one."""
+    """Whether a weight is a kernel: kernels have two axes or more, biases one."""
     return len(variable.shape) > 1
 
 
@@ -250,14 +180,14 @@ def emulated(run: Run, model: keras.Model) -> keras.Model:
             return Rounded(layer, run, next(seeds)) if _rounds(layer, head, run) else layer
 
         model = keras.models.clone_model(model, clone_function=changed, recursive=True)
-    kept = formats.storage_format(run.weight_format)
-    for weight in _numbers(model) if kept else ():
-        first, _ = rounded(ops.convert_to_tensor(weight), kept, state=ops.zeros(STATE), least=0)
+    stored = storage_format(run.weight_format)
+    for weight in _weights(model) if stored else ():
+        first, _ = rounded(ops.convert_to_tensor(weight), stored, state=ops.zeros(STATE), least=0)
         weight.assign(first)
     return model
 
 
-def _numbers(model: keras.Model) -> list[keras.Variable]:
+def _weights(model: keras.Model) -> list[keras.Variable]:
     return [w for w in model.trainable_variables if not w.overwrite_with_gradient]
 
 
@@ -275,19 +205,19 @@ def _activate_by_sign(layer: layers.Layer, head: layers.Layer) -> None:
         layer.activation = sign
 
 
-# --- what is kept --------------------------------------------------------------------------------
+# --- the storage format: weights after each update ------------------------------------------------
 
 
 def optimizer(kind: type[keras.Optimizer], run: Run) -> type[keras.Optimizer]:
-    """The kind of optimizer, whose weights are in the run's format after each update.
+    """The kind of optimizer, whose weights are in the run's storage format after each update.
 
     Under `binary` kernels are clipped to [-1, 1], where their signs can still change. What the
-    kind computes, momenta too, stays float32. `updates` and `swallowed` count the updates that were
-    not zero, and those of them that left the weight as it was.
+    kind computes, momenta too, stays float32. `updates` counts the updates that were not zero,
+    `lost` those of them that left the weight as it was: they were lost to rounding.
     """
     if run.weight_format == "policy" and run.propagation != "binary":
         return kind
-    target, clips = formats.storage_format(run.weight_format), run.propagation == "binary"
+    target, clips = storage_format(run.weight_format), run.propagation == "binary"
 
     class Rounding(kind):  # type: ignore[misc, valid-type]
         weight_format = run.weight_format
@@ -297,7 +227,7 @@ def optimizer(kind: type[keras.Optimizer], run: Run) -> type[keras.Optimizer]:
                 return
             super().build(variables)
             self.updates = self.add_variable((), name="updates", dtype="float32")
-            self.swallowed = self.add_variable((), name="swallowed", dtype="float32")
+            self.lost = self.add_variable((), name="lost", dtype="float32")
             self.ranges = [
                 self.add_variable((STATE,), name="range", dtype="float32")
                 for _ in (variables if isinstance(target, Dynamic) else ())
@@ -312,23 +242,23 @@ def optimizer(kind: type[keras.Optimizer], run: Run) -> type[keras.Optimizer]:
             after = self._rounded(before + update, self._get_variable_index(variable))
             moves = update != 0
             self._count(self.updates, moves)
-            self._count(self.swallowed, ops.logical_and(moves, after == before))
+            self._count(self.lost, ops.logical_and(moves, after == before))
             after = ops.clip(after, -1.0, 1.0) if clips and is_kernel(variable) else after
             self.assign(variable, after)
 
-        def _count(self, total: keras.Variable, found: Any) -> None:
-            self.assign_add(total, ops.sum(ops.cast(found, "float32")))
+        def _count(self, total: keras.Variable, flags: Any) -> None:
+            self.assign_add(total, ops.sum(ops.cast(flags, "float32")))
 
         def _rounded(self, x: Any, index: int) -> Any:
             steps = ops.cast(self.iterations, SEED_DTYPE)
             first = ops.zeros_like(steps) + (run.seed + 7919 * (index + 1)) % 2**31
-            seed = Drawn(ops.stack([first, steps]))
+            seed = DrawnSeed(ops.stack([first, steps]))
             state = self.ranges[index] if self.ranges else None
             value = None if state is None else ops.convert_to_tensor(state)
-            found, kept = rounded(x, target, run.rounding, seed, value, 0)
+            stored, new_state = rounded(x, target, run.rounding, seed, value, 0)
             if state is not None:
-                self.assign(state, kept)
-            return found
+                self.assign(state, new_state)
+            return stored
 
     return Rounding
 
@@ -343,27 +273,27 @@ def in_force(model: keras.Model) -> dict[str, str]:
     """
     inner = list(model._flatten_layers(include_self=False))
     wrapped = [layer for layer in inner if isinstance(layer, Rounded)]
-    held = {id(weight) for layer in wrapped for weight in layer.weights}
-    kernels = [weight for weight in _numbers(model) if is_kernel(weight)]
+    emulated_weights = {id(weight) for layer in wrapped for weight in layer.weights}
+    kernels = [weight for weight in _weights(model) if is_kernel(weight)]
     names = {layer.propagation for layer in wrapped}
-    names |= {"policy" for weight in kernels if id(weight) not in held}
+    names |= {"policy" for weight in kernels if id(weight) not in emulated_weights}
     return {
         "propagation": ", ".join(sorted(names)) or "policy",
-        "weight_format": getattr(_own(model.optimizer), "weight_format", "policy"),
+        "weight_format": getattr(_inner(model.optimizer), "weight_format", "policy"),
     }
 
 
-def swallowed_frac(model: keras.Model) -> float | None:
-    """Share of the updates, of those that were not zero, that left the weight as it was.
+def lost_updates_frac(model: keras.Model) -> float | None:
+    """Share of the updates that rounding lost, of those that were not zero.
 
-    None where they were not counted: where no format is emulated that weights are kept in.
+    None where they were not counted: where no storage format is emulated.
     """
-    made = _own(model.optimizer)
-    if not hasattr(made, "swallowed") or not float(made.updates.numpy()):
+    optimizer = _inner(model.optimizer)
+    if not hasattr(optimizer, "lost") or not float(optimizer.updates.numpy()):
         return None
-    return float(made.swallowed.numpy()) / float(made.updates.numpy())
+    return float(optimizer.lost.numpy()) / float(optimizer.updates.numpy())
 
 
-def _own(made: keras.Optimizer) -> keras.Optimizer:
+def _inner(optimizer: keras.Optimizer) -> keras.Optimizer:
     """The optimizer that updates, within the one that scales the loss."""
-    return getattr(made, "inner_optimizer", made)
+    return getattr(optimizer, "inner_optimizer", optimizer)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import keras
 from keras import ops
 
-from mptexp.spec.formats import Float, Format
+from mptexp.spec.formats import FORMATS, Dynamic, Fixed, Float, Format
 
 Rounding = Literal["nearest", "stochastic"]
 Seed = int | keras.random.SeedGenerator | None
@@ -22,8 +22,7 @@ def quantize(x: Any, target: Format, rounding: Rounding = "nearest", seed: Seed 
 
     What rounds beyond the largest value, infinities too, becomes `target.overflow`; fixed point
     saturates. NaN stays NaN, also where the format has none, so that nothing is hidden. What
-    rounds to zero keeps its sign where the format has a negative zero. No gradient passes;
-    `straight_through` lets it.
+    rounds to zero keeps its sign where the format has a negative zero. No gradient passes.
 
     Args:
         x: tensor or array; what is not float32 is cast to it by the backend first.
@@ -49,30 +48,6 @@ def quantize(x: Any, target: Format, rounding: Rounding = "nearest", seed: Seed 
     return rounded if target.negative_zero else ops.where(rounded == 0, 0.0, rounded)
 
 
-def straight_through(
-    x: Any, target: Format, rounding: Rounding = "nearest", seed: Seed = None, clip: bool = False
-) -> Any:
-    """As `quantize`, to the bit, but its gradient is one (Courbariaux et al. 2016).
-
-    Args:
-        clip: whether the gradient is zero where x lies outside the format's finite range.
-    """
-
-    # x + stop_gradient(q - x) would round a second time, and lose subnormals and infinities.
-    @ops.custom_gradient
-    def through(x: Any, rounded: Any) -> tuple[Any, Any]:
-        def gradient(*saved: Any, upstream: Any = None) -> tuple[Any, Any]:
-            upstream = saved[0] if upstream is None else upstream  # PyTorch's comes by name
-            inside = ops.logical_and(x >= target.lowest, x <= target.largest)
-            passed = ops.where(inside, upstream, 0.0) if clip else upstream
-            return passed, ops.zeros_like(rounded)
-
-        return rounded, gradient
-
-    x = ops.cast(ops.convert_to_tensor(x), "float32")
-    return through(x, quantize(x, target, rounding, seed))
-
-
 def _round(x: Any, target: Format, rounding: Rounding, seed: Seed) -> Any:
     """Counts x in spacings, which are powers of two: exact. Beyond the largest, anything larger."""
     spacing = target.smallest_subnormal
@@ -92,14 +67,90 @@ def _round(x: Any, target: Format, rounding: Rounding, seed: Seed) -> Any:
 
 
 def _round_bits(x: Any, target: Float, rounding: Rounding, seed: Seed) -> Any:
-    """Of a format with float32's lowest exponent: drops the same bits of every float32."""
+    """Rounds to a format with float32's lowest exponent: drops the same bits of every float32."""
     unit = 2 ** (23 - target.mantissa_bits)
     bits = ops.cast(ops.view(x, "int32"), INTEGER)
     if rounding == "stochastic":
         noise = keras.random.randint(ops.shape(x), 0, unit, "int32", seed)
         carry = ops.cast(noise, INTEGER)
     else:
+        # Half a unit less one, plus the last bit that stays: ties go to even.
         odd = ops.bitwise_and(ops.right_shift(bits, 23 - target.mantissa_bits), 1)
         carry = ops.maximum(unit // 2 - 1 + odd, 0)
     bits = ops.bitwise_and(bits + carry, -unit)
     return ops.where(ops.isnan(x), x, ops.view(ops.cast(bits, "int32"), "float32"))
+
+
+# --- dynamic fixed point -------------------------------------------------------------------------
+
+# Courbariaux et al. (2014, arXiv 1412.7024) check the ranges every 100 batches, and let this share
+# of a tensor's values overflow.
+BATCHES_BETWEEN_CHECKS = 100
+MOST_OVERFLOW = 1e-4
+# The state of a tensor's range holds the range (integer bits without the sign), the batches so far,
+# and since the last check the sums of the overflow rates at this range and at half of it.
+STATE = 4
+FURTHEST = 90  # ranges from 2^-90 to 2^90: the values then are normal float32
+
+
+def rounded(
+    x: Any,
+    target: Format | Dynamic | None,
+    rounding: Rounding = "nearest",
+    seed: Seed = None,
+    state: Any = None,
+    least: int = -FURTHEST,
+) -> tuple[Any, Any]:
+    """A tensor in a format, without a gradient, and the state of its range at the next batch.
+
+    Args:
+        target: None leaves the tensor as it is.
+        state: of a Dynamic format, shape (STATE,), zeros before the first batch; else passed on.
+        least: of a Dynamic format, the least range (as a power of two) that the first batch gives.
+    """
+    if target is None or target == FORMATS["float32"]:
+        return ops.stop_gradient(x), state
+    if not isinstance(target, Dynamic):
+        return quantize(x, target, rounding, seed), state
+    x = ops.stop_gradient(x)
+    power, new_state = _followed(x, state, least)
+    # Multiplied by a power of two, which is exact.
+    scaled = quantize(x * _power_of_two(-power), Fixed(1, target.bits - 1), rounding, seed)
+    return scaled * _power_of_two(power), new_state
+
+
+def _followed(x: Any, state: Any, least: int) -> tuple[Any, Any]:
+    """The range of this batch, as a power of two, and the state at the next.
+
+    From the first batch that is not all zero to the first check, the range grows so that the
+    largest value fits; Courbariaux et al. find the first ranges by training in a higher precision.
+    At a check it doubles where too many values overflow, halves where few would at half of it.
+    """
+    power, batches, *sums = (state[i] for i in range(STATE))
+    size = ops.absolute(x)
+    largest = ops.max(size)
+    fits = ops.clip(_exponent(largest), least, FURTHEST)
+    power = ops.where(batches == 0, fits, power)
+    power = ops.where(batches < BATCHES_BETWEEN_CHECKS, ops.maximum(power, fits), power)
+    limit = _power_of_two(power)
+    rates = [ops.mean(ops.cast(size >= edge, "float32")) for edge in (limit, limit / 2)]
+    batches = ops.where(ops.logical_and(batches == 0, largest == 0), 0.0, batches + 1)
+    over, over_half = (old + rate for old, rate in zip(sums, rates, strict=True))
+    check = ops.logical_and(batches > 0, batches % BATCHES_BETWEEN_CHECKS == 0)
+    most = MOST_OVERFLOW * BATCHES_BETWEEN_CHECKS
+    move = ops.where(over > most, 1.0, ops.where(over_half > most, 0.0, -1.0))
+    moved = ops.where(check, ops.clip(power + move, -FURTHEST, FURTHEST), power)
+    sums = [ops.where(check, 0.0, total) for total in (over, over_half)]
+    return power, ops.stop_gradient(ops.stack([moved, batches, *sums]))
+
+
+def _exponent(x: Any) -> Any:
+    """The least power of two above a positive normal float32, as a float32."""
+    bits = ops.cast(ops.view(x, "int32"), INTEGER)
+    return ops.cast(ops.bitwise_and(ops.right_shift(bits, 23), 255), "float32") - 126.0
+
+
+def _power_of_two(power: Any) -> Any:
+    """Exactly 2^power, which a backend's power function need not give."""
+    bits = ops.left_shift(ops.cast(power, INTEGER) + 127, 23)
+    return ops.view(ops.cast(bits, "int32"), "float32")

@@ -1,15 +1,18 @@
 import math
+from functools import cache
 from statistics import NormalDist
 
 import keras
 import ml_dtypes
 import numpy as np
 import pytest
+from autodiff import compiled, gradient
 from keras import ops
 from support import passes_under
 
-from mptexp.spec.formats import FLOAT32_MAX, FORMATS, Fixed, Float, named
-from mptexp.training.numerics.quantization import quantize, straight_through
+from mptexp.spec.formats import FLOAT32_MAX, FORMATS, Dynamic, Fixed, Float, named
+from mptexp.training.numerics import quantization
+from mptexp.training.numerics.quantization import quantize
 
 # The tests of this module run on TensorFlow, and again in a child process on each other backend.
 BACKEND = keras.backend.backend()
@@ -207,57 +210,6 @@ def test_draws_are_seeded():
 # --- gradients and compiled code -------------------------------------------------------------
 
 
-def gradient(function, x):
-    """Of the sum of a function of an array times 1, 2, 3, ..., with respect to the array."""
-    weights = np.arange(1, x.size + 1, dtype=np.float32)
-    if BACKEND == "tensorflow":
-        import tensorflow as tf
-
-        x = tf.Variable(x)
-        with tf.GradientTape() as tape:
-            y = tf.reduce_sum(function(x) * weights)
-        return tape.gradient(y, x)
-    if BACKEND == "jax":
-        import jax
-
-        return np.asarray(jax.grad(lambda x: (function(x) * weights).sum())(x))
-    x = ops.convert_to_tensor(x).requires_grad_()
-    (function(x) * ops.convert_to_tensor(weights)).sum().backward()
-    return x.grad
-
-
-def compiled(function):
-    """A function compiled as the backend does it for training; PyTorch does not."""
-    if BACKEND == "tensorflow":
-        import tensorflow as tf
-
-        return tf.function(function, jit_compile=True)
-    if BACKEND == "jax":
-        import jax
-
-        return jax.jit(function)
-    return function
-
-
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-@pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e4m3fn", "<2,14>"])
-def test_straight_through_has_the_value_of_quantize_and_the_gradient_of_x(name, rounding):
-    x = hard_inputs()
-    through = straight_through(x, named(name), rounding, seed=3)
-    found, wanted = (
-        ops.convert_to_numpy(through),
-        rounded(x, named(name), rounding=rounding, seed=3),
-    )
-    assert not differing(x, found, wanted).size
-    x = np.float32([0.3, -0.7, 0.0, 1e-30, 1e30, -1e6])
-    passed = gradient(lambda x: straight_through(x, named(name), rounding, seed=3), x)
-    assert np.asarray(passed).tolist() == [1, 2, 3, 4, 5, 6]
-    passed = gradient(lambda x: straight_through(x, named(name), rounding, 3, clip=True), x)
-    largest = named(name).largest
-    inside = np.abs(x) <= largest
-    assert np.asarray(passed).tolist() == np.where(inside, [1, 2, 3, 4, 5, 6], 0).tolist()
-
-
 def test_quantize_alone_passes_no_gradient():
     x = np.float32([0.3, -0.7])
     passed = gradient(lambda x: x + quantize(x, FORMATS["float16"]), x)
@@ -272,29 +224,56 @@ def test_compiled_code_gives_the_same_bits(name):
         assert not differing(x, ops.convert_to_numpy(found), rounded(x, named(name), **how)).size
 
 
-class Rounded(keras.layers.Layer):
-    """Rounds what passes, stochastically."""
-
-    def __init__(self):
-        super().__init__()
-        self.seed = keras.random.SeedGenerator(0)
-
-    def call(self, x):
-        return straight_through(x, Fixed(3, 5), "stochastic", self.seed)
+# --- dynamic fixed point -------------------------------------------------------------------------
 
 
-def test_a_model_with_rounding_inside_trains():
-    keras.utils.set_random_seed(1)
-    inputs = keras.Input((4,))
-    hidden = Rounded()(keras.layers.Dense(16, activation="relu")(inputs))
-    model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
-    x = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
-    model.compile("adam", "mse")
-    losses = model.fit(x, x.sum(1), batch_size=64, epochs=4, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
-    inside = keras.Model(inputs, hidden)
-    assert (np.asarray(inside.predict(x, verbose=0)) * 32 % 1 == 0).all()
-    assert (inside.predict(x, verbose=0) != inside.predict(x, verbose=0)).any()
+@cache
+def step():
+    return compiled(lambda x, state: quantization.rounded(x, Dynamic(10), state=state)[1])
+
+
+def follow(shares):
+    """Ranges over batches of 1000 values, of which each share lies at its size, else at 0.001."""
+    state, ranges = ops.zeros(quantization.STATE), []
+    for share in shares:
+        x = np.full(1000, 0.001, np.float32)
+        for size, count in share.items():
+            x[:count] = size
+        state = step()(ops.convert_to_tensor(x), state)
+        ranges.append(float(state[0]))
+    return ranges
+
+
+def test_the_first_batches_set_the_range():
+    assert follow([{0.9: 1}]) == [0]
+    assert follow([{1.0: 1}]) == [1]  # the largest value is a little less than 2^r
+    assert follow([{0.9: 1}, {3.0: 1}, {0.1: 1}]) == [0, 2, 2]
+    nothing = quantization.rounded(np.zeros(5, np.float32), Dynamic(8), state=ops.zeros(4))[1]
+    assert float(nothing[1]) == 0  # a batch of zeros tells nothing
+
+
+def test_the_range_follows_the_overflow_rate():
+    begin = [{0.9: 1}] * 100  # one of 1000 is in the upper half: nothing changes
+    assert follow(begin)[-1] == 0
+    assert follow(begin + [{0.9: 1}] * 100)[-1] == 0
+    grown = follow(begin + [{1.5: 1}] * 100)
+    assert grown[-2:] == [0, 1]  # at the check, not before
+    shrunk = follow(begin + [{0.3: 1}] * 300)
+    assert [shrunk[k] for k in (199, 299, 399)] == [-1, -1, -1]
+    rare = follow(begin + [{1.5: 1}] * 9 + [{0.9: 1}] * 91)  # a rate of 0.9e-4 is no overflow
+    assert rare[-1] == 0
+
+
+def test_dynamic_values_have_their_bits_within_the_range():
+    x = np.float32([0.9, 0.5, 0.126, -0.9, 0.0])
+    found, _ = quantization.rounded(x, Dynamic(4), state=ops.zeros(4))
+    assert ops.convert_to_numpy(found).tolist() == [0.875, 0.5, 0.125, -0.875, 0.0]
+    tiny, _ = quantization.rounded(x * 2**-40, Dynamic(4), state=ops.zeros(4))
+    assert (ops.convert_to_numpy(tiny) == ops.convert_to_numpy(found) * 2.0**-40).all()
+    beyond, _ = quantization.rounded(
+        x * 64, Dynamic(4), state=ops.convert_to_tensor([0.0, 500, 0, 0])
+    )
+    assert ops.convert_to_numpy(beyond).tolist() == [0.875, 0.875, 0.875, -1.0, 0.0]
 
 
 # --- bad input, other backends ---------------------------------------------------------------
