@@ -27,15 +27,13 @@ pair: int = 0  # which of its pairs of policies
 from IPython.display import HTML, Markdown, display
 
 from mptexp import api
-from mptexp.analysis import sweep_tables
 from mptexp.diagnosis import arithmetic, breakdown
-from mptexp.diagnosis import verdict as diagnose
-from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import figures, why
+from mptexp.report import measured, why
+from mptexp.report.figures import registry
 
-directory = SweepDir(api.resolved(sweep_dir))
-tables = sweep_tables.load(directory)
-verdicts = diagnose.verdicts(directory, tables)
+sweep = measured.load(api.resolved(sweep_dir))
+verdicts = sweep.verdicts
+figures = {figure.name: figure for figure in registry.figures(sweep)}
 for number, verdict in enumerate(verdicts):
     print(f"{number}: {why.title(verdict)}")
 
@@ -59,10 +57,8 @@ display(why.effect_rows(verdict))
 # them by layer: `difference_s` is the candidate minus the baseline, above 0 is slower.
 
 # %%
-drawn = why.figures_of(verdict)
-if why.LEDGER in drawn:
-    figure, alt, caption = drawn[why.LEDGER]
-    display(HTML(figures.as_html(figures.svg(figure), alt, caption)))
+if verdict.traced:
+    display(HTML(figures[f"time_by_cause_{pair + 1}"].html()))
     display(breakdown.joined(verdict.baseline, verdict.candidate).head(25))
 else:
     print(verdict.missing)
@@ -83,9 +79,8 @@ if verdict.candidate is not None:
 # what this device reached in a large matrix product and in a copy.
 
 # %%
-if why.CEILINGS in drawn:
-    figure, alt, caption = drawn[why.CEILINGS]
-    display(HTML(figures.as_html(figures.svg(figure), alt, caption)))
+if (name := f"roofline_by_layer_{pair + 1}") in figures:
+    display(HTML(figures[name].html()))
     display(why.layer_rows(verdict, most=100))
 display(why.ceiling_rows([verdict]))
 

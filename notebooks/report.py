@@ -16,33 +16,22 @@
 sweep_dir: str = "reports/quickstart"  # the directory of a sweep
 
 # %%
-from pathlib import Path
-
 from IPython.display import HTML, Markdown, display
 
-from mptexp.analysis import emulated, exponent_range, loss_scale, scaling, sweep_tables
-from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import export, figures, page, sortable, summary_tables, text_tables, why
+from mptexp.analysis import emulated, exponent_range, loss_scale, scaling
+from mptexp.report import measured, page, sortable, summary_tables, text_tables, why
+from mptexp.report.figures import registry
 
-directory = SweepDir(Path(sweep_dir))
-tables = sweep_tables.load(directory)
-facts = page.facts(directory, tables)
-
-
-def show_figure(figure, alt, caption):
-    # A figure's label says which panels it leaves out.
-    caption = f"{caption} {figure.get_label()}".strip()
-    display(HTML(figures.as_html(figures.svg(figure), alt, caption)))
-
-
-pictures = {picture.name: picture for picture in export.pictures(directory, tables)}
+sweep = measured.load(sweep_dir)
+tables = sweep.tables
+facts = page.facts(sweep)
+figures = {figure.name: figure for figure in registry.figures(sweep)}
 
 
 def show(name):
-    # A sweep without the data of a figure has no picture of that name.
-    if name in pictures:
-        picture = pictures[name]
-        show_figure(picture.draw(), picture.alt, picture.caption)
+    # A sweep without the data of a figure has no figure of that name.
+    if name in figures:
+        display(HTML(figures[name].html()))
 
 
 # %%
@@ -79,14 +68,15 @@ if not lost.empty:
 # %%
 if facts.not_diagnosed:
     display(Markdown(f"## Why\n\n{facts.not_diagnosed}"))
-for verdict in facts.verdicts:
+for number, verdict in enumerate(facts.verdicts, 1):
     display(Markdown(f"## Why: {page.safe(why.title(verdict, facts.verdicts))}"))
-    drawn = why.figures_of(verdict)
     for heading, table in why.tables(verdict).items():
         display(Markdown(f"### {heading}\n\n{why.NOTES[heading]}"))
         display(text_tables.plain_table(table))
-        if heading in drawn:
-            show_figure(*drawn[heading])
+        if heading == why.LEDGER:
+            show(f"time_by_cause_{number}")
+        if heading == why.CEILINGS:
+            show(f"roofline_by_layer_{number}")
 
 # %%
 show("step_time_by_batch_size")
@@ -97,7 +87,7 @@ if not tables.latencies.empty:
     show("latency_distribution")
 
 # %%
-if "loss_by_epoch" in pictures:
+if "loss_by_epoch" in figures:
     display(Markdown("## Learning"))
     show("accuracy_by_epoch")
     show("accuracy_by_time")
@@ -161,7 +151,7 @@ for part in scaling.sections(tables):
     display(Markdown("\n".join(f"- {page.safe(sentence)}" for sentence in part.sentences)))
 
 # %%
-if "memory_by_batch_size" in pictures:
+if "memory_by_batch_size" in figures:
     display(Markdown("## Memory"))
     show("memory_by_batch_size")
 

@@ -113,12 +113,12 @@ speedups[told].style.format(precision=2)
 # %% alt="Milliseconds per step by block, a line per policy"
 import matplotlib.pyplot as plt
 
-from mptexp.report import figures
+from mptexp.report.figures import style
 
 figure, axis = plt.subplots(figsize=(8, 2.8))
 for policy, timed in runs[runs.status == "ok"].groupby("policy"):
-    style = {"color": figures.COLOURS[policy], "marker": figures.MARKERS[policy]}
-    axis.plot(timed.block.astype(str), timed.step_s * 1e3, label=policy, **style)
+    look = {"color": style.COLOURS[policy], "marker": style.MARKERS[policy]}
+    axis.plot(timed.block.astype(str), timed.step_s * 1e3, label=policy, **look)
 axis.set(xlabel="block", ylabel="ms per step", ylim=(0, None))
 axis.spines[["top", "right"]].set_visible(False)
 axis.legend(frameon=False)
@@ -161,7 +161,7 @@ if not missing:
     causes = breakdown.by_cause(step)
     causes = causes[causes > 0].rename(index=breakdown.CAUSES) * 1e3
     figure, axis = plt.subplots(figsize=(8, 0.6 + 0.35 * len(causes)))
-    axis.barh(causes.index, causes, color=figures.COLOURS[candidate])
+    axis.barh(causes.index, causes, color=style.COLOURS[candidate])
     axis.invert_yaxis()
     axis.set(xlabel=f"ms of a step under {candidate}")
     axis.spines[["top", "right"]].set_visible(False)

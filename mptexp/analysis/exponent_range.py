@@ -327,39 +327,3 @@ NOTE = (
     "are not zero are flushed. Formats of 8 bits are told for comparison: nothing here computes in "
     "them."
 )
-
-
-def caption(found: Seen) -> str:
-    """What the figure of exponents shows."""
-    known = [k for k in GRADIENTS if k in found.kinds]
-    parts = []
-    for kind in known:
-        told = shares(found.kinds[kind], FORMATS["float16"])
-        parts.append(f"{percent(told['flushed'])} of the {KINDS[kind]}")
-    looked = (
-        f"{found.looks} looks at each of {found.runs} runs"
-        if found.runs > 1
-        else (f"{found.looks} looks at one run")
-    )
-    return (
-        f"{' and '.join(parts)} lie below float16's smallest number. Values of a training in "
-        f"{found.policy}, {looked}; gradients without loss scale. Hatched: where float16 is "
-        "subnormal."
-    )
-
-
-def caption_layers(found: Seen) -> str:
-    """What the figure of layers shows: whose gradients are smallest."""
-    own = {
-        name: h.below(2.0**-24) * h.total / max(1, h.total - h.zeros)
-        for (kind, name), h in found.layers.items()
-        if kind == "activation_gradients" and h.counts.any()
-    }
-    worst = max(own, key=lambda name: own[name])
-    least = percent(own[worst])
-    opening = (
-        f"{worst} has most below float16's range: {least} of its gradients that are not zero."
-        if own[worst]
-        else "No layer has gradients below float16's range."
-    )
-    return f"{opening} Dotted: the smallest subnormal and the smallest normal number of float16."

@@ -246,22 +246,3 @@ def _finding(row: Any) -> str:
     if row.verdict == "diverged":
         return f"diverged, {row.diverged} of {row.runs}: {row.first_not_finite.partition('; ')[2]}"
     return row.verdict
-
-
-def caption(rows: pd.DataFrame) -> str:
-    """What the figure of accuracies shows."""
-    bad = rows[rows.verdict == "diverged"]
-    count = wording.count(int(bad.diverged.sum()), "run")
-    told = f"{count} of {rows.runs.sum()} diverged (crosses)." if len(bad) else "No run diverged."
-    return f"{told} Dots are means over repeats; none stands at 1."
-
-
-def caption_traces(found: pd.DataFrame) -> str:
-    """What the figure of the dynamic scale shows."""
-    last = found.groupby("run_id").last()
-    skipped = last.skipped.sum()
-    return (
-        f"{wording.count(len(last), 'run')} with a dynamic loss scale left out "
-        f"{wording.count(int(skipped), 'step')} in all. Each halves the scale; 2,000 steps "
-        "without one double it."
-    )

@@ -73,6 +73,18 @@ class Verdict:
         """The causes that are large enough to be named."""
         return [cause for cause in self.causes if cause.share >= ACCUSED]
 
+    @property
+    def records(self) -> dict[str, Mapping[str, Any]]:
+        """The traced records of the pair by policy, the baseline's first."""
+        both = zip(self.pair.policies, (self.baseline, self.candidate), strict=True)
+        return {run.policy: record for run, record in both if record is not None}
+
+    @property
+    def traced(self) -> bool:
+        """Whether both policies' steps were traced and read; without xprof they are not."""
+        records = self.records.values()
+        return len(records) == 2 and not any(breakdown.rows(r).empty for r in records)
+
 
 def verdicts(directory: SweepDir, tables: Tables) -> list[Verdict]:
     """A verdict for every pair of the sweep that was diagnosed, or that holds its own experiments.

@@ -11,26 +11,25 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import (
-    accuracy,
-    advice,
-    emulated,
-    exponent_range,
-    loss_scale,
-    points,
-    summary,
-    sweep_tables,
-)
+from mptexp.analysis import accuracy, advice, emulated, exponent_range, loss_scale, points, summary
 from mptexp.analysis.exponent_range import Seen
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.diagnosis import verdict
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.execution import kernel
 from mptexp.records import privacy, store
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.report import claims, figures, sortable, studies, summary_tables, text_tables, wording
+from mptexp.report import (
+    claims,
+    measured,
+    sortable,
+    studies,
+    summary_tables,
+    text_tables,
+    wording,
+)
+from mptexp.report.figures import output, speed
+from mptexp.report.measured import MeasuredSweep
 from mptexp.report.studies import Section
-from mptexp.spec import params
 from mptexp.spec.terminal import visible
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -85,7 +84,8 @@ def build(
     Raises:
         params.ParamsError: where the directory holds no record.
     """
-    tables = load(directory)
+    sweep = measured.load(directory)
+    tables = sweep.tables
     _write_data(directory, tables)
     for place in (directory, directory.diagnosis):
         made = sorted(place.runs.glob("*/notebook.ipynb"))
@@ -97,25 +97,10 @@ def build(
         executed = scratch / "executed.ipynb"
         where = {"sweep_dir": str(directory.root.resolve())}
         kernel.execute(notebook, executed, where, scratch)
-        linked = card(directory, tables) | dict(shared or {})
+        linked = card(sweep) | dict(shared or {})
         page = render(executed, _title(directory, tables), code=False, card=linked, up=up)
     store.write_text(directory.index, page)
     return directory.index
-
-
-def load(directory: SweepDir) -> Tables:
-    """The tables of a sweep that has at least one record.
-
-    Raises:
-        params.ParamsError: where the directory holds none.
-    """
-    tables = sweep_tables.load(directory)
-    if not tables.records:
-        raise params.ParamsError(
-            f"{directory.root}: holds no record of a run; give the directory of a sweep, such as "
-            "reports/quickstart"
-        )
-    return tables
 
 
 def _render_run(notebook: Path, page: Path, report: str) -> None:
@@ -140,8 +125,9 @@ def _write_data(directory: SweepDir, tables: Tables) -> None:
         store.write_text(directory.root / "table.md", table)
     if not tables.speedups.empty:
         baseline = tables.speedups.baseline.iloc[0]
-        figure = figures.svg(figures.speedup_by_batch_size(tables.speedups, baseline))
-        store.write_text(directory.root / "speedup.svg", figure)
+        first = tables.speedups[tables.speedups.baseline == baseline]
+        document = output.svg(speed.speedup_by_batch_size(first))
+        store.write_text(directory.root / "speedup.svg", document)
 
 
 def render(
@@ -268,17 +254,6 @@ def numbers(seen: Seen) -> list[str]:
     return [f"**{found.sentence}**", *found.reasons, *exponent_range.sentences(seen)]
 
 
-def question(directory: SweepDir) -> str:
-    """The question of a sweep, as its params file's header puts it."""
-    asked = _header(directory).get("question")
-    return asked or "What does reduced precision buy on this device?"
-
-
-def _header(directory: SweepDir) -> dict[str, str]:
-    text = directory.params.read_text(encoding="utf-8") if directory.params.exists() else ""
-    return params.header(text)
-
-
 def answer_html(tables: Tables) -> str:
     """The first sentence of a report's answer as HTML."""
     from nbconvert.filters.markdown import markdown2html
@@ -286,23 +261,22 @@ def answer_html(tables: Tables) -> str:
     return str(markdown2html(sentence(answer(tables)[0]))).strip()
 
 
-def card(directory: SweepDir, tables: Tables) -> dict[str, str]:
+def card(sweep: MeasuredSweep) -> dict[str, str]:
     """Open Graph's properties of a report, plain text: what stands where its link is shared."""
     return {
         "og:type": "article",
-        "og:title": visible(question(directory)),
-        "og:description": unescape(re.sub(r"<[^>]*>", "", answer_html(tables))),
+        "og:title": visible(sweep.question),
+        "og:description": unescape(re.sub(r"<[^>]*>", "", answer_html(sweep.tables))),
     }
 
 
-def facts(directory: SweepDir, tables: Tables) -> Facts:
+def facts(sweep: MeasuredSweep) -> Facts:
     """Everything that the report says in words, from the records and the params file."""
-    head = _header(directory)
-    verdicts = verdict.verdicts(directory, tables)
+    directory, tables, verdicts = sweep.directory, sweep.tables, sweep.verdicts
     listed, runs_note = summary_tables.runs(tables.results)
     return Facts(
         title=_title(directory, tables),
-        question=question(directory),
+        question=sweep.question,
         table_note=_table_note(tables),
         details_note=_details_note(tables),
         claims=_claims(directory, tables),
@@ -316,15 +290,8 @@ def facts(directory: SweepDir, tables: Tables) -> Facts:
         runs_note=runs_note,
         environment=_environment(tables),
         warnings=_warnings(tables),
-        reproduce=_reproduce(directory, tables, head),
+        reproduce=_reproduce(directory, tables, sweep.header),
     )
-
-
-def limits(tables: Tables) -> dict[str, float]:
-    """Bytes of memory of each device."""
-    cards = [(r["parameters"]["gpu_model"], r.get("environment") or {}) for r in tables.records]
-    sizes = [(name, c.get("device_memory_bytes") or c.get("memory_bytes")) for name, c in cards]
-    return {name: size for name, size in sizes if isinstance(size, int | float)}
 
 
 def _claims(directory: SweepDir, tables: Tables) -> pd.DataFrame:

@@ -19,12 +19,13 @@ from PIL import Image, ImageOps
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.report import export, figures, page, wording
+from mptexp.report import measured, page, wording
+from mptexp.report.figures import output, registry
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.terminal import visible
 
 TITLE = "What does reduced precision buy?"
-SHARED = (1200, 630)  # pixels of a picture that is shown beside a link
+SHARED = (1200, 630)  # pixels of the image that is shown beside a link
 MARGIN = 30
 # By this an index is known as one that was made here, whose site may be made again.
 MARK = '<meta name="generator" content="mptexp publish">'
@@ -61,7 +62,7 @@ def publish(sources: Sequence[Path], site: Path, notebook: Path, address: str = 
         sources: sweeps' directories, or folders of them.
         site: a new or an empty folder, or one that this function made: its reports are replaced.
         notebook: the report notebook.
-        address: where the site will be found, https://...; links that are shared show a picture
+        address: where the site will be found, https://...; links that are shared show an image
             only where it is given.
 
     Returns:
@@ -159,20 +160,21 @@ def _copy_runs(source: SweepDir, target: SweepDir) -> list[str]:
 
 
 def _report(place: SweepDir, notebook: Path, address: str) -> Entry:
-    """Makes the report and the picture of its link; returns what the index says of it."""
-    tables = page.load(place)
+    """Makes the report and the image of its link; returns what the index says of it."""
+    sweep = measured.load(place)
+    tables = sweep.tables
     link = quote(place.name)
     shared = {"og:url": f"{_base(address)}{link}/index.html"} if address else {}
-    first = None if tables.speedups.empty else next(export.pictures(place, tables))
+    first = next(registry.figures(sweep, "speedups"), None)
     if first:
-        _share(first.draw(), place.root / "share.png")
-        shared |= _picture(f"{_base(address)}{link}/share.png", first.alt) if address else {}
+        _share(first.draw()[0], place.root / "share.png")
+        shared |= _image(f"{_base(address)}{link}/share.png", first.alt) if address else {}
     page.build(place, notebook, shared, ("../index.html", "All reports"))
     moments = [r["ended_at"] for r in tables.records if r.get("ended_at")]
     return Entry(
         name=visible(place.name),
         link=link,
-        question=visible(page.question(place)),
+        question=visible(sweep.question),
         answer=Markup(page.answer_html(tables)),
         devices=visible(wording.listed(sorted(set(tables.results.gpu_model)))),
         measured=_span(moments),
@@ -189,7 +191,7 @@ def _base(address: str) -> str:
     return address.rstrip("/") + "/"
 
 
-def _picture(url: str, alt: str) -> dict[str, str]:
+def _image(url: str, alt: str) -> dict[str, str]:
     width, height = map(str, SHARED)
     return {
         "og:image": url,
@@ -201,8 +203,8 @@ def _picture(url: str, alt: str) -> dict[str, str]:
 
 
 def _share(figure: Figure, path: Path) -> None:
-    """Writes the headline figure as a picture of the shape that links are shown with."""
-    drawn = Image.open(io.BytesIO(figures.png(figure))).convert("RGB")
+    """Writes the headline figure as an image of the shape that links are shown with."""
+    drawn = Image.open(io.BytesIO(output.png(figure))).convert("RGB")
     width, height = (side - 2 * MARGIN for side in SHARED)
     inner = ImageOps.pad(drawn, (width, height), color="white")
     ImageOps.expand(inner, MARGIN, "white").save(path, optimize=True)
@@ -225,5 +227,5 @@ def _index(entries: Sequence[Entry], address: str) -> str:
     if address:
         card = {**card, "og:url": _base(address)}
     if address and first:
-        card = {**card, **_picture(f"{_base(address)}{first.link}/share.png", first.figure)}
+        card = {**card, **_image(f"{_base(address)}{first.link}/share.png", first.figure)}
     return template.render(title=TITLE, lead=lead, card=card, entries=entries) + "\n"

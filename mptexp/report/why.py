@@ -6,13 +6,12 @@ from html import escape
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from mptexp.analysis import published
 from mptexp.diagnosis import arithmetic, breakdown
 from mptexp.diagnosis import verdict as diagnose
 from mptexp.diagnosis.verdict import Cause, Effect, Verdict
-from mptexp.report import figures, wording
+from mptexp.report import wording
 from mptexp.spec.run import Run, defaults
 
 REMARK = {
@@ -158,52 +157,6 @@ def tables(found: Verdict) -> dict[str, pd.DataFrame]:
     return {heading: table for heading, table in made.items() if not table.empty}
 
 
-def _records(found: Verdict) -> dict[str, Mapping[str, Any]]:
-    names = [run.policy for run in found.pair.policies]
-    both = zip(names, (found.baseline, found.candidate), strict=True)
-    return {name: record for name, record in both if record is not None}
-
-
-def figures_of(found: Verdict) -> dict[str, tuple[Figure, str, str]]:
-    """Figure, text alternative and caption, by the heading under which they stand."""
-    if not _has_ledger(found):
-        return {}
-    made = {LEDGER: _ledger_figure(found)}
-    if not layer_rows(found).empty:
-        made[CEILINGS] = _roofline_figure(found)
-    return made
-
-
-def _has_ledger(found: Verdict) -> bool:
-    """Whether both policies' steps were traced and read; without xprof they are not."""
-    records = _records(found).values()
-    return len(records) == 2 and not any(breakdown.rows(record).empty for record in records)
-
-
-def _ledger_figure(found: Verdict) -> tuple[Figure, str, str]:
-    ledgers = {policy: breakdown.by_cause(record) for policy, record in _records(found).items()}
-    largest = {policy: (table / table.sum()).idxmax() for policy, table in ledgers.items()}
-    told = [f"{policy}: most of it {breakdown.CAUSES[name]}" for policy, name in largest.items()]
-    return (
-        figures.time_by_cause(ledgers),
-        "Milliseconds of a step by cause, a stacked bar per policy.",
-        f"The time of a step. {'; '.join(told)}.",
-    )
-
-
-def _roofline_figure(found: Verdict) -> tuple[Figure, str, str]:
-    records = _records(found)
-    needs = dict(zip(records, diagnose.needs_of(*records.values()), strict=True))
-    ceilings = {policy: record["work"]["ceilings"] for policy, record in records.items()}
-    bound = [f"{(t.bound == 'memory').sum()} of {len(t)} under {p}" for p, t in needs.items()]
-    return (
-        figures.roofline_by_layer(needs, ceilings),
-        "Achieved GFLOP/s by FLOP per byte, a dot per layer and policy under the device's roofs.",
-        f"A dot is a layer, a line the measured roof of its policy. Bound by memory: "
-        f"{wording.listed(bound)} (the optimizer counts as one).",
-    )
-
-
 def cause_rows(found: Verdict) -> pd.DataFrame:
     """The ranked causes as text."""
     return pd.DataFrame(
@@ -243,7 +196,7 @@ def _effect_row(effect: Effect, found: Verdict) -> dict[str, str]:
 
 def ledger_rows(found: Verdict) -> pd.DataFrame:
     """Where the step's time goes under both policies, by cause, as text."""
-    if not _has_ledger(found):
+    if not found.traced:
         return pd.DataFrame()
     both = [breakdown.by_cause(record) for record in (found.baseline, found.candidate)]
     names = [run.policy for run in found.pair.policies]
@@ -265,7 +218,7 @@ def ledger_rows(found: Verdict) -> pd.DataFrame:
 
 def layer_rows(found: Verdict, most: int = 15) -> pd.DataFrame:
     """The layers that take longest, both policies side by side, with what the device needs."""
-    if not _has_ledger(found):
+    if not found.traced:
         return pd.DataFrame()
     records = (found.baseline, found.candidate)
     tables = diagnose.needs_of(*records)

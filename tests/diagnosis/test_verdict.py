@@ -70,7 +70,7 @@ def test_without_a_trace_the_rest_works_and_what_is_missing_is_said(unread):
     assert "xprof is not installed" in why.sentence(found)
     told = set(why.tables(found)) - {why.CENSUS}  # of the one that was read
     assert told == {why.EXPERIMENTS, why.CEILINGS}
-    assert why.figures_of(found) == {}
+    assert not found.traced
     assert found.possible > 0
 
 

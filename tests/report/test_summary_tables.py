@@ -3,6 +3,7 @@
 import json
 import re
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from support import PROJECT
@@ -11,8 +12,9 @@ from test_summary import record, tables
 from mptexp.analysis import accuracy, summary
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import figures, summary_tables, text_tables, wording
 from mptexp.report import page as report
+from mptexp.report import summary_tables, text_tables, wording
+from mptexp.report.figures import learning, output, speed, style
 from mptexp.report.text_tables import ROWS
 
 
@@ -70,26 +72,26 @@ def test_the_answer_stays_short(large):
 
 def test_figures_draw_some_panels_and_say_so(large):
     for figure in (
-        figures.speedup_by_batch_size(large.speedups, "float32"),
-        figures.step_time_by_batch_size(large.ok),
-        figures.loss_by_epoch(large.epochs),
+        speed.speedup_by_batch_size(large.speedups),
+        speed.step_time_by_batch_size(large),
+        learning.loss_by_epoch(large),
     ):
-        assert sum(axis.get_visible() for axis in figure.axes) == figures.PANELS
-        assert figure.get_label().startswith(f"{figures.PANELS} of ")
+        assert sum(axis.get_visible() for axis in figure.axes) == style.PANELS
+        assert figure.get_label().startswith(f"{style.PANELS} of ")
         titles = [axis.get_title() for axis in figure.axes]
         assert "width 0.1" in titles[0]
         assert "width 1.85" in titles[-1]  # from the first to the last
-        figures.plt.close(figure)
-    small = figures.step_time_by_batch_size(tables(many(1, 2)).ok)
+        plt.close(figure)
+    small = speed.step_time_by_batch_size(tables(many(1, 2)))
     assert small.get_label() == ""
-    figures.plt.close(small)
+    plt.close(small)
 
 
 def test_very_many_dots_are_a_picture(large, monkeypatch):
-    assert "<image" not in figures.svg(figures.step_time_by_batch_size(large.ok))
-    monkeypatch.setattr(figures, "VECTORS", 100)
-    drawn = figures.svg(figures.step_time_by_batch_size(large.ok))
-    assert drawn.count("<image") == figures.PANELS
+    assert "<image" not in output.svg(speed.step_time_by_batch_size(large))
+    monkeypatch.setattr(style, "VECTORS", 100)
+    drawn = output.svg(speed.step_time_by_batch_size(large))
+    assert drawn.count("<image") == style.PANELS
 
 
 def test_a_long_table_says_how_long_it_is():
@@ -153,7 +155,7 @@ def test_the_report_of_many_runs_is_short_and_leads_to_everything(place):
     assert max(table.count("<tr") for table in page.split("<table")) < ROWS
     assert page[page.index('id="All-runs"') :].split("</table>")[0].count("<tr") == 2
     assert "Of 216 runs, the 1 that did not end well or are marked" in page
-    assert f"{figures.PANELS} of 36 panels are shown" in page
+    assert f"{style.PANELS} of 36 panels are shown" in page
     assert len(pd.read_csv(place.root / "results.csv")) == 216
     assert (place.root / "table.md").read_text().count("\n") == 2 + 216
     links = set(re.findall(r"<a href=\"([^\"]+)\"", page))

@@ -94,17 +94,6 @@ def test_grammar():
     assert wording.ratio(2, 1.9, 2.1, 3) == "2.00× [1.90, 2.10] (n = 3)"
 
 
-def test_the_captions_are_of_the_data():
-    found = three("mixed_float16", [2.0, 2.1, 1.9])
-    assert "Of 1 point compared, 1 is measurably faster than float32" in wording.caption_speedup(
-        found, "float32"
-    )
-    assert "3 repeats a policy" in wording.caption_accuracy(found)
-    assert "median step of one run (6 runs)" in wording.caption_steps(found)
-    assert "spread" not in wording.caption_steps(tables([record()]))
-    assert "1,024 MiB" in wording.caption_memory(found)
-
-
 def test_the_baseline_is_named_in_the_column_head():
     rows = text_tables.headline_rows(three("mixed_float16", [2.0, 2.1, 1.9]))
     assert "Speedup over the default, strict float32 [95 % interval]" in rows

@@ -31,8 +31,9 @@ from mptexp.execution import kernel
 from mptexp.records import store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import figures, text_tables, wording
 from mptexp.report import page as report
+from mptexp.report import text_tables, wording
+from mptexp.report.figures import output, speed
 from mptexp.spec import params, terminal
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
@@ -115,8 +116,8 @@ def test_a_value_in_a_table_is_text(text):
 @settings(max_examples=40, deadline=None)
 @given(TEXT)
 def test_a_value_beside_a_figure_is_text(text):
-    made = figures.as_html("<svg/>", text, text)
-    assert shape(made).found == shape(figures.as_html("<svg/>", "x", "x")).found
+    made = output.as_html("<svg/>", text, text)
+    assert shape(made).found == shape(output.as_html("<svg/>", "x", "x")).found
 
 
 @settings(max_examples=15, deadline=None)
@@ -133,7 +134,7 @@ def test_a_value_in_a_figure_is_text(text):
     }
     rows = pd.DataFrame([row, row | {"dataset": "y"}])
     rows = rows.assign(jit=True, input_mode="x", phase="train", replicas=1, setting="")
-    document = figures.svg(figures.speedup_by_batch_size(rows, "float32"))
+    document = output.svg(speed.speedup_by_batch_size(rows))
     names = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(document).iter()}
     assert not names & {"script", "a", "image", "foreignObject", "animate", "set"}
 

@@ -1,0 +1,107 @@
+"""Figures of the device: its memory, and its utilization and power over time."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mptexp.analysis import summary, sweep_tables
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report import wording
+from mptexp.report.figures import speed, style
+from mptexp.report.figures.row import FigureRow, single
+from mptexp.report.figures.style import COLOURS, INK
+from mptexp.report.measured import MeasuredSweep
+
+MIB = 2**20
+
+
+def memory_by_batch_size(tables: Tables) -> Figure:
+    """Peak memory of every run in MiB, a panel per device; its own memory as a line if near."""
+    memory, limits = tables.ok.peak_memory_bytes / MIB, device_memory(tables)
+    figure, panels = speed.dots(tables.ok, memory, "peak memory, MiB")
+    for axis, _ in panels:
+        axis.set_ylim(0, memory.max() * 1.08)
+    for axis, (_, part) in panels:
+        limit = limits.get(part.gpu_model.iloc[0], 0) / MIB
+        if 0 < limit < 4 * axis.get_ylim()[1]:
+            axis.axhline(limit, color=INK, linewidth=1.2, linestyle="--")
+            axis.set_ylim(0, max(axis.get_ylim()[1], limit * 1.05))
+            axis.annotate("the device's memory", (0.02, limit), xycoords=("axes fraction", "data"),
+                          va="bottom", size=8, color=INK)  # fmt: skip
+    return figure
+
+
+def device_memory(tables: Tables) -> dict[str, float]:
+    """Bytes of memory of each device, by gpu_model."""
+    cards = [(r["parameters"]["gpu_model"], r.get("environment") or {}) for r in tables.records]
+    sizes = [(name, c.get("device_memory_bytes") or c.get("memory_bytes")) for name, c in cards]
+    return {name: size for name, size in sizes if isinstance(size, int | float)}
+
+
+def _caption_memory(tables: Tables) -> str:
+    table = summary.headline(tables).dropna(subset="peak_memory_bytes")
+    least = table.loc[table.peak_memory_bytes.idxmin()]
+    most = table.loc[table.peak_memory_bytes.idxmax()]
+    return (
+        f"From {wording.mebibytes(least.peak_memory_bytes)} ({least.policy}, batch size "
+        f"{least.batch_size}) to {wording.mebibytes(most.peak_memory_bytes)} ({most.policy}, batch "
+        f"size {most.batch_size}). On a CPU this is the whole process, framework included; on a "
+        "GPU, the framework's allocator."
+    )
+
+
+def readings_by_time(samples: pd.DataFrame) -> Figure:
+    """Utilization and, where it was read, power over time, a line per policy.
+
+    Args:
+        samples: columns policy, seconds (since the first sample), utilization_frac, power_w.
+    """
+    labels = {"utilization_frac": "utilization, %", "power_w": "power, W"}
+    read = [name for name in labels if samples[name].notna().any()]
+    figure, axes = style.new(1.1 + 1.7 * len(read), rows=len(read), sharex=True)
+    for axis, name in zip(axes, read, strict=True):
+        scale = 100 if name == "utilization_frac" else 1
+        for policy in style.policies(samples):
+            own = samples[samples.policy == policy]
+            look = {"color": COLOURS[policy], "label": policy, "linewidth": 1.4}
+            axis.plot(own.seconds, own[name] * scale, **look)
+        axis.set_ylabel(labels[name])
+        axis.set_ylim(0)
+    axes[-1].set_xlabel("seconds")
+    style.legend(figure, axes[0])
+    return figure
+
+
+def _caption_readings(samples: pd.DataFrame) -> str:
+    means = samples.groupby("policy", sort=False).utilization_frac.mean() * 100
+    by_policy = [f"{value:.0f} % in {policy}" for policy, value in means.items()]
+    return (
+        f"Mean utilization is {wording.listed(by_policy)}: one run of each policy, the first block "
+        "at its largest batch size, from the first step to the end with compilation and validation."
+    )
+
+
+def _samples(sweep: MeasuredSweep) -> dict[str, pd.DataFrame]:
+    samples = sweep_tables.device_samples(sweep.directory, sweep.tables)
+    return single(samples, not samples.empty)
+
+
+FIGURES = (
+    FigureRow(
+        "memory_by_batch_size",
+        "memory",
+        "Peak memory",
+        "Peak memory in MiB by batch size, one dot per run, coloured by policy.",
+        lambda sweep: single(sweep.tables, sweep.tables.ok.peak_memory_bytes.notna().any()),
+        memory_by_batch_size,
+        _caption_memory,
+    ),
+    FigureRow(
+        "readings_by_time",
+        "device",
+        "Device readings over time",
+        "Utilization and power by seconds, a line per policy.",
+        _samples,
+        readings_by_time,
+        _caption_readings,
+    ),
+)

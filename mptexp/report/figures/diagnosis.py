@@ -1,0 +1,143 @@
+"""Figures of a diagnosed pair of policies: where a step's time goes, and the roofline."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mptexp.diagnosis import breakdown
+from mptexp.diagnosis import verdict as diagnose
+from mptexp.diagnosis.verdict import Verdict
+from mptexp.report import wording
+from mptexp.report.figures import style
+from mptexp.report.figures.row import FigureRow
+from mptexp.report.figures.style import COLOURS, MARKERS
+from mptexp.report.measured import MeasuredSweep
+
+# What a step's time goes to: work in the policies' own tones, waits hatched.
+CAUSE_COLOURS = {
+    "matrix": "#0087c8",
+    "memory": "#56b4e9",
+    "casts": "#cc79a7",
+    "optimizer": "#009e73",
+    "loss scaling": "#f0e442",
+    "on the host": "#8c510a",
+    "input": "#d55e00",
+    "host": "#e69f00",
+    "idle": "#bdbdbd",
+    "unexplained": "#7f7f7f",
+}
+WAITS = ("input", "host", "idle")
+
+
+# --- time by cause -------------------------------------------------------------------------------
+
+
+def time_by_cause(verdict: Verdict) -> Figure:
+    """Milliseconds of a step by cause, a bar per policy."""
+    steps = _seconds(verdict)
+    figure, (axis,) = style.new(1.7 + 0.45 * len(steps))
+    left = dict.fromkeys(steps, 0.0)
+    for cause, colour in CAUSE_COLOURS.items():
+        widths = [seconds.get(cause, 0.0) * 1e3 for seconds in steps.values()]
+        if max(widths) <= 0:
+            continue
+        look = {"color": colour, "height": 0.62, "edgecolor": "white", "linewidth": 0.6}
+        look["hatch"] = "///" if cause in WAITS else None
+        axis.barh(list(steps), widths, left=list(left.values()), label=cause, **look)
+        left = {name: left[name] + w for name, w in zip(left, widths, strict=True)}
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    axis.set_xlabel("ms of a step")
+    style.legend(figure, axis, columns=8)
+    return figure
+
+
+def _seconds(verdict: Verdict) -> dict[str, pd.Series]:
+    return {policy: breakdown.by_cause(record) for policy, record in verdict.records.items()}
+
+
+def _caption_time(verdict: Verdict) -> str:
+    shares = {policy: seconds / seconds.sum() for policy, seconds in _seconds(verdict).items()}
+    largest = [
+        f"under {policy}: {breakdown.CAUSES[share.idxmax()]}, {share.max() * 100:.0f} %"
+        for policy, share in shares.items()
+    ]
+    return f"Largest part {'; '.join(largest)}."
+
+
+# --- roofline ------------------------------------------------------------------------------------
+
+
+def roofline_by_layer(verdict: Verdict) -> Figure:
+    """Achieved arithmetic by arithmetic intensity, a dot per layer, a roof per policy.
+
+    The roof is the lesser of the measured matrix product and copy bandwidth times intensity. Source
+    of the model: S. Williams, A. Waterman, D. Patterson, Roofline, CACM 52(4), 2009.
+    """
+    figure, (axis,) = style.new(4.2)
+    records = verdict.records
+    needs = _needs(verdict)
+    dots = {p: table[(table.flops > 0) & (table.took_s > 0)] for p, table in needs.items()}
+    intensity = pd.concat([table.flops / table.bytes for table in dots.values()])
+    ends = np.geomspace(intensity.min() / 2, intensity.max() * 2, 100)
+    for policy, table in dots.items():
+        top = records[policy]["work"]["ceilings"]
+        roof = np.minimum(top["matmul_flops_per_s"], top["copy_bytes_per_s"] * ends)
+        axis.plot(ends, roof / 1e9, color=COLOURS[policy], linewidth=1.6)
+        achieved = table.flops / table.took_s / 1e9
+        look = {"color": COLOURS[policy], "marker": MARKERS[policy], "alpha": 0.8, "linewidth": 0}
+        axis.scatter(table.flops / table.bytes, achieved, s=36, label=policy, **look)
+    style.log_scale(axis, "x")
+    style.log_scale(axis, "y")
+    axis.set(xlabel="FLOP per byte", ylabel="GFLOP/s")
+    style.legend(figure, axis)
+    return figure
+
+
+def _needs(verdict: Verdict) -> dict[str, pd.DataFrame]:
+    """What each layer needs of the device, by policy."""
+    records = verdict.records
+    return dict(zip(records, diagnose.needs_of(*records.values()), strict=True))
+
+
+def _names_layers(verdict: Verdict) -> bool:
+    """Whether the trace tells layers apart; that of XLA on a CPU does not."""
+    took = breakdown.by_layer(verdict.candidate).index
+    return any(layer["layer"] in took for layer in verdict.candidate["work"]["layers"])
+
+
+def _caption_roofline(verdict: Verdict) -> str:
+    bound = [
+        f"{(t.bound == 'memory').sum()} of {len(t)} under {policy}"
+        for policy, t in _needs(verdict).items()
+    ]
+    return (
+        "A dot is a layer, a line the measured roof of its policy. Bound by memory: "
+        f"{wording.listed(bound)} (the optimizer counts as one)."
+    )
+
+
+def _numbered(sweep: MeasuredSweep) -> dict[str, Verdict]:
+    return {str(n): v for n, v in enumerate(sweep.verdicts, 1) if v.traced}
+
+
+FIGURES = (
+    FigureRow(
+        "time_by_cause_{}",
+        "time breakdown",
+        "Time of a step by cause",
+        "Milliseconds of a step by cause, a stacked bar per policy.",
+        _numbered,
+        time_by_cause,
+        _caption_time,
+    ),
+    FigureRow(
+        "roofline_by_layer_{}",
+        "roofline",
+        "Roofline",
+        "Achieved GFLOP/s by FLOP per byte, a dot per layer and policy under the device's roofs.",
+        lambda sweep: {n: v for n, v in _numbered(sweep).items() if _names_layers(v)},
+        roofline_by_layer,
+        _caption_roofline,
+    ),
+)

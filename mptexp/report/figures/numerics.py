@@ -1,0 +1,236 @@
+"""Figures of numerics: exponents of a training's values, loss scales."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mptexp.analysis import exponent_range, loss_scale
+from mptexp.analysis.exponent_range import Seen, percent
+from mptexp.report import wording
+from mptexp.report.figures import style
+from mptexp.report.figures.row import FigureRow, single
+from mptexp.report.figures.style import COLOURS, INK, MARKERS
+from mptexp.report.measured import MeasuredSweep
+from mptexp.spec.formats import FORMATS
+from mptexp.spec.terminal import visible
+
+# --- exponents -----------------------------------------------------------------------------------
+
+# Kinds of values of a training, in tones of their own: policies have theirs.
+KIND_COLOURS = {
+    "weights": "#7f7f7f",
+    "activations": "#009e73",
+    "activation_gradients": "#d55e00",
+    "weight_gradients": "#cc79a7",
+    "updates": "#0087c8",
+}
+LAYERS = 30  # rows of the figure of layers: more cannot be read
+HALF = FORMATS["float16"]
+# Exponents of float16's smallest subnormal, its smallest normal and what it cannot hold any more.
+ENDS = (math.log2(HALF.smallest_subnormal), math.log2(HALF.smallest_normal), 16)
+
+
+def exponents_by_kind(seen: Seen) -> Figure:
+    """Share of the values of each kind that are not zero by exponent; float16's range is marked."""
+    figure, (axis,) = style.new(3.6)
+    exponents = np.arange(exponent_range.LOWEST, exponent_range.LOWEST + exponent_range.BINS)
+    kinds = [k for k in KIND_COLOURS if k in seen.kinds and seen.kinds[k].counts.any()]
+    for kind in kinds:
+        counts = seen.kinds[kind].counts
+        look = {"color": KIND_COLOURS[kind], "label": exponent_range.KINDS[kind], "linewidth": 1.8}
+        axis.plot(exponents + 0.5, counts / counts.sum() * 100, drawstyle="steps-mid", **look)
+    filled = np.flatnonzero(sum(seen.kinds[k].counts for k in kinds)) + exponent_range.LOWEST
+    _mark_range(axis)
+    axis.set_xlim(max(filled.min(), -60) - 1, max(filled.max(), 16) + 2)
+    axis.set(xlabel="exponent: values from 2^k to 2^(k+1)", ylabel="% of those not zero", ylim=0)
+    style.legend(figure, axis, columns=3)
+    return figure
+
+
+def _mark_range(axis: Axes) -> None:
+    """Where float16 is subnormal, hatched; and its ends, named."""
+    least, normal, over = ENDS
+    look = {"facecolor": "none", "edgecolor": INK, "linewidth": 0, "alpha": 0.25}
+    axis.axvspan(least, normal, hatch="///", **look)
+    for exponent in ENDS:
+        axis.axvline(exponent, color=INK, linewidth=0.8, linestyle=":")
+    words = {"size": 8, "color": INK, "va": "top", "transform": axis.get_xaxis_transform()}
+    axis.text(least - 0.3, 0.98, "zero in\nfloat16", ha="right", **words)
+    axis.text((least + normal) / 2, 0.98, "subnormal", ha="center", **words)
+    axis.text(over + 0.3, 0.98, "too\nlarge", ha="left", **words)
+
+
+def _caption_kinds(seen: Seen) -> str:
+    flushed = {
+        kind: exponent_range.shares(seen.kinds[kind], HALF)["flushed"]
+        for kind in exponent_range.GRADIENTS
+        if kind in seen.kinds
+    }
+    parts = [f"{percent(s)} of the {exponent_range.KINDS[kind]}" for kind, s in flushed.items()]
+    runs = f"each of {seen.runs} runs" if seen.runs > 1 else "one run"
+    return (
+        f"{' and '.join(parts)} lie below float16's smallest number. Values of a training in "
+        f"{seen.policy}, {seen.looks} looks at {runs}; gradients without loss scale. Hatched: "
+        "where float16 is subnormal."
+    )
+
+
+def exponents_by_layer(seen: Seen) -> Figure:
+    """Share of each layer's activation gradients by exponent, a row per layer, the first on top."""
+    counts = _gradients_by_layer(seen)
+    names = list(counts)[::-1]
+    if len(names) > LAYERS:
+        chosen = np.linspace(0, len(names) - 1, LAYERS).round().astype(int)
+        names = [names[i] for i in chosen]
+    grid = np.array([counts[name] / counts[name].sum() * 100 for name in names])
+    filled = np.flatnonzero(grid.sum(axis=0))
+    first, last = filled[0], filled[-1] + 1
+    figure, (axis,) = style.new(1.3 + 0.24 * len(names))
+    ends = (first + exponent_range.LOWEST, last + exponent_range.LOWEST, len(names) - 0.5, -0.5)
+    shown = np.ma.masked_equal(grid[:, first:last], 0)
+    drawn = axis.imshow(shown, aspect="auto", extent=ends, cmap="viridis", interpolation="none")
+    for exponent in ENDS[:2]:
+        axis.axvline(exponent, color="white", linewidth=1.2, linestyle=":")
+    axis.set_yticks(range(len(names)), [visible(name) for name in names])
+    axis.set_xlabel("exponent of the gradient of the layer's output, without loss scale")
+    axis.grid(visible=False)
+    figure.colorbar(drawn, label="% of those not zero", pad=0.01)
+    return figure
+
+
+def _gradients_by_layer(seen: Seen) -> dict[str, np.ndarray]:
+    """How many of each layer's activation gradients have which exponent; layers without any out."""
+    kind = "activation_gradients"
+    return {name: h.counts for (k, name), h in seen.layers.items() if k == kind and h.counts.any()}
+
+
+def _caption_layers(seen: Seen) -> str:
+    below = {
+        name: counts[: int(ENDS[0]) - exponent_range.LOWEST].sum() / counts.sum()
+        for name, counts in _gradients_by_layer(seen).items()
+    }
+    worst = max(below, key=lambda name: below[name])
+    opening = (
+        f"{worst} has most below float16's range: {percent(below[worst])} of its gradients that "
+        "are not zero."
+        if below[worst]
+        else "No layer has gradients below float16's range."
+    )
+    return f"{opening} Dotted: the smallest subnormal and the smallest normal number of float16."
+
+
+def _trainings(sweep: MeasuredSweep) -> dict[str, Seen]:
+    return {str(n): seen for n, seen in enumerate(exponent_range.seen(sweep.tables.records), 1)}
+
+
+# --- loss scale ----------------------------------------------------------------------------------
+
+
+def accuracy_by_loss_scale(rows: pd.DataFrame) -> Figure:
+    """Mean validation accuracy by loss scale, a line per policy; what diverged stands at zero.
+
+    Args:
+        rows: of loss_scale.table, of one point.
+    """
+    figure, (axis,) = style.new(3.6)
+    numbers = sorted({loss_scale.number(s) for s in rows.loss_scale})
+    places = {number: i for i, number in enumerate(numbers)}
+    policies = style.policies(rows)
+    for index, policy in enumerate(policies):
+        own = rows[rows.policy == policy].drop_duplicates("loss_scale")
+        x = np.array([places[loss_scale.number(s)] for s in own.loss_scale])
+        x = x + style.offset(index, len(policies))
+        bad = (own.verdict == "diverged").to_numpy()
+        look = {"color": COLOURS[policy], "markersize": 6}
+        y = (own.val_accuracy * 100).where(~bad)
+        axis.plot(x, y, MARKERS[policy], label=policy, linestyle="-", linewidth=1.2, **look)
+        axis.plot(x[bad], np.zeros(bad.sum()), "x", clip_on=False, markeredgewidth=2, **look)
+    words = ["dynamic" if math.isinf(n) else exponent_range.power(n) for n in numbers]
+    axis.set_xticks(range(len(numbers)), words)
+    axis.set(xlabel="loss scale (none is 1)", ylabel="validation accuracy, %", ylim=(0, 102))
+    style.legend(figure, axis)
+    return figure
+
+
+def _caption_scales(rows: pd.DataFrame) -> str:
+    bad = rows[rows.verdict == "diverged"]
+    count = wording.count(int(bad.diverged.sum()), "run")
+    lost = f"{count} of {rows.runs.sum()} diverged (crosses)." if len(bad) else "No run diverged."
+    return f"{lost} Dots are means over repeats; none stands at 1."
+
+
+def _points(sweep: MeasuredSweep) -> dict[str, pd.DataFrame]:
+    points = loss_scale.by_point(loss_scale.table(sweep.tables))
+    return {str(number): rows for number, (_, rows) in enumerate(points, 1)}
+
+
+def loss_scale_by_step(traces: pd.DataFrame) -> Figure:
+    """The dynamic loss scale by step, a line per run."""
+    figure, (axis,) = style.new(2.6)
+    look = {"hue": "policy", "hue_order": style.policies(traces), "palette": COLOURS}
+    line = {"units": "run_id", "estimator": None, "drawstyle": "steps-post", "alpha": 0.8}
+    sns.lineplot(traces, x="step", y="loss_scale", **look, **line, ax=axis)
+    style.log_scale(axis, base=2)
+    axis.set(xlabel="step", ylabel="loss scale")
+    axis.get_legend().remove()
+    style.legend(figure, axis)
+    return figure
+
+
+def _caption_traces(traces: pd.DataFrame) -> str:
+    last = traces.groupby("run_id").last()
+    return (
+        f"{wording.count(len(last), 'run')} with a dynamic loss scale left out "
+        f"{wording.count(int(last.skipped.sum()), 'step')} in all. Each halves the scale; 2,000 "
+        "steps without one double it."
+    )
+
+
+def _traces(sweep: MeasuredSweep) -> dict[str, pd.DataFrame]:
+    """The dynamic scales, where loss scales are what the sweep asks about or a step was skipped."""
+    traces = loss_scale.traces(sweep.tables)
+    return single(traces, not traces.empty and bool(_points(sweep) or traces.skipped.any()))
+
+
+FIGURES = (
+    FigureRow(
+        "exponents_by_kind_{}",
+        "exponents",
+        "Values by exponent",
+        "Share of weights, activations, gradients and updates by exponent, float16's range marked.",
+        _trainings,
+        exponents_by_kind,
+        _caption_kinds,
+    ),
+    FigureRow(
+        "exponents_by_layer_{}",
+        "exponents",
+        "Gradients by layer and exponent",
+        "Share of each layer's activation gradients by exponent, a row per layer.",
+        _trainings,
+        exponents_by_layer,
+        _caption_layers,
+    ),
+    FigureRow(
+        "accuracy_by_loss_scale_{}",
+        "loss scale",
+        "Accuracy by loss scale",
+        "Validation accuracy by loss scale, a line per policy, crosses for what diverged.",
+        _points,
+        accuracy_by_loss_scale,
+        _caption_scales,
+    ),
+    FigureRow(
+        "loss_scale_by_step",
+        "loss scale",
+        "The dynamic loss scale",
+        "The dynamic loss scale by step, a line per run.",
+        _traces,
+        loss_scale_by_step,
+        _caption_traces,
+    ),
+)

@@ -1,0 +1,214 @@
+"""Figures of speed: speedups, step times, images per second, latencies."""
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mptexp.analysis import summary
+from mptexp.analysis.points import POINT
+from mptexp.analysis.speedups import with_jit
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report import wording
+from mptexp.report.figures import style
+from mptexp.report.figures.row import FigureRow, single
+from mptexp.report.figures.style import COLOURS, INK, MARKERS, Panel
+
+# --- speedups ----------------------------------------------------------------------------------
+
+
+def speedup_by_batch_size(speedups: pd.DataFrame) -> Figure:
+    """Speedup over one baseline with its interval, a panel per device; 1 is drawn as a line.
+
+    Args:
+        speedups: the columns of speedups.csv, of one baseline.
+    """
+    figure, panels = style.panels(style.by_panel(speedups))
+    places, policies = style.places(speedups), style.policies(speedups, "candidate")
+    for axis, (title, part) in panels:
+        axis.axhline(1, color=INK, linewidth=1)
+        for index, policy in enumerate(policies):
+            rows = part[part.candidate == policy]
+            x = [places[size] + style.offset(index, len(policies)) for size in rows.batch_size]
+            errors = [rows.speedup - rows.low, rows.high - rows.speedup]
+            look = {"color": COLOURS[policy], "fmt": MARKERS[policy], "capsize": 4}
+            axis.errorbar(x, rows.speedup, errors, label=policy, markersize=7, **look)
+        style.log_scale(axis)
+        style.label_batches(axis, places)
+        axis.set_title(style.wrapped(title))
+    baseline = speedups.baseline.iloc[0]
+    figure.axes[0].set_ylabel(f"speedup over {baseline}\n(above 1 is faster)")
+    style.legend(figure, figure.axes[0])
+    return figure
+
+
+def _caption_speedup(speedups: pd.DataFrame) -> str:
+    """A ratio is the best only where its whole interval lies above 1."""
+    faster = speedups[speedups.low > 1]
+    among = speedups if faster.empty else faster
+    most = among.loc[among.speedup.idxmax()]
+    ratio = wording.ratio(most.speedup, most.low, most.high, most.blocks)
+    are_faster = {0: "none is", 1: "1 is"}.get(len(faster), f"{len(faster)} are")
+    open_ended = ", whose interval includes 1" if most.low <= 1 <= most.high else ""
+    bars = " Bars are 95 % intervals over blocks." if speedups.low.notna().any() else ""
+    return (
+        f"Of {wording.count(len(speedups), 'point')} compared, {are_faster} measurably faster than "
+        f"{wording.default_name(most.baseline)}; the {'largest ratio' if faster.empty else 'best'} "
+        f"is {most.candidate} at batch size {most.batch_size} with {ratio}{open_ended}.{bars} "
+        "Above 1 is faster."
+    )
+
+
+# --- step times and images per second ------------------------------------------------------------
+
+
+def step_time_by_batch_size(tables: Tables) -> Figure:
+    """Median milliseconds per step of every run, a panel per device."""
+    figure, panels = dots(tables.ok, tables.ok.step_s * 1e3, "ms per step")
+    for axis, _ in panels:
+        style.log_scale(axis)
+    return figure
+
+
+def _caption_step_time(tables: Tables) -> str:
+    runs = tables.ok
+    opening = f"Each dot is the median step of one run ({wording.count(len(runs), 'run')})."
+    points = runs.groupby([*POINT, "policy"]).step_s
+    spread = (points.max() / points.min())[points.count() > 1]
+    if spread.empty:
+        return opening
+    return (
+        f"{opening} The widest spread between repeats of a point is "
+        f"{(spread.max() - 1) * 100:.0f} %."
+    )
+
+
+def images_per_s_by_batch_size(tables: Tables) -> Figure:
+    """Images per second of every run and their medians as lines; crosses where memory ran out."""
+    out = tables.results[tables.results.status == "oom"]
+    table = with_jit(pd.concat([tables.ok, out]))
+    table = table.assign(images_per_s=pd.to_numeric(table.images_per_s))
+    figure, panels = dots(table, table.images_per_s, "images per second")
+    places, policies = style.places(table), style.policies(table)
+    for axis, (_, part) in panels:
+        style.log_scale(axis)
+        for index, policy in enumerate(policies):
+            own = part[part.policy == policy]
+            medians = own.groupby("batch_size").images_per_s.median().dropna()
+            x = [places[size] + style.offset(index, len(policies)) for size in medians.index]
+            axis.plot(x, medians, color=COLOURS[policy], linewidth=1, alpha=0.6)
+            lost = own[own.status == "oom"].batch_size.unique()
+            x = [places[size] + style.offset(index, len(policies)) for size in lost]
+            if x:  # an empty line that is not clipped spoils the layout
+                low = axis.get_ylim()[0]
+                axis.plot(x, [low] * len(x), "x", color=COLOURS[policy], clip_on=False)
+    return figure
+
+
+def _caption_images(tables: Tables) -> str:
+    table = summary.headline(tables)
+    best = table.loc[table.images_per_s.idxmax()]
+    lost = tables.results[tables.results.status == "oom"]
+    tail = f" {wording.count(len(lost), 'run')} ran out of memory (crosses)." if len(lost) else ""
+    return (
+        f"Highest rate: {best.images_per_s:,.0f}, {best.policy} at batch size {best.batch_size}. "
+        f"Dots are runs, lines go through their medians.{tail}"
+    )
+
+
+def dots(
+    runs: pd.DataFrame, values: pd.Series, label: str
+) -> tuple[Figure, list[tuple[Axes, Panel]]]:
+    """A value of every run by batch size, a dot per run, a panel per device."""
+    table = runs.assign(value=values)
+    figure, panels = style.panels(style.by_panel(table))
+    places, policies = style.places(table), style.policies(table)
+    for axis, (title, part) in panels:
+        for index, policy in enumerate(policies):
+            rows = part[part.policy == policy]
+            x = [places[size] + style.offset(index, len(policies)) for size in rows.batch_size]
+            look = {"color": COLOURS[policy], "marker": MARKERS[policy], "alpha": 0.75}
+            look["rasterized"] = len(table) > style.VECTORS
+            axis.scatter(x, rows.value, s=34, label=policy, linewidth=0, **look)
+        style.label_batches(axis, places)
+        axis.set_title(style.wrapped(title))
+    figure.axes[0].set_ylabel(label)
+    style.legend(figure, figure.axes[0])
+    return figure, panels
+
+
+# --- latencies -----------------------------------------------------------------------------------
+
+
+def latency_distribution(tables: Tables) -> Figure:
+    """Share of inference batches that took at most so many milliseconds, a panel per point."""
+    table = tables.latencies.assign(latency_ms=tables.latencies.latency_s * 1e3)
+    figure, panels = style.panels(style.by_point(table))
+    policies = style.policies(table)
+    for axis, (title, part) in panels:
+        for policy in policies:
+            values = part[part.policy == policy].latency_ms  # of all repeats together
+            sns.ecdfplot(x=values, color=COLOURS[policy], label=policy, linewidth=2, ax=axis)
+        # The slowest hundredth would squeeze the rest.
+        axis.set_xlim(part.latency_ms.min() * 0.95, part.latency_ms.quantile(0.99) * 1.1)
+        axis.axhline(0.99, color=INK, linewidth=0.8, linestyle=":")
+        axis.set(title=style.wrapped(title), xlabel="ms per batch, host to host")
+        axis.set_ylabel("share of batches")
+    style.legend(figure, figure.axes[0])
+    return figure
+
+
+def _caption_latency(tables: Tables) -> str:
+    table = summary.headline(tables).dropna(subset="latency_p50_s")
+    tail = table.latency_p99_s / table.latency_p50_s
+    worst = table.loc[tail.idxmax()]
+    return (
+        "A curve further left is faster; a long way from its middle to the dotted line (99 of 100 "
+        f"batches) means unsteady latency. The longest is {worst.policy}'s at batch size "
+        f"{worst.batch_size}: median {worst.latency_p50_s * 1e3:.2f} ms, 99th percentile "
+        f"{worst.latency_p99_s * 1e3:.2f} ms."
+    )
+
+
+FIGURES = (
+    FigureRow(
+        "speedup_over_{}_by_batch_size",
+        "speedups",
+        "Speedup over {}",
+        "Speedup over {} by batch size, one marker per policy, with intervals.",
+        lambda sweep: dict(tuple(sweep.tables.speedups.groupby("baseline", sort=False))),
+        speedup_by_batch_size,
+        _caption_speedup,
+    ),
+    FigureRow(
+        "step_time_by_batch_size",
+        "step times",
+        "Time per step of every run",
+        "Milliseconds per step by batch size, one dot per run, coloured by policy.",
+        lambda sweep: single(sweep.tables, sweep.tables.ok.step_s.notna().any()),
+        step_time_by_batch_size,
+        _caption_step_time,
+    ),
+    FigureRow(
+        "images_per_s_by_batch_size",
+        "throughput",
+        "Images per second",
+        "Images per second by batch size, one dot per run, a line per policy through medians.",
+        lambda sweep: single(
+            sweep.tables,
+            sweep.tables.ok.images_per_s.notna().any()
+            and sweep.tables.results.batch_size.nunique() > 1,
+        ),
+        images_per_s_by_batch_size,
+        _caption_images,
+    ),
+    FigureRow(
+        "latency_distribution",
+        "latency",
+        "Latency of inference",
+        "Share of inference batches by milliseconds taken, a curve per policy.",
+        lambda sweep: single(sweep.tables, not sweep.tables.latencies.empty),
+        latency_distribution,
+        _caption_latency,
+    ),
+)

@@ -1,0 +1,182 @@
+"""What all figures share: colours, ink, panels, axes and legend."""
+
+import math
+import textwrap
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mptexp.analysis import exponent_range, points
+from mptexp.report import wording
+from mptexp.spec.policies import POLICY_ROWS
+from mptexp.spec.terminal import visible
+
+COLOURS = {name: row.colour for name, row in POLICY_ROWS.items()}
+MARKERS = {name: row.marker for name, row in POLICY_ROWS.items()}
+# Ink is drawn in this colour and replaced by the page's own: it must occur nowhere else.
+INK = "#010203"
+STYLE = {
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 10,
+    "figure.facecolor": "none",
+    "grid.alpha": 0.15,
+    "grid.color": INK,
+    "legend.frameon": False,
+    "savefig.facecolor": "none",
+    "svg.hashsalt": "mptexp",
+    "text.parse_math": False,  # a name may hold dollar signs
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+WIDTH = 8.2  # inches, of every figure
+PANELS = 12  # of a figure: more are neither looked at nor drawn in a reasonable time
+VECTORS = 2000  # dots or lines drawn as vectors; more of them become one raster image
+LABELS = 12  # batch sizes named on an axis: the labels of more would overlap
+Panel = tuple[str, pd.DataFrame]
+
+
+# --- axes ------------------------------------------------------------------------------------
+
+
+def new(
+    height: float, rows: int = 1, columns: int = 1, **shared: bool
+) -> tuple[Figure, list[Axes]]:
+    """An empty figure in the common style and its axes, row by row.
+
+    Args:
+        height: inches.
+        shared: `sharex` and `sharey` of matplotlib's `subplots`.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure, axes = plt.subplots(
+            rows, columns, figsize=(WIDTH, height), squeeze=False, layout="constrained", **shared
+        )
+    return figure, list(axes.flat)
+
+
+def panels(data: list[Panel], height: float = 3.4) -> tuple[Figure, list[tuple[Axes, Panel]]]:
+    """A figure of panels, two in a row, and what to draw on each of its axes.
+
+    Of more than PANELS some are left out, evenly, which the figure's label says.
+    """
+    shown = min(len(data), PANELS)
+    rows = -(-shown // 2)
+    figure, axes = new(height * rows, rows, min(shown, 2), sharey=True)
+    for axis in axes[shown:]:
+        axis.set_visible(False)
+    if shown < len(data):
+        figure.set_label(f"{shown} of {len(data):,} panels are shown, evenly chosen.")
+    chosen = np.linspace(0, len(data) - 1, shown).round().astype(int)
+    return figure, [(axis, data[k]) for axis, k in zip(axes, chosen, strict=False)]
+
+
+def log_scale(axes: Axes, name: str = "y", base: int = 10) -> None:
+    """Makes the axis x or y logarithmic, its ticks plain numbers; call it after plotting.
+
+    matplotlib's own labels are mathematical markup, which is shown as it is where names may hold
+    dollar signs (see STYLE).
+    """
+    {"x": axes.set_xscale, "y": axes.set_yscale}[name]("log", base=base)
+    axis = {"x": axes.xaxis, "y": axes.yaxis}[name]
+    if base == 10:
+        axis.set_major_locator(matplotlib.ticker.LogLocator(subs=_ticks(*axis.get_view_interval())))
+    text = exponent_range.power if base == 2 else _number
+    axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+    axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: text(value)))
+
+
+def _ticks(low: float, high: float) -> tuple[float, ...]:
+    """The multiples of a power of ten that get a tick: the wider the range, the fewer."""
+    if high / low > 1000:
+        return (1,)
+    narrow = (1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
+    return (1, 2, 5) if high / low > 4 else narrow
+
+
+def _number(value: float) -> str:
+    """A tick's number, `0.5` or `1,000`; beyond six digits a power of ten."""
+    if 1e-4 <= value < 1e6:
+        return f"{value:,g}"
+    exponent = math.floor(math.log10(value))
+    factor = round(value / 10**exponent)
+    power = "10" + str(exponent).translate(exponent_range.RAISED)
+    return power if factor == 1 else f"{factor}·{power}"
+
+
+def legend(figure: Figure, axis: Axes, columns: int = 0) -> None:
+    """The figure's legend above its panels, in one row unless `columns` says how many."""
+    handles, labels = axis.get_legend_handles_labels()
+    with matplotlib.rc_context(STYLE):
+        ncols = columns or len(labels) or 1
+        figure.legend(handles, labels, loc="outside upper left", ncols=ncols)
+
+
+# --- policies and batch sizes ------------------------------------------------------------------
+
+
+def policies(table: pd.DataFrame, column: str = "policy") -> list[str]:
+    """The policies in a column, in the order of all tables and figures."""
+    return [name for name in POLICY_ROWS if name in set(table[column])]
+
+
+def offset(index: int, of: int) -> float:
+    """How far one of several policies stands to the side of its batch size, lest dots overlap."""
+    return (index - (of - 1) / 2) * 0.16
+
+
+def places(table: pd.DataFrame) -> dict[int, int]:
+    """Batch sizes as evenly spaced places: they are doubled, not added."""
+    return {size: place for place, size in enumerate(sorted(table.batch_size.unique()))}
+
+
+def label_batches(axis: Axes, places: dict[int, int]) -> None:
+    """Names the batch sizes on the x axis; of more than LABELS only some."""
+    every = -(-len(places) // LABELS)
+    labels = [str(size) if place % every == 0 else "" for size, place in places.items()]
+    axis.set_xticks(list(places.values()), labels)
+    axis.set_xlim(-0.5, len(places) - 0.5)
+    axis.set_xlabel("batch size")
+
+
+# --- titles of panels --------------------------------------------------------------------------
+
+
+def wrapped(title: str) -> str:
+    """A panel's title in lines that fit over it."""
+    return textwrap.fill(visible(title), 40, max_lines=6)
+
+
+def by_panel(table: pd.DataFrame) -> list[Panel]:
+    """The rows of each point but for its batch size, behind the panel's title."""
+    table = table.sort_values("setting", key=points.rank, kind="stable")
+    return [(str(name), part) for name, part in table.groupby(_titles(table), sort=False)]
+
+
+def by_point(table: pd.DataFrame) -> list[Panel]:
+    """The rows of each point, behind the panel's title: of runs, one row or many each."""
+    table = table.sort_values(["batch_size", "setting"], key=points.rank, kind="stable")
+    runs = table.drop_duplicates("run_id").set_index("run_id")  # titles are formed once per run
+    titles, batches = _titles(runs), "batch size " + runs.batch_size.astype(str)
+    if titles.nunique() == 1:
+        titles = batches
+    elif batches.nunique() > 1:
+        titles = titles + ", " + batches
+    return list(table.groupby(table.run_id.map(titles), sort=False))
+
+
+def _titles(table: pd.DataFrame) -> pd.Series:
+    """As wording.panels, without the device where there is one and more than one panel."""
+    titles = wording.panels(table)
+    if table.gpu_model.nunique() == 1 and titles.nunique() > 1:
+        return titles.str.slice(len(table.gpu_model.iloc[0]) + len(", "))
+    return titles

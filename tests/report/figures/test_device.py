@@ -1,0 +1,35 @@
+import matplotlib.pyplot as plt
+import pandas as pd
+from test_wording import three
+
+from mptexp.report.figures import device
+
+CAPTIONS = {row.name: row.caption for row in device.FIGURES}
+
+
+def test_the_devices_memory_is_a_line_where_runs_come_near_it():
+    made = three("mixed_float16", [2.0, 2.1, 1.9])
+    for size, lines in ((3e9, 1), (3e12, 0)):
+        made.records[0]["environment"] = {"memory_bytes": size}
+        assert device.device_memory(made) == {"GPU": size}
+        assert len(device.memory_by_batch_size(made).axes[0].lines) == lines
+    plt.close("all")
+    assert "1,024 MiB" in CAPTIONS["memory_by_batch_size"](made)
+
+
+def test_readings_are_drawn_where_there_are_any():
+    samples = pd.DataFrame(
+        {
+            "policy": "float32",
+            "seconds": [0.0, 1.0],
+            "utilization_frac": [0.5, 0.7],
+            "power_w": None,
+        }
+    )
+    figure = device.readings_by_time(samples)
+    assert [axis.get_ylabel() for axis in figure.axes] == ["utilization, %"]
+    assert list(figure.axes[0].lines[0].get_ydata()) == [50, 70]
+    assert "60 % in float32" in CAPTIONS["readings_by_time"](samples)
+    figure = device.readings_by_time(samples.assign(power_w=[100.0, 200.0]))
+    assert [axis.get_ylabel() for axis in figure.axes] == ["utilization, %", "power, W"]
+    plt.close("all")

@@ -1,0 +1,40 @@
+import matplotlib.pyplot as plt
+import pytest
+from support import PROJECT
+
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.report import measured
+from mptexp.report.figures import diagnosis, registry
+
+
+@pytest.fixture(scope="module")
+def sweep():
+    return measured.load(SweepDir(PROJECT / "reports/published/why-cpu"))
+
+
+def test_a_bar_is_as_long_as_the_step(sweep):
+    verdict = sweep.verdicts[0]
+    axis = diagnosis.time_by_cause(verdict).axes[0]
+    for place, seconds in enumerate(diagnosis._seconds(verdict).values()):
+        widths = [bars[place].get_width() for bars in axis.containers]
+        assert sum(widths) == pytest.approx(seconds.sum() * 1e3)
+    plt.close("all")
+
+
+def test_no_layer_is_drawn_far_above_its_roof(sweep):
+    figure = diagnosis.roofline_by_layer(sweep.verdicts[0])
+    (axis,) = figure.axes
+    assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
+    assert len(axis.lines) == 2
+    assert sum(len(dots.get_offsets()) for dots in axis.collections) > 10
+    plt.close("all")
+
+
+def test_a_pair_that_was_not_traced_has_no_figure(sweep):
+    names = [figure.name for figure in registry.figures(sweep)]
+    traced = [f"time_by_cause_{n}" for n, v in enumerate(sweep.verdicts, 1) if v.traced]
+    assert [name for name in names if name.startswith("time_by_cause")] == traced
+    assert len(traced) > 0
+    (largest,) = [f.draw()[1] for f in registry.figures(sweep) if f.name == "time_by_cause_1"]
+    assert "under float32: matrix work" in largest
+    plt.close("all")

@@ -1,0 +1,35 @@
+import matplotlib.pyplot as plt
+from test_summary import record, tables
+from test_wording import three
+
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.report.figures import learning
+from mptexp.report.measured import MeasuredSweep
+
+
+def cases(made):
+    sweep = MeasuredSweep(SweepDir("unused"), made)
+    return [row.name for row in learning.FIGURES if row.cases(sweep)]
+
+
+def test_repeats_are_faint_lines_below_their_mean():
+    made = three("mixed_float16", [2.0, 2.1, 1.9])
+    curves = learning.accuracy_by_epoch(made).axes[0]
+    assert curves.get_ylabel() == "validation accuracy"
+    assert len(curves.lines) >= 6 + 2  # each repeat, and a mean per policy
+    plt.close("all")
+
+
+def test_a_batch_that_is_always_the_same_is_not_learned_from():
+    assert cases(tables([record()])) == ["accuracy_by_epoch", "accuracy_by_time", "loss_by_epoch"]
+    resident = record()
+    resident["parameters"]["input_mode"] = "resident"
+    assert cases(tables([resident])) == []
+
+
+def test_captions_state_what_the_curves_end_with():
+    made = three("mixed_float16", [2.0, 2.1, 1.9])
+    captions = {row.name: row.caption(made) for row in learning.FIGURES}
+    assert "3 repeats a policy" in captions["accuracy_by_epoch"]
+    assert "differ by at most 0.0 percentage points" in captions["accuracy_by_epoch"]
+    assert "1 in float32 and 1 in mixed_float16 (medians)" in captions["loss_by_epoch"]

@@ -1,0 +1,47 @@
+import matplotlib.pyplot as plt
+import pytest
+from support import PROJECT
+
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.report import measured
+from mptexp.report.figures import numerics, registry
+
+
+@pytest.fixture(scope="module")
+def figures():
+    sweep = measured.load(SweepDir(PROJECT / "reports/published/loss-scale-cpu"))
+    return {figure.name: figure for figure in registry.figures(sweep)}
+
+
+def test_each_kind_of_values_is_a_line_and_adds_up_to_all(figures):
+    figure, caption = figures["exponents_by_kind_1"].draw()
+    lines = [line for line in figure.axes[0].lines if len(line.get_ydata()) > 2]
+    assert len(lines) == len(numerics.KIND_COLOURS)
+    assert all(sum(line.get_ydata()) == pytest.approx(100) for line in lines)
+    assert "0.16 % of the gradients of activations and 0.0041 % of the gradients of" in caption
+    plt.close("all")
+
+
+def test_a_row_stands_for_a_layer(figures):
+    figure, caption = figures["exponents_by_layer_1"].draw()
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert "batch_normalization_2" in names
+    assert "batch_normalization_2 has most below float16's range: 0.32 %" in caption
+    plt.close("all")
+
+
+def test_what_diverged_is_a_cross_at_zero(figures):
+    figure, caption = figures["accuracy_by_loss_scale_1"].draw()
+    crosses = [line for line in figure.axes[0].lines if line.get_marker() == "x"]
+    assert sum(len(line.get_ydata()) for line in crosses) > 0
+    assert not any(value for line in crosses for value in line.get_ydata())
+    assert "12 runs of 120 diverged (crosses)" in caption
+    plt.close("all")
+
+
+def test_the_dynamic_scale_is_named_as_a_power_of_two(figures):
+    figure, caption = figures["loss_scale_by_step"].draw()
+    figure.canvas.draw()
+    assert "2¹⁵" in {label.get_text() for label in figure.axes[0].get_yticklabels()}
+    assert "left out 5 steps in all" in caption
+    plt.close("all")

@@ -1,0 +1,74 @@
+"""Every figure that a report can hold: its parts, and what it says."""
+
+import re
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from support import PROJECT
+
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.report import measured
+from mptexp.report.figures import output, registry
+from mptexp.report.figures.registry import FIGURES
+from mptexp.report.figures.row import FigureRow, Section
+
+PUBLISHED = PROJECT / "reports/published"
+
+
+@pytest.fixture(scope="module", params=["quickstart-cpu", "why-cpu", "loss-scale-cpu"])
+def sweep(request):
+    return measured.load(SweepDir(PUBLISHED / request.param))
+
+
+@pytest.mark.parametrize("part", ["name", "title", "alt", "section"])
+def test_a_figure_without_one_of_its_texts_is_refused(part):
+    with pytest.raises(ValueError, match=rf"{part}\b"):
+        replace(FIGURES[0], **{part: ""})
+
+
+@pytest.mark.parametrize("part", ["draw", "caption", "cases"])
+def test_a_figure_without_one_of_its_functions_is_refused(part):
+    with pytest.raises(ValueError, match=part):
+        replace(FIGURES[0], **{part: None})
+    rest = {name: value for name, value in vars(FIGURES[0]).items() if name != part}
+    with pytest.raises(TypeError, match=part):
+        FigureRow(**rest)
+
+
+def test_two_figures_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="latency_distribution"):
+        registry.check((*FIGURES, next(r for r in FIGURES if r.name == "latency_distribution")))
+
+
+def test_every_section_has_a_figure_and_every_text_is_one_of_its_own():
+    assert {row.section for row in FIGURES} == set(get_args(Section))
+    for part in ("title", "alt"):
+        assert len({getattr(row, part) for row in FIGURES}) == len(FIGURES)
+    assert all(len(row.alt) > 20 and row.alt.endswith(".") for row in FIGURES)
+
+
+def test_figures_hold_plain_words_and_numbers_alone(sweep):
+    """No markup of matplotlib's: an SVG's comments hold the text that is drawn as shapes."""
+    figures = list(registry.figures(sweep))
+    assert len({figure.name for figure in figures}) == len(figures) >= 7
+    for figure in figures:
+        drawn, caption = figure.draw()
+        document = output.svg(drawn)
+        labels = re.findall(r"<!-- (.*?) -->", document)
+        assert len(labels) > 5, figure.name
+        for text in (document, figure.html(), caption):
+            assert "mathdefault" not in text, figure.name
+        for text in (*labels, caption, figure.alt, figure.title):
+            assert not re.search(r"[$\\{}]|\bnan\b", text), (figure.name, text)
+        assert figure.title[0].isupper()
+        assert caption.endswith(".")
+
+
+def test_together_the_published_sweeps_have_almost_every_figure():
+    names = {
+        figure.row.name
+        for path in PUBLISHED.iterdir()
+        for figure in registry.figures(measured.load(SweepDir(path)))
+    }
+    assert {row.name for row in FIGURES} - names == {"latency_distribution"}

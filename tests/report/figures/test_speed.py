@@ -1,0 +1,82 @@
+import matplotlib.pyplot as plt
+import pytest
+from test_summary import record, tables
+from test_wording import three
+
+from mptexp.report.figures import device, learning, speed
+from mptexp.report.figures.registry import FIGURES
+
+CAPTIONS = {row.draw: row.caption for row in FIGURES}
+
+
+@pytest.fixture(scope="module")
+def measured():
+    made = three("mixed_float16", [2.0, 2.1, 1.9])
+    for number, run in enumerate(made.records):
+        run["latencies_s"] = [9.0, *(0.001 * (number + k) for k in range(1, 50))]
+    return made
+
+
+def test_figures_show_every_run_and_label_their_axes(measured):
+    figures = [speed.speedup_by_batch_size(measured.speedups)]
+    for draw in (
+        speed.step_time_by_batch_size,
+        speed.images_per_s_by_batch_size,
+        speed.latency_distribution,
+        device.memory_by_batch_size,
+        learning.accuracy_by_time,
+        learning.accuracy_by_epoch,
+        learning.loss_by_epoch,
+    ):
+        figures.append(draw(measured))
+    for figure in figures:
+        assert all(axis.get_xlabel() and figure.axes[0].get_ylabel() for axis in figure.axes)
+        assert figure.legends
+    dots = speed.step_time_by_batch_size(measured).axes[0].collections
+    assert sum(len(c.get_offsets()) for c in dots) == 6
+    plt.close("all")
+
+
+def test_the_first_batch_of_each_run_is_no_latency(measured):
+    assert measured.latencies.latency_s.max() < 1
+    assert len(measured.latencies) == 6 * 49
+
+
+def test_a_speedup_shows_its_interval(measured):
+    axis = speed.speedup_by_batch_size(measured.speedups).axes[0]
+    (bars,) = [c for c in axis.containers if c.has_yerr]
+    (low, high) = bars.lines[2][0].get_segments()[0][:, 1]
+    row = measured.speedups.iloc[0]
+    assert (low, high) == (pytest.approx(row.low), pytest.approx(row.high))
+    plt.close("all")
+
+
+@pytest.mark.parametrize(
+    ("ratios", "words"),
+    [
+        (
+            [2.0, 2.1, 1.9],
+            "Of 1 point compared, 1 is measurably faster than float32; the best is mixed_float16 "
+            "at batch size 32 with 2.00× [1.76, 2.26] (n = 3). Bars are 95 % intervals",
+        ),
+        (
+            [0.9, 1.3, 1.1],
+            "none is measurably faster than float32; the largest ratio is mixed_float16 at batch "
+            "size 32 with 1.09× [0.69, 1.72] (n = 3), whose interval includes 1.",
+        ),
+        ([0.5, 0.6, 0.55], "with 0.55× [0.44, 0.69] (n = 3). Bars"),
+        ([2.0, 2.1], "none is measurably faster than float32; the largest ratio is mixed_float16"),
+    ],
+)
+def test_what_is_not_proven_is_not_called_the_best(ratios, words):
+    caption = CAPTIONS[speed.speedup_by_batch_size](three("mixed_float16", ratios).speedups)
+    assert words in caption
+    assert ("best" in caption) == (ratios == [2.0, 2.1, 1.9])
+
+
+def test_the_captions_are_of_the_data(measured):
+    steps = CAPTIONS[speed.step_time_by_batch_size]
+    assert "median step of one run (6 runs)" in steps(measured)
+    assert "spread" not in steps(tables([record()]))
+    images = CAPTIONS[speed.images_per_s_by_batch_size]
+    assert "Highest rate: 320, float32 at batch size 32" in images(tables([record()]))

@@ -1,0 +1,47 @@
+import matplotlib.pyplot as plt
+import pytest
+from test_summary import record, tables
+
+from mptexp.report.figures import learning, speed, style
+from mptexp.spec.policies import POLICIES
+
+
+def test_every_policy_has_a_colour_and_a_marker_of_its_own():
+    assert set(style.COLOURS) == set(style.MARKERS) == set(POLICIES)
+    assert len(set(style.COLOURS.values())) == len(set(style.MARKERS.values())) == len(POLICIES)
+
+
+def test_a_panels_title_says_what_no_other_panel_has():
+    def titles(*rows):
+        made = tables([record(policy, **row) for row in rows for policy in ("float32", "float16")])
+        figures = speed.step_time_by_batch_size(made), learning.loss_by_epoch(made)
+        shown = [[axis.get_title() for axis in figure.axes] for figure in figures]
+        plt.close("all")
+        return shown
+
+    assert titles({}) == [["GPU"], ["batch size 32"]]
+    assert titles({}, {"batch_size": 64}) == [["GPU"], ["batch size 32", "batch size 64"]]
+    assert titles({}, {"width": 2.0}) == [["width 1", "width 2"]] * 2
+    both = {"batch_size": 64, "width": 2.0}
+    assert titles({}, both)[1] == ["width 1, batch size 32", "width 2, batch size 64"]
+
+
+@pytest.mark.parametrize(
+    ("base", "values", "labels"),
+    [
+        (10, (0.9, 1.6), {"1", "1.5"}),
+        (10, (20, 600), {"20", "50", "200", "500"}),
+        (10, (2e-3, 5e3), {"0.01", "0.1", "100", "1,000"}),
+        (10, (1e-7, 1e8), {"10⁻⁶", "0.01", "10,000", "10⁶"}),
+        (2, (2, 2**16), {"4", "2¹⁴"}),
+    ],
+)
+def test_a_logarithmic_axis_has_plain_numbers(base, values, labels):
+    figure, (axis,) = style.new(4)
+    axis.plot(values, values)
+    for name in "xy":
+        style.log_scale(axis, name, base)
+    figure.canvas.draw()
+    for ticks in (axis.get_xticklabels(), axis.get_yticklabels()):
+        assert labels <= {tick.get_text() for tick in ticks}
+    plt.close(figure)
