@@ -4,7 +4,7 @@ import fcntl
 import os
 
 import pytest
-from support import CHROMIUM, LIGHT, TINY, mptexp, write_pictures
+from support import CHROMIUM, LIGHT, TINY, mptexp, write_images
 
 
 @pytest.fixture(scope="session")
@@ -48,8 +48,8 @@ def tree(tmp_path, monkeypatch):
     """Two classes in a folder whose path a careless program stumbles over."""
     monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path / "cache"))
     root = tmp_path / "Bilder für später [1]"
-    write_pictures(root / "Käse", 10)
-    write_pictures(root / "brot & butter", 20)
+    write_images(root / "Käse", 10)
+    write_images(root / "brot & butter", 20)
     return root
 
 

@@ -138,7 +138,7 @@ def noise(count=4, size=16, channels=1, seed=0):
     return random.integers(0, 256, (count, size, size, channels), np.uint8)
 
 
-def write_pictures(path, n=4, start=0):
+def write_images(path, n=4, start=0):
     path.mkdir(parents=True, exist_ok=True)
     for i in range(start, start + n):
         noise = np.random.default_rng([i, len(str(path))]).integers(0, 256, (12, 9, 3), np.uint8)

@@ -1,8 +1,8 @@
-"""Makes a sweep's data and models ready before any kernel starts.
+"""Prepares a sweep's data and tries its models before any Jupyter kernel starts.
 
-`python -m mptexp.training.prepare FOLDER` is the sweep's child: it reads the runs that stand
-for what is needed from FOLDER/runs.json, and leaves a sentence in FOLDER/error.txt where something
-is wrong.
+`python -m mptexp.training.prepare FOLDER` is the sweep's child process: it reads from
+FOLDER/runs.json one run for each dataset and model, and leaves a sentence in FOLDER/error.txt where
+something is wrong.
 """
 
 import importlib.util
@@ -18,8 +18,8 @@ from mptexp.training.data import datasets
 from mptexp.training.data.sources import DataError
 
 
-def ready(run: Run) -> None:
-    """Prepares the run's pictures, and builds its model once where it is the user's own.
+def prepare(run: Run) -> None:
+    """Prepares the run's images, and builds the model once where it is the user's own.
 
     Raises:
         sources.DataError, models.ModelError: where one of them cannot be used.
@@ -32,7 +32,7 @@ def ready(run: Run) -> None:
 
 
 def _try_model(run: Run, images: datasets.Images) -> None:
-    """Under a mixed policy, whatever the sweep's are: it shows whether the head is in float32."""
+    """Builds the model under a mixed policy, which shows whether its last layer is in float32."""
     os.environ["KERAS_BACKEND"] = run.backend
     with imports.quiet(), imports.without("sklearn"):
         import keras
@@ -43,12 +43,12 @@ def _try_model(run: Run, images: datasets.Images) -> None:
 
 
 def main() -> None:
-    """Makes everything ready that the folder named on the command line asks for."""
+    """Prepares what the folder named on the command line asks for."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     folder = Path(sys.argv[1])
     try:
         for parameters in json.loads((folder / "runs.json").read_text()):
-            ready(Run(**parameters))
+            prepare(Run(**parameters))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except (DataError, ValueError) as error:

@@ -13,7 +13,7 @@ import urllib.request
 import jupytext
 import nbformat
 import pytest
-from support import PROJECT, until, write_pictures
+from support import PROJECT, until, write_images
 
 from mptexp.execution import kernel
 from mptexp.report import page as report
@@ -78,7 +78,7 @@ def test_the_first_notebook_answers_for_a_model_and_pictures_of_ones_own(tmp_pat
     monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path / "cache"))
     (tmp_path / "mine.py").write_text(OWN)
     for name in ("a", "b"):
-        write_pictures(tmp_path / "pictures" / name, 80)
+        write_images(tmp_path / "pictures" / name, 80)
     own = {"model": "mine:build", "dataset": f"folder:{tmp_path}/pictures", "image_size": 8}
     short = {"batch_size": 8, "epochs": 3, "blocks": 1}
     with kernel.scratch_folder() as scratch:

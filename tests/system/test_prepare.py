@@ -28,12 +28,12 @@ def sweep(folder, dataset, extra=""):
     return mptexp("run", "mine.yaml", "--data-dir", "data", cwd=folder)
 
 
-def test_a_folder_of_ones_own_pictures_and_ones_own_model(tree):
+def test_a_folder_of_ones_own_images_and_ones_own_model(tree):
     (tree.parent / "mine.py").write_text(MODEL)
-    (tree / "Käse/letter.jpg").write_text("not a picture")
+    (tree / "Käse/letter.jpg").write_text("not an image")
     done = sweep(tree.parent, f"folder:{tree.name}", "model: 'mine:good', ")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "preparing 31 pictures of folder:" in done.stdout
+    assert "preparing 31 images of folder:" in done.stdout
     assert done.stdout.count("Käse/letter.jpg") == 1
     assert (tree.parent / "reports/mine/index.html").exists()
     assert "1 image of the dataset could not be read" in (
@@ -49,7 +49,7 @@ def test_a_folder_of_ones_own_pictures_and_ones_own_model(tree):
     ("dataset", "extra", "message"),
     [
         ("folder:nowhere", "", "dataset folder:nowhere: nowhere does not exist"),
-        ("folder:{tree}", "on_broken: refuse, ", "1 picture cannot be read: Käse/letter.jpg"),
+        ("folder:{tree}", "on_broken: refuse, ", "1 image cannot be read: Käse/letter.jpg"),
         ("imagenette/321px", "", "no configuration 321px; allowed: 160px"),
         ("folder:{tree}", "model: 'nomodule:f', ", "nomodule"),
         ("folder:{tree}", "model: 'mine:half', ", "float32"),
@@ -57,7 +57,7 @@ def test_a_folder_of_ones_own_pictures_and_ones_own_model(tree):
 )
 def test_what_is_wrong_is_said_once_and_nothing_is_written(tree, dataset, extra, message):
     (tree.parent / "mine.py").write_text(MODEL)
-    (tree / "Käse/letter.jpg").write_text("not a picture")
+    (tree / "Käse/letter.jpg").write_text("not an image")
     done = sweep(tree.parent, dataset.format(tree=tree.name), extra)
     assert done.returncode == 2, done.stdout + done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("error")]

@@ -51,7 +51,7 @@ def test_a_layer_that_is_not_there_is_refused():
 
 
 def changed(x, training, **parameters):
-    """What the augmentation of a run makes of pictures."""
+    """What the augmentation of a run makes of images."""
     entry = layers.Input(x.shape[1:])
     run = Run(image_size=x.shape[1], **parameters)
     return np.asarray(keras.Model(entry, own_layers.augmented(run, entry))(x, training=training))
@@ -70,7 +70,7 @@ def test_augmentation_is_alike_under_every_policy_and_off_at_inference(policy, k
     assert np.array_equal(changed(x, False, augmentation=kind), x)
 
 
-def test_a_flip_mirrors_about_half_of_the_pictures():
+def test_a_flip_mirrors_about_half_of_the_images():
     x = noise(64).astype("float32")
     found = changed(x, True, augmentation="flip")
     mirrored = [np.array_equal(new, old[:, ::-1]) for new, old in zip(found, x, strict=True)]

@@ -56,7 +56,7 @@ def test_widths_are_rounded_up_to_a_multiple():
 
 
 @pytest.mark.parametrize("name", sorted(LEAST))
-def test_a_picture_too_small_is_refused_in_one_sentence(name):
+def test_an_image_too_small_is_refused_in_one_sentence(name):
     least, width = LEAST[name], 1.0 if "resnet50" in name else 0.05
     run = Run(model=name, width=width, image_size=least)
     assert models.build(run, (least, least, 3), 10).output_shape == (None, 10)
@@ -64,7 +64,7 @@ def test_a_picture_too_small_is_refused_in_one_sentence(name):
         models.build(run, (least, least - 1, 3), 10)
 
 
-def test_a_picture_of_64_pixels_suits_every_model():
+def test_an_image_of_64_pixels_suits_every_model():
     for name in ("keydana_cnn", "banerjee_cnn", "alexnet", "mlp"):
         run = Run(model=name, width=0.05, image_size=64)
         assert models.build(run, (64, 64, 3), 10).predict(noise(2, 64, 3), verbose=0).shape == (
@@ -74,7 +74,7 @@ def test_a_picture_of_64_pixels_suits_every_model():
 
 
 @pytest.mark.parametrize("name", ["banerjee_cnn", "alexnet"])
-def test_the_smallest_picture_is_no_larger_than_it_must_be(name):
+def test_the_smallest_image_is_no_larger_than_it_must_be(name):
     side = LEAST[name] - 1
     with pytest.raises(ValueError, match=r"negative|empty|smaller|Computed output size"):
         models.MODELS[name](Run(model=name, width=0.05), layers.Input((side, side, 1)), 10)
@@ -141,7 +141,7 @@ def test_pure_policies_begin_from_the_same_draw_rounded(policy):
 # --- the entry ----------------------------------------------------------------------------------
 
 
-def test_scaled_pictures_enter_as_they_are():
+def test_scaled_images_enter_as_they_are():
     run = Run(**TINY)
     bytes_ = models.build(run, (16, 16, 1), 10)
     scaled = models.build(run.model_copy(update={"input_mode": "keydana"}), (16, 16, 1), 10)

@@ -181,7 +181,7 @@ def test_augmentation_and_other_optimizers_train(tmp_path):
     assert record["history"][-1]["loss"] < record["history"][0]["loss"]
 
 
-def test_random_pictures_are_not_validated_with(tmp_path):
+def test_random_images_are_not_validated_with(tmp_path):
     record = train(tmp_path, dataset="synthetic", synthetic_length=2000, batch_size=64)
     assert "val_accuracy" not in record["history"][-1]
     assert record["marks"][-1] == "the images are random numbers: accuracies mean nothing"

@@ -1,10 +1,11 @@
-"""Prepared pictures: decoded and resized once, kept as raw uint8, shared by all runs.
+"""Prepared images: decoded and resized once, kept as raw uint8, shared by all runs.
 
-A folder under the cache, named by its content, holds `train.u8` and `val.u8` (pictures one after
-another, each height x width x channels bytes) and `meta.json`. It is made beside, under a lock, and
-renamed, so that it is whole or absent; a damaged one is noticed and made again.
+A folder under the cache, named by its content, holds `train.u8` and `val.u8` (images one after
+another, each height x width x channels bytes) and `meta.json`. It is made under another name, while
+a lock is held, and then renamed, so that it is whole or absent; a damaged one is made again.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -12,7 +13,6 @@ import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -26,15 +26,17 @@ from mptexp.training.data.decoding import Broken
 from mptexp.training.data.sources import DataError, Example, Source, cache_dir, digest, some
 from mptexp.training.machine import cores
 
-VERSION = 1  # of the way pictures are decoded and kept: a change makes another folder
+VERSION = 1  # of the way images are decoded and stored: another one takes another folder
+CHUNK = 256  # encoded images that are read before they are decoded together
 PARTS = ("train", "val")
+FILES = [f"{part}.u8" for part in PARTS]
 
 
 class Stored:
-    """Pictures in a file, read when they are asked for: uint8, shape (n, height, width, channels).
+    """Images in a file, read when they are indexed: uint8, shape (n, height, width, channels).
 
-    Not np.memmap: pages that were touched would count as this process's memory, and a batch would
-    be copied under Python's lock. Reads are thread-safe.
+    It is no np.memmap, whose pages would count as this process's memory once they were touched, and
+    which copies a batch under Python's lock. Reads are thread-safe.
     """
 
     def __init__(self, path: Path, shape: tuple[int, int, int, int]) -> None:
@@ -50,12 +52,12 @@ class Stored:
         return self.shape[0]
 
     def __getitem__(self, chosen: Any) -> np.ndarray:
-        """The pictures at some places: a slice, or an array of indices of any shape (k,)."""
-        places = np.arange(len(self))[chosen]
-        batch = np.empty((*places.shape, *self.shape[1:]), np.uint8)
+        """The images at a slice, or at an array of indices of any shape (k,)."""
+        indices = np.arange(len(self))[chosen]
+        batch = np.empty((*indices.shape, *self.shape[1:]), np.uint8)
         rows = batch.reshape(-1, self._size)
-        for row, place in zip(rows, places.reshape(-1), strict=True):
-            self._read(memoryview(row), int(place) * self._size)
+        for row, index in zip(rows, indices.reshape(-1), strict=True):
+            self._read(memoryview(row), int(index) * self._size)
         return batch
 
     def _read(self, row: memoryview, offset: int) -> None:
@@ -63,19 +65,19 @@ class Stored:
         while done < len(row):  # a read may be short
             got = os.preadv(self._file, [row[done:]], offset + done)
             if not got:
-                raise OSError("the prepared pictures end too early; they were cut off in use")
+                raise OSError("the prepared images end too early; they were cut off in use")
             done += got
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Prepared pictures of a source at one size; `meta` is what meta.json holds."""
+    """Prepared images of a source at one size; `meta` is what meta.json holds."""
 
     folder: Path
     meta: dict[str, Any]
 
     def images(self, part: str) -> Stored:
-        """The pictures of "train" or "val"."""
+        """The images of "train" or "val"."""
         n = len(self.meta["labels"][part])
         return Stored(self.folder / f"{part}.u8", (n, *self.meta["shape"]))
 
@@ -85,19 +87,19 @@ class Prepared:
 
 
 def prepare(source: Source, image_size: int, color_mode: str, on_broken: str) -> Prepared:
-    """The prepared pictures of a source, made now if they are absent or damaged.
+    """The prepared images of a source, made now if they are absent or damaged.
 
-    Says what it makes and how large it will be before it makes it, and which pictures cannot be
-    read.
+    It prints what it makes and how large that will be before it makes it, and which images cannot
+    be read.
 
     Args:
-        source: where the pictures come from.
+        source: where the images come from.
         image_size: height and width.
         color_mode: rgb or grayscale.
-        on_broken: "skip" leaves out the pictures that cannot be read, "refuse" raises.
+        on_broken: "skip" leaves out the images that cannot be read, "refuse" raises.
 
     Raises:
-        DataError: where there is no room, a class has no readable picture, or broken pictures are
+        DataError: where there is no room, a class has no readable image, or broken images are
             refused.
     """
     shape = [image_size, image_size, decoding.CHANNELS[color_mode]]
@@ -112,13 +114,17 @@ def prepare(source: Source, image_size: int, color_mode: str, on_broken: str) ->
             f"{error.strerror or error}; name another place with --data-dir"
         ) from None
     if meta["broken"]:
-        _tell_broken(source, meta["broken"], on_broken)
+        _report_broken(source, meta["broken"], on_broken)
     return Prepared(folder, meta)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One process at a time makes or checks a folder; the others wait."""
+    """One process at a time makes or checks a folder; the others wait.
+
+    The system releases the lock of a process that dies. filelock's lock on Linux and macOS is this
+    very call; with it these four lines would need one more dependency.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -126,37 +132,33 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _intact(folder: Path) -> dict[str, Any] | None:
-    """What meta.json says, or None where the folder is absent or not as it was made."""
-    try:
+    """What meta.json holds, or None where the folder is absent or not as it was made."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        whole = all(_file_intact(folder / name, meta["files"][name]) for name in _names())
-    except (OSError, ValueError, KeyError, TypeError):
-        whole = False
-    if whole:
-        return dict(meta)
+        if all(_file_intact(folder / name, meta["files"][name]) for name in FILES):
+            return dict(meta)
     if folder.exists():
-        print(f"the prepared pictures in {folder.name} are damaged; they are made again")
+        print(f"the prepared images in {folder.name} are damaged; they are made again")
     return None
 
 
-def _names() -> list[str]:
-    return [f"{part}.u8" for part in PARTS]
-
-
 def _file_intact(path: Path, made: dict[str, int]) -> bool:
-    """By size and time; the contents are read only where the time is another (a copied cache)."""
-    found = path.stat()
-    if found.st_size != made["bytes"]:
+    """Whether a file is as it was made, by size and time.
+
+    Its contents are read only where the time is another one, as in a copied cache.
+    """
+    stat = path.stat()
+    if stat.st_size != made["bytes"]:
         return False
-    return found.st_mtime_ns == made["mtime_ns"] or _checksum(path) == made["crc32"]
+    return stat.st_mtime_ns == made["mtime_ns"] or _checksum(path) == made["crc32"]
 
 
 def _checksum(path: Path) -> int:
-    found = 0
+    crc32 = 0
     with path.open("rb") as file:
         while block := file.read(1 << 22):
-            found = zlib.crc32(block, found)
-    return found
+            crc32 = zlib.crc32(block, crc32)
+    return crc32
 
 
 def _make(folder: Path, source: Source, shape: list[int], color_mode: str) -> dict[str, Any]:
@@ -165,8 +167,7 @@ def _make(folder: Path, source: Source, shape: list[int], color_mode: str) -> di
     _check_room(folder.parent, source, size)
     what = "x".join(map(str, shape))
     print(
-        f"preparing {count:,} pictures of {source.name} at {what}: {_bytes(size)} in "
-        f"{folder.parent}",
+        f"preparing {count:,} images of {source.name} at {what}: {_bytes(size)} in {folder.parent}",
         flush=True,
     )
     partial = folder.with_suffix(".partial")
@@ -197,25 +198,22 @@ def _bytes(n: int) -> str:
 
 
 def _write(folder: Path, source: Source, shape: list[int], color_mode: str) -> dict[str, Any]:
-    labels: dict[str, list[int]] = {}
+    """Writes the files of all parts; returns what meta.json is to hold."""
+    labels: dict[str, list[int]] = {part: [] for part in PARTS}
     broken: list[list[str]] = []
     files = {}
-    for part in PARTS:
-        path, labels[part], crc32 = folder / f"{part}.u8", [], 0
+    for part, file_name in zip(PARTS, FILES, strict=True):
+        path, crc32 = folder / file_name, 0
         with path.open("wb") as file:
-            for name, label, picture in _decoded(source.examples(part), shape[0], color_mode):
-                if isinstance(picture, Broken):
-                    broken.append([name, str(picture)])
+            for name, label, image in _decoded(source.examples(part), shape[0], color_mode):
+                if isinstance(image, Broken):
+                    broken.append([name, str(image)])
                     continue
-                file.write(picture.data)
-                crc32 = zlib.crc32(picture.data, crc32)
+                file.write(image.data)
+                crc32 = zlib.crc32(image.data, crc32)
                 labels[part].append(label)
-        found = path.stat()
-        files[path.name] = {
-            "bytes": found.st_size,
-            "crc32": crc32,
-            "mtime_ns": found.st_mtime_ns,
-        }
+        stat = path.stat()
+        files[file_name] = {"bytes": stat.st_size, "crc32": crc32, "mtime_ns": stat.st_mtime_ns}
     _check_classes(source, labels["train"], broken)
     return {
         "dataset": source.name,
@@ -224,25 +222,25 @@ def _write(folder: Path, source: Source, shape: list[int], color_mode: str) -> d
         "labels": labels,
         "broken": broken,
         "files": files,
-        "content": digest([files[name]["crc32"] for name in _names()]),
+        "content": digest([files[name]["crc32"] for name in FILES]),
     }
 
 
 def _decoded(
     examples: Iterator[Example], image_size: int, color_mode: str
 ) -> Iterator[tuple[str, int, np.ndarray | Broken]]:
-    """Decoded by several threads, in order, a few at a time."""
+    """Name, label and image or what is wrong with it, in order, decoded by several threads."""
 
     def one(example: Example) -> tuple[str, int, np.ndarray | Broken]:
         name, data, label = example
         try:
-            picture = decoding.decode(data, color_mode, image_size)
-            return name, label, np.ascontiguousarray(picture)
+            image = decoding.decode(data, color_mode, image_size)
+            return name, label, np.ascontiguousarray(image)
         except Broken as error:
             return name, label, error
 
     with ThreadPoolExecutor(cores()) as pool:
-        while chunk := list(islice(examples, 256)):
+        while chunk := list(islice(examples, CHUNK)):
             yield from pool.map(one, chunk)
 
 
@@ -251,14 +249,14 @@ def _check_classes(source: Source, labels: Sequence[int], broken: list[list[str]
     missing = [name for i, name in enumerate(source.classes) if i not in present]
     if missing:
         raise DataError(
-            f"dataset {source.name}: no readable training picture in {some(missing)}; "
+            f"dataset {source.name}: no readable training image in {some(missing)}; "
             f"broken: {some([name for name, _ in broken])}"
         )
 
 
-def _tell_broken(source: Source, broken: list[list[str]], on_broken: str) -> None:
+def _report_broken(source: Source, broken: list[list[str]], on_broken: str) -> None:
     shown = some([f"{name} ({why})" for name, why in broken], 10)
-    noun, were = ("picture", "was") if len(broken) == 1 else ("pictures", "were")
+    noun, were = ("image", "was") if len(broken) == 1 else ("images", "were")
     if on_broken == "refuse":
         raise DataError(
             f"dataset {source.name}: {len(broken)} {noun} cannot be read: {shown}; mend or remove, "

@@ -1,4 +1,4 @@
-"""Pictures in class folders on disk, as a source."""
+"""Images in class folders on disk, as a source."""
 
 import contextlib
 import hashlib
@@ -21,19 +21,24 @@ from mptexp.training.data.sources import (
 
 
 def source(dataset: str, validation_split: float) -> Source:
-    """A tree of class folders, with or without `train` and `val` above them.
+    """The images of a tree of class folders, with or without `train` and `val` above them.
 
-    Without, a stratified split with a fixed seed keeps `validation_split` of each class.
+    Without, a stratified split with a fixed seed keeps `validation_split` of each class for
+    validation.
 
     Args:
         dataset: "folder:PATH"; a relative path begins at the working directory, or else at the
             project.
+        validation_split: fraction of 1.
+
+    Raises:
+        DataError: where there is no such tree, or its parts do not fit together.
     """
     root = path_of(dataset)
     train, val = _trees(root)
-    found, empty = _by_class(train, dataset)
-    classes = list(found)
-    lists = {"train": _listing(found.values())}
+    by_class, empty = _by_class(train, dataset)
+    classes = list(by_class)
+    lists = {"train": _listing(by_class.values())}
     if val:
         lists["val"] = _validation(val, classes, dataset)
     else:
@@ -71,22 +76,21 @@ def path_of(dataset: str) -> Path:
     """
     kind, _, place = dataset.partition(":")
     given = Path(place.strip()).expanduser()
-    project = PROJECT
-    places = [given] if given.is_absolute() else [Path.cwd() / given, project / given]
-    found = next((place for place in places if place.is_dir()), None)
-    if found is None:
+    places = [given] if given.is_absolute() else [Path.cwd() / given, PROJECT / given]
+    folder = next((place for place in places if place.is_dir()), None)
+    if folder is None:
         what = "is a file" if any(p.is_file() for p in places) else "does not exist"
         raise DataError(f"dataset {dataset}: {given} {what}; give a folder with {HOLDS[kind]}")
-    if not os.access(found, os.R_OK | os.X_OK):
+    if not os.access(folder, os.R_OK | os.X_OK):
         raise DataError(f"dataset {dataset}: {given} may not be read by this user")
-    return found
+    return folder
 
 
 Listing = tuple[list[Path], list[int]]
 
 
 def _trees(root: Path) -> tuple[Path, Path | None]:
-    """The folders of training and of validation classes; one alone where there is no split."""
+    """The folders of training and of validation classes; None where there is no split."""
     train = root / "train"
     if not any(p.is_dir() for p in (train.iterdir() if train.is_dir() else ())):
         return root, None  # also where "train" is a class of vehicles
@@ -95,27 +99,31 @@ def _trees(root: Path) -> tuple[Path, Path | None]:
 
 
 def _by_class(root: Path, dataset: str) -> tuple[dict[str, list[Path]], list[str]]:
-    """Pictures by class in the order of names, and the names of the empty class folders."""
-    found = _class_folders(root)
-    full = {name: files for name, files in found.items() if files}
+    """Images by class in the order of names, and the names of the empty class folders."""
+    folders = _class_folders(root)
+    full = {name: files for name, files in folders.items() if files}
     if len(full) < 2:
-        there = f"only the class {next(iter(full))}" if full else "no class folder with pictures"
+        there = f"only the class {next(iter(full))}" if full else "no class folder with images"
         raise DataError(
             f"dataset {dataset}: {root.name} has {there}; a classifier needs two or more folders, "
-            f"each with pictures ({', '.join(decoding.SUFFIXES)})"
+            f"each with images ({', '.join(decoding.SUFFIXES)})"
         )
-    return full, [name for name in found if name not in full]
+    return full, [name for name in folders if name not in full]
 
 
 def _class_folders(root: Path) -> dict[str, list[Path]]:
-    """Pictures by folder in the order of names; hidden folders are no classes."""
+    """Images by folder in the order of names; hidden folders are no classes."""
     names = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
-    return {name: _pictures(root / name) for name in names}
+    return {name: _images(root / name) for name in names}
 
 
-def _pictures(tree: Path) -> list[Path]:
-    found = [p for p in tree.rglob("*") if p.suffix.lower() in decoding.SUFFIXES and p.is_file()]
-    return sorted(p for p in found if not p.name.startswith("."))
+def _images(tree: Path) -> list[Path]:
+    return sorted(p for p in _files(tree) if p.suffix.lower() in decoding.SUFFIXES)
+
+
+def _files(tree: Path) -> Iterator[Path]:
+    """All files below a folder but hidden ones."""
+    return (p for p in tree.rglob("*") if p.is_file() and not p.name.startswith("."))
 
 
 def _listing(by_label: Iterable[list[Path]]) -> Listing:
@@ -126,7 +134,7 @@ def _listing(by_label: Iterable[list[Path]]) -> Listing:
 def _validation(root: Path, classes: Sequence[str], dataset: str) -> Listing:
     full = {name: files for name, files in _class_folders(root).items() if files}
     if not full:
-        raise DataError(f"dataset {dataset}: {root.name} holds no pictures to validate with")
+        raise DataError(f"dataset {dataset}: {root.name} holds no images to validate with")
     if unknown := sorted(set(full) - set(classes)):
         raise DataError(
             f"dataset {dataset}: {root.name} has classes that train has not: {', '.join(unknown)}"
@@ -135,18 +143,13 @@ def _validation(root: Path, classes: Sequence[str], dataset: str) -> Listing:
 
 
 def _others(root: Path) -> list[str]:
-    files = (p for p in root.rglob("*") if p.is_file() and not p.name.startswith("."))
-    wrong = (p for p in files if p.suffix.lower() not in decoding.SUFFIXES)
-    return sorted(str(p.relative_to(root)) for p in wrong)
+    others = (p for p in _files(root) if p.suffix.lower() not in decoding.SUFFIXES)
+    return sorted(str(p.relative_to(root)) for p in others)
 
 
 def _folder_notes(empty: Sequence[str], others: Sequence[str]) -> list[str]:
-    found = []
-    if empty:
-        found.append(f"left out as class folders without pictures: {some(empty)}")
-    if others:
-        found.append(f"left out as no pictures by their names: {some(others)}")
-    return found
+    left_out = {"class folders without images": empty, "no images by their names": others}
+    return [f"left out as {what}: {some(names)}" for what, names in left_out.items() if names]
 
 
 def _split(
@@ -160,7 +163,7 @@ def _split(
 
 
 def _bytes(path: Path) -> bytes:
-    """A file's content; none where it may not be read, which is then a broken picture."""
+    """A file's content; none where it may not be read, which is then a broken image."""
     try:
         return path.read_bytes()
     except PermissionError:
@@ -178,7 +181,7 @@ def _content(root: Path, files: Sequence[Path]) -> str:
     if known.is_file():
         return known.read_text()
     pairs = [(str(p.relative_to(root)), hashlib.sha256(_bytes(p)).hexdigest()) for p in files]
-    found = digest(sorted(pairs))
+    content = digest(sorted(pairs))
     with contextlib.suppress(OSError):  # only speed is lost; preparing will say what is wrong
-        store.write_text(known, found)
-    return found
+        store.write_text(known, content)
+    return content

@@ -1,14 +1,15 @@
-"""Pictures in idx files, the form in which MNIST is distributed.
+"""Images in idx files, the form in which MNIST is distributed.
 
 Two zero bytes, the type (8: unsigned byte), the number of axes, their lengths as big-endian 32-bit
 integers, the values. Source: Y. LeCun, C. Cortes, C. J. C. Burges, The MNIST database of
-handwritten digits.
+handwritten digits. numpy reads the format in three lines; the rest of this module says what is
+wrong with a file, which the readers on PyPI do not.
 """
 
 import gzip
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,19 +17,18 @@ from mptexp.training.data import folders
 from mptexp.training.data.sources import DataError
 
 PARTS = {"train": "train", "val": "t10k"}
-KINDS = {"images": 3, "labels": 1}
+AXES = {"images": 3, "labels": 1}
 UNSIGNED_BYTE = 8
 
 
-@dataclass(frozen=True)
-class Idx:
-    """One part of a data set: uint8 pictures, shape (n, height, width), and int64 labels."""
+class Part(NamedTuple):
+    """One part of a dataset: uint8 images, shape (n, height, width), and int64 labels."""
 
     x: np.ndarray
     y: np.ndarray
 
 
-def read(dataset: str) -> dict[str, Idx]:
+def read(dataset: str) -> dict[str, Part]:
     """The training and the validation part of a dataset `idx:PATH`, by the names of PARTS.
 
     Files are named as MNIST's, train-images-idx3-ubyte and so on, with a dot or a dash before idx,
@@ -41,42 +41,37 @@ def read(dataset: str) -> dict[str, Idx]:
     parts = {part: _part(root, stem, dataset) for part, stem in PARTS.items()}
     train, val = parts["train"], parts["val"]
     if train.x.shape[1:] != val.x.shape[1:]:
+        sizes = [" x ".join(map(str, part.x.shape[1:])) for part in (train, val)]
         raise DataError(
-            f"dataset {dataset}: pictures of {_size(train.x)} to train on, of {_size(val.x)} to "
-            "validate with; both must be of one size"
+            f"dataset {dataset}: images of {sizes[0]} to train on, of {sizes[1]} to validate with; "
+            "both must be of one size"
         )
-    missing = sorted(set(range(int(train.y.max()) + 1)) - set(train.y.tolist()))
-    unknown = sorted(set(val.y.tolist()) - set(train.y.tolist()))
-    if missing or unknown or not train.y.max():
-        odd = missing or unknown or [1]
-        raise DataError(f"dataset {dataset}: no training picture has the label {odd[0]}")
+    labels = set(train.y.tolist())
+    # Labels count from 0 and there are at least two classes, each with a training image.
+    needed = {*range(max(labels) + 1), 1, *val.y.tolist()}
+    if missing := sorted(needed - labels):
+        raise DataError(f"dataset {dataset}: no training image has the label {missing[0]}")
     return parts
 
 
-def _part(root: Path, stem: str, dataset: str) -> Idx:
-    x, y = (
-        _array(_found(root, f"{stem}-{kind}", axes, dataset), axes, dataset)
-        for kind, axes in KINDS.items()
-    )
+def _part(root: Path, stem: str, dataset: str) -> Part:
+    x, y = (_array(root, f"{stem}-{kind}", axes, dataset) for kind, axes in AXES.items())
     if len(x) != len(y):
         raise DataError(
-            f"dataset {dataset}: {stem} has {len(x)} pictures and {len(y)} labels; both must be as "
+            f"dataset {dataset}: {stem} has {len(x)} images and {len(y)} labels; both must be as "
             "many"
         )
     if not x.size:
-        raise DataError(f"dataset {dataset}: {stem} holds no pictures")
-    return Idx(x, y.astype(np.int64))
+        raise DataError(f"dataset {dataset}: {stem} holds no images")
+    return Part(x, y.astype(np.int64))
 
 
-def _found(root: Path, stem: str, axes: int, dataset: str) -> Path:
+def _array(root: Path, stem: str, axes: int, dataset: str) -> np.ndarray:
+    """What the file of a part's images or labels holds, uint8."""
     names = [f"{stem}{mark}idx{axes}-ubyte{end}" for end in ("", ".gz") for mark in "-."]
-    for name in names:
-        if (root / name).is_file():
-            return root / name
-    raise DataError(f"dataset {dataset}: has no file {names[0]} or {names[0]}.gz")
-
-
-def _array(path: Path, axes: int, dataset: str) -> np.ndarray:
+    path = next((root / name for name in names if (root / name).is_file()), None)
+    if path is None:
+        raise DataError(f"dataset {dataset}: has no file {names[0]} or {names[0]}.gz")
     try:
         data = path.read_bytes()
         data = gzip.decompress(data) if path.suffix == ".gz" else data
@@ -95,7 +90,3 @@ def _array(path: Path, axes: int, dataset: str) -> np.ndarray:
             f"dataset {dataset}: {path.name} has {len(data):,} bytes, but its head says {wanted:,}"
         )
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
-
-
-def _size(x: np.ndarray) -> str:
-    return f"{x.shape[1]} x {x.shape[2]}"

@@ -1,4 +1,4 @@
-"""What a source of pictures is: encoded bytes with labels, and what names their content."""
+"""A source of images: encoded bytes with labels, and what names their content."""
 
 import hashlib
 import json
@@ -14,25 +14,25 @@ from mptexp.spec.errors import UserError
 
 
 class DataError(UserError, ValueError):
-    """Data that cannot be used: the message says what, where, and what would do."""
+    """Data that cannot be used: the message says what is wrong, where, and what is allowed."""
 
 
-Example = tuple[str, bytes, int]  # name, encoded picture, label
+Example = tuple[str, bytes, int]  # name, encoded image, label
 
 
 @dataclass(frozen=True)
 class Source:
-    """The pictures of a dataset, encoded, in an order of its own.
+    """The images of a dataset, encoded, in an order of its own.
 
     Attributes:
         name: as the params file has it.
-        classes: their names; a label is a place in them.
-        color_mode: rgb or grayscale, what the dataset itself has.
-        counts: number of pictures in "train" and in "val".
+        classes: names of the classes; a label is an index of them.
+        color_mode: rgb or grayscale, the dataset's own.
+        counts: number of images in "train" and in "val".
         identity: what names the content, as plain JSON.
         examples: "train" or "val" -> its examples, one after another.
         notes: what a reader should know, as sentences.
-        stream: "train" or "val" -> a tf.data.Dataset of whole pictures (uint8, own sizes) and
+        stream: "train" or "val" -> a tf.data.Dataset of whole images (uint8, own sizes) and
             labels, where the library has one of its own.
     """
 
@@ -53,7 +53,7 @@ def data_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Where prepared pictures lie: below --data-dir, else in the user's cache."""
+    """Where prepared images lie: below --data-dir, else in the user's cache."""
     if chosen := os.environ.get("MPTEXP_DATA_DIR"):
         return Path(chosen).expanduser() / "mptexp"
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mptexp"
@@ -62,10 +62,10 @@ def cache_dir() -> Path:
 def stratified(
     labels: Sequence[int], share: float, classes: Sequence[str], dataset: str
 ) -> tuple[list[int], list[int]]:
-    """Places of the training and of the validation pictures; classes keep their proportions.
+    """Indices of the training and of the validation images; classes keep their proportions.
 
     Raises:
-        DataError: where a class has a single picture, or the share leaves a side without classes.
+        DataError: where a class has a single image, or the share leaves a side without classes.
     """
     from sklearn.model_selection import train_test_split
 
@@ -74,11 +74,11 @@ def stratified(
             np.arange(len(labels)), test_size=share, stratify=labels, random_state=0
         )
     except ValueError:
-        least = min(range(len(classes)), key=lambda i: list(labels).count(i))
+        count, least = min((list(labels).count(i), i) for i in range(len(classes)))
         raise DataError(
-            f"dataset {dataset}: validation_split {share:g} cannot divide {len(labels)} pictures "
+            f"dataset {dataset}: validation_split {share:g} cannot divide {len(labels)} images "
             f"so that all {len(classes)} classes are on both sides (class {classes[least]} has "
-            f"{list(labels).count(least)}); allowed: more pictures, another share, or folders "
+            f"{count}); allowed: more images, another share, or folders "
             "train and val"
         ) from None
     return sorted(map(int, train)), sorted(map(int, val))
@@ -91,6 +91,6 @@ def some(names: Sequence[str], most: int = 5) -> str:
 
 
 def digest(value: Any) -> str:
-    """32 hex digits of plain JSON."""
+    """The first 32 hex digits of the SHA-256 of a value of plain JSON."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]

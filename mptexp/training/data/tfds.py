@@ -1,4 +1,4 @@
-"""Image-classification sets of tensorflow-datasets, as sources; the library does the work."""
+"""Image-classification sets of tensorflow-datasets as sources; the library does the work."""
 
 import difflib
 import hashlib
@@ -54,14 +54,14 @@ def _configurations(tfds: Any, name: str, error: Exception) -> str:
 def source(builder: Any, validation_split: float) -> Source:
     """An image-classification set of tensorflow-datasets, downloaded and prepared by it if need be.
 
-    Its own validation split serves, else its test split, else a stratified part of train.
+    Its own validation split is used, else its test split, else a stratified part of train.
 
     Raises:
         DataError: where it is no image-classification set, cannot be downloaded, or an archive
             is not the registered one.
     """
     name = builder.info.full_name.rpartition("/")[0]
-    picture, label = _features(builder, name)
+    image, label = _features(builder, name)
     if not builder.info.splits:
         _download(builder, name)
     splits = builder.info.splits
@@ -72,19 +72,19 @@ def source(builder: Any, validation_split: float) -> Source:
     parts = (
         {"train": ("train", None), "val": (val, None)}
         if val
-        else _tfds_split(builder, (picture, label), classes, validation_split, name)
+        else _tfds_split(builder, (image, label), classes, validation_split, name)
     )
 
     def examples(part: str) -> Iterator[Example]:
         split, kept = parts[part]
-        for i, (data, number) in enumerate(_encoded(builder, split, picture, label)):
+        for i, (data, number) in enumerate(_encoded(builder, split, image, label)):
             if kept is None or i in kept:
                 yield f"{split} {i}", data, number
 
     return Source(
         name=name,
         classes=classes,
-        color_mode="grayscale" if builder.info.features[picture].shape[-1] == 1 else "rgb",
+        color_mode="grayscale" if builder.info.features[image].shape[-1] == 1 else "rgb",
         counts={
             part: splits[split].num_examples if kept is None else len(kept)
             for part, (split, kept) in parts.items()
@@ -95,7 +95,7 @@ def source(builder: Any, validation_split: float) -> Source:
             "split": None if val else validation_split,
         },
         examples=examples,
-        notes=[] if val else [f"{validation_split:.0%} of its pictures are kept for validation"],
+        notes=[] if val else [f"{validation_split:.0%} of its images are kept for validation"],
         stream=(lambda part: builder.as_dataset(split=parts[part][0], as_supervised=True))
         if val
         else None,
@@ -110,20 +110,20 @@ def _features(builder: Any, name: str) -> tuple[str, str]:
     if kinds != [tfds.features.Image, tfds.features.ClassLabel]:
         raise DataError(
             f"dataset {name}: is not an image-classification set: it gives "
-            f"{', '.join(map(str, features)) or 'nothing'} instead of a picture and its label"
+            f"{', '.join(map(str, features)) or 'nothing'} instead of an image and its label"
         )
     return keys[0], keys[1]
 
 
-def _encoded(builder: Any, split: str, picture: str, label: str) -> Iterator[tuple[bytes, int]]:
+def _encoded(builder: Any, split: str, image: str, label: str) -> Iterator[tuple[bytes, int]]:
     import tensorflow_datasets as tfds
 
     read = tfds.ReadConfig(shuffle_seed=0, interleave_cycle_length=1, try_autocache=False)
     stream = builder.as_dataset(
-        split=split, decoders={picture: tfds.decode.SkipDecoding()}, read_config=read
+        split=split, decoders={image: tfds.decode.SkipDecoding()}, read_config=read
     )
     for example in stream.as_numpy_iterator():
-        yield example[picture], int(example[label])
+        yield example[image], int(example[label])
 
 
 def _tfds_split(
@@ -163,15 +163,15 @@ def _wrong_archive(text: str, archives: dict[str, Any], manual: Path, name: str)
     archive = manual / wanted.filename if wanted else manual
     if not archive.is_file():
         return f"dataset {name}: what {url or 'the network'} gave has not the registered checksum"
-    found = hashlib.sha256(archive.read_bytes()).hexdigest()
+    checksum = hashlib.sha256(archive.read_bytes()).hexdigest()
     return (
-        f"dataset {name}: {archive} is not the registered archive: its SHA-256 is {found}, "
+        f"dataset {name}: {archive} is not the registered archive: its SHA-256 is {checksum}, "
         f"registered is {wanted.checksum} ({wanted.size} bytes); replace or remove it"
     )
 
 
 def _check_network(builder: Any, manual: Path, name: str) -> None:
-    """The library tries for minutes where a host's name cannot even be resolved."""
+    """Refuses a download at once where no host can be reached: the library tries for minutes."""
     archives = _archives(builder)
     hosts = {urllib.parse.urlparse(url).hostname for url in archives}
     here = any((manual / info.filename).is_file() for info in archives.values() if info.filename)

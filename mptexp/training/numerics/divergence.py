@@ -1,7 +1,7 @@
 """Which step of a training was the first with a number that is not finite, and where in it.
 
 A training is not watched at every step, which would slow what is measured. One that diverged is
-made again, step by step: weights, order of pictures and random draws follow from the seed.
+made again, step by step: weights, order of images and random draws follow from the seed.
 """
 
 from collections.abc import Iterable

@@ -98,7 +98,7 @@ def test_two_replicas_see_what_one_sees(backend, mode):
 
 
 @pytest.mark.parametrize("backend", TWICE)
-def test_replicas_are_validated_with_the_same_pictures(backend):
+def test_replicas_are_validated_with_the_same_images(backend):
     for first, second in zip(
         *(trained(backend, n)["pipeline"]["history"] for n in (1, 2)), strict=True
     ):
@@ -142,7 +142,7 @@ run = Run(replicas=2, batch_size=4, policy="mixed_float16")
 precision.use(run)
 import keras, tensorflow as tf
 found = {}
-for bad in (None, 0, 3):  # a picture of neither replica, of the first, of the second
+for bad in (None, 0, 3):  # an image of neither replica, of the first, of the second
     model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1, dtype="float32")])
     optimizer = replicas.dynamic_loss_scale(keras.optimizers.SGD(0.1))
     model.compile(optimizer, "mse", auto_scale_loss=False)

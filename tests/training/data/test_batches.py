@@ -16,7 +16,7 @@ def test_the_order_depends_on_the_seed_alone(images):
 
 
 def test_nothing_is_dropped(images):
-    # 14 batches of 100 an epoch leave 37 pictures over: they open the next epoch.
+    # 14 batches of 100 an epoch leave 37 images over: they open the next epoch.
     order = batches.order(images, Run(batch_size=100, epochs=3))
     assert order.shape == (42, 100)
     counts = np.bincount(order.ravel()[: 2 * 1437], minlength=1437)
@@ -54,13 +54,13 @@ def test_validation_is_one_whole_pass_of_equal_parts(photographs, replicas):
     assert np.array_equal(np.concatenate([y for _, y in steps]), photographs.val_y[:n])
 
 
-def test_pictures_that_replicas_cannot_share_are_told(photographs):
+def test_images_that_replicas_cannot_share_are_told(photographs):
     said = "1 of 6 images not validated with: they cannot be shared equally by 5 replicas"
     assert batches.notes(photographs, Run(batch_size=5, replicas=5)) == (*photographs.notes, said)
     assert batches.notes(photographs, Run()) == photographs.notes
 
 
-def test_resident_feeds_nothing_of_the_size_of_pictures(images, got):
+def test_resident_feeds_nothing_of_the_size_of_images(images, got):
     for backend in ("tensorflow", "jax"):
         run = Run(batch_size=500, epochs=2, backend=backend, input_mode="resident")
         if backend == "tensorflow":
@@ -70,7 +70,7 @@ def test_resident_feeds_nothing_of_the_size_of_pictures(images, got):
         assert batches.validation(images, run) == {}
 
 
-def test_pictures_of_unknown_terms_are_not_shown_in_a_sweep(photographs, images, tree, monkeypatch):
+def test_images_of_unknown_terms_are_not_shown_in_a_sweep(photographs, images, tree, monkeypatch):
     folder, digits = Run(dataset=f"folder:{tree}"), Run()
     assert len(batches.samples(photographs, folder)[0]) == 16
     monkeypatch.setenv("MPTEXP_RUN_DIR", str(tree))

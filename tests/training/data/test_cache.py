@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from support import write_pictures as write
+from support import write_images as write
 
 from mptexp.training.data import cache, decoding, folders
 from mptexp.training.data.sources import DataError, cache_dir
@@ -16,7 +16,7 @@ def prepare(root, size=16, color="rgb", on_broken="skip"):
     return cache.prepare(folders.source(f"folder:{root}", 0.2), size, color, on_broken)
 
 
-def test_prepared_pictures_are_the_decoded_ones(tree):
+def test_prepared_images_are_the_decoded_ones(tree):
     made = prepare(tree)
     source = folders.source(f"folder:{tree}", 0.2)
     for part, n in (("train", 24), ("val", 6)):
@@ -28,7 +28,7 @@ def test_prepared_pictures_are_the_decoded_ones(tree):
         assert made.labels(part).tolist() == labels
 
 
-def test_pictures_are_read_by_place(tree):
+def test_images_are_read_by_place(tree):
     stored = prepare(tree).images("train")
     everything = stored[:]
     assert np.array_equal(stored[np.array([5, 0, 5])], everything[[5, 0, 5]])
@@ -40,7 +40,7 @@ def test_pictures_are_read_by_place(tree):
 
 def test_it_is_made_once_and_its_size_is_said_before(tree, capsys):
     made = prepare(tree)
-    assert "preparing 30 pictures" in (said := capsys.readouterr().out)
+    assert "preparing 30 images" in (said := capsys.readouterr().out)
     assert "at 16x16x3: 0.0 MB in" in said
     inode = (made.folder / "train.u8").stat().st_ino
     assert (prepare(tree).folder / "train.u8").stat().st_ino == inode
@@ -101,7 +101,7 @@ def test_one_of_several_processes_makes_it(tree):
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     said = "".join(process.communicate()[0] for process in running)
     assert [process.returncode for process in running] == [0, 0, 0]
-    assert said.count("preparing 30 pictures") == 1
+    assert said.count("preparing 30 images") == 1
 
 
 def test_a_process_killed_while_making_it_leaves_nothing_that_is_taken_for_whole(tree):
@@ -119,33 +119,33 @@ def test_a_process_killed_while_making_it_leaves_nothing_that_is_taken_for_whole
 
 def spoil(root):
     (root / "Käse/5.png").write_bytes((root / "Käse/5.png").read_bytes()[:60])
-    (root / "Käse/letter.jpg").write_text("not a picture")
+    (root / "Käse/letter.jpg").write_text("not an image")
 
 
-def test_broken_pictures_are_named_in_one_message_and_left_out(tree, capsys):
+def test_broken_images_are_named_in_one_message_and_left_out(tree, capsys):
     spoil(tree)
     made = prepare(tree)
     said = [line for line in capsys.readouterr().out.splitlines() if "cannot be read" in line]
     assert len(said) == 1
-    assert "2 pictures cannot be read and were left out: " in said[0]
+    assert "2 images cannot be read and were left out: " in said[0]
     assert "Käse/5.png (" in said[0]
-    assert "Käse/letter.jpg (not a picture)" in said[0]
+    assert "Käse/letter.jpg (not an image)" in said[0]
     assert len(made.labels("train")) + len(made.labels("val")) == 29
     prepare(tree)
     assert "Käse/letter.jpg" in capsys.readouterr().out  # said at every use
 
 
-def test_broken_pictures_are_refused_on_request(tree):
+def test_broken_images_are_refused_on_request(tree):
     spoil(tree)
-    with pytest.raises(DataError, match=r"2 pictures cannot be read: .*on_broken: skip"):
+    with pytest.raises(DataError, match=r"2 images cannot be read: .*on_broken: skip"):
         prepare(tree, on_broken="refuse")
 
 
-def test_a_class_without_a_readable_picture_is_refused(tree):
+def test_a_class_without_a_readable_image_is_refused(tree):
     write(tree / "x", 0)
     for i in range(5):
         (tree / f"x/{i}.jpg").write_text("no")
-    with pytest.raises(DataError, match="no readable training picture in x"):
+    with pytest.raises(DataError, match="no readable training image in x"):
         prepare(tree)
 
 

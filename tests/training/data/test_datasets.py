@@ -6,7 +6,7 @@ from mptexp.spec.run import Run
 from mptexp.training.data import batches, datasets
 
 
-def test_digits_are_real_pictures_in_a_stratified_split(images):
+def test_digits_are_real_images_in_a_stratified_split(images):
     assert images.train_x.shape == (1437, 32, 32, 1)
     assert images.val_x.shape == (360, 32, 32, 1)
     assert images.train_x.dtype == np.uint8

@@ -10,22 +10,22 @@ from mptexp.training.data.decoding import Broken
 RED = (200, 30, 30)
 
 
-def encoded(picture, kind, **options):
+def encoded(image, kind, **options):
     buffer = io.BytesIO()
-    picture.save(buffer, kind, **options)
+    image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
 def alpha_png():
-    picture = Image.new("RGBA", (20, 10), (*RED, 0))
-    picture.paste((*RED, 255), (0, 0, 10, 10))
-    return picture
+    image = Image.new("RGBA", (20, 10), (*RED, 0))
+    image.paste((*RED, 255), (0, 0, 10, 10))
+    return image
 
 
 def palette_png():
-    picture = Image.new("P", (20, 10), 1)
-    picture.putpalette([0, 0, 0, *RED])
-    return picture
+    image = Image.new("P", (20, 10), 1)
+    image.putpalette([0, 0, 0, *RED])
+    return image
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_what_is_transparent_is_white():
     assert tuple(array[5, 15]) == (255, 255, 255)
 
 
-def test_a_picture_stands_upright_as_exif_says():
+def test_an_image_stands_upright_as_exif_says():
     # Stored lying on its side: the red half is above only after turning.
     lying = Image.new("RGB", (40, 20), "black")
     lying.paste(RED, (0, 0, 20, 20))
@@ -65,7 +65,7 @@ def test_a_picture_stands_upright_as_exif_says():
     assert array[35, 10, 0] < 50
 
 
-def test_large_and_small_pictures_get_one_size():
+def test_large_and_small_images_get_one_size():
     noise = np.random.default_rng(0).integers(0, 256, (3024, 3024, 3), np.uint8)
     large = decoding.decode(encoded(Image.fromarray(noise), "JPEG"), "rgb", 64)
     small = decoding.decode(encoded(Image.new("L", (8, 3), 9), "PNG"), "grayscale", 64)
@@ -79,12 +79,12 @@ def test_large_and_small_pictures_get_one_size():
     "data",
     [
         b"",
-        b"a letter, not a picture",
+        b"a letter, not an image",
         encoded(Image.new("RGB", (400, 400), RED), "JPEG")[:900],
         encoded(Image.effect_noise((99, 99), 50), "PNG")[:900],
     ],
     ids=["empty", "text", "half a jpeg", "half a png"],
 )
-def test_what_is_not_a_whole_picture_is_broken(data):
+def test_what_is_not_a_whole_image_is_broken(data):
     with pytest.raises(Broken, match=r"\w"):
         decoding.decode(data, "rgb", 32)

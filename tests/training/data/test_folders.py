@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 from support import PROJECT
-from support import write_pictures as write
+from support import write_images as write
 
 from mptexp.training.data import cache, folders
 from mptexp.training.data.sources import DataError
@@ -48,7 +48,7 @@ def test_hidden_folders_are_no_classes(tmp_path):
     assert source(tmp_path).classes == ("a", "b")
 
 
-def test_a_picture_that_may_not_be_read_is_a_broken_one(tree, monkeypatch):
+def test_an_image_that_may_not_be_read_is_a_broken_one(tree, monkeypatch):
     refused, read = tree / "Käse/3.png", Path.read_bytes
 
     def asked(path):  # root may read everything
@@ -72,11 +72,11 @@ def test_a_class_may_be_called_train(tmp_path):
 
 def test_what_is_left_out_is_said(tree):
     (tree / "empty").mkdir()
-    (tree / "Käse/notes.txt").write_text("not a picture")
+    (tree / "Käse/notes.txt").write_text("not an image")
     (tree / ".hidden").write_text("nothing to say of")
     assert source(tree).notes == [
-        "left out as class folders without pictures: empty",
-        "left out as no pictures by their names: Käse/notes.txt",
+        "left out as class folders without images: empty",
+        "left out as no images by their names: Käse/notes.txt",
     ]
 
 
@@ -85,7 +85,7 @@ def test_what_is_left_out_is_said(tree):
     [
         (lambda root: shutil.rmtree(root), "does not exist; give a folder with a folder per class"),
         (lambda root: shutil.rmtree(root / "Käse"), "has only the class brot & butter"),
-        (lambda root: [shutil.rmtree(p) for p in root.iterdir()], "no class folder with pictures"),
+        (lambda root: [shutil.rmtree(p) for p in root.iterdir()], "no class folder with images"),
         (lambda root: write(root / "one", 1), r"class one has 1\)"),
         (lambda root: [write(root / "train/a"), write(root / "val/b")], "only the class a"),
         (
@@ -97,7 +97,7 @@ def test_what_is_left_out_is_said(tree):
                 [write(root / n, k) for n, k in (("train/a", 1), ("train/b", 1))]
                 + [(root / "val").mkdir()]
             ),
-            "val holds no pictures to validate with",
+            "val holds no images to validate with",
         ),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_file_is_not_a_folder(tree):
         folders.source(f"folder:{tree}/Käse/0.png", 0.2)
 
 
-def test_the_content_names_the_pictures_not_their_place(tree, tmp_path):
+def test_the_content_names_the_images_not_their_place(tree, tmp_path):
     first = source(tree).identity
     shutil.copytree(tree, tmp_path / "moved")
     assert source(tmp_path / "moved").identity == first
@@ -121,7 +121,7 @@ def test_the_content_names_the_pictures_not_their_place(tree, tmp_path):
     assert source(tree).identity != first
 
 
-def test_a_picture_that_was_replaced_is_noticed(tree):
+def test_an_image_that_was_replaced_is_noticed(tree):
     first = source(tree).identity
     shutil.copy(tree / "brot & butter/7.png", tree / "Käse/3.png")
     assert source(tree).identity != first

@@ -46,7 +46,7 @@ def test_mnists_files_are_read_under_all_their_names(tmp_path, names, pack):
     assert images.train_y.dtype == np.int64
 
 
-def test_pictures_take_the_runs_size_and_colors(tmp_path):
+def test_images_take_the_runs_size_and_colors(tmp_path):
     write(tmp_path)
     run = Run(dataset=f"idx:{tmp_path}", image_size=16, color_mode="rgb")
     images = datasets.load(run)
@@ -64,13 +64,13 @@ DAMAGES = {
     "9,423 bytes, but its head says 9,424": lambda f: f("train-images", lambda b: b[:-1]),
     "21 bytes, but its head says 20": lambda f: f("train-labels", lambda b: b + b"\0"),
     "is no idx file of": lambda f: f("t10k-images", lambda b: b[:9]),
-    "12 pictures and 11 labels": lambda f: f("train-labels", lambda b: encoded(np.arange(11) % 3)),
+    "12 images and 11 labels": lambda f: f("train-labels", lambda b: encoded(np.arange(11) % 3)),
     "has the label 2": lambda f: f("train-labels", lambda b: encoded(np.arange(12) % 2)),
     "has the label 1": lambda f: f("train-labels", lambda b: encoded(np.arange(12) % 2 * 2)),
     "28 x 28 to train on, of 9 x 9": lambda f: f(
         "t10k-images", lambda b: encoded(np.ones((6, 9, 9)))
     ),
-    "holds no pictures": lambda f: [
+    "holds no images": lambda f: [
         f("t10k-images", lambda b: encoded(np.ones((0, 28, 28)))),
         f("t10k-labels", lambda b: encoded(np.ones(0))),
     ],

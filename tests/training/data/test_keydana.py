@@ -28,15 +28,15 @@ def test_keydana_is_the_pipeline_of_the_study(photographs, got):
     assert not np.array_equal(later, x)  # another order in the next epoch
 
 
-def test_keydana_leaves_out_broken_pictures(tree, got):
-    (tree / "Käse/letter.jpg").write_text("not a picture")
+def test_keydana_leaves_out_broken_images(tree, got):
+    (tree / "Käse/letter.jpg").write_text("not an image")
     run = Run(dataset=f"folder:{tree}", image_size=16, batch_size=10, input_mode="keydana")
     images = datasets.load(run)
     assert sum(len(y) for _, y in got(images, run)) == len(images.train_x)
     assert images.notes == ("1 image of the dataset could not be read",)
 
 
-def test_keydana_serves_arrays_and_grey_pictures_too(images, tree, got):
+def test_keydana_serves_arrays_and_grey_images_too(images, tree, got):
     run = Run(batch_size=1000, image_size=24, input_mode="keydana")
     assert [x.shape for x, _ in got(images, run)] == [(1000, 24, 24, 1), (437, 24, 24, 1)]
     grey = Run(

@@ -23,9 +23,9 @@ CLASSES = [
 
 def jpeg(seed):
     noise = np.random.default_rng(seed).integers(0, 256, (30 + seed, 40), np.uint8)
-    picture = Image.fromarray(noise).convert("L" if seed % 5 == 0 else "RGB")
+    image = Image.fromarray(noise).convert("L" if seed % 5 == 0 else "RGB")
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG")
+    image.save(buffer, "JPEG")
     return buffer.getvalue()
 
 
@@ -40,7 +40,7 @@ def pack(path, contents):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A data directory in which the user has put an archive with 3 and 1 pictures a class."""
+    """A data directory in which the user has put an archive with 3 and 1 images a class."""
     monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path))
     contents = {
         f"imagenette2-320/{'val' if i == 3 else 'train'}/{name}/{name}_{i}.JPEG": jpeg(4 * k + i)
@@ -78,7 +78,7 @@ def test_imagenette_is_prepared_from_an_archive_without_network(builder):
     assert {content for _, content, _ in examples} == wanted  # the bytes of the archive, not ours
 
 
-def test_its_pictures_are_prepared_grey_ones_too(builder):
+def test_its_images_are_prepared_grey_ones_too(builder):
     made = cache.prepare(downloads.source(builder, 0.2), 32, "rgb", "refuse")
     assert made.images("train").shape == (30, 32, 32, 3)
     assert np.bincount(made.labels("train")).tolist() == [3] * 10
@@ -138,7 +138,7 @@ def test_a_set_without_validation_is_split(tmp_path, monkeypatch):
     assert [len(names["train"]), len(names["val"])] == [40, 10]
     assert not set(names["train"]) & set(names["val"])
     assert sorted(label for _, _, label in found.examples("val")) == sorted([*range(5)] * 2)
-    assert found.notes == ["20% of its pictures are kept for validation"]
+    assert found.notes == ["20% of its images are kept for validation"]
 
 
 @pytest.mark.parametrize(

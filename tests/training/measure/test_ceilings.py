@@ -70,10 +70,10 @@ from keras import layers
 from mptexp.spec.run import Run
 from mptexp.training.measure import ceilings
 from mptexp.training import environment
-x = pictures = layers.Input((8, 8, 2))
+x = images = layers.Input((8, 8, 2))
 again = layers.Conv2D(2, 3, padding="same", name="again")
 x = layers.Conv2D(2, 3, padding="same", name="once")(again(again(x)))
-model = keras.Model(pictures, x)
+model = keras.Model(images, x)
 model.compile("sgd", "mse", jit_compile=False)
 card = environment.card()
 ceilings._alone = lambda *_: 1.0  # a time that is known

@@ -24,7 +24,7 @@ SHAPE = (8, 8, 1)
 
 
 def parts(run, classes=10, batch=16, steps=3):
-    """A model of the run, trained for a few steps, and pictures."""
+    """A model of the run, trained for a few steps, and images."""
     random = np.random.default_rng(0)
     x = random.integers(0, 256, (steps * batch, *SHAPE), np.uint8)
     y = random.integers(0, classes, steps * batch)
@@ -103,7 +103,7 @@ def test_weight_gradients_are_rounded_too():
     x = np.float32([[4, 8, 12, 16]] * 2)
     model.fit(x, np.float32([[3, 5, 9]] * 2), batch_size=2, verbose=0)
     # A gradient of z is y / 2, rounded: 1.5 to 0, 2.5 to 4, 4.5 to 4.
-    # The kernel's, of 2 pictures, saturates at 124.
+    # The kernel's, of 2 images, saturates at 124.
     assert inner.kernel.numpy().T.tolist() == [[0] * 4, *[[-32, -64, -96, -124]] * 2]
     assert inner.bias.numpy().tolist() == [0, -8, -8]
 
