@@ -14,7 +14,7 @@ from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import history_table, results_table
 from mptexp.report import wording
 from mptexp.spec import params
-from mptexp.spec.run import Run, defaults
+from mptexp.spec.run import Run
 
 # The device may differ: that is often what is compared.
 JOINED = [name for name in POINT if name != "gpu_model"] + ["policy"]
@@ -40,11 +40,10 @@ def load(a: SweepDir, b: SweepDir) -> tuple[Tables, Tables]:
 
 def obstacles(a: Tables, b: Tables) -> str:
     """The parameters that have no value in common, which is why no point can be joined."""
-    # What a record of an earlier version lacks, it ran at its default.
-    sides = [[defaults() | r["parameters"] for r in side.records] for side in (a, b)]
+    sides = [[r["parameters"] for r in side.records] for side in (a, b)]
     told = []
     for name in Run.model_fields:
-        values = [sorted({str(run.get(name)) for run in side}) for side in sides]
+        values = [sorted({str(run[name]) for run in side}) for side in sides]
         if name not in ("gpu_model", "seed", "block") and not set(values[0]) & set(values[1]):
             told.append(f"{name} {', '.join(values[0])} against {', '.join(values[1])}")
     return "; ".join(told)

@@ -63,9 +63,8 @@ class Tables:
 
         Not of runs whose timings are void.
         """
-        # A record of an earlier version does not say how many batches were warm-up.
         kept = {
-            r["run_id"]: r["latencies_s"][r["timing"].get("latency_warmup", 1) :]
+            r["run_id"]: r["latencies_s"][r["timing"].get("latency_warmup", 0) :]
             for r in self.records
             if "latencies_s" in r
         }

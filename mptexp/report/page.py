@@ -473,21 +473,9 @@ def _warnings(tables: Tables) -> list[str]:
     marks = {mark for record in tables.records for mark in record.get("marks", [])}
     found = sorted(mark for mark in marks if not mark.startswith("measured while"))
     versions = summary.versions(tables.records)
-    if any(_validated_in_part(record) for record in tables.records):
-        found.append(
-            "an earlier version of mptexp made these runs, which after the first epoch may have "
-            "validated on a part of the validation pictures"
-        )
     if len(versions) > 1:
         found.append(f"the runs were made by different versions of mptexp: {', '.join(versions)}")
     return [safe(text) for text in found]
-
-
-def _validated_in_part(record: dict) -> bool:
-    """Whether a record is of a version that may begin a validation where the last one had ended."""
-    in_force = record.get("in_force", {})
-    validated = any("val_accuracy" in epoch for epoch in record.get("history", [])[1:])
-    return validated and "batch_per_replica" not in in_force
 
 
 def _reproduce(directory: SweepDir, tables: Tables, head: dict[str, str]) -> str:

@@ -256,6 +256,6 @@ def _several(names: Iterable[Any], most: int = 6) -> str:
 
 def _software(record: Mapping[str, Any]) -> str:
     packages = record.get("environment", {}).get("packages", {})
-    names = [record["parameters"].get("backend", "tensorflow"), "keras"]
+    names = [record["parameters"]["backend"], "keras"]
     found = [f"{name} {packages[name]}" for name in names if name in packages]
     return ", ".join([*found, "XLA" if record.get("in_force", {}).get("jit") else "no XLA"])

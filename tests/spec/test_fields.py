@@ -45,7 +45,7 @@ def test_every_wrong_value_is_told(cell):
     assert len(cell("from mptexp.spec.run import Run\nRun(epochs=0, jit='yes')").splitlines()) == 2
 
 
-def test_a_parameters_cell_from_an_older_version_is_told_what_it_lacks(cell):
+def test_a_parameters_cell_that_lacks_one_is_refused(cell):
     names = {name: value for name, value in run.defaults().items() if name != "jit"}
     shown = cell(f"from mptexp.spec.run import Run\nRun.read({names!r})")
     assert shown == "ParamsError: no parameter jit; see docs/params.md for all"
