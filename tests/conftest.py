@@ -4,7 +4,7 @@ import fcntl
 import os
 
 import pytest
-from support import CHROMIUM, LIGHT, TINY, mptexp, write_images
+from support import CHROMIUM, LIGHT, ONE_GPU, TINY, mptexp, nvml_library, write_images
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +51,12 @@ def tree(tmp_path, monkeypatch):
     write_images(root / "Käse", 10)
     write_images(root / "brot & butter", 20)
     return root
+
+
+@pytest.fixture(scope="session")
+def nvml(tmp_path_factory):
+    """A folder with a library that answers as NVML does on a machine with one GPU."""
+    return nvml_library(tmp_path_factory.mktemp("nvml"), ONE_GPU)
 
 
 # --- a real browser ----------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from test_summary import record, tables
+from builders import record, tables
 
 from mptexp.analysis import accuracy
 from mptexp.analysis.sweep_tables import Options

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from histograms import VALUES, ranges
 from support import mptexp
-from test_exponent_range import VALUES, seen
 
 from mptexp.analysis import advice, exponent_range
 from mptexp.records import store
@@ -23,24 +23,24 @@ from mptexp.spec.run import Run
     ],
 )
 def test_the_policy_is_one_that_the_device_computes_in(native, policy, scale):
-    told = advice.advise(seen(native))
+    told = advice.advise(ranges(native))
     assert (told.policy, told.loss_scale) == (policy, scale)
     assert told.reasons
 
 
 def test_activations_that_are_too_large_forbid_float16():
-    told = advice.advise(seen(["float16"], activations=np.array([1.0, 1e5], "float32")))
+    told = advice.advise(ranges(["float16"], activations=np.array([1.0, 1e5], "float32")))
     assert told.policy == "float32"
     assert "65504" in told.reasons[0]
 
 
 def test_a_fixed_scale_is_named_where_one_does():
     narrow = np.exp2(np.random.default_rng(0).normal(-20, 2, 20_000)).astype("float32")
-    least, most = exponent_range.scales(seen(gradients=narrow))
-    (told,) = advice.advise(seen(gradients=narrow)).reasons
+    least, most = exponent_range.scales(ranges(gradients=narrow))
+    (told,) = advice.advise(ranges(gradients=narrow)).reasons
     assert f"from {exponent_range.power(least)} to {exponent_range.power(most / 2)}" in told
     wide = np.concatenate([VALUES, [60000]]).astype("float32")
-    assert "no fixed loss scale" in advice.advise(seen(gradients=wide)).reasons[0]
+    assert "no fixed loss scale" in advice.advise(ranges(gradients=wide)).reasons[0]
 
 
 def test_a_probe_keeps_what_is_asked_about():

@@ -3,8 +3,8 @@ import shutil
 
 import pandas as pd
 import pytest
+from builders import record
 from support import mptexp
-from test_summary import record
 
 from mptexp.analysis import compare
 from mptexp.records import store

@@ -1,6 +1,6 @@
 import pytest
+from builders import record, tables
 from support import mptexp
-from test_summary import record, tables
 
 from mptexp.analysis import emulated
 from mptexp.records import store

@@ -2,26 +2,17 @@
 
 import numpy as np
 import pytest
+from histograms import VALUES, histogram, ranges
 
 from mptexp.analysis import exponent_range
-from mptexp.analysis.exponent_range import Histogram, Seen
 from mptexp.spec.formats import FORMATS
-from mptexp.training.numerics import exponents
-
-VALUES = np.exp2(np.random.default_rng(0).normal(-18, 5, 20_000)).astype("float32")
-VALUES[:500] = 0
-
-
-def read(values):
-    counts, largest = (np.asarray(part) for part in exponents.histogram(values))
-    return Histogram.read(exponents.as_record(counts, float(largest)))
 
 
 @pytest.mark.parametrize("scale", [1.0, 1024.0, 2.0**20])
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e5m2"])
 def test_shares_are_those_of_the_values(name, scale):
     target, x = FORMATS[name], VALUES * scale
-    told = exponent_range.shares(read(VALUES), target, scale)
+    told = exponent_range.shares(histogram(VALUES), target, scale)
     assert told["zeros"] == 500 / 20_000
     flushed = (x > 0) & (x < target.smallest_subnormal)
     assert told["flushed"] == pytest.approx(np.mean(flushed))
@@ -33,25 +24,25 @@ def test_shares_are_those_of_the_values(name, scale):
 
 def test_the_smallest_sufficient_scale_flushes_one_in_a_thousand_at_most():
     target = FORMATS["float16"]
-    scale = exponent_range.smallest_sufficient_scale(read(VALUES), target)
+    scale = exponent_range.smallest_sufficient_scale(histogram(VALUES), target)
     some = VALUES[VALUES > 0]
 
     def flushed(by):
         return np.mean(some * by < target.smallest_subnormal)
 
     assert flushed(scale) <= 1e-3 < flushed(scale / 2)
-    assert exponent_range.smallest_sufficient_scale(read(VALUES), FORMATS["bfloat16"]) == 1
+    assert exponent_range.smallest_sufficient_scale(histogram(VALUES), FORMATS["bfloat16"]) == 1
 
 
 def test_the_largest_safe_scale_keeps_the_largest_value_finite():
-    scale = exponent_range.largest_safe_scale(read(VALUES), FORMATS["float16"])
+    scale = exponent_range.largest_safe_scale(histogram(VALUES), FORMATS["float16"])
     with np.errstate(over="ignore"):
         assert np.isfinite(np.float16(VALUES.max() * scale))
         assert np.isinf(np.float16(VALUES.max() * scale * 2))
 
 
 def test_histograms_add_up():
-    both = read(VALUES) + read(VALUES * 4)
+    both = histogram(VALUES) + histogram(VALUES * 4)
     assert both.total == 40_000
     assert both.largest == VALUES.max() * 4
     assert both.below(2.0**-24) == pytest.approx(
@@ -59,27 +50,16 @@ def test_histograms_add_up():
     )
 
 
-def seen(native=("float16",), gradients=VALUES, activations=VALUES, swallowed=0.1):
-    kinds = {"activations": activations, "activation_gradients": gradients}
-    kinds |= {"weight_gradients": gradients, "weights": VALUES, "updates": VALUES}
-    card = {} if native is None else {"native": list(native)}
-    told = {"float16": swallowed, "bfloat16": swallowed}
-    found = {kind: read(values) for kind, values in kinds.items()}
-    return Seen(
-        {"model": "m", "dataset": "d", "batch_size": 8}, "float32", 1, found, {}, told, 2, card
-    )
-
-
 def test_what_is_said_agrees_with_the_shares():
-    text = " ".join(exponent_range.sentences(seen()))
-    lost = exponent_range.shares(read(VALUES), FORMATS["float16"])["flushed"]
+    text = " ".join(exponent_range.sentences(ranges()))
+    lost = exponent_range.shares(histogram(VALUES), FORMATS["float16"])["flushed"]
     assert f"flush {exponent_range.percent(lost)} more" in text
     assert "swallow 10 % in float16 and 10 % in bfloat16" in text
-    rows = exponent_range.rows(seen())
+    rows = exponent_range.rows(ranges())
     assert len(rows) == 5 * len(exponent_range.SHOWN)
     half = rows[(rows.Values == "gradients of weights") & (rows.Format == "float16")].iloc[0]
     assert half["Flushed to zero"] == exponent_range.percent(lost)
-    scale = exponent_range.smallest_sufficient_scale(read(VALUES), FORMATS["float16"])
+    scale = exponent_range.smallest_sufficient_scale(histogram(VALUES), FORMATS["float16"])
     assert half["Smallest sufficient scale"] == exponent_range.power(scale)
 
 

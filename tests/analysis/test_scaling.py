@@ -1,5 +1,5 @@
 import pytest
-from test_summary import record, tables
+from builders import record, tables
 
 from mptexp.analysis import scaling
 

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from test_summary import record, tables
+from builders import record, tables
 
 from mptexp.analysis import speedups, summary
 from mptexp.report import text_tables, wording

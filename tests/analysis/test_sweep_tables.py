@@ -1,5 +1,5 @@
 import pytest
-from test_summary import record, tables
+from builders import record, tables
 
 from mptexp.analysis import sweep_tables
 from mptexp.analysis.sweep_tables import Options

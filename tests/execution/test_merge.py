@@ -3,7 +3,6 @@ import shutil
 import pandas as pd
 import pytest
 from support import mptexp
-from test_sensors import nvml  # noqa: F401
 
 from mptexp.analysis import sweep_tables
 from mptexp.execution import merge, sweep
@@ -18,7 +17,7 @@ def content(folder):
     return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_two_machines_give_what_one_directory_with_all_runs_gives(light, tmp_path, nvml):  # noqa: F811
+def test_two_machines_give_what_one_directory_with_all_runs_gives(light, tmp_path, nvml):
     # The second machine is this one with a library that answers as NVML does: it has an H100.
     light({"gpu_model": [local_device(), "H100"], "policy": ["float32", "bfloat16"]})
 

@@ -1,5 +1,5 @@
 import pytest
-from test_summary import record
+from builders import record
 
 from mptexp.records import outcomes, store
 from mptexp.records.outcomes import DAMAGED

@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from test_summary import record
+from builders import record
 
 from mptexp.records import schema
 

@@ -1,7 +1,7 @@
 """The studies' claims: confirmed or refuted by intervals, else not tested here."""
 
 import pytest
-from test_summary import record, tables
+from builders import record, tables
 
 from mptexp.report import claims
 

@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+from hostile import PIECES, markdown, shape, sweep_of
 from PIL import Image
 from support import PROJECT, mptexp
-from test_security import PIECES, markdown, shape, sweep_of
 
 from mptexp.analysis import sweep_tables
 from mptexp.records.sweep_dir import SweepDir

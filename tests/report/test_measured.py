@@ -1,5 +1,5 @@
 import pytest
-from test_summary import record
+from builders import record
 
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir

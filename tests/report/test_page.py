@@ -7,8 +7,8 @@ import shutil
 
 import pandas as pd
 import pytest
+from builders import record
 from support import PROJECT, mptexp
-from test_summary import record
 
 from mptexp.analysis import points, sweep_tables
 from mptexp.records import schema, store

@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from builders import record
+from hostile import PIECES, notebook, sweep_of
 from PIL import Image
 from support import PROJECT, mptexp
-from test_security import PIECES, notebook, sweep_of
-from test_summary import record
 
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir

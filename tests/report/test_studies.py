@@ -1,6 +1,6 @@
 import pytest
+from builders import record, tables
 from support import PROJECT
-from test_summary import record, tables
 
 from mptexp.analysis import published, sweep_tables
 from mptexp.records.sweep_dir import SweepDir

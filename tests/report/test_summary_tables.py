@@ -6,8 +6,8 @@ import re
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from builders import many, tables
 from support import PROJECT
-from test_summary import record, tables
 
 from mptexp.analysis import accuracy, summary
 from mptexp.records import store
@@ -16,17 +16,6 @@ from mptexp.report import page as report
 from mptexp.report import summary_tables, text_tables, wording
 from mptexp.report.figures import learning, output, speed, style
 from mptexp.report.text_tables import ROWS
-
-
-def many(blocks=3, widths=36):
-    """Two policies at three batch sizes of so many networks: mixed_float16 is twice as fast."""
-    return [
-        record(policy, block, step_s, batch_size, width=round(0.1 + k / 20, 2))
-        for policy, step_s in (("float32", 0.2), ("mixed_float16", 0.1))
-        for batch_size in (32, 64, 128)
-        for k in range(widths)
-        for block in range(blocks)
-    ]
 
 
 @pytest.fixture(scope="module")

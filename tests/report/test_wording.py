@@ -2,16 +2,9 @@ import math
 
 import pandas as pd
 import pytest
-from test_summary import record, tables
+from builders import record, tables, three
 
 from mptexp.report import text_tables, wording
-
-
-def three(policy, speedups, **more):
-    rows = []
-    for block, speedup in enumerate(speedups):
-        rows += [record(block=block, step_s=0.1), record(policy, block, 0.1 / speedup, **more)]
-    return tables(rows)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import cProfile
 import io
 
 import pytest
+from builders import many, tables
 from rich.console import Console
-from test_summary_tables import many, tables
 
 from mptexp.analysis import speedups
 from mptexp.diagnosis import verdict

@@ -5,7 +5,7 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-from test_summary import tables
+from builders import tables
 
 from mptexp.analysis import compare, emulated, loss_scale, scaling, speedups, sweep_tables
 from mptexp.diagnosis import verdict as diagnose

@@ -1,6 +1,6 @@
 import matplotlib.pyplot as plt
 import pandas as pd
-from test_wording import three
+from builders import three
 
 from mptexp.report.figures import device
 

@@ -1,6 +1,5 @@
 import matplotlib.pyplot as plt
-from test_summary import record, tables
-from test_wording import three
+from builders import record, tables, three
 
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.figures import learning

@@ -2,7 +2,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from test_wording import three
+from builders import three
 
 from mptexp.report.figures import output, speed, style
 

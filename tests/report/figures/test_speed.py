@@ -1,7 +1,6 @@
 import matplotlib.pyplot as plt
 import pytest
-from test_summary import record, tables
-from test_wording import three
+from builders import record, tables, three
 
 from mptexp.report.figures import device, learning, speed
 from mptexp.report.figures.registry import FIGURES

@@ -1,6 +1,6 @@
 import matplotlib.pyplot as plt
 import pytest
-from test_summary import record, tables
+from builders import record, tables
 
 from mptexp.report.figures import learning, speed, style
 from mptexp.spec.policies import POLICIES

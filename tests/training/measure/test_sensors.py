@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from support import PROJECT, nvml_library
+from support import PROJECT
 
 from mptexp.training.measure import sensors
 
@@ -153,42 +153,6 @@ def test_energy_and_throttle_counters_of_a_cpu(tmp_path):
     (tmp_path / "fs/cgroup/cpu.stat").write_text("usage_usec 1\nnr_throttled 12\n")
     found = sensors._throttle_events(tmp_path)
     assert found == {"the container's processor limit": 12}
-
-
-# NVML's functions that are asked, with what an H100 might answer; the third call of the power
-# reading fails, as it does on cards that lack it.
-LIBRARY = """
-typedef struct { unsigned gpu, memory; } Utilization;
-typedef struct { unsigned long long total, free, used; } Memory;
-int nvmlInit_v2(void) { return 0; }
-int nvmlInitWithFlags(unsigned f) { return 0; }
-int nvmlShutdown(void) { return 0; }
-const char *nvmlErrorString(int e) { return "an error"; }
-int nvmlDeviceGetCount_v2(unsigned *n) { *n = 1; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) { *h = (void *)1; return i ? 2 : 0; }
-int nvmlDeviceGetName(void *h, char *s, unsigned n) {
-  const char *name = "NVIDIA H100"; for (unsigned i = 0; i < 12; i++) s[i] = name[i]; return 0; }
-int nvmlDeviceGetUUID(void *h, char *s, unsigned n) { s[0] = 'G'; s[1] = 0; return 0; }
-int nvmlDeviceGetUtilizationRates(void *h, Utilization *u) { u->gpu = 87; return 0; }
-int nvmlDeviceGetMemoryInfo(void *h, Memory *m) {
-  m->total = 85899345920ull; m->used = 1073741824ull; return 0; }
-int nvmlDeviceGetPowerUsage(void *h, unsigned *mw) { return 3; /* not supported */ }
-int nvmlDeviceGetTotalEnergyConsumption(void *h, unsigned long long *mj) {
-  *mj = 123456; return 0; }
-int nvmlDeviceGetClockInfo(void *h, int kind, unsigned *mhz) {
-  *mhz = kind == 1 ? 1980 : 7; return 0; }
-int nvmlDeviceGetTemperature(void *h, int s, unsigned *c) { *c = 61; return 0; }
-int nvmlDeviceGetCurrentClocksThrottleReasons(void *h, unsigned long long *r) {
-  *r = 0x4; return 0; }
-int nvmlDeviceGetCurrentClocksEventReasons(void *h, unsigned long long *r) { *r = 0x4; return 0; }
-int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, void *p) { *n = 0; return 0; }
-"""
-
-
-@pytest.fixture(scope="module")
-def nvml(tmp_path_factory):
-    """A folder with a library that answers as NVML does."""
-    return nvml_library(tmp_path_factory.mktemp("nvml"), LIBRARY)
 
 
 def ask(nvml, program):
