@@ -45,7 +45,7 @@ def test_the_notebook_shows_its_pictures_and_is_published_without_sliders(tmp_pa
 
 
 MOVE = """\
-import gc
+import gc, ipywidgets
 for slider in [found for found in gc.get_objects() if type(found) is ipywidgets.SelectionSlider]:
     slider.index -= 1
 """
@@ -55,8 +55,8 @@ def test_sliders_redraw_the_picture(tmp_path):
     pytest.importorskip("ipywidgets", reason="ipywidgets is not installed")
     book = jupytext.read(NOTEBOOK)
     codes = [cell for cell in book.cells if cell.cell_type == "code"]
-    upto = next(i for i, cell in enumerate(codes) if "explore(spacing" in cell.source) + 1
-    added = ["display(closed(spacing(4, 2)))", "display(closed(spacing(3, 1)))", MOVE]
+    upto = next(i for i, cell in enumerate(codes) if "illustrations.spacing" in cell.source) + 1
+    added = [f"display(illustrations.spacing({bits}))" for bits in ("4, 2", "3, 1")] + [MOVE]
     book.cells = codes[:upto] + [nbformat.v4.new_code_cell(source) for source in added]
     jupytext.write(book, tmp_path / "moved.ipynb")
     *_, shown, first, lower, _ = executed(tmp_path / "moved.ipynb", tmp_path)
