@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -27,6 +27,9 @@ from mptexp.spec.errors import ParamsError, UserError
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 from mptexp.spec.terminal import visible
+
+if TYPE_CHECKING:
+    from mptexp.report.explanation import Explanation
 
 Place = str | os.PathLike[str]
 TABLES = ("runs", "epochs", "speedups")
@@ -164,6 +167,21 @@ def run(
         kept = "the run at work was ended, finished runs are kept; run this cell again to go on"
         raise Interrupted(kept) from None
     return load(place.root)
+
+
+def explain(directory: Place, pair: int = 0) -> "Explanation":
+    """Why a policy of a diagnosed sweep was faster or slower: `explain("reports/mine")`.
+
+    Args:
+        directory: of a sweep that `mptexp diagnose` has looked into.
+        pair: which of its pairs of policies, as the result lists them.
+
+    Returns:
+        What a notebook's cells show, part by part, or a sentence that says why there is nothing.
+    """
+    from mptexp.report import explanation
+
+    return explanation.explanation(SweepDir(resolved(directory)), pair)
 
 
 def resolved(path: Place) -> Path:

@@ -408,12 +408,12 @@ def diagnose(
     overrides: Set = None,
     directory: Out = None,
     traces_only: Annotated[
-        bool, typer.Option("--traces-only", help="Trace steps; make no counter-experiments.")
+        bool, typer.Option("--traces-only", help="Trace steps; make no ablations.")
     ] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="Make no report.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Find out why a policy was faster, or why it was not: ledger, counter-experiments, verdict.
+    """Find out why a policy was faster, or why it was not: time breakdown, ablations, verdict.
 
     Of a params file, runs what is missing of its sweep first. Every point is diagnosed at the
     largest batch size that both policies reached; --only chooses others. Exit status as of run.
@@ -448,32 +448,34 @@ def _diagnose(
     place: "SweepDir",
     traces_only: bool,
 ) -> bool:
-    """Traces steps, then makes the experiments that the ledgers ask for; whether all runs ended."""
+    """Traces steps, then makes the ablations that the traces ask for; whether all runs ended."""
     from mptexp.analysis import sweep_tables
-    from mptexp.diagnosis import ablations
+    from mptexp.diagnosis import proposals
+    from mptexp.diagnosis.pairs import pairs as pairs_of
+    from mptexp.report.why_tables import reason
     from mptexp.spec.errors import ParamsError
 
     tables = sweep_tables.load(place)
-    pairs = ablations.pairs(tables, [p.run_id for p in chosen])
+    pairs = pairs_of(tables, [p.run_id for p in chosen])
     if not pairs:
         raise ParamsError(
             f"{place.root}: no point was trained well under both a baseline (the device's default "
             "or float32) and another policy, so there is nothing to diagnose; see its results.csv"
         )
-    traced = [ablations.profiled(pair, run) for pair in pairs for run in pair.policies]
+    traced = [run for pair in pairs for run in pair.traced]
     ended = _extra("runs whose steps are traced", traced, found, notebook, place)
     if traces_only:
         return ended
-    asked = [(pair, ablations.asked(pair, place, tables)) for pair in pairs]
+    asked = [(pair, proposals.proposed(pair, place, tables)) for pair in pairs]
     for pair, wanted in asked:
-        for experiment in wanted:
-            what = f"worth trying, {pair.candidate.policy}: {experiment.name} ({experiment.reason})"
+        for ablation in wanted:
+            what = f"worth trying, {pair.candidate.policy}: {ablation.name} ({reason(ablation)})"
             out.print(_plain(what), soft_wrap=True)
     for block in range(found.repeats):
-        runs = [run for pair, wanted in asked for run in ablations.runs(pair, wanted, block)]
-        of = f"counter-experiments and controls, block {block + 1} of {found.repeats}"
+        runs = [run for pair, wanted in asked for run in proposals.runs(pair, wanted, block)]
+        of = f"ablations and controls, block {block + 1} of {found.repeats}"
         ended &= _extra(of, runs, found, notebook, place)
-        asked = [(p, ablations.promising(p, wanted, place, tables)) for p, wanted in asked]
+        asked = [(p, proposals.promising(p, wanted, place, tables)) for p, wanted in asked]
     return ended
 
 

@@ -15,62 +15,68 @@
 # %% [markdown]
 # # Why was it faster, or why not?
 #
-# A look into one diagnosed pair of policies, from records alone: `mptexp diagnose` has traced some
-# steps under both policies and made the experiments that the traces asked for. The report shows the
-# same in fewer rows.
+# A look into one diagnosed pair of policies, from records alone. `mptexp diagnose DIR` has traced
+# some steps under both policies and made the ablations that the traces asked for. The report shows
+# the same in fewer rows.
 
 # %% tags=["parameters"]
 sweep_dir: str = "reports/published/why-cpu"  # the directory of a diagnosed sweep
 pair: int = 0  # which of its pairs of policies
 
-# %%
-from IPython.display import HTML, Markdown, display
+# %% [markdown]
+# ## The answer
+#
+# In one sentence, with the intervals of what it claims; then the pairs that the sweep holds.
 
+# %%
 from mptexp import api
-from mptexp.diagnosis import arithmetic, breakdown
-from mptexp.report import measured, why
-from mptexp.report.figures import registry
 
-sweep = measured.load(api.resolved(sweep_dir))
-verdicts = sweep.verdicts
-figures = {figure.name: figure for figure in registry.figures(sweep)}
-for number, verdict in enumerate(verdicts):
-    print(f"{number}: {why.title(verdict)}")
-
-# %%
-verdict = verdicts[pair]
-Markdown(why.safe_sentence(verdict))
+explained = api.explain(sweep_dir, pair)
+explained
 
 # %% [markdown]
-# ## Causes and experiments
+# ## Causes
 #
-# What the step lost to what; what changed when a suspected cause was taken away.
+# What the step lost to what, what speaks for it, and what to change.
 
 # %%
-display(why.cause_rows(verdict))
-display(why.effect_rows(verdict))
+explained.causes()
 
 # %% [markdown]
-# ## The ledger
+# ## Ablations
 #
-# Where the time of a step goes. The figure shows both policies by cause; the table below it joins
-# them by layer: `difference_s` is the candidate minus the baseline, above 0 is slower.
+# What changed when a suspected cause was taken away. Each is a run of its own, compared with a run
+# that differs in nothing else.
 
 # %%
-if verdict.traced:
-    display(HTML(figures[f"time_by_cause_{pair + 1}"].html()))
-    display(breakdown.joined(verdict.baseline, verdict.candidate).head(25))
-else:
-    print(verdict.missing)
+explained.ablations()
 
 # %% [markdown]
-# Every operation of the candidate's step, and what no rule could name:
+# ## Where the time of a step goes
+#
+# Each millisecond of a step belongs to a cause: work, or a wait.
 
 # %%
-if verdict.candidate is not None:
-    rows = breakdown.rows(verdict.candidate)
-    display(rows.head(40))
-    display(rows[rows.cause == "unexplained"])
+explained.time_by_cause()
+
+# %% [markdown]
+# The same by layer and cause, both policies joined. `difference_s` is the candidate minus the
+# baseline: above 0, the candidate is slower.
+
+# %%
+explained.time_by_layer()
+
+# %% [markdown]
+# Every operation of the candidate's step:
+
+# %%
+explained.operations()
+
+# %% [markdown]
+# Those that no rule could name:
+
+# %%
+explained.operations("unexplained")
 
 # %% [markdown]
 # ## What the device would allow
@@ -79,10 +85,13 @@ if verdict.candidate is not None:
 # what this device reached in a large matrix product and in a copy.
 
 # %%
-if (name := f"roofline_by_layer_{pair + 1}") in figures:
-    display(HTML(figures[name].html()))
-    display(why.layer_rows(verdict, most=100))
-display(why.ceiling_rows([verdict]))
+explained.roofline()
+
+# %%
+explained.layers()
+
+# %%
+explained.peaks()
 
 # %% [markdown]
 # ## Kernels
@@ -91,7 +100,4 @@ display(why.ceiling_rows([verdict]))
 # says of its primitives.
 
 # %%
-if verdict.candidate is not None:
-    for record in (verdict.baseline, verdict.candidate):
-        display(Markdown(f"**{record['parameters']['policy']}**"))
-        display(arithmetic.table(record).head(40), arithmetic.instructions(record).head(40))
+explained.kernels()

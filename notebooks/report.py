@@ -70,12 +70,12 @@ if facts.not_diagnosed:
     display(Markdown(f"## Why\n\n{facts.not_diagnosed}"))
 for number, verdict in enumerate(facts.verdicts, 1):
     display(Markdown(f"## Why: {page.safe(why.title(verdict, facts.verdicts))}"))
-    for heading, table in why.tables(verdict).items():
-        display(Markdown(f"### {heading}\n\n{why.NOTES[heading]}"))
+    for section, table in why.tables(verdict).items():
+        display(Markdown(f"### {section.heading}\n\n{section.note}"))
         display(text_tables.plain_table(table))
-        if heading == why.LEDGER:
+        if section == why.BREAKDOWN:
             show(f"time_by_cause_{number}")
-        if heading == why.CEILINGS:
+        if section == why.PEAKS:
             show(f"roofline_by_layer_{number}")
 
 # %%

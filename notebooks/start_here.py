@@ -142,11 +142,11 @@ Markdown("\n\n".join(wording.answer(tables)))
 # %% [markdown]
 # ## Where the time of a step went
 #
-# A *ledger* books each millisecond of a step on a cause. One more run of the candidate, some steps
-# of which are traced after the timed ones:
+# A *time breakdown* books each millisecond of a step on a cause. One more run of the candidate,
+# some steps of which are traced after the timed ones:
 
 # %%
-from mptexp.diagnosis import breakdown
+from mptexp.diagnosis import breakdown, causes
 
 traced = question.model_copy(
     update={"defaults": same | {"profile": True}, "matrix": {"policy": [candidate]}, "repeats": 1}
@@ -154,14 +154,14 @@ traced = question.model_copy(
 (run_id,) = mptexp.run(traced, out=f"{out}_traced").run_id
 step = mptexp.record(f"{out}_traced", run_id)
 missing = step["error"] or step["profile"]["missing"]
-print(f"No ledger: {missing}" if missing else f"{step['profile']['steps']} steps were traced.")
+print(f"Not traced: {missing}" if missing else f"{step['profile']['steps']} steps were traced.")
 
 # %% alt="Milliseconds of a step of the candidate by cause"
 if not missing:
-    causes = breakdown.by_cause(step)
-    causes = causes[causes > 0].rename(index=breakdown.CAUSES) * 1e3
-    figure, axis = plt.subplots(figsize=(8, 0.6 + 0.35 * len(causes)))
-    axis.barh(causes.index, causes, color=style.COLOURS[candidate])
+    ms = breakdown.by_cause(step) * 1e3
+    ms = ms[ms > 0].rename(index=causes.LABELS)
+    figure, axis = plt.subplots(figsize=(8, 0.6 + 0.35 * len(ms)))
+    axis.barh(ms.index, ms, color=style.COLOURS[candidate])
     axis.invert_yaxis()
     axis.set(xlabel=f"ms of a step under {candidate}")
     axis.spines[["top", "right"]].set_visible(False)
@@ -169,8 +169,8 @@ if not missing:
     plt.show()
 
 # %% [markdown]
-# Only work on matrices gains much from 16 bits. `mptexp diagnose` makes both policies' ledgers and
-# the experiments that they ask for, and names the reason in a sentence; the notebook
+# Only work on matrices gains much from 16 bits. `mptexp diagnose` makes both policies' breakdowns
+# and the ablations that they ask for, and names the reason in a sentence; the notebook
 # [diagnose](diagnose.py) looks into its result.
 #
 # ## Now your model

@@ -1,4 +1,7 @@
-"""The ledger: where the time of a step went, by layer and by cause, from a record's profile."""
+"""The time breakdown: where a step's time went, by layer and by cause, from a record's profile.
+
+What an operation was for follows from the table of `traces.operations` by the rules below.
+"""
 
 import re
 from collections.abc import Mapping
@@ -6,22 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+from mptexp.diagnosis.causes import LABELS
 from mptexp.traces import kernels
 from mptexp.traces.operations import ON_HOST
-
-# What the time of a step can go to, in the order in which a ledger shows it.
-CAUSES = {
-    "matrix": "matrix work (convolutions, matrix products)",
-    "memory": "memory-bound work (normalization, activations, pooling, sums)",
-    "casts": "casts and layout changes",
-    "optimizer": "optimizer",
-    "loss scaling": "loss scaling",
-    "on the host": "operations that ran on the host instead of the GPU",
-    "input": "wait for input",
-    "host": "host and launch overhead",
-    "idle": "idle",
-    "unexplained": "unexplained",
-}
 
 MATRIX = re.compile(
     r"conv(?!ert)|matmul|tensordot|dot_general|^dot|gemm|einsum|cublas|cudnn", re.IGNORECASE
@@ -31,9 +21,9 @@ CASTS = re.compile(
     r"|convert_element_type|tomkl|mkltotf",
     re.IGNORECASE,
 )
-# XLA names a fusion after the operations in it; one whose name tells nothing stays unexplained.
-# Whole words, of names such as BiasAddGrad, reduce_sum and loop_add_fusion.
-_TELLING = """
+# Words in the names of memory-bound operations: BiasAddGrad, reduce_sum, loop_add_fusion. XLA names
+# a fusion after the operations in it; one without such a word is unexplained.
+_MEMORY_WORDS = """
     abs add all and any arg argmax argmin assign bias broadcast clamp compare concat concatenate
     const constant convert copy count cumprod cumsum difference div divide equal exp expand
     exponential fill finite floor gather greater iota less log logical logistic max maximum mean
@@ -42,13 +32,16 @@ _TELLING = """
     sort split sqrt square squared squeeze stateless stitch sub subtract sum tanh tile transpose
     update window xdivy xor
 """
-TELLING = frozenset(_TELLING.split())
+MEMORY_WORDS = frozenset(_MEMORY_WORDS.split())
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}  # Python called from a graph
 
 
 def cause(row: Mapping[str, Any]) -> str:
-    """To which of CAUSES a row of a record's profile belongs; unexplained where no rule knows."""
+    """The category of `causes` that a row of a record's profile belongs to.
+
+    Unexplained where no rule knows.
+    """
     if row["state"] != "op":
         return row["state"]
     if row["kernel"] == ON_HOST:
@@ -64,7 +57,7 @@ def cause(row: Mapping[str, Any]) -> str:
     if by_kernel or MATRIX.search(row["op"]):
         return by_kernel or "matrix"
     words = {word.lower() for word in WORDS.findall(row["op"])}
-    known = row["layer"] or row["part"] == "loss" or words & TELLING
+    known = row["layer"] or row["part"] == "loss" or words & MEMORY_WORDS
     return "memory" if known else "unexplained"
 
 
@@ -79,7 +72,7 @@ def rows(record: Mapping[str, Any]) -> pd.DataFrame:
     """
     columns = ["cause", "layer", "part", "op", "kernel", "seconds", "share", "count"]
     profile = record.get("profile") or {}
-    if profile.get("missing", "none"):
+    if profile.get("missing", "not traced"):
         return pd.DataFrame(columns=columns)
     table = pd.DataFrame(profile["rows"])
     table["cause"] = [cause(row) for row in profile["rows"]]
@@ -98,7 +91,7 @@ def _as_timed(table: pd.DataFrame, profile: Mapping[str, Any], step_s: float) ->
     """
     working = table.state == "op"
     busy, waiting = table.seconds[working].sum(), table.seconds[~working].sum()
-    if profile.get("device") != "gpu" or not waiting:
+    if profile["device"] != "gpu" or not waiting:
         return table.seconds * (step_s / profile["step_s"])
     if busy >= step_s:
         return table.seconds.where(working, 0.0) * (step_s / busy)
@@ -106,11 +99,11 @@ def _as_timed(table: pd.DataFrame, profile: Mapping[str, Any], step_s: float) ->
 
 
 def by_cause(record: Mapping[str, Any]) -> pd.Series:
-    """Seconds of a step by cause, every one of CAUSES; empty without a profile."""
+    """Seconds of a step by cause, every category of the breakdown; empty without a profile."""
     table = rows(record)
     if table.empty:
         return pd.Series(dtype=float)
-    return table.groupby("cause").seconds.sum().reindex(list(CAUSES), fill_value=0.0)
+    return table.groupby("cause").seconds.sum().reindex(list(LABELS), fill_value=0.0)
 
 
 def by_layer(record: Mapping[str, Any]) -> pd.DataFrame:
@@ -123,11 +116,11 @@ def by_layer(record: Mapping[str, Any]) -> pd.DataFrame:
     )
     order = [layer["layer"] for layer in record["work"]["layers"] if layer["layer"] in wide.index]
     rest = [name for name in wide.index if name not in order]
-    return wide.reindex(index=order + rest, columns=[c for c in CAUSES if c in wide])
+    return wide.reindex(index=order + rest, columns=[name for name in LABELS if name in wide])
 
 
 def joined(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> pd.DataFrame:
-    """Two policies' ledgers joined on layer, part and cause, never on kernel names.
+    """Two policies' breakdowns joined on layer, part and cause, never on kernel names.
 
     Returns:
         Columns: layer, part, cause, baseline_s, candidate_s, difference_s (candidate minus

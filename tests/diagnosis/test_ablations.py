@@ -1,102 +1,25 @@
-import dataclasses
-
-import pytest
-
 from mptexp.diagnosis import ablations
-from mptexp.diagnosis.ablations import Pair
 from mptexp.spec.run import Run
 
-BASE = Run(gpu_model="GPU", policy="float32", seed=3, block=0)
-PAIR = Pair(BASE, BASE.model_copy(update={"policy": "mixed_bfloat16"}), 0.01)
+BASELINE = Run(gpu_model="GPU", policy="tensorfloat32", batch_size=32)
+CANDIDATE = BASELINE.model_copy(update={"policy": "mixed_bfloat16"})
 
 
-def record(layers=(), jit=False, emulated=False, busy=0.0, **causes):
-    """A record whose step of 10 ms is what the causes say, in shares; the rest is matrix work."""
-    states = {"input", "host", "idle"}
-    ops = {"memory": ("Mul", ""), "casts": ("Cast", ""), "matrix": ("Conv2D", "")}
-    causes["matrix"] = 1 - sum(causes.values())
-    rows = [
-        {"state": name if name in states else "op", "layer": layer, "part": "loss",
-         "op": ops.get(name, ("", ""))[0], "kernel": "", "seconds": 0.01 * share, "count": 1}
-        for name, share in causes.items()
-        for layer in [""]
-    ]  # fmt: skip
-    return {
-        "timing": {"step_s": 0.01},
-        "in_force": {"jit": jit, "emulated": emulated},
-        "profile": {"missing": "", "step_s": 0.01, "rows": rows, "input_busy_s": 0.01 * busy},
-        "work": {"layers": list(layers)},
-    }
-
-
-def names(candidate, pair=PAIR):
-    return [e.name for e in ablations.worthwhile(pair, record(), candidate)]
-
-
-def test_a_step_of_matrix_work_alone_asks_for_nothing():
-    assert names(record(memory=0.04, host=0.04)) == []
-
-
-@pytest.mark.parametrize(
-    ("candidate", "asked"),
-    [
-        (record(input=0.3), ["the batch on the device"]),
-        (record(busy=0.5), ["the batch on the device"]),
-        (record(memory=0.2), ["XLA on"]),
-        (record(jit=True), ["XLA off"]),
-        (record(host=0.2), ["XLA on", "the batch doubled", "16 steps per execution"]),
-    ],
-)
-def test_the_ledger_says_what_is_worth_trying(candidate, asked):
-    assert names(candidate) == asked
-
-
-def test_every_experiment_says_why():
-    found = ablations.worthwhile(PAIR, record(), record(host=0.2))
-    assert found[0].reason == "20 % of the step is memory-bound work, casts and launches"
-
-
-def test_without_a_ledger_input_and_xla_are_tried():
-    blind = record() | {"profile": {"missing": "xprof is not installed"}}
-    assert names(blind) == ["the batch on the device", "XLA on"]
-
-
-def test_strict_float32_is_tried_where_the_baseline_is_tf32():
-    tf32 = dataclasses.replace(PAIR, baseline=BASE.model_copy(update={"policy": "tensorfloat32"}))
-    assert names(record(), tf32) == ["strict float32"]
-    changed, same = ablations.STRICT.arms(*tf32.policies)
+def test_strict_float32_changes_the_baseline_alone():
+    changed, same = ablations.STRICT.variants(BASELINE, CANDIDATE)
     assert changed.policy == "float32"
-    assert same == tf32.candidate
+    assert same == CANDIDATE
 
 
-def test_odd_widths_are_padded_but_not_the_classes():
-    kernels = [{"layer": n, "kind": "Conv2D", "alone_s": 1.0, "channels": c}
-               for n, c in (("a", 12), ("b", 16), ("out", 10))]  # fmt: skip
-    assert names(record(kernels)) == ["widths padded to multiples of 8"]
-    assert names(record(kernels[1:])) == []
-    for model in ("resnet50", "mine:build"):  # which refuse another width
-        runs = [run.model_copy(update={"model": model}) for run in PAIR.policies]
-        assert names(record(kernels), Pair(*runs, 0.01)) == []
+def test_a_layer_in_float32_changes_the_candidate_alone():
+    ablation = ablations.in_float32("conv", "float32", 0.2)
+    same, changed = ablation.variants(BASELINE, CANDIDATE)
+    assert same == BASELINE
+    assert changed.float32_layers == "conv"
+    assert (ablation.name, ablation.share) == ("conv in float32", 0.2)
 
 
-def test_the_layer_that_lost_most_is_tried_in_float32():
-    def lost(seconds):
-        made = record()
-        made["profile"]["rows"][0] |= {"layer": "depthwise", "seconds": seconds}
-        made["profile"]["step_s"] = made["timing"]["step_s"] = seconds
-        return made
-
-    found = ablations.worthwhile(PAIR, lost(0.01), lost(0.03))
-    assert found[-1].change == {"float32_layers": "depthwise"}
-    assert found[-1].arms(*PAIR.policies)[0] == BASE
-    unread = lost(0.01) | {"profile": {"missing": "its trace was not read"}}
-    asked = [experiment.name for experiment in ablations.worthwhile(PAIR, unread, lost(0.03))]
-    assert "depthwise in float32" not in asked
-
-
-def test_controls_and_experiments_share_length_block_and_seed():
-    made = ablations.runs(PAIR, [ablations.INPUT, ablations.BATCH], 2)
-    assert len(made) == 6
-    assert {(r.block, r.seed, r.max_steps, r.target_ci) for r in made} == {(2, 5, 512, 0.02)}
-    assert [r.batch_size for r in made] == [32, 32, 32, 32, 64, 64]
-    assert ablations.runs(PAIR, [], 0) == []
+def test_a_batch_is_doubled_and_the_rest_is_set():
+    assert [r.batch_size for r in ablations.BATCH.variants(BASELINE, CANDIDATE)] == [64, 64]
+    variants = ablations.EXECUTION.variants(BASELINE, CANDIDATE)
+    assert [run.steps_per_execution for run in variants] == [16, 16]

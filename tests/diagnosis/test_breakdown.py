@@ -1,6 +1,7 @@
 import pytest
 
 from mptexp.diagnosis import breakdown
+from mptexp.diagnosis.causes import LABELS
 from mptexp.traces.operations import ON_HOST
 
 
@@ -42,7 +43,7 @@ def record(rows, step_s=0.2):
     traced = sum(found["seconds"] for found in rows)
     return {
         "timing": {"step_s": step_s},
-        "profile": {"missing": "", "step_s": traced, "rows": rows},
+        "profile": {"missing": "", "step_s": traced, "rows": rows, "device": "cpu"},
         "work": {"layers": [{"layer": "conv"}, {"layer": "norm"}]},
     }
 
@@ -54,7 +55,7 @@ def test_the_rows_sum_to_the_timed_step():
     found = breakdown.by_cause(record(ROWS))
     assert found.sum() == pytest.approx(0.2)
     assert found["matrix"] == pytest.approx(0.15)
-    assert list(found.index) == list(breakdown.CAUSES)
+    assert list(found.index) == list(LABELS)
 
 
 def test_layers_come_in_the_models_order_and_waits_last():
@@ -72,7 +73,7 @@ def test_policies_are_joined_on_layer_and_cause_not_on_kernels():
 
 
 @pytest.mark.parametrize("profile", [None, {}, {"missing": "xprof is not installed"}])
-def test_without_a_trace_there_is_no_ledger(profile):
+def test_without_a_trace_there_is_no_breakdown(profile):
     known = record(ROWS) | {"profile": profile}
     assert breakdown.rows(known).empty
     assert breakdown.by_cause(known).empty

@@ -1,7 +1,7 @@
 """Planted causes at real scale on this CPU: the verdict names them first, and their share.
 
-A planted share is measured without the ledger: 1 - (step without the cause) / (step with it),
-where the two can be had in one process side by side.
+A planted share is measured without the time breakdown: 1 - (step without the cause) / (step with
+it), where the two can be had in one process side by side.
 """
 
 import functools
@@ -11,10 +11,12 @@ import pytest
 from forked import python
 
 from mptexp.analysis import sweep_tables
-from mptexp.diagnosis import ablations
+from mptexp.diagnosis import ablations, proposals
 from mptexp.diagnosis import verdict as verdicts
+from mptexp.diagnosis.pairs import pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.report import why_tables
 from mptexp.spec.run import Run
 
 pytestmark = pytest.mark.alone
@@ -31,8 +33,10 @@ where = precision.use(run)
 from mptexp.training.data import datasets
 from mptexp.training import models, train
 from mptexp.training.measure import profiler
+from mptexp.diagnosis.pairs import pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.report import why_tables
 if run.policy != "mixed_float16":
     profiler.primitives = lambda *_: []  # oneDNN's account takes as long as all the rest
 images = datasets.load(run)
@@ -175,9 +179,8 @@ def verdict(records, place):
         own = record | {"parameters": run.model_dump(), "run_id": run.run_id()}
         store.write_record(directory.record(run.run_id()), own)
     tables = sweep_tables.load(directory)
-    (pair,) = ablations.pairs(tables)
-    for record, run in zip(records, pair.policies, strict=True):
-        made = ablations.profiled(pair, run)
+    (pair,) = pairs(tables)
+    for record, made in zip(records, pair.traced, strict=True):
         whole = record | {"parameters": made.model_dump(), "run_id": made.run_id()}
         store.write_record(directory.diagnosis.record(made.run_id()), whole)
     (found,) = verdicts.verdicts(directory, tables)
@@ -196,10 +199,10 @@ def step_s(record):
 
 def check(planted, name, found, what):
     """The verdict's first cause is the planted one, its share within 10 points."""
-    cause = found.causes[0]
-    print(f"\nPLANTED {what} | {cause.name} | {planted:.3f} | {cause.share:.3f}")
-    assert cause.name == name
-    assert cause.share == pytest.approx(planted, abs=0.1)
+    loss = found.losses[0]
+    print(f"\nPLANTED {what} | {loss.cause.name} | {planted:.3f} | {loss.share:.3f}")
+    assert loss.cause.name == name
+    assert loss.share == pytest.approx(planted, abs=0.1)
 
 
 def undisturbed(test):
@@ -219,9 +222,9 @@ def undisturbed(test):
 
 
 @undisturbed
-def test_with_nothing_planted_it_accuses_nothing(place):
+def test_with_nothing_planted_it_blames_nothing(place):
     _, found = diagnosed(place, {})
-    assert not found.accused, found.causes
+    assert not found.blamed, found.losses
     assert found.unexplained < 0.03
 
 
@@ -245,16 +248,16 @@ def test_float16_on_a_cpu_without_it(place):
     records, found = diagnosed(place, small, low="mixed_float16")
     planted = 1 - step_s(records[0]) / step_s(records[1])
     check(planted, "emulated", found, "emulated float16")
-    assert "oneDNN" in found.causes[0].evidence
+    assert "oneDNN" in why_tables.evidence(found.losses[0], found)
 
 
 @undisturbed
-def test_a_layer_held_in_float32(place):
+def test_a_layer_kept_in_float32(place):
     if "avx512_bf16" not in Path("/proc/cpuinfo").read_text():
         pytest.skip("this CPU has no bfloat16 instructions")
     held = {"model": "planted_models:held"}
     records, found = diagnosed(place, held, beside="planted_models:plain")
-    check(records[1]["planted"], "held", found, "a layer held in float32")
+    check(records[1]["planted"], "float32 fallback", found, "a layer kept in float32")
 
 
 @undisturbed
@@ -266,21 +269,21 @@ def test_an_expensive_optimizer(place):
 
 @undisturbed
 def test_a_reader_that_decodes_again_every_epoch(place):
-    # Read ahead on another core: the ledger sees little of it; the batch on the device decides.
+    # Read ahead on another core, of which the time breakdown sees little: the ablation decides.
     records, found = diagnosed(place, {"max_steps": 12}, "decode", beside="input")
     assert records[1]["profile"]["input_busy_s"] > 0.3 * records[1]["profile"]["step_s"]
-    asked = ablations.worthwhile(found.pair, *records)
-    assert ablations.INPUT.name in [experiment.name for experiment in asked]
+    asked = proposals.worthwhile(found.pair, *records)
+    assert ablations.INPUT.name in [ablation.name for ablation in asked]
     resident = {"max_steps": 12, "input_mode": "resident"}
     alone = [traced(place, p, resident, "decode") for p in ("float32", "mixed_bfloat16")]
-    bases = [ablations.control(found.pair, run) for run in found.pair.policies]
-    made = zip([*bases, *ablations.INPUT.arms(*bases)], [*records, *alone], strict=True)
+    bases = found.pair.controls
+    made = zip([*bases, *ablations.INPUT.variants(*bases)], [*records, *alone], strict=True)
     known = {
         run.run_id(): record | {"parameters": run.model_dump(), "run_id": run.run_id()}
         for run, record in made
     }
     directory = SweepDir(place / "sweep")
     tables = sweep_tables.load(directory)
-    again = verdicts.verdict(found.pair, tables, verdicts.known(directory, tables) | known)
+    again = verdicts.verdict(found.pair, verdicts.known(directory, tables) | known)
     check(records[1]["planted"], "input", again, "a reader that decodes again")
-    assert "with the batch on the device" in again.causes[0].evidence
+    assert "with the batch on the device" in why_tables.evidence(again.losses[0], again)

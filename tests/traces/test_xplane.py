@@ -6,7 +6,7 @@ import pytest
 from support import gpu_trace
 
 from mptexp.diagnosis import arithmetic, breakdown, verdict
-from mptexp.diagnosis.ablations import Pair
+from mptexp.diagnosis.pairs import Pair
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
 
@@ -125,7 +125,8 @@ def test_all_events_of_a_long_trace_are_read(tmp_path, monkeypatch):
 
 def record(trace, policy="mixed_bfloat16", layers=("conv", "norm"), seconds=1e-3):
     """A record with the profile read from a trace."""
-    known = {"flops": 1e6, "bytes": 1e4, "parameters": 10, "compute_dtype": "bfloat16"}
+    known = {"flops": 1e6, "bytes": 1e4, "parameters": 10, "compute_dtype": "bfloat16",
+             "alone_s": None, "alone_low_s": None}  # fmt: skip
     return {
         "parameters": Run(gpu_model="GPU", policy=policy).model_dump(),
         "timing": {"step_s": seconds},
@@ -142,8 +143,8 @@ def record(trace, policy="mixed_bfloat16", layers=("conv", "norm"), seconds=1e-3
     }
 
 
-def causes(tmp_path, *events):
-    """The causes found in a planted GPU trace, over a baseline whose step is one long kernel."""
+def losses(tmp_path, *events):
+    """The losses in a planted GPU trace, over a baseline whose step is one long kernel."""
     full = (
         "gpu",
         "sm80_xmma_gemm_f32f32_f32f32_f32_tn",
@@ -156,25 +157,24 @@ def causes(tmp_path, *events):
     baseline = record(read(tmp_path / "b", full), "float32")
     candidate = record(read(tmp_path / "c", *events))
     runs = [Run(**r["parameters"]) for r in (baseline, candidate)]
-    found = verdict.causes(Pair(*runs, 1e-3), baseline, candidate, [])
-    return sorted(found, key=lambda cause: -cause.seconds), candidate
+    return verdict.losses(Pair(*runs, 1e-3), baseline, candidate, []), candidate
 
 
 def test_an_operation_that_fell_back_to_the_cpu_is_named_first(tmp_path):
     conv = ("gpu", CONV, 0, 500, {"tf_op": LAYER.format("conv", "Conv2D:Conv2D")})
     host = ("host", LAYER.format("norm", "Digamma:Digamma"), 700, 1200, {})
-    found, candidate = causes(tmp_path, conv, host)
-    assert found[0].name == "on the host"
-    assert found[0].share == pytest.approx(0.6)
+    lost, candidate = losses(tmp_path, conv, host)
+    assert lost[0].cause.name == "on the host"
+    assert lost[0].share == pytest.approx(0.6)
     assert breakdown.by_layer(candidate).loc["norm", "on the host"] == pytest.approx(0.6e-3)
 
 
 def test_eligible_convolutions_without_tensor_cores_are_named_first(tmp_path):
     slow = ("gpu", SIMT, 0, 1600, {"tf_op": LAYER.format("conv", "Conv2D:Conv2D")})
     fast = ("gpu", CONV, 1600, 300, {"tf_op": LAYER.format("norm", "Conv2D:Conv2D")})
-    found, candidate = causes(tmp_path, slow, fast)
-    assert found[0].name == "no tensor cores"
-    assert found[0].share == pytest.approx(0.8 * (1 - 1 / 8))
+    lost, candidate = losses(tmp_path, slow, fast)
+    assert lost[0].cause.name == "no tensor cores"
+    assert lost[0].share == pytest.approx(0.8 * (1 - 1 / 8))
     cores = arithmetic.tensor_core_seconds(candidate)
     assert cores.loc["conv"].to_dict() == pytest.approx({"yes": 0, "no": 0.8e-3, "unknown": 0})
 
@@ -182,17 +182,17 @@ def test_eligible_convolutions_without_tensor_cores_are_named_first(tmp_path):
 def test_launch_bound_small_kernels_are_host_overhead(tmp_path):
     name = {"tf_op": LAYER.format("conv", "Conv2D:Conv2D")}
     small = [("gpu", CONV, start, 10, name) for start in range(0, 2000, 50)]
-    found, _ = causes(tmp_path, *small)
-    assert found[0].name == "host"
-    assert found[0].share == pytest.approx(0.8)
+    lost, _ = losses(tmp_path, *small)
+    assert lost[0].cause.name == "host"
+    assert lost[0].share == pytest.approx(0.8)
 
 
 def test_a_gpu_idle_for_want_of_input_waits_for_input(tmp_path):
     conv = ("gpu", CONV, 1500, 400, {"tf_op": LAYER.format("conv", "Conv2D:Conv2D")})
     wait = ("host", "IteratorGetNextOp::DoCompute", 0, 1400, {})
-    found, _ = causes(tmp_path, conv, wait)
-    assert found[0].name == "input"
-    assert found[0].share == pytest.approx(0.7)
+    lost, _ = losses(tmp_path, conv, wait)
+    assert lost[0].cause.name == "input"
+    assert lost[0].share == pytest.approx(0.7)
 
 
 def test_a_trace_without_marks_is_refused(tmp_path):

@@ -4,30 +4,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mptexp.diagnosis import breakdown
-from mptexp.diagnosis import verdict as diagnose
+from mptexp.diagnosis import breakdown, roofline
+from mptexp.diagnosis.causes import BREAKDOWN, LABELS
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.report import wording
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow
 from mptexp.report.figures.style import COLOURS, MARKERS
 from mptexp.report.measured import MeasuredSweep
-
-# What a step's time goes to: work in the policies' own tones, waits hatched.
-CAUSE_COLOURS = {
-    "matrix": "#0087c8",
-    "memory": "#56b4e9",
-    "casts": "#cc79a7",
-    "optimizer": "#009e73",
-    "loss scaling": "#f0e442",
-    "on the host": "#8c510a",
-    "input": "#d55e00",
-    "host": "#e69f00",
-    "idle": "#bdbdbd",
-    "unexplained": "#7f7f7f",
-}
-WAITS = ("input", "host", "idle")
-
+from mptexp.traces.operations import WAITS
 
 # --- time by cause -------------------------------------------------------------------------------
 
@@ -37,13 +22,13 @@ def time_by_cause(verdict: Verdict) -> Figure:
     steps = _seconds(verdict)
     figure, (axis,) = style.new(1.7 + 0.45 * len(steps))
     left = dict.fromkeys(steps, 0.0)
-    for cause, colour in CAUSE_COLOURS.items():
-        widths = [seconds.get(cause, 0.0) * 1e3 for seconds in steps.values()]
+    for cause in BREAKDOWN:
+        widths = [seconds.get(cause.name, 0.0) * 1e3 for seconds in steps.values()]
         if max(widths) <= 0:
             continue
-        look = {"color": colour, "height": 0.62, "edgecolor": "white", "linewidth": 0.6}
-        look["hatch"] = "///" if cause in WAITS else None
-        axis.barh(list(steps), widths, left=list(left.values()), label=cause, **look)
+        look = {"color": cause.colour, "height": 0.62, "edgecolor": "white", "linewidth": 0.6}
+        look["hatch"] = "///" if cause.name in WAITS else None
+        axis.barh(list(steps), widths, left=list(left.values()), label=cause.name, **look)
         left = {name: left[name] + w for name, w in zip(left, widths, strict=True)}
     axis.invert_yaxis()
     axis.grid(axis="y", visible=False)
@@ -59,7 +44,7 @@ def _seconds(verdict: Verdict) -> dict[str, pd.Series]:
 def _caption_time(verdict: Verdict) -> str:
     shares = {policy: seconds / seconds.sum() for policy, seconds in _seconds(verdict).items()}
     largest = [
-        f"under {policy}: {breakdown.CAUSES[share.idxmax()]}, {share.max() * 100:.0f} %"
+        f"under {policy}: {LABELS[share.idxmax()]}, {share.max() * 100:.0f} %"
         for policy, share in shares.items()
     ]
     return f"Largest part {'; '.join(largest)}."
@@ -97,7 +82,7 @@ def roofline_by_layer(verdict: Verdict) -> Figure:
 def _needs(verdict: Verdict) -> dict[str, pd.DataFrame]:
     """What each layer needs of the device, by policy."""
     records = verdict.records
-    return dict(zip(records, diagnose.needs_of(*records.values()), strict=True))
+    return dict(zip(records, roofline.of_pair(*records.values()), strict=True))
 
 
 def _names_layers(verdict: Verdict) -> bool:

@@ -1,0 +1,203 @@
+"""What a step's time goes to, and what it is lost to: one row each.
+
+Adding a cause touches this file and its test; one that the time breakdown is to tell apart also
+needs a rule in `breakdown`, one that none of the functions of `losses` measures a function there. A
+row without one of its parts is refused when this module is imported.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mptexp.diagnosis import ablations, losses
+from mptexp.diagnosis.ablations import Ablation
+from mptexp.diagnosis.losses import Case, Loss
+
+LEAST_SHARE = 0.10  # of the step: from here a cause is named, and an ablation worth a run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Category:
+    """A row of the time breakdown.
+
+    Attributes:
+        name: in records (a state or part of an operation) and tables.
+        label: what readers are told.
+        colour: in figures, as #rrggbb; distinct within the breakdown.
+
+    Raises:
+        ValueError: where a part is missing or is no such thing.
+    """
+
+    name: str
+    label: str
+    colour: str
+
+    def __post_init__(self) -> None:
+        for part, value in vars(self).items():
+            if value == "":
+                raise ValueError(f"causes: {self.name or 'a row'} has no {part}")
+        if not re.fullmatch("#[0-9a-f]{6}", self.colour):
+            raise ValueError(f"causes: {self.name} has the colour {self.colour}, not #rrggbb")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause(Category):
+    """What a step can lose time to.
+
+    Attributes:
+        sentence: says of a share of the step that it is lost to the cause.
+        remedy: what to change.
+        ablations: the changes that show whether it is the cause; empty where none could.
+        loss: how much of the step it takes; None where that does not apply.
+        in_breakdown: whether it is a row of the time breakdown, or cut out of some.
+        emulated: whether it applies where the device emulates the candidate's type (True), where it
+            does not (False), or always (None).
+    """
+
+    sentence: str
+    remedy: str
+    ablations: tuple[Ablation, ...]
+    loss: Callable[[Case, "Cause"], Loss | None]
+    in_breakdown: bool = True
+    emulated: bool | None = None
+
+
+# Work in the tones of the policies, waits in those of warnings; in the order of the breakdown.
+ROWS: tuple[Category, ...] = (
+    Category(
+        name="matrix",
+        label="matrix work (convolutions, matrix products)",
+        colour="#0087c8",
+    ),
+    Cause(
+        name="memory",
+        label="memory-bound work (normalization, activations, pooling, sums)",
+        sentence="is memory-bound work that 16 bits did not halve",
+        remedy="XLA (jit on), which fuses it; fewer or cheaper normalizations",
+        ablations=(ablations.XLA_ON, ablations.XLA_OFF, ablations.NO_NORMALIZATION),
+        colour="#56b4e9",
+        loss=losses.beyond_half,
+        emulated=False,
+    ),
+    Cause(
+        name="casts",
+        label="casts and layout changes",
+        sentence="is additional casts and layout changes",
+        remedy="XLA (jit on), which fuses them; channels_last; fewer changes of type between "
+        "layers",
+        ablations=(),
+        colour="#cc79a7",
+        loss=losses.beyond_baseline,
+        emulated=False,
+    ),
+    Cause(
+        name="optimizer",
+        label="optimizer",
+        sentence="is the optimizer, which precision does not shrink",
+        remedy="a larger batch (one update serves more images), an optimizer with fewer slots",
+        ablations=(),
+        colour="#009e73",
+        loss=losses.in_full,
+    ),
+    Cause(
+        name="loss scaling",
+        label="loss scaling",
+        sentence="is loss scaling",
+        remedy="mixed_bfloat16 needs none; a fixed loss_scale costs less",
+        ablations=(),
+        colour="#f0e442",
+        loss=losses.in_full,
+    ),
+    Cause(
+        name="on the host",
+        label="operations that ran on the CPU instead of the GPU",
+        sentence="is work that ran on the CPU instead of the GPU",
+        remedy="XLA (jit on), or a newer version that has the kernel; float32 for that layer",
+        ablations=(),
+        colour="#8c510a",
+        loss=losses.in_full,
+    ),
+    Cause(
+        name="input",
+        label="wait for input",
+        sentence="waits for input",
+        remedy="prepare and read ahead (input_mode pipeline), cache decoded images, decode smaller",
+        ablations=(ablations.INPUT,),
+        colour="#d55e00",
+        loss=losses.by_ablation,
+    ),
+    Cause(
+        name="host",
+        label="host and launch overhead",
+        sentence="is host and launch overhead",
+        remedy="a larger batch, steps_per_execution, XLA (jit on)",
+        ablations=(ablations.BATCH, ablations.EXECUTION),
+        colour="#e69f00",
+        loss=losses.in_full,
+    ),
+    Cause(
+        name="idle",
+        label="idle device",
+        sentence="passes with an idle device",
+        remedy="look for what the host waits for: a larger batch, fewer metrics and callbacks",
+        ablations=(ablations.BATCH, ablations.EXECUTION),
+        colour="#bdbdbd",
+        loss=losses.in_full,
+    ),
+    Category(name="unexplained", label="unexplained", colour="#7f7f7f"),
+    # Cut out of the rows above: in the colour of the work that they slow down.
+    Cause(
+        name="emulated",
+        label="16-bit arithmetic that the device only emulates",
+        sentence="is 16-bit work that the device emulates, beyond what float32 takes",
+        remedy="another policy: this device has no arithmetic for the type",
+        ablations=(),
+        colour="#0087c8",
+        loss=losses.emulation,
+        in_breakdown=False,
+        emulated=True,
+    ),
+    Cause(
+        name="float32 fallback",
+        label="layers kept in float32",
+        sentence="is lost in layers kept in float32",
+        remedy="let the layers compute in 16 bits, if accuracy allows",
+        ablations=(ablations.NO_FALLBACK,),
+        colour="#0087c8",
+        loss=losses.float32_fallback,
+        in_breakdown=False,
+        emulated=False,
+    ),
+    Cause(
+        name="no tensor cores",
+        label="matrix work without Tensor Cores",
+        sentence="is lost in matrix work without Tensor Cores",
+        remedy="widths and batch in multiples of 8; a newer cuDNN; channels_last",
+        ablations=(ablations.PADDED,),
+        colour="#0087c8",
+        loss=losses.without_tensor_cores,
+        in_breakdown=False,
+        emulated=False,
+    ),
+)
+
+
+def check(rows: Sequence[Category]) -> None:
+    """Refuses rows of the same name, and rows of the breakdown in the same colour."""
+    for part, of in (("name", rows), ("colour", in_breakdown(rows))):
+        values = [getattr(row, part) for row in of]
+        repeated = sorted({value for value in values if values.count(value) > 1})
+        if repeated:
+            raise ValueError(f"causes: more than one row has the {part} {', '.join(repeated)}")
+
+
+def in_breakdown(rows: Sequence[Category]) -> tuple[Category, ...]:
+    """The rows that the time breakdown tells apart, in its order."""
+    return tuple(row for row in rows if not isinstance(row, Cause) or row.in_breakdown)
+
+
+check(ROWS)
+BREAKDOWN = in_breakdown(ROWS)
+CAUSES = tuple(row for row in ROWS if isinstance(row, Cause))
+LABELS = {row.name: row.label for row in BREAKDOWN}

@@ -1,0 +1,91 @@
+"""What an ablation changed, from records alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from mptexp.analysis import contrast
+from mptexp.analysis.contrast import Contrast
+from mptexp.diagnosis.ablations import Ablation
+from mptexp.diagnosis.pairs import Pair, in_block
+from mptexp.spec.run import Run
+
+MOST_BLOCKS = 100
+Records = Mapping[str, dict[str, Any]]  # by run id
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What an ablation changed.
+
+    Attributes:
+        gains: policy -> images per second with the change over those without: above 1, it made
+            steps faster.
+        speedup: baseline over candidate with the change made to both; None where no block has both.
+        failed: status and error of the run that ended the ablation; empty where it has a result.
+    """
+
+    ablation: Ablation
+    gains: dict[str, Contrast] = field(default_factory=dict)
+    speedup: Contrast | None = None
+    failed: str = ""
+
+
+def effect(pair: Pair, ablation: Ablation, records: Records, notebook: str) -> Effect | None:
+    """What an ablation changed, by the runs of the diagnosis, else by the sweep's own.
+
+    Runs are compared within a block and with their own control, never between the two. None where
+    it was not made.
+    """
+    failed = ""
+    for before in (pair.controls, pair.policies):
+        after = ablation.variants(*before)
+        if after == before:
+            continue
+        made = _contrasted(ablation, before, after, records, notebook)
+        if made is not None:
+            return made
+        failed = failed or next(filter(None, (_ending(r, records, notebook) for r in after)), "")
+    return Effect(ablation, failed=failed) if failed else None
+
+
+def _contrasted(
+    ablation: Ablation,
+    before: tuple[Run, Run],
+    after: tuple[Run, Run],
+    records: Records,
+    notebook: str,
+) -> Effect | None:
+    """The effect in runs before and after the change; None where no block has both."""
+    changed = [new for new, old in zip(after, before, strict=True) if new != old]
+    if not any(in_block(run, 0).run_id(notebook) in records for run in changed):
+        return None
+    rates = {run: _rates(run, records, notebook) for run in {*before, *after}}
+    gains = {
+        old.policy: contrast.paired(rates[new], rates[old])
+        for old, new in zip(before, after, strict=True)
+        if new != old
+    }
+    gains = {policy: gain for policy, gain in gains.items() if gain.n}
+    speedup = contrast.paired(rates[after[1]], rates[after[0]])
+    return Effect(ablation, gains, speedup if speedup.n else None) if gains else None
+
+
+def _rates(run: Run, records: Records, notebook: str) -> pd.Series:
+    """Images per second by block."""
+    rates = {}
+    for block in range(MOST_BLOCKS):
+        record = records.get(in_block(run, block).run_id(notebook))
+        if record is None:
+            break
+        if record["status"] == "ok":
+            rates[block] = record["timing"]["images_per_s"]
+    return pd.Series(rates, dtype=float)
+
+
+def _ending(run: Run, records: Records, notebook: str) -> str:
+    """How a run ended that did not end well; empty for one that did, or was not made."""
+    record = records.get(run.run_id(notebook), {"status": "ok"})
+    return "" if record["status"] == "ok" else f"{record['status']}: {record['error']}"

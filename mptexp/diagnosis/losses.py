@@ -1,0 +1,156 @@
+"""How much of a step a cause takes: the functions that the rows of `causes` name.
+
+Seconds are those of the candidate's step in the sweep itself. A wait is lost in full, and so is
+what precision cannot shrink; of other work what it took more than it should under the policy. Where
+an ablation took a cause away, its measurement replaces that of the time breakdown.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from mptexp.diagnosis.effects import Effect
+from mptexp.diagnosis.pairs import Pair
+
+if TYPE_CHECKING:
+    from mptexp.diagnosis.causes import Cause
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a cause takes of the candidate's step, and what speaks for it.
+
+    Attributes:
+        seconds: lost in a step.
+        share: of the step.
+        spent_s: seconds of a step, by the time breakdown, in which the loss lies.
+        baseline_s: the same of the baseline's step; NaN where the two are not compared.
+        layers: those in which the loss lies, where that is known.
+        effects: of the ablations that took the cause away.
+    """
+
+    cause: "Cause"
+    seconds: float
+    share: float
+    spent_s: float
+    baseline_s: float = np.nan
+    layers: tuple[str, ...] = ()
+    effects: tuple[Effect, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A diagnosed pair, as far as losses follow from it.
+
+    Attributes:
+        baseline: record of the traced run of the baseline's policy.
+        candidate: record of that of the candidate's.
+        before: seconds of the baseline's step by row of the time breakdown.
+        after: seconds of the candidate's, likewise.
+        matrix: seconds of the candidate's matrix work by layer.
+        missed: those of them, by layer, that ran without Tensor Cores that the type has.
+        effects: of all ablations that were made.
+    """
+
+    pair: Pair
+    baseline: Mapping[str, Any]
+    candidate: Mapping[str, Any]
+    before: pd.Series
+    after: pd.Series
+    matrix: pd.Series
+    missed: Mapping[str, float]
+    effects: tuple[Effect, ...]
+
+    def effects_of(self, cause: "Cause") -> tuple[Effect, ...]:
+        """What the ablations of a cause changed."""
+        names = {ablation.name for ablation in cause.ablations}
+        return tuple(e for e in self.effects if e.ablation.name in names and e.gains)
+
+    def removed(self, cause: "Cause") -> tuple[float, Effect] | None:
+        """Seconds of the step that its ablation saved the candidate; None where none was made."""
+        effect = next(iter(self.effects_of(cause)), None)
+        policy = self.pair.candidate.policy
+        if effect is None or policy not in effect.gains:
+            return None
+        return self.pair.step_s * (1 - 1 / effect.gains[policy].estimate), effect
+
+    def loss(self, cause: "Cause", seconds: float, spent_s: float, **evidence: Any) -> Loss:
+        """A loss of so many seconds."""
+        share = seconds / self.pair.step_s
+        return Loss(cause, float(seconds), float(share), float(spent_s), **evidence)
+
+
+def in_full(case: Case, cause: "Cause") -> Loss:
+    """All the time that the breakdown gives to the cause."""
+    spent = case.after[cause.name]
+    return case.loss(cause, spent, spent, effects=case.effects_of(cause))
+
+
+def by_ablation(case: Case, cause: "Cause") -> Loss:
+    """What the ablation saved, if its interval shows that it saved anything; else all the time.
+
+    A pipeline that reads ahead slows the step beside it, of which the breakdown knows nothing.
+    """
+    spent, removed = case.after[cause.name], case.removed(cause)
+    if removed is None:
+        return case.loss(cause, spent, spent)
+    seconds, effect = removed
+    proven = not effect.gains[case.pair.candidate.policy].low <= 1  # also where there is no low
+    return case.loss(cause, max(0.0, seconds) if proven else 0.0, spent, effects=(effect,))
+
+
+def beyond_half(case: Case, cause: "Cause") -> Loss:
+    """What memory-bound work took beyond half of the baseline's: 16 bits halve its bytes."""
+    before, after = case.before[cause.name], case.after[cause.name]
+    effects = tuple(effect for effect in case.effects_of(cause) if effect.speedup)
+    return case.loss(cause, after - before / 2, after, baseline_s=before, effects=effects)
+
+
+def beyond_baseline(case: Case, cause: "Cause") -> Loss:
+    """What work took beyond the baseline's."""
+    before, after = case.before[cause.name], case.after[cause.name]
+    return case.loss(cause, after - before, after, baseline_s=before)
+
+
+def emulation(case: Case, cause: "Cause") -> Loss:
+    """What 16-bit work without instructions for it took beyond the baseline's."""
+    kinds = ["matrix", "memory", "casts"]
+    before, after = case.before[kinds].sum(), case.after[kinds].sum()
+    # Summed by kind, as a difference of sums loses digits.
+    lost = (case.after[kinds] - case.before[kinds]).sum()
+    return case.loss(cause, lost, after, baseline_s=before)
+
+
+def float32_fallback(case: Case, cause: "Cause") -> Loss | None:
+    """What layers that compute in float32 under a 16-bit policy would save in 16 bits.
+
+    By the ablation where it was made; else each layer's time by the ratio that it has alone, at its
+    own shapes, in 16 bits and as it is.
+    """
+    if removed := case.removed(cause):
+        named = tuple(case.pair.candidate.float32_layers.split())
+        return case.loss(cause, removed[0], np.nan, layers=named, effects=(removed[1],))
+    known = [x for x in case.candidate["work"]["layers"] if pd.notna(x["alone_low_s"])]
+    if not known:
+        return None
+    took = {layer["layer"]: case.matrix.get(layer["layer"], 0.0) for layer in known}
+    lost = sum(
+        took[layer["layer"]] * max(0.0, 1 - layer["alone_low_s"] / layer["alone_s"])
+        for layer in known
+    )
+    return case.loss(cause, lost, sum(took.values()), layers=tuple(took))
+
+
+def without_tensor_cores(case: Case, cause: "Cause") -> Loss | None:
+    """What matrix work without Tensor Cores would save at the ratio of the measured peaks."""
+    if not case.missed:
+        return None
+    slow, fast = (
+        record["work"]["ceilings"]["matmul_flops_per_s"]
+        for record in (case.baseline, case.candidate)
+    )
+    spent = sum(case.missed.values())
+    return case.loss(cause, spent * max(0.0, 1 - slow / fast), spent, layers=tuple(case.missed))

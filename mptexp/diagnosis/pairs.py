@@ -1,0 +1,89 @@
+"""Pairs of policies at a point of a sweep, and the runs from which they are diagnosed."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mptexp.analysis import contrast, points
+from mptexp.analysis.contrast import Contrast
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.spec.run import Run
+
+CERTAIN = 0.02  # a run of a diagnosis ends once its median step is so certain
+RUN_S, FEWEST, MOST = 4.0, 128, 1024  # or after about so long, in steps
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A point of a sweep: the same run under the baseline's and a candidate's policy.
+
+    Attributes:
+        step_s: the candidate's median step.
+        speedup: baseline over candidate.
+    """
+
+    baseline: Run
+    candidate: Run
+    step_s: float
+    speedup: Contrast = field(default_factory=Contrast)
+
+    @property
+    def policies(self) -> tuple[Run, Run]:
+        """The baseline's run and the candidate's."""
+        return self.baseline, self.candidate
+
+    @property
+    def controls(self) -> tuple[Run, Run]:
+        """Both runs as short as an ablation, which is compared with them in the same block."""
+        steps = 2 ** math.ceil(math.log2(RUN_S / self.step_s))
+        length = {"max_steps": max(FEWEST, min(MOST, steps)), "target_ci": CERTAIN}
+        baseline, candidate = (in_block(run, 0) for run in self.policies)
+        return baseline.model_copy(update=length), candidate.model_copy(update=length)
+
+    @property
+    def traced(self) -> tuple[Run, Run]:
+        """Both runs as those whose steps are traced."""
+        baseline, candidate = self.controls
+        traced = {"profile": True}
+        return baseline.model_copy(update=traced), candidate.model_copy(update=traced)
+
+
+def in_block(run: Run, block: int) -> Run:
+    """The same point in another block: the seed follows from it."""
+    return run.model_copy(update={"block": block, "seed": run.seed - run.block + block})
+
+
+def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
+    """Every point that two policies reached, at the largest batch size that both did.
+
+    The baseline is the device's default where it was measured, else strict float32.
+
+    Args:
+        chosen: ids of the runs to look at; all of the sweep's where there are none.
+    """
+    chosen = set(chosen)
+    ok = tables.ok[tables.ok.run_id.isin(chosen)] if chosen else tables.ok
+    parameters = {record["run_id"]: record["parameters"] for record in tables.records}
+    ok = ok[ok.phase == "train"]
+    ok = ok.assign(asked_jit=[parameters[run_id]["jit"] for run_id in ok.run_id])
+    keys = [name for name in points.POINT if name not in ("batch_size", "jit")]
+    keys += ["asked_jit", "batch_size"]
+    own = [*keys, "policy"]
+    first = ok.sort_values("block", kind="stable").drop_duplicates(own).set_index(own)
+    first_ids = first.run_id.to_dict()
+    made: dict[tuple[Any, ...], Pair] = {}
+    for point, default, times in points.by_block(ok, "step_s", keys):
+        baseline = next(iter(points.baselines(default, times)), None)
+        for policy in [p for p in times if baseline and p != baseline]:
+            runs = [
+                Run.model_construct(**parameters[first_ids[(*point, p)]])
+                for p in (baseline, policy)
+            ]
+            speedup = contrast.paired(times[baseline], times[policy])
+            # Points come by batch size: the last that both policies reached stays.
+            step_s = float(np.nanmedian(times[policy]))
+            made[(*point[:-1], policy)] = Pair(*runs, step_s, speedup)
+    return list(made.values())

@@ -1,0 +1,66 @@
+"""What a device needs for a model at best, by layer, and the speedup that this would allow.
+
+The roofline model: S. Williams, A. Waterman, D. Patterson, Roofline, CACM 52(4), 2009. The peaks
+are those that the runs measured on their device.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from mptexp.diagnosis import breakdown
+
+ADAM_TOUCHES = 7  # arrays of the parameters' size that Adam reads or writes in a step
+BYTES = {"float16": 2, "bfloat16": 2}  # of a variable; 4 in any other type
+
+
+def possible_speedup(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> float:
+    """What the device needs under the baseline's policy over what it needs under the candidate's.
+
+    Amdahl's law over layers: a layer with a kernel takes what it took alone (or in the step, where
+    that was less), any other its bytes at the copy bandwidth; the optimizer its variables' bytes.
+    """
+    before, after = of_pair(baseline, candidate)
+    return before.seconds.sum() / after.seconds.sum()
+
+
+def of_pair(*records: Mapping[str, Any]) -> list[pd.DataFrame]:
+    """`layers` of records of the same device, at the best bandwidth that any of them measured."""
+    bandwidth = max(record["work"]["ceilings"]["copy_bytes_per_s"] for record in records)
+    return [layers(record, bandwidth) for record in records]
+
+
+def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
+    """What the device needs for each layer of a step, and for the optimizer.
+
+    Args:
+        bandwidth: of a copy on the device, in bytes/s.
+
+    Returns:
+        Index: layer. Columns: seconds, bound (arithmetic or memory), flops, bytes, took_s (in the
+        step, by the time breakdown).
+    """
+    took = breakdown.rows(record).groupby("layer").seconds.sum()
+    peak = record["work"]["ceilings"]["matmul_flops_per_s"]
+    rows = []
+    for layer in record["work"]["layers"]:
+        name, flops, moved = layer["layer"], layer["flops"] or 0.0, layer["bytes"] or 0.0
+        by_memory, by_arithmetic = moved / bandwidth, flops / peak
+        alone = layer["alone_low_s"] or layer["alone_s"]  # in 16 bits, where that is possible
+        rows.append(
+            {
+                "layer": name,
+                "seconds": by_memory if pd.isna(alone) else min(alone, took.get(name, math.inf)),
+                "bound": "arithmetic" if by_arithmetic > by_memory else "memory",
+                "flops": flops,
+                "bytes": moved,
+                "took_s": took.get(name, math.nan),
+            }
+        )
+    table = pd.DataFrame(rows).set_index("layer")
+    parameters = sum(layer["parameters"] for layer in record["work"]["layers"])
+    moved = ADAM_TOUCHES * parameters * BYTES.get(record["in_force"]["variable_dtype"], 4)
+    table.loc["optimizer"] = [moved / bandwidth, "memory", 0.0, moved, math.nan]
+    return table

@@ -1,0 +1,128 @@
+"""Why one policy was faster or slower, part by part, for the cells of a notebook."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import pandas as pd
+from IPython.display import HTML, Markdown
+
+from mptexp.diagnosis import arithmetic, breakdown
+from mptexp.diagnosis.verdict import Verdict
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.report import measured, why, why_tables, wording
+from mptexp.report.figures import registry
+from mptexp.report.figures.row import Section
+from mptexp.report.measured import MeasuredSweep
+from mptexp.spec.errors import ParamsError
+
+MOST_ROWS = 40
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A diagnosed pair of policies; shows itself in a cell as the answer in a sentence.
+
+    Each method gives what a cell shows, or None where there is nothing to show.
+
+    Attributes:
+        sweep: that holds the pair; None where there is no such pair.
+        pair: which of the sweep's diagnosed pairs it is.
+        message: why there is no such pair; empty where there is.
+    """
+
+    sweep: MeasuredSweep | None
+    pair: int
+    message: str = ""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict that is explained."""
+        return self.sweep.verdicts[self.pair] if self.sweep else None
+
+    def _repr_markdown_(self) -> str:
+        if self.sweep is None or self.verdict is None:
+            return self.message
+        among = self.sweep.verdicts
+        titles = [f"- pair {i}: {escape(why.title(v, among))}" for i, v in enumerate(among)]
+        return "\n".join([why.safe_sentence(self.verdict, among), "", *titles])
+
+    def causes(self) -> pd.DataFrame | None:
+        """The ranked causes, each with its evidence and what to change."""
+        return _shown(self.verdict and why_tables.cause_rows(self.verdict))
+
+    def ablations(self) -> pd.DataFrame | None:
+        """What changed when a suspected cause was taken away."""
+        return _shown(self.verdict and why_tables.ablation_rows(self.verdict))
+
+    def time_by_cause(self) -> HTML | Markdown | None:
+        """The figure of the time breakdown, or why there is none."""
+        if self.verdict and not self.verdict.traced:
+            return Markdown(wording.verbatim(self.verdict.missing))
+        return self._figure("time breakdown")
+
+    def time_by_layer(self) -> pd.DataFrame | None:
+        """Both policies' breakdowns joined: `difference_s` above 0 is slower than the baseline."""
+        if self.verdict is None or not self.verdict.traced:
+            return None
+        return breakdown.joined(*self.verdict.records.values()).head(MOST_ROWS)
+
+    def operations(self, cause: str = "") -> pd.DataFrame | None:
+        """The operations of the candidate's step, or those of one cause, the longest first."""
+        if self.verdict is None or self.verdict.candidate is None:
+            return None
+        rows = breakdown.rows(self.verdict.candidate)
+        return _shown(rows[rows.cause == cause] if cause else rows)
+
+    def roofline(self) -> HTML | None:
+        """The figure of what each layer reached, under the roofs that the device measured."""
+        return self._figure("roofline")
+
+    def layers(self) -> pd.DataFrame | None:
+        """What each layer took, and what the device needs for it at best."""
+        return _shown(self.verdict and why_tables.layer_rows(self.verdict))
+
+    def peaks(self) -> pd.DataFrame | None:
+        """The device's measured peaks, and how far each policy came."""
+        return _shown(self.verdict and why_tables.peak_rows([self.verdict]))
+
+    def kernels(self) -> pd.DataFrame | None:
+        """Every kernel of a GPU under both policies, or what oneDNN says of its primitives."""
+        records = self.verdict.records if self.verdict else {}
+        tables = [_kernels(record).assign(policy=policy) for policy, record in records.items()]
+        return _shown(pd.concat(tables) if tables else None)
+
+    def _figure(self, section: Section) -> HTML | None:
+        """The pair's figure of a section of the report; it is drawn only here."""
+        if self.sweep is None:
+            return None
+        figures = {figure.case: figure for figure in registry.figures(self.sweep, section)}
+        figure = figures.get(str(self.pair + 1))  # a report counts from 1
+        return HTML(figure.html()) if figure else None
+
+
+def explanation(directory: SweepDir, pair: int) -> Explanation:
+    """The explanation of one pair of a sweep; says what is missing where there is none."""
+    name = wording.verbatim(str(directory.root))
+    if not directory.root.is_dir():
+        return Explanation(None, pair, f"{name}: there is no such directory.")
+    try:
+        sweep = measured.load(directory)
+    except ParamsError as error:
+        return Explanation(None, pair, f"{wording.verbatim(str(error))}.")
+    if not sweep.verdicts:
+        return Explanation(None, pair, f"{name} is not diagnosed: run `mptexp diagnose` on it.")
+    if not 0 <= pair < len(sweep.verdicts):
+        most = len(sweep.verdicts) - 1
+        return Explanation(None, pair, f"pair is {pair}; allowed: 0 to {most}.")
+    return Explanation(sweep, pair)
+
+
+def _kernels(record: Mapping[str, Any]) -> pd.DataFrame:
+    table = arithmetic.table(record)
+    return arithmetic.instructions(record) if table.empty else table
+
+
+def _shown(table: pd.DataFrame | None) -> pd.DataFrame | None:
+    return None if table is None or table.empty else table.head(MOST_ROWS)

@@ -1,0 +1,83 @@
+import dataclasses
+
+import pandas as pd
+import pytest
+
+from mptexp.analysis.contrast import Contrast
+from mptexp.diagnosis import ablations
+from mptexp.diagnosis.causes import CAUSES, LABELS
+from mptexp.diagnosis.effects import Effect
+from mptexp.diagnosis.losses import Case
+from mptexp.diagnosis.pairs import Pair
+from mptexp.spec.run import Run
+
+BASE = Run(gpu_model="GPU", policy="float32")
+PAIR = Pair(BASE, BASE.model_copy(update={"policy": "mixed_bfloat16"}), 0.01)
+PEAKS = {"work": {"ceilings": {"matmul_flops_per_s": 1e14}, "layers": []}}
+NO_SECONDS = pd.Series(0.0, index=list(LABELS))
+CASE = Case(PAIR, PEAKS, PEAKS, NO_SECONDS, NO_SECONDS, pd.Series(dtype=float), {}, ())
+
+
+def loss(name, effects=(), before=None, after=None, **known):
+    """What the cause of this name takes in a step of 10 ms."""
+    (cause,) = (cause for cause in CAUSES if cause.name == name)
+    seconds = {
+        part: pd.Series({**NO_SECONDS, **(given or {})})
+        for part, given in (("before", before), ("after", after))
+    }
+    case = dataclasses.replace(CASE, effects=tuple(effects), **seconds, **known)
+    return cause.loss(case, cause)
+
+
+@pytest.mark.parametrize(
+    ("gain", "lost"),
+    [(Contrast(1.2, 0.9, 1.6, 3), 0.0), (Contrast(2.0, 1.9, 2.1, 3), 0.005), (None, 0.001)],
+)
+def test_a_gain_that_the_interval_does_not_show_is_no_cause(gain, lost):
+    effects = [Effect(ablations.INPUT, {"mixed_bfloat16": gain})] if gain else []
+    found = loss("input", effects, after={"input": 0.001})
+    assert found.seconds == pytest.approx(lost)
+    assert found.share == pytest.approx(lost / 0.01)
+    assert list(found.effects) == effects
+
+
+def test_a_wait_is_lost_in_full_with_what_its_ablations_changed():
+    batch = Effect(ablations.BATCH, {"float32": Contrast(1.1, n=1)})
+    other = Effect(ablations.INPUT, {"float32": Contrast(1.1, n=1)})
+    found = loss("host", [batch, other], after={"host": 0.004})
+    assert (found.seconds, found.share) == (0.004, pytest.approx(0.4))
+    assert found.effects == (batch,)
+
+
+def test_memory_bound_work_is_lost_beyond_half_and_casts_beyond_the_baselines():
+    before, after = {"memory": 0.004, "casts": 0.001}, {"memory": 0.003, "casts": 0.003}
+    memory, casts = (loss(name, before=before, after=after) for name in ("memory", "casts"))
+    assert memory.seconds == pytest.approx(0.001)
+    assert (memory.spent_s, memory.baseline_s) == (0.003, 0.004)
+    assert casts.seconds == pytest.approx(0.002)
+
+
+def test_emulation_is_all_16_bit_work_beyond_the_baselines():
+    found = loss("emulated", before={"matrix": 0.001, "casts": 0.001}, after={"matrix": 0.009})
+    assert found.seconds == pytest.approx(0.007)
+    assert (found.spent_s, found.baseline_s) == pytest.approx((0.009, 0.002))
+
+
+def test_a_layer_kept_in_float32_loses_what_it_takes_longer_alone():
+    layers = [{"layer": "conv", "alone_low_s": 1e-4, "alone_s": 4e-4},
+              {"layer": "dense", "alone_low_s": None, "alone_s": 1e-4}]  # fmt: skip
+    candidate = {"work": {"layers": layers}}
+    found = loss("float32 fallback", candidate=candidate, matrix=pd.Series({"conv": 0.004}))
+    assert found.seconds == pytest.approx(0.003)
+    assert found.layers == ("conv",)
+    assert loss("float32 fallback") is None
+    gains = {"mixed_bfloat16": Contrast(2.0, 1.9, 2.1, 3)}
+    proven = loss("float32 fallback", [Effect(ablations.NO_FALLBACK, gains)], candidate=candidate)
+    assert proven.seconds == pytest.approx(0.005)
+
+
+def test_work_without_tensor_cores_loses_by_the_ratio_of_the_peaks():
+    faster = {"work": {"ceilings": {"matmul_flops_per_s": 8e14}}}
+    found = loss("no tensor cores", candidate=faster, missed={"conv": 0.004})
+    assert found.seconds == pytest.approx(0.0035)
+    assert loss("no tensor cores") is None

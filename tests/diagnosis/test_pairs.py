@@ -1,0 +1,43 @@
+import pytest
+from support import PROJECT
+
+from mptexp.analysis import sweep_tables
+from mptexp.diagnosis import pairs
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec.run import Run
+
+BASE = Run(gpu_model="GPU", policy="float32", seed=7, block=2)
+PAIR = pairs.Pair(BASE, BASE.model_copy(update={"policy": "mixed_bfloat16"}), 0.01)
+
+
+def test_every_point_is_paired_at_the_largest_batch_size_of_both():
+    tables = sweep_tables.load(SweepDir(PROJECT / "reports/published/quickstart-cpu"))
+    (pair, other) = pairs.pairs(tables)
+    assert {pair.candidate.policy, other.candidate.policy} == {"mixed_float16", "mixed_bfloat16"}
+    assert pair.baseline.policy == other.baseline.policy == "float32"
+    assert pair.candidate.batch_size == tables.ok.batch_size.max()
+    own = tables.speedups[tables.speedups.batch_size == pair.candidate.batch_size]
+    own = own[(own.candidate == pair.candidate.policy) & (own.baseline == "float32")].iloc[0]
+    assert (pair.speedup.estimate, pair.speedup.n) == pytest.approx((own.speedup, own.blocks))
+
+
+def test_only_chosen_runs_are_paired():
+    tables = sweep_tables.load(SweepDir(PROJECT / "reports/published/quickstart-cpu"))
+    small = tables.ok[tables.ok.batch_size == tables.ok.batch_size.min()].run_id
+    assert {pair.candidate.batch_size for pair in pairs.pairs(tables, small)} == {
+        tables.ok.batch_size.min()
+    }
+    assert pairs.pairs(tables, ["no such run"]) == []
+
+
+@pytest.mark.parametrize(("step_s", "steps"), [(1e-4, 1024), (0.01, 512), (1.0, 128)])
+def test_controls_are_as_long_as_about_four_seconds(step_s, steps):
+    pair = pairs.Pair(*PAIR.policies, step_s)
+    for run, of in zip(pair.controls, pair.policies, strict=True):
+        assert (run.max_steps, run.block, run.seed) == (steps, 0, 5)
+        assert run.policy == of.policy
+    assert [run.profile for run in (*pair.controls, *pair.traced)] == [False, False, True, True]
+
+
+def test_another_block_has_another_seed():
+    assert pairs.in_block(BASE, 5).seed == 10

@@ -1,0 +1,48 @@
+import pytest
+
+from mptexp.diagnosis import roofline
+
+
+def record(peak, layers, variable_dtype="float32", rows=()):
+    rows = [{"state": "op", "layer": name, "part": "forward", "op": "Conv2D", "kernel": "",
+             "seconds": seconds, "count": 1} for name, seconds in rows]  # fmt: skip
+    return {
+        "timing": {"step_s": 1.0},
+        "profile": {"missing": "", "step_s": 1.0, "rows": rows, "device": "cpu"},
+        "in_force": {"variable_dtype": variable_dtype},
+        "work": {
+            "ceilings": {"matmul_flops_per_s": peak, "copy_bytes_per_s": 1e9},
+            "layers": layers,
+        },
+    }
+
+
+def layer(name, flops, moved, alone_s=None, alone_low_s=None, parameters=0):
+    return {"layer": name, "flops": flops, "bytes": moved, "alone_s": alone_s,
+            "alone_low_s": alone_low_s, "parameters": parameters}  # fmt: skip
+
+
+LAYERS = [layer("conv", 1e9, 1e6, alone_s=0.4, parameters=1000), layer("relu", 1e3, 1e8)]
+ROWS = [("conv", 0.3), ("relu", 0.2)]
+
+
+def test_a_layer_needs_what_it_takes_alone_or_its_bytes():
+    table = roofline.layers(record(1e10, LAYERS, rows=ROWS), 1e9)
+    assert table.seconds["conv"] == pytest.approx(0.3)  # in the step, where that was less
+    assert table.seconds["relu"] == pytest.approx(0.1)
+    assert table.bound.to_dict() == {"conv": "arithmetic", "relu": "memory", "optimizer": "memory"}
+    assert table.bytes["optimizer"] == 7 * 1000 * 4
+    low = roofline.layers(record(1e10, LAYERS, "bfloat16", rows=ROWS), 1e9)
+    assert low.bytes["optimizer"] == 7 * 1000 * 2
+
+
+def test_a_layer_kept_in_float32_needs_what_it_takes_in_16_bits():
+    kept = [layer("conv", 1e9, 1e6, alone_s=0.4, alone_low_s=0.1)]
+    assert roofline.layers(record(1e10, kept, rows=ROWS), 1e9).seconds["conv"] == 0.1
+
+
+def test_the_possible_speedup_is_the_ratio_of_the_needs():
+    after = [layer("conv", 1e9, 5e5, alone_s=0.1), layer("relu", 1e3, 1e8)]
+    before = [layer("conv", 1e9, 1e6, alone_s=0.3), layer("relu", 1e3, 1e8)]
+    baseline, candidate = (record(1e10, layers, rows=ROWS) for layers in (before, after))
+    assert roofline.possible_speedup(baseline, candidate) == pytest.approx(0.4 / 0.2)

@@ -1,0 +1,92 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from mptexp.analysis.contrast import Contrast
+from mptexp.diagnosis import ablations
+from mptexp.diagnosis.causes import CAUSES
+from mptexp.diagnosis.effects import Effect
+from mptexp.diagnosis.losses import Loss
+from mptexp.diagnosis.pairs import Pair
+from mptexp.diagnosis.verdict import Verdict
+from mptexp.report import why_tables
+from mptexp.spec.run import Run
+
+BASE = Run(gpu_model="GPU", policy="float32", batch_size=128)
+PAIR = Pair(BASE, BASE.model_copy(update={"policy": "mixed_float16"}), 0.01,
+            Contrast(1.08, 1.06, 1.10, 5))  # fmt: skip
+NAN = math.nan
+GAINS = {"float32": Contrast(1.2, 1.1, 1.3, 3), "mixed_float16": Contrast(2.5, 2.4, 2.6, 3)}
+
+
+def loss(name, share, *effects, **evidence):
+    (cause,) = (cause for cause in CAUSES if cause.name == name)
+    return Loss(cause, 0.01 * share, share, 0.01 * share, effects=effects, **evidence)
+
+
+def verdict(*losses, effects=(), possible=2.9, unexplained=0.01, missing=""):
+    return Verdict(
+        pair=PAIR,
+        baseline=None,
+        candidate={"any": "record"},
+        possible=possible,
+        losses=list(losses),
+        effects=list(effects),
+        unexplained=unexplained,
+        missing=missing,
+    )
+
+
+def test_the_gain_to_expect_is_the_step_without_the_cause():
+    (row,) = why_tables.cause_rows(verdict(loss("input", 0.5))).to_dict("records")
+    assert row["Projected speedup if fixed"] == "up to 2.16×"
+    assert row["Share"] == "50 %"
+
+
+def test_an_ablation_that_failed_says_how():
+    found = verdict(effects=[Effect(ablations.XLA_ON, failed="oom: no memory")])
+    (row,) = why_tables.ablation_rows(found).to_dict("records")
+    assert row["makes float32 faster by"] == "oom: no memory"
+    assert row["Speedup with it"] == "–"
+
+
+@pytest.mark.parametrize(
+    ("device", "replicas", "matrix", "copy"),
+    [
+        ("NVIDIA H200", 1, "790 TFLOP/s (80 % of the published)",
+         "4,300 GB/s (90 % of the published)"),
+        ("NVIDIA H200", 2, "790 TFLOP/s (40 % of the published)",
+         "4,300 GB/s (45 % of the published)"),
+        ("a GPU that nobody knows", 1, "790 TFLOP/s", "4,300 GB/s"),
+    ],
+)  # fmt: skip
+def test_peaks_stand_beside_what_is_published(device, replicas, matrix, copy):
+    ceilings = {"dtype": "float16", "matmul_flops_per_s": 790e12, "copy_bytes_per_s": 4.3e12}
+    run = PAIR.candidate.model_copy(update={"replicas": replicas})
+    record = {
+        "parameters": run.model_dump(),
+        "environment": {"device": device},
+        "timing": {"step_s": 0.01},
+        "work": {"flops_per_step": 1e12, "bytes_per_step": 1e9, "ceilings": ceilings},
+        "profile": {},
+    }
+    (row,) = why_tables.peak_rows([replace(verdict(), candidate=record)]).to_dict("records")
+    assert row["Peak of a matrix product"] == matrix
+    assert row["Peak of a copy"] == copy
+    assert row["MFU"] == "13 %"
+
+
+def test_evidence_is_the_breakdown_of_both_policies_and_what_the_ablations_changed():
+    proof = Effect(ablations.XLA_ON, GAINS, Contrast(2.4, 2.3, 2.5, 3))
+    found = loss("memory", 0.2, proof, baseline_s=0.003)
+    assert why_tables.evidence(found, verdict(found)) == (
+        "time breakdown: 2 ms, 3 ms under the baseline; with XLA on: float32 1.20× [1.10, 1.30] "
+        "and mixed_float16 2.50× [2.40, 2.60]"
+    )
+    kept = loss("no tensor cores", 0.2, layers=("conv", "dense"))
+    assert why_tables.evidence(kept, verdict(kept)) == "time breakdown: 2 ms in conv, dense"
+
+
+def test_an_ablation_of_the_sweep_itself_says_so():
+    assert why_tables.reason(ablations.INPUT) == "in the sweep"
