@@ -25,7 +25,7 @@ POINT = "#/definitions/point"
 INTRODUCTION = """\
 # The params file
 
-Made by `make reference` from the types in [mptexp/spec.py](../mptexp/spec.py); do not edit. An
+Made by `make reference` from the types in [mptexp/spec](../mptexp/spec); do not edit. An
 editor that reads JSON schemas completes and checks a params file whose first line is
 `# yaml-language-server: $schema=schema.json` (the path from that file to
 [params/schema.json](../params/schema.json)).
@@ -49,7 +49,7 @@ def rows(model: type[BaseModel], without: tuple[str, ...] = ()) -> str:
     """A model's fields as a table in Markdown."""
     import pandas as pd
 
-    found = [
+    table = [
         {
             "Name": name,
             "Allowed": _allowed(model, name),
@@ -59,7 +59,7 @@ def rows(model: type[BaseModel], without: tuple[str, ...] = ()) -> str:
         for name, field in model.model_fields.items()
         if name not in without
     ]
-    return text_tables.markdown(pd.DataFrame(found))
+    return text_tables.markdown(pd.DataFrame(table))
 
 
 def _allowed(model: type[BaseModel], name: str) -> str:
@@ -80,7 +80,7 @@ def schema() -> dict[str, Any]:
         run[name]["examples"] = examples
     keys = _properties(Sweep)
     keys["defaults"]["allOf"] = [{"$ref": POINT}]
-    axes = {name: _axis(name, told["description"]) for name, told in run.items()}
+    axes = {name: _axis(name, entry["description"]) for name, entry in run.items()}
     keys["matrix"] |= {"properties": axes, "additionalProperties": False}
     for name in ("exclude", "include"):
         keys[name]["items"] = {"$ref": POINT}
@@ -102,8 +102,9 @@ def _axis(name: str, description: str) -> dict[str, Any]:
 
 
 def _properties(model: type[BaseModel]) -> dict[str, Any]:
-    found = model.model_json_schema()["properties"]
-    return {name: {k: v for k, v in told.items() if k != "title"} for name, told in found.items()}
+    """A model's fields as JSON schema, without the titles, which only repeat the names."""
+    properties = model.model_json_schema()["properties"]
+    return {name: {k: v for k, v in f.items() if k != "title"} for name, f in properties.items()}
 
 
 def files() -> dict[Path, str]:

@@ -45,7 +45,7 @@ COLUMNS = {
             "whether the device runs this policy's 16-bit type without native instructions",
             bool,
         ),
-        Column("loss_scale", "in force at the end: none, or the number", str | Number),
+        Column("loss_scale", "effective at the end: none, or the number", str | Number),
         Column("batch_size", "images per step, over all replicas"),
         Column("replicas", "devices that share a batch"),
         Column("jit", "whether XLA compiled the step", bool | str),

@@ -1,4 +1,4 @@
-"""Tables that a notebook's cell shows of a run and of a sweep."""
+"""HTML tables for a notebook's cell: how a Run and a Sweep show themselves in Jupyter."""
 
 import json
 from collections.abc import Iterable, Sequence

@@ -27,14 +27,14 @@ class DeviceError(UserError, ValueError):
     """A device was named that does not exist here."""
 
 
-def same_model(asked: str, found: str) -> bool:
-    """Whether a device of the name `found` is the model that was `asked` for.
+def same_model(asked: str, name: str) -> bool:
+    """Whether a device of this name is the model that was `asked` for.
 
     A short name stands for every device whose name holds its words: V100 for Tesla
     V100-SXM2-16GB, A100-40G for NVIDIA A100-SXM4-40GB, but L4 not for NVIDIA L40.
     """
-    has = set(_words(found)) | {word.removesuffix("b") for word in _words(found)}
-    return asked == found or (bool(_words(asked)) and set(_words(asked)) <= has)
+    has = set(_words(name)) | {word.removesuffix("b") for word in _words(name)}
+    return asked == name or (bool(_words(asked)) and set(_words(asked)) <= has)
 
 
 def _words(name: str) -> list[str]:
@@ -122,5 +122,5 @@ def cpuinfo(*names: str) -> str:
     """The first entry of one of these names in /proc/cpuinfo; empty where there is none."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
-    found = [line.split(":", 1)[1].strip() for line in lines if line.startswith(names)]
-    return found[0] if found else ""
+    values = [line.split(":", 1)[1].strip() for line in lines if line.startswith(names)]
+    return values[0] if values else ""

@@ -43,14 +43,14 @@ class Sweep(StrictModel):
         description="seconds of a run, for the plan, until one ended",
     )
     max_batch: bool = Field(
-        False, description="first finds the largest batch of each policy, and measures it too"
+        False, description="first finds the largest batch of each policy, and measures at it too"
     )
     # What a report says beyond the measurements; the others decide what is measured.
     equivalence_margin: float = Field(
         0.01, gt=0, lt=1, description="accuracies are equal within this, a fraction; report only"
     )
     target_accuracy: float | None = Field(
-        None, gt=0, le=1, description="time to this, a fraction, is told; report only"
+        None, gt=0, le=1, description="the time to reach it is reported, a fraction; report only"
     )
     price_per_hour: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="of the device, any currency; report only"
@@ -65,9 +65,10 @@ class Sweep(StrictModel):
         axes = [[(name, value) for value in values] for name, values in self.matrix.items()]
         grid = [dict(point) for point in itertools.product(*axes)] if axes else []
         full = [{**self.defaults, **point} for point in grid]
-        known = defaults() if self.exclude else {}
-        kept = [p for p in full if not any(_agrees(known | p, e) for e in self.exclude)]
-        return kept + [{**self.defaults, **entry} for entry in self.include]
+        # An entry may name a parameter that no point does: it is at its default there.
+        usual = defaults() if self.exclude else {}
+        left = [p for p in full if not any(_agrees(usual | p, e) for e in self.exclude)]
+        return left + [{**self.defaults, **entry} for entry in self.include]
 
     def runs(self, further: Sequence[Run] = ()) -> list[Run]:
         """Every run, block by block; the order within a block is random but reproducible.
@@ -81,20 +82,20 @@ class Sweep(StrictModel):
 
     def axes(self) -> list[str]:
         """Names of the parameters that differ between points, in the order of Run's fields."""
-        known, points = defaults(), self.points()
+        usual, points = defaults(), self.points()
         written = {*self.matrix, *(name for entry in self.include for name in entry)}
-        varying = {n for n in written if len({p.get(n, known[n]) for p in points}) > 1}
+        varying = {n for n in written if len({p.get(n, usual[n]) for p in points}) > 1}
         varying |= {"batch_size"} if self.max_batch else set()
         return [n for n in Run.model_fields if n in varying]
 
     def _repr_html_(self) -> str:
-        """A notebook's cell shows the points, a row each, and how many runs they make."""
-        points, known, axes = self.points(), defaults(), self.axes()
-        rows = [[cells.cell((known | p).get(name)) for name in axes] for p in points]
+        """For a notebook's cell: a row per point, and how many runs they make."""
+        points, usual, axes = self.points(), defaults(), self.axes()
+        rows = [[cells.cell((usual | p)[name]) for name in axes] for p in points]
         runs = f"{len(points)} points × {self.repeats} blocks = {len(points) * self.repeats} runs"
         same = [f"{n} {cells.cell(v)}" for n, v in self.defaults.items() if n not in axes]
-        told = f"{runs} of {self.notebook}" + f"; all with {', '.join(same)}" * bool(same)
-        return f"{cells.html(range(1, len(points) + 1), rows, axes)}<p>{html.escape(told)}</p>"
+        summary = f"{runs} of {self.notebook}" + f"; all with {', '.join(same)}" * bool(same)
+        return f"{cells.html(range(1, len(points) + 1), rows, axes)}<p>{html.escape(summary)}</p>"
 
 
 def _agrees(point: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
@@ -102,6 +103,7 @@ def _agrees(point: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
 
 
 def _block(points: Sequence[Run], block: int) -> list[Run]:
+    """The points at one block, in random order: drift over time falls on all of them alike."""
     runs = [p.model_copy(update={"block": block, "seed": p.seed + block}) for p in points]
     random.Random(f"block {block}").shuffle(runs)
     return runs

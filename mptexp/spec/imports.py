@@ -10,23 +10,23 @@ from contextlib import contextmanager
 def quiet() -> Iterator[None]:
     """Silences the greetings that frameworks write to standard error when they are imported.
 
-    They come from C++ before any log level is heeded, and so does what xprof has to say. Exceptions
-    pass; what is missing on a machine is the doctor's to say.
+    They come from C++ before any log level is heeded, as do xprof's messages. Exceptions pass;
+    `mptexp doctor` says what is missing on a machine.
     """
     sys.stderr.flush()
     with open(os.devnull, "w") as nowhere:
-        kept = os.dup(2)
+        standard_error = os.dup(2)
         os.dup2(nowhere.fileno(), 2)
         try:
             yield
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(standard_error, 2)
+            os.close(standard_error)
 
 
 @contextmanager
 def without(package: str) -> Iterator[None]:
-    """As if a package were not installed: for what imports it, slowly, where it happens to be."""
+    """Hides an installed package from what would import it, slowly, only because it is there."""
     if package in sys.modules:
         yield
         return

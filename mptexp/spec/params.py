@@ -35,7 +35,7 @@ def read(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tuple[S
 
 
 def parse(text: str, name: str, overrides: Sequence[str] = ()) -> tuple[Sweep, str]:
-    """As read, of a text that messages call by a name."""
+    """The same as `read` for the text of a params file; `name` stands for the file in messages."""
     document = _parse(text, name)
     faults = _Faults(name, document)
     for override in overrides:
@@ -99,10 +99,12 @@ def load(text: str) -> Any:
 
 
 def _load(text: str) -> Any:
-    """What YAML reads, where it can be walked through: aliases make much, or a circle, of little.
+    """The YAML document, refused where walking through it would take very long or forever.
+
+    A few aliases can stand for billions of values, or for a mapping within itself.
 
     Raises:
-        YAMLError: where it is not YAML, or not such.
+        YAMLError: where the text is not YAML, or holds more than MOST_VALUES values.
     """
     try:
         document = _yaml().load(text)
@@ -129,14 +131,15 @@ class _Faults:
     """Collects the faults of one file, so that the user meets all of them at once."""
 
     def __init__(self, name: str, document: Any) -> None:
-        self.name, self.document, self.found = name, document, []
+        self.name, self.document = name, document
+        self.messages: list[str] = []
         self.overridden: dict[str, str] = {}
 
     def add(self, where: Where, message: str) -> None:
         override = self.overridden.get(str(where[-1])) or self.overridden.get(str(where[0]))
         if len(where) > 1:
             override = self.overridden.get(str(where[1]), override)
-        self.found.append(f"{override or self._position(where)}: {message}")
+        self.messages.append(f"{override or self._position(where)}: {message}")
 
     def _position(self, where: Where) -> str:
         node, line = self.document, None
@@ -150,8 +153,8 @@ class _Faults:
         return f"{self.name}:{line + 1}" if line is not None else self.name
 
     def raise_if_any(self) -> None:
-        if self.found:
-            raise ParamsError("\n".join(self.found))
+        if self.messages:
+            raise ParamsError("\n".join(self.messages))
 
 
 def _override(document: Any, text: str, faults: _Faults) -> None:
@@ -233,10 +236,10 @@ def _check_parameter(where: Where, name: str, value: Any, faults: _Faults) -> No
 
 
 def _check(model: type[BaseModel], name: str, value: Any, where: Where, faults: _Faults) -> None:
-    """Adds a fault unless `value` may stand for the field `name` of `model`."""
-    found = fields.fault(model, name, value)
-    if found:
-        inner, message = found
+    """Adds a fault unless `value` is allowed for the field `name` of `model`."""
+    refusal = fields.fault(model, name, value)
+    if refusal:
+        inner, message = refusal
         faults.add((*where, *inner), message)
 
 
@@ -246,9 +249,9 @@ def _check_points(sweep: Sweep, faults: _Faults) -> None:
         empty = "matrix" if not sweep.matrix else "exclude"
         reason = "nothing to run" if empty == "matrix" else "every point is excluded"
         faults.add((empty,), f"{reason}; allowed: a matrix with at least one axis, or include")
-    seen: dict[str, int] = {}
+    indices: dict[str, int] = {}
     for index, point in enumerate(points):
-        first = seen.setdefault(Run(**point).resolved().model_dump_json(), index)
+        first = indices.setdefault(Run(**point).resolved().model_dump_json(), index)
         if first != index:
             shown = ", ".join(
                 f"{n}: {fields.shown(point[n])}" for n in point if n not in sweep.defaults
@@ -272,7 +275,7 @@ def _plain(value: Any) -> Any:
 
 def header(text: str) -> dict[str, str]:
     """Question, cost and expected outcome: the `# Name: text` comments that open a params file."""
-    found: dict[str, str] = {}
+    parts: dict[str, str] = {}
     name = ""
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -282,5 +285,5 @@ def header(text: str) -> dict[str, str]:
         if colon and head in ("Question", "Cost", "Expected"):
             name, words = head.lower(), rest
         if name:
-            found[name] = f"{found.get(name, '')} {words}".strip()
-    return found
+            parts[name] = f"{parts.get(name, '')} {words}".strip()
+    return parts

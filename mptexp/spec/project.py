@@ -1,4 +1,4 @@
-"""Where this package lies, and the checkout around it where there is one."""
+"""Where this package lies, and the checkout around it where there is one: for its notebooks."""
 
 from pathlib import Path
 

@@ -27,10 +27,10 @@ from mptexp.spec.policies import POLICY_ROWS, PolicyName
 
 Backend = Literal["tensorflow", "jax", "torch"]
 CpuIsa = Literal["default", *CPU_ISAS]
-LEAST_STEPS = 7  # what the clock needs: see train.py
+LEAST_STEPS = 7  # fewer leave the step clock no window after its warm-up
 STEPS_FOR_TARGET = 100  # ten windows after a warm-up, of several quick steps each
-# A cell shows these of every run.
-KNOWN_BY = ("gpu_model", "dataset", "model", "policy", "batch_size")
+# A notebook cell shows these of every run, at their defaults or not.
+ALWAYS_SHOWN = ("gpu_model", "dataset", "model", "policy", "batch_size")
 
 
 def defaults() -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Run(StrictModel):
         1024, ge=1, le=10_000_000, description="training images of dataset synthetic"
     )
     input_mode: Literal["pipeline", "keydana", "resident"] = Field(
-        "pipeline", description="pipeline; keydana: E1's own; resident: a batch on the device"
+        "pipeline", description="pipeline; keydana: as its study; resident: a batch on the device"
     )
     augmentation: Literal["none", "flip", "crop", "flip_crop"] = Field(
         "none", description="random, on the device: none, flip, crop, flip_crop"
@@ -113,7 +113,7 @@ class Run(StrictModel):
         "policy", description="emulated storage format of weights, see docs/guide.md"
     )
     rounding: Literal["nearest", "stochastic"] = Field(
-        "nearest", description="nearest, stochastic: of both formats"
+        "nearest", description="nearest, stochastic: to both emulated formats"
     )
     jit: Literal["auto", "on", "off"] = Field("auto", description="XLA: auto, on, off")
     deterministic: bool = Field(False, description="op determinism; turns XLA off in TensorFlow")
@@ -128,10 +128,13 @@ class Run(StrictModel):
     batch_size: int = Field(32, ge=1, le=2**20, description="images per step, over all replicas")
     epochs: int = Field(20, ge=1, le=10_000, description="passes over the training images")
     max_steps: int | None = Field(
-        None, ge=LEAST_STEPS, description="the run ends after so many steps; None: no limit"
+        None, ge=LEAST_STEPS, description="the run ends after this many steps; None: no limit"
     )
     target_ci: float | None = Field(
-        None, ge=0.001, le=0.5, description="the run ends once its median step is so certain"
+        None,
+        ge=0.001,
+        le=0.5,
+        description="the run ends once step_ci, see results.csv, is at most this",
     )
     seed: int = Field(
         0, ge=0, le=2**31 - 1001, description="weights, data order; block is added to it"
@@ -145,7 +148,7 @@ class Run(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _can_be_looked_into(self) -> "Run":
+    def _can_be_sampled(self) -> "Run":
         if self.exponents_every and (self.phase, self.replicas) != ("train", 1):
             raise ValueError(
                 f"exponents_every {self.exponents_every} with phase {self.phase} and replicas "
@@ -196,13 +199,13 @@ class Run(StrictModel):
         return self
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """What differs from the defaults: 35 parameters are no line."""
+        """What differs from the defaults: all parameters would not fit on a line."""
         yield from self.model_dump(exclude_defaults=True).items()
 
     def _repr_html_(self) -> str:
-        """A notebook's cell shows what differs from the defaults, and what a run is known by."""
+        """For a notebook's cell: the parameters that differ from the defaults, and ALWAYS_SHOWN."""
         values, usual = self.model_dump(), defaults()
-        shown = [n for n in values if values[n] != usual[n] or n in KNOWN_BY]
+        shown = [n for n in values if values[n] != usual[n] or n in ALWAYS_SHOWN]
         rows = [
             (cells.cell(values[n]), cells.cell(usual[n]), Run.model_fields[n].description)
             for n in shown
@@ -225,8 +228,11 @@ class Run(StrictModel):
     def run_id(self, notebook: str = "train") -> str:
         """12 hex digits that name this point on every machine.
 
-        Only what differs from the defaults is hashed, so that a parameter added by a later
-        version leaves the ids of older records as they are.
+        Only what differs from the defaults is hashed, so that adding a parameter leaves the ids
+        of existing records as they are.
+
+        Raises:
+            ValueError: where `gpu_model` is still `local`, which names no device.
         """
         if self.gpu_model == "local":
             raise ValueError("gpu_model must be resolved before a run is named; see resolved()")

@@ -4,10 +4,10 @@ from rich.markup import escape
 
 
 def visible(text: str) -> str:
-    """Text in which characters that are no signs on paper are written as escapes, such as \\x1b.
+    """Text with its unprintable characters written as escapes, such as \\x1b.
 
-    Those that move a terminal's cursor, change its title or the direction of writing, and those
-    that no file in UTF-8 can hold.
+    They would move a terminal's cursor, change its title or the direction of writing, or cannot be
+    written to a file in UTF-8.
     """
     if text.isprintable():
         return text
