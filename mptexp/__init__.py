@@ -1,21 +1,22 @@
 """mptexp: what does reduced precision buy on this device, and where it buys nothing, why?
 
-In a notebook: `from mptexp import Run, Sweep, load, plan, record, run`; each has a docstring.
+In a notebook: `import mptexp`, then `mptexp.run(...)`; each name in `__all__` has a docstring.
 
-Only `training` imports a framework; see the packages for who does what.
-(sweep, analysis, figures, report, cli) never imports a framework. They meet in `spec` and `store`.
+The packages are rooms with one direction: spec, records, traces, then training (the only one that
+imports a framework), execution and analysis, then diagnosis, then report; `api` is what notebooks
+and the command line call.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mptexp.api import load, plan, record, run
+    from mptexp.api import compare, diagnose, load, plan, record, run
     from mptexp.spec.grid import Sweep
     from mptexp.spec.run import Run
 
 __version__ = "0.1.0"
-__all__ = ["Run", "Sweep", "load", "plan", "record", "run"]
+__all__ = ["Run", "Sweep", "compare", "diagnose", "load", "plan", "record", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Papermill's engine with two things more: a limit to output, and how a dead kernel ended."""
+"""Papermill's engine, with a limit to output and the exit status of a dead Jupyter kernel."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 
 NAME = "mptexp"
-OVERHEAD, NEW_LINE = 150, 10  # characters of the file that an output, a line take beside their own
+OVERHEAD, NEW_LINE = 150, 10  # characters that the file needs beside each output and each line
 MOST_OUTPUT = 5_000_000  # characters in a notebook; a run's page in a browser must open
 
 
@@ -19,14 +19,14 @@ class _Client(PapermillNotebookClient):
         self.process = self.km.provisioner.process  # the manager forgets it when it cleans up
 
     def output(self, outs: list[Any], msg: dict[str, Any], *where: Any) -> Any:
-        if msg["msg_type"] == "error":  # says why the notebook ended
+        if msg["msg_type"] == "error":  # it says why the notebook ended
             return super().output(outs, msg, *where)
         if self.left <= 0:
             return None
-        said = str(msg["content"].get("text") or msg["content"].get("data", ""))
-        self.left -= OVERHEAD + len(said) + NEW_LINE * said.count("\n")
+        text = str(msg["content"].get("text") or msg["content"].get("data", ""))
+        self.left -= OVERHEAD + len(text) + NEW_LINE * text.count("\n")
         if self.left <= 0:
-            note = f"{said[:10_000]}\n[output beyond {MOST_OUTPUT:,} characters was left out]\n"
+            note = f"{text[:10_000]}\n[output beyond {MOST_OUTPUT:,} characters was left out]\n"
             msg = msg | {"msg_type": "stream", "content": {"name": "stderr", "text": note}}
         return super().output(outs, msg, *where)
 
@@ -39,7 +39,7 @@ class _Engine(NBClientEngine):
         client = _Client(nb_man, kernel_name=kernel_name, startup_timeout=60, config=config)
         try:
             return client.execute()
-        except (DeadKernelError, RuntimeError) as error:  # the latter where it was just starting
+        except (DeadKernelError, RuntimeError) as error:  # the latter while it is starting
             if not str(error).startswith("Kernel died"):
                 raise
             dead = DeadKernelError(str(error))

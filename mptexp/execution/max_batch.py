@@ -1,15 +1,15 @@
-"""The largest batch that fits, for every policy: doubling, then bisection, an attempt a process.
+"""The largest batch that fits, for every policy: by doubling, then bisection, a process each.
 
-An attempt is a run of few steps with a record of its own under `search`, so a search that was
-stopped goes on, and what ran out of memory can be read.
+An attempt is a run of a few steps with a record of its own under `search`, so that a search that
+was stopped goes on, and what ran out of memory can be read.
 """
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from mptexp.execution import devices, worker
+from mptexp.execution import devices, supervisor
+from mptexp.execution.job import Job
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.devices import is_here, local_device
@@ -18,12 +18,12 @@ from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
 LIMIT = Run.model_fields["batch_size"].metadata[1].le  # no run may have more
-STEPS = 20
+STEPS = 20  # of an attempt: memory grows little after the first ones
 FITS = {"ok": True, "diverged": True, "oom": False, "unsupported": False}
 
 
 def next_size(tried: Mapping[int, bool], start: int) -> int | None:
-    """The batch size to try next, or None where the largest is known.
+    """Returns the batch size to try next, or None once the largest is known.
 
     It is known to within an eighth: between it and the smallest that does not fit lies no other
     multiple of an eighth of the power of two below it.
@@ -48,8 +48,8 @@ def next_size(tried: Mapping[int, bool], start: int) -> int | None:
 def _next(tried: Mapping[int, bool], base: Run) -> int | None:
     """`next_size` among the multiples of the point's replicas."""
     share = {size // base.replicas: fit for size, fit in tried.items()}
-    found = next_size(share, base.batch_size // base.replicas)
-    return found and found * base.replicas
+    size = next_size(share, base.batch_size // base.replicas)
+    return size and size * base.replicas
 
 
 def check(sweep: Sweep) -> None:
@@ -59,7 +59,7 @@ def check(sweep: Sweep) -> None:
         params.ParamsError: for max_batch on a CPU without memory_limit_gb.
     """
     here = local_device()
-    runs = [Run(**point).resolved() for point in sweep.points()] if sweep.max_batch else []
+    runs = _own(sweep) if sweep.max_batch else []
     if here.endswith("(CPU)") and any(r.gpu_model == here and not r.memory_limit_gb for r in runs):
         raise ParamsError(
             "max_batch: on a CPU a batch is too large when the machine has run out of memory; "
@@ -68,12 +68,16 @@ def check(sweep: Sweep) -> None:
 
 
 def points(sweep: Sweep, directory: SweepDir) -> list[Run]:
-    """The points that searches have found and the params file does not hold itself."""
+    """Returns the points with the largest batches found, but for those of the params file."""
     if not sweep.max_batch:
         return []
-    own = [Run(**point).resolved() for point in sweep.points()]
-    found = [_found(sweep, base, directory) for base in _bases(own)]
-    return [run for run in found if run and run not in own]
+    own = _own(sweep)
+    largest = [_largest(sweep, base, directory) for base in _bases(own)]
+    return [run for run in largest if run and run not in own]
+
+
+def _own(sweep: Sweep) -> list[Run]:
+    return [Run(**point).resolved() for point in sweep.points()]
 
 
 def _bases(runs: Iterable[Run]) -> list[Run]:
@@ -87,14 +91,13 @@ def _key(run: Run) -> str:
     return run.model_copy(update=first).model_dump_json()
 
 
-def _searched(sweep: Sweep, runs: Iterable[Run]) -> list[Run]:
+def _bases_here(sweep: Sweep, runs: Iterable[Run]) -> list[Run]:
     """The bases of this machine's runs."""
     wanted = {_key(run) for run in runs if is_here(run.gpu_model)}
-    own = [Run(**point).resolved() for point in sweep.points()]
-    return [base for base in _bases(own) if _key(base) in wanted]
+    return [base for base in _bases(_own(sweep)) if _key(base) in wanted]
 
 
-def _found(sweep: Sweep, base: Run, directory: SweepDir) -> Run | None:
+def _largest(sweep: Sweep, base: Run, directory: SweepDir) -> Run | None:
     tried = _tried(sweep, base, directory)
     if None in tried.values() or _next(tried, base) is not None:
         return None
@@ -116,7 +119,7 @@ def _tried(sweep: Sweep, base: Run, directory: SweepDir) -> dict[int, bool | Non
 
 
 def _result(size: int, record: Mapping[str, Any]) -> dict[int, bool | None]:
-    """Whether an attempt's batch fits; None where it failed.
+    """Whether an attempt's batch fits; None if the attempt failed.
 
     What the device or the backend does not support at all fits at no size, not at 1 either.
     """
@@ -126,38 +129,36 @@ def _result(size: int, record: Mapping[str, Any]) -> dict[int, bool | None]:
 
 
 def attempt(base: Run, size: int) -> Run:
-    """The run that tries a batch size: few steps, for memory grows little after the first ones."""
-    few = {"batch_size": size, "max_steps": STEPS, "target_ci": None}
-    return base.model_copy(update=few)
+    """Returns the run that tries a batch size."""
+    return base.model_copy(update={"batch_size": size, "max_steps": STEPS, "target_ci": None})
 
 
 def forget(sweep: Sweep, runs: Iterable[Run], directory: SweepDir) -> None:
     """Removes the attempts made for the points of some runs."""
-    wanted = {_key(attempt(base, 1)) for base in _searched(sweep, runs)}
+    wanted = {_key(attempt(base, 1)) for base in _bases_here(sweep, runs)}
     for record in store.read_records(directory.search)[0]:
         run = Run.model_construct(**record["parameters"])
         if _key(run) in wanted:
             shutil.rmtree(directory.search.record(run.run_id(sweep.notebook)).parent)
 
 
-def search(
-    sweep: Sweep, runs: Iterable[Run], notebook: Path, directory: SweepDir, timeout_s: float
-) -> Iterator[tuple[Run, dict[str, Any] | None]]:
+def search(job: Job, runs: Iterable[Run]) -> Iterator[tuple[Run, dict[str, Any]]]:
     """Makes the attempts that are missing for the points of some runs, as a generator.
 
-    Yields each attempt twice: with None when it starts, with its record when it has ended. A point
-    whose attempt fails, as against runs out of memory, is left; the next call tries it again.
+    Yields each attempt and its record when it has ended. A point whose attempt fails, which is not
+    to run out of memory, is left; the next call tries it again.
     """
-    for base in _searched(sweep, runs):
-        before = _tried(sweep, base, directory).items()
+    sweep, timeout_s = job.sweep, job.sweep.timeout_min * 60
+    slots = devices.slots()
+    for base in _bases_here(sweep, runs):
+        before = _tried(sweep, base, job.directory).items()
         tried = {size: fit for size, fit in before if fit is not None}
+        visible = devices.environment(devices.taken(base, slots, slots))
         while size := _next(tried, base):
             run = attempt(base, size)
-            yield run, None
-            every = devices.slots()
-            seen = devices.environment(devices.taken(run, every, every))
-            where = (directory.search, timeout_s, seen)
-            record = worker.execute(run, notebook, sweep.notebook, *where)
+            record = supervisor.execute(
+                run, job.notebook, sweep.notebook, job.directory.search, timeout_s, visible
+            )
             yield run, record
             result = _result(size, record)
             if None in result.values():

@@ -1,36 +1,39 @@
-"""The directories of one params file from several machines, copied together into one."""
+"""Merges the directories that several machines made of one params file into one."""
 
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mptexp.execution import sweep
-from mptexp.records import schema, store
-from mptexp.records.store import RecordError
-from mptexp.records.sweep_dir import SweepDir
+from mptexp.execution import directory, plan
+from mptexp.records import store
+from mptexp.records.store import RecordError, SweepDir
 from mptexp.spec import params
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import defaults
 from mptexp.traces import xplane
 
-# What is taken of a run. The page beside a notebook is made again here, from the notebook.
+# The files of a run that are copied. The page beside a notebook is made again from the notebook.
 FILES = ("record.json", "notebook.ipynb", xplane.FILE)
 
 
 @dataclass(frozen=True)
-class Found:
+class Copy:
     """A run as one of the directories holds it.
 
     Attributes:
-        place: the directory that was named.
+        place: the directory that was given.
         part: the sweep in it that holds the run: itself, or its search or diagnosis.
+        run_id: the run's id.
+        status: how the run ended.
+        parameters: the run's parameters.
         digests: of those of FILES that it has; of the record without what is read from the trace.
-        ledger: whether its record has a ledger.
+        traced: whether the record holds what was read from the trace.
     """
 
     place: SweepDir
@@ -39,7 +42,7 @@ class Found:
     status: str
     parameters: dict[str, Any]
     digests: dict[str, str]
-    ledger: bool
+    traced: bool
 
 
 @dataclass(frozen=True)
@@ -47,14 +50,16 @@ class Merged:
     """What a merge did.
 
     Attributes:
-        copied: directory as it was named -> how many runs were taken from it.
-        kept: how many runs the result had already.
+        copied: directory as it was given -> how many runs were taken from it.
+        present: how many runs the result had already.
         damaged: a sentence for each record that could not be read, and so was not merged.
+        missing: device -> how many of its runs have no final result yet.
     """
 
     copied: dict[str, int]
-    kept: int
+    present: int
     damaged: list[str]
+    missing: dict[str, int]
 
 
 def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> Merged:
@@ -68,36 +73,42 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
         prefer: the one of them that decides where two hold different records of a run.
 
     Raises:
-        ParamsError: where a directory holds no sweep or another one, or where records conflict;
-            nothing is written then.
-        OSError: where the result cannot be written; what was copied so far is whole.
+        ParamsError: if a directory holds no sweep or another one, or if records conflict; nothing
+            is written then.
+        OSError: if the result cannot be written; the runs copied so far are complete.
     """
     out = SweepDir(target)
     places = _places(sources, out)
     if prefer is not None and not any(_same_place(prefer, place) for place in places):
         raise ParamsError(f"--prefer {prefer}: is none of the directories to merge")
-    with ExitStack() as held:
+    with ExitStack() as locks:
         if out.root.exists():  # a sweep may be at work in it
-            held.enter_context(sweep.locked(out))
-        found, damaged = _read(places)
-        chosen = _decide(found, prefer)
-        if not out.root.exists():
-            held.enter_context(sweep.locked(out))
-        first = out if out.params.exists() else places[0]
-        sweep.prepare(out, first.params.read_text(encoding="utf-8"), fresh=False)
+            locks.enter_context(directory.locked(out))
+        copies, damaged = _read(places)
+        chosen = _decide(copies, prefer)
+        if not out.root.exists():  # nothing is written before all is decided
+            locks.enter_context(directory.locked(out))
+        directory.prepare(out, places[0].params.read_text(encoding="utf-8"), fresh=False)
         wanted = [one for one in chosen if one.place != out]
         for one in wanted:
             _copy(one, _part_of(out, one))
-    copied = [str(one.place.root) for one in wanted]
-    counts = {name: copied.count(name) for name in dict.fromkeys(copied)}
-    return Merged(counts, len(chosen) - len(wanted), damaged)
+    copied = Counter(str(one.place.root) for one in wanted)
+    return Merged(dict(copied), len(chosen) - len(wanted), damaged, _missing(out))
+
+
+def _missing(out: SweepDir) -> dict[str, int]:
+    """How many runs of each device have no final result yet."""
+    sweep, _ = params.read(out.params)
+    planned = plan.runs(sweep, out)
+    left = Counter(p.run.gpu_model for p in planned if p.state not in store.FINAL)
+    return dict(sorted(left.items()))
 
 
 def _places(sources: Sequence[Path], out: SweepDir) -> list[SweepDir]:
     """The directories, each once, that of the result first if it holds a sweep.
 
     Raises:
-        ParamsError: where one holds no sweep, or another than the first.
+        ParamsError: if one holds no sweep, or another than the first.
     """
     ours = [out] if out.params.exists() else []
     others = {path.resolve(): SweepDir(path) for path in reversed(sources)}
@@ -109,7 +120,7 @@ def _places(sources: Sequence[Path], out: SweepDir) -> list[SweepDir]:
     params.read(places[0].params)
     text = places[0].params.read_text(encoding="utf-8")
     for place in places[1:]:
-        if not sweep.same(place.params, text):
+        if not directory.same(place.params, text):
             raise ParamsError(
                 f"{place.params}: asks for other runs than {places[0].params}; directories of one "
                 "params file can be merged, comments and what a report says may differ"
@@ -125,13 +136,13 @@ def _parts(place: SweepDir) -> tuple[SweepDir, ...]:
     return (place, place.search, place.diagnosis)
 
 
-def _part_of(out: SweepDir, one: Found) -> SweepDir:
+def _part_of(out: SweepDir, one: Copy) -> SweepDir:
     return _parts(out)[_parts(one.place).index(one.part)]
 
 
-def _read(places: Sequence[SweepDir]) -> tuple[list[list[Found]], list[str]]:
-    """Every run with all that is found of it, and a sentence for each damaged record."""
-    found: dict[tuple[int, str], list[Found]] = {}
+def _read(places: Sequence[SweepDir]) -> tuple[list[list[Copy]], list[str]]:
+    """The copies of every run, and a sentence for each damaged record."""
+    copies: dict[tuple[int, str], list[Copy]] = {}
     damaged = []
     for place in places:
         for number, part in enumerate(_parts(place)):
@@ -141,38 +152,43 @@ def _read(places: Sequence[SweepDir]) -> tuple[list[list[Found]], list[str]]:
                 except RecordError as error:
                     damaged.append(str(error))
                     continue
-                # Not the whole record: ten thousand of them take gigabytes.
-                run_id, *told = (record[name] for name in ("run_id", "status", "parameters"))
-                ledger = bool((record.get("profile") or {}).get("rows"))
-                one = Found(place, part, run_id, *told, _digests(path.parent, record), ledger)
-                found.setdefault((number, run_id), []).append(one)
-    return list(found.values()), damaged
+                copies.setdefault((number, record["run_id"]), []).append(
+                    _as_copy(place, part, path.parent, record)
+                )
+    return list(copies.values()), damaged
+
+
+def _as_copy(place: SweepDir, part: SweepDir, folder: Path, record: dict[str, Any]) -> Copy:
+    """What decides about a record, without the rest: ten thousand records take gigabytes."""
+    known = [record[name] for name in ("run_id", "status", "parameters")]
+    traced = bool((record.get("profile") or {}).get("rows"))
+    return Copy(place, part, *known, _digests(folder, record), traced)
 
 
 def _digests(folder: Path, record: dict[str, Any]) -> dict[str, str]:
-    """What tells results apart: a trace that one machine has read is the other's as well."""
-    known = (record.get("profile") or {}).get("trace")
-    whole = json.dumps(record | {"profile": known} if known else record, sort_keys=True)
-    # Where a record's link leads was looked at when it was read; the others need not be links.
-    paths = [path for path in map(folder.joinpath, FILES[1:]) if path.is_file()]
-    contents = {path.name: path.read_bytes() for path in paths if not path.is_symlink()}
-    contents = {FILES[0]: whole.encode(), **contents}
+    """Digests of a run's files; whether its trace was read does not make it another result."""
+    unread = (record.get("profile") or {}).get("trace")
+    whole = json.dumps(record | {"profile": unread} if unread else record, sort_keys=True)
+    contents = {FILES[0]: whole.encode()}
+    for path in map(folder.joinpath, FILES[1:]):
+        if path.is_file() and not path.is_symlink():  # a link may lead out of the directory
+            contents[path.name] = path.read_bytes()
     return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
 
-def _decide(found: Sequence[list[Found]], prefer: Path | None) -> list[Found]:
-    """Which of the places to take each run from.
+def _decide(runs: Sequence[list[Copy]], prefer: Path | None) -> list[Copy]:
+    """Which copy of each run to take.
 
     Raises:
-        ParamsError: naming every run of which different records were found, none of them preferred.
+        ParamsError: naming every run whose copies differ, none of them preferred.
     """
     chosen, conflicts = [], []
-    for runs in found:
-        left = [one for one in runs if one.status in schema.FINAL] or runs
+    for copies in runs:
+        left = [one for one in copies if one.status in store.FINAL] or copies
         if prefer is not None and not _alike(left):
             left = [one for one in left if _same_place(prefer, one.place)] or left
         if _alike(left):
-            chosen.append(max(left, key=lambda one: (one.ledger, len(one.digests))))
+            chosen.append(max(left, key=lambda one: (one.traced, len(one.digests))))
         else:
             conflicts.append(_conflict(left))
     if conflicts:
@@ -181,33 +197,24 @@ def _decide(found: Sequence[list[Found]], prefer: Path | None) -> list[Found]:
     return chosen
 
 
-def _alike(runs: Sequence[Found]) -> bool:
-    """Whether all hold the same files, but for those that some lack."""
-    return all(len({r.digests[n] for r in runs if n in r.digests}) <= 1 for n in FILES)
+def _alike(copies: Sequence[Copy]) -> bool:
+    """Whether all have the same files, but for those that some lack."""
+    return all(len({c.digests[n] for c in copies if n in c.digests}) <= 1 for n in FILES)
 
 
-def _conflict(runs: Sequence[Found]) -> str:
+def _conflict(copies: Sequence[Copy]) -> str:
     usual = defaults()
-    given = runs[0].parameters.items()
+    given = copies[0].parameters.items()
     named = [f"{n} {v}" for n, v in given if n != "seed" and v != usual.get(n)]
-    places = ", ".join(f"{one.part.root} ({one.status})" for one in runs)
-    return f"run {runs[0].run_id} ({', '.join(named)}) differs between {places}"
+    places = ", ".join(f"{one.part.root} ({one.status})" for one in copies)
+    return f"run {copies[0].run_id} ({', '.join(named)}) differs between {places}"
 
 
-def _copy(one: Found, out: SweepDir) -> None:
-    """Copies a run's files beside, then moves them to their place together."""
-    made = out.partial / one.run_id
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
+def _copy(one: Copy, out: SweepDir) -> None:
+    """Copies a run's files beside their place, then moves them there together."""
+    folder = out.partial / one.run_id
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     for name in one.digests:
-        shutil.copyfile(one.part.runs / one.run_id / name, made / name)
+        shutil.copyfile(one.part.runs / one.run_id / name, folder / name)
     out.publish(one.run_id)
-
-
-def missing(target: Path) -> Iterator[tuple[str, int]]:
-    """Devices whose runs have no result yet in a merged directory, and how many each."""
-    out = SweepDir(target)
-    found, _ = params.read(out.params)
-    left = [p.run.gpu_model for p in sweep.plan(found, out) if p.state not in schema.FINAL]
-    for name in sorted(set(left)):
-        yield name, left.count(name)

@@ -1,26 +1,27 @@
-"""The processes of a run: finding and ending all of them, and what proves that memory ran out."""
+"""The processes of a run: how all of them are found and ended, and what memory they take."""
 
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 import psutil
 
 MARK = "MPTEXP_RUN_DIR"  # in the environment of every process of a run: the run's folder
-TAIL = 16_384  # bytes that are kept of what a run's processes say
+TAIL = 16_384  # bytes that are kept of the output of a run's processes
 
 
 def of(folder: Path) -> list[psutil.Process]:
-    """The processes of a run. They are known by their environment, whoever started them."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == str(folder):
-                found.append(process)
-        except psutil.Error:  # gone by now, or another user's
-            continue
-    return found
+    """Returns the processes of a run: their environment shows them, whoever started them."""
+    return [process for process in psutil.process_iter() if _run_of(process) == str(folder)]
+
+
+def _run_of(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get(MARK)
+    except psutil.Error:  # it has ended meanwhile, or is another user's
+        return None
 
 
 def end(folder: Path, root: int | None = None) -> None:
@@ -30,21 +31,14 @@ def end(folder: Path, root: int | None = None) -> None:
         folder: the run's.
         root: a process whose descendants are the run's too, whatever environment they have.
     """
-    own = os.getpid()
-    for _ in range(10):  # what was just being started is found the next time
-        found = {*of(folder), *_descendants(root)} - {psutil.Process(own)}
-        if not found:
+    for _ in range(10):  # a process that was just being started is found the next time
+        left = {*of(folder), *_descendants(root)} - {psutil.Process()}
+        if not left:
             return
-        for process in found:
-            _kill(process)
-        psutil.wait_procs(found, timeout=5)
-
-
-def _kill(process: psutil.Process) -> None:
-    try:
-        process.kill()
-    except psutil.Error:  # it has ended meanwhile
-        return
+        for process in left:
+            with suppress(psutil.Error):  # it has ended meanwhile
+                process.kill()
+        psutil.wait_procs(left, timeout=5)
 
 
 def _descendants(root: int | None) -> list[psutil.Process]:
@@ -55,7 +49,7 @@ def _descendants(root: int | None) -> list[psutil.Process]:
 
 
 def largest_child(pid: int) -> psutil.Process | None:
-    """The child of a process that holds most memory, once there is one."""
+    """Returns the child of a process that holds most memory; None if it has no child."""
     try:
         return max(psutil.Process(pid).children(), key=resident, default=None)
     except psutil.Error:
@@ -63,7 +57,7 @@ def largest_child(pid: int) -> psutil.Process | None:
 
 
 def resident(process: psutil.Process | None) -> int:
-    """Bytes of memory that a process holds; 0 for none and for one that has ended."""
+    """Returns the bytes of memory that a process holds; 0 for None and if it has ended."""
     try:
         return process.memory_info().rss if process else 0
     except psutil.Error:
@@ -71,10 +65,10 @@ def resident(process: psutil.Process | None) -> int:
 
 
 def kills_for_memory(root: Path = Path("/")) -> int:
-    """How many processes the system has killed so far because memory ran out.
+    """Returns how many processes the system has killed so far because memory ran out.
 
-    Of this process's control group where there is one: the whole machine's number, which a
-    container sees too, may be about somebody else.
+    The number is that of this process's control group if there is one: the whole machine's, which
+    a container sees too, may be about somebody else.
     """
     lines = _lines(root / "proc/self/cgroup")
     groups = {tuple(line.split(":", 2)[1:]) for line in lines if line.count(":") >= 2}
@@ -100,7 +94,7 @@ def _lines(path: Path) -> list[str]:
 
 
 class Tail(threading.Thread):
-    """Reads what a run's processes say and keeps the end of it, however much they say.
+    """Reads the output of a run's processes and keeps the end of it, however much it is.
 
     Attributes:
         kept: the last bytes.
@@ -116,7 +110,7 @@ class Tail(threading.Thread):
             self.kept = (self.kept + data)[-TAIL:]
 
     def lines(self) -> list[str]:
-        """Lines that are not blank, once all writers have ended (or a second later)."""
+        """Returns the lines that are not blank, once all writers have ended (or a second later)."""
         self.join(timeout=1)
         text = self.kept.decode(errors="replace")
         return [line.strip() for line in text.splitlines() if line.strip()]

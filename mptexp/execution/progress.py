@@ -1,26 +1,90 @@
-"""What a sweep shows while it works.
+"""What a sweep shows while it works: a bar on a terminal or in a notebook's cell, and lines.
 
-A bar on a terminal and in a notebook's cell, and everywhere a line per run that has ended.
+The bar on a terminal is rich's. A cell has a bar of its own: rich's and tqdm's need ipywidgets
+there, which a saved notebook does not show again.
 """
 
-import time
 from collections import Counter
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rich import progress as bars
 from rich.console import Console
 
-from mptexp.execution import sweep
-from mptexp.execution.sweep import Planned
+from mptexp.execution import plan
+from mptexp.execution.job import Job
+from mptexp.execution.plan import Planned
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 from mptexp.spec.terminal import plain, visible
 
 
+def cell_console() -> Console:
+    """Returns the console that a function called in a cell, or in a program, writes to.
+
+    Lines in a cell are plain text with colours: rich would make a table of HTML of each.
+    """
+    usual = Console(highlight=False, emoji=False)
+    if not usual.is_jupyter:
+        return usual
+    coloured = {"force_terminal": True, "color_system": "standard", "force_jupyter": False}
+    return Console(highlight=False, emoji=False, **coloured)
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a sweep at work says what it does.
+
+    Attributes:
+        console: for the lines and the bar.
+        brief: whether to leave out what opens a sweep: how many runs, where to, how long.
+        on_record: called with the record of each run that has ended.
+    """
+
+    console: Console = field(default_factory=cell_console)
+    brief: bool = False
+    on_record: Callable[[Mapping[str, Any]], None] | None = None
+
+    def say(self, text: str, style: str | None = None) -> None:
+        """Prints a line, however long, with its control characters shown."""
+        self.console.print(plain(text), soft_wrap=True, style=style)
+
+    def announce(self, chosen: Sequence[Planned], job: Job) -> None:
+        """Says how many of the chosen runs are done, and how many will be executed."""
+        if self.brief:
+            return
+        n, due = len(chosen), sum(p.due for p in chosen)
+        if due < n:
+            self.say(f"{n - due} of {n} runs are done already or belong elsewhere")
+        if due:
+            runs = f"{due} {'run' if due == 1 else 'runs'} of {job.notebook.stem}"
+            self.say(
+                f"{runs} into {job.directory.root}, {expected(chosen, job.sweep)} "
+                "(Ctrl-C stops; the same command goes on)"
+            )
+
+
+def expected(planned: Sequence[Planned], sweep: Sweep) -> str:
+    """How long the runs that are due will take, in words."""
+    seconds = plan.remaining_s(planned, sweep)
+    if seconds is None:
+        return "unknown until the first run has ended"
+    return f"about {duration(seconds)}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a reader takes them in: `40 s`, `3 min` or `2.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+# --- the bar ---------------------------------------------------------------------------------
+
+
 class Bar(Protocol):
-    """What shows how far a sweep is."""
+    """The part of rich's Progress that is used here."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
@@ -42,7 +106,7 @@ class CellBar:
     def start(self) -> None:
         from IPython.display import display
 
-        self.shown = display(self, display_id=True)
+        self.handle = display(self, display_id=True)
 
     def stop(self) -> None:
         self.update(None, description="")
@@ -55,24 +119,12 @@ class CellBar:
     ) -> None:
         self.completed = self.completed if completed is None else completed
         self.description = self.description if description is None else description
-        self.shown.update(self)
+        self.handle.update(self)
 
     def __repr__(self) -> str:
         full = round(20 * self.completed / self.total)
         bar = "█" * full + "░" * (20 - full)
         return f"{self.completed:.0f}/{self.total:.0f} {bar} {self.description}".rstrip()
-
-
-def console() -> Console:
-    """The console that a function called in a cell, or in a program, writes to.
-
-    Lines in a cell are plain text with colours: rich would make a table of HTML of each.
-    """
-    usual = Console(highlight=False, emoji=False)
-    if not usual.is_jupyter:
-        return usual
-    coloured = {"force_terminal": True, "color_system": "standard", "force_jupyter": False}
-    return Console(highlight=False, emoji=False, **coloured)
 
 
 def _bar(console: Console) -> Bar | None:
@@ -91,20 +143,20 @@ def _bar(console: Console) -> Bar | None:
 
 
 class Progress:
-    """Shows runs done, the current run and the time left.
+    """Shows the runs that have ended, those at work and the time left.
 
     Attributes:
         ended: how many runs have ended.
+        total: how many there are.
     """
 
-    def __init__(self, console: Console, due: Sequence[Planned], found: Sweep) -> None:
-        self.console, self.ended, self.of = console, 0, len(due)
-        self.costs = sweep.Costs(due, found)
-        self.left = {p.run_id: sweep.point(p.run) for p in due}
-        self.working: dict[str, str] = {}  # runs at work and what they are called
-        self.usual = _usual([p.run for p in due], found.axes())
+    def __init__(self, console: Console, due: Sequence[Planned], sweep: Sweep) -> None:
+        self.console, self.ended, self.total = console, 0, len(due)
+        self.costs = plan.Costs(due, sweep)
+        self.left = {p.run_id: plan.point(p.run) for p in due}
+        self.working: dict[str, str] = {}  # run id -> label of the runs at work
+        self.usual = _usual([p.run for p in due], sweep.axes())
         self.width = max(len(self._label(p)) for p in due)
-        self.began = time.monotonic()
         self.bar = _bar(console)
         self.task = self.bar.add_task("", total=len(due)) if self.bar else None
 
@@ -113,12 +165,7 @@ class Progress:
             self.bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.bar:
             self.bar.stop()
 
@@ -128,32 +175,33 @@ class Progress:
         values = [f"{name} {v}" for name, v in own.items() if v != self.usual[name]]
         return ", ".join([*values, f"block {planned.run.block}"])
 
-    def show(self, planned: Planned, record: dict[str, Any] | None) -> None:
-        """Takes what sweep.execute yields: a run that starts (None) or has ended (its record)."""
+    def show(self, planned: Planned, record: Mapping[str, Any] | None) -> None:
+        """Takes what an executor yields: a run that starts (None) or has ended (its record)."""
         if record is None:
             self.working[planned.run_id] = self._label(planned)
-            self._describe()
-            return
+        else:
+            self._end(planned, record)
+        self._describe()
+
+    def _end(self, planned: Planned, record: Mapping[str, Any]) -> None:
         self.ended += 1
-        done = Planned(planned.run_id, planned.run, record["status"], record["wall_s"])
-        self.costs.add(done)
+        self.costs.add(Planned(planned.run_id, planned.run, record["status"], record["wall_s"]))
         del self.left[planned.run_id]
-        counter = f"[{self.ended:>{len(str(self.of))}}/{self.of}]"
+        counter = f"[{self.ended:>{len(str(self.total))}}/{self.total}]"
         label = self._label(planned).ljust(self.width)
-        left = f", {self._left()} left" if self.ended < self.of else ""
+        left = f", {self._left()} left" if self.ended < self.total else ""
         text = plain(f"{counter} {label}  {_outcome(record)}{left}")
         self.console.print(text, soft_wrap=True, style=None if record["status"] == "ok" else "red")
         self.working.pop(planned.run_id, None)
         if self.bar:
             self.bar.update(self.task, completed=self.ended)
-            self._describe()
 
     def _describe(self) -> None:
-        """Says what is at work: the run that has been so for longest, and how many others."""
+        """Shows beside the bar the run that has been at work longest, and how many others are."""
         if self.bar and self.working:
             first, *others = self.working.values()
             more = f" and {len(others)} more" if others else ""
-            # The terminal may have no room for all of it; the time left is never cut off.
+            # A narrow terminal cuts off the end; the time left stands first so that it stays.
             description = f"{self._left()} left · {first}{more}"
             self.bar.update(self.task, description=visible(description))
 
@@ -161,26 +209,25 @@ class Progress:
         seconds = self.costs.total_s(self.left.values())
         if seconds is None:
             return "unknown time"
-        # Those at work at a time share what is left.
-        seconds /= max(1, len(self.working))
-        return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
+        # As many as are at work now share what is left.
+        return f"about {duration(seconds / max(1, len(self.working)))}"
 
 
 def _usual(runs: Sequence[Run], axes: Sequence[str]) -> dict[str, Any]:
-    """The parameters that tell runs apart, and what most have: only another value is shown.
+    """The parameters that tell runs apart, with the value that a label leaves out.
 
-    An axis of the sweep is always shown.
+    It is the most frequent one; None for an axis of the sweep, which is always shown.
     """
-    found = {}
+    usual = {}
     for name in Run.model_fields:
         values = [getattr(run, name) for run in runs]
         own = name in axes or name not in ("block", "seed")
         if own and any(v != values[0] for v in values):
-            found[name] = None if name in axes else Counter(values).most_common(1)[0][0]
-    return found
+            usual[name] = None if name in axes else Counter(values).most_common(1)[0][0]
+    return usual
 
 
-def _outcome(record: dict[str, Any]) -> str:
+def _outcome(record: Mapping[str, Any]) -> str:
     if record["status"] != "ok":
         return f"{record['status']}: {record['error']}"
     step_ms = record["timing"]["step_s"] * 1e3

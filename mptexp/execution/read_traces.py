@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mptexp.execution import sweep
+from mptexp.execution import directory
 from mptexp.records import store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir, leads_out
@@ -35,7 +35,7 @@ def read(place: SweepDir) -> tuple[int, list[str]]:
             import xprof.convert  # noqa: F401
     except ImportError as error:
         raise ParamsError(f"xprof, which reads traces, is not installed: {error}; {HOW}") from None
-    with sweep.locked(place):
+    with directory.locked(place):
         faults = [f"{file}: {fault}" for file in files if (fault := _complete(file))]
     return len(files) - len(faults), faults
 

@@ -1,256 +1,90 @@
-"""One run in a process of its own: started, watched, ended, and its record completed."""
+"""The process of one run: it executes the run's notebook and says how that ended.
 
-import errno
+`python -m mptexp.execution.worker FOLDER` reads FOLDER/task.json, executes the notebook into the
+run's folder and writes FOLDER/outcome.json. It is a process of its own so that nothing a notebook
+does can harm the sweep, and it ends, with its Jupyter kernel, when the sweep's process is gone.
+"""
+
 import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
-import time
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import psutil
+from mptexp.execution import jupyter_kernel, processes
 
-from mptexp.execution import kernel, processes
-from mptexp.records import privacy, schema, store
-from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.run import Run
-from mptexp.traces import xplane
-
-WATCH_S = 0.02  # between looks at the memory of a run that has a limit
-STOP_S = 0.5  # between looks at whether the sweep is to stop
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+OUT_OF_MEMORY = ("ResourceExhaustedError", "OutOfMemoryError", "MemoryError")
+# Said by XLA; by TensorFlow on a GPU when a copy to the device finds no room; by PyTorch on a CPU;
+# by C++ when nobody catches the exception.
+NO_MEMORY = ("RESOURCE_EXHAUSTED", "Dst tensor is not initialized", "can't allocate memory")
+NO_MEMORY += ("std::bad_alloc",)
+NAMED = {"Unsupported": "unsupported"}
+# oneDNN has no implementation of this type for this CPU: trying again will not help.
+NO_PRIMITIVE = "could not create a primitive descriptor"
 
 
-class Stopped(Exception):
-    """The sweep was stopped: the run has been ended and left nothing."""
+def outcome(error: Exception) -> dict[str, str]:
+    """Returns the status of a run whose notebook ended in an error, and the error's first line."""
+    name = getattr(error, "ename", type(error).__name__)
+    text = str(getattr(error, "evalue", error)).strip()
+    first = _telling_line(text)
+    if name == "DeadKernelError":
+        return _died(getattr(error, "exit_status", None))
+    if name in OUT_OF_MEMORY or any(words in text for words in NO_MEMORY):
+        return {"status": "oom", "error": f"{name}: {first}"}
+    if NO_PRIMITIVE in text:
+        return {"status": "unsupported", "error": f"{name}: {first}"}
+    if name in NAMED:
+        return {"status": NAMED[name], "error": first}
+    return {"status": "failed", "error": f"{name}: {first}"}
 
 
-def execute(
-    run: Run,
-    notebook: Path,
-    name: str,
-    directory: SweepDir,
-    timeout_s: float,
-    environment: Mapping[str, str] | None = None,
-    marks: Sequence[str] = (),
-    stop: threading.Event | None = None,
-) -> dict[str, Any]:
-    """Executes one run in a process of its own and publishes what it left; returns its record.
+def _died(exit_status: int | None) -> dict[str, str]:
+    """How a Jupyter kernel that is gone ended: by a signal, or by leaving."""
+    if exit_status is None:
+        return {"status": "killed", "error": "the Jupyter kernel died"}
+    if exit_status < 0:
+        name = signal.Signals(-exit_status).name
+        return {"status": "killed", "error": f"the Jupyter kernel was ended by {name}"}
+    left = f"left with exit status {exit_status} before its notebook had ended"
+    return {"status": "failed", "error": f"the Jupyter kernel {left}"}
 
-    Args:
-        run: its parameters.
-        notebook: the notebook's file.
-        name: its name in the params file, which is part of the run's id.
-        directory: where the run's folder is to stand.
-        timeout_s: the run is ended after so many seconds, and its record says so.
-        environment: variables of the run's processes, such as the GPUs that they may see.
-        marks: what the record is to say of how the run was executed.
-        stop: set by another thread, it ends the run.
 
-    Raises:
-        Stopped: after `stop`.
-        OSError: where the directory takes no files; what could still be said is in the record.
+def _telling_line(text: str) -> str:
+    """The first line of an error; TensorFlow's opens with a heading and where it was."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    where = ("Detected at node", "<stack traces", "[[{{node", "File ", "defined at")
+    after = [line for line in lines[1:] if not line.startswith(where)]
+    return after[0] if lines[0] == "Graph execution error:" and after else lines[0]
+
+
+def main() -> None:
+    """Executes the task in the folder named on the command line; never raises for a notebook."""
+    scratch = Path(sys.argv[1])
+    folder = Path(os.environ[processes.MARK])
+    threading.Thread(target=_end_with_the_sweep, args=(scratch, folder), daemon=True).start()
+    task = json.loads((scratch / "task.json").read_text())
+    try:
+        output = folder / "notebook.ipynb"
+        jupyter_kernel.execute(Path(task["notebook"]), output, task["parameters"], scratch)
+        ended = {"status": "ok", "error": ""}
+    except Exception as error:  # whatever a notebook does becomes a record
+        ended = outcome(error)
+    (scratch / "outcome.json").write_text(json.dumps(ended))
+
+
+def _end_with_the_sweep(scratch: Path, folder: Path) -> None:
+    """Waits until standard input closes, whose other end only the sweep's process holds.
+
+    A sweep that was killed then leaves no Jupyter kernel behind that keeps a GPU.
     """
-    run_id = run.run_id(name)
-    folder = directory.partial.resolve() / run_id
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    began = time.monotonic()
-    try:
-        with kernel.scratch_folder() as scratch:
-            task = {"notebook": str(notebook), "parameters": run.model_dump()}
-            (scratch / "task.json").write_text(json.dumps(task))
-            worker = _start(scratch, folder, run, name, environment or {})
-            ended = _wait(worker, scratch, folder, timeout_s, _limit(run), stop)
-    except BaseException:  # Ctrl-C above all: nothing of this run may stay behind
-        processes.end(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    try:
-        record = _finish(folder, run, name, ended, time.monotonic() - began, marks)
-    except OSError as error:
-        record = _finish_without_notebook(folder, run, name, error, time.monotonic() - began)
-        if error.errno in NO_ROOM:  # no further run could be written either
-            directory.publish(run_id)
-            raise
-    directory.publish(run_id)
-    return record
+    os.read(0, 1)
+    processes.end(folder, os.getpid())
+    shutil.rmtree(scratch, ignore_errors=True)
+    os._exit(1)
 
 
-def _start(
-    scratch: Path, folder: Path, run: Run, name: str, further: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
-    environment = {
-        **os.environ,
-        processes.MARK: str(folder),
-        "MPTEXP_NOTEBOOK": name,
-        "KERAS_BACKEND": run.backend,
-        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-        **further,
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", "mptexp.execution.kernel", str(scratch)],
-        stdin=subprocess.PIPE,  # nothing is written: it closes when this process is gone
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        start_new_session=True,  # Ctrl-C reaches the sweep alone, which then ends the run
-    )
-
-
-def _limit(run: Run) -> int | None:
-    """Bytes of memory that the run's process may take; a GPU's are limited in the framework."""
-    on_cpu = run.gpu_model.endswith("(CPU)")
-    return int(run.memory_limit_gb * 1e9) if run.memory_limit_gb and on_cpu else None
-
-
-def _wait(
-    worker: subprocess.Popen[bytes],
-    scratch: Path,
-    folder: Path,
-    timeout_s: float,
-    limit: int | None,
-    stop: threading.Event | None,
-) -> dict[str, str]:
-    """Waits for the worker's end, or ends it; returns status and error.
-
-    Raises:
-        Stopped: where `stop` was set.
-    """
-    kills = processes.kills_for_memory()
-    said = processes.Tail(worker.stdout)
-    ended = _watch(worker, time.monotonic() + timeout_s, limit, stop)
-    processes.end(folder, worker.pid if worker.returncode is None else None)
-    worker.wait()
-    worker.stdin.close()
-    if ended == "stop":
-        raise Stopped
-    if ended == "timeout":
-        return {"status": "timeout", "error": f"longer than {timeout_s / 60:g} min"}
-    if ended:
-        return {"status": "oom", "error": ended}
-    told = _told(worker, scratch, said.lines())
-    if told["status"] == "killed" and processes.kills_for_memory() > kills:
-        return {"status": "oom", "error": "the system's OOM killer ended a process meanwhile"}
-    return told
-
-
-def _told(worker: subprocess.Popen[bytes], scratch: Path, said: Sequence[str]) -> dict[str, str]:
-    """Status and error as the worker left them, or as its end tells."""
-    try:
-        told = dict(json.loads((scratch / "outcome.json").read_text()))
-    except (OSError, ValueError):
-        if worker.returncode < 0:
-            name = signal.Signals(-worker.returncode).name
-            told = {"status": "killed", "error": f"the worker was ended by {name}"}
-        else:
-            last = said[-1] if said else "the worker ended without a word"
-            told = {"status": "failed", "error": last}
-    proof = [line for line in said if any(words in line for words in kernel.NO_MEMORY)]
-    if told["status"] == "killed" and proof:  # a framework that ends its process itself
-        return {"status": "oom", "error": proof[-1]}
-    return told
-
-
-def _watch(
-    worker: subprocess.Popen[bytes],
-    deadline: float,
-    limit: int | None,
-    stop: threading.Event | None = None,
-) -> str:
-    """Returns when the worker has ended (empty) or must be ended (timeout, stop, or why)."""
-    process: psutil.Process | None = None
-    while True:
-        left = max(0.0, deadline - time.monotonic())
-        try:
-            worker.wait(min(left, WATCH_S if limit else STOP_S))
-            return ""
-        except subprocess.TimeoutExpired:
-            if stop and stop.is_set():
-                return "stop"
-            if time.monotonic() >= deadline:
-                return "timeout"
-        if not limit:
-            continue
-        if not processes.resident(process):  # none yet, or it was a passing helper of the worker's
-            process = processes.largest_child(worker.pid)
-        used = processes.resident(process)
-        if used > limit:
-            allowed = f"memory_limit_gb {limit / 1e9:g} allows"
-            return f"{used / 1e9:.2f} GB were in use, more than {allowed}"
-
-
-def _finish(
-    folder: Path,
-    run: Run,
-    name: str,
-    ended: Mapping[str, str],
-    wall_s: float,
-    marks: Sequence[str],
-) -> dict[str, Any]:
-    """Completes the record that the notebook wrote, or makes one where it wrote none."""
-    path = folder / "record.json"
-    record = bare(run, name) | dict(ended)
-    if ended["status"] == "ok":
-        try:
-            record = store.read_record(path)
-        except store.RecordError as error:
-            why = f"the notebook's record is no record: {str(error).removeprefix(f'{path}: ')}"
-            none = "the notebook ended without writing a record"
-            record |= {"status": "failed", "error": why if path.exists() else none}
-        if record["parameters"] != run.model_dump():
-            record |= {"status": "failed", "error": "the notebook changed its parameters"}
-    if not record.get("profile"):  # a trace whose record says nothing of it
-        (folder / xplane.FILE).unlink(missing_ok=True)
-    _clean(folder / "notebook.ipynb")
-    record["wall_s"], record["ended_at"] = wall_s, _now()
-    record["marks"] = [*record.get("marks", []), *marks]
-    store.write_record(path, record)
-    return record
-
-
-def bare(run: Run, name: str) -> dict[str, Any]:
-    """What every record of a run says, however it ended."""
-    return {
-        "schema": schema.SCHEMA,
-        "run_id": run.run_id(name),
-        "notebook": name,
-        "parameters": run.model_dump(),
-    }
-
-
-def _finish_without_notebook(
-    folder: Path, run: Run, name: str, error: OSError, wall_s: float
-) -> dict[str, Any]:
-    """Leaves at least a record that says why there is no more, such as a full disk.
-
-    Raises:
-        OSError: where not even that can be written.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    told = {"status": "failed", "error": f"the results could not be written: {error.strerror}"}
-    record = bare(run, name) | told | {"wall_s": wall_s, "ended_at": _now()}
-    store.write_record(folder / "record.json", record)
-    return record
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _clean(notebook: Path) -> None:
-    """Takes private names out of an executed notebook; one that was cut off in writing goes."""
-    try:
-        content = json.loads(notebook.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return
-    except ValueError:
-        notebook.unlink()
-        return
-    store.write_text(notebook, json.dumps(privacy.scrub(content), indent=1, ensure_ascii=False))
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,8 @@
-"""Runs on a Ray cluster: each is a task on a device of its model, whose results come back here.
+"""Executes runs on a Ray cluster: each is a task on a device of its model.
 
-Ray places the tasks and knows which nodes are alive. What it does not do is done here: it would
-wait for ever for a device that no node has, and it does not say when a run's node was lost.
+A task returns the run's files, which are published here. Ray places the tasks and knows which nodes
+are alive. What it does not do is done here: it would wait for ever for a device that no node has,
+and it does not say when the node of a run was lost.
 """
 
 import fcntl
@@ -17,19 +18,21 @@ from typing import Any
 
 import psutil
 
-from mptexp.execution import cluster, sweep, worker
-from mptexp.execution.cluster import Place
+from mptexp.execution import preparation, ray_cluster, supervisor
+from mptexp.execution.job import Job
+from mptexp.execution.local_executor import Execution
 from mptexp.execution.merge import FILES
-from mptexp.execution.sweep import Execution, Planned
-from mptexp.records import schema, store
-from mptexp.records.sweep_dir import SweepDir
+from mptexp.execution.plan import Planned
+from mptexp.execution.ray_cluster import Place
+from mptexp.records import store
+from mptexp.records.store import SweepDir
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
-POLL_S = 1.0  # between looks at which nodes are alive
+POLL_S = 1.0  # between two checks of which nodes are alive
 STOP_S = 10.0  # for the tasks of a sweep that was stopped to end by themselves
 CRASHES = 3  # deaths of a run's Ray worker, on nodes that live on, after which it is killed
-READY = "ready"  # what is noted of data that a node has prepared
+READY = "ready"  # noted of data that a node has prepared; anything else is an error message
 
 
 class NodesLost(RuntimeError):
@@ -37,39 +40,40 @@ class NodesLost(RuntimeError):
 
 
 def execute(
-    runs: Sequence[Planned], notebook: Path, name: str, directory: SweepDir, how: Execution
+    due: Sequence[Planned], job: Job, how: Execution
 ) -> Iterator[tuple[Planned, dict[str, Any] | None]]:
     """Executes runs on the cluster that was joined, as many at a time as it has room for.
 
-    Yields each run twice, as `sweep.execute` does: with None when it starts (again when its node
-    was lost), with its record when it has ended. An exception thrown in ends all of its tasks.
+    Yields each run twice, as `local_executor.execute` does: with None when it starts (again when
+    its node was lost), with its record when it has ended. An exception thrown in ends all tasks.
 
     Raises:
-        NodesLost: when all that could be executed is, and no node can take the others.
+        NodesLost: when no node is left that could take the runs that remain.
     """
     import ray
 
     task = ray.remote(max_retries=0)(_task)
     data_dir = str(how.data_dir.expanduser().absolute()) if how.data_dir else None
-    told = (notebook.name, notebook.read_bytes(), name, how.timeout_s, data_dir, uuid.uuid4().hex)
-    waiting, before = list(runs), Counter[tuple[str, str]]()
+    notebook = (job.notebook.name, job.notebook.read_bytes(), job.sweep.notebook)
+    shared = (*notebook, how.timeout_s, data_dir, uuid.uuid4().hex)
+    waiting, losses = list(due), Counter[tuple[str, str]]()
     working: dict[Any, tuple[Planned, Place]] = {}
-    on_cpus = bool(cluster.missing({p.run.gpu_model for p in runs}, cluster.places()))
+    on_cpus = bool(ray_cluster.missing({p.run.gpu_model for p in due}, ray_cluster.places()))
     try:
         while waiting or working:
-            there = cluster.places(on_cpus)
-            for planned, place in _startable(waiting, list(working.values()), there):
+            places = ray_cluster.places(on_cpus)
+            for planned, place in _startable(waiting, list(working.values()), places):
                 waiting.remove(planned)
-                here = task.options(**place.options(planned.run))
-                working[here.remote(planned.run.model_dump(), *told)] = (planned, place)
+                placed = task.options(**place.options(planned.run))
+                working[placed.remote(planned.run.model_dump(), *shared)] = (planned, place)
                 yield planned, None
             if not working:
                 raise NodesLost(_stranded(waiting))
-            _give_up(working, there)
-            for ended in ray.wait(list(working), timeout=POLL_S)[0]:
-                planned, _ = working.pop(ended)
-                record = _collect(ended, planned, name, directory, before)
-                if record is None or _again(record, before["failed", planned.run_id], how):
+            _give_up(working, places)
+            for ref in ray.wait(list(working), timeout=POLL_S)[0]:
+                planned, _ = working.pop(ref)
+                record = _collect(ref, planned, job, losses)
+                if record is None or _again(record, losses["failed", planned.run_id], how):
                     waiting.insert(0, planned)
                 else:
                     yield planned, record
@@ -78,35 +82,35 @@ def execute(
 
 
 def _startable(
-    waiting: Sequence[Planned], working: Sequence[tuple[Planned, Place]], there: Sequence[Place]
+    waiting: Sequence[Planned], working: Sequence[tuple[Planned, Place]], places: Sequence[Place]
 ) -> list[tuple[Planned, Place]]:
     """The runs that there is room for, in order: one that must wait holds up those behind it."""
-    free = Counter({place.key: place.room for place in there})
+    free = Counter({place.key: place.room for place in places})
     for planned, place in working:
         free[place.key] -= place.takes(planned.run)
-    found = []
+    startable = []
     for planned in waiting:
-        if not any(free[place.key] > 0 for place in there):
+        if not any(free[place.key] > 0 for place in places):
             break
-        fitting = [place for place in there if place.fits(planned.run.gpu_model)]
+        fitting = [place for place in places if place.fits(planned.run.gpu_model)]
         best = max(fitting, key=lambda place: free[place.key], default=None)
         if best and free[best.key] >= best.takes(planned.run):
             free[best.key] -= best.takes(planned.run)
-            found.append((planned, best))
+            startable.append((planned, best))
         else:
             free.update({place.key: -free[place.key] for place in fitting})
-    return found
+    return startable
 
 
 def _again(record: Mapping[str, Any], failures: int, how: Execution) -> bool:
     return record["status"] not in schema.FINAL and failures <= how.retries
 
 
-def _give_up(working: Mapping[Any, tuple[Planned, Place]], there: Sequence[Place]) -> None:
-    """Takes back the tasks of places that are gone: Ray would keep them until one comes."""
+def _give_up(working: Mapping[Any, tuple[Planned, Place]], places: Sequence[Place]) -> None:
+    """Cancels the tasks whose place is gone: Ray would keep them until another one comes."""
     import ray
 
-    alive = {place.key for place in there}
+    alive = {place.key for place in places}
     for ref, (_, place) in working.items():
         if place.key not in alive:
             ray.cancel(ref)
@@ -132,47 +136,63 @@ def _leave(working: Sequence[Any]) -> None:
 
 
 def _collect(
-    ref: Any, planned: Planned, name: str, directory: SweepDir, before: Counter[tuple[str, str]]
+    ref: Any, planned: Planned, job: Job, losses: Counter[tuple[str, str]]
 ) -> dict[str, Any] | None:
-    """Publishes what a task brought back; None where the run is to be executed again.
+    """Publishes the files that a task returned; None if the run is to be executed again.
 
-    That a node ends is no fault of its runs. That a Ray worker dies alone may be one.
-    `before` counts, by run, the nodes and workers that were lost and the runs that failed.
+    Args:
+        ref: Ray's reference to the task.
+        planned: its run.
+        job: the sweep.
+        losses: how often, by ("node", "worker" or "failed", run id), the node of a run was lost,
+            its Ray worker died, and the run failed; this adds to it.
     """
-    import ray
-    from ray import exceptions as of_ray
-
     run_id = planned.run_id
-    folder = directory.partial / run_id
+    folder = job.directory.partial / run_id
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    try:
-        record = _received(ray.get(ref), planned, name, folder)
-    except (
-        of_ray.NodeDiedError,
-        of_ray.TaskUnschedulableError,
-        of_ray.ObjectLostError,
-        of_ray.TaskCancelledError,
-    ):
-        before["node", run_id] += 1
+    record = _result(ref, planned, job.sweep.notebook, folder, losses)
+    if record is None:
         return None
-    except of_ray.RayTaskError as error:  # the node could not even begin: its data, its disk
-        record = _without(planned, name, "failed", str(error.cause or error))
-    except of_ray.OutOfMemoryError:
-        record = _without(planned, name, "oom", "Ray ended the run: its node ran out of memory")
-    except of_ray.RayError as error:
-        before["worker", run_id] += 1
-        if before["worker", run_id] < CRASHES:
-            return None
-        record = _without(planned, name, "killed", f"{CRASHES} Ray workers died with it: {error}")
-    lost, failed = before["node", run_id], before["failed", run_id]
+    lost, failed = losses["node", run_id], losses["failed", run_id]
     marks = [f"started {lost + 1} times: its node was lost"] if lost else []
     marks += [f"attempt {failed + 1}, after others had failed"] if failed else []
     record["marks"] = [*record.get("marks", []), *marks]
-    before["failed", run_id] += record["status"] not in schema.FINAL
+    losses["failed", run_id] += record["status"] not in store.FINAL
     store.write_record(folder / "record.json", record)
-    directory.publish(run_id)
+    job.directory.publish(run_id)
     return record
+
+
+def _result(
+    ref: Any, planned: Planned, name: str, folder: Path, losses: Counter[tuple[str, str]]
+) -> dict[str, Any] | None:
+    """The record of a task's run, whose files are left in a folder; None to execute it again.
+
+    That a node ends is no fault of its runs. That a Ray worker dies alone may be one.
+    """
+    import ray
+    from ray import exceptions
+
+    try:
+        return _received(ray.get(ref), planned, name, folder)
+    except (
+        exceptions.NodeDiedError,
+        exceptions.TaskUnschedulableError,
+        exceptions.ObjectLostError,
+        exceptions.TaskCancelledError,
+    ):
+        losses["node", planned.run_id] += 1
+        return None
+    except exceptions.RayTaskError as error:  # the node could not even begin: its data, its disk
+        return _without(planned, name, "failed", str(error.cause or error))
+    except exceptions.OutOfMemoryError:
+        return _without(planned, name, "oom", "Ray ended the run: its node ran out of memory")
+    except exceptions.RayError as error:
+        losses["worker", planned.run_id] += 1
+        if losses["worker", planned.run_id] < CRASHES:
+            return None
+        return _without(planned, name, "killed", f"{CRASHES} Ray workers died with it: {error}")
 
 
 def _received(
@@ -193,7 +213,7 @@ def _received(
 def _without(planned: Planned, name: str, status: str, error: str) -> dict[str, Any]:
     """The record of a run that left none."""
     first = (error.strip().splitlines() or [""])[0]
-    return worker.bare(planned.run, name) | {"status": status, "error": first, "wall_s": 0.0}
+    return supervisor.bare(planned.run, name) | {"status": status, "error": first, "wall_s": 0.0}
 
 
 # --- on a node --------------------------------------------------------------------------------
@@ -222,16 +242,16 @@ def _task(
     if "OMP_NUM_THREADS" not in psutil.Process().environ():  # nor when this process began
         os.environ.pop("OMP_NUM_THREADS", None)  # Ray's: threads as many as it counts CPUs
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if run.gpu_model.endswith("(CPU)") else {}
-    _make_ready(run, data_dir, call)
+    _prepare(run, data_dir, call)
     with tempfile.TemporaryDirectory(prefix="mptexp") as made:
         notebook, directory = Path(made) / file, SweepDir(Path(made) / "sweep")
         notebook.write_bytes(text)
-        worker.execute(run, notebook, name, directory, timeout_s, hidden)
-        left = (directory.runs / run.run_id(name)).iterdir()
-        return {path.name: path.read_bytes() for path in left if path.name in FILES}
+        supervisor.execute(run, notebook, name, directory, timeout_s, hidden)
+        written = (directory.runs / run.run_id(name)).iterdir()
+        return {path.name: path.read_bytes() for path in written if path.name in FILES}
 
 
-def _make_ready(run: Run, data_dir: str | None, call: str) -> None:
+def _prepare(run: Run, data_dir: str | None, call: str) -> None:
     """Prepares the data of a run once per node: the first run does it, others wait for it.
 
     Raises:
@@ -239,24 +259,25 @@ def _make_ready(run: Run, data_dir: str | None, call: str) -> None:
     """
     if data_dir:
         os.environ["MPTEXP_DATA_DIR"] = data_dir
-    if not (need := sweep.need(run)):
+    if not (key := preparation.key(run)):
         return
     folder = Path(tempfile.gettempdir()) / f"mptexp-{call}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    with (folder / hashlib.sha256(repr(need).encode()).hexdigest()).open("a+") as told:
-        fcntl.flock(told, fcntl.LOCK_EX)
-        told.seek(0)
-        said = told.read()
-        if not said:
-            said = _prepared(run)
-            told.write(said)
-    if said != READY:
-        raise ParamsError(said)
+    # The file is both the lock and the result, so that nobody can see one without the other.
+    with (folder / hashlib.sha256(repr(key).encode()).hexdigest()).open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        result = file.read()
+        if not result:
+            result = _prepared(run)
+            file.write(result)
+    if result != READY:
+        raise ParamsError(result)
 
 
 def _prepared(run: Run) -> str:
     try:
-        sweep.make_ready([Planned("", run, "pending")], None)
+        preparation.prepare([run])
     except ParamsError as error:
         return str(error)
     return READY

@@ -1,6 +1,6 @@
-"""A Ray cluster: joining it, and which devices it has.
+"""A Ray cluster: how it is joined, and which devices it has.
 
-Ray is imported inside functions: only who asks for it needs to install it.
+Ray is imported inside functions, because only --executor ray needs it.
 """
 
 import importlib.util
@@ -13,21 +13,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mptexp.execution.sweep import Execution
+from mptexp.execution.local_executor import Execution
 from mptexp.spec.devices import cpu_name, same_model
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 EXECUTORS = ("local", "ray")
 ANSWER_S = 5.0  # for a cluster to answer at all
-KINDS = "accelerator_type:"  # how Ray's resources that name a node's GPU begin
+KINDS = "accelerator_type:"  # prefix of the resource by which Ray names a node's GPU
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
 # Ray's switch for systems whose firewall asks about each open port: all of it listens on 127.0.0.1.
 # And runs on a Ray of our own have the priority that they have without it.
 OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"}
-# Else Ray tries for a quarter of an hour to reach what listens but is no cluster.
+# Otherwise Ray tries for a quarter of an hour to reach what listens but is no cluster.
 JOINED = {"RAY_NUM_REDIS_GET_RETRIES": "1"}
-_CPUS: dict[str, str] = {}  # names of the nodes' CPUs, as far as they were asked
+_CPUS: dict[str, str] = {}  # node -> name of its CPU, as far as nodes were asked
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,16 @@ class Place:
     def key(self) -> str:
         return self.node or self.model
 
-    def fits(self, asked: str) -> bool:
-        """Whether a model can be asked for here; a GPU's name may be Ray's or NVML's longer one."""
-        return same_model(asked, self.model) or (not self.node and same_model(self.model, asked))
+    def fits(self, model: str) -> bool:
+        """Whether this is such a device; a GPU's name may be Ray's or NVML's longer one."""
+        return same_model(model, self.model) or (not self.node and same_model(self.model, model))
 
     def takes(self, run: Run) -> int:
-        """GPUs of a run; one with more replicas than a node has takes them all, and says so."""
+        """How many GPUs a run takes; one with more replicas than a node has then says so itself."""
         return min(run.replicas, self.most)
 
     def options(self, run: Run) -> dict[str, Any]:
-        """What Ray is told of a run's task."""
+        """Options of a run's Ray task: what it takes, and where."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         if not self.node:
@@ -74,15 +74,15 @@ class Place:
 
 
 def check(how: Execution, address: str | None, max_batch: bool) -> None:
-    """Refuses what an executor does not know, and one that is not installed.
+    """Refuses options that an executor does not have, and one that is not installed.
 
     Args:
-        how: as asked for.
-        address: as asked for.
-        max_batch: whether the sweep searches the largest batch.
+        how: as given on the command line.
+        address: as given on the command line.
+        max_batch: whether the sweep searches for the largest batch.
 
     Raises:
-        ParamsError: what is allowed, or how to install it.
+        ParamsError: with what is allowed, or how to install it.
     """
     if how.executor not in EXECUTORS:
         raise ParamsError(f"--executor {how.executor}: unknown; allowed: {', '.join(EXECUTORS)}")
@@ -102,27 +102,27 @@ def check(how: Execution, address: str | None, max_batch: bool) -> None:
 
 
 def connect(address: str | None, models: Iterable[str]) -> None:
-    """Joins a cluster, or starts Ray on this machine, and looks whether it has some devices.
+    """Joins a cluster, or starts Ray on this machine, and checks that it has some devices.
 
     Args:
         address: HOST:PORT of the cluster's head, `auto`, or None: RAY_ADDRESS, else this machine.
         models: of the runs that are due.
 
     Raises:
-        ParamsError: where the cluster does not answer, or lacks a device that is asked for.
+        ParamsError: if the cluster does not answer, or lacks one of the devices.
     """
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    if not (asked := set(models)):
+    if not (wanted := set(models)):
         return
     _join(address)
-    if not missing(asked, places()):
+    if not missing(wanted, places()):  # asking each node for its CPU takes seconds
         return
-    there = places(cpus=True)
-    if lacks := missing(asked, there):
-        has = ", ".join(sorted({place.model for place in there})) or "none that can be used"
+    available = places(cpus=True)
+    if lacking := missing(wanted, available):
+        names = ", ".join(sorted({place.model for place in available})) or "none that can be used"
         raise ParamsError(
-            f"gpu_model {', '.join(lacks)}: the Ray cluster ({address}) has no such device; "
-            f"allowed: {has}"
+            f"gpu_model {', '.join(lacking)}: the Ray cluster ({address}) has no such device; "
+            f"allowed: {names}"
         )
 
 
@@ -153,10 +153,11 @@ def _join(address: str) -> None:
             "a token is reached with RAY_AUTH_MODE=token"
         ) from None
     finally:
-        signal.signal(signal.SIGTERM, before)  # Ray's own leaves without a word
+        signal.signal(signal.SIGTERM, before)  # Ray's own handler ends the process silently
 
 
 def _answers(address: str) -> None:
+    """Checks that something listens at an address: Ray itself would wait a minute for it."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ParamsError(f"--address {address}: is not HOST:PORT of a Ray cluster's head, or auto")
@@ -173,21 +174,23 @@ def _answers(address: str) -> None:
 
 
 def places(cpus: bool = False) -> list[Place]:
-    """Where runs can be executed now: on GPUs, and where `cpus` says so on CPUs, by their names."""
+    """Where runs can be executed now: on GPUs and, if `cpus`, on the nodes' CPUs."""
     nodes = _nodes()
-    found: dict[str, list[int]] = {}
-    for has in nodes.values():
-        for kind in (name.removeprefix(KINDS) for name in has if name.startswith(KINDS)):
-            if has.get("GPU", 0) >= 1:
-                found.setdefault(kind, []).append(int(has["GPU"]))
-    gpus = [Place(kind, sum(each), max(each)) for kind, each in sorted(found.items())]
-    named = _cpu_names(nodes) if cpus else {}
-    return gpus + [Place(name, 1, 1, node, nodes[node]["CPU"]) for node, name in named.items()]
+    gpus: dict[str, list[int]] = {}  # model -> how many each node has
+    for resources in nodes.values():
+        for kind in (n.removeprefix(KINDS) for n in resources if n.startswith(KINDS)):
+            if resources.get("GPU", 0) >= 1:
+                gpus.setdefault(kind, []).append(int(resources["GPU"]))
+    names = _cpu_names(nodes) if cpus else {}
+    return [
+        *(Place(kind, sum(counts), max(counts)) for kind, counts in sorted(gpus.items())),
+        *(Place(name, 1, 1, node, nodes[node]["CPU"]) for node, name in names.items()),
+    ]
 
 
-def missing(models: Iterable[str], there: Sequence[Place]) -> list[str]:
-    """The models that no place fits."""
-    return [m for m in sorted(set(models)) if not any(place.fits(m) for place in there)]
+def missing(models: Iterable[str], available: Sequence[Place]) -> list[str]:
+    """Returns the models that no place fits."""
+    return [m for m in sorted(set(models)) if not any(place.fits(m) for place in available)]
 
 
 def _nodes() -> dict[str, dict[str, float]]:
@@ -199,20 +202,19 @@ def _nodes() -> dict[str, dict[str, float]]:
 
 
 def _cpu_names(nodes: Iterable[str]) -> dict[str, str]:
-    """Nodes and the names of their CPUs, without nodes that do not answer."""
+    """Ids of nodes and the names of their CPUs, without the nodes that do not answer."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     ask = ray.remote(num_cpus=0, max_retries=0)(cpu_name)
-    there = {node: NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes}
-    asked = {
-        node: ask.options(scheduling_strategy=here).remote()
-        for node, here in there.items()
+    answers = {
+        node: ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, False)).remote()
+        for node in nodes
         if node not in _CPUS
     }
-    for node, answer in asked.items():
+    for node, answer in answers.items():
         try:
             _CPUS[node] = ray.get(answer, timeout=60)
         except ray.exceptions.RayError:
             continue
-    return {node: _CPUS[node] for node in there if node in _CPUS}
+    return {node: _CPUS[node] for node in nodes if node in _CPUS}

@@ -1,0 +1,113 @@
+"""The directory of a sweep: locked, prepared for one params file, and cleared of results."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mptexp.execution import processes
+from mptexp.execution.plan import Planned
+from mptexp.records import store
+from mptexp.records.store import SweepDir
+from mptexp.spec import params
+from mptexp.spec.devices import is_here
+from mptexp.spec.errors import ParamsError
+from mptexp.spec.grid import REPORT_KEYS
+
+
+@contextmanager
+def locked(directory: SweepDir) -> Iterator[None]:
+    """Holds the sweep's directory, so that no other process executes runs in it.
+
+    The lock is on the directory itself. A lock file, such as the package filelock leaves, would
+    stay among the results, and be copied, merged and published with them.
+
+    Raises:
+        ParamsError: if another process holds it, or it cannot be made.
+    """
+    root = directory.root
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ParamsError(f"{root}: cannot hold results ({error.strerror}); choose --out") from None
+    try:
+        if not _acquired(descriptor):
+            raise ParamsError(f"{root}: another mptexp run is at work here; wait for it to end")
+        yield
+    finally:
+        os.close(descriptor)  # gives the lock back; so does the end of the process
+
+
+def _acquired(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
+    """Makes the sweep's directory, which holds the params file as executed.
+
+    Args:
+        directory: the directory; it must be locked.
+        text: the params file.
+        fresh: whether the results of another params file may be discarded.
+
+    Raises:
+        ParamsError: if the directory holds another sweep or something else, or is not writable.
+    """
+    root = directory.root
+    if directory.params.exists() and not same(directory.params, text):
+        if not fresh:
+            raise ParamsError(
+                f"{root}: holds the results of another params file ({directory.params}); "
+                "give another directory with --out, or --fresh to discard them"
+            )
+        directory.clear()
+    elif not directory.params.exists() and root.exists() and any(root.iterdir()):
+        raise ParamsError(f"{root}: is neither empty nor a sweep's directory; choose another --out")
+    # A run that outlived its sweep would take time and memory from what is measured now.
+    for part in (directory, directory.search, directory.diagnosis):
+        for folder in part.partial.glob("*"):
+            processes.end(folder.resolve())
+    try:
+        if not directory.params.exists() or _report_keys(directory.params) != _split(text)[1]:
+            store.write_text(directory.params, text)
+        shutil.rmtree(directory.partial, ignore_errors=True)
+        directory.runs.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ParamsError(f"{root}: cannot be written: {error.strerror}") from None
+
+
+def discard(planned: Sequence[Planned], directory: SweepDir, everywhere: bool = False) -> None:
+    """Removes the results of this machine's runs, or of all, so that they are pending again."""
+    for one in planned:
+        if everywhere or is_here(one.run.gpu_model):
+            shutil.rmtree(directory.runs / one.run_id, ignore_errors=True)
+
+
+def same(path: Path, text: str) -> bool:
+    """Whether two params files ask for the same runs; comments and the report may differ."""
+    return _split(_read(path))[0] == _split(text)[0]
+
+
+def _report_keys(path: Path) -> dict[str, Any]:
+    return _split(_read(path))[1]
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _split(text: str) -> tuple[Any, dict[str, Any]]:
+    """The keys of a params file that decide its runs, and those that change its report alone."""
+    content = params.load(text)
+    if not isinstance(content, dict):
+        return content, {}
+    report = {name: content.pop(name) for name in REPORT_KEYS if name in content}
+    return content, report

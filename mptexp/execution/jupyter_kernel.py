@@ -1,0 +1,70 @@
+"""Executes one notebook in one Jupyter kernel, by papermill."""
+
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+# What nbformat's validator and papermill import where it happens to be installed (with JupyterLab,
+# with xprof): a second each, for checks that notebooks do not need and storage that is not used.
+UNUSED = ("rfc3987_syntax", "gcsfs", "pyarrow.fs")
+
+
+def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], scratch: Path) -> None:
+    """Executes a notebook (py:percent or ipynb) in the current folder and writes it as ipynb.
+
+    Args:
+        notebook: its file.
+        output: the file of the executed notebook.
+        parameters: values for its cell of parameters.
+        scratch: a folder with a short path (a socket's has 107 characters at most); the caller
+            removes it.
+
+    Raises:
+        papermill.PapermillExecutionError: if a notebook cell raised.
+        nbclient.exceptions.DeadKernelError: if the Jupyter kernel died.
+    """
+    for name in UNUSED:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+    import jupytext
+    import papermill
+    from traitlets.config import Config
+
+    from mptexp.execution import engine
+
+    # papermill takes no script, and would copy a notebook given as an object into its metadata.
+    source = scratch / f"{notebook.stem}.ipynb"
+    jupytext.write(jupytext.read(notebook), source)
+    # Sockets in a folder instead of TCP ports: no race for a port, nothing that listens; without a
+    # path of their own they would lie in the working folder, shared by two Jupyter kernels. One
+    # that has run its notebook is ended at once: a framework takes a second to leave.
+    local = Config(
+        {
+            "KernelManager": {"transport": "ipc", "ip": str(scratch / "kernel")},
+            "NotebookClient": {"shutdown_kernel": "immediate"},
+        }
+    )
+    os.environ["JUPYTER_RUNTIME_DIR"] = str(scratch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        engine.register()
+        papermill.execute_notebook(
+            source,
+            output,
+            dict(parameters),
+            engine_name=engine.NAME,
+            progress_bar=False,
+            config=local,
+        )
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for one execution, removed afterwards; its path is short on macOS too."""
+    short = "/tmp" if Path("/tmp").is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="mptexp", dir=short) as folder:
+        yield Path(folder)

@@ -1,0 +1,112 @@
+"""Executes runs on the devices of this machine, each device one run at a time."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mptexp.execution import devices, supervisor
+from mptexp.execution.devices import Slot
+from mptexp.execution.job import Job
+from mptexp.execution.plan import Planned
+from mptexp.records import store
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How runs are executed, which does not change what they are.
+
+    Attributes:
+        timeout_s: a run is ended after so many seconds.
+        retries: how often a run that failed, was killed or took too long is tried again.
+        parallel: the number of runs that share a CPU; above 1, timings are not valid.
+        executor: `local`, or `ray`: see ray_executor.
+        data_dir: as of --data-dir, where the executor's machines prepare data themselves.
+        fail_fast: whether to stop at the first run that failed.
+    """
+
+    timeout_s: float
+    retries: int = 0
+    parallel: int = 1
+    executor: str = "local"
+    data_dir: Path | None = None
+    fail_fast: bool = False
+
+    @property
+    def marks(self) -> list[str]:
+        """What each record says of it."""
+        void = f"{store.VOID}: {self.parallel} runs shared this machine's processors"
+        return [void] if self.parallel > 1 else []
+
+
+def execute(
+    due: Sequence[Planned], job: Job, how: Execution
+) -> Iterator[tuple[Planned, dict[str, Any] | None]]:
+    """Executes runs, one at a time on each device, as a generator.
+
+    Yields each run twice: with None when it starts, with its record when it has ended. An
+    exception thrown in (Ctrl-C) ends the runs at work and leaves the finished ones as they are.
+    A run that needs more devices than are free holds up the later ones of its model: otherwise
+    these would take each device that becomes free, and it would wait for ever.
+    """
+    slots = devices.slots(how.parallel)
+    free, waiting = list(slots), list(due)
+    working: dict[Future[dict[str, Any]], tuple[Planned, list[Slot]]] = {}
+    stop = threading.Event()
+    with ThreadPoolExecutor(len(slots)) as pool:
+        try:
+            while waiting or working:
+                for planned, taken in _startable(waiting, free, slots):
+                    waiting.remove(planned)
+                    free = [slot for slot in free if slot not in taken]
+                    yield planned, None
+                    future = pool.submit(_execute, planned, job, how, taken, stop)
+                    working[future] = (planned, taken)
+                for future in wait(working, return_when=FIRST_COMPLETED).done:
+                    planned, taken = working.pop(future)
+                    free += taken
+                    yield planned, future.result()
+        finally:
+            stop.set()
+
+
+def _startable(
+    waiting: Sequence[Planned], free: Sequence[Slot], slots: Sequence[Slot]
+) -> list[tuple[Planned, list[Slot]]]:
+    """The runs that can start now, each with its slots: of each model the first ones waiting."""
+    startable, left, full = [], list(free), set()
+    for planned in waiting:
+        if not left:
+            break
+        if planned.run.gpu_model in full:
+            continue
+        taken = devices.taken(planned.run, left, slots)
+        if taken:
+            startable.append((planned, taken))
+            left = [slot for slot in left if slot not in taken]
+        else:
+            full.add(planned.run.gpu_model)
+    return startable
+
+
+def _execute(
+    planned: Planned, job: Job, how: Execution, taken: Sequence[Slot], stop: threading.Event
+) -> dict[str, Any]:
+    """Executes one run on its devices, again as often as `retries` allows; its last record."""
+    for attempt in range(1, how.retries + 2):
+        again = [f"attempt {attempt}, after others had failed"] if attempt > 1 else []
+        record = supervisor.execute(
+            planned.run,
+            job.notebook,
+            job.sweep.notebook,
+            job.directory,
+            how.timeout_s,
+            devices.environment(taken),
+            [*how.marks, *again],
+            stop,
+        )
+        if record["status"] in store.FINAL:
+            break
+    return record

@@ -1,0 +1,152 @@
+"""The plan of a sweep: its runs, how each of them stands, and what the remaining ones will cost."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from mptexp.execution import max_batch
+from mptexp.records import outcomes, store
+from mptexp.records.outcomes import Outcome
+from mptexp.records.store import SweepDir
+from mptexp.spec import params
+from mptexp.spec.devices import is_here, local_device
+from mptexp.spec.errors import ParamsError
+from mptexp.spec.grid import Sweep
+from mptexp.spec.run import Run
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run and its state.
+
+    Attributes:
+        run_id: its id.
+        run: its parameters.
+        state: a status, `damaged` (its record cannot be read), `pending`, or `elsewhere` (for the
+            device of another machine).
+        wall_s: the seconds that it took, if it has ended.
+    """
+
+    run_id: str
+    run: Run
+    state: str
+    wall_s: float | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether the next call executes it."""
+        return self.state not in (*store.FINAL, "elsewhere")
+
+
+def runs(sweep: Sweep, directory: SweepDir, everywhere: bool = False) -> list[Planned]:
+    """Returns every run of a sweep with its state, in the order of execution.
+
+    Args:
+        sweep: the sweep.
+        directory: where its results are.
+        everywhere: whether runs for devices that this machine lacks are due as well.
+    """
+    planned = states(sweep.runs(max_batch.points(sweep, directory)), sweep, directory)
+    if not everywhere:
+        return planned
+    return [replace(p, state="pending") if p.state == "elsewhere" else p for p in planned]
+
+
+def states(some: Sequence[Run], sweep: Sweep, directory: SweepDir) -> list[Planned]:
+    """Returns some runs with the state that each has in a directory."""
+    by_id = {run.run_id(sweep.notebook): run for run in some}
+    ended = outcomes.read(directory, by_id)
+    return [_planned(run_id, run, ended.get(run_id)) for run_id, run in by_id.items()]
+
+
+def _planned(run_id: str, run: Run, ended: Outcome | None) -> Planned:
+    due = "pending" if is_here(run.gpu_model) else "elsewhere"
+    if ended is None:
+        return Planned(run_id, run, due)
+    # Only the machine on which a run failed tries it again.
+    again = ended.status not in store.FINAL and due == "elsewhere"
+    return Planned(run_id, run, due if again else ended.status, ended.wall_s)
+
+
+def select(planned: Sequence[Planned], filters: Sequence[str]) -> list[Planned]:
+    """Returns the runs that match every `key=value`; values of one key are alternatives.
+
+    Raises:
+        ParamsError: for a filter that is not key=value, names no parameter, or matches no run.
+    """
+    wanted: dict[str, list[str]] = {}
+    for text in filters:
+        name, equals, value = text.partition("=")
+        if not equals or name not in Run.model_fields:
+            raise ParamsError(
+                f"--only {text}: not key=value with a parameter's name; allowed names: "
+                f"{', '.join(Run.model_fields)}"
+            )
+        wanted.setdefault(name, []).append(_canonical(name, value))
+    selected = list(planned)
+    for name, values in wanted.items():
+        present = sorted({str(getattr(p.run, name)) for p in selected})
+        selected = [p for p in selected if str(getattr(p.run, name)) in values]
+        if not selected:
+            raise ParamsError(
+                f"--only {name}={values[0]}: no run has it; its values here: {', '.join(present)}"
+            )
+    return selected
+
+
+def _canonical(name: str, value: str) -> str:
+    """The value as Run prints it, so that learning_rate=1e-3 matches 0.001."""
+    if name == "gpu_model" and value == "local":
+        return local_device()
+    try:
+        return str(getattr(Run(**{name: params.load(value)}), name))
+    except ValueError:
+        return value
+
+
+# --- what runs cost --------------------------------------------------------------------------
+
+
+def point(run: Run) -> str:
+    """What a run shares with its repeats in other blocks, as text."""
+    return run.model_dump_json(exclude={"block", "seed"})
+
+
+def remaining_s(planned: Sequence[Planned], sweep: Sweep) -> float | None:
+    """Estimated seconds of the runs that are due; None if nothing is known yet."""
+    return Costs(planned, sweep).total_s(point(p.run) for p in planned if p.due)
+
+
+class Costs:
+    """Estimates the seconds of a run from those that have ended.
+
+    The estimate is the mean over the finished runs of the same point (in other blocks); without
+    any, the mean over all finished runs; without any, the params file's `expected_run_s`.
+    """
+
+    def __init__(self, planned: Iterable[Planned], sweep: Sweep) -> None:
+        self.expected_s, self.all_points = sweep.expected_run_s, (0, 0.0)
+        self.by_point: dict[str, tuple[int, float]] = {}  # number of runs, their seconds together
+        for one in planned:
+            self.add(one)
+
+    def add(self, planned: Planned) -> None:
+        """Takes a run into account, if its state is final."""
+        if planned.state in store.FINAL and planned.wall_s:
+            key = point(planned.run)
+            self.by_point[key] = _plus(self.by_point.get(key, (0, 0.0)), planned.wall_s)
+            self.all_points = _plus(self.all_points, planned.wall_s)
+
+    def run_s(self, key: str) -> float | None:
+        """Estimated seconds of a run at a point; None if nothing is known."""
+        n, seconds = self.by_point.get(key, self.all_points)
+        return seconds / n if n else self.expected_s
+
+    def total_s(self, keys: Iterable[str]) -> float | None:
+        """Estimated seconds of a run at each of some points; None if nothing is known."""
+        costs = [self.run_s(key) for key in keys]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if len(known) == len(costs) else None
+
+
+def _plus(total: tuple[int, float], seconds: float) -> tuple[int, float]:
+    return total[0] + 1, total[1] + seconds

@@ -1,0 +1,58 @@
+"""Data and models are prepared before any run starts, in a child process.
+
+What is wrong with them is then said once, and the time of no run includes a download.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from mptexp.execution.jupyter_kernel import scratch_folder
+from mptexp.spec.errors import ParamsError
+from mptexp.spec.names import DATASETS, MODELS
+from mptexp.spec.run import Run
+
+
+def prepare(runs: Iterable[Run], data_dir: Path | None = None) -> None:
+    """Downloads and converts the data of some runs, and builds the user's own models once.
+
+    The child's progress goes to the terminal.
+
+    Args:
+        runs: the runs.
+        data_dir: where data are kept, as of --data-dir; it holds for this process from now on.
+
+    Raises:
+        ParamsError: the child's sentence about what is wrong.
+    """
+    if data_dir is not None:
+        os.environ["MPTEXP_DATA_DIR"] = str(data_dir.expanduser().resolve())
+    needed: dict[tuple[Any, ...], Run] = {}
+    for run in runs:
+        needed.setdefault(key(run), run)
+    needed.pop((), None)
+    if not needed:
+        return
+    with scratch_folder() as scratch:
+        parameters = [run.model_dump() for run in needed.values()]
+        (scratch / "runs.json").write_text(json.dumps(parameters))
+        child = subprocess.run([sys.executable, "-m", "mptexp.training.prepare", str(scratch)])
+        if child.returncode:
+            error = scratch / "error.txt"
+            raise ParamsError(
+                error.read_text() if error.exists() else f"exit status {child.returncode}"
+            )
+
+
+def key(run: Run) -> tuple[Any, ...]:
+    """What runs share that one preparation serves; empty if none is needed.
+
+    It consists of the model, if it is the user's own, and of what decides the prepared data.
+    """
+    model = None if run.model in MODELS else run.model
+    data = (run.dataset, run.image_size, run.color_mode, run.validation_split, run.on_broken)
+    return (model, *data) if model or run.dataset not in DATASETS else ()

@@ -1,0 +1,262 @@
+"""Starts the process of one run, watches and ends it, and completes the run's record."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from mptexp.execution import processes
+from mptexp.execution.jupyter_kernel import scratch_folder
+from mptexp.execution.worker import NO_MEMORY
+from mptexp.records import store
+from mptexp.records.store import SweepDir
+from mptexp.spec.run import Run
+from mptexp.traces import xplane
+
+WATCH_S = 0.02  # between two readings of the memory of a run that has a limit
+STOP_S = 0.5  # between two checks of whether the sweep is to stop
+# With these no further run could be written either.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class Stopped(Exception):
+    """The sweep was stopped: the run has been ended and left nothing."""
+
+
+def execute(
+    run: Run,
+    notebook: Path,
+    name: str,
+    directory: SweepDir,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    marks: Sequence[str] = (),
+    stop: threading.Event | None = None,
+) -> dict[str, Any]:
+    """Executes one run in a process of its own and publishes what it left; returns its record.
+
+    Args:
+        run: its parameters.
+        notebook: the notebook's file.
+        name: its name in the params file, which is part of the run's id.
+        directory: the sweep's, in which the run's folder is published.
+        timeout_s: the run is ended after so many seconds, and its record says so.
+        environment: variables of the run's processes, such as the GPUs that they may see.
+        marks: notes for the record on how the run was executed.
+        stop: set by another thread, it ends the run.
+
+    Raises:
+        Stopped: after `stop`.
+        OSError: if the directory takes no files; the record says so if it could be written.
+    """
+    run_id = run.run_id(name)
+    folder = directory.partial.resolve() / run_id
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    began = time.monotonic()
+    try:
+        with scratch_folder() as scratch:
+            task = {"notebook": str(notebook), "parameters": run.model_dump()}
+            (scratch / "task.json").write_text(json.dumps(task))
+            worker = _start(scratch, folder, run, name, environment or {})
+            ended = _wait(worker, scratch, folder, timeout_s, _limit(run), stop)
+    except BaseException:  # Ctrl-C above all: nothing of this run may stay behind
+        processes.end(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    try:
+        record = _finish(folder, run, name, ended, time.monotonic() - began, marks)
+    except OSError as error:
+        record = _finish_without_notebook(folder, run, name, error, time.monotonic() - began)
+        if error.errno in NO_ROOM:
+            directory.publish(run_id)
+            raise
+    directory.publish(run_id)
+    return record
+
+
+def _start(
+    scratch: Path, folder: Path, run: Run, name: str, further: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        processes.MARK: str(folder),
+        "MPTEXP_NOTEBOOK": name,
+        "KERAS_BACKEND": run.backend,
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        **further,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "mptexp.execution.worker", str(scratch)],
+        stdin=subprocess.PIPE,  # nothing is written: it closes when this process is gone
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,  # Ctrl-C reaches the sweep alone, which then ends the run
+    )
+
+
+def _limit(run: Run) -> int | None:
+    """Bytes of memory that the run's process may take; a GPU's are limited in the framework."""
+    on_cpu = run.gpu_model.endswith("(CPU)")
+    return int(run.memory_limit_gb * 1e9) if run.memory_limit_gb and on_cpu else None
+
+
+def _wait(
+    worker: subprocess.Popen[bytes],
+    scratch: Path,
+    folder: Path,
+    timeout_s: float,
+    limit: int | None,
+    stop: threading.Event | None,
+) -> dict[str, str]:
+    """Waits for the worker's end, or ends it; returns status and error.
+
+    Raises:
+        Stopped: if `stop` was set.
+    """
+    kills = processes.kills_for_memory()
+    output = processes.Tail(worker.stdout)
+    reason = _watch(worker, time.monotonic() + timeout_s, limit, stop)
+    processes.end(folder, worker.pid if worker.returncode is None else None)
+    worker.wait()
+    worker.stdin.close()
+    if reason == "stop":
+        raise Stopped
+    if reason == "timeout":
+        return {"status": "timeout", "error": f"longer than {timeout_s / 60:g} min"}
+    if reason:
+        return {"status": "oom", "error": reason}
+    outcome = _outcome(worker, scratch, output.lines())
+    if outcome["status"] == "killed" and processes.kills_for_memory() > kills:
+        return {"status": "oom", "error": "the system's OOM killer ended a process meanwhile"}
+    return outcome
+
+
+def _outcome(
+    worker: subprocess.Popen[bytes], scratch: Path, lines: Sequence[str]
+) -> dict[str, str]:
+    """Status and error as the worker wrote them, or as its exit status and output show them."""
+    try:
+        outcome = dict(json.loads((scratch / "outcome.json").read_text()))
+    except (OSError, ValueError):
+        if worker.returncode < 0:
+            name = signal.Signals(-worker.returncode).name
+            outcome = {"status": "killed", "error": f"the worker was ended by {name}"}
+        else:
+            last = lines[-1] if lines else "the worker ended without a word"
+            outcome = {"status": "failed", "error": last}
+    proof = [line for line in lines if any(words in line for words in NO_MEMORY)]
+    if outcome["status"] == "killed" and proof:  # a framework may end its process itself
+        return {"status": "oom", "error": proof[-1]}
+    return outcome
+
+
+def _watch(
+    worker: subprocess.Popen[bytes],
+    deadline: float,
+    limit: int | None,
+    stop: threading.Event | None = None,
+) -> str:
+    """Waits for the worker: empty if it has ended, else why it must be ended."""
+    process: psutil.Process | None = None
+    while True:
+        left = max(0.0, deadline - time.monotonic())
+        try:
+            worker.wait(min(left, WATCH_S if limit else STOP_S))
+            return ""
+        except subprocess.TimeoutExpired:
+            if stop and stop.is_set():
+                return "stop"
+            if time.monotonic() >= deadline:
+                return "timeout"
+        if not limit:
+            continue
+        # At first there is no Jupyter kernel, only passing helpers of the worker's.
+        if not processes.resident(process):
+            process = processes.largest_child(worker.pid)
+        used = processes.resident(process)
+        if used > limit:
+            allowed = f"memory_limit_gb {limit / 1e9:g} allows"
+            return f"{used / 1e9:.2f} GB were in use, more than {allowed}"
+
+
+def _finish(
+    folder: Path,
+    run: Run,
+    name: str,
+    ended: Mapping[str, str],
+    wall_s: float,
+    marks: Sequence[str],
+) -> dict[str, Any]:
+    """Completes the record that the notebook wrote, or makes one if it wrote none."""
+    path = folder / "record.json"
+    record = bare(run, name) | dict(ended)
+    if ended["status"] == "ok":
+        try:
+            record = store.read_record(path)
+        except store.RecordError as error:
+            why = f"the notebook's record is no record: {str(error).removeprefix(f'{path}: ')}"
+            none = "the notebook ended without writing a record"
+            record |= {"status": "failed", "error": why if path.exists() else none}
+        if record["parameters"] != run.model_dump():
+            record |= {"status": "failed", "error": "the notebook changed its parameters"}
+    if not record.get("profile"):  # a trace whose record says nothing of it
+        (folder / xplane.FILE).unlink(missing_ok=True)
+    _clean(folder / "notebook.ipynb")
+    record["wall_s"], record["ended_at"] = wall_s, _now()
+    record["marks"] = [*record.get("marks", []), *marks]
+    store.write_record(path, record)
+    return record
+
+
+def bare(run: Run, name: str) -> dict[str, Any]:
+    """What every record of a run says, however it ended."""
+    return {
+        "schema": store.SCHEMA,
+        "run_id": run.run_id(name),
+        "notebook": name,
+        "parameters": run.model_dump(),
+    }
+
+
+def _finish_without_notebook(
+    folder: Path, run: Run, name: str, error: OSError, wall_s: float
+) -> dict[str, Any]:
+    """Writes at least a record that says why there is no more, such as a full disk.
+
+    Raises:
+        OSError: if not even that can be written.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    failed = {"status": "failed", "error": f"the results could not be written: {error.strerror}"}
+    record = bare(run, name) | failed | {"wall_s": wall_s, "ended_at": _now()}
+    store.write_record(folder / "record.json", record)
+    return record
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _clean(notebook: Path) -> None:
+    """Takes private names out of an executed notebook; removes one whose writing was cut off."""
+    try:
+        content = json.loads(notebook.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except ValueError:
+        notebook.unlink()
+        return
+    store.write_text(notebook, json.dumps(store.scrub(content), indent=1, ensure_ascii=False))

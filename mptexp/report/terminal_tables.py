@@ -1,0 +1,122 @@
+"""Tables for a terminal: a plan, a comparison, what a machine has."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from mptexp.records.store import FINAL
+from mptexp.spec.terminal import plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WIDEST = 16  # characters of a table's cell that are not wrapped
+MANY = 500  # runs of a plan that are more than a terminal's table
+COLOURS = {"ok": "green", "pending": "cyan", "elsewhere": "dim"}  # of states; others are red
+
+
+def plan(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints the runs of a plan, at least one: rows as `api.planned` gives them."""
+    *names, _ = rows[0]
+    heads = ["run", *names[1:], "cost"]
+    cells = [[*(str(row[name]) for name in names), _cost(row)] for row in rows]
+    if len(rows) > MANY:
+        _aligned([heads, *cells])
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in heads:
+        table.add_column(name, justify="right" if name in ("block", "cost") else "left")
+    for *values, state, cost in cells:
+        coloured = f"[{COLOURS.get(state, 'red')}]{state}[/]"
+        table.add_row(*map(plain, values), coloured, cost)
+    console.print(table)
+
+
+def _cost(row: Mapping[str, Any]) -> str:
+    if row["cost_s"] is None:
+        return "?"
+    ended = row["state"] in (*FINAL, "elsewhere")
+    return f"{'' if ended else 'about '}{row['cost_s']:.0f} s"
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> None:
+    """Prints rows as aligned text: rich takes a millisecond a row to fit a table's columns."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        padded = [text.ljust(width) for text, width in zip(line, widths, strict=True)]
+        print("  ".join(padded).rstrip())
+
+
+def rows(console: Console, title: str, table: "pd.DataFrame") -> None:
+    """Prints a table of text; where it is too wide, a cell's parts stand below one another."""
+    cells = [[plain(str(value)) for value in values] for values in table.to_numpy().tolist()]
+    if not _fits(table, console.width):
+        cells = [[_stacked(cell) for cell in line] for line in cells]
+    printed = Table(
+        title=plain(title), title_justify="left", box=None, pad_edge=False, header_style="bold"
+    )
+    for name, column in zip(table, zip(*cells, strict=True), strict=True):
+        widest = max(len(line) for cell in column for line in cell.split("\n"))
+        # Rather than a value, a heading is wrapped.
+        printed.add_column(plain(str(name)), overflow="fold", min_width=min(widest, WIDEST))
+    for line in cells:
+        printed.add_row(*line)
+    console.print(printed)
+
+
+def _fits(table: "pd.DataFrame", width: int) -> bool:
+    """Whether every row has room in a line of the terminal, two spaces between columns."""
+    return sum(table[name].astype(str).str.len().max() + 2 for name in table) <= width
+
+
+def _stacked(cell: str) -> str:
+    """A's value above B's; ratio, interval and n below one another."""
+    return re.sub(r" (\\?[\[(])(?=\d|n = )", r"\n\1", cell.replace(" | ", "\n"))
+
+
+def card(console: Console, card: Mapping[str, Any]) -> None:
+    """Prints what `api.doctor` returns, and the advice that follows from it."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in card_lines(card):
+        table.add_row(name, plain(value))
+    console.print(table)
+    for advice in card["advice"]:
+        console.print(f"[yellow]note[/] {plain(advice)}", soft_wrap=True)
+
+
+def card_lines(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns what a machine has as names and values."""
+    capability = ".".join(map(str, card["capability"] or [])) or "none"
+    words = {True: "native", False: "emulated or absent"}
+    return [
+        ("device", card["device"]),
+        ("compute capability", capability),
+        ("Tensor Cores", card["tensor_cores"]),
+        ("driver", card["driver"] or "not found"),
+        ("CUDA, cuDNN", f"{card['cuda'] or 'not found'}, {card['cudnn'] or 'not found'}"),
+        ("CPU", f"{card['cpu']}, {card['cores']} cores in use"),
+        ("instruction sets", " ".join(card["instruction_sets"]) or "unknown"),
+        *[(name, words[native]) for name, native in card["native"].items()],
+        ("TF32", card["tf32"]),
+        ("default policy", card["default_policy"]),
+        ("determinism", card["determinism"]),
+        ("memory", f"{card['memory_bytes'] / 2**30:.0f} GiB"),
+        ("limits of the container", _limits(card)),
+        ("frequency governor", card["governor"] or "unavailable"),
+        ("load", f"{card['load']:.1f}"),
+        ("system", f"{card['os']}, Python {card['python']}"),
+        ("packages", ", ".join(f"{n} {v}" for n, v in card["packages"].items())),
+        ("variables", ", ".join(f"{n}={v}" for n, v in card["variables"].items()) or "none set"),
+    ]
+
+
+def _limits(card: Mapping[str, Any]) -> str:
+    cpus, memory = card["container_cpus"], card["container_memory_bytes"]
+    limits = [f"{cpus:g} processors"] if cpus else []
+    limits += [f"{memory / 2**30:.1f} GiB"] if memory else []
+    return ", ".join(limits) or "none"
