@@ -37,7 +37,7 @@ import jupytext
 import nbformat
 import psutil
 
-from mptexp.execution import sweep
+from mptexp.execution import plan
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
@@ -91,7 +91,7 @@ def make(folder: Path, runs: int, shape: str, notebooks: bool) -> tuple[Path, Sw
     raw = [_raw(real, random.Random(k)) for k in range(VARIANTS)]
     executed = folder / "executed.ipynb"
     executed.write_text(_executed())
-    for index, planned in enumerate(sweep.plan(found, place)):
+    for index, planned in enumerate(plan.runs(found, place)):
         record = made(planned.run, real, work, random.Random(planned.run_id))
         own = json.dumps({**record, "run_id": planned.run_id}, indent=1)
         path = place.record(planned.run_id)

@@ -60,10 +60,10 @@ class Record(dict[str, Any]):
     def _repr_html_(self) -> str:
         import pandas as pd
 
-        row = store.results([self], "").iloc[0].drop("sweep").dropna()
+        row = results_table([self], "").iloc[0].drop("sweep").dropna()
         row = row[row.astype(str) != ""]
         table = pd.DataFrame(
-            {"value": row.map(_figure), "meaning": [store.COLUMNS[name] for name in row.index]}
+            {"value": row.map(_figure), "meaning": [COLUMNS[name].meaning for name in row.index]}
         )
         hints = ("display.max_colwidth", None, "display.html.use_mathjax", False)
         with pd.option_context(*hints):
@@ -87,7 +87,7 @@ def load(directory: Place, table: str = "runs") -> "pd.DataFrame":
     Raises:
         ParamsError: if the directory holds no record, or there is no such table.
     """
-    from mptexp.analysis import summary
+    from mptexp.analysis import sweep_tables
 
     if table not in TABLES:
         raise ParamsError(f"table {table!r}: unknown; allowed: {', '.join(TABLES)}")
@@ -334,11 +334,11 @@ def _diagnosis(
     job: Job, run_ids: Sequence[str], traces_only: bool, output: Output
 ) -> Iterator[tuple[str, list[Run]]]:
     """Yields what to execute next and what it is called; the results decide what comes after."""
-    from mptexp.analysis import summary
+    from mptexp.analysis import sweep_tables
     from mptexp.diagnosis import ablations
 
     place = job.directory
-    tables = summary.load(place)
+    tables = sweep_tables.load(place)
     pairs = ablations.pairs(tables, run_ids)
     if not pairs:
         raise ParamsError(
@@ -399,7 +399,7 @@ def advise(
     Raises:
         ParamsError, Interrupted, Stopped: as `sweep.execute` does.
     """
-    from mptexp.analysis import advice, exponent_range, summary
+    from mptexp.analysis import advice, exponent_range, sweep_tables
 
     chosen = plans.select(plans.runs(job.sweep, job.directory), only)
     # Blocks are shuffled; the file's own order says which point is the first.
@@ -408,7 +408,7 @@ def advise(
     probe, text = advice.probe(first.run, job.sweep.notebook, steps, job.sweep.timeout_min)
     how = Execution(probe.timeout_min * 60, data_dir=data_dir)
     execute(replace(job, sweep=probe, text=text), how=how, output=output)
-    seen = exponent_range.seen(summary.load(job.directory).records)
+    seen = exponent_range.seen(sweep_tables.load(job.directory).records)
     if not seen:
         return []
     advised = advice.advise(seen[0])

@@ -90,7 +90,7 @@ def page(browser):
 # --- order -----------------------------------------------------------------------------------
 # Two processes take a file at a time: the longest first, lest one of them works alone at the end.
 LONGEST = (
-    "remote",
+    "ray_executor",
     "train",
     "without_tensorflow",
     "precision",
@@ -99,7 +99,7 @@ LONGEST = (
     "survival",
     "replicas",
 )
-LONGEST += ("sweep", "ready", "cli", "largest", "models", "report", "browser", "ceilings")
+LONGEST += ("sweep", "supervisor", "cli", "max_batch", "models", "report", "browser", "ceilings")
 
 
 def pytest_collection_modifyitems(items):

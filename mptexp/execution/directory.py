@@ -11,7 +11,7 @@ from typing import Any
 from mptexp.execution import processes
 from mptexp.execution.plan import Planned
 from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
 from mptexp.spec.devices import is_here
 from mptexp.spec.errors import ParamsError

@@ -11,7 +11,7 @@ from mptexp.execution import devices, supervisor
 from mptexp.execution.devices import Slot
 from mptexp.execution.job import Job
 from mptexp.execution.plan import Planned
-from mptexp.records import store
+from mptexp.records import schema
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Execution:
     @property
     def marks(self) -> list[str]:
         """What each record says of it."""
-        void = f"{store.VOID}: {self.parallel} runs shared this machine's processors"
+        void = f"{schema.VOID}: {self.parallel} runs shared this machine's processors"
         return [void] if self.parallel > 1 else []
 
 
@@ -107,6 +107,6 @@ def _execute(
             [*how.marks, *again],
             stop,
         )
-        if record["status"] in store.FINAL:
+        if record["status"] in schema.FINAL:
             break
     return record

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.execution import directory, plan
-from mptexp.records import store
-from mptexp.records.store import RecordError, SweepDir
+from mptexp.records import schema, store
+from mptexp.records.store import RecordError
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import defaults
@@ -100,7 +101,7 @@ def _missing(out: SweepDir) -> dict[str, int]:
     """How many runs of each device have no final result yet."""
     sweep, _ = params.read(out.params)
     planned = plan.runs(sweep, out)
-    left = Counter(p.run.gpu_model for p in planned if p.state not in store.FINAL)
+    left = Counter(p.run.gpu_model for p in planned if p.state not in schema.FINAL)
     return dict(sorted(left.items()))
 
 
@@ -184,7 +185,7 @@ def _decide(runs: Sequence[list[Copy]], prefer: Path | None) -> list[Copy]:
     """
     chosen, conflicts = [], []
     for copies in runs:
-        left = [one for one in copies if one.status in store.FINAL] or copies
+        left = [one for one in copies if one.status in schema.FINAL] or copies
         if prefer is not None and not _alike(left):
             left = [one for one in left if _same_place(prefer, one.place)] or left
         if _alike(left):

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from mptexp.execution import max_batch
-from mptexp.records import outcomes, store
+from mptexp.records import outcomes, schema
 from mptexp.records.outcomes import Outcome
-from mptexp.records.store import SweepDir
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
 from mptexp.spec.devices import is_here, local_device
 from mptexp.spec.errors import ParamsError
@@ -34,7 +34,7 @@ class Planned:
     @property
     def due(self) -> bool:
         """Whether the next call executes it."""
-        return self.state not in (*store.FINAL, "elsewhere")
+        return self.state not in (*schema.FINAL, "elsewhere")
 
 
 def runs(sweep: Sweep, directory: SweepDir, everywhere: bool = False) -> list[Planned]:
@@ -63,7 +63,7 @@ def _planned(run_id: str, run: Run, ended: Outcome | None) -> Planned:
     if ended is None:
         return Planned(run_id, run, due)
     # Only the machine on which a run failed tries it again.
-    again = ended.status not in store.FINAL and due == "elsewhere"
+    again = ended.status not in schema.FINAL and due == "elsewhere"
     return Planned(run_id, run, due if again else ended.status, ended.wall_s)
 
 
@@ -131,7 +131,7 @@ class Costs:
 
     def add(self, planned: Planned) -> None:
         """Takes a run into account, if its state is final."""
-        if planned.state in store.FINAL and planned.wall_s:
+        if planned.state in schema.FINAL and planned.wall_s:
             key = point(planned.run)
             self.by_point[key] = _plus(self.by_point.get(key, (0, 0.0)), planned.wall_s)
             self.all_points = _plus(self.all_points, planned.wall_s)

@@ -24,8 +24,8 @@ from mptexp.execution.local_executor import Execution
 from mptexp.execution.merge import FILES
 from mptexp.execution.plan import Planned
 from mptexp.execution.ray_cluster import Place
-from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records import schema, store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
@@ -158,7 +158,7 @@ def _collect(
     marks = [f"started {lost + 1} times: its node was lost"] if lost else []
     marks += [f"attempt {failed + 1}, after others had failed"] if failed else []
     record["marks"] = [*record.get("marks", []), *marks]
-    losses["failed", run_id] += record["status"] not in store.FINAL
+    losses["failed", run_id] += record["status"] not in schema.FINAL
     store.write_record(folder / "record.json", record)
     job.directory.publish(run_id)
     return record

@@ -19,8 +19,8 @@ import psutil
 from mptexp.execution import processes
 from mptexp.execution.jupyter_kernel import scratch_folder
 from mptexp.execution.worker import NO_MEMORY
-from mptexp.records import store
-from mptexp.records.store import SweepDir
+from mptexp.records import privacy, schema, store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
 
@@ -224,7 +224,7 @@ def _finish(
 def bare(run: Run, name: str) -> dict[str, Any]:
     """What every record of a run says, however it ended."""
     return {
-        "schema": store.SCHEMA,
+        "schema": schema.SCHEMA,
         "run_id": run.run_id(name),
         "notebook": name,
         "parameters": run.model_dump(),
@@ -259,4 +259,4 @@ def _clean(notebook: Path) -> None:
     except ValueError:
         notebook.unlink()
         return
-    store.write_text(notebook, json.dumps(store.scrub(content), indent=1, ensure_ascii=False))
+    store.write_text(notebook, json.dumps(privacy.scrub(content), indent=1, ensure_ascii=False))

@@ -15,7 +15,7 @@ from mptexp.analysis import accuracy, advice, emulated, exponent_range, loss_sca
 from mptexp.analysis.exponent_range import Seen
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.verdict import Verdict
-from mptexp.execution import kernel
+from mptexp.execution import jupyter_kernel
 from mptexp.records import privacy, store
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report import (
@@ -93,10 +93,10 @@ def build(
             page = run.with_suffix(".html")
             if not page.exists() or page.stat().st_mtime < run.stat().st_mtime:
                 _render_run(run, page, os.path.relpath(directory.index, run.parent))
-    with kernel.scratch_folder() as scratch:
+    with jupyter_kernel.scratch_folder() as scratch:
         executed = scratch / "executed.ipynb"
         where = {"sweep_dir": str(directory.root.resolve())}
-        kernel.execute(notebook, executed, where, scratch)
+        jupyter_kernel.execute(notebook, executed, where, scratch)
         linked = card(sweep) | dict(shared or {})
         page = render(executed, _title(directory, tables), code=False, card=linked, up=up)
     store.write_text(directory.index, page)

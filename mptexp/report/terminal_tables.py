@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from mptexp.records.store import FINAL
+from mptexp.records.schema import FINAL
 from mptexp.spec.terminal import plain
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import pytest
 from support import mptexp
 
 from mptexp.analysis import sweep_tables
-from mptexp.execution import merge, sweep
+from mptexp.execution import directory, merge, plan
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
@@ -69,7 +69,7 @@ def made(light, tmp_path):
     """A function that makes a directory with a record of each status given, in the same order."""
     path = light({"seed": [0, 1, 2], "gpu_model": ["V100"]})
     found, _ = params.read(path)
-    runs = [p.run for p in sweep.plan(found, SweepDir(tmp_path / "none"))]
+    runs = [p.run for p in plan.runs(found, SweepDir(tmp_path / "none"))]
 
     def make(name, *statuses, part=lambda place: place, wall_s=1.0, notebook=True):
         place = SweepDir(tmp_path / name)
@@ -109,7 +109,7 @@ def test_the_result_may_be_one_of_the_directories(made, tmp_path):
     a, b = made("a", "failed", "ok"), made("b", "ok", None, "oom")
     (a.runs / "notes.txt").write_text("mine")
     done = merge.merge([a.root, b.root], a.root)
-    assert (done.copied, done.kept) == ({str(b.root): 2}, 1)
+    assert (done.copied, done.present) == ({str(b.root): 2}, 1)
     assert statuses(a) == ["ok", "ok", "oom"]
     assert (a.runs / "notes.txt").exists()
     assert merge.merge([a.root, b.root], a.root).copied == {}
@@ -207,7 +207,7 @@ def test_wrong_input_is_a_sentence_and_nothing_is_written(made, tmp_path, words,
 
 def test_a_directory_at_work_is_left_alone(made, tmp_path):
     a, b = made("a", "ok"), made("b", None, "ok")
-    with sweep.locked(b), pytest.raises(ParamsError, match="another mptexp run is at work"):
+    with directory.locked(b), pytest.raises(ParamsError, match="another mptexp run is at work"):
         merge.merge([a.root, b.root], b.root)
     assert len(list(b.runs.iterdir())) == 1
 

@@ -12,7 +12,8 @@ from jupyter_client import KernelManager
 from support import PROJECT, mptexp, processes_of, until
 
 from mptexp import Run, Sweep, api, load, plan, record
-from mptexp.execution import kernel
+from mptexp import __all__ as mptexp_names
+from mptexp.execution import jupyter_kernel
 from mptexp.records import store
 from mptexp.records.columns import COLUMNS
 from mptexp.spec.errors import ParamsError
@@ -28,7 +29,7 @@ def test_what_is_imported_by_name_is_imported_when_it_is_asked_for():
         "hasattr(mptexp, 'absent'))"
     )
     said = subprocess.check_output([sys.executable, "-c", program], text=True)
-    assert said.split() == ["[]", *f"{[True] * 6} False".split()]
+    assert said.split() == ["[]", *f"{[True] * len(mptexp_names)} False".split()]
 
 
 @pytest.mark.parametrize("name", ["load", "plan", "record", "run"])
@@ -123,7 +124,7 @@ def test_a_record_shows_its_figures_with_their_meaning(tmp_path):
 @contextmanager
 def started(folder):
     """A kernel as JupyterLab starts it; yields a function that executes a cell, and the manager."""
-    with kernel.scratch_folder() as scratch, warnings.catch_warnings():
+    with jupyter_kernel.scratch_folder() as scratch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         manager = KernelManager(kernel_name="python3", transport="ipc", ip=str(scratch / "k"))
         manager.start_kernel(cwd=str(folder))

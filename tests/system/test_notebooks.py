@@ -15,7 +15,7 @@ import nbformat
 import pytest
 from support import PROJECT, until, write_images
 
-from mptexp.execution import kernel
+from mptexp.execution import jupyter_kernel
 from mptexp.report import page as report
 from mptexp.report import sortable
 
@@ -23,8 +23,8 @@ NOTEBOOK = PROJECT / "notebooks/numerics.py"
 
 
 def executed(notebook, folder):
-    with kernel.scratch_folder() as scratch:
-        kernel.execute(notebook, folder / "done.ipynb", {}, scratch)
+    with jupyter_kernel.scratch_folder() as scratch:
+        jupyter_kernel.execute(notebook, folder / "done.ipynb", {}, scratch)
     return json.loads((folder / "done.ipynb").read_text())["cells"]
 
 
@@ -81,9 +81,9 @@ def test_the_first_notebook_answers_for_a_model_and_pictures_of_ones_own(tmp_pat
         write_images(tmp_path / "pictures" / name, 80)
     own = {"model": "mine:build", "dataset": f"folder:{tmp_path}/pictures", "image_size": 8}
     short = {"batch_size": 8, "epochs": 3, "blocks": 1}
-    with kernel.scratch_folder() as scratch:
+    with jupyter_kernel.scratch_folder() as scratch:
         notebook = PROJECT / "notebooks/start_here.py"
-        kernel.execute(notebook, tmp_path / "done.ipynb", own | short, scratch)
+        jupyter_kernel.execute(notebook, tmp_path / "done.ipynb", own | short, scratch)
     cells = json.loads((tmp_path / "done.ipynb").read_text())["cells"]
     codes = [cell for cell in cells if cell["cell_type"] == "code"]
     drawn = [cell["metadata"].get("alt") for cell in codes if pictures(cell)]

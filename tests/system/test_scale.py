@@ -9,7 +9,7 @@ from rich.console import Console
 
 from mptexp.analysis import speedups
 from mptexp.diagnosis import verdict
-from mptexp.execution import sweep
+from mptexp.execution import plan
 from mptexp.execution.progress import Progress
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import text_tables, wording
@@ -32,7 +32,7 @@ def planned(folder, rates):
         "include: [{batch_size: 64}]\nrepeats: 2\n"
     )
     found, _ = params.read(path)
-    runs = sweep.plan(found, SweepDir(folder / "out"))
+    runs = plan.runs(found, SweepDir(folder / "out"))
     assert len(runs) == 2 * (2 * rates - 2)
     return found, runs
 
@@ -43,7 +43,7 @@ def executed(found, runs):
     for run in runs[:20]:
         progress.show(run, None)
         progress.show(run, {"status": "failed", "error": "", "wall_s": 2.0})
-    assert sweep.remaining_s(runs, found) is None
+    assert plan.remaining_s(runs, found) is None
 
 
 def test_planning_takes_time_in_proportion_to_the_runs(tmp_path):

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from rich.console import Console
 from support import CHROMIUM, PROJECT, mptexp, processes_of
 
-from mptexp.execution import kernel
+from mptexp.execution import jupyter_kernel
 from mptexp.records import store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir
@@ -400,8 +400,8 @@ def test_every_text_arrives_in_the_kernel_as_it_is(tmp_path, monkeypatch):
     signs = [chr(code) for code in [*range(0x250), 0x2028, 0x2029, 0xFEFF, 0xFFFF, 0x1F600]]
     values = [*PIECES, *mixed, *signs, "'''", '"""', "\\N{DASH}", "\\x41", "\\", "\\'", "#\n1/0"]
     given = {"one": "".join(PIECES), "two": "\"\"\"\n1/0\n'''\\", "values": values}
-    with kernel.scratch_folder() as scratch:
-        kernel.execute(tmp_path / "n.py", tmp_path / "done.ipynb", given, scratch)
+    with jupyter_kernel.scratch_folder() as scratch:
+        jupyter_kernel.execute(tmp_path / "n.py", tmp_path / "done.ipynb", given, scratch)
     assert json.loads((tmp_path / "told.json").read_text()) == [given["one"], given["two"], *values]
     assert {p.name for p in tmp_path.iterdir()} == {"n.py", "done.ipynb", "told.json"}
 

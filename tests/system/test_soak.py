@@ -66,7 +66,7 @@ def _kill_one(started, folder, chance, kills):
             words = process.cmdline()
         except psutil.Error:
             continue
-        found["worker" if "mptexp.execution.kernel" in words else "kernel"].append(process.pid)
+        found["worker" if "mptexp.execution.worker" in words else "kernel"].append(process.pid)
     what = min(found, key=lambda what: (kills[what], chance.random()))
     if not found[what]:
         return "nothing"

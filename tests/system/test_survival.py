@@ -13,7 +13,6 @@ import psutil
 import pytest
 from support import mptexp, processes_of, until
 
-from mptexp.execution import processes
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 
@@ -36,7 +35,7 @@ def test_a_notebook_that_leaves_or_says_too_much(light, tmp_path):
     light({"seed": [0, 7, 8, 9, 10]}, timeout_min=0.15)
     done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
-    left = "the kernel left with exit status 0 before its notebook had ended"
+    left = "the Jupyter kernel left with exit status 0 before its notebook had ended"
     assert endings(tmp_path) == {
         0: ("ok", ""),
         7: ("failed", left),
@@ -69,7 +68,8 @@ def test_a_kill_loses_only_the_run_at_work(light, tmp_path, whom):
     if not survives:
         assert len(records(tmp_path)) == 1
     else:
-        assert endings(tmp_path)[3000] == ("killed", f"the {whom} was ended by SIGKILL")
+        named = {"kernel": "Jupyter kernel"}.get(whom, whom)
+        assert endings(tmp_path)[3000] == ("killed", f"the {named} was ended by SIGKILL")
     assert {p: p.read_bytes() for p in before} == before
     done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
     assert done.returncode == 0
@@ -182,29 +182,9 @@ def test_the_systems_oom_killer_is_told_from_other_kills(light, tmp_path):
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stdout + done.stderr
     assert endings(tmp_path) == {
-        2: ("killed", "the kernel was ended by SIGKILL"),
+        2: ("killed", "the Jupyter kernel was ended by SIGKILL"),
         12: ("oom", "the system's OOM killer ended a process meanwhile"),
     }
-
-
-@pytest.mark.parametrize(
-    ("groups", "file", "text"),
-    [
-        ("0::/user/a\n", "sys/fs/cgroup/user/a/memory.events", "low 0\noom 3\noom_kill 2\n"),
-        ("9:name=x:/\n4:memory:/b\n", "sys/fs/cgroup/memory/b/memory.oom_control", "oom_kill 2\n"),
-        ("0::/elsewhere\n", "proc/vmstat", "pgfault 7\noom_kill 2\n"),
-        ("", "proc/vmstat", "oom_kill 2\n"),
-    ],
-)
-def test_kills_for_memory_are_those_of_the_own_group(tmp_path, groups, file, text):
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/self").mkdir()
-    (tmp_path / "proc/vmstat").write_text("oom_kill 99\n")
-    (tmp_path / "proc/self/cgroup").write_text(groups)
-    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / file).write_text(text)
-    assert processes.kills_for_memory(tmp_path) == 2
-    assert processes.kills_for_memory(tmp_path / "absent") == 0
 
 
 def test_a_damaged_record_is_named_and_run_again(light, tmp_path):

@@ -1,6 +1,5 @@
 """Sweeps on real Ray clusters of several nodes, whose devices are pretended."""
 
-import json
 import os
 import shutil
 import signal
@@ -13,9 +12,9 @@ import psutil
 import pytest
 from support import PROJECT, mptexp, processes_of, until
 
-from mptexp.execution import cluster, remote, sweep
-from mptexp.execution.cluster import Place
-from mptexp.execution.sweep import Execution, Planned
+from mptexp.execution import plan, ray_executor
+from mptexp.execution.plan import Planned
+from mptexp.execution.ray_cluster import Place
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
@@ -25,7 +24,7 @@ from mptexp.spec.run import Run
 
 pytest.importorskip("ray")
 
-# Ray takes 127.0.0.1 as it stands only with this switch: see cluster.OWN.
+# Ray takes 127.0.0.1 as it stands only with this switch: see ray_cluster.OWN.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "disabled"}
 
 
@@ -199,7 +198,7 @@ def test_a_driver_that_ends_leaves_no_process_and_the_next_goes_on(light, nodes,
 
 def _plan(folder):
     found, _ = params.read(folder / "light.yaml")
-    return sweep.plan(found, SweepDir(folder / "reports/light"), everywhere=True)
+    return plan.runs(found, SweepDir(folder / "reports/light"), everywhere=True)
 
 
 def test_a_real_training_on_a_ray_of_its_own(tmp_path):
@@ -240,43 +239,12 @@ def _listening(children):
 def test_data_is_prepared_once_per_node(tree, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     run = Run(dataset=f"folder:{tree}", image_size=8)
-    remote._make_ready(run, None, "call")
+    ray_executor._prepare(run, None, "call")
     shutil.rmtree(tree)
-    remote._make_ready(run, None, "call")
+    ray_executor._prepare(run, None, "call")
     for _ in range(2):
         with pytest.raises(ParamsError, match="dataset folder:"):
-            remote._make_ready(run, None, "another call")
-
-
-@pytest.mark.parametrize(
-    ("how", "address", "words"),
-    [
-        (Execution(60, executor="slurm"), None, "--executor slurm: unknown; allowed: local, ray"),
-        (Execution(60), "here:6379", "allowed: --executor ray"),
-        (Execution(60, parallel=2, executor="ray"), None, "--parallel 2; allowed"),
-    ],
-)
-def test_wrong_options_are_refused(how, address, words):
-    with pytest.raises(ParamsError, match=words):
-        cluster.check(how, address, False)
-    with pytest.raises(ParamsError, match="max_batch searches on one machine"):
-        cluster.check(Execution(60, executor="ray"), None, True)
-
-
-@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:1", "no such host:6379"])
-def test_a_cluster_that_does_not_answer_is_refused(light, tmp_path, address):
-    light({"seed": [0]})
-    words = ["--executor", "ray", "--address", address]
-    done = mptexp("run", "light.yaml", *words, cwd=tmp_path)
-    assert done.returncode == 2
-    assert f"--address {address}: " in done.stderr.replace("\n", " ")
-    assert not (tmp_path / "reports").exists()
-
-
-def test_ray_that_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ParamsError, match=r"pip install 'mptexp\[ray\]'"):
-        cluster.check(Execution(60, executor="ray"), None, False)
+            ray_executor._prepare(run, None, "another call")
 
 
 def test_which_runs_can_start():
@@ -284,22 +252,13 @@ def test_which_runs_can_start():
     runs = [Run(gpu_model=m, replicas=n) for m, n in [("A100", 4), ("A100", 16), ("A100", 1)]]
     runs += [Run(gpu_model="AMD EPYC (CPU)"), Run(gpu_model="AMD EPYC (CPU)", seed=1)]
     waiting = [Planned(str(n), run, "pending") for n, run in enumerate(runs)]
-    found = remote._startable(waiting, [], [gpus, cpu])
+    found = ray_executor._startable(waiting, [], [gpus, cpu])
     assert [(p.run_id, place.takes(p.run)) for p, place in found] == [("0", 4), ("1", 4), ("3", 1)]
     # The second one needs what the third would take: it must not wait for ever.
     busy = [(waiting[0], gpus)]
-    left = remote._startable(waiting[1:], [*busy, (waiting[3], cpu)], [gpus, cpu])
+    left = ray_executor._startable(waiting[1:], [*busy, (waiting[3], cpu)], [gpus, cpu])
     assert [p.run_id for p, _ in left] == ["1"]
     assert cpu.fits("AMD EPYC (CPU)")
     assert not cpu.fits("AMD EPYC 9B45 (CPU)")
     assert gpus.fits("NVIDIA A100-SXM4-40GB")
     assert not gpus.fits("NVIDIA A10")
-
-
-def test_runs_of_other_devices_are_due_everywhere(light, tmp_path):
-    light({"gpu_model": ["local", "V100"]})
-    found, _ = params.read(tmp_path / "light.yaml")
-    place = SweepDir(tmp_path / "reports/light")
-    assert sorted(p.state for p in sweep.plan(found, place)) == ["elsewhere", "pending"]
-    assert [p.state for p in sweep.plan(found, place, everywhere=True)] == ["pending", "pending"]
-    assert json.loads(mptexp("plan", "light.yaml", "--format", "json", cwd=tmp_path).stdout)

@@ -1,0 +1,86 @@
+"""The state, the choice and the cost of runs."""
+
+import json
+
+import pytest
+from support import mptexp
+
+from mptexp.execution import directory, plan
+from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec import params
+from mptexp.spec.errors import ParamsError
+from mptexp.spec.run import Run
+
+
+def _plan(folder):
+    sweep, _ = params.read(folder / "light.yaml")
+    return plan.runs(sweep, SweepDir(folder / "reports/light"))
+
+
+def test_another_machines_points_are_elsewhere_and_get_no_record(light, tmp_path):
+    light({"gpu_model": ["local", "Tesla V100"]})
+    done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
+    assert done.returncode == 0
+    states = {p.run.gpu_model: p.state for p in _plan(tmp_path)}
+    assert states["Tesla V100"] == "elsewhere"
+    assert sorted(states.values()) == ["elsewhere", "ok"]
+    assert len(list((tmp_path / "reports/light/runs").iterdir())) == 1
+
+
+def test_another_machines_failed_run_stays_that_machines(light, tmp_path):
+    light({"gpu_model": ["Tesla V100"]})
+    (planned,) = _plan(tmp_path)
+    place = SweepDir(tmp_path / "reports/light")
+    parameters = planned.run.model_dump()
+    record = {"schema": 1, "run_id": planned.run_id, "parameters": parameters, "error": ""}
+    for status, state in (("timeout", "elsewhere"), ("ok", "ok")):
+        store.write_record(place.record(planned.run_id), record | {"status": status})
+        assert [(p.state, p.due) for p in _plan(tmp_path)] == [(state, False)]
+    directory.discard(_plan(tmp_path), place)
+    assert place.record(planned.run_id).exists()
+
+
+def test_a_damaged_record_is_due_again(light, tmp_path):
+    light({"seed": [0]})
+    (planned,) = _plan(tmp_path)
+    path = SweepDir(tmp_path / "reports/light").record(planned.run_id)
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    (planned,) = _plan(tmp_path)
+    assert (planned.state, planned.due) == ("damaged", True)
+
+
+@pytest.mark.parametrize(
+    ("filters", "words"),
+    [(["epochs=9"], "its values here: 20"), (["epoch=9"], "allowed names"), (["x"], "key=value")],
+)
+def test_filters_that_match_nothing_are_refused(light, tmp_path, filters, words):
+    light({"seed": [0]})
+    with pytest.raises(ParamsError, match=words):
+        plan.select(_plan(tmp_path), filters)
+
+
+def test_filters_read_values_as_the_file_does(light, tmp_path):
+    light({"learning_rate": [0.001, 0.01], "loss_scale": [128, "none"]})
+    kept = plan.select(_plan(tmp_path), ["learning_rate=1e-3", "loss_scale=128"])
+    assert [(p.run.learning_rate, p.run.loss_scale) for p in kept] == [(0.001, 128.0)]
+
+
+def test_the_cost_of_a_run_is_that_of_its_point(light, tmp_path):
+    light({"seed": [0]}, repeats=2, expected_run_s=40)
+    sweep, _ = params.read(tmp_path / "light.yaml")
+    first, second = (plan.Planned(f"r{k}", Run(block=k, seed=k), "pending") for k in (0, 1))
+    assert plan.remaining_s([first, second], sweep) == 80
+    done = plan.Planned("r0", first.run, "ok", 5.0)
+    assert plan.remaining_s([done, second], sweep) == 5.0
+    assert plan.remaining_s([first], sweep.model_copy(update={"expected_run_s": None})) is None
+
+
+def test_runs_of_other_devices_are_due_everywhere(light, tmp_path):
+    light({"gpu_model": ["local", "V100"]})
+    sweep, _ = params.read(tmp_path / "light.yaml")
+    place = SweepDir(tmp_path / "reports/light")
+    assert sorted(p.state for p in plan.runs(sweep, place)) == ["elsewhere", "pending"]
+    assert [p.state for p in plan.runs(sweep, place, everywhere=True)] == ["pending", "pending"]
+    assert json.loads(mptexp("plan", "light.yaml", "--format", "json", cwd=tmp_path).stdout)
