@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from mptexp.execution.ray_cluster import OWN
 from scipy import stats
 
 from mptexp.analysis import contrast
+from mptexp.execution.ray_cluster import OWN
 from mptexp.spec.run import Run
 
 NOTEBOOK = """# ---
