@@ -335,28 +335,31 @@ def _diagnosis(
 ) -> Iterator[tuple[str, list[Run]]]:
     """Yields what to execute next and what it is called; the results decide what comes after."""
     from mptexp.analysis import sweep_tables
-    from mptexp.diagnosis import ablations
+    from mptexp.diagnosis import proposals
+    from mptexp.diagnosis.pairs import pairs as diagnosed
+    from mptexp.report.why_tables import reason
 
     place = job.directory
     tables = sweep_tables.load(place)
-    pairs = ablations.pairs(tables, run_ids)
+    pairs = diagnosed(tables, run_ids)
     if not pairs:
         raise ParamsError(
             f"{place.root}: no point was trained well under both a baseline (the device's default "
             "or float32) and another policy, so there is nothing to diagnose; see its results.csv"
         )
-    traced = [ablations.profiled(pair, run) for pair in pairs for run in pair.policies]
+    traced = [run for pair in pairs for run in pair.traced]
     yield "runs whose steps are traced", traced
     if traces_only:
         return
-    asked = [(pair, ablations.asked(pair, place, tables)) for pair in pairs]
+    asked = [(pair, proposals.proposed(pair, place, tables)) for pair in pairs]
     for pair, wanted in asked:
-        for one in wanted:
-            output.say(f"worth trying, {pair.candidate.policy}: {one.name} ({one.reason})")
+        for ablation in wanted:
+            what = f"{ablation.name} ({reason(ablation)})"
+            output.say(f"worth trying, {pair.candidate.policy}: {what}")
     for block in range(job.sweep.repeats):
-        runs = [run for pair, wanted in asked for run in ablations.runs(pair, wanted, block)]
+        runs = [run for pair, wanted in asked for run in proposals.runs(pair, wanted, block)]
         yield f"ablations and controls, block {block + 1} of {job.sweep.repeats}", runs
-        asked = [(p, ablations.promising(p, wanted, place, tables)) for p, wanted in asked]
+        asked = [(p, proposals.promising(p, wanted, place, tables)) for p, wanted in asked]
 
 
 def _execute_batch(what: str, runs: Sequence[Run], job: Job, output: Output) -> bool:

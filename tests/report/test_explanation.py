@@ -6,7 +6,7 @@ import jupytext
 import pytest
 from support import PROJECT
 
-from mptexp.execution import kernel
+from mptexp.execution import jupyter_kernel
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import explanation
 
@@ -18,7 +18,7 @@ PARTS = ("causes", "ablations", "time_by_cause", "time_by_layer", "operations", 
 def executed(tmp_path, **parameters):
     """The outputs of the executed notebook, those of each cell that has some."""
     path = tmp_path / "executed.ipynb"
-    kernel.execute(PROJECT / "notebooks/diagnose.py", path, parameters, tmp_path)
+    jupyter_kernel.execute(PROJECT / "notebooks/diagnose.py", path, parameters, tmp_path)
     cells = [cell.outputs for cell in jupytext.read(path).cells if cell.cell_type == "code"]
     return [outputs for outputs in cells if outputs]
 
