@@ -12,7 +12,7 @@ from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.pairs import Pair, in_block
 from mptexp.spec.run import Run
 
-MOST_BLOCKS = 100
+MOST_BLOCKS = 100  # blocks follow one another from 0: the first that is missing ends them
 Records = Mapping[str, dict[str, Any]]  # by run id
 
 
@@ -42,7 +42,7 @@ def effect(pair: Pair, ablation: Ablation, records: Records, notebook: str) -> E
     failed = ""
     for before in (pair.controls, pair.policies):
         after = ablation.variants(*before)
-        if after == before:
+        if after == before:  # such as XLA on, where it is on
             continue
         made = _contrasted(ablation, before, after, records, notebook)
         if made is not None:
@@ -60,6 +60,7 @@ def _contrasted(
 ) -> Effect | None:
     """The effect in runs before and after the change; None where no block has both."""
     changed = [new for new, old in zip(after, before, strict=True) if new != old]
+    # The runs before the change are there in any case: they tell nothing of the ablation.
     if not any(in_block(run, 0).run_id(notebook) in records for run in changed):
         return None
     rates = {run: _rates(run, records, notebook) for run in {*before, *after}}

@@ -98,7 +98,8 @@ def by_ablation(case: Case, cause: "Cause") -> Loss:
     if removed is None:
         return case.loss(cause, spent, spent)
     seconds, effect = removed
-    proven = not effect.gains[case.pair.candidate.policy].low <= 1  # also where there is no low
+    # One block has no interval and is taken at its word; three that contradict it are not.
+    proven = not effect.gains[case.pair.candidate.policy].low <= 1
     return case.loss(cause, max(0.0, seconds) if proven else 0.0, spent, effects=(effect,))
 
 
@@ -119,7 +120,7 @@ def emulation(case: Case, cause: "Cause") -> Loss:
     """What 16-bit work without instructions for it took beyond the baseline's."""
     kinds = ["matrix", "memory", "casts"]
     before, after = case.before[kinds].sum(), case.after[kinds].sum()
-    # Summed by kind, as a difference of sums loses digits.
+    # The differences are summed, because a difference of sums loses digits.
     lost = (case.after[kinds] - case.before[kinds]).sum()
     return case.loss(cause, lost, after, baseline_s=before)
 

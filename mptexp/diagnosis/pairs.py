@@ -38,6 +38,7 @@ class Pair:
     @property
     def controls(self) -> tuple[Run, Run]:
         """Both runs as short as an ablation, which is compared with them in the same block."""
+        # A power of two, so that another step time seldom means another run and another record.
         steps = 2 ** math.ceil(math.log2(RUN_S / self.step_s))
         length = {"max_steps": max(FEWEST, min(MOST, steps)), "target_ci": CERTAIN}
         baseline, candidate = (in_block(run, 0) for run in self.policies)
@@ -68,6 +69,7 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
     ok = tables.ok[tables.ok.run_id.isin(chosen)] if chosen else tables.ok
     parameters = {record["run_id"]: record["parameters"] for record in tables.records}
     ok = ok[ok.phase == "train"]
+    # XLA as it was asked for: `auto` may have come out differently for the two policies.
     ok = ok.assign(asked_jit=[parameters[run_id]["jit"] for run_id in ok.run_id])
     keys = [name for name in points.POINT if name not in ("batch_size", "jit")]
     keys += ["asked_jit", "batch_size"]

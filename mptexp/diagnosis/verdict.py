@@ -92,6 +92,7 @@ def verdict(pair: Pair, records: Records) -> Verdict:
     """The verdict on a pair; what was not measured is left open."""
     notebook = next(iter(records.values()), {}).get("notebook", "train")
     traced = [records.get(run.run_id(notebook)) for run in pair.traced]
+    # A breakdown of one policy alone compares nothing.
     both = [record for record in traced if record and record["status"] == "ok"]
     baseline, candidate = both if len(both) == 2 else (None, None)
     made = (effect(pair, a, records, notebook) for a in _ablations(pair, baseline, candidate))

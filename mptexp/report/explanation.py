@@ -1,17 +1,18 @@
 """Why one policy was faster or slower, part by part, for the cells of a notebook."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 import pandas as pd
+from great_tables import GT
 from IPython.display import HTML, Markdown
 
 from mptexp.diagnosis import arithmetic, breakdown
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import measured, why, why_tables, wording
+from mptexp.report import measured, text_tables, why, why_tables, wording
 from mptexp.report.figures import registry
 from mptexp.report.figures.row import Section
 from mptexp.report.measured import MeasuredSweep
@@ -48,13 +49,13 @@ class Explanation:
         titles = [f"- pair {i}: {escape(why.title(v, among))}" for i, v in enumerate(among)]
         return "\n".join([why.safe_sentence(self.verdict, among), "", *titles])
 
-    def causes(self) -> pd.DataFrame | None:
+    def causes(self) -> GT | None:
         """The ranked causes, each with its evidence and what to change."""
-        return _shown(self.verdict and why_tables.cause_rows(self.verdict))
+        return self._table(why_tables.cause_rows)
 
-    def ablations(self) -> pd.DataFrame | None:
+    def ablations(self) -> GT | None:
         """What changed when a suspected cause was taken away."""
-        return _shown(self.verdict and why_tables.ablation_rows(self.verdict))
+        return self._table(why_tables.ablation_rows)
 
     def time_by_cause(self) -> HTML | Markdown | None:
         """The figure of the time breakdown, or why there is none."""
@@ -79,19 +80,24 @@ class Explanation:
         """The figure of what each layer reached, under the roofs that the device measured."""
         return self._figure("roofline")
 
-    def layers(self) -> pd.DataFrame | None:
+    def layers(self) -> GT | None:
         """What each layer took, and what the device needs for it at best."""
-        return _shown(self.verdict and why_tables.layer_rows(self.verdict))
+        return self._table(why_tables.layer_rows)
 
-    def peaks(self) -> pd.DataFrame | None:
+    def peaks(self) -> GT | None:
         """The device's measured peaks, and how far each policy came."""
-        return _shown(self.verdict and why_tables.peak_rows([self.verdict]))
+        return self._table(lambda verdict: why_tables.peak_rows([verdict]))
 
     def kernels(self) -> pd.DataFrame | None:
         """Every kernel of a GPU under both policies, or what oneDNN says of its primitives."""
         records = self.verdict.records if self.verdict else {}
         tables = [_kernels(record).assign(policy=policy) for policy, record in records.items()]
         return _shown(pd.concat(tables) if tables else None)
+
+    def _table(self, rows: Callable[[Verdict], pd.DataFrame]) -> GT | None:
+        """A table of text, whose cells pandas would cut off."""
+        table = pd.DataFrame() if self.verdict is None else rows(self.verdict)
+        return None if table.empty else text_tables.plain_table(table)
 
     def _figure(self, section: Section) -> HTML | None:
         """The pair's figure of a section of the report; it is drawn only here."""

@@ -38,7 +38,7 @@ def _trace(place):
     return path.with_name(xplane.FILE)
 
 
-def test_a_gpus_trace_becomes_the_ledger_of_its_record(place, tmp_path):
+def test_a_gpus_trace_becomes_the_breakdown_of_its_record(place, tmp_path):
     pytest.importorskip("xprof")
     name = "jit(train_step)/jvp(conv.layer)/conv_general_dilated"
     kernels = [("gpu", "nvjet_hsh_64x8", step * 1000, 700, {"tf_op": name}) for step in range(3)]

@@ -54,7 +54,7 @@ def _traced(folder, how, parameters):
     ],
     ids=["float16", "resident", "keydana"],
 )
-def test_the_ledger_of_a_traced_run_explains_its_step(traced, parameters):
+def test_the_breakdown_of_a_traced_run_explains_its_step(traced, parameters):
     record = traced(**parameters)
     assert record["profile"]["missing"] == ""
     found = breakdown.by_cause(record)
