@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 
 from mptexp.analysis import contrast
+from mptexp.spec.backends import BACKENDS
 from mptexp.spec.run import Run
 from mptexp.training import precision
+from mptexp.training.backends import backend
 
 
 def sides(run: Run, kind: str, every: int) -> tuple[dict[str, Callable[[], Any]], int]:
@@ -48,7 +50,7 @@ def sides(run: Run, kind: str, every: int) -> tuple[dict[str, Callable[[], Any]]
 
     def measured() -> None:
         with sensors.Sampler(kind):
-            fit([step_clock.StepClock(step_clock.synchronizer(run.backend))])
+            fit([step_clock.StepClock(backend(run.backend).synchronize)])
 
     order = batches.order(images, run)[0]
     watch = exponents.ExponentHistograms(
@@ -99,7 +101,7 @@ def text(measured: np.ndarray, bare: np.ndarray) -> str:
 def main() -> None:
     """Compares on both models."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backend", default="tensorflow", choices=list(precision.INSTALL))
+    parser.add_argument("--backend", default="tensorflow", choices=BACKENDS)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--every", type=int, default=100)
     options = parser.parse_args()

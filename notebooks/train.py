@@ -64,15 +64,14 @@ seed: int = 0  # weights, data order; block is added to it
 block: int = 0  # which repeat this is
 
 # %% [markdown]
-# The parameters are checked as types; a wrong value ends here, before anything is computed.
+# The parameters are checked as types; a wrong value ends here, before anything is computed. What
+# differs from the defaults:
 
 # %%
-import pandas as pd
-
-from mptexp.spec.run import Run
+from mptexp import Run, training
 
 run = Run.read(globals())
-pd.Series(run.model_dump(), name="value", dtype=object).to_frame()
+run
 
 # %% [markdown]
 # ## Precision
@@ -82,52 +81,31 @@ pd.Series(run.model_dump(), name="value", dtype=object).to_frame()
 # kernel.
 
 # %%
-from mptexp.training import precision
-
-device = precision.use(run)
-pd.Series(device, name="value", dtype=object).dropna().to_frame()
+device = training.use(run)
+training.table(device)
 
 # %% [markdown]
 # ## Data
 #
-# Pictures travel as bytes (uint8) and become fractions in the model's first layer. The order of
-# the pictures depends on the seed alone: every policy of a block sees the same batches.
+# Images travel as bytes (uint8) and become fractions in the model's first layer. Their order
+# depends on the seed alone: every policy of a block gets the same batches.
 
-# %% alt="Pictures of the first training batch with their labels"
-import matplotlib.pyplot as plt
-
-from mptexp.training.data import batches, datasets
-
-images = datasets.load(run)
-for note in images.notes:
-    print(note)
-
-print(f"{len(images.train_x):,} pictures to train on, {len(images.val_x):,} to validate with")
-pictures, names = batches.samples(images, run)
-if len(pictures):
-    figure, axes = plt.subplots(2, 8, figsize=(8, 2.8))
-    for axis in axes.flat:
-        axis.set_axis_off()
-    for axis, picture, name in zip(axes.flat, pictures, names, strict=False):
-        axis.imshow(picture.squeeze(), cmap="gray", vmin=0, vmax=255)
-        axis.set_title(name, fontsize=9)
-    figure.tight_layout()
-    plt.show()
-else:
-    print("They are not shown: whether they may be published is not known.")
+# %% alt="Images of the first training batch with their labels"
+images = training.load_images(run)
+print(f"{len(images.train_x):,} images to train on, {len(images.val_x):,} to validate with")
+print(*images.notes, sep="\n")
+training.plot_images(run, images)
 
 # %% [markdown]
 # ## Model
 #
-# What the built model says of itself. Under a *mixed* policy layers compute in 16 bits
+# The layers of the built model. Under a *mixed* policy layers compute in 16 bits
 # (`compute_dtype`) while their weights stay in 32 (`variable_dtype`); the softmax at the end
 # computes in 32 bits under every policy, because probabilities near zero need the range.
 
 # %%
-from mptexp.training import models
-
-network = models.build(run, images.shape, len(images.classes))
-precision.dtypes(network)
+network = training.build(run, images)
+training.dtypes(network)
 
 # %% [markdown]
 # ## Training, or inference
@@ -136,16 +114,15 @@ precision.dtypes(network)
 # edges of a *window* of steps, not at every step, so that it does not hold up what it measures.
 
 # %%
-from mptexp.training import train
-
-outcome = train.PHASES[run.phase](run, network, images, device)
+outcome = training.execute(run, network, images, device)
 outcome.summary.to_frame()
 
 # %% [markdown]
-# What was in force, read back from the device and the compiled model, not from the parameters:
+# The settings that were effective, read back from the device and the compiled model, not from the
+# parameters:
 
 # %%
-pd.Series(outcome.in_force, name="in force", dtype=object).to_frame()
+training.table(outcome.effective, "effective")
 
 # %% [markdown]
 # ## Step times
@@ -154,24 +131,14 @@ pd.Series(outcome.in_force, name="in force", dtype=object).to_frame()
 # figures. A quiet machine gives a flat band.
 
 # %% alt="Milliseconds per step for every window of the run, warm-up marked"
-steps = outcome.steps
-figure, axis = plt.subplots(figsize=(8, 2.8))
-for counts, colour, label in ((False, "#d55e00", "warm-up, left out"), (True, "#0072b2", "counts")):
-    part = steps[steps.counts == counts]
-    axis.scatter(part.first_step, part.ms_per_step, s=14, color=colour, label=label)
-axis.axhline(outcome.timing["step_s"] * 1e3, color="gray", linewidth=1, zorder=0)
-axis.set(xlabel="step", ylabel="ms per step", yscale="log")
-axis.legend(frameon=False)
-axis.spines[["top", "right"]].set_visible(False)
-figure.tight_layout()
-plt.show()
+training.plot_steps(outcome)
 
 # %% [markdown]
-# What the device read while these steps were timed, every quarter of a second; what it does not
-# tell is left out. Other programs at work, or a throttled device, mark the run.
+# The device's sensors while these steps were timed, sampled every quarter of a second; what it
+# does not report is left out. Other programs at work, or a throttled device, flag the run.
 
 # %%
-pd.Series(outcome.readings, name="read", dtype=object).dropna().to_frame()
+training.table(outcome.sensors, "sampled")
 
 # %% [markdown]
 # ## Where the time of a step went
@@ -180,39 +147,17 @@ pd.Series(outcome.readings, name="read", dtype=object).dropna().to_frame()
 # step. `mptexp diagnose` traces both policies and says why one was faster, or was not.
 
 # %%
-from IPython.display import display
-
-missing = outcome.profile.get("missing", "no steps were to be traced")
-if missing:
-    print(missing)
-else:
-    print(f"{outcome.profile['steps']} steps, slower by {outcome.profile['slowdown']:.2f}")
-    display(pd.DataFrame(outcome.profile["rows"]).head(15))
+training.profile_table(outcome)
 
 # %% [markdown]
 # ## Learning, or latency
 #
 # Of a training, loss and accuracy: dashed is training, solid is validation. Training accuracy is
 # the mean over an epoch while the weights change, so in the first epochs validation can be ahead of
-# it. Of an inference, how long single batches took, from pictures on the host to probabilities.
+# it. Of an inference, how long single batches took, from images on the host to probabilities.
 
 # %% alt="Loss and accuracy by epoch, or the distribution of latencies"
-if run.phase == "train":
-    history = outcome.history
-    figure, axes = plt.subplots(1, 2, figsize=(8, 2.8))
-    for axis, name in zip(axes, ("loss", "accuracy"), strict=True):
-        axis.plot(history.index, history[name], "--", color="gray", label="training")
-        axis.plot(history.index, history[f"val_{name}"], color="#0072b2", label="validation")
-        axis.set(xlabel="epoch", ylabel=name)
-    axes[1].legend(frameon=False)
-else:
-    figure, axis = plt.subplots(figsize=(8, 2.8))
-    axis.hist([s * 1e3 for s in outcome.latencies_s[1:]], bins=50, color="#0072b2")
-    axis.set(xlabel="ms per batch, the first left out", ylabel="batches")
-for axis in figure.axes:
-    axis.spines[["top", "right"]].set_visible(False)
-figure.tight_layout()
-plt.show()
+training.plot_learning(outcome)
 
 # %% [markdown]
 # ## The record
@@ -220,5 +165,5 @@ plt.show()
 # Everything above, with every window and the environment, in one file.
 
 # %%
-path = train.save(outcome)
-print(f"status {train.record(outcome)['status']}, written to {path.name}")
+path = training.save(outcome)
+print(f"status {outcome.status}, written to {path.name}")

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from mptexp.spec import cells
+from mptexp.spec.backends import BackendName
 from mptexp.spec.devices import CPU_ISAS, local_device
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.fields import StrictModel
@@ -25,7 +26,6 @@ from mptexp.spec.names import (
 )
 from mptexp.spec.policies import POLICY_ROWS, PolicyName
 
-Backend = Literal["tensorflow", "jax", "torch"]
 CpuIsa = Literal["default", *CPU_ISAS]
 LEAST_STEPS = 7  # fewer leave the step clock no window after its warm-up
 STEPS_FOR_TARGET = 100  # ten windows after a warm-up, of several quick steps each
@@ -45,7 +45,7 @@ class Run(StrictModel):
     """
 
     gpu_model: str = Field("local", min_length=1, description="device name; local: this machine's")
-    backend: Backend = Field("tensorflow", description="Keras backend: tensorflow, jax, torch")
+    backend: BackendName = Field("tensorflow", description="Keras backend: tensorflow, jax, torch")
     replicas: int = Field(1, ge=1, le=1024, description="devices that share a batch")
     cpu_isa: CpuIsa = Field(
         "default", description="most that oneDNN may use of a CPU, see docs/guide.md"

@@ -17,6 +17,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from mptexp.training.backends import current
+
 ROUNDS = 10
 FACTORS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 STEPS = 0x9E3779B9, 0xBB67AE85
@@ -30,7 +32,7 @@ def drawn(model: keras.Model) -> keras.Model:
 
     What has another initializer keeps the backend's own draw.
     """
-    if keras.backend.backend() == "tensorflow":
+    if current().DRAWS_AS_TENSORFLOW:
         return model
     for layer in model._flatten_layers(include_self=False):
         for name, start in list(vars(layer).items()):

@@ -9,7 +9,7 @@ from keras import layers, ops
 from mptexp.spec.errors import UserError
 from mptexp.spec.run import Run
 from mptexp.training import costs
-from mptexp.training.backends import replicas
+from mptexp.training.backends import current
 
 
 class ModelError(UserError, ValueError):
@@ -126,9 +126,7 @@ def resident(model: keras.Model, x: np.ndarray, y: np.ndarray) -> keras.Model:
     """
     nothing = layers.Input((), dtype="uint8")
     trained = Resident(nothing, model(ResidentBatch(x)(nothing)))
-    # int32 would live on the host under TensorFlow. JAX has 64 bits only where they are asked for.
-    labels = np.asarray(y, "int32" if keras.backend.backend() == "jax" else "int64")
-    trained.labels = replicas.constant(labels)
+    trained.labels = current().constant(np.asarray(y, current().LABELS))
     return trained
 
 
@@ -138,10 +136,10 @@ class ResidentBatch(layers.Layer):
     def __init__(self, x: np.ndarray, **settings: Any) -> None:
         super().__init__(**settings)
         # A variable: XLA would compile a constant into the program.
-        self.images = replicas.variable(x)
+        self.images = current().variable(x)
 
     def call(self, nothing: Any) -> Any:
-        return replicas.own(self.images)
+        return current().own(self.images)
 
 
 class Resident(keras.Model):
@@ -159,7 +157,7 @@ class Resident(keras.Model):
         sample_weight: Any = None,
         training: bool = True,
     ) -> Any:
-        return super().compute_loss(x, replicas.own(self.labels), y_pred, sample_weight, training)
+        return super().compute_loss(x, current().own(self.labels), y_pred, sample_weight, training)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        return super().compute_metrics(x, replicas.own(self.labels), y_pred, sample_weight)
+        return super().compute_metrics(x, current().own(self.labels), y_pred, sample_weight)

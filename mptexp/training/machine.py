@@ -1,4 +1,4 @@
-"""The machine around a measurement: what limits it, and what spoils it."""
+"""The machine around a measurement: what limits it, and what interferes with it."""
 
 import os
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ def cores() -> int:
 
 
 def state(root: Path = Path("/")) -> dict[str, Any]:
-    """What the system says of itself; None for what it does not tell.
+    """Limits and state of this machine; None for what the system does not say.
 
     Keys: container_cpus and container_memory_bytes (limits of a control group), governor (of the
     CPU's clock), hypervisor (whether the machine is a virtual one), on_battery, swap_used_bytes,
@@ -35,7 +35,7 @@ def state(root: Path = Path("/")) -> dict[str, Any]:
 
 def _on_battery() -> bool | None:
     battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
-    # Whether it is plugged in may itself not be told.
+    # Whether it is plugged in may itself be unknown.
     return None if battery is None or battery.power_plugged is None else not battery.power_plugged
 
 
@@ -65,28 +65,28 @@ def _container_memory(root: Path) -> int | None:
 
 
 def _hypervisor(root: Path) -> bool | None:
-    told = _read(root / "proc/cpuinfo")
-    flags = [line for line in (told or "").splitlines() if line.startswith("flags")]
+    lines = (_read(root / "proc/cpuinfo") or "").splitlines()
+    flags = [line for line in lines if line.startswith("flags")]
     return "hypervisor" in flags[0].split() if flags else None
 
 
-def spoilers(found: Mapping[str, Any]) -> list[str]:
-    """What spoils measurements on the machine of a card, each with its remedy."""
-    swap = found["swap_used_bytes"]
-    sayings = {
-        f"other programs are at work (load {found['load']:.1f} on {found['cores']} cores): timings "
-        "will be noisy; end them": found["load"] > 0.5 * found["cores"],
-        f"the CPU's frequency governor is {found['governor']}: clocks will wander; as root, "
-        "cpupower frequency-set -g performance": found["governor"] not in (None, "performance"),
-        "the machine runs on its battery and saves power; plug it in": bool(found["on_battery"]),
-        f"only {found['cores']} cores: preparing data and training share them, so that input can "
-        "hide what a policy buys; input_mode resident takes it out": found["cores"] < FEW_CORES,
+def interference(card: Mapping[str, Any]) -> list[str]:
+    """What interferes with measurements on the machine of a card, each with its remedy."""
+    load, cores, swap = card["load"], card["cores"], card["swap_used_bytes"]
+    cases = {
+        f"other programs are at work (load {load:.1f} on {cores} cores): timings will be noisy; "
+        "end them": load > 0.5 * cores,
+        f"the CPU's frequency governor is {card['governor']}: clocks will wander; as root, "
+        "cpupower frequency-set -g performance": card["governor"] not in (None, "performance"),
+        "the machine runs on its battery and saves power; plug it in": bool(card["on_battery"]),
+        f"only {cores} cores: preparing data and training share them, so that input can hide what "
+        "a policy buys; input_mode resident takes it out": cores < FEW_CORES,
         f"{swap / 2**20:,.0f} MiB are swapped out: the machine was short of memory; end other "
         "programs": swap > 2**28,
-        f"a container limits this to {found['container_cpus'] or 0:g} processors of time: it is "
-        "held up when it has used them": found["container_cpus"] is not None,
+        f"a container limits this to {card['container_cpus'] or 0:g} processors of time: it is "
+        "held up when it has used them": card["container_cpus"] is not None,
         "a virtual machine: its neighbours are not seen and may make timings noisy": bool(
-            found["hypervisor"]
+            card["hypervisor"]
         ),
     }
-    return [text for text, holds in sayings.items() if holds]
+    return [sentence for sentence, holds in cases.items() if holds]

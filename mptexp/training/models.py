@@ -7,15 +7,15 @@ reads its backend when it is imported.
 import hashlib
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import keras
 import numpy as np
 from keras import layers
 
-from mptexp.spec import imports, names
+from mptexp.spec import names
 from mptexp.spec.run import Run
 from mptexp.training import costs, initial_weights, user_model
+from mptexp.training.backends import backend
 from mptexp.training.layers import ModelError, augmented, varied
 from mptexp.training.numerics import emulation
 
@@ -70,11 +70,7 @@ def _rounded(
 
 def _seeded(run: Run, shape: tuple[int, int, int], classes: int) -> keras.Model:
     """The model from images to probabilities, as Keras draws it from the run's seed."""
-    # Keras seeds TensorFlow too where it happens to be installed: seconds and 0.4 GB for nothing
-    # under another backend. Keras then takes it for absent as long as the process lives.
-    others = nullcontext() if run.backend == "tensorflow" else imports.without("tensorflow")
-    with others:
-        keras.utils.set_random_seed(run.seed)
+    backend(run.backend).set_seed(run.seed)
     scaled = run.input_mode == "keydana"
     images = layers.Input(shape, dtype="float32" if scaled else "uint8")
     x = augmented(run, images if scaled else layers.Rescaling(1 / 255)(images))

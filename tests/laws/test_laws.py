@@ -15,11 +15,13 @@ from mptexp.records import schema, store
 from mptexp.records.columns import COLUMNS
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
+from mptexp.spec.backends import BACKENDS
 from mptexp.spec.devices import CPU_ISAS
 from mptexp.spec.names import DATASETS, MODELS
 from mptexp.spec.policies import POLICIES
 from mptexp.spec.run import Run
-from mptexp.training import environment, models, precision, train
+from mptexp.training import backends, environment, models
+from mptexp.training import run as training_run
 from mptexp.training.data import batches, datasets
 
 # What each room of the package may import; a sub-package belongs to its package.
@@ -79,7 +81,7 @@ def test_modules_import_only_from_rooms_below():
     [
         ("spec.run", "from mptexp.records import store"),
         ("training.data.datasets", "from mptexp.analysis.sweep_tables import load"),
-        ("analysis.summary", "def f():\n    from mptexp.training.train import fit"),
+        ("analysis.summary", "def f():\n    from mptexp.training.run import fit"),
         ("analysis.compare", "from mptexp.report import wording"),
         ("execution.sweep", "import tensorflow as tf"),
         ("report.page", "from keras import layers"),
@@ -88,6 +90,62 @@ def test_modules_import_only_from_rooms_below():
 )
 def test_the_law_of_rooms_can_be_broken(name, source):
     assert list(faults(name, source))
+
+
+# --- no module asks which backend it has ---------------------------------------------------------
+
+
+def questions(source):
+    """Lines of a source that compare with a backend's name, or choose by one."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare):
+            chosen = [node.left, *node.comparators]
+        elif isinstance(node, ast.Dict):
+            chosen = node.keys
+        elif isinstance(node, ast.MatchValue):
+            chosen = [node.value]
+        else:
+            continue
+        parts = [part for one in chosen if one for part in ast.walk(one)]
+        if any(isinstance(part, ast.Constant) and part.value in BACKENDS for part in parts):
+            yield node.lineno
+
+
+def test_no_module_of_training_asks_which_backend_it_has():
+    inside = {n: p for n, p in modules().items() if n.startswith("training.")}
+    others = {n: p for n, p in inside.items() if not n.startswith("training.backends.")}
+    assert len(others) > 20
+    assert not [f"{n}:{line}" for n, p in others.items() for line in questions(p.read_text())]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'if run.backend == "jax":\n    pass',
+        'x = 1 if keras.backend.backend() in ("jax", "torch") else 2',
+        'f = {"tensorflow": a, "jax": b}[run.backend]',
+        'match run.backend:\n    case "torch":\n        pass',
+        'if (run.backend, run.phase) != ("tensorflow", "train"):\n    pass',
+    ],
+)
+def test_the_law_of_backends_can_be_broken(source):
+    assert list(questions(source))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_each_backend_has_every_verb(name):
+    assert not list(backends.faults(backends.backend(name)))
+
+
+def test_a_backend_that_lacks_a_verb_is_refused(monkeypatch):
+    module = backends.backend("torch")
+    backends.backend.cache_clear()
+    monkeypatch.delattr(module, "wait")
+    monkeypatch.setattr(module, "synchronize", lambda: None)
+    monkeypatch.setattr(module, "INTEGER", None)
+    with pytest.raises(TypeError, match="backend torch: has no INTEGER of type str; has no sync"):
+        backends.backend("torch")
+    assert len(list(backends.faults(module))) == 3
 
 
 def test_every_package_and_module_says_what_it_is():
@@ -124,9 +182,9 @@ def test_registries_and_types_name_the_same_things():
     assert set(DATASETS) == set(datasets.DATASETS)
     assert set(MODELS) == set(models.MODELS)
     assert set(annotation["input_mode"].__args__) == set(batches.INPUT_MODES)
-    assert set(annotation["phase"].__args__) == set(train.PHASES)
+    assert set(annotation["phase"].__args__) == set(training_run.PHASES)
     assert set(annotation["cpu_isa"].__args__) == {"default", *CPU_ISAS}
-    assert set(annotation["backend"].__args__) == set(precision.INSTALL)
+    assert set(annotation["backend"].__args__) == set(BACKENDS)
     assert set(POLICIES) == set(annotation["policy"].__args__)
 
 

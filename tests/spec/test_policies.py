@@ -7,7 +7,7 @@ import pytest
 from mptexp.spec import policies
 from mptexp.spec.formats import FORMATS
 from mptexp.spec.policies import ARITHMETICS, POLICIES, POLICY_ROWS, Policy
-from mptexp.training import environment
+from mptexp.training import capability
 
 # Name: compute dtype, variable dtype, arithmetic, whether TF32 must be on.
 EXPECTED = {
@@ -32,7 +32,7 @@ def test_every_type_is_a_number_format_and_every_flag_is_recorded():
     types = {t for p in POLICY_ROWS.values() for t in (p.compute_dtype, p.variable_dtype)}
     assert types | set(ARITHMETICS) <= set(FORMATS)
     flags = {flag for row in ARITHMETICS.values() for flag in row.cpu_flags}
-    assert flags <= set(environment.INSTRUCTION_SETS)
+    assert flags <= set(capability.INSTRUCTION_SETS)
 
 
 @pytest.mark.parametrize("part", sorted(PARTS))

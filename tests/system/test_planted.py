@@ -29,9 +29,11 @@ from PIL import Image
 from mptexp.spec.run import Run
 run = Run(**json.loads(sys.argv[1])).resolved()
 from mptexp.training import precision
-where = precision.use(run)
+device = precision.use(run)
 from mptexp.training.data import datasets
-from mptexp.training import models, train
+from mptexp.training import models
+from mptexp.training.record import record
+from mptexp.training.run import execute
 from mptexp.training.measure import profiler
 from mptexp.diagnosis.pairs import pairs
 from mptexp.records import store
@@ -66,8 +68,8 @@ def sleep(pictures):
 plants = {"sleep": sleep, "decode": lambda p: np.stack([decoded() for _ in p]), "": lambda p: p}
 images = dataclasses.replace(images, train_x=Planted(images.train_x))
 network = models.build(run, images.shape, len(images.classes))
-outcome = train.fit(run, network, images, where)
-made = train.record(outcome)
+outcome = execute(run, network, images, device)
+made = record(outcome)
 if sys.argv[4]:
     import tensorflow as tf
     weights = network.trainable_variables

@@ -7,7 +7,7 @@ import pytest
 
 from mptexp.spec import devices
 from mptexp.spec.run import Run
-from mptexp.training import environment, machine, precision
+from mptexp.training import backends, capability, environment, machine, precision
 
 CPU = {"kind": "cpu", "capability": None, "device": "x"}
 
@@ -29,7 +29,7 @@ def gpu(major, minor, name="GPU"):
     ],
 )
 def test_native_types(dtype, where, native):
-    assert environment.is_native(dtype, where) is native
+    assert capability.is_native(dtype, where) is native
 
 
 @pytest.mark.parametrize(
@@ -37,21 +37,21 @@ def test_native_types(dtype, where, native):
     [([], False, False), (["avx512_bf16"], False, True), (["amx_fp16", "amx_bf16"], True, True)],
 )
 def test_native_types_of_a_cpu(monkeypatch, flags, float16, bfloat16):
-    monkeypatch.setattr(environment, "instruction_sets", lambda: flags)
-    assert environment.is_native("float16", CPU) is float16
-    assert environment.is_native("bfloat16", CPU) is bfloat16
+    monkeypatch.setattr(capability, "instruction_sets", lambda: flags)
+    assert capability.is_native("float16", CPU) is float16
+    assert capability.is_native("bfloat16", CPU) is bfloat16
 
 
 def test_the_default_is_tf32_from_capability_8():
-    assert environment.default_policy(gpu(8, 0)) == "tensorfloat32"
-    assert environment.default_policy(gpu(7, 0)) == "float32"
-    assert environment.default_policy(CPU) == "float32"
+    assert capability.default_policy(gpu(8, 0)) == "tensorfloat32"
+    assert capability.default_policy(gpu(7, 0)) == "float32"
+    assert capability.default_policy(CPU) == "float32"
 
 
 def test_tensor_cores_are_not_decided_by_capability_alone():
-    assert environment.tensor_cores(gpu(7, 5, "NVIDIA GeForce GTX 1660")).startswith("no")
-    assert environment.tensor_cores(gpu(7, 5, "Tesla T4")) == "yes"
-    assert environment.tensor_cores(gpu(6, 1)).startswith("no")
+    assert capability.tensor_cores(gpu(7, 5, "NVIDIA GeForce GTX 1660")).startswith("no")
+    assert capability.tensor_cores(gpu(7, 5, "Tesla T4")) == "yes"
+    assert capability.tensor_cores(gpu(6, 1)).startswith("no")
 
 
 def test_a_driver_without_a_gpu_in_the_framework_is_told_with_the_remedy():
@@ -60,12 +60,12 @@ def test_a_driver_without_a_gpu_in_the_framework_is_told_with_the_remedy():
 
 
 def test_a_backend_that_sees_no_gpu_runs_on_the_cpu_whatever_the_driver_says(monkeypatch):
-    monkeypatch.setattr(environment, "_tensorflow", lambda: None)
+    monkeypatch.setattr(backends.backend("tensorflow"), "gpu", lambda: None)
     monkeypatch.setattr(devices, "_gpus", lambda: (("NVIDIA H200", "GPU-1"),))
     devices.local_devices.cache_clear()
     assert devices.local_device() == "NVIDIA H200"
     assert environment.device("tensorflow")["device"].endswith("(CPU)")
-    with pytest.raises(precision.NotInForce, match="gpu_model is NVIDIA H200, but"):
+    with pytest.raises(capability.SettingNotApplied, match="gpu_model is NVIDIA H200, but"):
         precision._check_device(Run(), environment.device("tensorflow"))
     devices.local_devices.cache_clear()
 

@@ -11,7 +11,7 @@ QUIET = {
 
 
 def test_a_quiet_machine_is_not_complained_of():
-    assert machine.spoilers(QUIET) == []
+    assert machine.interference(QUIET) == []
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_quiet_machine_is_not_complained_of():
     ],
 )
 def test_what_spoils_measurements_is_told(spoilt, words):
-    (told,) = machine.spoilers(QUIET | spoilt)
+    (told,) = machine.interference(QUIET | spoilt)
     assert words in told
 
 

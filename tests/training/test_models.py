@@ -6,7 +6,7 @@ from support import noise
 
 from mptexp.spec import names as spec
 from mptexp.spec.run import Run
-from mptexp.training import models, precision
+from mptexp.training import effective, models
 
 TINY = {"width": 0.1, "image_size": 16}
 LEAST = {n: m.least_side for n, m in models.MODELS.items() if hasattr(m, "least_side")}
@@ -102,7 +102,7 @@ def test_the_head_is_float32_under_every_policy(policy, name):
     policy(name)
     model = models.build(Run(**TINY), (16, 16, 1), 10)
     assert model.outputs[0].dtype == "float32"
-    table = precision.dtypes(model)
+    table = effective.dtypes(model)
     assert table.compute_dtype.iloc[-1] == "float32"
     assert set(table.compute_dtype.iloc[:-1]) == {name.removeprefix("mixed_")}
     assert set(table.variable_dtype.iloc[:-1]) == {"float32" if name.startswith("mixed") else name}
@@ -113,7 +113,7 @@ def test_only_the_softmax_is_float32_in_every_model(policy, name):
     policy("mixed_float16")
     width = 1.0 if "resnet50" in name else 0.05
     model = models.build(Run(model=name, width=width, image_size=64), (64, 64, 3), 10)
-    table = precision.dtypes(model)
+    table = effective.dtypes(model)
     assert table.kind.iloc[-1] == "Activation"
     assert list(table.compute_dtype).count("float32") == 1
     assert model.outputs[0].dtype == "float32"
@@ -160,7 +160,7 @@ def test_channels_first_computes_the_same(name):
         run = Run(model=name, width=width, image_size=32, data_format=order, augmentation="flip")
         model = models.build(run, (32, 32, 3), 10)
         assert model.input_shape == (None, 32, 32, 3)
-        assert precision._data_formats(model.layers) == {order}
+        assert effective._data_formats(model.layers) == {order}
         found[order] = model.predict(x, verbose=0)
     assert keras.config.image_data_format() == "channels_last"
     assert np.allclose(found["channels_last"], found["channels_first"], atol=1e-5)

@@ -12,14 +12,14 @@ from support import PROJECT
 from mptexp.spec.devices import CPU_ISAS, cpuinfo
 from mptexp.spec.policies import ARITHMETICS
 from mptexp.spec.run import Run
-from mptexp.training import environment, precision
-from mptexp.training.backends import onednn
+from mptexp.training import capability, environment, onednn, precision
 
 HAS = {name: flag in cpuinfo("flags", "Features").split() for name, flag in CPU_ISAS.items()}
 
 PROGRAM = """
 import json, sys
 from mptexp.training import precision
+from mptexp.training.effective import effective
 from mptexp.spec.run import Run
 
 def again(run):
@@ -35,7 +35,7 @@ try:
     from mptexp.training import models
     model = models.build(run, (16, 16, 1), 10)
     precision.compile_model(model, run)
-    said = precision.in_force(model, run, where)
+    said = effective(model, run, where)
     said |= {"optimizer": model.optimizer.get_config()}
     said["again"] = [again(run.model_copy(update=json.loads(text))) for text in sys.argv[2:]]
 except Exception as error:
@@ -88,7 +88,7 @@ def test_tf32_on_a_cpu_is_unsupported():
 
 def test_a_device_that_is_not_the_one_asked_for_is_refused():
     said = ask({"gpu_model": "Tesla V100"})["error"]
-    assert said.startswith("NotInForce: gpu_model is Tesla V100, but tensorflow runs on")
+    assert said.startswith("SettingNotApplied: gpu_model is Tesla V100, but tensorflow runs on")
 
 
 def test_another_policy_backend_or_limit_needs_another_kernel():
@@ -109,8 +109,8 @@ def test_a_missing_backend_is_unsupported_with_the_remedy():
 
 def test_jax_on_a_machine_with_a_gpu_needs_its_plugin(monkeypatch):
     for none, command in ((True, "pip install jax"), (False, "pip install 'jax[cuda12]'")):
-        monkeypatch.setattr(environment, "has_no_nvidia_driver", lambda none=none: none)
-        assert precision._install("jax") == command
+        monkeypatch.setattr(capability, "driver", lambda none=none: None if none else "580.1")
+        assert environment.install_hint("jax") == command
 
 
 def _missing(name):
@@ -172,10 +172,12 @@ def test_a_model_of_ones_own_is_held_to_the_policy(tmp_path, monkeypatch):
     said = ask(asked | {"model": "mynets:headed"})
     assert said["compute_dtype"] == "bfloat16, float32"
     said = ask(asked | {"model": "mynets:pinned"})["error"]
-    assert said == "NotInForce: compute_dtype is float32, but the run asked for bfloat16"
+    assert said == "SettingNotApplied: compute_dtype is float32, but the run asked for bfloat16"
     asked |= {"model": "mynets:firm", "data_format": "channels_first", "backend": "jax"}
     said = ask(asked)["error"]
-    assert said.startswith("NotInForce: data_format is channels_first, channels_last, but the run")
+    assert said.startswith(
+        "SettingNotApplied: data_format is channels_first, channels_last, but the run"
+    )
 
 
 # --- instructions of the CPU --------------------------------------------------------------------
@@ -231,9 +233,9 @@ def test_the_limit_is_read_back(isa):
 def test_what_a_limit_leaves_is_native_or_not(monkeypatch):
     cpu = {"kind": "cpu", "capability": None}
     flags = ["avx512_bf16", "avx512_fp16", "amx_bf16"]
-    monkeypatch.setattr(environment, "instruction_sets", lambda: flags)
+    monkeypatch.setattr(capability, "instruction_sets", lambda: flags)
     native = {
-        name: {isa for isa in ("default", *CPU_ISAS) if environment.is_native(name, cpu, isa)}
+        name: {isa for isa in ("default", *CPU_ISAS) if capability.is_native(name, cpu, isa)}
         for name in ("float32", "bfloat16", "float16")
     }
     rich = {"default", "avx512_core_fp16", "avx512_core_amx"}
@@ -260,15 +262,15 @@ def test_a_limit_without_effect_is_unsupported(parameters, reason):
 def test_a_limit_that_the_cpu_has_not_is_unsupported(monkeypatch):
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     monkeypatch.setattr(onednn, "cpuinfo", lambda *names: "sse4_1 avx avx2")
-    with pytest.raises(environment.Unsupported, match="avx512_core is asked for, but this CPU"):
+    with pytest.raises(capability.Unsupported, match="avx512_core is asked for, but this CPU"):
         onednn.limit(Run(cpu_isa="avx512_core"))
     assert "ONEDNN_MAX_CPU_ISA" not in os.environ
 
 
 def test_a_limit_on_a_cpu_does_not_suit_a_gpu():
     gpu = {"kind": "gpu", "device": "NVIDIA H200", "capability": [9, 0]}
-    with pytest.raises(environment.Unsupported, match="this run's device is NVIDIA H200"):
-        precision._check_cpu(Run(cpu_isa="avx2"), gpu)
+    with pytest.raises(capability.Unsupported, match="this run's device is NVIDIA H200"):
+        precision._check_device(Run(cpu_isa="avx2", gpu_model="NVIDIA H200"), gpu)
 
 
 @x86
@@ -283,12 +285,14 @@ def test_determinism_is_set_and_read_back():
 
 def test_xla_that_determinism_switches_off_is_not_taken_for_xla():
     said = ask({"deterministic": True, "jit": "on"})["error"]
-    assert said.startswith("NotInForce: jit is False, but the run asked for True: Keras turns XLA")
+    assert said.startswith(
+        "SettingNotApplied: jit is False, but the run asked for True: Keras turns XLA"
+    )
 
 
 def test_determinism_that_nobody_asked_for_is_not_in_force():
     said = ask({}, TF_DETERMINISTIC_OPS="1")["error"]
-    assert said.startswith("NotInForce: deterministic is True, but the run asked for False")
+    assert said.startswith("SettingNotApplied: deterministic is True, but the run asked for False")
     assert "TF_DETERMINISTIC_OPS" in said
 
 

@@ -7,7 +7,7 @@ import pytest
 from support import noise
 
 from mptexp.spec.run import Run
-from mptexp.training import costs, models, precision
+from mptexp.training import costs, effective, models
 from mptexp.training import layers as own_layers
 
 OWN = """
@@ -85,7 +85,7 @@ def test_a_model_of_ones_own_is_a_model_like_any_other(policy, own, name):
     assert mixed.inputs[0].dtype == "uint8"
     found = mixed.predict(noise(), verbose=0)
     assert np.allclose(found.sum(axis=1), 1, atol=1e-5)
-    table = precision.dtypes(mixed)
+    table = effective.dtypes(mixed)
     assert table.parameters.sum() == mixed.count_params()
     assert {"Rescaling", "RandomFlip", "Dense"} <= set(table.kind)
     assert "InputLayer" not in set(table.kind.iloc[1:])

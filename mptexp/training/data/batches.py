@@ -1,18 +1,14 @@
 """The stream of batches of a run, which is the same under every policy, and its validation."""
 
 import os
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from mptexp.spec.run import Run
+from mptexp.training.backends import backend
 from mptexp.training.data import keydana
 from mptexp.training.data.datasets import FREE, Images
-
-READ_AHEAD = 2  # batches that are read, or wait, while a step computes
 
 
 def steps_per_epoch(images: Images, run: Run) -> int:
@@ -62,50 +58,14 @@ def training(images: Images, run: Run) -> Any:
 
 
 def pipeline(images: Images, run: Run) -> Any:
-    """The batches of all epochs in `order`: uint8 images and labels, read ahead of their step.
-
-    For TensorFlow it is a tf.data pipeline, for the other backends a generator.
-    """
-    indices = order(images, run)
-    if run.backend != "tensorflow":
-        return _read_ahead(images, indices)
-    import tensorflow as tf
-
-    def read(i: Any) -> tuple[Any, Any]:
-        x = tf.numpy_function(images.train_x.__getitem__, [i], tf.uint8)
-        return tf.ensure_shape(x, (run.batch_size, *images.shape)), tf.gather(labels, i)
-
-    with tf.device("CPU"):  # batches are gathered on the host and copied, as in real training
-        labels = tf.constant(images.train_y)
-        chosen = tf.data.Dataset.from_tensor_slices(indices)
-    return chosen.map(read, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
-
-
-def _read_ahead(images: Images, indices: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    with ThreadPoolExecutor(1) as pool:
-        waiting: deque = deque()
-        for chosen in indices:
-            reading = pool.submit(images.train_x.__getitem__, chosen)
-            waiting.append((reading, images.train_y[chosen]))
-            if len(waiting) > READ_AHEAD:
-                x, y = waiting.popleft()
-                yield x.result(), y
-        for x, y in waiting:
-            yield x.result(), y
+    """The batches of all epochs in `order`: uint8 images and labels, read ahead of their step."""
+    return backend(run.backend).batches(images.train_x, images.train_y, order(images, run))
 
 
 def resident(images: Images, run: Run) -> Any:
     """Placeholders in place of images, which `layers.resident` holds on the device."""
     steps = steps_per_epoch(images, run) * run.epochs
-    if run.backend == "tensorflow":
-        import tensorflow as tf
-
-        nothing = tf.zeros(run.batch_size, tf.uint8)
-        return tf.data.Dataset.from_tensors((nothing, nothing)).repeat(steps)
-    import keras
-
-    nothing = keras.ops.zeros(run.batch_size, "uint8")  # on the device already, so never copied
-    return ((nothing, nothing) for _ in range(steps))
+    return backend(run.backend).placeholders(run.batch_size, steps)
 
 
 INPUT_MODES = {"pipeline": pipeline, "keydana": keydana.stream, "resident": resident}

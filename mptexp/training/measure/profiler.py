@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ import numpy as np
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
 from mptexp.traces.xla_names import LAYER
-from mptexp.training import costs, precision
-from mptexp.training.backends import onednn
+from mptexp.training import costs, onednn, precision
+from mptexp.training.backends import backend
 from mptexp.training.measure import step_clock
 
 TRACED_S = 1.0  # traced steps last about so long together
@@ -37,6 +37,7 @@ class Capture(keras.callbacks.Callback):
         self.clock = clock
         self.run = run
         self.folder = folder
+        self.backend = backend(run.backend)
         self.steps = 0
         self.traced = False
         self._first: int | None = None
@@ -49,22 +50,22 @@ class Capture(keras.callbacks.Callback):
             if not self._fits(batch):
                 return
             self.clock.synchronize(self.model)
-            start(self.run.backend, self.folder)
+            self.backend.start_trace(self.folder)
             self._first = batch
         elif batch - self._first >= self.steps:
             self.clock.synchronize(self.model)
             self._marker.close()
-            stop(self.run.backend)
+            self.backend.stop_trace()
             self.traced = self.model.stop_training = True
             return
         self._marker.close()
-        self._marker.enter_context(marker(self.run.backend, batch))
+        self._marker.enter_context(self.backend.step_marker(batch))
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Ends a trace that the training cut off."""
         if self._first is not None and not self.traced:
             self._marker.close()
-            stop(self.run.backend)
+            self.backend.stop_trace()
 
     def _fits(self, batch: int) -> bool:
         """Whether the steps to trace lie within this epoch; decides how many they are."""
@@ -74,53 +75,6 @@ class Capture(keras.callbacks.Callback):
         every = self.run.steps_per_execution
         self.steps = max(wanted // every, 1) * every
         return batch + self.steps <= epoch
-
-
-def start(backend: str, folder: Path) -> None:
-    """Starts the backend's profiler, without Python's own calls, which cost more than they tell."""
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        options = tf.profiler.experimental.ProfilerOptions(
-            host_tracer_level=2, python_tracer_level=0, device_tracer_level=1
-        )
-        tf.profiler.experimental.start(str(folder), options)
-    else:
-        import jax
-
-        options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0
-        jax.profiler.start_trace(str(folder), profiler_options=options)
-
-
-def stop(backend: str) -> None:
-    """Stops the backend's profiler, which then writes its trace."""
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        tf.profiler.experimental.stop()
-    else:
-        import jax
-
-        jax.profiler.stop_trace()
-
-
-def marker(backend: str, step: int) -> AbstractContextManager[Any]:
-    """Marks a step in the trace: Keras's own callback leaves none that xprof knows."""
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        return tf.profiler.experimental.Trace(xplane.MARK, step_num=step, _r=1)
-    import jax
-
-    return jax.profiler.StepTraceAnnotation(xplane.MARK, step_num=step)
-
-
-def missing(run: Run) -> str:
-    """Why no trace can be had, as a sentence; empty where it can."""
-    if run.backend == "torch":
-        return "PyTorch's profiler is not read yet; take backend tensorflow or jax"
-    return ""
 
 
 @contextmanager
@@ -136,22 +90,6 @@ def named(model: keras.Model) -> Iterator[None]:
             layer.name = layer.name.removesuffix(LAYER)
 
 
-def announced(batches: Any, run: Run) -> Any:
-    """Batches whose wait shows in a trace, where there will be one; tf.data tells of itself."""
-    return _announced(iter(batches)) if run.profile and run.backend == "jax" else batches
-
-
-def _announced(batches: Iterator[Any]) -> Iterator[Any]:
-    import jax
-
-    while True:
-        with jax.profiler.TraceAnnotation(xplane.INPUT):
-            batch = next(batches, None)
-        if batch is None:
-            return
-        yield batch
-
-
 def captured(
     run: Run, model: keras.Model, clock: step_clock.StepClock, fit: Callable[[list[Any]], None]
 ) -> tuple[dict[str, Any], bytes]:
@@ -162,10 +100,9 @@ def captured(
         And the compressed trace, where it could not be read here; `profile` then has under trace
         what reading it takes.
     """
-    why = missing(run)
-    if why:
+    if no_trace := backend(run.backend).NO_TRACE:
         fit([clock])
-        return {"missing": why}, b""
+        return {"missing": no_trace}, b""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         capture = Capture(clock, run, folder)
@@ -195,18 +132,18 @@ def _how(run: Run, model: keras.Model) -> dict[str, Any]:
     return {"optimizers": [inner.name], "scaled": scaled, "every": run.steps_per_execution}
 
 
-# --- what oneDNN says -----------------------------------------------------------------------------
+# --- what oneDNN ran -----------------------------------------------------------------------------
 
 VERBOSE_STEPS = 3
 BETWEEN = "mptexp: warm"
 
 
 def primitives(run: Run, model: keras.Model) -> list[dict[str, Any]]:
-    """What oneDNN ran in a step, by its own account; empty where it was not in use.
+    """What oneDNN ran in a step, by its own log; empty where it was not in use.
 
     A child process trains a few steps in oneDNN's verbose mode, which would disturb what is timed.
     """
-    if run.backend != "tensorflow":
+    if not backend(run.backend).ONEDNN_PROGRAM:
         return []
     one = {"replicas": 1, "batch_size": run.batch_size // run.replicas}  # the others do the same
     task = {"run": run.model_dump() | one, "classes": model.outputs[0].shape[-1]}

@@ -1,6 +1,6 @@
-"""Readings of the device while it is measured, taken by a thread of their own.
+"""Samples of the device's sensors while it is measured, taken by a thread of their own.
 
-On a GPU NVML is asked, on a CPU the system. What a device does not tell stays empty.
+They come from NVML on a GPU and from the system on a CPU. What a device does not report is None.
 """
 
 import threading
@@ -15,6 +15,7 @@ import psutil
 import pynvml
 
 from mptexp.spec.devices import nvidia_handle
+from mptexp.training import backends
 
 INTERVAL_S = 0.25
 Sample = dict[str, Any]
@@ -29,7 +30,7 @@ THROTTLES = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-OTHERS_MATTER = 0.1  # share of the processor that other programs may use before a run is marked
+OTHERS_MATTER = 0.1  # share of the processor that other programs may use before a run is flagged
 
 
 class Sampler(threading.Thread):
@@ -40,7 +41,7 @@ class Sampler(threading.Thread):
     """
 
     def __init__(self, kind: str, interval_s: float = INTERVAL_S) -> None:
-        super().__init__(name="readings", daemon=True)
+        super().__init__(name="sensors", daemon=True)
         self.samples: list[Sample] = []
         self._read = reader(kind)
         self._interval_s = interval_s
@@ -102,8 +103,8 @@ def _cpu_clock() -> float | None:
 
 
 def _package_temperature() -> float | None:
-    found = getattr(psutil, "sensors_temperatures", dict)()
-    known = [found[name] for name in ("coretemp", "k10temp", "zenpower") if found.get(name)]
+    chips = getattr(psutil, "sensors_temperatures", dict)()
+    known = [chips[name] for name in ("coretemp", "k10temp", "zenpower") if chips.get(name)]
     return known[0][0].current if known else None
 
 
@@ -120,19 +121,20 @@ def _rapl_j(root: Path = Path("/sys/class/powercap")) -> float | None:
 
 def _throttle_events(system: Path = Path("/sys")) -> dict[str, int]:
     """How often the CPU was too hot and the container used up its quota."""
-    found = {}
+    events = {}
     counters = list(system.glob("devices/system/cpu/cpu*/thermal_throttle/core_throttle_count"))
     if counters:
-        found["too hot"] = sum(int(path.read_text()) for path in counters)
+        events["too hot"] = sum(int(path.read_text()) for path in counters)
     quota = system / "fs/cgroup/cpu.stat"
-    told = dict(line.split() for line in quota.read_text().splitlines()) if quota.exists() else {}
-    if "nr_throttled" in told:
-        found["the container's processor limit"] = int(told["nr_throttled"])
-    return found
+    lines = quota.read_text().splitlines() if quota.exists() else []
+    counts = dict(line.split() for line in lines)
+    if "nr_throttled" in counts:
+        events["the container's processor limit"] = int(counts["nr_throttled"])
+    return events
 
 
 def gpu(handle: Any) -> Sample:
-    """What NVML says of a GPU: None for what this one does not tell."""
+    """What NVML says of a GPU; None for what this one does not report."""
     return {
         "utilization": _asked(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
         "memory_bytes": _asked(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)),
@@ -150,7 +152,7 @@ def gpu(handle: Any) -> Sample:
 
 
 def _asked(question: Callable[[], Any]) -> Any:
-    """The answer; None where the device or the system has none: no reading may cost a run."""
+    """The answer; None where the device or the system has none: no sensor may cost a run."""
     try:
         return question()
     except (pynvml.NVMLError, OSError, ValueError, NotImplementedError, RuntimeError):
@@ -166,11 +168,11 @@ def throttles(reasons: int) -> list[str]:
     return [name for bit, name in THROTTLES.items() if reasons & bit]
 
 
-# --- what the samples say --------------------------------------------------------------------
+# --- summary of the samples --------------------------------------------------------------------
 
 
 def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict[str, Any]:
-    """What the samples of the timed windows say; None for what they do not tell.
+    """Means, shares and causes over the timed windows; None for what no sample holds.
 
     Only samples within a span count, and of counters only differences between neighbours within
     one span: validation and warm-up are left out. Where the spans are too short to hold two
@@ -188,24 +190,24 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
         clock_hz, temperature_c (means), device_memory_used_bytes (the most in use on the GPU,
         by anyone), other_load_frac (processor time of others, the hypervisor included, over what
         all processors had), other_processes (most at a time on the GPU besides this one),
-        throttled_frac (share of the readings or of their gaps), throttle_reasons.
+        throttled_frac (share of the samples or of their gaps), throttle_reasons.
     """
-    kept, gaps = _within(samples, joined(spans))
+    timed, gaps = _within(samples, joined(spans))
     if not gaps and spans:
-        kept, gaps = _within(samples, [(spans[0][0], spans[-1][1])])
+        timed, gaps = _within(samples, [(spans[0][0], spans[-1][1])])
     capacity = sum((b["time"] - a["time"]) * b["processors"] for a, b in gaps)
     own, busy = _grown(gaps, "own_cpu_s"), _grown(gaps, "busy_cpu_s")
     used = own / capacity if capacity else None
     others = max(0.0, busy - own) / capacity if capacity else None
-    throttled, reasons = _throttling(kept, gaps)
-    processes = _values(kept, "processes")
+    throttled, reasons = _throttling(timed, gaps)
+    processes = _values(timed, "processes")
     return {
-        "readings": len(kept),
-        "utilization_frac": used if kind == "cpu" else _mean(kept, "utilization"),
-        "power_w": _power(kept, gaps),
-        "clock_hz": _mean(kept, "clock_hz"),
-        "temperature_c": _mean(kept, "temperature_c"),
-        "device_memory_used_bytes": max(_values(kept, "memory_bytes"), default=None),
+        "readings": len(timed),
+        "utilization_frac": used if kind == "cpu" else _mean(timed, "utilization"),
+        "power_w": _power(timed, gaps),
+        "clock_hz": _mean(timed, "clock_hz"),
+        "temperature_c": _mean(timed, "temperature_c"),
+        "device_memory_used_bytes": max(_values(timed, "memory_bytes"), default=None),
         "other_load_frac": others,
         # The process that is measured is one of them, though a container may hide which.
         "other_processes": max(0, max(processes) - 1) if processes else None,
@@ -225,13 +227,13 @@ def _within(
 
 def joined(spans: Sequence[Span], apart_s: float = 0.01) -> list[Span]:
     """Spans that follow one another closely as one: windows are shorter than samples are apart."""
-    found: list[Span] = []
+    merged: list[Span] = []
     for begin, end in spans:
-        if found and begin - found[-1][1] < apart_s:
-            found[-1] = (found[-1][0], end)
+        if merged and begin - merged[-1][1] < apart_s:
+            merged[-1] = (merged[-1][0], end)
         else:
-            found.append((begin, end))
-    return found
+            merged.append((begin, end))
+    return merged
 
 
 def _values(samples: Sequence[Sample], name: str) -> list[Any]:
@@ -247,37 +249,53 @@ def _grown(gaps: Sequence[tuple[Sample, Sample]], name: str) -> float:
     return sum(b[name] - a[name] for a, b in gaps)
 
 
-def _power(kept: Sequence[Sample], gaps: Sequence[tuple[Sample, Sample]]) -> float | None:
-    """From the energy counter where there is one, else the mean of the readings of power."""
+def _power(timed: Sequence[Sample], gaps: Sequence[tuple[Sample, Sample]]) -> float | None:
+    """From the energy counter where there is one, else the mean of the samples of power."""
     known = [(a, b) for a, b in gaps if None not in (a.get("energy_j"), b.get("energy_j"))]
     # A counter that wraps around falls; such a gap says nothing.
     known = [(a, b) for a, b in known if b["energy_j"] >= a["energy_j"]]
     seconds = sum(b["time"] - a["time"] for a, b in known)
-    return _grown(known, "energy_j") / seconds if seconds else _mean(kept, "power_w")
+    return _grown(known, "energy_j") / seconds if seconds else _mean(timed, "power_w")
 
 
 def _throttling(
-    kept: Sequence[Sample], gaps: Sequence[tuple[Sample, Sample]]
+    timed: Sequence[Sample], gaps: Sequence[tuple[Sample, Sample]]
 ) -> tuple[float | None, list[str]]:
-    found = _values(kept, "throttled")
-    if not found and gaps and gaps[0][0].get("throttle_events"):
-        found = [
+    causes = _values(timed, "throttled")
+    if not causes and gaps and gaps[0][0].get("throttle_events"):
+        causes = [
             [name for name, n in b["throttle_events"].items() if n > a["throttle_events"][name]]
             for a, b in gaps
         ]
-    if not found:
+    if not causes:
         return None, []
-    reasons = sorted({reason for names in found for reason in names})
-    return sum(bool(names) for names in found) / len(found), reasons
+    reasons = sorted({reason for names in causes for reason in names})
+    return sum(bool(names) for names in causes) / len(causes), reasons
 
 
-def marks(found: Mapping[str, Any]) -> list[str]:
+def flags(summary: Mapping[str, Any]) -> list[str]:
     """What a reader of a run's numbers must know of how it was measured."""
-    reasons = ", ".join(found["throttle_reasons"])
+    reasons = ", ".join(summary["throttle_reasons"])
     cases = {
-        "measured while other programs used the processor": (found["other_load_frac"] or 0)
+        "measured while other programs used the processor": (summary["other_load_frac"] or 0)
         > OTHERS_MATTER,
-        "measured while other processes used the GPU": bool(found["other_processes"]),
-        f"measured while the device was throttled ({reasons})": bool(found["throttled_frac"]),
+        "measured while other processes used the GPU": bool(summary["other_processes"]),
+        f"measured while the device was throttled ({reasons})": bool(summary["throttled_frac"]),
     }
     return [text for text, holds in cases.items() if holds]
+
+
+# --- memory ----------------------------------------------------------------------------------
+
+
+def peak_memory_bytes(kind: str) -> int | None:
+    """Largest memory so far: of the backend's allocator on a GPU, of this process on a CPU."""
+    if kind == "gpu":
+        return backends.current().peak_memory_bytes()
+    # VmHWM, not ru_maxrss, which keeps the size of the parent that the process came from.
+    status = Path("/proc/self/status")
+    if status.exists():
+        peak = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return int(peak[0].split()[1]) * 1024
+    info = psutil.Process().memory_info()
+    return int(getattr(info, "peak_wset", info.rss))

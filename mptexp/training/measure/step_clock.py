@@ -1,4 +1,4 @@
-"""The step clock and the memory readings.
+"""The step clock: windows of steps, and the figures of a run from them.
 
 The clock hooks `on_train_batch_begin` alone. Under JAX a callback that overrides
 `on_train_batch_end` makes Keras fetch the logs of every step, which waits for the device and so
@@ -8,12 +8,10 @@ changes what is measured. (Under TensorFlow, Keras 3.15 fetches them in any case
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import keras
 import numpy as np
-import psutil
 
 WINDOW_S = 0.2  # a window is long against one synchronization, short against a run
 LEAST_WINDOWS = 10  # fewer claim no interval of their median
@@ -49,7 +47,7 @@ class StepClock(keras.callbacks.Callback):
     It ends the training where `target_ci` or `max_steps` says so: after the step that has begun.
 
     Args:
-        synchronize: what `synchronizer` gives.
+        synchronize: returns once the device has done the model's steps (the verb of a backend).
         target_ci: largest half width of the median's 95 % interval, as a fraction of the median;
             None asks for none.
         max_steps: most steps, warm-up included; None sets no limit.
@@ -131,7 +129,7 @@ class StepClock(keras.callbacks.Callback):
             self._size *= 2
         if self.target_ci and len(self.windows) >= self._next_look:
             self._next_look = len(self.windows) * 1.05  # a look takes time that grows with them
-            if relative_ci(_kept(self.windows)) <= self.target_ci:
+            if relative_ci(_steady(self.windows)) <= self.target_ci:
                 self._end("target_ci")
 
     def _end(self, reason: str) -> None:
@@ -157,33 +155,6 @@ class StepClock(keras.callbacks.Callback):
         self.epochs.append({"epoch": epoch + 1, **named, "elapsed_s": elapsed})
 
 
-def synchronizer(backend: str) -> Callable[[keras.Model | None], None]:
-    """A function that returns once the device has done all the steps that were dispatched."""
-    return {"tensorflow": _wait_tensorflow, "jax": _wait_jax, "torch": _wait_torch}[backend]
-
-
-def _wait_tensorflow(_: keras.Model | None) -> None:
-    import tensorflow as tf
-
-    tf.test.experimental.sync_devices()
-
-
-def _wait_jax(model: keras.Model | None) -> None:
-    import jax
-
-    # During fit the weights live here; a step's outputs are ready together. Keras keeps them in a
-    # dict and lists of its own, which JAX takes for leaves and would not wait for.
-    state = getattr(model, "_jax_state", None) or {}
-    jax.block_until_ready([variable for variables in state.values() for variable in variables])
-
-
-def _wait_torch(_: keras.Model | None) -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
 def timing(windows: Sequence[Window]) -> dict[str, Any]:
     """The figures of a run from its windows, of which there must be one.
 
@@ -191,20 +162,20 @@ def timing(windows: Sequence[Window]) -> dict[str, Any]:
     step, windows weighted by their steps), step_ci (see relative_ci), steps_timed, warmup_steps,
     first_step_s.
     """
-    kept = _kept(windows)
-    low, median, high = _percentiles(kept, (5, 50, 95))
+    steady = _steady(windows)
+    low, median, high = _percentiles(steady, (5, 50, 95))
     return {
         "step_s": median,
         "step_s_low": low,
         "step_s_high": high,
-        "step_ci": relative_ci(kept),
-        "steps_timed": sum(w.steps for w in kept),
-        "warmup_steps": kept[0].first_step,
+        "step_ci": relative_ci(steady),
+        "steps_timed": sum(w.steps for w in steady),
+        "warmup_steps": steady[0].first_step,
         "first_step_s": windows[0].seconds / windows[0].steps,
     }
 
 
-def _kept(windows: Sequence[Window]) -> list[Window]:
+def _steady(windows: Sequence[Window]) -> list[Window]:
     return list(windows[warmup_windows(windows) :])
 
 
@@ -254,36 +225,3 @@ def warmup_windows(windows: Sequence[Window], tolerance: float = 1.25) -> int:
 def as_dicts(windows: Sequence[Window]) -> list[dict[str, Any]]:
     """The windows as a record holds them."""
     return [asdict(window) for window in windows]
-
-
-def peak_memory_bytes(backend: str, kind: str) -> int | None:
-    """Largest memory so far: of the framework's allocator on a GPU, of the process on a CPU.
-
-    Of several GPUs that of the fullest.
-    """
-    if kind == "cpu":
-        return _process_peak()
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        gpus = range(len(tf.config.list_logical_devices("GPU")))
-        return max(int(tf.config.experimental.get_memory_info(f"GPU:{i}")["peak"]) for i in gpus)
-    if backend == "jax":
-        import jax
-
-        stats = [device.memory_stats() or {} for device in jax.devices()]
-        peaks = [found["peak_bytes_in_use"] for found in stats if "peak_bytes_in_use" in found]
-        return max(peaks, default=None)
-    import torch
-
-    return int(torch.cuda.max_memory_allocated())
-
-
-def _process_peak() -> int:
-    """VmHWM, not ru_maxrss: the latter keeps the size of the parent that the process came from."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        peak = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
-        return int(peak[0].split()[1]) * 1024
-    info = psutil.Process().memory_info()
-    return int(getattr(info, "peak_wset", info.rss))

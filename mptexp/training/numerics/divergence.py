@@ -10,8 +10,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from mptexp.training import precision
 from mptexp.training.numerics import gradients
+from mptexp.training.numerics.loss_scale import loss_scale
 
 WORDS = {
     "weights": "the weights of {}",
@@ -39,7 +39,7 @@ def first_not_finite(
     dynamic = hasattr(model.optimizer, "initial_scale")
     look = gradients.Probe(model, _all_finite)
     for step, (x, y) in enumerate(batches, 1):
-        scale = precision.loss_scale(model)
+        scale = loss_scale(model)
         told = look(x, y, 1.0 if isinstance(scale, str) else scale)
         bad = [(k, n) for k, n, finite in told if not (finite or (dynamic and "gradient" in k))]
         if bad:

@@ -13,6 +13,7 @@ from keras import layers, ops
 
 from mptexp.spec.formats import Binary, Dynamic, Format, activation_format, storage_format
 from mptexp.spec.run import Run
+from mptexp.training import backends
 from mptexp.training.numerics.quantization import FURTHEST, STATE, Rounding, rounded
 
 NOTE = "low precision is emulated in float32: its time says nothing of hardware"
@@ -26,7 +27,6 @@ MOVING = (
     layers.GlobalMaxPooling2D,
     layers.ReLU,
 )
-SEED_DTYPE = "uint32" if keras.backend.backend() == "jax" else "int64"
 
 
 class DrawnSeed(keras.random.SeedGenerator):
@@ -250,7 +250,7 @@ def optimizer(kind: type[keras.Optimizer], run: Run) -> type[keras.Optimizer]:
             self.assign_add(total, ops.sum(ops.cast(flags, "float32")))
 
         def _rounded(self, x: Any, index: int) -> Any:
-            steps = ops.cast(self.iterations, SEED_DTYPE)
+            steps = ops.cast(self.iterations, backends.current().SEEDS)
             first = ops.zeros_like(steps) + (run.seed + 7919 * (index + 1)) % 2**31
             seed = DrawnSeed(ops.stack([first, steps]))
             state = self.ranges[index] if self.ranges else None

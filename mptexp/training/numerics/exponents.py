@@ -13,8 +13,9 @@ import numpy as np
 from keras import ops, tree
 
 from mptexp.spec.formats import FORMATS
-from mptexp.training import precision
+from mptexp.training import backends
 from mptexp.training.numerics import gradients
+from mptexp.training.numerics.loss_scale import loss_scale
 from mptexp.training.numerics.quantization import INTEGER, quantize
 
 ZEROS = 256  # the bin behind the 256 exponents of float32
@@ -90,7 +91,7 @@ class ExponentHistograms(keras.callbacks.Callback):
         self.samples: list[dict[str, Any]] = []
         self.layers: Seen = {}
         self._probe: gradients.Probe | None = None
-        self._changes = gradients.compiled(_changes)
+        self._changes = backends.current().compiled(_changes)
         self._before: list[Any] = []
         self._next = 0
         self._steps = 0
@@ -109,12 +110,12 @@ class ExponentHistograms(keras.callbacks.Callback):
 
     def look(self, model: keras.Model, step: int) -> None:
         """Looks at what the step before this one added, and at what this one will compute."""
-        gradients.synced(model)
+        backends.current().sync_variables(model)
         self.end(model)
         if step < self._next:
             return
         self._next = (step // self.every + 1) * self.every
-        scale = precision.loss_scale(model)
+        scale = loss_scale(model)
         factor = 1.0 if isinstance(scale, str) else scale
         self._probe = self._probe or gradients.Probe(model, _unscaled)
         told = self._probe(*self.batch(step), factor)
@@ -136,7 +137,7 @@ class ExponentHistograms(keras.callbacks.Callback):
         lost = sum(swallowed for *_, swallowed in found)
         self.samples[-1]["swallowed"] = dict(zip(SIXTEEN, map(int, lost), strict=True))
 
-    def _added(self, told: list[gradients.Told]) -> dict[str, dict[str, Any]]:
+    def _added(self, told: list[gradients.Reduced]) -> dict[str, dict[str, Any]]:
         """Adds histograms to those of the layers; returns the sum of each kind as a record's."""
         sums: Seen = {}
         for kind, layer, seen in told:

@@ -10,11 +10,12 @@ import keras
 from keras import ops
 
 from mptexp.spec.formats import FORMATS, Dynamic, Fixed, Float, Format
+from mptexp.training import backends
 
 Rounding = Literal["nearest", "stochastic"]
 Seed = int | keras.random.SeedGenerator | None
 # TensorFlow's GPU kernels add int32 in the host's memory, int64 on the device.
-INTEGER = "int64" if keras.backend.backend() == "tensorflow" else "int32"
+INTEGER = backends.current().INTEGER
 
 
 def quantize(x: Any, target: Format, rounding: Rounding = "nearest", seed: Seed = None) -> Any:

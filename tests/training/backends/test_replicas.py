@@ -5,6 +5,7 @@ A process serves one backend and one number of replicas; each of these trains in
 
 import importlib.util
 import json
+import re
 from functools import cache
 
 import pytest
@@ -14,55 +15,59 @@ from support import mptexp
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.params import read
 from mptexp.spec.run import Run
-from mptexp.training.backends import replicas
-from mptexp.training.environment import Unsupported
+from mptexp.training import precision
+from mptexp.training.backends import backend
+from mptexp.training.capability import Unsupported
+from mptexp.training.record import LOGICAL
 
 PROGRAM = """
 import json, sys
 import numpy as np
-from mptexp.training import precision
-from mptexp.training.backends import replicas
-from mptexp.spec.run import Run
+from mptexp import Run, training
+from mptexp.training.backends import backend
+from mptexp.training.capability import SettingNotApplied
 asked = {"model": "mlp", "width": 0.03, "image_size": 8, "batch_size": 128, "epochs": 2}
 asked |= json.loads(sys.argv[1])
 run = Run(**asked)
-where = precision.use(run)
-from mptexp.training.data import datasets
+device = training.use(run)
+own = backend(run.backend)
+from mptexp.training.effective import effective
 from mptexp.training.measure import step_clock
-from mptexp.training import models, train
+from mptexp.training.record import record
 losses = []
 step_clock.StepClock.on_train_batch_end = lambda clock, batch, logs: losses.append(
     float(logs["loss"])
 )
-images = datasets.load(run)
+images = training.load_images(run)
 said = {}
 for mode in ("pipeline", "resident", "keydana")[: 3 if run.backend == "tensorflow" else 2]:
     losses.clear()
     this = run.model_copy(update={"input_mode": mode})
-    made = train.fit(this, models.build(this, images.shape, 10), images, where)
-    said[mode] = train.record(made) | {"losses": list(losses)}
+    made = training.execute(this, training.build(this, images), images, device)
+    said[mode] = record(made) | {"losses": list(losses)}
 this = run.model_copy(update={"phase": "inference"})
-model = models.build(this, images.shape, 10)
-said["inference"] = train.record(train.infer(this, model, images, where))
-given = replicas.shared(images.val_x[:128], run)
+model = training.build(this, images)
+said["inference"] = record(training.execute(this, model, images, device))
+given = own.shared(images.val_x[:128])
 said["probabilities"] = model.predict_on_batch(given).tolist()
-held = replicas.variable(np.zeros((8, 3), "uint8"))
+held = own.variable(np.zeros((8, 3), "uint8"))
 if run.replicas > 1 and run.backend == "tensorflow":
     import tensorflow as tf
     strategy = tf.distribute.get_strategy()
-    parts = strategy.experimental_local_results(strategy.run(lambda: replicas.own(held)))
+    parts = strategy.experimental_local_results(strategy.run(lambda: own.own(held)))
     said["parts"] = [part.shape[0] for part in parts]
 elif run.replicas > 1:
     import keras
     said["parts"] = [part.data.shape[0] for part in held.value.addressable_shards]
     shared = keras.distribution.distribution()
     keras.distribution.set_distribution(None)
-    alone = models.build(run, images.shape, 10)
+    alone = training.build(run, images)
+    from mptexp.training import precision
     precision.compile_model(alone, run)
     try:
         keras.distribution.set_distribution(shared)
-        precision.in_force(alone, run, where)
-    except precision.NotInForce as error:
+        effective(alone, run, device)
+    except SettingNotApplied as error:
         said["alone"] = str(error)
 print(json.dumps(said))
 """
@@ -113,8 +118,8 @@ def test_a_batch_is_shared_and_the_record_says_by_how_many(backend):
         one, two = (trained(backend, n)[mode] for n in (1, 2))
         assert (two["in_force"]["replicas"], two["in_force"]["batch_per_replica"]) == (2, 64)
         assert (one["in_force"]["replicas"], one["in_force"]["batch_per_replica"]) == (1, 128)
-        assert replicas.LOGICAL in two["marks"]
-        assert replicas.LOGICAL not in one["marks"]
+        assert LOGICAL in two["marks"]
+        assert LOGICAL not in one["marks"]
         assert two["timing"]["images_per_s"] == pytest.approx(128 / two["timing"]["step_s"])
     assert trained(backend, 2)["parts"] == [4, 4]
 
@@ -134,9 +139,11 @@ def test_weights_on_one_device_are_not_taken_for_two_replicas():
 
 OVERFLOW = """
 import json
+import re
 import numpy as np
 from mptexp.training import precision
-from mptexp.training.backends import replicas
+from mptexp.training.backends import backend
+from mptexp.training.numerics.loss_scale import loss_scale
 from mptexp.spec.run import Run
 run = Run(replicas=2, batch_size=4, policy="mixed_float16")
 precision.use(run)
@@ -144,7 +151,7 @@ import keras, tensorflow as tf
 found = {}
 for bad in (None, 0, 3):  # an image of neither replica, of the first, of the second
     model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1, dtype="float32")])
-    optimizer = replicas.dynamic_loss_scale(keras.optimizers.SGD(0.1))
+    optimizer = backend("tensorflow").dynamic_loss_scale(keras.optimizers.SGD(0.1))
     model.compile(optimizer, "mse", auto_scale_loss=False)
     x, y = np.ones((4, 3), "float32"), np.ones((4, 1), "float32")
     if bad is not None:
@@ -158,9 +165,9 @@ from mptexp.training import models
 model = models.build(Run(width=0.1, image_size=8), (8, 8, 1), 10)
 precision.compile_model(model, run)
 found["kind"] = type(model.optimizer).__mro__[1].__name__
-found["scale"] = precision.loss_scale(model)
+found["scale"] = loss_scale(model)
 model.fit(np.zeros((8, 8, 8, 1), "uint8"), np.zeros(8), batch_size=4, shuffle=False, verbose=0)
-found["scale after"] = precision.loss_scale(model)
+found["scale after"] = loss_scale(model)
 print(json.dumps(found))
 """
 
@@ -174,9 +181,6 @@ def test_an_overflow_on_any_replica_skips_the_step():
     assert (found["scale"], found["scale after"]) == (32768.0, 32768.0)
 
 
-CPU = {"kind": "cpu", "device": "a CPU", "capability": None}
-
-
 @pytest.mark.parametrize(
     ("parameters", "reason"),
     [
@@ -186,14 +190,16 @@ CPU = {"kind": "cpu", "device": "a CPU", "capability": None}
     ],
 )
 def test_what_replicas_cannot_do_is_unsupported(parameters, reason):
-    with pytest.raises(Unsupported, match=f"replicas 2 asked for.*{reason}"):
-        replicas.use(Run(replicas=2, **parameters), CPU)
+    run = Run(replicas=2, **parameters)
+    told = backend(run.backend).unsupported(run, "cpu", "channels_last")
+    assert re.search(f"replicas 2 asked for.*{reason}", told)
 
 
 def test_more_replicas_than_gpus_are_unsupported(monkeypatch):
-    monkeypatch.setattr(replicas, "device_count", lambda backend, kind: 1)
+    tensorflow = backend("tensorflow")
+    monkeypatch.setattr(tensorflow, "device_count", lambda kind: 1)
     with pytest.raises(Unsupported, match="replicas 8 asked for; tensorflow sees 1 device here"):
-        replicas.use(Run(replicas=8), {**CPU, "kind": "gpu"})
+        precision._share_batches(Run(replicas=8), tensorflow, "gpu")
 
 
 def test_replicas_after_a_look_at_the_devices_need_another_kernel():
@@ -201,7 +207,7 @@ def test_replicas_after_a_look_at_the_devices_need_another_kernel():
         "import json, jax; jax.devices()\n"
         "from mptexp.training import precision; from mptexp.spec.run import Run\n"
         "try: precision.use(Run(backend='jax', replicas=2))\n"
-        "except precision.NotInForce as error: print(json.dumps(str(error)))"
+        "except precision.SettingNotApplied as error: print(json.dumps(str(error)))"
     )
     said = run_python(program)
     assert said.startswith("replicas 2 was asked for in a kernel whose jax has already counted")

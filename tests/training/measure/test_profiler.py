@@ -5,18 +5,16 @@ from mptexp.diagnosis import breakdown
 from mptexp.records import store
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
-from mptexp.training.backends import onednn
+from mptexp.training import onednn
+from mptexp.training.backends import backend
 from mptexp.training.measure import profiler
 
 PROGRAM = """\
 import importlib.util, json, os, sys
 from mptexp.spec.run import Run
 run = Run(**json.loads(sys.argv[1])).resolved()
-from mptexp.training import precision
-where = precision.use(run)
-from pathlib import Path
-from mptexp.training.data import datasets
-from mptexp.training import models, train
+from mptexp import training
+device = training.use(run)
 from mptexp.training.measure import profiler
 if sys.argv[2] == "without xprof":
     found = importlib.util.find_spec
@@ -25,10 +23,10 @@ if sys.argv[2] == "broken xprof":
     def broken(file, **how):
         raise RuntimeError("Status: 13")
     profiler.xplane.read = broken
-images = datasets.load(run)
-outcome = train.fit(run, models.build(run, images.shape, 10), images, where)
+images = training.load_images(run)
+outcome = training.execute(run, training.build(run, images), images, device)
 os.environ["MPTEXP_RUN_DIR"] = sys.argv[3]
-train.save(outcome)
+training.save(outcome)
 """
 TINY = {"image_size": 8, "width": 0.125, "epochs": 1, "batch_size": 64, "profile": True}
 
@@ -116,7 +114,7 @@ def test_a_training_that_diverged_before_says_so(traced):
 
 
 def test_torch_is_not_read_yet():
-    assert "PyTorch" in profiler.missing(Run(backend="torch"))
+    assert "PyTorch" in backend("torch").NO_TRACE
 
 
 def test_inference_cannot_be_profiled():

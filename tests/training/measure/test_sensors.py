@@ -1,4 +1,4 @@
-"""Readings of this machine, and of GPUs through NVML's own binding over a library made here."""
+"""Samples of this machine, and of GPUs through NVML's own binding over a library made here."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from support import PROJECT
 
@@ -50,7 +51,7 @@ def test_another_program_marks_the_run():
             process.wait()
     found = sensors.summary(sampler.samples, [(began, time.perf_counter())], "cpu")
     assert found["other_load_frac"] > sensors.OTHERS_MATTER
-    assert "measured while other programs used the processor" in sensors.marks(found)
+    assert "measured while other programs used the processor" in sensors.flags(found)
 
 
 def test_only_what_was_timed_counts():
@@ -69,7 +70,7 @@ def test_epochs_shorter_than_the_interval_are_not_left_unread():
     spans = [(0.01 + 0.3 * k, 0.21 + 0.3 * k) for k in range(15)]
     found = sensors.summary(samples, spans, "cpu")
     assert found["other_load_frac"] == pytest.approx(0.5)
-    assert sensors.marks(found) == ["measured while other programs used the processor"]
+    assert sensors.flags(found) == ["measured while other programs used the processor"]
 
 
 def test_a_reading_that_fails_costs_nothing(monkeypatch):
@@ -88,7 +89,7 @@ def test_nothing_is_made_up():
     assert found.pop("readings") == 0
     assert found.pop("throttle_reasons") == []
     assert set(found.values()) == {None}
-    assert sensors.marks(found | {"throttle_reasons": []}) == []
+    assert sensors.flags(found | {"throttle_reasons": []}) == []
 
 
 def test_power_comes_from_the_energy_counter():
@@ -124,7 +125,7 @@ def test_samples_of_a_gpu(name, marks):
     samples = recorded(name)
     span = [(samples[0]["time"], samples[-1]["time"])]
     found = sensors.summary(samples, span, "gpu")
-    assert sensors.marks(found) == marks
+    assert sensors.flags(found) == marks
     assert found["utilization_frac"] == pytest.approx(0.9, abs=0.1)
     assert found["power_w"] > 100
     assert found["device_memory_used_bytes"] > 2**30
@@ -135,7 +136,7 @@ def test_a_throttled_processor_is_marked():
     samples = [sample(0.0, throttle_events=before), sample(1.0, throttle_events=after)]
     found = sensors.summary(samples, [(0, 1)], "cpu")
     assert found["throttled_frac"] == 1
-    assert sensors.marks(found) == ["measured while the device was throttled (too hot)"]
+    assert sensors.flags(found) == ["measured while the device was throttled (too hot)"]
 
 
 def test_energy_and_throttle_counters_of_a_cpu(tmp_path):
@@ -191,3 +192,10 @@ def test_a_gpu_that_does_not_exist_is_refused_in_a_sentence(nvml):
     known["CUDA_VISIBLE_DEVICES"] = "0"
     done = subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_peak_memory_is_of_this_process():
+    before = sensors.peak_memory_bytes("cpu")
+    block = np.ones(2**25)  # 256 MiB
+    after = sensors.peak_memory_bytes("cpu")
+    assert after - before >= block.nbytes * 0.5

@@ -15,7 +15,8 @@ from support import passes_under
 
 from mptexp.spec.formats import Fixed
 from mptexp.spec.run import Run
-from mptexp.training import costs, models, precision
+from mptexp.training import backends, costs, effective, models, precision
+from mptexp.training.capability import SettingNotApplied
 from mptexp.training.numerics import emulation
 
 BACKEND = keras.backend.backend()
@@ -77,7 +78,7 @@ def test_outputs_and_weights_are_on_the_grid(model, rounding):
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_the_gradient_is_rounded_on_the_way_back(rounding):
     grid, x = Fixed(4, 2), np.linspace(-3, 3, 400, dtype=np.float32)
-    seeds = [emulation.DrawnSeed(ops.cast([5, k], emulation.SEED_DTYPE)) for k in range(2)]
+    seeds = [emulation.DrawnSeed(ops.cast([5, k], backends.current().SEEDS)) for k in range(2)]
 
     def function(x):
         return (
@@ -118,7 +119,7 @@ def test_without_a_format_a_run_is_as_ever():
     assert np.array_equal(given(plain, x), given(same, x))
     assert models.fingerprint(plain) == models.fingerprint(same)
     assert costs.table(plain).equals(costs.table(same))
-    assert precision.dtypes(plain)[1:].equals(precision.dtypes(same)[1:])
+    assert effective.dtypes(plain)[1:].equals(effective.dtypes(same)[1:])
 
 
 # --- dynamic fixed point -------------------------------------------------------------------------
@@ -285,8 +286,8 @@ def test_what_is_in_force_is_read_from_the_model():
     where = {"kind": "cpu", "device": "x", "capability": None, "instruction_sets": []}
     plain = models.build(small(), SHAPE, 10)
     precision.compile_model(plain, small())
-    with pytest.raises(precision.NotInForce, match="propagation is policy, but the run asked for"):
-        precision.in_force(plain, small(propagation="<4,8>"), where)
+    with pytest.raises(SettingNotApplied, match="propagation is policy, but the run asked for"):
+        effective.effective(plain, small(propagation="<4,8>"), where)
     outside = keras.layers.Dense(10)(made.outputs[0])
     mixed = keras.Model(made.inputs, outside)
     mixed.compile("adam")

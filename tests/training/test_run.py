@@ -1,4 +1,4 @@
-"""A run through the kernel half in a process of its own, as the notebook does it."""
+"""A run from its parameters to its record, in a process of its own, as the notebook does it."""
 
 import json
 
@@ -7,19 +7,16 @@ from forked import python
 
 PROGRAM = """
 import json, sys
-from mptexp.training import precision
-from mptexp.spec.run import Run
+from mptexp import Run, training
+from mptexp.training.capability import Unsupported
 run = Run(**json.loads(sys.argv[1]))
 try:
-    where = precision.use(run)
-    from mptexp.training.data import datasets
-    from mptexp.training import models, train
-    images = datasets.load(run)
-    model = models.build(run, images.shape, len(images.classes))
-    outcome = train.PHASES[run.phase](run, model, images, where)
-    train.save(outcome)
+    device = training.use(run)
+    images = training.load_images(run)
+    outcome = training.execute(run, training.build(run, images), images, device)
+    training.save(outcome)
     print(outcome.summary, outcome.steps, outcome.history)
-except precision.Unsupported as error:
+except Unsupported as error:
     print(error)
 """
 SMALL = {"image_size": 8, "width": 0.125, "batch_size": 128, "epochs": 2}

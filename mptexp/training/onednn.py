@@ -1,4 +1,4 @@
-"""oneDNN, which computes on a CPU: limiting the instructions it uses, and asking for them."""
+"""oneDNN, which computes on a CPU: the limit on its instructions, and its log of what it ran."""
 
 import os
 import re
@@ -7,11 +7,13 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache
+from subprocess import DEVNULL
 from typing import Any
 
 from mptexp.spec.devices import CPU_ISAS, cpuinfo
 from mptexp.spec.run import Run
-from mptexp.training.environment import Unsupported
+from mptexp.training import backends
+from mptexp.training.capability import Unsupported
 
 # What oneDNN's verbose mode calls the instruction sets (versions 3.7 and 3.12).
 NAMES = {
@@ -28,55 +30,42 @@ NAMES = {
     "and 8-bit integer support": "avx512_core_amx",
     "Intel AVX10.1 and Intel AMX with bfloat16 and 8-bit integer support": "avx512_core_amx",
 }
-# A convolution large enough for PyTorch to leave it to oneDNN, which then says what it uses.
-PROGRAMS = {
-    "tensorflow": "import tensorflow as t; t.nn.conv2d(t.ones((4, 32, 32, 16)), "
-    "t.ones((3, 3, 16, 16)), 1, 'SAME')",
-    "torch": "import torch as t; t.nn.functional.conv2d(t.ones(4, 16, 32, 32), "
-    "t.ones(16, 16, 3, 3))",
-}
 
 
 def limit(run: Run) -> None:
-    """Tells oneDNN, which reads this when the framework starts, how much of the CPU to use.
+    """Limits the instructions that oneDNN uses; it reads the limit when the framework starts.
 
     That is convolutions and, under TensorFlow, matrix products; what else a framework computes
     keeps the instructions that it was compiled for.
 
+    Whether oneDNN is what computes, is for `backends.Backend.unsupported` to say.
+
     Raises:
-        Unsupported: where oneDNN would not be what computes, or the CPU has no such instructions.
+        Unsupported: where the CPU has no such instructions.
     """
     if run.cpu_isa == "default":
         return
-    asked = f"cpu_isa {run.cpu_isa} limits oneDNN"
-    if run.backend == "jax":
-        raise Unsupported(f"{asked}, to which JAX leaves only some products; XLA compiles the rest")
-    if run.backend == "tensorflow" and run.jit == "on":
-        raise Unsupported(f"{asked}, to which XLA leaves only some products; take jit auto or off")
-    if run.backend == "tensorflow" and os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
-        raise Unsupported(f"{asked}, which TF_ENABLE_ONEDNN_OPTS=0 turns off")
     if CPU_ISAS[run.cpu_isa] not in cpuinfo("flags", "Features").split():
         raise Unsupported(f"cpu_isa {run.cpu_isa} is asked for, but this CPU does not have it")
-    # TensorFlow turns it on by itself only where the CPU has AVX512_VNNI, AVX_VNNI or later.
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     os.environ["ONEDNN_MAX_CPU_ISA"] = run.cpu_isa.upper()
 
 
 @cache
 def isa(backend: str) -> str:
-    """The instructions that oneDNN limits itself to, as oneDNN says, in spec.CPU_ISAS' words.
+    """The instructions that oneDNN limits itself to, as a key of `devices.CPU_ISAS`.
 
-    A child process with this one's environment is asked, since neither TensorFlow nor PyTorch
-    exports oneDNN's own question: its verbose mode tells, and would tell of every step.
+    Read from the verbose mode of a child process with this one's environment: neither TensorFlow
+    nor PyTorch exports oneDNN's own function, and verbose mode here would log every step.
+
+    Args:
+        backend: its name.
     """
     environ = os.environ | {"ONEDNN_VERBOSE": "1"}
-    command = [sys.executable, "-c", PROGRAMS[backend]]
-    done = subprocess.run(
-        command, env=environ, capture_output=True, text=True, check=True, timeout=300
-    )
+    command = [sys.executable, "-c", backends.backend(backend).ONEDNN_PROGRAM]
+    log = subprocess.check_output(command, env=environ, text=True, timeout=300, stderr=DEVNULL)
     marker = "info,cpu,isa:"
-    said = [line.split(marker)[1].strip() for line in done.stdout.splitlines() if marker in line]
-    return NAMES.get(said[0], said[0]) if said else "oneDNN is not in use"
+    isas = [line.split(marker)[1].strip() for line in log.splitlines() if marker in line]
+    return NAMES.get(isas[0], isas[0]) if isas else "oneDNN is not in use"
 
 
 def primitives(log: Iterable[str], steps: int) -> list[dict[str, Any]]:
@@ -87,7 +76,7 @@ def primitives(log: Iterable[str], steps: int) -> list[dict[str, Any]]:
         such as brg_conv_fwd:avx512_core_bf16), dtype (of source, weights and destination where
         they differ), seconds and count per step.
     """
-    found: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    times: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for line in log:
         fields = line.strip().split(",")
         # onednn_verbose,v1,primitive,exec,cpu,kind,implementation,propagation,types,...,ms
@@ -95,14 +84,11 @@ def primitives(log: Iterable[str], steps: int) -> list[dict[str, Any]]:
             kind, implementation, _, types = fields[fields.index("exec") + 2 :][:4]
             named = re.findall(r"(?:src|wei|dst)[:_](\w+?):", types)
             dtype = ", ".join(dict.fromkeys(named))
-            found[kind, implementation or kind, dtype].append(float(fields[-1]) / 1e3)
+            times[kind, implementation or kind, dtype].append(float(fields[-1]) / 1e3)
     names = ("primitive", "implementation", "dtype")
     rows = [
-        {
-            **dict(zip(names, key, strict=True)),
-            "seconds": sum(times) / steps,
-            "count": len(times) / steps,
-        }
-        for key, times in found.items()
+        dict(zip(names, key, strict=True))
+        | {"seconds": sum(seconds) / steps, "count": len(seconds) / steps}
+        for key, seconds in times.items()
     ]
     return sorted(rows, key=lambda row: -row["seconds"])

@@ -1,0 +1,29 @@
+"""The backends of Keras that a run may name: one row each, in the order of tables and figures."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A framework that Keras computes with.
+
+    Args:
+        name: in params files and records, and the name of the package that is imported.
+        label: how reports write it.
+    """
+
+    name: str
+    label: str
+
+
+BACKEND_ROWS = {
+    row.name: row
+    for row in (
+        Backend("tensorflow", "TensorFlow"),
+        Backend("jax", "JAX"),
+        Backend("torch", "PyTorch"),
+    )
+}
+BACKENDS = tuple(BACKEND_ROWS)
+BackendName = Literal[BACKENDS]

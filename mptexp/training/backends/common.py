@@ -1,0 +1,82 @@
+"""Verbs that are the same for several backends; their modules import them from here.
+
+All of them are for one device, or for a step that is one program over all devices.
+"""
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mptexp.spec import imports
+
+if TYPE_CHECKING:
+    import keras
+
+AHEAD = 2  # batches that are read before the step that needs them
+
+
+def set_seed(seed: int) -> None:
+    """Seeds all but TensorFlow.
+
+    Keras seeds TensorFlow too where it happens to be installed: seconds and 0.4 GB for nothing
+    under another backend. Keras then takes it for absent as long as the process lives.
+    """
+    import keras
+
+    with imports.without("tensorflow"):
+        keras.utils.set_random_seed(seed)
+
+
+def sync_variables(model: "keras.Model") -> None:
+    """Nothing to do: `fit` trains the model's own variables."""
+
+
+def batches(x: Any, y: np.ndarray, order: np.ndarray) -> Any:
+    """As a generator that a thread reads ahead for."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting: deque = deque()
+        for chosen in order:
+            waiting.append((pool.submit(x.__getitem__, chosen), y[chosen]))
+            if len(waiting) > AHEAD:
+                images, labels = waiting.popleft()
+                yield images.result(), labels
+        for images, labels in waiting:
+            yield images.result(), labels
+
+
+def placeholders(batch_size: int, steps: int) -> Any:
+    """On the device already, so never copied."""
+    import keras
+
+    nothing = keras.ops.zeros(batch_size, "uint8")
+    return ((nothing, nothing) for _ in range(steps))
+
+
+def variable(x: np.ndarray) -> Any:
+    """A Keras variable."""
+    import keras
+
+    return keras.Variable(x, dtype=str(x.dtype), trainable=False)
+
+
+def constant(x: np.ndarray) -> Any:
+    """A tensor."""
+    import keras
+
+    return keras.ops.convert_to_tensor(x)
+
+
+def own(held: Any) -> Any:
+    """All of it."""
+    import keras
+
+    return keras.ops.convert_to_tensor(held)
+
+
+def dynamic_loss_scale(optimizer: "keras.Optimizer") -> "keras.Optimizer":
+    """Keras's own: a step sees the gradients of the whole batch."""
+    import keras
+
+    return keras.optimizers.LossScaleOptimizer(optimizer)

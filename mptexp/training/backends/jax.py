@@ -1,0 +1,304 @@
+"""JAX: XLA compiles everything; steps run asynchronously; arrays are sharded over devices."""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mptexp.spec.run import Run
+from mptexp.traces import xplane
+from mptexp.training import capability
+from mptexp.training.backends import common
+from mptexp.training.backends.common import batches as batches
+from mptexp.training.backends.common import dynamic_loss_scale as dynamic_loss_scale
+from mptexp.training.backends.common import own as own
+from mptexp.training.backends.common import placeholders as placeholders
+from mptexp.training.backends.common import set_seed as set_seed
+
+if TYPE_CHECKING:
+    import keras
+
+INSTALL = "pip install jax"
+INSTALL_FOR_GPU = "pip install 'jax[cuda12]'"  # without its plugin JAX runs on the CPU
+NO_TRACE = ""
+ONEDNN_PROGRAM = ""
+READS_TF_DATA = False
+DRAWS_AS_TENSORFLOW = False
+INTEGER = "int32"  # JAX has 64 bits only where they are asked for
+LABELS = "int32"
+SEEDS = "uint32"
+DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
+
+# --- the device and its settings ------------------------------------------------------------------
+
+
+def gpu() -> dict[str, Any] | None:
+    """The first device that JAX would use.
+
+    Raises:
+        Unsupported: where it is neither a CPU nor an NVIDIA GPU.
+    """
+    import jax
+
+    first = jax.devices()[0]
+    if first.platform == "cpu":
+        return None
+    if first.platform != "gpu":
+        raise capability.Unsupported(f"{first.device_kind} is neither a CPU nor an NVIDIA GPU")
+    version = getattr(first, "compute_capability", "")
+    return {
+        "device": first.device_kind,
+        "kind": "gpu",
+        "capability": [int(n) for n in version.split(".")] if version else None,
+    }
+
+
+def unsupported(run: Run, kind: str, data_format: str) -> str:
+    """Only a limit on oneDNN, which computes next to nothing here."""
+    if run.cpu_isa == "default":
+        return ""
+    return (
+        f"cpu_isa {run.cpu_isa} limits oneDNN, to which JAX leaves only some products; XLA "
+        "compiles the rest"
+    )
+
+
+def prepare_environment(run: Run) -> None:
+    """XLA's flags for determinism, and against command buffers, which hide kernels in a trace."""
+    flags = [os.environ.get("XLA_FLAGS", "")]
+    flags += [DETERMINISTIC] if run.deterministic else []
+    flags += ["--xla_gpu_enable_command_buffer="] if run.profile else []
+    if flags[1:]:
+        os.environ["XLA_FLAGS"] = " ".join(flags).strip()
+
+
+def limit_memory(limit_bytes: int, replicas: int) -> None:
+    """Read when JAX first looks at the GPU, which importing Keras does not do."""
+    share = limit_bytes / (capability.gpu_memory_bytes() or limit_bytes)
+    os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{min(1.0, share):.4f}"
+
+
+def set_tf32(enabled: bool) -> None:
+    """As the precision of all products and convolutions."""
+    import jax
+
+    jax.config.update("jax_default_matmul_precision", "tensorfloat32" if enabled else "float32")
+
+
+def tf32() -> bool:
+    """On where no precision is set."""
+    import jax
+
+    return jax.config.jax_default_matmul_precision in (None, "default", "tensorfloat32")
+
+
+def set_determinism() -> None:
+    """Nothing to do: see `prepare_environment`."""
+
+
+def is_deterministic() -> bool:
+    """XLA's flag."""
+    return DETERMINISTIC in os.environ.get("XLA_FLAGS", "")
+
+
+# --- computing and waiting ------------------------------------------------------------------------
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """By XLA."""
+    import jax
+
+    return jax.jit(function)
+
+
+def synchronize(model: "keras.Model | None") -> None:
+    """Waits for the state of Keras's trainer: a step's outputs are ready together.
+
+    Keras keeps them in a dict and lists of its own, which JAX takes for leaves and would not wait
+    for.
+    """
+    import jax
+
+    state = getattr(model, "_jax_state", None) or {}
+    jax.block_until_ready([variable for variables in state.values() for variable in variables])
+
+
+def wait(result: Any) -> None:
+    """Waits for its arrays."""
+    import jax
+
+    jax.block_until_ready(result)
+
+
+def peak_memory_bytes() -> int | None:
+    """Of the allocator of each device; None where none of them keeps statistics."""
+    import jax
+
+    stats = [device.memory_stats() or {} for device in jax.devices()]
+    return max((s["peak_bytes_in_use"] for s in stats if "peak_bytes_in_use" in s), default=None)
+
+
+def sync_variables(model: "keras.Model") -> None:
+    """During `fit` the weights live in the state of Keras's trainer."""
+    if getattr(model, "_jax_state", None):
+        model.jax_state_sync()
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+def differentiated(
+    forward: Callable[[Sequence[Any], Callable[[str, Any], Any]], Any], trained: list[Any]
+) -> tuple[Any, list[tuple[str, Any]], list[Any]]:
+    """The gradient of what a layer gives is that of a zero that is added to it."""
+    import jax
+
+    names: list[str] = []
+
+    def loss_and_outputs(trained: list[Any], zeros: list[Any] | None) -> tuple[Any, list[Any]]:
+        outputs: list[Any] = []
+        names.clear()
+
+        def tap(layer: str, output: Any) -> Any:
+            names.append(layer)
+            outputs.append(output if zeros is None else output + zeros[len(outputs)])
+            return outputs[-1]
+
+        return forward(trained, tap), outputs
+
+    _, shapes = jax.eval_shape(lambda values: loss_and_outputs(values, None), trained)
+    zeros = [jax.numpy.zeros(output.shape, output.dtype) for output in shapes]
+    gradient = jax.value_and_grad(loss_and_outputs, argnums=(0, 1), has_aux=True)
+    (loss, outputs), (of_trained, of_outputs) = gradient(trained, zeros)
+    return loss, list(zip(names, outputs, strict=True)), [*of_outputs, *of_trained]
+
+
+def layer_gradients(layer: "keras.Layer", x: Any, with_input: bool, jit: bool) -> tuple[Any, ...]:
+    """By a vector-Jacobian product of the layer as a function of its weights."""
+    import jax
+
+    weights = [v.value for v in layer.trainable_variables]
+    others = [v.value for v in layer.non_trainable_variables]
+
+    def both(weights: Any, x: Any) -> Any:
+        def forward(weights: Any, x: Any) -> Any:
+            return layer.stateless_call(weights, others, x)[0]
+
+        if with_input:
+            y, back = jax.vjp(forward, weights, x)
+        else:
+            y, back = jax.vjp(lambda weights: forward(weights, x), weights)
+        return back(jax.numpy.ones_like(y))
+
+    return jax.jit(both) if jit else both, weights, x
+
+
+# --- the profiler ---------------------------------------------------------------------------------
+
+
+def start_trace(folder: Path) -> None:
+    """XLA's operations, on the host and on the device."""
+    import jax
+
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    jax.profiler.start_trace(str(folder), profiler_options=options)
+
+
+def stop_trace() -> None:
+    """Writes plugins/profile/*/*.xplane.pb."""
+    import jax
+
+    jax.profiler.stop_trace()
+
+
+def step_marker(step: int) -> AbstractContextManager[Any]:
+    """An annotation that xprof knows."""
+    import jax
+
+    return jax.profiler.StepTraceAnnotation(xplane.MARK, step_num=step)
+
+
+def traced_input(batches: Any) -> Any:
+    """Each wait for a batch as an annotation."""
+    import jax
+
+    stream = iter(batches)
+    while True:
+        with jax.profiler.TraceAnnotation(xplane.INPUT):
+            batch = next(stream, None)
+        if batch is None:
+            return
+        yield batch
+
+
+# --- replicas -------------------------------------------------------------------------------------
+
+
+def split_cpu(parts: int) -> None:
+    """Logical devices of the CPU; GPUs are what they are."""
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", parts)
+
+
+def device_count(kind: str) -> int:
+    """JAX counts the devices of the kind that it uses."""
+    import jax
+
+    return jax.device_count()
+
+
+def share_batches(kind: str, replicas: int) -> None:
+    """By keras.distribution.DataParallel, in one process."""
+    import keras
+
+    devices = keras.distribution.list_devices()[:replicas]
+    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+
+
+def replicas() -> int:
+    """Those of Keras's distribution in use."""
+    import keras
+
+    distribution = keras.distribution.distribution()
+    return distribution.num_model_replicas if distribution else 1
+
+
+def copies(weight: "keras.Variable") -> int:
+    """The devices of its sharding."""
+    return len(weight.value.sharding.device_set)
+
+
+def shared(batch: np.ndarray) -> Any:
+    """A part of its first axis on each device."""
+    return _placed(batch) if replicas() > 1 else batch
+
+
+def _placed(x: np.ndarray) -> Any:
+    import jax
+
+    return jax.device_put(x, _layout(x).backend_layout)
+
+
+def _layout(x: np.ndarray) -> Any:
+    import keras
+
+    return keras.distribution.distribution().get_data_layout(x.shape)
+
+
+def variable(x: np.ndarray) -> Any:
+    """A Keras variable, sharded by its first axis."""
+    import keras
+
+    if replicas() == 1:
+        return common.variable(x)
+    return keras.Variable(x, dtype=str(x.dtype), trainable=False, layout=_layout(x))
+
+
+def constant(x: np.ndarray) -> Any:
+    """An array, sharded by its first axis."""
+    return _placed(x) if replicas() > 1 else common.constant(x)

@@ -1,0 +1,365 @@
+"""TensorFlow: tf.function with or without XLA, tf.data, oneDNN on a CPU, MirroredStrategy."""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mptexp.spec.policies import POLICY_ROWS
+from mptexp.spec.run import Run
+from mptexp.traces import xplane
+from mptexp.training.backends import common
+from mptexp.training.backends.common import sync_variables as sync_variables
+
+if TYPE_CHECKING:
+    import keras
+
+INSTALL = "pip install tensorflow"
+INSTALL_FOR_GPU = "pip install -e '.[cuda]'"
+NO_TRACE = ""
+ONEDNN_PROGRAM = (
+    "import tensorflow as t; "
+    "t.nn.conv2d(t.ones((4, 32, 32, 16)), t.ones((3, 3, 16, 16)), 1, 'SAME')"
+)
+READS_TF_DATA = True
+DRAWS_AS_TENSORFLOW = True
+INTEGER = "int64"
+LABELS = "int64"  # int32 would live on the host
+SEEDS = "int64"
+
+# --- the device and its settings ------------------------------------------------------------------
+
+
+def gpu() -> dict[str, Any] | None:
+    """The first physical GPU, with the CUDA and cuDNN that TensorFlow was built for."""
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        return None
+    details = tf.config.experimental.get_device_details(gpus[0])
+    build = tf.sysconfig.get_build_info()
+    return {
+        "device": details.get("device_name", "unknown GPU"),
+        "kind": "gpu",
+        "capability": list(details.get("compute_capability", ())) or None,
+        "cuda": build.get("cuda_version"),
+        "cudnn": build.get("cudnn_version"),
+    }
+
+
+def unsupported(run: Run, kind: str, data_format: str) -> str:
+    """Limits of XLA under MirroredStrategy, and of oneDNN beside XLA."""
+    limit = f"cpu_isa {run.cpu_isa} limits oneDNN"
+    limited = run.cpu_isa != "default"
+    several = f"replicas {run.replicas} asked for"
+    float16 = POLICY_ROWS[run.policy].compute_dtype == "float16"
+    cases = {
+        f"{limit}, to which XLA leaves only some products; take jit auto or off": (
+            limited and run.jit == "on"
+        ),
+        f"{limit}, which TF_ENABLE_ONEDNN_OPTS=0 turns off": (
+            limited and os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0"
+        ),
+        "TensorFlow has no channels_first convolution in float16 for a CPU without XLA; take jit "
+        "on, channels_last or another policy": (
+            kind == "cpu" and run.jit != "on" and float16 and data_format == "channels_first"
+        ),
+        f"{several} with jit on; under TensorFlow Keras compiles a step for one device alone: take "
+        "jit auto or off, or backend jax": run.replicas > 1 and run.jit == "on",
+        f"{several} with steps_per_execution {run.steps_per_execution}; TensorFlow executes one "
+        "step at a time for several replicas: take 1, or backend jax": (
+            run.replicas > 1 and run.steps_per_execution > 1
+        ),
+    }
+    return next((sentence for sentence, holds in cases.items() if holds), "")
+
+
+def prepare_environment(run: Run) -> None:
+    """Turns oneDNN on where it is limited, and command buffers off where a trace is wanted."""
+    if run.cpu_isa != "default":
+        # TensorFlow turns it on by itself only where the CPU has AVX512_VNNI, AVX_VNNI or later.
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    if run.profile:  # XLA would launch kernels as one buffer, which hides them from a trace
+        before = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"{before} --xla_gpu_enable_command_buffer=".strip()
+
+
+def limit_memory(limit_bytes: int, replicas: int) -> None:
+    """As one logical device of that size on each physical GPU."""
+    import tensorflow as tf
+
+    for device in tf.config.list_physical_devices("GPU")[:replicas]:
+        part = tf.config.LogicalDeviceConfiguration(memory_limit=limit_bytes / 2**20)
+        tf.config.set_logical_device_configuration(device, [part])
+
+
+def set_tf32(enabled: bool) -> None:
+    """For matrix products and convolutions alike."""
+    import tensorflow as tf
+
+    tf.config.experimental.enable_tensor_float_32_execution(enabled)
+
+
+def tf32() -> bool:
+    """TensorFlow's own flag, on by default."""
+    import tensorflow as tf
+
+    return bool(tf.config.experimental.tensor_float_32_execution_enabled())
+
+
+def set_determinism() -> None:
+    """Keras turns XLA off then."""
+    import tensorflow as tf
+
+    tf.config.experimental.enable_op_determinism()
+
+
+def is_deterministic() -> bool:
+    """As Keras asks: TensorFlow has no public function for it."""
+    from tensorflow.python.framework import config
+
+    by_environment = os.environ.get("TF_DETERMINISTIC_OPS", "").lower() in ("1", "true")
+    return bool(config.is_op_determinism_enabled()) or by_environment
+
+
+# --- computing and waiting ------------------------------------------------------------------------
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As a graph, without XLA."""
+    import tensorflow as tf
+
+    return tf.function(function, autograph=False)
+
+
+def synchronize(model: "keras.Model | None") -> None:
+    """Waits for all devices, whatever the model."""
+    import tensorflow as tf
+
+    tf.test.experimental.sync_devices()
+
+
+def wait(result: Any) -> None:
+    """Waits for all devices, whatever the result."""
+    synchronize(None)
+
+
+def peak_memory_bytes() -> int | None:
+    """Of the allocator of each logical GPU."""
+    import tensorflow as tf
+
+    gpus = range(len(tf.config.list_logical_devices("GPU")))
+    info = tf.config.experimental.get_memory_info
+    return max((int(info(f"GPU:{i}")["peak"]) for i in gpus), default=None)
+
+
+def set_seed(seed: int) -> None:
+    """Keras seeds TensorFlow itself."""
+    import keras
+
+    keras.utils.set_random_seed(seed)
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+def differentiated(
+    forward: Callable[[Sequence[Any], Callable[[str, Any], Any]], Any], trained: list[Any]
+) -> tuple[Any, list[tuple[str, Any]], list[Any]]:
+    """By a tape, which differentiates by outputs as it does by weights."""
+    import tensorflow as tf
+
+    outputs: list[tuple[str, Any]] = []
+
+    def tap(layer: str, output: Any) -> Any:
+        outputs.append((layer, output))
+        return output
+
+    with tf.GradientTape() as tape:
+        trained = [tf.identity(value) for value in trained]
+        tape.watch(trained)
+        loss = forward(trained, tap)
+    ends = [output for _, output in outputs] + trained
+    return loss, outputs, tape.gradient(loss, ends, unconnected_gradients="zero")
+
+
+def layer_gradients(layer: "keras.Layer", x: Any, with_input: bool, jit: bool) -> tuple[Any, ...]:
+    """By a tape within a graph."""
+    import tensorflow as tf
+
+    @tf.function(jit_compile=jit)
+    def both(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([x] if with_input else [])
+            y = layer(x)
+        return tape.gradient(y, [*([x] if with_input else []), *layer.trainable_variables])
+
+    return both, x
+
+
+# --- the profiler ---------------------------------------------------------------------------------
+
+
+def start_trace(folder: Path) -> None:
+    """Host events of level 2: TensorFlow's operations, but no details of them."""
+    import tensorflow as tf
+
+    options = tf.profiler.experimental.ProfilerOptions(
+        host_tracer_level=2, python_tracer_level=0, device_tracer_level=1
+    )
+    tf.profiler.experimental.start(str(folder), options)
+
+
+def stop_trace() -> None:
+    """Writes plugins/profile/*/*.xplane.pb."""
+    import tensorflow as tf
+
+    tf.profiler.experimental.stop()
+
+
+def step_marker(step: int) -> AbstractContextManager[Any]:
+    """`_r=1` is how xprof knows the root event of a step."""
+    import tensorflow as tf
+
+    return tf.profiler.experimental.Trace(xplane.MARK, step_num=step, _r=1)
+
+
+def traced_input(batches: Any) -> Any:
+    """As they are: tf.data leaves events of its own."""
+    return batches
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+def batches(x: Any, y: np.ndarray, order: np.ndarray) -> Any:
+    """As a tf.data pipeline on the host: gathered there and copied, as in real training."""
+    import tensorflow as tf
+
+    def read(i: Any) -> tuple[Any, Any]:
+        images = tf.numpy_function(x.__getitem__, [i], tf.uint8)
+        return tf.ensure_shape(images, (order.shape[1], *x.shape[1:])), tf.gather(labels, i)
+
+    with tf.device("CPU"):
+        labels = tf.constant(y)
+        chosen = tf.data.Dataset.from_tensor_slices(order)
+    return chosen.map(read, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+
+def placeholders(batch_size: int, steps: int) -> Any:
+    """As a tf.data pipeline of one element."""
+    import tensorflow as tf
+
+    nothing = tf.zeros(batch_size, tf.uint8)
+    return tf.data.Dataset.from_tensors((nothing, nothing)).repeat(steps)
+
+
+# --- replicas -------------------------------------------------------------------------------------
+
+
+def split_cpu(parts: int) -> None:
+    """Logical devices of the first CPU."""
+    import tensorflow as tf
+
+    if not tf.config.list_physical_devices("GPU"):
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        devices = [tf.config.LogicalDeviceConfiguration()] * parts
+        tf.config.set_logical_device_configuration(cpu, devices)
+
+
+def device_count(kind: str) -> int:
+    """TensorFlow counts each kind for itself."""
+    import tensorflow as tf
+
+    return len(tf.config.list_logical_devices(kind.upper()))
+
+
+def share_batches(kind: str, replicas: int) -> None:
+    """By tf.distribute.MirroredStrategy, which Keras heeds where it is set for all."""
+    import tensorflow as tf
+
+    names = [f"{kind.upper()}:{i}" for i in range(replicas)]
+    tf.distribute.experimental_set_strategy(tf.distribute.MirroredStrategy(names))
+
+
+def replicas() -> int:
+    """Those of the strategy in use."""
+    import tensorflow as tf
+
+    return int(tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+def copies(weight: "keras.Variable") -> int:
+    """A variable made before the strategy was set has one."""
+    import tensorflow as tf
+
+    return len(tf.distribute.get_strategy().experimental_local_results(weight.value))
+
+
+def shared(batch: np.ndarray) -> Any:
+    """As a distributed value."""
+    import tensorflow as tf
+
+    if replicas() == 1:
+        return batch
+    parts = Parts(batch).tensors
+    return tf.distribute.get_strategy().experimental_distribute_values_from_function(
+        lambda context: parts[context.replica_id_in_sync_group]
+    )
+
+
+class Parts:
+    """A batch in parts, one on each device. Not a variable, whose copies are all alike."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        import tensorflow as tf
+
+        devices = tf.distribute.get_strategy().extended.worker_devices
+        self.tensors = []
+        for device, part in zip(devices, np.split(x, len(devices)), strict=True):
+            with tf.device(device):
+                self.tensors.append(tf.identity(part))
+
+
+def variable(x: np.ndarray) -> Any:
+    """A Keras variable, or parts of the batch."""
+    return Parts(x) if replicas() > 1 else common.variable(x)
+
+
+def constant(x: np.ndarray) -> Any:
+    """A tensor, or parts of the array."""
+    return Parts(x) if replicas() > 1 else common.constant(x)
+
+
+def own(held: Any) -> Any:
+    """Outside a step, such as when a model is built, the first part."""
+    import tensorflow as tf
+
+    if not isinstance(held, Parts):
+        return common.own(held)
+    context = tf.distribute.get_replica_context()
+    here = tf.get_static_value(context.replica_id_in_sync_group) if context else 0
+    return held.tensors[here]
+
+
+def dynamic_loss_scale(optimizer: "keras.Optimizer") -> "keras.Optimizer":
+    """Keras's own for one replica; for several, one that asks all of them.
+
+    Under MirroredStrategy Keras 3.15 asks the first replica alone whether its gradients are
+    finite, before they are summed; an overflow on another one would enter the weights.
+    """
+    import keras
+    import tensorflow as tf
+
+    class AllFinite(keras.optimizers.LossScaleOptimizer):
+        def check_finite(self, grads: Any) -> Any:
+            finite = tf.cast(super().check_finite(grads), "float32")
+            context = tf.distribute.get_replica_context()
+            total = context.all_reduce(tf.distribute.ReduceOp.SUM, finite)
+            return keras.ops.equal(total, context.num_replicas_in_sync)
+
+    return (AllFinite if replicas() > 1 else keras.optimizers.LossScaleOptimizer)(optimizer)

@@ -1,0 +1,238 @@
+"""PyTorch: steps run eagerly, on one device; its profiler is not read yet."""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mptexp.spec.run import Run
+from mptexp.training import capability
+from mptexp.training.backends.common import batches as batches
+from mptexp.training.backends.common import constant as constant
+from mptexp.training.backends.common import dynamic_loss_scale as dynamic_loss_scale
+from mptexp.training.backends.common import own as own
+from mptexp.training.backends.common import placeholders as placeholders
+from mptexp.training.backends.common import set_seed as set_seed
+from mptexp.training.backends.common import sync_variables as sync_variables
+from mptexp.training.backends.common import variable as variable
+
+if TYPE_CHECKING:
+    import keras
+
+INSTALL = "pip install torch"
+INSTALL_FOR_GPU = "install a CUDA build of PyTorch"
+NO_TRACE = "PyTorch's profiler is not read yet; take backend tensorflow or jax"
+# A convolution large enough for PyTorch to leave it to oneDNN.
+ONEDNN_PROGRAM = (
+    "import torch as t; t.nn.functional.conv2d(t.ones(4, 16, 32, 32), t.ones(16, 16, 3, 3))"
+)
+READS_TF_DATA = False
+DRAWS_AS_TENSORFLOW = False
+INTEGER = "int32"
+LABELS = "int64"
+SEEDS = "int64"
+
+# --- the device and its settings ------------------------------------------------------------------
+
+
+def gpu() -> dict[str, Any] | None:
+    """CUDA's first device."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    return {
+        "device": torch.cuda.get_device_name(0),
+        "kind": "gpu",
+        "capability": list(torch.cuda.get_device_capability(0)),
+        "cuda": torch.version.cuda,
+        "cudnn": str(torch.backends.cudnn.version()),
+    }
+
+
+def unsupported(run: Run, kind: str, data_format: str) -> str:
+    """One device and one step at a time."""
+    if run.replicas > 1:
+        return (
+            f"replicas {run.replicas} asked for; Keras shares no batch among devices under "
+            "PyTorch: take backend tensorflow or jax"
+        )
+    if run.steps_per_execution > 1:
+        return "steps_per_execution above 1 is asked for; PyTorch in Keras has only 1"
+    return ""
+
+
+def prepare_environment(run: Run) -> None:
+    """The workspace that deterministic cuBLAS needs; the CPU where there is no NVIDIA driver."""
+    if run.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if capability.driver() is None:
+        # PyTorch would take a Mac's GPU, which is not supported here.
+        os.environ.setdefault("KERAS_TORCH_DEVICE", "cpu")
+
+
+def limit_memory(limit_bytes: int, replicas: int) -> None:
+    """As a share of the first GPU's memory."""
+    import torch
+
+    if torch.cuda.is_available():
+        share = limit_bytes / torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, share))
+
+
+def set_tf32(enabled: bool) -> None:
+    """For matrix products and convolutions, which have a flag each."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = enabled
+    torch.backends.cudnn.allow_tf32 = enabled
+
+
+def tf32() -> bool:
+    """Either flag: by default convolutions may use TF32 and matrix products may not."""
+    import torch
+
+    return bool(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+
+
+def set_determinism() -> None:
+    """Without cuDNN's benchmark, which may choose another algorithm each time."""
+    import torch
+
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+
+
+def is_deterministic() -> bool:
+    """PyTorch's own flag."""
+    import torch
+
+    return bool(torch.are_deterministic_algorithms_enabled())
+
+
+# --- computing and waiting ------------------------------------------------------------------------
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As it is: steps of Keras run eagerly here too."""
+    return function
+
+
+def synchronize(model: "keras.Model | None") -> None:
+    """Waits for the GPU; a CPU computes while it is called."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def wait(result: Any) -> None:
+    """Waits for the GPU, whatever the result."""
+    synchronize(None)
+
+
+def peak_memory_bytes() -> int | None:
+    """Of the caching allocator, tensors alone."""
+    import torch
+
+    return int(torch.cuda.max_memory_allocated())
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+def differentiated(
+    forward: Callable[[Sequence[Any], Callable[[str, Any], Any]], Any], trained: list[Any]
+) -> tuple[Any, list[tuple[str, Any]], list[Any]]:
+    """By autograd, which knows nothing of tensors that no weight comes before."""
+    import torch
+
+    outputs: list[tuple[str, Any]] = []
+
+    def tap(layer: str, output: Any) -> Any:
+        outputs.append((layer, output))
+        return output
+
+    trained = [value.detach().clone().requires_grad_() for value in trained]
+    # Dropout without a seed of its own draws from the global stream.
+    with torch.random.fork_rng(), torch.enable_grad():
+        loss = forward(trained, tap)
+    ends = [output for _, output in outputs] + trained
+    learning = [end for end in ends if end.requires_grad]
+    known = torch.autograd.grad(loss, learning, allow_unused=True)
+    by_end = {id(end): gradient for end, gradient in zip(learning, known, strict=True)}
+    pairs = [(by_end.get(id(end)), end) for end in ends]
+    gradients = [torch.zeros_like(end) if g is None else g for g, end in pairs]
+    return loss.detach(), [(layer, output.detach()) for layer, output in outputs], gradients
+
+
+def layer_gradients(layer: "keras.Layer", x: Any, with_input: bool, jit: bool) -> tuple[Any, ...]:
+    """By autograd; XLA is not asked."""
+    import keras
+
+    def both(x: Any) -> Any:
+        y = layer(x)
+        y.backward(keras.ops.ones_like(y))
+        return y
+
+    return both, x.detach().requires_grad_(with_input)
+
+
+# --- the profiler ---------------------------------------------------------------------------------
+
+
+def start_trace(folder: Path) -> None:
+    """Not read yet.
+
+    Raises:
+        Unsupported: always.
+    """
+    raise capability.Unsupported(NO_TRACE)
+
+
+def stop_trace() -> None:
+    """Nothing to do: none is started."""
+
+
+def step_marker(step: int) -> AbstractContextManager[Any]:
+    """None: there is no trace."""
+    return nullcontext()
+
+
+def traced_input(batches: Any) -> Any:
+    """As they are: there is no trace."""
+    return batches
+
+
+# --- replicas: always one -------------------------------------------------------------------------
+
+
+def split_cpu(parts: int) -> None:
+    """Nothing to do: Keras shares no batch here."""
+
+
+def device_count(kind: str) -> int:
+    """One is used, however many there are."""
+    return 1
+
+
+def share_batches(kind: str, replicas: int) -> None:
+    """Nothing to do: `unsupported` refuses several replicas."""
+
+
+def replicas() -> int:
+    """One, always."""
+    return 1
+
+
+def copies(weight: "keras.Variable") -> int:
+    """One, always."""
+    return 1
+
+
+def shared(batch: np.ndarray) -> Any:
+    """The batch itself."""
+    return batch

@@ -1,0 +1,101 @@
+"""What the device can do, and the two errors of a run that asks for more."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from mptexp.spec.devices import cpuinfo, nvidia_handle
+from mptexp.spec.errors import UserError
+from mptexp.spec.policies import ARITHMETICS, POLICY_ROWS
+
+# Flags of /proc/cpuinfo (x86, then Arm) that matter to 16-bit arithmetic and vector width.
+INSTRUCTION_SETS = [
+    "sse4_2",
+    "avx",
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512f",
+    "avx512_bf16",
+    "avx512_fp16",
+    "avx512_vnni",
+    "amx_tile",
+    "amx_bf16",
+    "amx_fp16",
+    "asimd",
+    "fphp",
+    "asimdhp",
+    "bf16",
+    "sve",
+    "i8mm",
+]
+# The types below float32 in which a policy's layers compute, such as float16.
+NARROW = list(dict.fromkeys(r.compute_dtype for r in POLICY_ROWS.values() if r.tf32 is None))
+
+
+class Unsupported(UserError, RuntimeError):
+    """The device or this installation cannot do what the run asks for. A result, not a failure."""
+
+
+class SettingNotApplied(UserError, RuntimeError):
+    """What was asked for is not what the backend does: the run must not be counted."""
+
+
+@cache
+def instruction_sets() -> list[str]:
+    """Those of INSTRUCTION_SETS that this CPU has; empty where the system does not tell."""
+    present = set(cpuinfo("flags", "Features").split())
+    return [name for name in INSTRUCTION_SETS if name in present]
+
+
+@cache
+def driver() -> str | None:
+    """Version of the NVIDIA driver of this machine; None where there is none."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except Exception:  # no NVML library, no driver, no device: each has its own exception
+        return None
+
+
+def gpu_memory_bytes() -> int | None:
+    """Memory of the GPU that this process uses, by NVML; None where it does not tell."""
+    import pynvml
+
+    handle = nvidia_handle()
+    return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) if handle else None
+
+
+def is_native(dtype: str, device: Mapping[str, Any], cpu_isa: str = "default") -> bool:
+    """Whether the device of a card computes in this type with instructions of its own.
+
+    Args:
+        dtype: a key of `policies.ARITHMETICS`.
+        device: a card, or the part of it that `environment.device` gives.
+        cpu_isa: the limit that a run sets on a CPU, see `devices.CPU_ISAS`.
+    """
+    arithmetic = ARITHMETICS[dtype]
+    if device["kind"] == "cpu":
+        return arithmetic.is_native_on_cpu(instruction_sets(), cpu_isa)
+    return arithmetic.is_native_on_gpu(device["capability"])
+
+
+def default_policy(device: Mapping[str, Any]) -> str:
+    """What a user who sets nothing gets: TF32 from capability 8.0, else float32.
+
+    PyTorch turns TF32 on for convolutions and leaves matrix products in strict float32; as nearly
+    all work of the models here is convolutions, tensorfloat32 stands for its default too.
+    """
+    has_tf32 = device["kind"] == "gpu" and is_native("tensorfloat32", device)
+    return "tensorfloat32" if has_tf32 else "float32"
+
+
+def tensor_cores(device: Mapping[str, Any]) -> str:
+    """yes, no (with the reason) or unknown; GTX 16xx have capability 7.5 without Tensor Cores."""
+    if device["kind"] != "gpu" or not device["capability"]:
+        return "no" if device["kind"] == "cpu" else "unknown"
+    if "GTX 16" in device["device"]:
+        return "no (GTX 16 series)"
+    return "yes" if tuple(device["capability"]) >= (7, 0) else "no (capability below 7.0)"

@@ -1,0 +1,119 @@
+"""What one run measured, as a value that a notebook shows and a record is made of."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from mptexp.records.columns import HISTORY
+from mptexp.spec.run import Run
+from mptexp.training.measure import step_clock
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run gave: its settings, windows, epochs and figures.
+
+    Args:
+        run: what was asked.
+        effective: the settings that were effective (see effective.effective).
+        windows: the windows of steps, in order.
+        epochs: one dict per epoch (see StepClock.epochs).
+        timing: figures of the windows (see step_clock.timing) and of the latencies.
+        peak_memory_bytes: see sensors.peak_memory_bytes.
+        fit_s: seconds of the whole training or inference, validation included.
+        notes: what a reader should know of the data.
+        latencies_s: seconds of each batch of an inference, from images on the host to
+            probabilities on the host.
+        samples: what the device's sensors gave while the run was measured.
+        sensors: summary of the samples of timed steps (see sensors.summary).
+        card: the environment card.
+        work: arithmetic and bytes of a step, and the device's measured peaks (see work.of_step).
+        profile: where the time of traced steps went (see profiler.captured).
+        trace: the trace itself, compressed, where it was not read.
+        loss_scales: the dynamic loss scale wherever it changed (see exponents.changes).
+        exponents: see ExponentHistograms.record.
+        diverged: where the first tensor was that was not finite (see replay.first_not_finite).
+        lost_updates_frac: share of weight updates lost to rounding, of an emulated weight format.
+    """
+
+    run: Run
+    effective: dict[str, Any]
+    windows: list[step_clock.Window]
+    epochs: list[dict[str, float]]
+    timing: dict[str, Any]
+    peak_memory_bytes: int | None
+    fit_s: float
+    notes: tuple[str, ...] = ()
+    latencies_s: list[float] = field(default_factory=list)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    sensors: dict[str, Any] = field(default_factory=dict)
+    card: dict[str, Any] = field(default_factory=dict)
+    work: dict[str, Any] = field(default_factory=dict)
+    profile: dict[str, Any] = field(default_factory=dict)
+    trace: bytes = field(default=b"", repr=False)
+    loss_scales: list[dict[str, Any]] = field(default_factory=list)
+    exponents: dict[str, Any] = field(default_factory=dict)
+    diverged: dict[str, Any] = field(default_factory=dict)
+    lost_updates_frac: float | None = None
+
+    @property
+    def diverged_epoch(self) -> int | None:
+        """The first epoch whose loss was not finite; None where all were."""
+        losses = [epoch["loss"] for epoch in self.epochs]
+        return next((i for i, loss in enumerate(losses, 1) if not math.isfinite(loss)), None)
+
+    @property
+    def status(self) -> str:
+        """The record's: diverged or ok."""
+        return "diverged" if self.diverged_epoch else "ok"
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """One row per epoch: loss, accuracy, val_loss, val_accuracy, elapsed_s."""
+        return pd.DataFrame(self.epochs, columns=list(HISTORY)).set_index("epoch")
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row per window: first_step, steps, ms_per_step, and whether it counts."""
+        table = pd.DataFrame(step_clock.as_dicts(self.windows))
+        table["ms_per_step"] = table.seconds / table.steps * 1e3
+        table["counts"] = table.first_step >= self.timing["warmup_steps"]
+        return table
+
+    @property
+    def summary(self) -> pd.Series:
+        """The run's figures, in units for reading."""
+        timing = self.timing
+        low, high = timing["step_s_low"] * 1e3, timing["step_s_high"] * 1e3
+        return pd.Series(
+            {
+                "median step": f"{timing['step_s'] * 1e3:.2f} ms",
+                "5th to 95th percentile": f"{low:.2f} to {high:.2f} ms",
+                "throughput": f"{timing['images_per_s']:,.0f} images/s",
+                "interval of the median": f"± {timing['step_ci'] * 100:.1f} %, within this run",
+                "steps timed": f"{timing['steps_timed']}",
+                "ended by": timing["ended_by"],
+                "left out as warm-up": f"{timing['warmup_steps']} steps",
+                "first step, with compilation": f"{timing['first_step_s']:.2f} s",
+                "peak memory": f"{(self.peak_memory_bytes or 0) / 2**20:,.0f} MiB",
+                **(self._training() if self.epochs else self._inference()),
+            },
+            name="measured",
+        )
+
+    def _training(self) -> dict[str, str]:
+        last = self.epochs[-1]
+        named = {"accuracy": "accuracy, training", "val_accuracy": "accuracy, validation"}
+        accuracies = {text: last[name] for name, text in named.items() if name in last}
+        return {
+            "training, with validation": f"{self.fit_s:.1f} s",
+            **{text: f"{accuracy:.3f}" for text, accuracy in accuracies.items()},
+        }
+
+    def _inference(self) -> dict[str, str]:
+        return {
+            "latency, median": f"{self.timing['latency_p50_s'] * 1e3:.2f} ms",
+            "latency, 99th percentile": f"{self.timing['latency_p99_s'] * 1e3:.2f} ms",
+        }

@@ -1,0 +1,104 @@
+"""The record of a run that came to its end, and where it is written."""
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from mptexp.records import schema, store
+from mptexp.spec.project import PROJECT
+from mptexp.traces import xplane
+from mptexp.training.measure import sensors, step_clock
+from mptexp.training.numerics import emulation
+from mptexp.training.outcome import Outcome
+
+LOGICAL = "replicas are logical devices of one CPU: their scaling says nothing of hardware"
+
+
+def save(outcome: Outcome) -> Path:
+    """Writes the record where the sweep wants it or below reports/interactive; returns its path.
+
+    A trace that was not read is written beside it.
+    """
+    notebook = os.environ.get("MPTEXP_NOTEBOOK", "train")
+    content = record(outcome, notebook)
+    folder = os.environ.get("MPTEXP_RUN_DIR")
+    path = Path(folder) if folder else _interactive() / content["run_id"]
+    trace = path / xplane.FILE
+    trace.unlink(missing_ok=True)  # of an earlier run of the same parameters
+    if outcome.trace:
+        trace.parent.mkdir(parents=True, exist_ok=True)
+        trace.write_bytes(outcome.trace)
+    store.write_record(path / "record.json", content)
+    return path / "record.json"
+
+
+def _interactive() -> Path:
+    """In the project, also when a notebook's folder is the working one."""
+    root = PROJECT if (PROJECT / "notebooks").is_dir() else Path.cwd()
+    return root / "reports/interactive/runs"
+
+
+def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
+    """The record of a run; its status is ok, or diverged.
+
+    Args:
+        outcome: what was measured.
+        notebook: its name, which is a part of the run's id.
+    """
+    run = outcome.run.resolved()
+    return {
+        "schema": schema.SCHEMA,
+        "run_id": run.run_id(notebook),
+        "notebook": notebook,
+        "parameters": run.model_dump(),
+        "in_force": outcome.effective,
+        "status": outcome.status,
+        "error": _error(outcome),
+        "environment": outcome.card,
+        "timing": outcome.timing,
+        "windows": step_clock.as_dicts(outcome.windows),
+        **({"latencies_s": outcome.latencies_s} if outcome.latencies_s else {}),
+        "history": outcome.epochs,
+        "marks": [*_flags(outcome), *sensors.flags(outcome.sensors), *outcome.notes],
+        "readings": _sensors(outcome),
+        "samples": outcome.samples,
+        "work": outcome.work,
+        **({"profile": outcome.profile} if outcome.profile else {}),
+        **({"exponents": outcome.exponents} if outcome.exponents else {}),
+        **_loss_scales(outcome),
+        **({"diverged_step": outcome.diverged.get("step")} if outcome.diverged else {}),
+        "peak_memory_bytes": outcome.peak_memory_bytes,
+        "swallowed_updates_frac": outcome.lost_updates_frac,
+        "fit_s": outcome.fit_s,
+    }
+
+
+def _error(outcome: Outcome) -> str:
+    epoch, where = outcome.diverged_epoch, outcome.diverged.get("sentence", "")
+    return f"the loss was not finite in epoch {epoch}; {where}" if epoch else ""
+
+
+def _flags(outcome: Outcome) -> list[str]:
+    """What a reader must know of how the run was made."""
+    run = outcome.run
+    cases = {
+        "made from a tree with uncommitted changes": outcome.card["clean"] is False,
+        LOGICAL: run.replicas > 1 and outcome.card["kind"] == "cpu",
+        emulation.NOTE: {run.propagation, run.weight_format} != {"policy"},
+    }
+    return [text for text, holds in cases.items() if holds]
+
+
+def _sensors(outcome: Outcome) -> dict[str, Any]:
+    """The summary with energy per image and processor time; watts are those of one GPU."""
+    watts = outcome.sensors["power_w"]
+    several = outcome.run.replicas > 1 and outcome.card["kind"] == "gpu"
+    joules = None if watts is None or several else watts / outcome.timing["images_per_s"]
+    used = [sample["own_cpu_s"] for sample in outcome.samples] or [math.nan]
+    return outcome.sensors | {"energy_per_image_j": joules, "cpu_s": used[-1] - used[0]}
+
+
+def _loss_scales(outcome: Outcome) -> dict[str, Any]:
+    scales = outcome.loss_scales
+    return {"loss_scales": scales, "skipped_steps": scales[-1]["skipped"]} if scales else {}

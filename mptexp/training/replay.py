@@ -1,0 +1,64 @@
+"""The batches of a training once more: for looks at its numbers, and for where it diverged."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from mptexp.spec.run import Run
+from mptexp.training.data import batches
+from mptexp.training.data.datasets import Images
+from mptexp.training.numerics import divergence, exponents
+
+ELSEWHERE = "in which step, is looked for with one replica and input_mode pipeline alone"
+
+
+def histograms(run: Run, images: Images) -> exponents.ExponentHistograms | None:
+    """Looks at the exponents of the very batches that are trained on; None where none are asked."""
+    if not run.exponents_every:
+        return None
+    order = batches.order(images, run)
+    return exponents.ExponentHistograms(
+        lambda step: _batch(run, images, order[step % len(order)]), run.exponents_every
+    )
+
+
+def _batch(run: Run, images: Images, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels as the run's model takes them."""
+    y = images.train_y[chosen]
+    if run.input_mode == "resident":  # placeholders
+        return np.zeros(len(chosen), np.uint8), y
+    x = images.train_x[chosen]
+    return (x.astype("float32") / 255 if run.input_mode == "keydana" else x), y
+
+
+def first_not_finite(
+    run: Run,
+    images: Images,
+    epochs: Sequence[dict[str, float]],
+    steps: int,
+    compiled: Callable[[Run], keras.Model],
+) -> dict[str, Any]:
+    """Where a training that diverged did so: it is made again, step by step.
+
+    Args:
+        run: what was trained.
+        images: what it was trained on.
+        epochs: its epochs, each with its loss.
+        steps: how many it had.
+        compiled: makes and compiles the model anew.
+
+    Returns:
+        Empty where all losses were finite; else `sentence` and, where it is known, the keys of
+        divergence.first_not_finite.
+    """
+    if all(math.isfinite(epoch["loss"]) for epoch in epochs):
+        return {}
+    if run.replicas > 1 or run.input_mode == "keydana":
+        return {"sentence": ELSEWHERE}
+    model = compiled(run.model_copy(update={"steps_per_execution": 1}))
+    order = batches.order(images, run)[:steps]
+    first = divergence.first_not_finite(model, (_batch(run, images, chosen) for chosen in order))
+    return {"sentence": divergence.sentence(first), **(first or {})}

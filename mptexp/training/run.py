@@ -1,0 +1,261 @@
+"""One run, read top to bottom: build the model, train or infer under the clock, gather."""
+
+import hashlib
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import keras
+import numpy as np
+
+from mptexp.spec.run import Run
+from mptexp.training import environment, models, precision, replay
+from mptexp.training.backends import backend
+from mptexp.training.capability import Unsupported
+from mptexp.training.data import batches
+from mptexp.training.data.datasets import Images
+from mptexp.training.effective import effective
+from mptexp.training.layers import resident
+from mptexp.training.measure import profiler, sensors, step_clock, work
+from mptexp.training.numerics import emulation, exponents
+from mptexp.training.outcome import Outcome
+
+MOST_LATENCIES = 1000  # of single batches; their 99th percentile needs some hundreds
+
+
+def build(run: Run, images: Images) -> keras.Model:
+    """The run's model for these images, with initial weights that depend on the seed alone."""
+    return models.build(run, images.shape, len(images.classes))
+
+
+def execute(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) -> Outcome:
+    """Trains or infers, as the run's phase says, and gathers what was measured.
+
+    Args:
+        run: what is asked.
+        model: what `build` gave.
+        images: the dataset.
+        device: what precision.use gave.
+
+    Raises:
+        SettingNotApplied: before anything is timed, where a setting is not effective.
+        Unsupported: where there are too few steps to time, or the backend has no such input.
+    """
+    return PHASES[run.phase](run, model, images, device)
+
+
+# --- training -----------------------------------------------------------------------------------
+
+
+def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) -> Outcome:
+    """Compiles and trains the model, timed by the step clock.
+
+    Stops at the first epoch whose loss is not finite.
+    """
+    steps = batches.steps_per_epoch(images, run)
+    # The last call of an epoch belongs to no window.
+    _check_input(run, images, (steps // run.steps_per_execution - 1) * run.epochs)
+    initial_weights = models.fingerprint(model)
+    trained = _compiled(run, model, images, device)
+    scales, histograms = exponents.ScaleTrace(), replay.histograms(run, images)
+    clock = _clock(run, steps, [scales, *([histograms] if histograms else [])])
+    profile: dict[str, Any] = {}
+    trace = b""
+    with sensors.Sampler(device["kind"]) as sampler:
+        began = time.perf_counter()
+        if run.profile:
+            profile, trace = profiler.captured(
+                run, trained, clock, lambda callbacks: _fit(run, trained, images, callbacks)
+            )
+        else:
+            _fit(run, trained, images, [clock])
+        fit_s = time.perf_counter() - began
+    outcome = _outcome(run, trained, images, device, clock, sampler, initial_weights, fit_s)
+    if device["kind"] == "cpu" and (trace or "rows" in profile):
+        profile["primitives"] = profiler.primitives(run, trained)
+    if histograms:
+        histograms.end(trained)
+    if not run.profile:  # its traced steps are not counted
+        scales.look(trained, clock.begun)
+    return replace(
+        outcome,
+        profile=profile,
+        trace=trace,
+        loss_scales=exponents.changes(scales.seen),
+        exponents=histograms.record() if histograms else {},
+        diverged=replay.first_not_finite(
+            run,
+            images,
+            clock.epochs,
+            clock.begun,
+            lambda again: _compiled(again, build(run, images), images, device),
+        ),
+    )
+
+
+def _fit(run: Run, model: keras.Model, images: Images, callbacks: list[Any]) -> None:
+    # Traced steps come after the timed ones, in an epoch of their own where need be; an execution
+    # of several steps takes a few batches more than an epoch has.
+    longer = run.model_copy(update={"epochs": run.epochs + 2 * run.profile})
+    stream = batches.training(images, longer)
+    model.fit(
+        backend(run.backend).traced_input(stream) if run.profile else stream,
+        epochs=run.epochs + run.profile,
+        steps_per_epoch=batches.steps_per_epoch(images, run),
+        **({} if run.profile else batches.validation(images, run)),
+        callbacks=[*callbacks, _StopWhenNotFinite()],
+        shuffle=False,  # the stream is shuffled already, alike for every policy
+        verbose=0,
+    )
+
+
+class _StopWhenNotFinite(keras.callbacks.Callback):
+    """Ends a training whose loss is not a finite number: it will not become one again.
+
+    Not Keras's TerminateOnNaN, which looks at every step: see step_clock.py.
+    """
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        if not math.isfinite((logs or {}).get("loss", 0.0)):
+            self.model.stop_training = True
+
+
+# --- inference ----------------------------------------------------------------------------------
+
+
+def infer(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) -> Outcome:
+    """Predicts with the untrained model: the time of a batch alone, then of many in a row.
+
+    Latency is what `predict_on_batch` takes; throughput comes from `predict`, timed by the step
+    clock. Both include the copies to the device and back. Speed does not depend on the weights.
+    """
+    order = batches.order(images, run)
+    _check_input(run, images, len(order) // run.steps_per_execution - 1)
+    initial_weights = models.fingerprint(model)
+    inferring = _compiled(run, model, images, device)
+    clock = _clock(run, len(order))
+    with sensors.Sampler(device["kind"]) as sampler:
+        began = time.perf_counter()
+        single = order[: min(run.max_steps or MOST_LATENCIES, MOST_LATENCIES)]
+        latencies = [_latency(run, inferring, images, chosen) for chosen in single]
+        stream = batches.training(images, run)
+        inferring.predict(stream, steps=len(order), callbacks=[clock], verbose=0)
+        fit_s = time.perf_counter() - began
+    outcome = _outcome(run, inferring, images, device, clock, sampler, initial_weights, fit_s)
+    timing = outcome.timing | _latency_figures(latencies)
+    return replace(outcome, timing=timing, latencies_s=latencies)
+
+
+def _latency(run: Run, model: keras.Model, images: Images, chosen: np.ndarray) -> float:
+    resident = run.input_mode == "resident"
+    batch = np.zeros(len(chosen), np.uint8) if resident else images.train_x[chosen]
+    began = time.perf_counter()
+    model.predict_on_batch(backend(run.backend).shared(batch))
+    return time.perf_counter() - began
+
+
+def _latency_figures(latencies: list[float]) -> dict[str, Any]:
+    warmup = step_clock.warmup_windows([step_clock.Window(0, 1, s) for s in latencies])
+    low, high = np.percentile(latencies[warmup:], (50, 99))
+    return {
+        "latency_p50_s": float(low),
+        "latency_p99_s": float(high),
+        "latency_warmup": warmup,
+    }
+
+
+PHASES = {"train": fit, "inference": infer}
+
+# --- both ---------------------------------------------------------------------------------------
+
+
+def _check_input(run: Run, images: Images, timed: int) -> None:
+    """Refuses an input that the backend lacks, and one that leaves too few calls to time."""
+    if run.input_mode == "keydana" and not (
+        backend(run.backend).READS_TF_DATA and run.phase == "train"
+    ):
+        raise Unsupported(
+            f"input_mode keydana is a tf.data pipeline for training; backend {run.backend}, phase "
+            f"{run.phase} cannot use it: allowed are pipeline and resident"
+        )
+    last = len(images.train_x) % run.batch_size
+    if run.input_mode == "keydana" and 0 < last < run.replicas:
+        raise Unsupported(
+            f"input_mode keydana ends an epoch with a batch of {last}, too few for {run.replicas} "
+            f"replicas; take another batch size than {run.batch_size}"
+        )
+    every = run.steps_per_execution
+    if run.max_steps and every > 1:
+        timed = min(timed, run.max_steps // every - 1)
+    least = 5 if every == 1 else 2
+    if timed < least:
+        what = f"executions of {every} steps" if every > 1 else "steps"
+        raise Unsupported(
+            f"batch_size {run.batch_size} and epochs {run.epochs} leave {max(timed, 0)} {what} to "
+            f"time; the clock needs {least}: take a smaller batch or more epochs"
+            + (", or fewer steps per execution" if every > 1 else "")
+        )
+
+
+def _compiled(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) -> keras.Model:
+    """The model, reading one batch from the device where the run asks for that, compiled."""
+    if run.input_mode == "resident":
+        chosen = batches.order(images, run)[0]
+        model = resident(model, images.train_x[chosen], images.train_y[chosen])
+    precision.compile_model(model, run, batches.steps_per_epoch(images, run))
+    effective(model, run, device)
+    return model
+
+
+def _clock(
+    run: Run, steps: int, watchers: Sequence[step_clock.Watcher] = ()
+) -> step_clock.StepClock:
+    """A clock for epochs of so many steps; a profiled training goes on where the clock ends."""
+    most = int(min(run.max_steps or math.inf, steps * run.epochs))
+    return step_clock.StepClock(
+        backend(run.backend).synchronize,
+        run.target_ci,
+        most if run.profile else run.max_steps,
+        run.steps_per_execution,
+        ends_training=not run.profile,
+        watchers=watchers,
+    )
+
+
+def _outcome(
+    run: Run,
+    model: keras.Model,
+    images: Images,
+    device: dict[str, Any],
+    clock: step_clock.StepClock,
+    sampler: sensors.Sampler,
+    initial_weights: str,
+    fit_s: float,
+) -> Outcome:
+    """What clock, sampler and model hold after either phase."""
+    timing, order = step_clock.timing(clock.windows), batches.order(images, run)
+    settings = effective(model, run, device) | {
+        "data": images.content,
+        "data_order": hashlib.sha256(order.tobytes()).hexdigest()[:12],
+        "initial_weights": initial_weights,
+    }
+    # Read before the device's peaks are measured, which takes memory too.
+    peak_memory_bytes = sensors.peak_memory_bytes(device["kind"])
+    card = environment.card(run.backend)
+    return Outcome(
+        run,
+        settings,
+        clock.windows,
+        clock.epochs,
+        timing | {"images_per_s": run.batch_size / timing["step_s"], "ended_by": clock.ended_by},
+        peak_memory_bytes,
+        fit_s,
+        batches.notes(images, run),
+        samples=sampler.samples,
+        sensors=sensors.summary(sampler.samples, clock.timed(), device["kind"]),
+        card=card,
+        work=work.of_step(run, model, card),
+        lost_updates_frac=emulation.lost_updates_frac(model),
+    )
