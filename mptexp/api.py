@@ -403,6 +403,7 @@ def advise(
         ParamsError, Interrupted, Stopped: as `sweep.execute` does.
     """
     from mptexp.analysis import advice, exponent_range, sweep_tables
+    from mptexp.report import dynamic_range
 
     chosen = plans.select(plans.runs(job.sweep, job.directory), only)
     # Blocks are shuffled; the file's own order says which point is the first.
@@ -411,11 +412,8 @@ def advise(
     probe, text = advice.probe(first.run, job.sweep.notebook, steps, job.sweep.timeout_min)
     how = Execution(probe.timeout_min * 60, data_dir=data_dir)
     execute(replace(job, sweep=probe, text=text), how=how, output=output)
-    seen = exponent_range.seen(sweep_tables.load(job.directory).records)
-    if not seen:
-        return []
-    advised = advice.advise(seen[0])
-    return [advised.sentence, *advised.reasons, *exponent_range.sentences(seen[0])]
+    measured = exponent_range.measured(sweep_tables.load(job.directory).records)
+    return dynamic_range.answer(measured[0]) if measured else []
 
 
 # --- results as pages and files ---------------------------------------------------------------
@@ -503,11 +501,13 @@ def compared(a: Path, b: Path) -> "tuple[pd.DataFrame, pd.DataFrame]":
         ParamsError: if no point was measured well in both.
     """
     from mptexp.analysis import compare as comparison
+    from mptexp.report import comparisons
 
     left, right = comparison.load(SweepDir(a), SweepDir(b))
     points = comparison.points(left, right)
     if points.empty:
-        why = comparison.obstacles(left, right) or "see their results.csv"
+        why = comparisons.nothing_joined(comparison.disjoint(left, right))
+        why = why or "see their results.csv"
         raise ParamsError(f"{a} and {b}: no point was measured well in both: {why}")
     return points, comparison.differences(left, right)
 

@@ -380,7 +380,7 @@ def compare(
 ) -> None:
     """Set two sweeps side by side: the points that both measured, and what else differs."""
     from mptexp import api
-    from mptexp.analysis import compare as comparison
+    from mptexp.report import comparisons
 
     _allow(format, "table", "markdown", "json")
     points, differences = api.compared(a, b)
@@ -389,7 +389,7 @@ def compare(
         content = {name: json.loads(t.to_json(orient="records")) for name, t in tables.items()}
         print(json.dumps({"a": str(a), "b": str(b), **content}, indent=1))
         return
-    _print_table(f"A is {a}, B is {b}", comparison.table(points), format)
+    _print_table(f"A is {a}, B is {b}", comparisons.two_sweeps(points), format)
     if differences.empty:
         out.print("Nothing else differs.")
     else:

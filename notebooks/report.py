@@ -18,8 +18,19 @@ sweep_dir: str = "reports/quickstart"  # the directory of a sweep
 # %%
 from IPython.display import HTML, Markdown, display
 
-from mptexp.analysis import emulated, exponent_range, loss_scale, scaling
-from mptexp.report import measured, page, sortable, summary_tables, text_tables, why
+from mptexp.analysis import exponent_range, loss_scale
+from mptexp.report import (
+    comparisons,
+    dynamic_range,
+    loss_scales,
+    low_precision,
+    measured,
+    page,
+    sortable,
+    summary_tables,
+    text_tables,
+    why,
+)
 from mptexp.report.figures import registry
 
 sweep = measured.load(sweep_dir)
@@ -100,33 +111,33 @@ if "loss_by_epoch" in figures:
         note = (
             "Differences (policy minus baseline) are formed within a block; the interval is "
             "Student's *t* over blocks. *Equal* means that the whole interval lies within the "
-            "margin; *undecided*, that it neither does nor leaves zero out."
+            "margin; *inconclusive*, that it neither does nor leaves zero out."
         )
         display(Markdown(more + note))
 
 # %%
-for part in emulated.sections(tables):
+for part in low_precision.sections(tables):
     display(Markdown(f"## {part.title}\n\n{part.note}"))
     display(text_tables.plain_table(part.rows))
     display(Markdown("\n".join(f"- {page.safe(sentence)}" for sentence in part.sentences)))
 
 # %%
-looked = exponent_range.seen(tables.records)
-for number, seen in enumerate(looked, 1):
-    display(Markdown(f"## Where the numbers lie: {page.safe(exponent_range.title(seen, looked))}"))
-    display(Markdown("\n".join(f"- {s}" for s in page.numbers(seen))))
+ranges = exponent_range.measured(tables.records)
+for number, values in enumerate(ranges, 1):
+    display(Markdown(f"## Dynamic range: {page.safe(dynamic_range.title(values, ranges))}"))
+    display(Markdown("\n".join(f"- {s}" for s in page.numbers(values))))
     show(f"exponents_by_kind_{number}")
-    display(text_tables.plain_table(exponent_range.rows(seen)))
-    display(Markdown(exponent_range.NOTE))
+    display(text_tables.plain_table(dynamic_range.rows(values)))
+    display(Markdown(dynamic_range.NOTE))
     show(f"exponents_by_layer_{number}")
 
 # %%
-points = loss_scale.by_point(loss_scale.table(tables))
+points = loss_scales.by_point(loss_scale.table(tables))
 for number, (title, rows) in enumerate(points, 1):
     display(Markdown("## Loss scale" + f": {page.safe(title)}" * bool(title)))
-    display(Markdown("\n".join(f"- {sentence}" for sentence in loss_scale.sentences(rows))))
+    display(Markdown("\n".join(f"- {sentence}" for sentence in loss_scales.sentences(rows))))
     show(f"accuracy_by_loss_scale_{number}")
-    display(text_tables.plain_table(loss_scale.text(rows)))
+    display(text_tables.plain_table(loss_scales.text(rows)))
 show("loss_scale_by_step")
 
 # %%
@@ -145,7 +156,7 @@ if not tables.attempts.empty:
     display(text_tables.plain_table(text_tables.attempt_rows(tables)))
 
 # %%
-for part in scaling.sections(tables):
+for part in comparisons.sections(tables):
     display(Markdown(f"## {part.title}\n\n{part.note}"))
     display(text_tables.plain_table(part.rows))
     display(Markdown("\n".join(f"- {page.safe(sentence)}" for sentence in part.sentences)))
@@ -156,7 +167,7 @@ if "memory_by_batch_size" in figures:
     show("memory_by_batch_size")
 
 # %%
-read = text_tables.reading_rows(tables)
+read = text_tables.sensor_rows(tables)
 if not read.empty:
     display(Markdown(f"## Device readings\n\n{facts.readings_note}"))
     display(text_tables.plain_table(read))
@@ -164,7 +175,7 @@ if not read.empty:
 
 # %%
 if facts.published is not None:
-    display(Markdown(f"## Published beside measured\n\n{facts.published.note}"))
+    display(Markdown(f"## Comparison with published results\n\n{facts.published.note}"))
     for table in (facts.published.speeds, facts.published.accuracies):
         if not table.empty:
             display(text_tables.plain_table(table, links=["Source"]))

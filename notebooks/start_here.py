@@ -134,10 +134,10 @@ from IPython.display import Markdown
 from mptexp import api
 from mptexp.analysis import sweep_tables
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import wording
+from mptexp.report import findings
 
 tables = sweep_tables.load(SweepDir(api.resolved(out)))
-Markdown("\n\n".join(wording.answer(tables)))
+Markdown("\n\n".join(findings.answer(tables)))
 
 # %% [markdown]
 # ## Where the time of a step went

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mptexp.analysis.exponent_range import Histogram, Seen
+from mptexp.analysis.exponent_range import DynamicRange, Histogram
 from mptexp.training.numerics import exponents
 
 VALUES = np.exp2(np.random.default_rng(0).normal(-18, 5, 20_000)).astype("float32")
@@ -15,12 +15,17 @@ def histogram(values):
     return Histogram.read(exponents.as_record(counts, float(largest)))
 
 
-def ranges(native=("float16",), gradients=VALUES, activations=VALUES, swallowed=0.1):
+def ranges(native=("float16",), gradients=VALUES, activations=VALUES, lost=0.1):
+    """A dynamic range whose weights and updates are VALUES."""
     kinds = {"activations": activations, "activation_gradients": gradients}
     kinds |= {"weight_gradients": gradients, "weights": VALUES, "updates": VALUES}
-    card = {} if native is None else {"native": list(native)}
-    told = {"float16": swallowed, "bfloat16": swallowed}
-    found = {kind: histogram(values) for kind, values in kinds.items()}
-    return Seen(
-        {"model": "m", "dataset": "d", "batch_size": 8}, "float32", 1, found, {}, told, 2, card
+    return DynamicRange(
+        parameters={"model": "m", "dataset": "d", "batch_size": 8},
+        policy="float32",
+        runs=1,
+        kinds={kind: histogram(values) for kind, values in kinds.items()},
+        layers={},
+        lost_updates={"float16": lost, "bfloat16": lost},
+        samples=2,
+        environment={} if native is None else {"native": list(native)},
     )

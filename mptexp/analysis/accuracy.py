@@ -62,7 +62,7 @@ def target(tables: Tables) -> float | None:
     """The validation accuracy to reach: the params file's, else what every run reached.
 
     The latter is rounded down to a whole percentage point; None where nothing was learned, or the
-    time that it took is void.
+    time that it took is not valid.
     """
     if tables.ok.step_s.isna().all():
         return None

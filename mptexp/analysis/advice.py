@@ -1,38 +1,44 @@
-"""Which policy and loss scale to use, and why: from what a short training in float32 showed."""
+"""Which policy and loss scale to use, from the dynamic range of a short training in float32."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mptexp.analysis import exponent_range
-from mptexp.analysis.exponent_range import Seen
+from mptexp.analysis.exponent_range import DynamicRange
 from mptexp.spec.formats import FORMATS
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
-LOOKS = 5  # of a probe
+SAMPLES = 5  # of a probe
 MARGIN = 2.0  # a fixed scale leaves the largest gradient so much room, and more, to grow
 
 
 @dataclass(frozen=True)
 class Advice:
-    """A policy, its loss scale, and the reasons as sentences.
+    """A policy and its loss scale, and what they follow from: the range of numbers alone.
 
-    About the range of numbers alone: what becomes of speed and accuracy, a sweep measures.
+    What becomes of speed and accuracy, a sweep measures.
+
+    Attributes:
+        policy: to use.
+        loss_scale: none or dynamic.
+        native: the types that the device computes in natively; None where that is not known.
+        too_large: the kinds of values of which some are too large for float16; no loss scale
+            helps these.
+        fixed_scales: the smallest and the largest fixed loss scale that serve mixed_float16; None
+            where no scale is both large and small enough.
     """
 
     policy: str
     loss_scale: str
-    reasons: list[str]
-
-    @property
-    def sentence(self) -> str:
-        """The advice itself."""
-        scale = "" if self.loss_scale == "none" else f" with loss_scale {self.loss_scale}"
-        return f"Use policy {self.policy}{scale}."
+    native: Sequence[str] | None
+    too_large: Sequence[str]
+    fixed_scales: tuple[float, float] | None
 
 
 def probe(run: Run, notebook: str, steps: int, timeout_min: float) -> tuple[Sweep, str]:
-    """A sweep of one short run in float32 that looks at gradients, and the text of its params file.
+    """A sweep of one short run in float32 that samples gradients, and the text of its params file.
 
     Args:
         run: what is asked about; its model, data, batch size and optimizer are kept.
@@ -40,7 +46,7 @@ def probe(run: Run, notebook: str, steps: int, timeout_min: float) -> tuple[Swee
     """
     changed = {"policy": "float32", "loss_scale": "auto", "profile": False, "phase": "train"}
     changed |= {"max_steps": steps, "target_ci": None, "block": 0, "seed": run.seed - run.block}
-    asked = run.model_copy(update=changed | {"exponents_every": max(1, steps // LOOKS)})
+    asked = run.model_copy(update=changed | {"exponents_every": max(1, steps // SAMPLES)})
     point = asked.model_dump(exclude_defaults=True, exclude={"gpu_model"})
     content = {"notebook": notebook, "include": [point], "timeout_min": timeout_min}
     text = (
@@ -52,42 +58,26 @@ def probe(run: Run, notebook: str, steps: int, timeout_min: float) -> tuple[Swee
     return Sweep(**content), text
 
 
-def advise(found: Seen) -> Advice:
-    """Advice from what was seen and from what the device computes in natively."""
-    native = found.card.get("native")
-    if native is None:
-        told = "The records do not say which types the device computes in."
-        return Advice("float32", "none", [told])
-    if "bfloat16" in native:
-        told = (
-            "This device computes in bfloat16, whose range is float32's: nothing that was seen is "
-            "flushed to zero or too large, so no loss scale is needed."
-        )
-        return Advice("mixed_bfloat16", "none", [told, *_of_float16(found)])
-    if "float16" in native and not _too_large(found):
-        return Advice("mixed_float16", "dynamic", _of_float16(found))
-    if "float16" in native:
-        return Advice("float32", "none", _of_float16(found))
-    told = "This device computes in neither 16-bit type natively: neither would be faster."
-    return Advice("float32", "none", [told, *_of_float16(found)])
+def advise(measured: DynamicRange) -> Advice:
+    """Advice from a dynamic range and from what the device computes in natively."""
+    native, too_large = measured.environment.get("native"), _too_large(measured)
+    if native and "bfloat16" in native:
+        policy, scale = "mixed_bfloat16", "none"  # its range is float32's
+    elif native and "float16" in native and not too_large:
+        policy, scale = "mixed_float16", "dynamic"
+    else:
+        policy, scale = "float32", "none"
+    return Advice(policy, scale, native, too_large, _fixed_scales(measured))
 
 
-def _too_large(found: Seen) -> list[str]:
-    """The kinds of values that are too large for float16; no loss scale helps these."""
+def _too_large(measured: DynamicRange) -> list[str]:
     most = FORMATS["float16"].largest
-    kinds = ("weights", "activations")
-    return [k for k in kinds if k in found.kinds and found.kinds[k].largest > most]
+    kinds = [k for k in ("weights", "activations") if k in measured.kinds]
+    return [k for k in kinds if measured.kinds[k].largest > most]
 
 
-def _of_float16(found: Seen) -> list[str]:
-    """What float16 needs."""
-    if outside := _too_large(found):
-        return [f"Some {' and '.join(outside)} are larger than float16's largest number, 65504."]
-    least, most = exponent_range.scales(found)
+def _fixed_scales(measured: DynamicRange) -> tuple[float, float] | None:
+    least, most = exponent_range.scales(measured)
     if least is None or most is None or least > most / MARGIN:
-        return ["For mixed_float16 no fixed loss scale is both large and small enough."]
-    ends = f"from {exponent_range.power(least)} to {exponent_range.power(most / MARGIN)}"
-    return [
-        f"For mixed_float16 the dynamic loss scale serves, or a fixed one {ends}, which leaves the "
-        "largest gradient room to double."
-    ]
+        return None
+    return least, most / MARGIN

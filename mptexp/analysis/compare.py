@@ -1,6 +1,6 @@
 """Two sweeps side by side: the same points joined, and what else differs between them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,7 +12,6 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import history_table, results_table
-from mptexp.report import wording
 from mptexp.spec import params
 from mptexp.spec.run import Run
 
@@ -23,14 +22,14 @@ WANDERING = ("load", "swap_used_bytes", "clean")
 
 
 def load(a: SweepDir, b: SweepDir) -> tuple[Tables, Tables]:
-    """Both sweeps, their settings told apart together.
+    """Both sweeps, with settings named so that they differ between the two as well.
 
     Raises:
         params.ParamsError: where a directory holds no record.
     """
     records = [store.read_records(place)[0] for place in (a, b)]
-    for place, found in zip((a, b), records, strict=True):
-        if not found:
+    for place, own in zip((a, b), records, strict=True):
+        if not own:
             raise params.ParamsError(
                 f"{place.root}: holds no record of a run; give the directory of a sweep, such as "
                 "reports/quickstart"
@@ -38,15 +37,18 @@ def load(a: SweepDir, b: SweepDir) -> tuple[Tables, Tables]:
     return _tables(a, records[0], records[1]), _tables(b, records[1], records[0])
 
 
-def obstacles(a: Tables, b: Tables) -> str:
-    """The parameters that have no value in common, which is why no point can be joined."""
+def disjoint(a: Tables, b: Tables) -> dict[str, tuple[list[str], list[str]]]:
+    """The parameters that have no value in common, with the values of both sides.
+
+    They are why no point can be joined.
+    """
     sides = [[r["parameters"] for r in side.records] for side in (a, b)]
-    told = []
+    apart = {}
     for name in Run.model_fields:
-        values = [sorted({str(run[name]) for run in side}) for side in sides]
-        if name not in ("gpu_model", "seed", "block") and not set(values[0]) & set(values[1]):
-            told.append(f"{name} {', '.join(values[0])} against {', '.join(values[1])}")
-    return "; ".join(told)
+        left, right = (sorted({str(run[name]) for run in side}) for side in sides)
+        if name not in ("gpu_model", "seed", "block") and not set(left) & set(right):
+            apart[name] = (left, right)
+    return apart
 
 
 def _tables(place: SweepDir, own: Sequence[dict], other: Sequence[dict]) -> Tables:
@@ -90,9 +92,9 @@ def _comparable(left: tuple, right: tuple, sides: Sequence[Mapping[tuple, Any]])
 def _compared(left: pd.DataFrame, right: pd.DataFrame, a: Tables, b: Tables) -> dict[str, Any]:
     left, right = (side.assign(step_s=pd.to_numeric(side.step_s)) for side in (left, right))
     over = contrast.unpaired(left.step_s, right.step_s)
-    found: dict[str, Any] = {"ratio": over.estimate, "low": over.low, "high": over.high}
+    row: dict[str, Any] = {"ratio": over.estimate, "low": over.low, "high": over.high}
     for name, side, tables in (("a", left, a), ("b", right, b)):
-        found |= {
+        row |= {
             f"step_s_{name}": stats.gmean(side.step_s),
             f"runs_{name}": len(side),
             f"val_accuracy_{name}": side.val_accuracy.mean(),
@@ -100,8 +102,8 @@ def _compared(left: pd.DataFrame, right: pd.DataFrame, a: Tables, b: Tables) -> 
         }
         if a.options.price_per_hour and b.options.price_per_hour:
             hours = 1e6 / side.images_per_s.median() / 3600
-            found[f"cost_per_million_images_{name}"] = hours * tables.options.price_per_hour
-    return found
+            row[f"cost_per_million_images_{name}"] = hours * tables.options.price_per_hour
+    return row
 
 
 def differences(a: Tables, b: Tables) -> pd.DataFrame:
@@ -115,9 +117,9 @@ def differences(a: Tables, b: Tables) -> pd.DataFrame:
     names = dict.fromkeys(name for side in cards for card in side for name in card)
     rows = []
     for name in names:
-        told = [" · ".join(sorted({card.get(name, "–") for card in side})) for side in cards]
-        if told[0] != told[1]:
-            rows.append({"what": name, "a": told[0], "b": told[1]})
+        values = [" · ".join(sorted({card.get(name, "–") for card in side})) for side in cards]
+        if values[0] != values[1]:
+            rows.append({"what": name, "a": values[0], "b": values[1]})
     return pd.DataFrame(rows, columns=["what", "a", "b"])
 
 
@@ -133,41 +135,3 @@ def _flat(card: Mapping[str, Any]) -> dict[str, str]:
                 else str(value if value not in (None, []) else "–")
             )
     return flat
-
-
-def table(found: pd.DataFrame) -> pd.DataFrame:
-    """The joined points as text, for a terminal or a page."""
-    shown = [n for n in JOINED[:-1] if n == "batch_size" or found[n].nunique() > 1]
-    columns = {
-        **wording.headed(found, shown),
-        **_devices(found),
-        "Policy": found.policy,
-        "ms per step, A | B": _both(found, "step_s", lambda v: f"{v * 1e3:.2f}"),
-        "A / B, above 1: B is faster": [_ratio(row) for row in found.to_dict("records")],
-        "Accuracy, A | B": _both(found, "val_accuracy", lambda v: f"{v * 100:.1f} %"),
-        "Memory, A | B": _both(found, "peak_memory_bytes", wording.mebibytes),
-    }
-    if "cost_per_million_images_a" in found:
-        costs = _both(found, "cost_per_million_images", wording.digits)
-        columns["Cost per million images, A | B"] = costs
-    return wording.without_blanks(pd.DataFrame(columns))
-
-
-def _devices(found: pd.DataFrame) -> dict[str, list[str]]:
-    pairs = [f"{a} | {b}" for a, b in zip(found.device_a, found.device_b, strict=True)]
-    return {"Device, A | B": pairs} if len(set(pairs)) > 1 else {}
-
-
-def _both(found: pd.DataFrame, name: str, text: Callable[[float], str]) -> list[str]:
-    pairs = zip(found[f"{name}_a"], found[f"{name}_b"], strict=True)
-    told = [["–" if pd.isna(value) else text(value) for value in pair] for pair in pairs]
-    return ["–" if a == b == "–" else f"{a} | {b}" for a, b in told]
-
-
-def _ratio(row: Mapping[str, Any]) -> str:
-    if pd.isna(row["ratio"]):
-        return "–"
-    runs = f"(n = {row['runs_a']}, {row['runs_b']})"
-    if pd.isna(row["low"]):
-        return f"{row['ratio']:.2f}×, no interval {runs}"
-    return f"{row['ratio']:.2f}× [{row['low']:.2f}, {row['high']:.2f}] {runs}"

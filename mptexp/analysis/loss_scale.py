@@ -2,16 +2,14 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, contrast, exponent_range
+from mptexp.analysis import accuracy, contrast
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report import wording
 from mptexp.spec.policies import POLICIES
-from mptexp.spec.run import defaults
 
 FREE = ("policy", "loss_scale", "seed", "block")
 
@@ -28,14 +26,14 @@ def table(tables: Tables) -> pd.DataFrame:
         (median of the steps that were left out).
     """
     runs = _runs(tables)
-    found = []
+    rows = []
     for point, group in runs.groupby("point", sort=False):
         if group.groupby("policy").loss_scale.nunique().max() > 1:
             base = _baseline(group)
-            for (policy, scale), rows in group.groupby(["policy", "loss_scale"], sort=False):
-                told = _row(rows, base, tables.options.equivalence_margin)
-                found.append({"point": point, "policy": policy, "loss_scale": scale, **told})
-    made = pd.DataFrame(found)
+            for (policy, scale), own in group.groupby(["policy", "loss_scale"], sort=False):
+                measured = _row(own, base, tables.options.equivalence_margin)
+                rows.append({"point": point, "policy": policy, "loss_scale": scale} | measured)
+    made = pd.DataFrame(rows)
     if made.empty:
         return made
     return made.sort_values(
@@ -48,9 +46,9 @@ def _runs(tables: Tables) -> pd.DataFrame:
     for record in tables.records:
         if record["status"] not in ("ok", "diverged"):
             continue
-        asked = defaults() | record["parameters"]
+        asked = record["parameters"]
         if asked["propagation"] != "policy" or asked["weight_format"] != "policy":
-            continue  # lowered.py compares these
+            continue  # analysis.emulated compares these
         point = {name: value for name, value in asked.items() if name not in FREE}
         last = (record.get("history") or [{}])[-1]
         rows.append(
@@ -142,107 +140,10 @@ def ranges(rows: pd.DataFrame) -> tuple[list[float], list[float], list[float]]:
 def traces(tables: Tables) -> pd.DataFrame:
     """The dynamic loss scale of every run that had one: run_id, policy, block, step, loss_scale."""
     rows = [
-        {"run_id": r["run_id"], **{n: r["parameters"][n] for n in ("policy", "block")}, **seen}
+        {"run_id": r["run_id"], **{n: r["parameters"][n] for n in ("policy", "block")}, **sample}
         for r in tables.records
-        for seen in r.get("loss_scales") or []
+        for sample in r.get("loss_scales") or []
     ]
     return pd.DataFrame(
         rows, columns=["run_id", "policy", "block", "step", "loss_scale", "skipped"]
     )
-
-
-def named(scale: float | str) -> str:
-    """A loss scale as readers know it."""
-    return scale if isinstance(scale, str) else exponent_range.power(scale)
-
-
-def by_point(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """The rows of each point, behind what tells it apart from the others: empty of a single one."""
-    groups = list(table.groupby("point", sort=False)) if len(table) else []
-    points = [json.loads(point) for point, _ in groups]
-    names = dict.fromkeys(name for point in points for name in point)
-    varying = [n for n in names if len({str(point.get(n)) for point in points}) > 1]
-    titles = [", ".join(f"{n} {point.get(n)}" for n in varying) for point in points]
-    return [(title, rows) for title, (_, rows) in zip(titles, groups, strict=True)]
-
-
-def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
-    """What each policy bears, a sentence per policy; rows and title as `by_point` gives them."""
-    told = []
-    head = f"With {wording.verbatim(title)}: " if title else ""
-    for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
-        stall, good, diverge = ranges(own)
-        tried = sorted({*stall, *good, *diverge})
-        parts = [
-            f"trains as float32 does with a loss scale of {_several(good, tried)}" if good else "",
-            f"falls behind float32 with {_several(stall, tried)}" if stall else "",
-            f"diverges with {_several(diverge, tried)}" if diverge else "",
-            _dynamic(own),
-        ]
-        parts = [part for part in parts if part]
-        if parts:
-            told.append(f"{head}**{policy}** {wording.listed(parts)}.")
-    return told
-
-
-def _several(found: Sequence[float], tried: Sequence[float]) -> str:
-    """Scales in words; those between which all that were tried behave alike, by their ends."""
-    spans: list[list[float]] = []
-    for scale in found:
-        follows = spans and tried.index(scale) == tried.index(spans[-1][-1]) + 1
-        spans[-1].append(scale) if follows else spans.append([scale])
-    words = [
-        [f"{named(s[0])} to {named(s[-1])}"] if len(s) > 2 else [named(scale) for scale in s]
-        for s in spans
-    ]
-    return wording.listed([word for span in words for word in span])
-
-
-def _dynamic(own: pd.DataFrame) -> str:
-    rows = own[own.loss_scale == "dynamic"]
-    if rows.empty:
-        return ""
-    row = next(rows.itertuples())
-    if row.verdict == "diverged":
-        return "diverges under the dynamic scale"
-    if not row.blocks:
-        return ""
-    skipped = (
-        wording.count(round(row.skipped), "skipped step") if row.skipped == row.skipped else ""
-    )
-    how = "trains" if trained(row) else "falls behind"
-    return f"{how} under the dynamic scale" + (f" ({skipped}, median)" if skipped else "")
-
-
-def text(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `table` of one point as text."""
-    return pd.DataFrame(
-        {
-            "Policy": rows.policy,
-            "Loss scale": rows.loss_scale.map(named),
-            "Runs": rows.runs.astype(str),
-            "Validation accuracy": [_accuracy(row) for row in rows.itertuples()],
-            "Percentage points from float32": [_difference(row) for row in rows.itertuples()],
-            "Finding": [_finding(row) for row in rows.itertuples()],
-            "Skipped steps": ["–" if pd.isna(n) else f"{n:.0f}" for n in rows.skipped],
-        }
-    )
-
-
-def _accuracy(row: Any) -> str:
-    if pd.isna(row.val_accuracy):
-        return "–"
-    ends = f"{row.val_accuracy_low * 100:.1f}–{row.val_accuracy_high * 100:.1f}"
-    return f"{row.val_accuracy * 100:.1f} % ({ends})" if row.runs > 1 else ends.split("–")[0] + " %"
-
-
-def _difference(row: Any) -> str:
-    if not row.blocks:
-        return "–"
-    return wording.difference(row.difference, row.low, row.high, row.blocks)
-
-
-def _finding(row: Any) -> str:
-    if row.verdict == "diverged":
-        return f"diverged, {row.diverged} of {row.runs}: {row.first_not_finite.partition('; ')[2]}"
-    return row.verdict

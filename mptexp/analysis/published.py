@@ -1,6 +1,6 @@
 """The curated table of published numbers: which model here can meet them, and pairs of policies.
 
-Only numbers that were seen in their source; see published.csv beside this module.
+Only numbers that stand in their source; see published.csv beside this module.
 """
 
 from collections.abc import Collection
@@ -20,23 +20,6 @@ MODELS = {
     "ResNet-50 v1.5": "resnet50",
     "ResNet-50-v1.5": "resnet50",
     "AlexNet": "alexnet",
-}
-STUDIES = {
-    "keydana2020": "S. Keydana, 2020",
-    "banerjee_course_nb": "A. Banerjee, course notebook",
-    "banerjee_profiling_p1": "A. Banerjee, part one",
-    "banerjee_profiling_p3": "A. Banerjee, part three",
-    "micikevicius2018": "Micikevicius et al., 2018",
-    "oconnor_gtc2018": "M. O'Connor, GTC 2018",
-    "nvidia_dle_rn50_tf1": "NVIDIA, TensorFlow",
-    "nvidia_dle_rn50_pytorch": "NVIDIA, PyTorch",
-    "nvidia_dle_rn50_mxnet": "NVIDIA, MXNet",
-    "dle_issue_837": "a user of NVIDIA's code",
-    "lambda_benchmark_v1": "Lambda",
-    "lambda_benchmark_v2": "Lambda, median of hosts",
-    "nvidia_mixed_precision_guide": "NVIDIA's guide",
-    "tensorflow_guide_mixed_precision": "TensorFlow's guide",
-    "specifications": "specifications of devices",
 }
 # Metrics of speed (of the last epoch, where a study has several) and of final accuracy.
 METRICS = (
@@ -107,25 +90,14 @@ def peak(device: str, dtype: str = "") -> float:
     """
     rows = table()
     rows = rows[(rows.study == "specifications") & (rows.device == device)]
-    found = rows[rows.policy == dtype] if dtype else rows[rows.metric == "bandwidth"]
+    rows = rows[rows.policy == dtype] if dtype else rows[rows.metric == "bandwidth"]
     units = {"TFLOP/s": 1e12, "GB/s": 1e9}
-    return float((found.value * found.unit.map(units)).squeeze()) if len(found) == 1 else np.nan
+    return float((rows.value * rows.unit.map(units)).squeeze()) if len(rows) == 1 else np.nan
 
 
-def linked(study: str, source: str, form: str = "[{0}]({1})") -> str:
-    """The study's name put with its address into a form; the name alone where it has none."""
-    name, address = STUDIES[study], source.split()[0]
-    return form.format(name, address) if address.startswith("https://") else name
-
-
-def claims(models: Collection[str]) -> list[str]:
-    """Speedups of mixed_float16 that were claimed without a table, as Markdown with the source."""
+def claims(models: Collection[str]) -> pd.DataFrame:
+    """The rows of speedups of mixed_float16 that were claimed without a table."""
     rows = table()
     general = rows.model.isna() | (rows.model == "networks in general")
     rows = rows[general | rows.model_here.isin(list(models))]
-    return [
-        f"{row.metric.removeprefix('claimed_').replace('_', ' ')} {row.value:g}× "
-        f"{f'for {row.model}' if pd.isna(row.device) else f'on {row.device}'} "
-        f"({linked(row.study, row.source)})"
-        for row in rows[rows.metric.str.fullmatch(CLAIM)].itertuples()
-    ]
+    return rows[rows.metric.str.fullmatch(CLAIM)]

@@ -1,67 +1,18 @@
-"""Images per second beside a baseline: several replicas over one, other frameworks over TensorFlow.
+"""Images per second over a baseline's: several replicas, other frameworks, other devices.
 
 A ratio here is images per second over the baseline's: above 1 is faster.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 
 from mptexp.analysis import contrast, points
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report import wording
+from mptexp.spec.run import Backend
 
 FIGURES = ("speedup", "low", "high", "blocks")
-REPLICAS_NOTE = (
-    "Replicas share a batch. *Speedup* is images per second over those of one replica, above 1 is "
-    "faster; *efficiency* is the speedup at the same batch per replica divided by the number of "
-    "replicas: 1 is perfect. Under TensorFlow batch normalization uses the statistics of each "
-    "replica's own part of the batch, under JAX those of the whole batch."
-)
-LOGICAL_NOTE = (
-    " **These replicas are logical devices of one CPU: their scaling says nothing of hardware.**"
-)
-BACKENDS_NOTE = (
-    "The same model, order of pictures and policy in each framework, through Keras. The ratio is "
-    "images per second over TensorFlow's: above 1 is faster than TensorFlow."
-)
-DEVICES_NOTE = (
-    "The same point and policy on each device. The ratio is images per second over the slowest "
-    "device's, formed between runs of the same block number, which were not made at the same time."
-)
-ALIKE = {
-    True: " All frameworks began from the same initial weights.",
-    False: " **The frameworks did not begin from the same initial weights.**",
-}
-
-
-@dataclass(frozen=True)
-class Section:
-    """A section of the report: a fixed note, sentences, and a table of text."""
-
-    title: str
-    note: str
-    sentences: list[str]
-    rows: pd.DataFrame
-
-
-def sections(tables: Tables) -> list[Section]:
-    """The sections that this sweep gives rise to: devices, replicas, frameworks."""
-    replicas, backends = by_replicas(tables.results), by_backend(tables.results)
-    devices = by_device(tables.results)
-    found = []
-    if not devices.empty:
-        found.append(Section("Devices side by side", DEVICES_NOTE, [], _device_rows(devices)))
-    if not replicas.empty:
-        note = REPLICAS_NOTE + LOGICAL_NOTE * bool(replicas.logical.any())
-        found.append(Section("Scaling", note, _sentences(replicas), _replica_rows(replicas)))
-    if not backends.empty:
-        note = BACKENDS_NOTE + ALIKE[_begin_alike(tables)]
-        found.append(Section("Frameworks side by side", note, [], _backend_rows(backends)))
-    return found
 
 
 def by_replicas(results: pd.DataFrame) -> pd.DataFrame:
@@ -133,7 +84,7 @@ def by_device(results: pd.DataFrame) -> pd.DataFrame:
     return _sorted(rows, ["gpu_model"])
 
 
-def _begin_alike(tables: Tables) -> bool:
+def begin_alike(tables: Tables) -> bool:
     """Whether the runs of a block had the same initial weights under all backends."""
     began = {r["run_id"]: r.get("in_force", {}).get("initial_weights") for r in tables.records}
     return all(
@@ -175,108 +126,6 @@ def _sorted(rows: list[dict[str, Any]], last: list[str]) -> pd.DataFrame:
         return table
     keys = [*(name for name in POINT if name not in ("jit", *last)), "policy", *last]
     # TensorFlow, with which the others are compared, comes first.
-    keyed = table.assign(backend=table.backend.map(list(wording.NAMES).index))
+    keyed = table.assign(backend=table.backend.map(get_args(Backend).index))
     order = keyed.sort_values(keys, key=points.rank).index
     return table.loc[order].reset_index(drop=True)
-
-
-# --- as text --------------------------------------------------------------------------------------
-
-
-def _sentences(table: pd.DataFrame) -> list[str]:
-    """What the most replicas give at the same batch per replica, a sentence per row."""
-    known = table[table.speedup.notna()]
-    most = known[known.replicas == known.replicas.max()]
-    panels = wording.panels(most.assign(replicas=1, jit=False))
-    return [
-        f"On {panel}, {row['policy']}: {row['replicas']} replicas make {_ratio(row)} the images "
-        f"per second of one, with {row['batch_per_replica']} images for each; efficiency "
-        f"{row['efficiency']:.2f}."
-        for panel, row in zip(panels, most.to_dict("records"), strict=True)
-    ]
-
-
-def _replica_rows(table: pd.DataFrame) -> pd.DataFrame:
-    records = table.to_dict("records")
-    columns = {
-        **_varying(table, ["replicas", "batch_size"]),
-        "Policy": table.policy,
-        "Replicas": table.replicas,
-        "Global batch": table.batch_size,
-        "Batch per replica": table.batch_per_replica,
-        **_speeds(table),
-        "Speedup over 1 replica, same batch per replica [95 % interval]": map(_ratio, records),
-        "Efficiency [95 % interval]": map(_efficiency, records),
-        "Speedup over 1 replica, same global batch [95 % interval]": [
-            _ratio(row, "strong_") for row in records
-        ],
-        "XLA": [_xla(row, "1 replica", ("base_jit", "strong_base_jit")) for row in records],
-    }
-    return _text(columns)
-
-
-def _backend_rows(table: pd.DataFrame) -> pd.DataFrame:
-    named = {"Framework": table.backend.map(wording.NAMES)}
-    rows = _beside(table, "backend", named, "TensorFlow", table.backend == "tensorflow")
-    xla = [_xla(row, "TensorFlow", ("base_jit",)) for row in table.to_dict("records")]
-    return rows.assign(XLA=xla)
-
-
-def _device_rows(table: pd.DataFrame) -> pd.DataFrame:
-    named = {"Device": table.gpu_model}
-    return _beside(table, "gpu_model", named, "the slowest", table.slowest)
-
-
-def _beside(
-    table: pd.DataFrame, axis: str, named: Mapping[str, pd.Series], base: str, is_base: pd.Series
-) -> pd.DataFrame:
-    """A row for each value of the axis beside the base, whose own ratio is 1."""
-    ratios = map(_ratio, table.to_dict("records"))
-    columns = {
-        **_varying(table, [axis]),
-        "Policy": table.policy,
-        "Batch size": table.batch_size,
-        **named,
-        **_speeds(table),
-        f"Images/s over {base}'s [95 % interval]": [
-            "1" if itself else ratio for itself, ratio in zip(is_base, ratios, strict=True)
-        ],
-    }
-    return _text(columns)
-
-
-def _text(columns: Mapping[str, Any]) -> pd.DataFrame:
-    made = pd.DataFrame({name: list(values) for name, values in columns.items()})
-    return wording.without_blanks(made)
-
-
-def _varying(table: pd.DataFrame, shown: list[str]) -> dict[str, pd.Series]:
-    """What tells points apart and has no column of its own."""
-    names = [n for n in POINT if n not in ("jit", "batch_size", *shown)]
-    return wording.headed(table, [n for n in names if table[n].nunique() > 1])
-
-
-def _speeds(table: pd.DataFrame) -> dict[str, list[str]]:
-    return {
-        "ms per step": ["–" if pd.isna(v) else f"{v * 1e3:,.2f}" for v in table.step_s],
-        "Images/s": ["–" if pd.isna(v) else f"{v:,.0f}" for v in table.images_per_s],
-    }
-
-
-def _ratio(row: Mapping[str, Any], kind: str = "") -> str:
-    return wording.ratio(*(row[f"{kind}{name}"] for name in FIGURES))
-
-
-def _efficiency(row: Mapping[str, Any]) -> str:
-    if pd.isna(row["efficiency"]):
-        return "–"
-    low, high = (row[name] / row["replicas"] for name in ("low", "high"))
-    known = f" [{low:.2f}, {high:.2f}]" if not pd.isna(low) else ""
-    return f"{row['efficiency']:.2f}{known}"
-
-
-def _xla(row: Mapping[str, Any], base: str, names: tuple[str, ...]) -> str:
-    """Whether XLA was on, and in what the row is compared with where that differs."""
-    here = "on" if row["jit"] else "off"
-    others = {"on" if row[name] else "off" for name in names if not pd.isna(row[name])} - {here}
-    return f"{here} ({others.pop()} in {base}, so this ratio is of XLA too)" if others else here

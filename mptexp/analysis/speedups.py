@@ -57,10 +57,10 @@ def at_best_batch(results: pd.DataFrame) -> pd.DataFrame:
     ended = ended[ended.groupby(keys).batch_size.transform("nunique") > 1]
     out, ok = (ended[ended.status == status] for status in ("oom", "ok"))
     sizes, lost = (pd.MultiIndex.from_frame(t[[*own, "batch_size"]]) for t in (ok, out))
-    ran = ok[~sizes.isin(lost)].dropna(subset="images_per_s")  # void where runs ran side by side
+    ran = ok[~sizes.isin(lost)].dropna(subset="images_per_s")  # not valid of runs in parallel
     best = _fastest(ran, own)
     at_best = ran.merge(best[[*own, "batch_size"]])
-    told = best.set_index(own).to_dict("index")
+    sized = best.set_index(own).to_dict("index")
     too_large = out.groupby(own).batch_size.min().to_dict()
     rows = []
     for point, default, rates in by_block(at_best, "images_per_s", keys):
@@ -69,7 +69,7 @@ def at_best_batch(results: pd.DataFrame) -> pd.DataFrame:
             named = dict(zip(own, (*point, policy), strict=True)) | {"baseline": baseline}
             least = {"too_large": too_large.get((*point, policy), np.nan)}
             over = _over(rates, policy, baseline)
-            rows.append(named | told[(*point, policy)] | least | over)
+            rows.append(named | sized[(*point, policy)] | least | over)
     columns = ["batch_size", "largest", "too_large", "images_per_s"]
     figures = ["baseline", "speedup", "low", "high", "blocks"]
     return pd.DataFrame(rows, columns=[*own, *columns, *figures])

@@ -51,10 +51,10 @@ def headline(tables: Tables) -> pd.DataFrame:
     memory = rows.set_index(keys).peak_memory_bytes.astype(float)
     base = pd.MultiIndex.from_frame(rows[[*POINT, "baseline"]])
     rows["memory_ratio"] = rows.peak_memory_bytes.to_numpy(float) / memory.reindex(base).to_numpy()
-    found = tables.speedups.rename(columns={"candidate": "policy"})
-    rows = rows.merge(found, "left", [*keys, "baseline"])
+    ratios = tables.speedups.rename(columns={"candidate": "policy"})
+    rows = rows.merge(ratios, "left", [*keys, "baseline"])
     figures = ["speedup", "low", "high", "blocks"]
-    strict = found[found.baseline == "float32"].drop(columns="baseline")
+    strict = ratios[ratios.baseline == "float32"].drop(columns="baseline")
     strict = strict.rename(columns={name: f"strict_{name}" for name in figures})
     rows = rows.merge(strict, "left", keys)
     return rows.sort_values(keys, key=rank, kind="stable", ignore_index=True)
@@ -94,7 +94,7 @@ def starts_agree(results: pd.DataFrame, records: Sequence[dict]) -> bool:
 def versions(records: Sequence[dict]) -> list[str]:
     """The distinct mptexp versions and commits of the records; more than one is worth a warning."""
     cards = [r["environment"] for r in records if r.get("environment")]
-    found = {
+    named = {
         f"{c['packages'].get('mptexp', '?')} {(c['commit'] or '')[:12]}".strip() for c in cards
     }
-    return sorted(found)
+    return sorted(named)

@@ -61,7 +61,7 @@ class Tables:
     def latencies(self) -> pd.DataFrame:
         """Seconds of every inference batch after warm-up, with each run's point and policy.
 
-        Not of runs whose timings are void.
+        Not of runs whose timings are not valid.
         """
         kept = {
             r["run_id"]: r["latencies_s"][r["timing"].get("latency_warmup", 0) :]
@@ -121,8 +121,8 @@ def device_samples(directory: SweepDir, tables: Tables) -> pd.DataFrame:
     for run in ok.drop_duplicates("policy").itertuples():
         samples = store.read_record(directory.record(run.run_id)).get("samples")
         frames.append(_over_time(samples).assign(policy=run.policy))
-    found = pd.concat(frames) if frames else pd.DataFrame()
-    return found if len(found) and found.utilization_frac.notna().any() else pd.DataFrame()
+    read = pd.concat(frames) if frames else pd.DataFrame()
+    return read if len(read) and read.utilization_frac.notna().any() else pd.DataFrame()
 
 
 def _over_time(samples: object) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""What the studies claimed of mixed precision, and what this sweep says of each claim.
+"""What the studies claimed of mixed precision, and whether this sweep is consistent with it.
 
 Speed and accuracy are confirmed or refuted by an interval alone; what was not measured is not
 tested here.
@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, exponent_range, loss_scale, points, speedups
+from mptexp.analysis import accuracy, loss_scale, points, speedups
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import wording
-from mptexp.spec.run import defaults
+from mptexp.report.wording import INCONCLUSIVE
 
-CONFIRMED, REFUTED, UNDECIDED, UNTESTED = "confirmed", "refuted", "undecided", "not tested here"
+CONFIRMED, REFUTED, UNTESTED = "confirmed", "refuted", "not tested here"
 MIXED = "mixed_float16"
-MOST_RUNS = 6  # that a claim names: more are not looked at
+MOST_RUNS = 6  # that a claim names: more are not opened
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of a claim: one of the four words, why, and the ids of the deciding runs."""
+    """Of a claim: one of the four words, the evidence, and the ids of the deciding runs."""
 
     finding: str
     evidence: str = ""
@@ -32,7 +32,7 @@ NOTHING = Finding(UNTESTED)
 
 
 def table(tables: Tables) -> list[tuple[str, str, Finding]]:
-    """Every claim: its words, its source, and what was found."""
+    """Every claim: its words, its source, and the finding."""
     return [(claim, source, check(tables)) for claim, source, check in CLAIMS]
 
 
@@ -41,12 +41,12 @@ def _with_tensor_cores(tables: Tables) -> pd.DataFrame:
     cards = {r["run_id"]: r.get("environment") or {} for r in tables.records}
     cores = [(cards[run_id].get("capability") or [0])[0] >= 7 for run_id in tables.results.run_id]
     devices = set(tables.results.gpu_model[cores])
-    found = tables.speedups
-    return found[
-        (found.candidate == MIXED)
-        & found.gpu_model.isin(devices)
-        & (found.phase == "train")
-        & (found.baseline == "float32")
+    rows = tables.speedups
+    return rows[
+        (rows.candidate == MIXED)
+        & rows.gpu_model.isin(devices)
+        & (rows.phase == "train")
+        & (rows.baseline == "float32")
     ]
 
 
@@ -63,10 +63,15 @@ def _by_speed(tables: Tables, rows: pd.DataFrame, least: float) -> Finding:
     if rows.empty:
         return NOTHING
     best = rows.loc[rows.speedup.idxmax()]
-    told = wording.ratio(best.speedup, best.low, best.high, best.blocks)
-    where = f"at best {told}, batch size {best.batch_size} of {best.model} on {best.gpu_model}"
-    finding = CONFIRMED if best.low >= least else REFUTED if best.high < least else UNDECIDED
-    return Finding(finding, where, _runs(tables, best, (best.baseline, best.candidate)))
+    where = f"batch size {best.batch_size} of {best.model} on {best.gpu_model}"
+    finding = CONFIRMED if best.low >= least else REFUTED if best.high < least else INCONCLUSIVE
+    evidence = f"{_largest(best)}, {where}"
+    return Finding(finding, evidence, _runs(tables, best, (best.baseline, best.candidate)))
+
+
+def _largest(row: pd.Series) -> str:
+    """The largest speedup, which is at best what it says only where its interval leaves 1 out."""
+    return f"{'at best' if row.low > 1 else 'largest ratio'} {wording.ratio_of(row)}"
 
 
 def _three_times(tables: Tables) -> Finding:
@@ -79,9 +84,8 @@ def _not_on_a_v100(tables: Tables) -> Finding:
     if rows.empty:
         return NOTHING
     best = rows.loc[rows.speedup.idxmax()]
-    told = wording.ratio(best.speedup, best.low, best.high, best.blocks)
-    finding = CONFIRMED if best.high < 1.15 else REFUTED if best.low > 1.15 else UNDECIDED
-    evidence = f"at best {told}, batch size {best.batch_size}"
+    finding = CONFIRMED if best.high < 1.15 else REFUTED if best.low > 1.15 else INCONCLUSIVE
+    evidence = f"{_largest(best)}, batch size {best.batch_size}"
     return Finding(finding, evidence, _runs(tables, best, (best.baseline, MIXED)))
 
 
@@ -95,7 +99,7 @@ def _less_work(tables: Tables) -> Finding:
     if not all(peaks.values()):
         return NOTHING
     wide, half = (pd.DataFrame(peaks[name])[0].median() for name in ("float32", "float16"))
-    runs = tuple(run_id for found in peaks.values() for _, run_id in found[:2])
+    runs = tuple(run_id for measured in peaks.values() for _, run_id in measured[:2])
     evidence = f"matrix products in float16 are {half / wide:.1f}× as fast as in float32 (medians)"
     return Finding(CONFIRMED if half / wide >= 4 else REFUTED, evidence, runs)
 
@@ -107,29 +111,27 @@ def _equal_accuracy(tables: Tables) -> Finding:
 def _by_accuracy(tables: Tables, policy: str, words: dict[str, str]) -> Finding:
     """What the verdicts on a policy's accuracy come to: one refutation refutes."""
     usual = replace(tables, results=tables.results[tables.results.run_id.isin(_usual(tables))])
-    found = accuracy.differences(usual, tables.options.equivalence_margin)
-    found = accuracy.beside_first(found)
-    found = found[found.candidate == policy]
-    told = found.assign(finding=found.verdict.map(words).fillna(UNDECIDED))
-    told = told[told.verdict != "too few repeats"]
-    if told.empty:
+    rows = accuracy.beside_first(accuracy.differences(usual, tables.options.equivalence_margin))
+    rows = rows[(rows.candidate == policy) & (rows.verdict != "too few repeats")]
+    if rows.empty:
         return NOTHING
-    met = set(told.finding)
-    finding = REFUTED if REFUTED in met else met.pop() if len(met) == 1 else UNDECIDED
-    row = told[told.finding == finding].iloc[0] if (told.finding == finding).any() else told.iloc[0]
-    ends = [wording.signed(v) for v in (told.difference.min(), told.difference.max())]
+    rows = rows.assign(finding=rows.verdict.map(words).fillna(INCONCLUSIVE))
+    met = set(rows.finding)
+    finding = REFUTED if REFUTED in met else met.pop() if len(met) == 1 else INCONCLUSIVE
+    row = rows[rows.finding == finding].iloc[0] if (rows.finding == finding).any() else rows.iloc[0]
+    ends = [wording.signed(v) for v in (rows.difference.min(), rows.difference.max())]
     between = ends[0] if ends[0] == ends[1] else " to ".join(ends)
     margin = wording.percentage_points(tables.options.equivalence_margin)
     evidence = (
         f"differences from the baseline {between} percentage points at "
-        f"{wording.count(len(told), 'point')}, margin {margin}"
+        f"{wording.count(len(rows), 'point')}, margin {margin}"
     )
     return Finding(finding, evidence, _runs(tables, row, (row.baseline, policy)))
 
 
 def _usual(tables: Tables) -> set[str]:
     """The runs with Keras's own loss scale and without emulated formats."""
-    known = {r["run_id"]: defaults() | r["parameters"] for r in tables.records}
+    known = {r["run_id"]: r["parameters"] for r in tables.records}
     formats = ("propagation", "weight_format")
     return {
         run_id
@@ -155,11 +157,11 @@ def _scale_must_be_chosen(tables: Tables) -> Finding:
     for _, own in rows.groupby("point") if len(rows) else ():
         stall, good, diverge = loss_scale.ranges(own)
         if good and (stall or diverge):
-            bad = wording.listed([exponent_range.power(s) for s in (*stall, *diverge)])
-            trains = wording.listed([exponent_range.power(s) for s in good])
+            bad = wording.listed([wording.power(s) for s in (*stall, *diverge)])
+            trains = wording.listed([wording.power(s) for s in good])
             return Finding(CONFIRMED, f"{MIXED} trains with {trains}, not with {bad}")
         if len(good) > 1:
-            scales = wording.listed([exponent_range.power(s) for s in good])
+            scales = wording.listed([wording.power(s) for s in good])
             return Finding(REFUTED, f"{MIXED} trains alike with {scales}")
     return NOTHING
 
@@ -181,7 +183,7 @@ def _larger_batches(tables: Tables) -> Finding:
         if others >= row["too_large_x"]:
             return Finding(REFUTED, evidence)
         if row["too_large_x"] == row["too_large_y"]:
-            return Finding(UNDECIDED, evidence)
+            return Finding(INCONCLUSIVE, evidence)
     return NOTHING
 
 

@@ -8,7 +8,7 @@ from mptexp.analysis import accuracy, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import measured, page, text_tables, wording
+from mptexp.report import findings, measured, page, text_tables
 from mptexp.report.figures import output, registry
 from mptexp.report.figures.registry import SweepFigure
 
@@ -38,7 +38,7 @@ def export(directory: SweepDir, folder: Path) -> list[str]:
         store.write_text(folder / name, made)
     shown = "" if tables.ok.empty else _tables(tables, folder)
     drawn = [_figure(figure, folder) for figure in registry.figures(sweep)]
-    sentences = "\n".join(f"- {page.sentence(text)}" for text in wording.answer(tables))
+    sentences = "\n".join(f"- {page.sentence(text)}" for text in findings.answer(tables))
     head = f"# {page.safe(sweep.question)}"
     draft = "\n\n".join(part for part in (head, sentences, shown, *drawn) if part)
     store.write_text(folder / "draft.md", draft + "\n")

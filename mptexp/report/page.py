@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, advice, emulated, exponent_range, loss_scale, points, summary
-from mptexp.analysis.exponent_range import Seen
+from mptexp.analysis import accuracy, loss_scale, points, summary
+from mptexp.analysis.exponent_range import DynamicRange
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.execution import jupyter_kernel
@@ -20,6 +20,10 @@ from mptexp.records import privacy, store
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report import (
     claims,
+    dynamic_range,
+    findings,
+    loss_scales,
+    low_precision,
     measured,
     sortable,
     studies,
@@ -242,16 +246,16 @@ def safe(text: str) -> str:
 
 def answer(tables: Tables) -> list[str]:
     """What opens a report: of a sweep of loss scales or formats what it asked, then the rest."""
-    points = loss_scale.by_point(loss_scale.table(tables))
-    asked = [told for title, rows in points for told in loss_scale.sentences(rows, title)]
-    asked += [sentence for part in emulated.sections(tables) for sentence in part.sentences]
-    return [*asked[: wording.SENTENCES], *wording.answer(tables)]
+    points = loss_scales.by_point(loss_scale.table(tables))
+    asked = [text for title, rows in points for text in loss_scales.sentences(rows, title)]
+    asked += [text for part in low_precision.sections(tables) for text in part.sentences]
+    return [*asked[: findings.SENTENCES], *findings.answer(tables)]
 
 
-def numbers(seen: Seen) -> list[str]:
-    """What a training's exponents say: the advice first, then what float16 and bfloat16 lose."""
-    found = advice.advise(seen)
-    return [f"**{found.sentence}**", *found.reasons, *exponent_range.sentences(seen)]
+def numbers(ranges: DynamicRange) -> list[str]:
+    """What a training's exponents say, the advice in bold."""
+    first, *rest = dynamic_range.answer(ranges)
+    return [f"**{first}**", *rest]
 
 
 def answer_html(tables: Tables) -> str:

@@ -1,6 +1,6 @@
-"""The report's section on published numbers: tables of text, published beside measured."""
+"""The report's section that compares what this sweep measured with published results."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,27 @@ from mptexp.analysis import contrast, published
 from mptexp.analysis.published import MIXED
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import wording
+from mptexp.report.columns import BLANK
 from mptexp.spec.run import Run
 
 LIMIT = 25  # rows of a table: more is a file, not a report
+STUDIES = {
+    "keydana2020": "S. Keydana, 2020",
+    "banerjee_course_nb": "A. Banerjee, course notebook",
+    "banerjee_profiling_p1": "A. Banerjee, part one",
+    "banerjee_profiling_p3": "A. Banerjee, part three",
+    "micikevicius2018": "Micikevicius et al., 2018",
+    "oconnor_gtc2018": "M. O'Connor, GTC 2018",
+    "nvidia_dle_rn50_tf1": "NVIDIA, TensorFlow",
+    "nvidia_dle_rn50_pytorch": "NVIDIA, PyTorch",
+    "nvidia_dle_rn50_mxnet": "NVIDIA, MXNet",
+    "dle_issue_837": "a user of NVIDIA's code",
+    "lambda_benchmark_v1": "Lambda",
+    "lambda_benchmark_v2": "Lambda, median of hosts",
+    "nvidia_mixed_precision_guide": "NVIDIA's guide",
+    "tensorflow_guide_mixed_precision": "TensorFlow's guide",
+    "specifications": "specifications of devices",
+}
 SPEEDUP = "Measured speedup [95 % interval]"
 HTML = '<a href="{1}">{0}</a>'
 NOTE = (
@@ -21,8 +39,8 @@ NOTE = (
     "size per device. Speedups are of mixed_float16 over the baseline: above 1, mixed_float16 is "
     "faster; where the two have different batch sizes, by images per second. The baseline is "
     "float32 where a cell names no other policy. Measured accuracies are means over runs; where a "
-    "study states no batch size, at the smallest measured. Ratios can be set side by side; times "
-    "and images per second only where device and pictures agree, see below. “–”: not published, "
+    "study states no batch size, at the smallest measured. Ratios can be compared; times and "
+    "images per second only where device and images agree, see below. “–”: not published, "
     "or not measured here."
 )
 
@@ -39,16 +57,16 @@ class Section:
 
 
 def section(tables: Tables) -> Section | None:
-    """This sweep beside the published numbers of its models; None where there are none."""
+    """This sweep and the published numbers of its models; None where there are none."""
     results, runs = tables.results, _runs(tables)
     pairs = published.pairs(set(results.model), set(results.phase))
     if pairs.empty:
         return None
-    rows = _beside(pairs, runs)
+    rows = _joined(pairs, runs)
     speeds = rows[rows.unit != "%"]
     accuracies = rows[(rows.unit == "%") & _learns(results).any()]
     shown = [speeds[:LIMIT], accuracies[:LIMIT]]
-    claims = wording.listed(published.claims(set(results.model)))
+    claims = wording.listed(_claims(set(results.model)))
     return Section(
         note=_note(len(speeds[LIMIT:]) + len(accuracies[LIMIT:]), runs),
         speeds=_texts(shown[0]).drop(columns="Accuracy"),
@@ -68,7 +86,7 @@ def _note(left: int, runs: pd.DataFrame) -> str:
 
 
 def _learns(runs: pd.DataFrame) -> pd.Series:
-    """Whether a run's accuracy means something: not from random pictures or a single batch."""
+    """Whether a run's accuracy means something: not from random images or a single batch."""
     apart = (runs.dataset == "synthetic") | (runs.input_mode == "resident")
     return (runs.phase == "train") & ~apart
 
@@ -86,7 +104,7 @@ def _runs(tables: Tables) -> pd.DataFrame:
     )
 
 
-def _beside(pairs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+def _joined(pairs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """The published pairs with what each panel measured there, measured ones first.
 
     Returns:
@@ -109,8 +127,8 @@ def _at(pairs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """The runs at each pair's share, with pair (its index) and value in the study's unit."""
     keys = ["model_here", "phase", "replicas", "share"]
     rows = pairs[[*keys, "policy_baseline", "unit"]].reset_index(names="pair").merge(runs, on=keys)
-    found = {"img/s": rows.images_per_s, "%": rows.val_accuracy * 100, "ms": rows.step_s * 1e3}
-    value = np.select([rows.unit == unit for unit in found], list(found.values()), rows.step_s)
+    by_unit = {"img/s": rows.images_per_s, "%": rows.val_accuracy * 100, "ms": rows.step_s * 1e3}
+    value = np.select([rows.unit == unit for unit in by_unit], list(by_unit.values()), rows.step_s)
     return rows.assign(value=value).dropna(subset="value")
 
 
@@ -134,7 +152,7 @@ def _here(runs: pd.DataFrame, side: str) -> str:
     """The runs of one policy as the text of a cell."""
     runs = runs[runs[f"value{side}"].notna()]
     if runs.empty:
-        return "–"
+        return BLANK
     value, unit, policy = (runs[f"{name}{side}"] for name in ("value", "unit", "policy"))
     if unit.iloc[0] != "%":
         return _cell(float(f"{value.median():.4g}"), unit.iloc[0], policy.iloc[0])
@@ -147,13 +165,13 @@ def _ratio(rows: pd.DataFrame) -> str:
 
 
 def _texts(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `_beside` as a table of text; Source holds HTML."""
+    """The rows of `_joined` as a table of text; Source holds HTML."""
     sources = rows.source_baseline.fillna(rows.source_mixed)
     base, mixed = (
         map(_cell, *(rows[name] for name in (f"value_{s}", "unit", f"policy_{s}", f"status_{s}")))
         for s in ("baseline", "mixed")
     )
-    columns = {
+    cells = {
         "Accuracy": rows.metric.str.replace("_", " "),
         "Device": _devices(rows),
         "Phase": rows.phase,
@@ -165,11 +183,11 @@ def _texts(rows: pd.DataFrame) -> pd.DataFrame:
         "Measured baseline": rows.here,
         f"Measured {MIXED}": rows.mixed_here,
         SPEEDUP: rows.ratio,
-        "Source": list(map(published.linked, rows.study, sources, [HTML] * len(rows))),
+        "Source": list(map(linked, rows.study, sources, [HTML] * len(rows))),
     }
-    found = pd.DataFrame(columns).astype(object)
-    alike = [name for name in ("Phase", "Measured on") if found[name].nunique() < 2]
-    return found.drop(columns=alike).fillna("–")
+    table = pd.DataFrame(cells).astype(object)
+    alike = [name for name in ("Phase", "Measured on") if table[name].nunique() < 2]
+    return table.drop(columns=alike).fillna(BLANK)
 
 
 def _devices(rows: pd.DataFrame) -> pd.Series:
@@ -184,7 +202,7 @@ def _cell(value: float, unit: str, policy: str, status: str = "ok") -> str:
     known = {"tensorfloat32": "TF32", "not stated": "policy not stated"}
     named = "" if policy in ("float32", MIXED) else f", {known.get(policy, policy)}"
     if pd.isna(value):
-        return "out of memory" if status == "oom" else "–"
+        return "out of memory" if status == "oom" else BLANK
     return f"{value:,g} {unit}{named}"
 
 
@@ -203,7 +221,7 @@ def _repeats(results: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     worst = value["worst_val_accuracy_after_5_epochs"]
     share = 1 - value["mean_training_time_reduction_vs_float32", MIXED] / 100
     opening = (
-        f"{published.linked(rows.study.iloc[0], rows.source.iloc[0])}: over "
+        f"{linked(rows.study.iloc[0], rows.source.iloc[0])}: over "
         f"{value['repetitions', MIXED]:g} runs of each policy, mean training time in mixed_float16 "
         f"over that in float32 was {share:.2f}×, below 1 is shorter, and the worst validation "
         f"accuracy after 5 epochs {worst[MIXED]:g} %, against {worst['float32']:g} % in float32."
@@ -214,7 +232,7 @@ def _repeats(results: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
 
 
 def _repeats_here(panel: str, batch_size: int, replicas: int, runs: pd.DataFrame) -> str:
-    """Training time and worst accuracy of mixed_float16 beside float32, or TF32 without it."""
+    """Training time and worst accuracy of mixed_float16 against float32, or TF32 without it."""
     name = "float32" if "float32" in set(runs.policy) else "tensorfloat32"
     times = runs.pivot(index="block", columns="policy", values="fit_s")
     times = times.reindex(columns=[name, MIXED]).dropna()
@@ -234,28 +252,44 @@ def _repeats_here(panel: str, batch_size: int, replicas: int, runs: pd.DataFrame
 def _differences(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     """What else than the policy differs between the studies of some rows and this sweep."""
     runs = [Run.model_construct(**record["parameters"]) for record in tables.records]
-    pictures = [f"{r.dataset}, {r.image_size} × {r.image_size}, width {r.width:g}" for r in runs]
+    images = [f"{r.dataset}, {r.image_size} × {r.image_size}, width {r.width:g}" for r in runs]
     keydana = "resize, cache, shuffle, batch; no prefetch (input_mode keydana here)"
     repeated = tables.speedups.low.notna().any()
-    found = {
+    sides = {
         "Device": (rows.device, [run.gpu_model for run in runs]),
         "Software": (rows.system, map(_software, tables.records)),
-        "Pictures, width of the network": (rows.dataset, pictures),
+        "Images, width of the network": (rows.dataset, images),
         "Input": (rows.study.map({"keydana2020": keydana}), [run.input_mode for run in runs]),
         "Intervals": (["none"], ["95 % over blocks" if repeated else "none: too few repeats"]),
     }
-    lines = [[name, *map(_several, sides)] for name, sides in found.items()]
+    lines = [[name, *map(_several, both)] for name, both in sides.items()]
     return pd.DataFrame(lines, columns=["What differs", "Published", "Measured here"])
 
 
 def _several(names: Iterable[Any], most: int = 6) -> str:
     """Distinct names, and whether there are more."""
-    found = [name for name in dict.fromkeys(names) if isinstance(name, str)]
-    return "; ".join(found[:most] + ["…"] * (len(found) > most)) or "not stated"
+    known = [name for name in dict.fromkeys(names) if isinstance(name, str)]
+    return "; ".join(known[:most] + ["…"] * (len(known) > most)) or "not stated"
 
 
 def _software(record: Mapping[str, Any]) -> str:
     packages = record.get("environment", {}).get("packages", {})
     names = [record["parameters"]["backend"], "keras"]
-    found = [f"{name} {packages[name]}" for name in names if name in packages]
-    return ", ".join([*found, "XLA" if record.get("in_force", {}).get("jit") else "no XLA"])
+    versions = [f"{name} {packages[name]}" for name in names if name in packages]
+    return ", ".join([*versions, "XLA" if record.get("in_force", {}).get("jit") else "no XLA"])
+
+
+def linked(study: str, source: str, form: str = "[{0}]({1})") -> str:
+    """The study's name put with its address into a form; the name alone where it has none."""
+    name, address = STUDIES[study], source.split()[0]
+    return form.format(name, address) if address.startswith("https://") else name
+
+
+def _claims(models: Collection[str]) -> list[str]:
+    """Speedups of mixed_float16 that were claimed without a table, as Markdown with the source."""
+    return [
+        f"{row.metric.removeprefix('claimed_').replace('_', ' ')} {row.value:g}× "
+        f"{f'for {row.model}' if pd.isna(row.device) else f'on {row.device}'} "
+        f"({linked(row.study, row.source)})"
+        for row in published.claims(models).itertuples()
+    ]

@@ -11,7 +11,8 @@ from great_tables import GT
 
 from mptexp.analysis import points, summary
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report import text_tables, wording
+from mptexp.report import columns, text_tables, wording
+from mptexp.report.columns import BLANK, without_blanks
 from mptexp.report.text_tables import ROWS
 
 
@@ -42,11 +43,11 @@ def headline(tables: Tables) -> tuple[GT, str]:
         f"{len(table):,} rows, one for each point and policy, are in [table.md](table.md), all "
         "ratios in [speedups.csv](speedups.csv).\n\nOf table.md: "
     )
-    return text_tables.plain_table(wording.without_blanks(shown)), note
+    return text_tables.plain_table(without_blanks(shown)), note
 
 
 def details(tables: Tables) -> pd.DataFrame:
-    """What else is known of the headline table's rows; nothing where that table is a digest."""
+    """What else is known of the headline table's rows; nothing where that table is a summary."""
     rows = text_tables.detail_rows(tables) if not tables.ok.empty else pd.DataFrame()
     return rows if len(rows) <= ROWS else pd.DataFrame()
 
@@ -54,35 +55,34 @@ def details(tables: Tables) -> pd.DataFrame:
 def _where(table: pd.DataFrame, named: Sequence[str]) -> list[str]:
     """What tells a row apart from the others of its group."""
     names = [n for n in points.POINT if n not in named and table[n].nunique() > 1]
-    told = [wording.said(table[n], ("model", "setting")) for n in names]
-    return [", ".join(filter(None, row)) for row in zip(*told, strict=True)]
+    words = [wording.named(table[n], ("model", "setting")) for n in names]
+    return [", ".join(filter(None, row)) for row in zip(*words, strict=True)]
 
 
 def _headline(group: pd.DataFrame) -> dict[str, Any]:
     first, over = group.iloc[0], group.dropna(subset="speedup")
-    own = text_tables.over_baseline(first) if first.policy == first.baseline else "–"
-    told = {
+    own = text_tables.over_baseline(first) if first.policy == first.baseline else BLANK
+    cells = {
         "Policy": text_tables.policy(first),
         "Points": f"{len(group):,}",
-        "Faster": f"{(group.low > 1).sum():,}" if len(over) else "–",
-        "Slower": f"{(group.high < 1).sum():,}" if len(over) else "–",
+        "Faster": f"{(group.low > 1).sum():,}" if len(over) else BLANK,
+        "Slower": f"{(group.high < 1).sum():,}" if len(over) else BLANK,
         "Speedup": f"{over.speedup.median():.2f}× (median)" if len(over) else own,
-        "Least": "–",
-        "Largest": "–",
-        "Most images/s": f"{group.images_per_s.max():,.0f}",
+        "Least": BLANK,
+        "Largest": BLANK,
+        "Most images/s": columns.cell("images_per_s", group.images_per_s.max()),
     }
     if len(over):
         ends = (over.speedup.idxmin(), over.speedup.idxmax())
-        told |= {n: _end(over.loc[k]) for n, k in zip(("Least", "Largest"), ends, strict=True)}
+        cells |= {n: _end(over.loc[k]) for n, k in zip(("Least", "Largest"), ends, strict=True)}
     learned = group.val_accuracy.dropna() * 100
     least, most = learned.min(), learned.max()
-    told["Validation accuracy"] = f"{least:.1f}–{most:.1f} %" if len(learned) else "–"
-    return told
+    cells["Validation accuracy"] = f"{least:.1f}–{most:.1f} %" if len(learned) else BLANK
+    return cells
 
 
 def _end(row: Mapping[str, Any]) -> str:
-    ratio = wording.ratio(row["speedup"], row["low"], row["high"], row["blocks"])
-    return f"{ratio}: {row['where']}"
+    return f"{wording.ratio_of(row)}: {row['where']}"
 
 
 def accuracy_rows(tables: Tables) -> tuple[pd.DataFrame, str]:
@@ -106,11 +106,11 @@ def failed(results: pd.DataFrame) -> pd.DataFrame:
     names = ["status", "policy", "batch_size", "block", "error", "run_id"]
     if len(rows) <= ROWS:
         return rows[names].rename(columns=_heading)
-    found = rows.groupby(["status", "policy", "error"], sort=False, dropna=False).agg(
+    alike = rows.groupby(["status", "policy", "error"], sort=False, dropna=False).agg(
         runs=("run_id", "count"), batch_size=("batch_size", _range), run_id=("run_id", "first")
     )
-    found = found.reset_index().sort_values("runs", ascending=False, kind="stable")
-    return found.rename(columns={**{n: _heading(n) for n in found}, "run_id": "One of them"})
+    alike = alike.reset_index().sort_values("runs", ascending=False, kind="stable")
+    return alike.rename(columns={**{n: _heading(n) for n in alike}, "run_id": "One of them"})
 
 
 def _range(sizes: pd.Series) -> str:
@@ -129,12 +129,12 @@ def runs(results: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     if len(results) <= ROWS:
         return results, ""
     # Failures first: of the table that is made of them, too, only ROWS rows are shown.
-    told = results[(results.status != "ok") | (results.marks != "")]
-    told = told.sort_values("status", key=lambda s: s == "ok", kind="stable")
+    listed = results[(results.status != "ok") | (results.marks != "")]
+    listed = listed.sort_values("status", key=lambda s: s == "ok", kind="stable")
     note = (
-        f"Of {len(results):,} runs, the {len(told):,} that did not end well or are marked are "
+        f"Of {len(results):,} runs, the {len(listed):,} that did not end well or are marked are "
         "listed here; [results.csv](results.csv) holds all. A run's record is "
         "`runs/<run_id>/record.json`, and beside it lies its executed notebook, `notebook.ipynb`; "
         f"of more than {ROWS} runs the notebooks are not rendered as HTML."
     )
-    return told, note
+    return listed, note

@@ -11,7 +11,8 @@ from great_tables import GT, html
 
 from mptexp.analysis import accuracy, points, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report import wording
+from mptexp.report import columns, wording
+from mptexp.report.columns import BLANK, SENSORS, without_blanks
 from mptexp.spec.terminal import visible
 
 ROWS = 200  # of a table in a report: more are a file, not a table
@@ -23,54 +24,51 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
     """The headline table as text, a row per batch size and policy, for HTML and Markdown."""
     table = summary.headline(tables)
     records = table.to_dict("records")
-    columns = {
+    cells = {
         **_named(table),
-        "ms per step": [_known(s * 1e3, "{:.2f}") for s in table.step_s],
-        "Images/s": [_known(v, "{:,.0f}") for v in table.images_per_s],
+        **columns.shown(table, "step_s", "images_per_s"),
         baseline_head(table): [over_baseline(r) for r in records],
         "Speedup over strict float32": [_over_strict(r) for r in records],
         "Latency, median (99 %)": [_latency(r) for r in records],
-        "Validation accuracy": [_accuracy(r) for r in records],
-        "Peak memory": [wording.mebibytes(b) for b in table.peak_memory_bytes],
+        "Validation accuracy": [
+            wording.mean_accuracy(
+                r["val_accuracy"], r["val_accuracy_low"], r["val_accuracy_high"], r["repeats"]
+            )
+            for r in records
+        ],
+        **columns.shown(table, "peak_memory_bytes"),
     }
     if set(table.baseline) <= {"float32", ""}:
-        del columns["Speedup over strict float32"]
-    return wording.without_blanks(pd.DataFrame(columns))
+        del cells["Speedup over strict float32"]
+    return without_blanks(pd.DataFrame(cells))
 
 
 def detail_rows(tables: Tables) -> pd.DataFrame:
     """What else is known of the rows of the headline table, as text; empty where nothing is."""
     table = summary.headline(tables)
     records = table.to_dict("records")
-    columns = {
+    cells = {
         "ms per step, 5–95 %": [
-            _known(r["step_s_low"] * 1e3, "{:.2f}") + _known(r["step_s_high"] * 1e3, "–{:.2f}", "")
-            for r in records
+            BLANK if pd.isna(low) else f"{low * 1e3:.2f}–{high * 1e3:.2f}"
+            for low, high in zip(table.step_s_low, table.step_s_high, strict=True)
         ],
         "Achieved (MFU), least traffic": [_achieved(r) for r in records],
         **_to_target(tables, table),
         **_prices(tables, table),
     }
-    told = wording.without_blanks(pd.DataFrame(columns))
-    return pd.DataFrame() if told.empty else pd.concat([pd.DataFrame(_named(table)), told], axis=1)
+    more = without_blanks(pd.DataFrame(cells))
+    return pd.DataFrame() if more.empty else pd.concat([pd.DataFrame(_named(table)), more], axis=1)
 
 
 def _named(table: pd.DataFrame) -> dict[str, Any]:
     """What names a row of the headline table."""
-    varying = [n for n in points.POINT if table[n].nunique() > 1 and n != "batch_size"]
-    columns = wording.headed(table, varying)
     policies = [policy(row) for row in table.to_dict("records")]
-    return {**columns, "Batch size": table.batch_size, "Policy": policies}
-
-
-def _known(value: float, form: str, unknown: str = "–") -> str:
-    """A number as text; of runs whose timings are void there is none."""
-    return unknown if pd.isna(value) else form.format(value)
+    return {**wording.varying(table), "Batch size": table.batch_size, "Policy": policies}
 
 
 def _achieved(row: Mapping[str, Any]) -> str:
     if pd.isna(row["flops_per_s"]):
-        return "–"
+        return BLANK
     traffic = row["bytes_per_s"]
     moved = "" if pd.isna(traffic) else f", {wording.gigabytes(traffic)}"
     achieved = wording.teraflops(row["flops_per_s"])
@@ -96,17 +94,14 @@ def baseline_head(table: pd.DataFrame) -> str:
 def over_baseline(row: Mapping[str, Any]) -> str:
     """A row's speedup with its interval; of the baseline itself, that it is the baseline."""
     if pd.isna(row["step_s"]):
-        return "–"
+        return BLANK
     if row["policy"] == row["baseline"]:
         return "1 (the default)" if row["policy"] == row["default_policy"] else "1 (baseline)"
-    return wording.ratio(row["speedup"], row["low"], row["high"], row["blocks"])
+    return wording.ratio_of(row)
 
 
 def _over_strict(row: Mapping[str, Any]) -> str:
-    if row["policy"] == "float32":
-        return "1"
-    figures = (row[f"strict_{name}"] for name in ("speedup", "low", "high", "blocks"))
-    return wording.ratio(*figures)
+    return "1" if row["policy"] == "float32" else wording.ratio_of(row, "strict_")
 
 
 def _by_policy(
@@ -129,7 +124,7 @@ def _to_target(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
 
 def _seconds(value: float) -> str:
     if pd.isna(value):
-        return "–"
+        return BLANK
     return "not reached" if math.isinf(value) else f"{value:,.1f} s"
 
 
@@ -138,20 +133,18 @@ def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
     price = tables.options.price_per_hour
     if price is None:
         return {}
-    training = [v * price / 3600 for v in _by_policy(tables, table, tables.trained.fit_s)]
-    return {
-        "Cost per million images": [
-            "–" if pd.isna(v) else wording.digits(1e6 / v / 3600 * price)
-            for v in table.images_per_s
-        ],
-        "Cost per training": ["–" if pd.isna(v) else wording.digits(v) for v in training],
+    training_s = pd.Series(_by_policy(tables, table, tables.trained.fit_s), dtype=float)
+    costs = {
+        "cost_per_million_images": 1e6 / table.images_per_s / 3600 * price,
+        "cost_per_training": training_s * price / 3600,
     }
+    return columns.shown(pd.DataFrame(costs), *costs)
 
 
 def _latency(row: Mapping[str, Any]) -> str:
-    """Of single batches in inference, from pictures on the host to probabilities on the host."""
+    """Of single batches in inference, from images on the host to probabilities on the host."""
     if pd.isna(row["latency_p50_s"]):
-        return "–"
+        return BLANK
     return f"{row['latency_p50_s'] * 1e3:.2f} ms ({row['latency_p99_s'] * 1e3:.2f})"
 
 
@@ -160,37 +153,26 @@ def policy(row: Mapping[str, Any]) -> str:
     return f"{row['policy']} ({wording.EMULATED})" if row["emulated"] else row["policy"]
 
 
-def _accuracy(row: Mapping[str, Any]) -> str:
-    if pd.isna(row["val_accuracy"]):
-        return "–"
-    low, high = row["val_accuracy_low"], row["val_accuracy_high"]
-    spread = f" ({low * 100:.1f}–{high * 100:.1f})" if row["repeats"] > 1 else ""
-    return f"{row['val_accuracy'] * 100:.1f} %{spread}"
-
-
 def accuracy_rows(tables: Tables) -> pd.DataFrame:
     """Differences in accuracy between policies as text, a row per point and pair."""
     table = accuracy.differences(tables, tables.options.equivalence_margin)
     records = table.to_dict("records")
-    margin = wording.percentage_points(tables.options.equivalence_margin)
-    words = {"equal": f"equal within {margin}"}
-    columns = {
+    margin = tables.options.equivalence_margin
+    cells = {
         **_varying(table),
         "Policy": table.candidate,
         "Against": table.baseline.map(wording.default_name),
         DIFFERENCE: [
             wording.difference(r["difference"], r["low"], r["high"], r["blocks"]) for r in records
         ],
-        "Finding": [words.get(v, v) for v in table.verdict],
+        "Finding": [wording.verdict(v, margin) for v in table.verdict],
     }
-    return pd.DataFrame(columns)
+    return pd.DataFrame(cells)
 
 
 def _varying(table: pd.DataFrame) -> dict[str, pd.Series]:
     """The columns that tell points apart, with the batch size."""
-    names = [n for n in points.POINT if n in table and n != "batch_size"]
-    varying = [n for n in names if table[n].nunique() > 1]
-    return wording.headed(table, [*varying, *{"batch_size"}.intersection(table)])
+    return wording.varying(table) | wording.headed(table, {"batch_size"}.intersection(table))
 
 
 def without_memory(tables: Tables) -> pd.DataFrame:
@@ -213,17 +195,17 @@ def best_rows(tables: Tables) -> pd.DataFrame:
             **varying,
             "Policy": table.policy,
             "Best batch size": table.batch_size,
-            "Images/s": [f"{v:,.0f}" for v in table.images_per_s],
+            **columns.shown(table, "images_per_s"),
             "Images/s over the baseline's best [95 % interval]": [
                 f"1 ({wording.default_name(r['policy'])})"
                 if r["policy"] == r["baseline"]
-                else wording.ratio(r["speedup"], r["low"], r["high"], r["blocks"])
+                else wording.ratio_of(r)
                 for r in records
             ],
             "Largest batch that ran": table.largest,
             "Smallest that ran out of memory": [_size(r, tables) for r in records],
         }
-    ).pipe(wording.without_blanks)
+    ).pipe(without_blanks)
 
 
 def _size(row: Mapping[str, Any], tables: Tables) -> str:
@@ -240,7 +222,7 @@ def _size(row: Mapping[str, Any], tables: Tables) -> str:
 
 def _least(*sizes: float) -> str:
     known = [size for size in sizes if not pd.isna(size)]
-    return f"{min(known):.0f}" if known else "–"
+    return f"{min(known):.0f}" if known else BLANK
 
 
 def attempt_rows(tables: Tables) -> pd.DataFrame:
@@ -254,13 +236,13 @@ def attempt_rows(tables: Tables) -> pd.DataFrame:
             "Policy": table.policy,
             "Batch size": table.batch_size,
             "Outcome": table.status.map(lambda s: "fits" if s in ("ok", "diverged") else s),
-            "Peak memory": [wording.mebibytes(b) for b in table.peak_memory_bytes],
-            "Error": table.error.replace("", "–"),
+            **columns.shown(table, "peak_memory_bytes"),
+            "Error": table.error.replace("", BLANK),
         }
-    ).pipe(wording.without_blanks)
+    ).pipe(without_blanks)
 
 
-def reading_rows(tables: Tables) -> pd.DataFrame:
+def sensor_rows(tables: Tables) -> pd.DataFrame:
     """What the device read while steps were timed, medians over repeats, as text.
 
     Empty where nothing was read.
@@ -272,24 +254,10 @@ def reading_rows(tables: Tables) -> pd.DataFrame:
     if len(table) > ROWS:
         keys = ["gpu_model", "policy"]
         table = table[keys].drop_duplicates().sort_values(keys, key=points.rank)
-    forms = {
-        "Utilization": ("utilization_frac", 100, "{:.0f} %"),
-        "Power": ("power_w", 1, "{:.0f} W"),
-        "Energy per image": ("energy_per_image_j", 1e3, "{:.3g} mJ"),
-        "Clock": ("clock_hz", 1e-6, "{:,.0f} MHz"),
-        "Temperature": ("temperature_c", 1, "{:.0f} °C"),
-        "Throttled": ("throttled_frac", 100, "{:.0f} % of readings"),
-        "Memory in use on the device": ("device_memory_used_bytes", 2**-20, "{:,.0f} MiB"),
-        "Processor used by others": ("other_load_frac", 100, "{:.0f} %"),
-        "Others on the GPU": ("other_processes", 1, "{:.0f}"),
-    }
-    shown = {}
-    for title, (name, scale, form) in forms.items():
-        values = _by_policy(tables, table, pd.to_numeric(tables.ok[name]) * scale, keys)
-        shown[title] = ["–" if pd.isna(v) else form.format(v) for v in values]
-    told = wording.without_blanks(pd.DataFrame(shown))
+    values = {n: _by_policy(tables, table, pd.to_numeric(tables.ok[n]), keys) for n in SENSORS}
+    sensed = without_blanks(pd.DataFrame(columns.shown(pd.DataFrame(values), *SENSORS)))
     named = pd.DataFrame({**_varying(table), "Policy": table.policy})
-    return pd.DataFrame() if told.empty else pd.concat([named, told], axis=1)
+    return pd.DataFrame() if sensed.empty else pd.concat([named, sensed], axis=1)
 
 
 def headline_html(tables: Tables) -> GT:

@@ -5,7 +5,7 @@ from builders import record, tables
 
 from mptexp.analysis import accuracy
 from mptexp.analysis.sweep_tables import Options
-from mptexp.report import text_tables, wording
+from mptexp.report import findings, text_tables
 
 
 def learned(policy, block, *accuracies, **more):
@@ -44,19 +44,22 @@ def test_what_a_difference_means(differences, margin, verdict):
 
 def test_no_significant_difference_is_never_called_equal():
     noisy = pairs([-0.03, 0.03, 0.0])
-    sentence = wording.answer(noisy)[0]
-    assert "not shown to be equal within 1 percentage point, nor different" in sentence
+    sentence = findings.answer(noisy)[0]
+    assert (
+        "inconclusive, neither shown to be equal within 1 percentage point nor different"
+        in sentence
+    )
     (finding,) = text_tables.accuracy_rows(noisy).Finding
-    assert finding == "undecided"
+    assert finding == "inconclusive"
 
 
 def test_the_level_is_told_from_the_worst_to_the_best():
-    level = wording.answer(pairs([-0.05, -0.051, -0.049]))[-1]
+    level = findings.answer(pairs([-0.05, -0.051, -0.049]))[-1]
     assert level == "Mean validation accuracy is between 85.0 % and 90.0 %."
 
 
 def test_an_equivalence_is_stated_with_its_margin():
-    sentence, level = wording.answer(pairs([0.001, -0.001, 0.0]))
+    sentence, level = findings.answer(pairs([0.001, -0.001, 0.0]))
     assert level == "Mean validation accuracy is 90.0 % everywhere."
     said = "its validation accuracy is equal within 1 percentage point (mean difference +0.0 "
     assert said in sentence
@@ -106,7 +109,7 @@ def test_trainings_of_other_lengths_are_not_compared():
     found = tables(rows)
     assert accuracy.differences(found, 0.01).empty
     assert accuracy.target(found) is None
-    assert not [s for s in wording.answer(found) if "accuracy" in s]
+    assert not [s for s in findings.answer(found) if "accuracy" in s]
     assert "Validation accuracy" not in text_tables.headline_rows(found)
 
 
@@ -116,7 +119,7 @@ def test_every_device_has_its_own_sentence():
         made["parameters"]["gpu_model"] = "V100"
         made["run_id"] += "v"
         rows.append(made)
-    said = [s for s in wording.answer(tables(rows)) if "its validation accuracy" in s]
+    said = [s for s in findings.answer(tables(rows)) if "its validation accuracy" in s]
     assert len(said) == 2
     assert said[0].startswith("On GPU, **mixed_float16**")
     assert "its validation accuracy is equal" in said[0]

@@ -8,6 +8,7 @@ from support import mptexp
 from mptexp.analysis import advice, exponent_range
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.report import dynamic_range, wording
 from mptexp.spec import params
 from mptexp.spec.run import Run
 
@@ -23,24 +24,29 @@ from mptexp.spec.run import Run
     ],
 )
 def test_the_policy_is_one_that_the_device_computes_in(native, policy, scale):
-    told = advice.advise(ranges(native))
-    assert (told.policy, told.loss_scale) == (policy, scale)
-    assert told.reasons
+    advised = advice.advise(ranges(native))
+    assert (advised.policy, advised.loss_scale) == (policy, scale)
+    assert dynamic_range.reasons(advised)
 
 
 def test_activations_that_are_too_large_forbid_float16():
-    told = advice.advise(ranges(["float16"], activations=np.array([1.0, 1e5], "float32")))
-    assert told.policy == "float32"
-    assert "65504" in told.reasons[0]
+    advised = advice.advise(ranges(["float16"], activations=np.array([1.0, 1e5], "float32")))
+    assert advised.policy == "float32"
+    assert advised.too_large == ["activations"]
+    assert "65504" in dynamic_range.reasons(advised)[0]
 
 
 def test_a_fixed_scale_is_named_where_one_does():
     narrow = np.exp2(np.random.default_rng(0).normal(-20, 2, 20_000)).astype("float32")
     least, most = exponent_range.scales(ranges(gradients=narrow))
-    (told,) = advice.advise(ranges(gradients=narrow)).reasons
-    assert f"from {exponent_range.power(least)} to {exponent_range.power(most / 2)}" in told
+    advised = advice.advise(ranges(gradients=narrow))
+    assert advised.fixed_scales == (least, most / 2)
+    (reason,) = dynamic_range.reasons(advised)
+    assert f"from {wording.power(least)} to {wording.power(most / 2)}" in reason
     wide = np.concatenate([VALUES, [60000]]).astype("float32")
-    assert "no fixed loss scale" in advice.advise(ranges(gradients=wide)).reasons[0]
+    advised = advice.advise(ranges(gradients=wide))
+    assert advised.fixed_scales is None
+    assert "no fixed loss scale" in dynamic_range.reasons(advised)[0]
 
 
 def test_a_probe_keeps_what_is_asked_about():
@@ -64,11 +70,11 @@ def test_advise_probes_the_first_point_and_says_why(tmp_path):
     assert record["parameters"]["batch_size"] == 64
     assert [s["step"] for s in record["exponents"]["samples"]] == [0, 8, 16, 24, 32]
     assert all("swallowed" in s for s in record["exponents"]["samples"])
-    (found,) = exponent_range.seen([record])
-    told = advice.advise(found)
-    assert told.sentence in done.stdout
+    (found,) = exponent_range.measured([record])
+    sentence = dynamic_range.advice_sentence(advice.advise(found))
+    assert sentence in done.stdout
     page = place.index.read_text()
-    assert told.sentence in page
-    assert "Where the numbers lie" in page
+    assert sentence in page
+    assert "Dynamic range" in page
     wrong = mptexp("advise", "mine.yaml", "--only", "batch_size=7", cwd=tmp_path)
     assert wrong.returncode == 2

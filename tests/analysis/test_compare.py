@@ -1,40 +1,19 @@
 import json
 import shutil
 
-import pandas as pd
 import pytest
-from builders import record
+from builders import written_sweep
 from support import mptexp
 
 from mptexp.analysis import compare
 from mptexp.records import store
-from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.run import Run
-
-CARD = {
-    "device": "GPU", "capability": [8, 0], "cores": 8, "load": 0.1, "packages": {"keras": "3.15"},
-    "variables": {}, "instruction_sets": [], "driver": "590.1", "cuda": "12.9", "cudnn": "9",
-    "cpu": "EPYC", "memory_bytes": 2**36, "os": "Linux", "python": "3.11", "commit": "1234",
-}  # fmt: skip
-
-
-def sweep(root, device, scale, price=None, runs=3, **card):
-    for block in range(runs):
-        for policy, step_s in (("float32", 0.2), ("mixed_float16", 0.1)):
-            made = record(policy, block, step_s * scale * 1.01**block)
-            made["parameters"]["gpu_model"] = device
-            made["environment"] = CARD | {"device": device, "load": scale} | card
-            made["run_id"] = Run(**made["parameters"]).run_id()
-            store.write_record(root / "runs" / made["run_id"] / "record.json", made)
-    extra = f"price_per_hour: {price}\n" if price else ""
-    (root / "params.yaml").write_text(f"matrix: {{policy: [float32]}}\n{extra}")
-    return SweepDir(root)
+from mptexp.report import comparisons
 
 
 @pytest.fixture
 def two(tmp_path):
-    a = sweep(tmp_path / "a", "A100", 1.0, price=1.0)
-    b = sweep(tmp_path / "b", "H100", 0.5, price=3.0, packages={"keras": "3.16"})
+    a = written_sweep(tmp_path / "a", "A100", 1.0, price=1.0)
+    b = written_sweep(tmp_path / "b", "H100", 0.5, price=3.0, packages={"keras": "3.16"})
     return compare.load(a, b)
 
 
@@ -58,7 +37,7 @@ def test_what_else_differs_is_told(two):
 
 
 def test_points_that_differ_in_a_setting_are_not_joined(tmp_path):
-    a, b = sweep(tmp_path / "a", "A100", 1.0), sweep(tmp_path / "b", "A100", 1.0)
+    a, b = written_sweep(tmp_path / "a", "A100", 1.0), written_sweep(tmp_path / "b", "A100", 1.0)
     for path in b.runs.glob("*/record.json"):
         made = store.read_record(path)
         made["parameters"]["width"] = 2.0
@@ -70,8 +49,8 @@ def test_points_that_differ_in_a_setting_are_not_joined(tmp_path):
 
 
 def test_the_command(tmp_path):
-    sweep(tmp_path / "a", "A100", 1.0)
-    sweep(tmp_path / "b", "H100", 0.5)
+    written_sweep(tmp_path / "a", "A100", 1.0)
+    written_sweep(tmp_path / "b", "H100", 0.5)
     told = json.loads(mptexp("compare", "a", "b", "--format", "json", cwd=tmp_path).stdout)
     assert [round(p["ratio"], 3) for p in told["points"]] == [2, 2]
     shown = mptexp("compare", "a", "b", cwd=tmp_path, COLUMNS="200").stdout
@@ -89,23 +68,16 @@ def test_the_command(tmp_path):
     ],
 )
 def test_wrong_input_is_a_sentence(tmp_path, words, sentence):
-    sweep(tmp_path / "a", "A100", 1.0)
+    written_sweep(tmp_path / "a", "A100", 1.0)
     done = mptexp("compare", *words, cwd=tmp_path)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_few_runs_have_no_interval(tmp_path):
-    a, b = (sweep(tmp_path / n, "A100", 1.0, runs=2) for n in "ab")
-    table = compare.table(compare.points(*compare.load(a, b)))
-    assert isinstance(table, pd.DataFrame)
-    assert table["A / B, above 1: B is faster"].tolist() == ["1.00×, no interval (n = 2, 2)"] * 2
-
-
 def test_devices_are_never_pooled(tmp_path):
-    a, b = sweep(tmp_path / "a", "A100", 1.0), sweep(tmp_path / "b", "H100", 0.5)
-    more = sweep(tmp_path / "v", "V100", 4.0)
+    a, b = written_sweep(tmp_path / "a", "A100", 1.0), written_sweep(tmp_path / "b", "H100", 0.5)
+    more = written_sweep(tmp_path / "v", "V100", 4.0)
     shutil.copytree(more.runs, a.runs, dirs_exist_ok=True)
     found = compare.points(*compare.load(a, b)).query("policy == 'float32'")
     assert found.set_index("device_a").ratio.to_dict() == {
@@ -113,7 +85,7 @@ def test_devices_are_never_pooled(tmp_path):
         "V100": pytest.approx(8),
     }
     assert found.runs_a.tolist() == [3, 3]
-    assert "Device, A | B" in compare.table(found)
+    assert "Device, A | B" in comparisons.two_sweeps(found)
     # A device that both have is compared with itself.
     both = compare.points(*compare.load(a, a)).query("policy == 'float32'")
     assert both.device_a.tolist() == both.device_b.tolist() == ["A100", "V100"]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from histograms import VALUES, histogram, ranges
+from histograms import VALUES, histogram
 
 from mptexp.analysis import exponent_range
 from mptexp.spec.formats import FORMATS
@@ -48,31 +48,3 @@ def test_histograms_add_up():
     assert both.below(2.0**-24) == pytest.approx(
         np.mean([np.mean((v > 0) & (v < 2.0**-24)) for v in (VALUES, VALUES * 4)])
     )
-
-
-def test_what_is_said_agrees_with_the_shares():
-    text = " ".join(exponent_range.sentences(ranges()))
-    lost = exponent_range.shares(histogram(VALUES), FORMATS["float16"])["flushed"]
-    assert f"flush {exponent_range.percent(lost)} more" in text
-    assert "swallow 10 % in float16 and 10 % in bfloat16" in text
-    rows = exponent_range.rows(ranges())
-    assert len(rows) == 5 * len(exponent_range.SHOWN)
-    half = rows[(rows.Values == "gradients of weights") & (rows.Format == "float16")].iloc[0]
-    assert half["Flushed to zero"] == exponent_range.percent(lost)
-    scale = exponent_range.smallest_sufficient_scale(histogram(VALUES), FORMATS["float16"])
-    assert half["Smallest sufficient scale"] == exponent_range.power(scale)
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [(1, "1"), (0.3, "0.3"), (32768, "2¹⁵"), (2.0**-16, "2⁻¹⁶"), (1024, "1024"), (3000, "3000")],
-)
-def test_scales_are_written_as_powers_of_two(number, words):
-    assert exponent_range.power(number) == words
-
-
-@pytest.mark.parametrize(
-    ("share", "words"), [(0, "0 %"), (1e-7, "< 0.001 %"), (0.0123, "1.2 %"), (0.999, "100 %")]
-)
-def test_no_share_is_zero_that_is_not(share, words):
-    assert exponent_range.percent(share) == words

@@ -25,7 +25,6 @@ def test_every_row_has_a_number_or_says_why_not_and_a_source():
     assert set(table.status) <= set(schema.STATUSES)
     assert (table.value.isna() == (table.status != "ok")).all()
     assert table.source.str.len().gt(10).all()
-    assert set(table.study) == set(published.STUDIES)
     assert not table.duplicated().any()
 
 
@@ -106,24 +105,6 @@ def test_accuracies_are_percent_and_have_no_speedup():
     assert accuracies.speedup.isna().all()
     paper = accuracies[accuracies.study == "micikevicius2018"].iloc[0]
     assert (paper.value_baseline, paper.value_mixed) == (75.92, 76.04)
-
-
-def test_claims_name_who_claims():
-    found = published.claims({"resnet50"})
-    assert "speedup min 3× on Volta (M. O'Connor, GTC 2018)" in found
-    assert any(
-        re.match(r".* 3.3× for ResNet-50-v1.5 \(\[NVIDIA's guide\]\(https://", c) for c in found
-    )
-    assert not any("ResNet" in claim for claim in published.claims({"keydana_cnn"}))
-
-
-def test_names_and_addresses_are_safe_in_a_page():
-    table = published.table()
-    words = [*published.STUDIES.values(), *table.source.str.split().str[0]]
-    assert not [word for word in words if re.search(r'[<>"&]', word)]
-    link = published.linked("keydana2020", table.source[0], '<a href="{1}">{0}</a>')
-    assert re.fullmatch(r'<a href="https://blogs.rstudio.com[^"]+">S. Keydana, 2020</a>', link)
-    assert published.linked("oconnor_gtc2018", "slides") == "M. O'Connor, GTC 2018"
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from mptexp.records import schema, store
 from mptexp.records.sweep_dir import SweepDir
 
 
-def test_latencies_of_runs_whose_timings_are_void_are_left_out():
+def test_latencies_of_runs_whose_timings_are_not_valid_are_left_out():
     alone, beside = record(block=0), record(block=1)
     for made in (alone, beside):
         made["latencies_s"] = [0.1, 0.2, 0.3]
+        made["timing"]["latency_warmup"] = 1
     beside["marks"] = [f"{schema.VOID}: 2 runs shared this machine's processors"]
     found = tables([alone, beside]).latencies
     assert set(found.run_id) == {alone["run_id"]}

@@ -28,7 +28,7 @@ def pairs(policy, speedups, gpu="V100", **more):
     [
         ([3.5, 3.6, 3.4], "confirmed", "refuted"),
         ([1.08, 1.09, 1.10], "refuted", "confirmed"),
-        ([1.0, 3.0, 9.0], "undecided", "undecided"),
+        ([1.0, 3.0, 9.0], "inconclusive", "inconclusive"),
         ([3.5, 3.6], "not tested here", "not tested here"),
     ],
 )
@@ -52,7 +52,7 @@ def test_a_device_without_tensor_cores_tests_nothing_of_speed():
     [
         ("mixed_float16", "as accurate", [0.905, 0.906, 0.905], "confirmed"),
         ("mixed_float16", "as accurate", [0.5, 0.51, 0.5], "refuted"),
-        ("mixed_float16", "as accurate", [0.8, 0.95, 0.9], "undecided"),
+        ("mixed_float16", "as accurate", [0.8, 0.95, 0.9], "inconclusive"),
         ("float16", "Pure float16", [0.5, 0.51, 0.5], "confirmed"),
         ("float16", "Pure float16", [0.905, 0.906, 0.905], "refuted"),
     ],

@@ -31,10 +31,10 @@ def test_the_report_tells_the_whole_story(place):
     page = (place / "index.html").read_text()
     for words in (
         "Does the whole path work?",
-        "too few times",
+        "fewer than three repeats",
         "Speedup over the default, strict float32",
         "no interval, n = 1",
-        "Published beside measured",
+        "Comparison with published results",
         "Tesla V100",
         "What differs",
         "Runs without a result",
@@ -142,7 +142,7 @@ def test_published_numbers_stand_beside_committed_records(tmp_path):
     shutil.copy(committed / "params.yaml", copy)
     build(SweepDir(copy))
     page = (copy / "index.html").read_text()
-    section = page[page.index('id="Published-beside') : page.index('id="All-runs"')]
+    section = page[page.index('id="Comparison-with-published') : page.index('id="All-runs"')]
     for words in (
         "[0.23, 0.31] (n = 3)",  # batch size 128, mixed_float16 over float32
         "imagenette/320px (v1, 12894 train / 500 val)",
@@ -185,5 +185,5 @@ def test_timings_of_runs_that_shared_a_processor_are_in_no_table(tiny, tmp_path)
     assert tables.ok.val_accuracy.notna().all()
     build(place)
     page = place.index.read_text()
-    assert "their timings are void, and only accuracy is compared" in html.unescape(page)
+    assert "Timings not valid (runs in parallel): only accuracy is compared" in html.unescape(page)
     assert "ms per step" not in page.split('id="All-runs"')[0]

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from builders import record, tables
 from support import PROJECT
@@ -208,8 +210,8 @@ def test_what_differs_is_said_for_both_sides():
     assert here["Device"] == "GPU"
     assert there["Device"].startswith("Tesla V100 16GB (cc 7.0); Titan XP")
     assert here["Software"] == "tensorflow 2.21.0, keras 3.15.1, no XLA"
-    assert here["Pictures, width of the network"] == "folder:~/signs, 64 × 64, width 0.5"
-    assert "12894 train / 500 val" in there["Pictures, width of the network"]
+    assert here["Images, width of the network"] == "folder:~/signs, 64 × 64, width 0.5"
+    assert "12894 train / 500 val" in there["Images, width of the network"]
     assert (here["Input"], there["Input"][:6]) == ("pipeline", "resize")
     assert (here["Intervals"], there["Intervals"]) == ("none: too few repeats", "none")
     assert differs(*both(3))["Measured here"]["Intervals"] == "95 % over blocks"
@@ -220,7 +222,7 @@ def test_what_differs_is_said_for_both_sides():
 
 def test_images_width_and_software_of_a_measurement_are_named():
     found = differs(run("float32"))["Measured here"]
-    assert found["Pictures, width of the network"] == "digits, 32 × 32, width 1"
+    assert found["Images, width of the network"] == "digits, 32 × 32, width 1"
     assert found["Software"] == "no XLA"
 
 
@@ -242,3 +244,25 @@ def test_committed_records_are_set_beside():
     same = speedups[(speedups.batch_size == 128) & (speedups.candidate == "mixed_float16")].iloc[0]
     ratio = f"{same.speedup:.2f}× [{same.low:.2f}, {same.high:.2f}] (n = {same.blocks})"
     assert row[RATIO] == ratio
+
+
+def test_claims_name_who_claims():
+    found = studies._claims({"resnet50"})
+    assert "speedup min 3× on Volta (M. O'Connor, GTC 2018)" in found
+    assert any(
+        re.match(r".* 3.3× for ResNet-50-v1.5 \(\[NVIDIA's guide\]\(https://", c) for c in found
+    )
+    assert not any("ResNet" in claim for claim in studies._claims({"keydana_cnn"}))
+
+
+def test_names_and_addresses_are_safe_in_a_page():
+    table = published.table()
+    words = [*studies.STUDIES.values(), *table.source.str.split().str[0]]
+    assert not [word for word in words if re.search(r'[<>"&]', word)]
+    link = studies.linked("keydana2020", table.source[0], '<a href="{1}">{0}</a>')
+    assert re.fullmatch(r'<a href="https://blogs.rstudio.com[^"]+">S. Keydana, 2020</a>', link)
+    assert studies.linked("oconnor_gtc2018", "slides") == "M. O'Connor, GTC 2018"
+
+
+def test_every_study_has_a_name():
+    assert set(published.table().study) == set(studies.STUDIES)

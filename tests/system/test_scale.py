@@ -12,7 +12,7 @@ from mptexp.diagnosis import verdict
 from mptexp.execution import plan
 from mptexp.execution.progress import Progress
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import text_tables, wording
+from mptexp.report import findings, text_tables
 from mptexp.spec import params
 
 
@@ -58,7 +58,7 @@ def test_estimating_takes_time_in_proportion_to_the_runs(tmp_path):
 
 
 def told(place, found):
-    wording.answer(found)
+    findings.answer(found)
     text_tables.headline_rows(found)
     text_tables.best_rows(found)
     verdict.verdicts(place, found)

@@ -7,10 +7,21 @@ import pandas as pd
 import pytest
 from builders import tables
 
-from mptexp.analysis import compare, emulated, loss_scale, scaling, speedups, sweep_tables
+from mptexp.analysis import compare, loss_scale, speedups, sweep_tables
 from mptexp.diagnosis import verdict as diagnose
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import claims, figures, page, studies, text_tables, why, wording
+from mptexp.report import (
+    claims,
+    comparisons,
+    findings,
+    loss_scales,
+    low_precision,
+    page,
+    studies,
+    text_tables,
+    why,
+)
+from mptexp.report.figures import speed
 from mptexp.spec.run import Run
 
 BOTH = ("float32", "mixed_float16")
@@ -63,8 +74,7 @@ def short():
 
 
 def test_a_cross_stands_where_memory_ran_out(short):
-    out = short.results[short.results.status == "oom"]
-    axis = figures.images_per_s_by_batch_size(short.ok, out).axes[0]
+    axis = speed.images_per_s_by_batch_size(short).axes[0]
     (cross,) = [line for line in axis.lines if line.get_marker() == "x"]
     float32, dots = axis.lines[0], axis.collections[0].get_offsets()[:, 0]
     assert cross.get_xdata() == pytest.approx([float32.get_xdata()[0] + 1])
@@ -74,7 +84,7 @@ def test_a_cross_stands_where_memory_ran_out(short):
 
 def test_panels_keep_their_width_where_no_memory_ran_out():
     devices = sweep(*(made(p, gpu_model=device) for p in BOTH for device in ("A100", "V100")))
-    figure = figures.images_per_s_by_batch_size(devices.ok, devices.ok[:0])
+    figure = speed.images_per_s_by_batch_size(devices)
     figure.canvas.draw()
     assert all(axis.get_position().width > 0.35 for axis in figure.axes)
     plt.close("all")
@@ -103,8 +113,8 @@ def void():
 
 def test_without_timings_nothing_is_nan(void):
     parts = [text_tables.detail_rows(void), text_tables.best_rows(void)]
-    parts += [section.rows for section in scaling.sections(void)]
-    parts += [compare.table(compare.points(void, void))]
+    parts += [section.rows for section in comparisons.sections(void)]
+    parts += [comparisons.two_sweeps(compare.points(void, void))]
     assert all("nan" not in part.to_string() for part in parts)
     assert len(parts[-1]) == 8
 
@@ -123,21 +133,21 @@ def test_a_scale_is_behind_nothing_where_float32_was_not_run():
 def test_two_networks_loss_scales_are_told_apart():
     points = [(p, s, m) for p in BOTH for s in (1, 128) for m in ("mlp", "lenet")]
     found = sweep(*(made(p, loss_scale=s, model=m) for p, s, m in points))
-    (title, rows), (other, _) = loss_scale.by_point(loss_scale.table(found))
+    (title, rows), (other, _) = loss_scales.by_point(loss_scale.table(found))
     assert (title, other) == ("model lenet", "model mlp")
-    assert loss_scale.sentences(rows, title)[0].startswith("With model lenet: **mixed_float16** ")
+    assert loss_scales.sentences(rows, title)[0].startswith("With model lenet: **mixed_float16** ")
 
 
 def test_rounding_that_diverged_was_tried():
     few = {"propagation": "<2,14>"}
     stochastic = made(accuracy=0.945, rounding="stochastic", **few)
     found = sweep(made(), stochastic, made(status="diverged", **few))
-    (told,) = emulated.sections(found)[0].sentences
-    assert "and none of 3 runs to nearest ended well: this agrees, and nearest" in told
+    (told,) = low_precision.sections(found)[0].sentences
+    assert "and none of 3 runs to nearest ended well: consistent, and nearest" in told
     four = made(accuracy=0.945, rounding="stochastic", blocks=4, **few)
     four[3] |= {"status": "diverged", "history": []}
-    (told,) = emulated.sections(sweep(made(blocks=4), four))[0].sentences
-    assert "whether this agrees is undecided" in told
+    (told,) = low_precision.sections(sweep(made(blocks=4), four))[0].sentences
+    assert ": inconclusive." in told
 
 
 def test_pure_float16_is_judged_at_its_usual_scale():
@@ -154,21 +164,21 @@ def test_a_point_is_one_point_beside_two_baselines():
 
 def test_policies_without_a_baseline_lack_the_baseline_alone():
     found = sweep(made("mixed_float16"), made("mixed_bfloat16"))
-    assert "a speedup needs float32 or the device's default" in wording.answer(found)[0]
+    assert "a speedup needs float32 or the device's default" in findings.answer(found)[0]
 
 
 def test_more_memory_at_one_batch_size_and_less_at_another():
     groups = [made(batch_size=size) for size in (32, 64)]
     groups += [made(BOTH[1], batch_size=32, memory=2**30 * 1.05)]
     groups += [made(BOTH[1], batch_size=64, memory=2**30 * 0.95)]
-    assert "it takes 5 % more to 5 % less memory" in wording.answer(sweep(*groups))[0]
+    assert "it takes 5 % more to 5 % less memory" in findings.answer(sweep(*groups))[0]
 
 
 def test_a_device_that_shares_no_block_with_the_slowest_is_not_the_slowest():
     fast, slow = made(gpu_model="A100"), made(gpu_model="V100", step_s=0.4)
     failed = {"status": "failed", "timing": {}}
     fast, slow = [fast[0], *(r | failed for r in fast[1:])], [slow[0] | failed, *slow[1:]]
-    (section,) = scaling.sections(sweep(fast, slow))
+    (section,) = comparisons.sections(sweep(fast, slow))
     assert section.rows.iloc[:, -1].tolist() == ["–", "1"]
 
 

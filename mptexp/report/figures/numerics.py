@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mptexp.analysis import exponent_range, loss_scale
-from mptexp.analysis.exponent_range import Seen, percent
-from mptexp.report import wording
+from mptexp.analysis.exponent_range import DynamicRange
+from mptexp.report import loss_scales, wording
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS
@@ -34,16 +34,16 @@ HALF = FORMATS["float16"]
 ENDS = (math.log2(HALF.smallest_subnormal), math.log2(HALF.smallest_normal), 16)
 
 
-def exponents_by_kind(seen: Seen) -> Figure:
+def exponents_by_kind(ranges: DynamicRange) -> Figure:
     """Share of the values of each kind that are not zero by exponent; float16's range is marked."""
     figure, (axis,) = style.new(3.6)
     exponents = np.arange(exponent_range.LOWEST, exponent_range.LOWEST + exponent_range.BINS)
-    kinds = [k for k in KIND_COLOURS if k in seen.kinds and seen.kinds[k].counts.any()]
+    kinds = [k for k in KIND_COLOURS if k in ranges.kinds and ranges.kinds[k].counts.any()]
     for kind in kinds:
-        counts = seen.kinds[kind].counts
+        counts = ranges.kinds[kind].counts
         look = {"color": KIND_COLOURS[kind], "label": exponent_range.KINDS[kind], "linewidth": 1.8}
         axis.plot(exponents + 0.5, counts / counts.sum() * 100, drawstyle="steps-mid", **look)
-    filled = np.flatnonzero(sum(seen.kinds[k].counts for k in kinds)) + exponent_range.LOWEST
+    filled = np.flatnonzero(sum(ranges.kinds[k].counts for k in kinds)) + exponent_range.LOWEST
     _mark_range(axis)
     axis.set_xlim(max(filled.min(), -60) - 1, max(filled.max(), 16) + 2)
     axis.set(xlabel="exponent: values from 2^k to 2^(k+1)", ylabel="% of those not zero", ylim=0)
@@ -64,24 +64,24 @@ def _mark_range(axis: Axes) -> None:
     axis.text(over + 0.3, 0.98, "too\nlarge", ha="left", **words)
 
 
-def _caption_kinds(seen: Seen) -> str:
-    flushed = {
-        kind: exponent_range.shares(seen.kinds[kind], HALF)["flushed"]
-        for kind in exponent_range.GRADIENTS
-        if kind in seen.kinds
-    }
-    parts = [f"{percent(s)} of the {exponent_range.KINDS[kind]}" for kind, s in flushed.items()]
-    runs = f"each of {seen.runs} runs" if seen.runs > 1 else "one run"
+def _caption_kinds(ranges: DynamicRange) -> str:
+    kinds = [kind for kind in exponent_range.GRADIENTS if kind in ranges.kinds]
+    flushed = [exponent_range.shares(ranges.kinds[kind], HALF)["flushed"] for kind in kinds]
+    parts = [
+        f"{wording.share(lost)} of the {exponent_range.KINDS[kind]}"
+        for kind, lost in zip(kinds, flushed, strict=True)
+    ]
+    runs = f"each of {ranges.runs} runs" if ranges.runs > 1 else "one run"
     return (
         f"{' and '.join(parts)} lie below float16's smallest number. Values of a training in "
-        f"{seen.policy}, {seen.looks} looks at {runs}; gradients without loss scale. Hatched: "
-        "where float16 is subnormal."
+        f"{ranges.policy}, {ranges.samples} samples of {runs}; gradients without loss scale. "
+        "Hatched: where float16 is subnormal."
     )
 
 
-def exponents_by_layer(seen: Seen) -> Figure:
+def exponents_by_layer(ranges: DynamicRange) -> Figure:
     """Share of each layer's activation gradients by exponent, a row per layer, the first on top."""
-    counts = _gradients_by_layer(seen)
+    counts = _gradients_by_layer(ranges)
     names = list(counts)[::-1]
     if len(names) > LAYERS:
         chosen = np.linspace(0, len(names) - 1, LAYERS).round().astype(int)
@@ -102,29 +102,32 @@ def exponents_by_layer(seen: Seen) -> Figure:
     return figure
 
 
-def _gradients_by_layer(seen: Seen) -> dict[str, np.ndarray]:
+def _gradients_by_layer(ranges: DynamicRange) -> dict[str, np.ndarray]:
     """How many of each layer's activation gradients have which exponent; layers without any out."""
     kind = "activation_gradients"
-    return {name: h.counts for (k, name), h in seen.layers.items() if k == kind and h.counts.any()}
+    return {
+        name: h.counts for (k, name), h in ranges.layers.items() if k == kind and h.counts.any()
+    }
 
 
-def _caption_layers(seen: Seen) -> str:
+def _caption_layers(ranges: DynamicRange) -> str:
     below = {
         name: counts[: int(ENDS[0]) - exponent_range.LOWEST].sum() / counts.sum()
-        for name, counts in _gradients_by_layer(seen).items()
+        for name, counts in _gradients_by_layer(ranges).items()
     }
     worst = max(below, key=lambda name: below[name])
     opening = (
-        f"{worst} has most below float16's range: {percent(below[worst])} of its gradients that "
-        "are not zero."
+        f"{worst} has most below float16's range: {wording.share(below[worst])} of its gradients "
+        "that are not zero."
         if below[worst]
         else "No layer has gradients below float16's range."
     )
     return f"{opening} Dotted: the smallest subnormal and the smallest normal number of float16."
 
 
-def _trainings(sweep: MeasuredSweep) -> dict[str, Seen]:
-    return {str(n): seen for n, seen in enumerate(exponent_range.seen(sweep.tables.records), 1)}
+def _trainings(sweep: MeasuredSweep) -> dict[str, DynamicRange]:
+    ranges = exponent_range.measured(sweep.tables.records)
+    return {str(number): one for number, one in enumerate(ranges, 1)}
 
 
 # --- loss scale ----------------------------------------------------------------------------------
@@ -149,7 +152,7 @@ def accuracy_by_loss_scale(rows: pd.DataFrame) -> Figure:
         y = (own.val_accuracy * 100).where(~bad)
         axis.plot(x, y, MARKERS[policy], label=policy, linestyle="-", linewidth=1.2, **look)
         axis.plot(x[bad], np.zeros(bad.sum()), "x", clip_on=False, markeredgewidth=2, **look)
-    words = ["dynamic" if math.isinf(n) else exponent_range.power(n) for n in numbers]
+    words = ["dynamic" if math.isinf(n) else wording.power(n) for n in numbers]
     axis.set_xticks(range(len(numbers)), words)
     axis.set(xlabel="loss scale (none is 1)", ylabel="validation accuracy, %", ylim=(0, 102))
     style.legend(figure, axis)
@@ -164,7 +167,7 @@ def _caption_scales(rows: pd.DataFrame) -> str:
 
 
 def _points(sweep: MeasuredSweep) -> dict[str, pd.DataFrame]:
-    points = loss_scale.by_point(loss_scale.table(sweep.tables))
+    points = loss_scales.by_point(loss_scale.table(sweep.tables))
     return {str(number): rows for number, (_, rows) in enumerate(points, 1)}
 
 

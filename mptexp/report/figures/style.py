@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mptexp.analysis import exponent_range, points
+from mptexp.analysis import points
 from mptexp.report import wording
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.terminal import visible
@@ -90,7 +90,7 @@ def log_scale(axes: Axes, name: str = "y", base: int = 10) -> None:
     axis = {"x": axes.xaxis, "y": axes.yaxis}[name]
     if base == 10:
         axis.set_major_locator(matplotlib.ticker.LogLocator(subs=_ticks(*axis.get_view_interval())))
-    text = exponent_range.power if base == 2 else _number
+    text = wording.power if base == 2 else _number
     axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
     axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: text(value)))
 
@@ -109,7 +109,7 @@ def _number(value: float) -> str:
         return f"{value:,g}"
     exponent = math.floor(math.log10(value))
     factor = round(value / 10**exponent)
-    power = "10" + str(exponent).translate(exponent_range.RAISED)
+    power = "10" + str(exponent).translate(wording.RAISED)
     return power if factor == 1 else f"{factor}·{power}"
 
 
