@@ -4,7 +4,7 @@ import fcntl
 import os
 
 import pytest
-from support import CHROMIUM, LIGHT, ONE_GPU, TINY, mptexp, nvml_library, write_images
+from support import CHROMIUM, LIGHT, ONE_GPU, TINY, Gate, mptexp, nvml_library, write_images
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +41,14 @@ def light(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def gate(tmp_path, monkeypatch):
+    """Where runs of the light notebook with seeds 13 to 15 wait until a test lets them end."""
+    made = Gate(tmp_path / "gate")
+    monkeypatch.setenv("MPTEXP_TEST_GATE", str(made.folder))
+    return made
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,9 @@ from PIL import Image
 PROJECT = Path(__file__).resolve().parent.parent
 # Ceilings that tests measure beside one another must not become the user's.
 os.environ["XDG_CACHE_HOME"] = str(PROJECT / ".pytest_cache/user")
+
+# What a test waits for at most: long, for it only ends what would hang, however slow the machine.
+PATIENCE_S = 600
 
 TINY = """\
 # Question: Does the whole path work?
@@ -54,6 +58,16 @@ def hangs(): time.sleep(600)
 def sleeps(): time.sleep(3)
 def leaves(): os._exit(0)
 def exits(): raise SystemExit
+def waits():  # until a test gives it leave: see support.Gate
+    gate = Path(os.environ["MPTEXP_TEST_GATE"])
+    here = gate / f"{{os.getpid()}} {{os.environ.get('CUDA_VISIBLE_DEVICES', '')}}.here"
+    here.touch()
+    while True:
+        for leave in gate.glob("leave-*"):
+            try: leave.unlink()
+            except FileNotFoundError: continue  # another run has taken it
+            return here.unlink()
+        time.sleep(0.02)
 def prints(): print("x" * 50_000_000)
 def floods():
     os.system("sleep 600 &")
@@ -61,7 +75,7 @@ def floods():
 def fills(): (folder / "much").write_bytes(bytes(8_000_000))
 def grows(): bytearray(600_000_000)
 ending = [lambda: None, raises, killed, memory, lambda: False, hangs, sleeps]
-ending += [leaves, exits, prints, floods, fills, grows]
+ending += [leaves, exits, prints, floods, fills, grows, *[waits] * 3]
 ending = ending[run.seed - run.block] if run.seed < 100 else lambda: time.sleep(run.seed / 1e3)
 print("home is", Path.home())
 began = time.time()
@@ -85,8 +99,26 @@ def mptexp(*words, cwd, **environment):
         env={**os.environ, "COLUMNS": "120", **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
+
+
+@contextmanager
+def started(*words, cwd, **environment):
+    """The command line in a child process that works beside the test, and ends with it at last."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "mptexp", *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "120", "PYTHONUNBUFFERED": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
 
 
 def passes_under(backend, file, *options):
@@ -124,8 +156,34 @@ def processes_of(folder):
     return found
 
 
-def until(condition, seconds=60):
-    """Waits until a condition holds; an assertion error where it does not come to hold."""
+class Gate:
+    """Where runs of the light notebook with seeds 13 to 15 wait, so that no test has to hurry.
+
+    Attributes:
+        folder: where a run notes that it waits; runs are told of it as MPTEXP_TEST_GATE.
+    """
+
+    def __init__(self, folder):
+        self.folder, self.given = folder, 0
+        folder.mkdir()
+
+    def waiting(self):
+        """The GPUs that each run sees which waits now, by its Jupyter kernel's process id."""
+        names = [path.stem.partition(" ") for path in self.folder.glob("*.here")]
+        return {int(pid): gpus for pid, _, gpus in names if psutil.pid_exists(int(pid))}
+
+    def let(self, runs=1):
+        """Lets so many runs end that wait or will wait."""
+        for _ in range(runs):
+            self.given += 1
+            (self.folder / f"leave-{self.given}").touch()
+
+
+def until(condition, seconds=PATIENCE_S):
+    """Waits until a condition holds; an assertion error where it does not come to hold.
+
+    It tells what comes late, as on a machine with other things to do, from what never comes.
+    """
     ends = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < ends

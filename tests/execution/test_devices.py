@@ -4,7 +4,7 @@ import itertools
 import os
 
 import pytest
-from support import mptexp, nvml_library
+from support import PATIENCE_S, mptexp, nvml_library, started, until
 
 from mptexp.execution import devices
 from mptexp.execution.devices import Slot
@@ -45,10 +45,13 @@ def records(folder):
     return store.read_records(SweepDir(folder / "reports/light"))[0]
 
 
-def test_each_gpu_takes_one_run_at_a_time_and_each_run_sees_its_own(light, tmp_path, machine):
-    light({"gpu_model": ["H100", "A100", "V100"], "seed": [2000, 2001, 2002]})
-    done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path, **machine)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_each_gpu_takes_one_run_at_a_time_and_each_run_sees_its_own(light, gate, tmp_path, machine):
+    light({"gpu_model": ["H100", "A100", "V100"], "seed": [13, 14, 15]})
+    every = ["GPU-one", "GPU-two", "GPU-zero"]
+    with started("run", "light.yaml", "--no-report", cwd=tmp_path, **machine) as sweep:
+        until(lambda: sorted(gate.waiting().values()) == every)  # all GPUs are at work at once
+        gate.let(6)
+        assert sweep.wait(PATIENCE_S) == 0, sweep.stderr.read()
     found = records(tmp_path)
     assert len(found) == 6  # a V100 is elsewhere
     by_gpu = {}
@@ -60,13 +63,6 @@ def test_each_gpu_takes_one_run_at_a_time_and_each_run_sees_its_own(light, tmp_p
         assert models == {"A100" if uuid == "GPU-one" else "H100"}
         spans = sorted(r["span"] for r in runs)
         assert all(before[1] < after[0] for before, after in itertools.pairwise(spans))
-    at_once = [
-        (a["seen"], b["seen"])
-        for a in found
-        for b in found
-        if a["seen"] != b["seen"] and a["span"][0] < b["span"][0] < a["span"][1]
-    ]
-    assert at_once
 
 
 def test_only_visible_gpus_are_used(light, tmp_path, machine):
@@ -103,12 +99,14 @@ def test_a_cpu_has_one_slot_unless_timings_do_not_matter(monkeypatch):
         devices.slots(2)
 
 
-def test_runs_that_share_a_processor_are_marked(light, tmp_path):
-    light({"seed": [1500, 1501]})
-    done = mptexp("run", "light.yaml", "--no-report", "--parallel", "2", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_runs_that_share_a_processor_are_marked(light, gate, tmp_path):
+    light({"seed": [13, 14]})
+    words = ("run", "light.yaml", "--no-report", "--parallel", "2")
+    with started(*words, cwd=tmp_path) as sweep:
+        until(lambda: len(gate.waiting()) == 2)  # at once
+        gate.let(2)
+        assert sweep.wait(PATIENCE_S) == 0, sweep.stderr.read()
     (a, b) = records(tmp_path)
-    assert max(a["span"][0], b["span"][0]) < min(a["span"][1], b["span"][1])
     void = "timings are void: 2 runs shared this machine's processors"
     assert [r["marks"] for r in (a, b)] == [[void], [void]]
     assert "CUDA_VISIBLE_DEVICES" in os.environ or a["seen"] is None

@@ -1,10 +1,7 @@
 import json
-import os
 import signal
-import subprocess
-import sys
 
-from support import mptexp, processes_of, until
+from support import PATIENCE_S, mptexp, processes_of, started, until
 
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -17,7 +14,7 @@ def records(folder, name="light"):
 
 
 def test_every_ending_is_a_record_and_the_sweep_goes_on(light, tmp_path):
-    light({"seed": [0, 1, 2, 3, 4, 5]}, timeout_min=0.15)
+    light({"seed": [0, 1, 2, 3, 4]})
     done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     found = records(tmp_path)
@@ -27,16 +24,14 @@ def test_every_ending_is_a_record_and_the_sweep_goes_on(light, tmp_path):
         2: ("killed", "the Jupyter kernel was ended by SIGKILL"),
         3: ("oom", "MemoryError: no more"),
         4: ("failed", "the notebook ended without writing a record"),
-        5: ("timeout", "longer than 0.15 min"),
     }
-    assert "4 of 6 runs failed" in done.stdout
+    assert "3 of 5 runs failed" in done.stdout
     assert not processes_of(tmp_path)
     for record in found.values():
         folder = tmp_path / "reports/light/runs" / record["run_id"]
         assert {p.name for p in folder.iterdir()} <= {"record.json", "notebook.ipynb"}
         assert record["wall_s"] > 0
-        if record["status"] not in ("timeout",):
-            assert (folder / "notebook.ipynb").exists()
+        assert (folder / "notebook.ipynb").exists()
 
     # Final endings stay byte for byte; the others run again.
     kept = {s: (found[s]["run_id"], _bytes(tmp_path, found[s])) for s in (0, 3)}
@@ -47,6 +42,20 @@ def test_every_ending_is_a_record_and_the_sweep_goes_on(light, tmp_path):
     assert "1 of 2 runs are done already" in again.stdout
     for seed, (_, content) in kept.items():
         assert _bytes(tmp_path, found[seed]) == content
+
+
+def test_a_run_that_hangs_is_ended_and_the_sweep_goes_on(light, tmp_path):
+    # All of them hang, so that the limit may be short: what ends well on a busy machine needs more.
+    light({"seed": [5]}, repeats=2, timeout_min=0.1)
+    done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert not processes_of(tmp_path)
+    ended, _ = store.read_records(SweepDir(tmp_path / "reports/light"))
+    assert [(r["status"], r["error"]) for r in ended] == [("timeout", "longer than 0.1 min")] * 2
+    for record in ended:
+        folder = tmp_path / "reports/light/runs" / record["run_id"]
+        assert {p.name for p in folder.iterdir()} <= {"record.json", "notebook.ipynb"}
+        assert record["wall_s"] >= 6
 
 
 def _bytes(folder, record):
@@ -65,28 +74,24 @@ def test_private_names_are_not_published(light, tmp_path):
         assert str(tmp_path) not in path.read_text(), path
 
 
-def test_ctrl_c_loses_no_finished_run_and_leaves_no_process(light, tmp_path):
-    light({"seed": [4000, 4001]})
-    (tmp_path / "reports").mkdir()
-    started = subprocess.Popen(
-        [sys.executable, "-m", "mptexp", "run", "light.yaml", "--no-report"],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
-    first = started.stdout.readline() + started.stdout.readline()
-    while "[1/2]" not in first:
-        first += started.stdout.readline()
-    kept = {p: p.read_bytes() for p in (tmp_path / "reports/light/runs").rglob("*.json")}
-    assert len(kept) == 1
-    until(lambda: processes_of(tmp_path))
-    started.send_signal(signal.SIGINT)
-    _, errors = started.communicate(timeout=60)
-    assert started.returncode == 130
+def test_ctrl_c_loses_no_finished_run_and_leaves_no_process(light, gate, tmp_path):
+    light({"seed": [13, 14]})
+    gate.let(1)
+    with started("run", "light.yaml", "--no-report", cwd=tmp_path) as sweep:
+        while "[1/2]" not in (line := sweep.stdout.readline()):
+            assert line
+        kept = {p: p.read_bytes() for p in (tmp_path / "reports/light/runs").rglob("*.json")}
+        assert len(kept) == 1
+        until(gate.waiting)
+        sweep.send_signal(signal.SIGINT)
+        _, errors = sweep.communicate(timeout=PATIENCE_S)
+    assert sweep.returncode == 130
     assert "1 of 2 runs finished and kept" in errors
     assert "Traceback" not in errors
     until(lambda: not processes_of(tmp_path))
     assert not list((tmp_path / "reports/light/partial").iterdir())
 
+    gate.let(1)
     done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
     assert done.returncode == 0
     assert "1 of 2 runs are done already" in done.stdout
