@@ -3,14 +3,14 @@
 A ratio here is images per second over the baseline's: above 1 is faster.
 """
 
-from typing import Any, get_args
+from typing import Any
 
 import pandas as pd
 
 from mptexp.analysis import contrast, points
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.spec.run import Backend
+from mptexp.spec.backends import BACKENDS
 
 FIGURES = ("speedup", "low", "high", "blocks")
 
@@ -126,6 +126,6 @@ def _sorted(rows: list[dict[str, Any]], last: list[str]) -> pd.DataFrame:
         return table
     keys = [*(name for name in POINT if name not in ("jit", *last)), "policy", *last]
     # TensorFlow, with which the others are compared, comes first.
-    keyed = table.assign(backend=table.backend.map(get_args(Backend).index))
+    keyed = table.assign(backend=table.backend.map(BACKENDS.index))
     order = keyed.sort_values(keys, key=points.rank).index
     return table.loc[order].reset_index(drop=True)

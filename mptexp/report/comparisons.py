@@ -10,6 +10,7 @@ from mptexp.analysis import compare, scaling
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import columns, wording
 from mptexp.report.columns import BLANK
+from mptexp.spec.backends import BACKEND_ROWS
 
 REPLICAS_NOTE = (
     "Replicas share a batch. *Speedup* is images per second over those of one replica, above 1 is "
@@ -96,7 +97,9 @@ def _replica_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _backend_rows(table: pd.DataFrame) -> pd.DataFrame:
-    names = {"Framework": table.backend.map(wording.NAMES)}
+    names = {
+        "Framework": table.backend.map({name: row.label for name, row in BACKEND_ROWS.items()})
+    }
     rows = _against(table, "backend", names, "TensorFlow", table.backend == "tensorflow")
     xla = [_xla(row, "TensorFlow", ("base_jit",)) for row in table.to_dict("records")]
     return rows.assign(XLA=xla)

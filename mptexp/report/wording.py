@@ -14,7 +14,6 @@ from mptexp.spec.terminal import visible
 EMULATED = "emulated: slower is expected"
 INCONCLUSIVE = "inconclusive"
 XLA = {True: "with XLA", False: "without XLA"}
-NAMES = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 # --- grammar and names ------------------------------------------------------------------------
