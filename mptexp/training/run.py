@@ -83,7 +83,7 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
         outcome,
         profile=profile,
         trace=trace,
-        loss_scales=exponents.changes(scales.seen),
+        loss_scales=exponents.changes(scales.samples),
         exponents=histograms.record() if histograms else {},
         diverged=replay.first_not_finite(
             run,

@@ -1,7 +1,7 @@
 """Which step of a training was the first with a number that is not finite, and where in it.
 
 A training is not watched at every step, which would slow what is measured. One that diverged is
-made again, step by step: weights, order of images and random draws follow from the seed.
+repeated step by step: weights, order of images and random draws follow from the seed.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ WORDS = {
 def first_not_finite(
     model: keras.Model, batches: Iterable[tuple[Any, Any]]
 ) -> dict[str, Any] | None:
-    """Trains on batches until a number is not finite, and says which came first.
+    """Trains on batches until a number is not finite, and returns the first such one.
 
     Under a dynamic loss scale gradients may overflow: their step is skipped, and they do not count.
 
@@ -37,13 +37,12 @@ def first_not_finite(
         step (the first is 1), kind (see gradients.KINDS), layer; None where all stayed finite.
     """
     dynamic = hasattr(model.optimizer, "initial_scale")
-    look = gradients.Probe(model, _all_finite)
+    probe = gradients.Probe(model, _all_finite)
     for step, (x, y) in enumerate(batches, 1):
         scale = loss_scale(model)
-        told = look(x, y, 1.0 if isinstance(scale, str) else scale)
-        bad = [(k, n) for k, n, finite in told if not (finite or (dynamic and "gradient" in k))]
-        if bad:
-            return {"step": step, "kind": bad[0][0], "layer": bad[0][1]}
+        for kind, layer, finite in probe(x, y, 1.0 if isinstance(scale, str) else scale):
+            if not (finite or (dynamic and "gradient" in kind)):
+                return {"step": step, "kind": kind, "layer": layer}
         model.train_on_batch(x, y)
     return None
 
@@ -52,10 +51,12 @@ def _all_finite(kind: str, tensor: Any, scale: Any) -> Any:
     return ops.all(ops.isfinite(ops.cast(tensor, "float32")))
 
 
-def sentence(found: dict[str, Any] | None) -> str:
-    """Where the first number was that was not finite, for a record's error."""
-    if found is None:
+def sentence(first: dict[str, Any] | None) -> str:
+    """What `first_not_finite` returned, in words, for a record's error."""
+    if first is None:
         return "trained again step by step, all stayed finite"
-    where = WORDS[found["kind"]].format(found["layer"])
-    first = f"the first tensor that was not finite was {where}, in step {found['step']}"
-    return f"trained again step by step, {first}"
+    where = WORDS[first["kind"]].format(first["layer"])
+    return (
+        "trained again step by step, the first tensor that was not finite was "
+        f"{where}, in step {first['step']}"
+    )

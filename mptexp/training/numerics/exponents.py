@@ -1,4 +1,4 @@
-"""Where the numbers of a training lie: exponents of weights, activations, gradients and updates.
+"""Dynamic range of a training: exponents of weights, activations, gradients and updates.
 
 A histogram of exponents says of every format and every loss scale how much is lost: scaling by a
 power of two moves it, no more. Source: P. Micikevicius et al., Mixed precision training, 2018,
@@ -20,7 +20,7 @@ from mptexp.training.numerics.quantization import INTEGER, quantize
 
 ZEROS = 256  # the bin behind the 256 exponents of float32
 SIXTEEN = ("float16", "bfloat16")
-Seen = dict[tuple[str, str], tuple[np.ndarray, float]]  # (kind, layer) -> counts, largest
+Histograms = dict[tuple[str, str], tuple[np.ndarray, float]]  # (kind, layer) -> counts, largest
 
 
 def histogram(x: Any) -> tuple[Any, Any]:
@@ -47,41 +47,43 @@ def _unscaled(kind: str, tensor: Any, scale: Any) -> tuple[Any, Any]:
 def _changes(before: list[Any], after: list[Any]) -> list[Any]:
     """Of each variable: histograms of its update and of update / weight; updates lost in SIXTEEN.
 
-    An update is lost where a weight of that format plus the update rounds to the same weight.
+    An update is lost to rounding where a weight of that format plus the update rounds to the same
+    weight.
     """
-    found = []
+    changes = []
     for old, new in zip(before, after, strict=True):
         old, new = ops.cast(old, "float32"), ops.cast(new, "float32")
         update = new - old
         ratio = ops.where(old == 0, 0.0, update / ops.where(old == 0, 1.0, old))
         lost = [_lost(old, update, name) for name in SIXTEEN]
-        found.append((histogram(update), histogram(ratio), ops.stack(lost)))
-    return found
+        changes.append((histogram(update), histogram(ratio), ops.stack(lost)))
+    return changes
 
 
 def _lost(weight: Any, update: Any, name: str) -> Any:
-    held = quantize(weight, FORMATS[name])
-    same = ops.equal(quantize(held + update, FORMATS[name]), held)
+    stored = quantize(weight, FORMATS[name])
+    same = ops.equal(quantize(stored + update, FORMATS[name]), stored)
     return ops.sum(ops.cast(ops.logical_and(same, update != 0), INTEGER))
 
 
 class ExponentHistograms(keras.callbacks.Callback):
-    """Looks, every so many steps, at the exponents of what a training step computes.
+    """Histograms, every so many steps, of the exponents of what a training step computes.
 
-    For any compiled Keras model: `fit(..., callbacks=[ExponentHistograms(batch)])`. A look is one
-    more forward and backward pass on a batch of its own, and changes nothing. Gradients are told
-    without the loss scale. An update is what the optimizer really added; one that was skipped, for
-    its gradients were not finite, counts as zeros. What it costs is in `benchmarks/exponents.py`.
+    For any compiled Keras model: `fit(..., callbacks=[ExponentHistograms(batch)])`. A sample is one
+    more forward and backward pass on a batch of its own, and changes nothing. Gradients are those
+    of the loss without its scale. An update is what the optimizer really added; one that was
+    skipped, because its gradients were not finite, counts as zeros. What a sample costs is in
+    `benchmarks/measuring_overhead.py`.
 
     Args:
         batch: step -> (x, y) as `fit` takes them, of one shape; `lambda step: (x[:32], y[:32])`.
-        every: steps from one look to the next; the first is before the first step.
+        every: steps from one sample to the next; the first is before the first step.
 
     Attributes:
-        samples: a dict per look: step, loss_scale (a number or "none"), kinds (kind -> histogram of
-            all layers), and from the step after it on swallowed (float16, bfloat16 -> how many
-            updates that are not zero would leave a weight of that format as it is).
-        layers: (kind, layer) -> counts and largest magnitude over all looks.
+        samples: a dict per sample: step, loss_scale (a number or "none"), kinds (kind -> histogram
+            of all layers), and from the next step on swallowed (float16, bfloat16 -> how many
+            updates that are not zero would be lost to rounding in weights of that format).
+        layers: (kind, layer) -> counts and largest magnitude over all samples.
     """
 
     def __init__(self, batch: Callable[[int], tuple[Any, Any]], every: int = 100) -> None:
@@ -89,7 +91,7 @@ class ExponentHistograms(keras.callbacks.Callback):
         self.batch = batch
         self.every = every
         self.samples: list[dict[str, Any]] = []
-        self.layers: Seen = {}
+        self.layers: Histograms = {}
         self._probe: gradients.Probe | None = None
         self._changes = backends.current().compiled(_changes)
         self._before: list[Any] = []
@@ -105,11 +107,11 @@ class ExponentHistograms(keras.callbacks.Callback):
         self.end(self.model)
 
     def wants(self, step: int) -> bool:
-        """Whether there is something to look at before this step."""
+        """Whether a sample, or the update after one, is due before this step."""
         return step >= self._next or bool(self._before)
 
     def look(self, model: keras.Model, step: int) -> None:
-        """Looks at what the step before this one added, and at what this one will compute."""
+        """Samples what the step before this one added, and what this one will compute."""
         backends.current().sync_variables(model)
         self.end(model)
         if step < self._next:
@@ -118,36 +120,37 @@ class ExponentHistograms(keras.callbacks.Callback):
         scale = loss_scale(model)
         factor = 1.0 if isinstance(scale, str) else scale
         self._probe = self._probe or gradients.Probe(model, _unscaled)
-        told = self._probe(*self.batch(step), factor)
-        kinds = self._added([told_ for told_ in told if told_[0] != "loss"])
+        tensors = self._probe(*self.batch(step), factor)
+        kinds = self._added([row for row in tensors if row[0] != "loss"])
         self.samples.append({"step": step, "loss_scale": scale, "kinds": kinds})
         self._before = [ops.copy(v.value) for v in gradients.weights(model)]
 
     def end(self, model: keras.Model) -> None:
-        """Looks at the update that no later step has looked at."""
+        """Completes the last sample with the update that followed it."""
         if not self._before:
             return
         after = [v.value for v in gradients.weights(model)]
-        found = tree.map_structure(ops.convert_to_numpy, self._changes(self._before, after))
+        changes = tree.map_structure(ops.convert_to_numpy, self._changes(self._before, after))
         self._before = []
         names = [gradients.layer_of(model, v) for v in gradients.weights(model)]
-        told = [("updates", name, f[0]) for name, f in zip(names, found, strict=True)]
-        told += [("update_ratios", name, f[1]) for name, f in zip(names, found, strict=True)]
-        self.samples[-1]["kinds"] |= self._added(told)
-        lost = sum(swallowed for *_, swallowed in found)
+        updates, ratios, losses = zip(*changes, strict=True)
+        rows = [("updates", *row) for row in zip(names, updates, strict=True)]
+        rows += [("update_ratios", *row) for row in zip(names, ratios, strict=True)]
+        self.samples[-1]["kinds"] |= self._added(rows)
+        lost = sum(losses)
         self.samples[-1]["swallowed"] = dict(zip(SIXTEEN, map(int, lost), strict=True))
 
-    def _added(self, told: list[gradients.Reduced]) -> dict[str, dict[str, Any]]:
+    def _added(self, rows: list[gradients.Reduced]) -> dict[str, dict[str, Any]]:
         """Adds histograms to those of the layers; returns the sum of each kind as a record's."""
-        sums: Seen = {}
-        for kind, layer, seen in told:
-            for found, key in ((self.layers, (kind, layer)), (sums, (kind, ""))):
-                counts, largest = found.get(key, (0, 0.0))
-                found[key] = (counts + seen[0].astype("int64"), max(largest, float(seen[1])))
-        return {kind: as_record(*seen) for (kind, _), seen in sums.items()}
+        kinds: Histograms = {}
+        for kind, layer, (new_counts, new_largest) in rows:
+            for total, key in ((self.layers, (kind, layer)), (kinds, (kind, ""))):
+                counts, largest = total.get(key, (0, 0.0))
+                total[key] = counts + new_counts.astype("int64"), max(largest, float(new_largest))
+        return {kind: as_record(*total) for (kind, _), total in kinds.items()}
 
     def record(self) -> dict[str, Any]:
-        """What a record holds of it: every, samples, layers (a row per kind and layer)."""
+        """What a record holds: every, samples, layers (a row per kind and layer)."""
         rows = [{"kind": k, "layer": n, **as_record(*s)} for (k, n), s in self.layers.items()]
         return {"every": self.every, "samples": self.samples, "layers": rows}
 
@@ -172,15 +175,15 @@ class ScaleTrace:
     """The dynamic loss scale, and how many steps it skipped, at some steps of a training.
 
     Attributes:
-        seen: a dict per look: step, loss_scale, skipped (steps so far whose gradients were not
-            finite, so that Keras left the weights as they were; it keeps no count of them).
+        samples: a dict per sample: step, loss_scale, skipped (steps so far whose gradients were
+            not finite, so that Keras left the weights as they were; it keeps no count of them).
     """
 
     def __init__(self) -> None:
-        self.seen: list[dict[str, Any]] = []
+        self.samples: list[dict[str, Any]] = []
 
     def wants(self, step: int) -> bool:
-        """Any step will do."""
+        """Asks for no step of its own: it samples when another watcher does."""
         return False
 
     def look(self, model: keras.Model, step: int) -> None:
@@ -189,15 +192,15 @@ class ScaleTrace:
         if not hasattr(optimizer, "dynamic_scale") or not optimizer.built:
             return
         scale, applied = (_now(model, v) for v in (optimizer.dynamic_scale, optimizer.iterations))
-        found = {"step": step, "loss_scale": float(scale), "skipped": step - int(applied)}
-        self.seen.append(found)
+        skipped = step - int(applied)
+        self.samples.append({"step": step, "loss_scale": float(scale), "skipped": skipped})
 
 
-def changes(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a trace saw first, last, and wherever scale or skipped steps were others than before."""
-    told = [(now["loss_scale"], now["skipped"]) for now in seen]
-    ends = {0, len(seen) - 1}
-    return [s for i, s in enumerate(seen) if i in ends or told[i] != told[i - 1]]
+def changes(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A trace's first sample, its last, and each that differs in scale or skipped steps."""
+    values = [(sample["loss_scale"], sample["skipped"]) for sample in samples]
+    ends = {0, len(samples) - 1}
+    return [s for i, s in enumerate(samples) if i in ends or values[i] != values[i - 1]]
 
 
 def _now(model: keras.Model, variable: keras.Variable) -> Any:

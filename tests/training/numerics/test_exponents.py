@@ -65,8 +65,8 @@ print(json.dumps({
     "layers": watch.record()["layers"],
     "off": float(np.abs(off).max()),
     "order": [list(key) for key in told],
-    "skipped": scales.seen[-1]["skipped"],
-    "scale": math.log2(scales.seen[-1]["loss_scale"]),
+    "skipped": scales.samples[-1]["skipped"],
+    "scale": math.log2(scales.samples[-1]["loss_scale"]),
     "diverged": found,
     "fine": divergence.first_not_finite(made(), [(x[:16], y[:16])] * 4),
 }))
