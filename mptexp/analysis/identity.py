@@ -1,0 +1,95 @@
+"""Which runs may be compared: those whose identity agrees but for what the comparison is about.
+
+The identity of a run is what it was beyond its parameters (see `training.identity`): the code in
+the Jupyter kernel, the user's model, the data, the versions, the device and its environment.
+Weights and order of the images depend on the block's seed, so they must agree within a block.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+WITHIN_BLOCK = ("initial_weights", "data_order")
+# What differs between the sides of a comparison because of the parameter that it is about.
+FOLLOWS = {
+    "policy": (),
+    "gpu_model": ("device", "cpu", "cores", "cpu_limits", "driver", "cuda", "cudnn"),
+    "backend": ("versions",),
+    "model": ("model_source", "initial_weights"),
+    "dataset": ("data", "data_order"),
+    "batch_size": ("data_order",),
+    "replicas": (),
+    "cpu_isa": (),
+}
+NOT_RECORDED = "identity not recorded"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What two runs differ in beyond what is compared; values as short text."""
+
+    name: str
+    left: str
+    right: str
+
+
+def of(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The identity in a record; None where it has none."""
+    known = record.get("identity")
+    return known if isinstance(known, dict) and known else None
+
+
+def differences(
+    left: Mapping[str, Any], right: Mapping[str, Any], axes: Iterable[str] = ("policy",)
+) -> list[Difference]:
+    """What two identities differ in, but for what follows from the axes of the comparison.
+
+    Args:
+        left: the identity of a run.
+        right: that of another, of the same block where the two share their weights.
+        axes: the parameters that the comparison is about, keys of FOLLOWS; any other explains no
+            difference.
+    """
+    explained = {name for axis in axes for name in FOLLOWS.get(axis, ())}
+    flat = [_flat(side) for side in (left, right)]
+    names = dict.fromkeys(name for side in flat for name in side)
+    return [
+        Difference(name, *(str(side.get(name, "")) for side in flat))
+        for name in names
+        if name.split(".")[0] not in explained and flat[0].get(name) != flat[1].get(name)
+    ]
+
+
+def shared(identity: Mapping[str, Any]) -> str:
+    """The part of an identity that all blocks share, as a key."""
+    kept = {name: value for name, value in identity.items() if name not in WITHIN_BLOCK}
+    return json.dumps(kept, sort_keys=True)
+
+
+def started(identity: Mapping[str, Any]) -> tuple[str, ...]:
+    """Weights and order of images that a run began with."""
+    return tuple(str(identity.get(name, "")) for name in WITHIN_BLOCK)
+
+
+def largest_alike(identities: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The places of the most runs that may be compared with one another; the last of several.
+
+    Runs of one point, in the order in which they ended. Where a model was edited halfway, the
+    larger half is compared; where both are alike in size, the later one.
+    """
+    groups: dict[str, list[int]] = {}
+    for place, identity in enumerate(identities):
+        groups.setdefault(shared(identity), []).append(place)
+    return max(groups.values(), key=lambda places: (len(places), places[-1]), default=[])
+
+
+def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values under names with dots, such as versions.keras."""
+    flat: dict[str, Any] = {}
+    for name, value in identity.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{inner}": v for inner, v in value.items()}
+        else:
+            flat[name] = value
+    return flat

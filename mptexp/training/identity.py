@@ -1,0 +1,110 @@
+"""What a run was, beyond its parameters: two runs are compared only where this agrees.
+
+A ratio between two policies says something of the policies only if nothing else differed. Names
+and parameters do not show that a model's source was edited between two runs, that other images lay
+in the same folder, or that a variable of the environment changed the arithmetic; this does.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mptexp.spec.project import PACKAGE
+from mptexp.spec.run import Run
+
+# What of mptexp runs in the Jupyter kernel and could change what is measured. Not the commit: most
+# commits change what is written about a record, not what a run does.
+IN_KERNEL = ("spec", "records", "traces", "training")
+# Values of the environment's card that are part of the identity as they are.
+FROM_CARD = ("device", "cpu", "cores", "driver", "cuda", "cudnn", "variables")
+LIMITS = ("container_cpus", "container_memory_bytes")
+LIBRARIES = {
+    "tensorflow": ("tensorflow",),
+    "jax": ("jax", "jaxlib"),
+    "torch": ("torch",),
+}
+
+
+def identity(run: Run, card: Mapping[str, Any], effective: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity of a run, as plain JSON types; a digest is 12 hexadecimal digits.
+
+    Args:
+        run: its parameters.
+        card: of its environment, see `environment.card`; its `variables` are those that were set
+            before the run set its own.
+        effective: what was read back, with data, data_order and initial_weights.
+    """
+    names = ("keras", "numpy", *LIBRARIES[run.backend])
+    return {
+        "code": code(),
+        "notebook": os.environ.get("MPTEXP_NOTEBOOK_DIGEST", ""),
+        "model_source": model_source(run.model),
+        "data": str(effective["data"]),
+        "data_order": effective["data_order"],
+        "initial_weights": effective["initial_weights"],
+        "versions": {name: card["packages"].get(name, "") for name in names},
+        **{name: card[name] for name in FROM_CARD},
+        "cpu_limits": {name: card[name] for name in LIMITS},
+        "keras_config": keras_config(),
+    }
+
+
+@cache
+def code() -> str:
+    """Digest of the files of mptexp that run in a Jupyter kernel."""
+    files = [file for room in IN_KERNEL for file in sorted((PACKAGE / room).rglob("*.py"))]
+    return _digest((file.relative_to(PACKAGE).as_posix(), file.read_bytes()) for file in files)
+
+
+def model_source(model: str) -> str:
+    """Digest of a user's model: its module and all that it imported from the user's own files.
+
+    Empty for a model of mptexp's. Asked after the model was built, since a function may import.
+    """
+    if ":" not in model:
+        return ""
+    paths = sorted({path for path in map(_file, list(sys.modules.values())) if _is_users(path)})
+    # Named by the last parts: the same files elsewhere are the same model.
+    return _digest((path.name, path.read_bytes()) for path in paths if path.is_file())
+
+
+def _file(module: Any) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if isinstance(file, str) and file.endswith(".py") else None
+
+
+def _is_users(path: Path | None) -> bool:
+    """Whether a file is neither Python's, an installed package's, nor mptexp's."""
+    return path is not None and not any(path.is_relative_to(root) for root in _installed())
+
+
+@cache
+def _installed() -> tuple[Path, ...]:
+    places = {Path(place).resolve() for place in sysconfig.get_paths().values()}
+    places |= {Path(entry).resolve() for entry in sys.path if "site-packages" in entry}
+    # The folder of the interpreter holds scripts that are modules too, such as ipykernel's.
+    return (*places, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve(), PACKAGE)
+
+
+def keras_config() -> dict[str, Any]:
+    """What Keras's own configuration file says of numbers; empty values where there is none."""
+    home = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras")
+    try:
+        known = json.loads((home / "keras.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    known = known if isinstance(known, dict) else {}
+    return {name: known.get(name) for name in ("floatx", "epsilon", "image_data_format")}
+
+
+def _digest(parts: Iterable[tuple[str, bytes]]) -> str:
+    total = hashlib.sha256()
+    for name, content in parts:
+        total.update(f"{name}\0{len(content)}\0".encode() + content)
+    return total.hexdigest()[:12]
