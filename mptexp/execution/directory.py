@@ -78,6 +78,7 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
     try:
         if not directory.params.exists() or _report_keys(directory.params) != _split(text)[1]:
             store.write_text(directory.params, text)
+        directory.mark()
         shutil.rmtree(directory.partial, ignore_errors=True)
         directory.runs.mkdir(exist_ok=True)
     except OSError as error:

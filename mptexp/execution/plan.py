@@ -45,7 +45,8 @@ def runs(sweep: Sweep, directory: SweepDir, everywhere: bool = False) -> list[Pl
         directory: where its results are.
         everywhere: whether runs for devices that this machine lacks are due as well.
     """
-    planned = states(sweep.runs(max_batch.points(sweep, directory)), sweep, directory)
+    further = max_batch.points(sweep, directory)
+    planned = states(sweep.runs(further, directory.order_seed), sweep, directory)
     if not everywhere:
         return planned
     return [replace(p, state="pending") if p.state == "elsewhere" else p for p in planned]

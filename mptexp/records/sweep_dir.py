@@ -1,5 +1,7 @@
 """Where the files of a sweep lie."""
 
+import json
+import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,32 @@ class SweepDir:
     @property
     def params(self) -> Path:
         return self.root / "params.yaml"
+
+    @property
+    def marker(self) -> Path:
+        """Says that mptexp made this directory, and from which seed its runs are ordered."""
+        return self.root / "sweep.json"
+
+    @property
+    def order_seed(self) -> int:
+        """The seed that this sweep drew for the order of its runs; 0 before it is made."""
+        try:
+            seed = json.loads(self.marker.read_text(encoding="utf-8"))["order_seed"]
+        except (OSError, ValueError, LookupError, TypeError):
+            return 0
+        return seed if isinstance(seed, int) else 0
+
+    def mark(self) -> None:
+        """Draws the seed and writes the marker, once.
+
+        A fixed seed would give every sweep the same permutation, and a drifting machine the same
+        false answer each time.
+        """
+        if not self.marker.exists():
+            content = {"made_by": "mptexp", "order_seed": secrets.randbits(32)}
+            beside = self.marker.with_suffix(".new")
+            beside.write_text(json.dumps(content) + "\n", encoding="utf-8")
+            beside.replace(self.marker)
 
     @property
     def index(self) -> Path:
@@ -60,7 +88,7 @@ class SweepDir:
         """Removes what a sweep writes, and nothing else."""
         for folder in (self.runs, self.partial, self.search.root, self.diagnosis.root):
             shutil.rmtree(folder, ignore_errors=True)
-        names = ("params.yaml", "index.html", "results.csv", "history.csv", "speedups.csv")
+        names = ("params.yaml", "sweep.json", "index.html", "results.csv", "history.csv", "speedups.csv")
         names += ("accuracy.csv", "table.md", "speedup.svg")
         for path in [self.root / n for n in names]:
             path.unlink(missing_ok=True)

@@ -2,13 +2,12 @@
 
 import html
 import itertools
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
 
-from mptexp.spec import cells
+from mptexp.spec import cells, order
 from mptexp.spec.fields import StrictModel
 from mptexp.spec.run import Run, defaults
 
@@ -70,15 +69,21 @@ class Sweep(StrictModel):
         left = [p for p in full if not any(_agrees(usual | p, e) for e in self.exclude)]
         return left + [{**self.defaults, **entry} for entry in self.include]
 
-    def runs(self, further: Sequence[Run] = ()) -> list[Run]:
-        """Every run, block by block; the order within a block is random but reproducible.
+    def runs(self, further: Sequence[Run] = (), seed: int = 0) -> list[Run]:
+        """Every run, block by block, in the order of `order.by_block`.
 
         Args:
             further: points beside those of the params file, each at block 0.
+            seed: of the order; a sweep draws its own, see `SweepDir.order_seed`.
         """
         points = [Run(**point).resolved() for point in self.points()]
         points += [run.resolved() for run in further]
-        return [run for k in range(self.repeats) for run in _block(points, k)]
+        blocks = enumerate(order.by_block(points, self.repeats, seed))
+        return [
+            point.model_copy(update={"block": block, "seed": point.seed + block})
+            for block, members in blocks
+            for point in members
+        ]
 
     def axes(self) -> list[str]:
         """Names of the parameters that differ between points, in the order of Run's fields."""
@@ -100,10 +105,3 @@ class Sweep(StrictModel):
 
 def _agrees(point: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
     return all(point[name] == value for name, value in entry.items())
-
-
-def _block(points: Sequence[Run], block: int) -> list[Run]:
-    """The points at one block, in random order: drift over time falls on all of them alike."""
-    runs = [p.model_copy(update={"block": block, "seed": p.seed + block}) for p in points]
-    random.Random(f"block {block}").shuffle(runs)
-    return runs

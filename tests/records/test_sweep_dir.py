@@ -35,3 +35,22 @@ def test_a_link_may_stay_within_the_sweep(tmp_path, target, out):
     place.runs.mkdir(exist_ok=True)
     (place.runs / "abc123abc123").symlink_to(place.root / target)
     assert leads_out(place.record("abc123abc123")) is out
+
+
+def test_each_sweep_draws_its_own_order_once(tmp_path):
+    places = [SweepDir(tmp_path / str(k)) for k in range(3)]
+    for place in places:
+        assert place.order_seed == 0
+        place.root.mkdir()
+        place.mark()
+    seeds = [place.order_seed for place in places]
+    assert len(set(seeds)) == 3
+    places[0].mark()
+    assert places[0].order_seed == seeds[0]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"order_seed": "x"}', "not JSON"])
+def test_a_damaged_marker_has_no_seed(tmp_path, text):
+    place = SweepDir(tmp_path)
+    place.marker.write_text(text)
+    assert place.order_seed == 0
