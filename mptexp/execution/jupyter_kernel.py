@@ -1,5 +1,6 @@
 """Executes one notebook in one Jupyter kernel, by papermill."""
 
+import hashlib
 import os
 import sys
 import tempfile
@@ -12,6 +13,16 @@ from typing import Any
 # What nbformat's validator and papermill import where it happens to be installed (with JupyterLab,
 # with xprof): a second each, for checks that notebooks do not need and storage that is not used.
 UNUSED = ("rfc3987_syntax", "gcsfs", "pyarrow.fs")
+
+
+def digest(notebook: Mapping[str, Any]) -> str:
+    """Twelve hexadecimal digits that name the code of a notebook, its parameters' cell left out."""
+    cells = [
+        cell["source"]
+        for cell in notebook["cells"]
+        if cell["cell_type"] == "code" and "parameters" not in cell["metadata"].get("tags", [])
+    ]
+    return hashlib.sha256("\0".join(cells).encode()).hexdigest()[:12]
 
 
 def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], scratch: Path) -> None:
@@ -38,7 +49,9 @@ def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], scratch
 
     # papermill takes no script, and would copy a notebook given as an object into its metadata.
     source = scratch / f"{notebook.stem}.ipynb"
-    jupytext.write(jupytext.read(notebook), source)
+    content = jupytext.read(notebook)
+    jupytext.write(content, source)
+    os.environ["MPTEXP_NOTEBOOK_DIGEST"] = digest(content)  # part of the record's identity
     # Sockets in a folder instead of TCP ports: no race for a port, nothing that listens; without a
     # path of their own they would lie in the working folder, shared by two Jupyter kernels. One
     # that has run its notebook is ended at once: a framework takes a second to leave.

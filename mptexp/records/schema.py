@@ -72,6 +72,7 @@ def _adapter() -> TypeAdapter[Any]:
         "timing": cells,
         "readings": cells,
         "environment": Card | Empty,
+        "identity": dict[str, str | int | float | dict[str, str | int | float | None] | None],
         "windows": list[Window],
         "latencies_s": list[Number],
         "history": list[Epoch],

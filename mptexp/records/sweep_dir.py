@@ -88,8 +88,8 @@ class SweepDir:
         """Removes what a sweep writes, and nothing else."""
         for folder in (self.runs, self.partial, self.search.root, self.diagnosis.root):
             shutil.rmtree(folder, ignore_errors=True)
-        names = ("params.yaml", "sweep.json", "index.html", "results.csv", "history.csv", "speedups.csv")
-        names += ("accuracy.csv", "table.md", "speedup.svg")
+        names = ("params.yaml", "sweep.json", "index.html", "results.csv", "history.csv")
+        names += ("speedups.csv", "accuracy.csv", "table.md", "speedup.svg")
         for path in [self.root / n for n in names]:
             path.unlink(missing_ok=True)
 

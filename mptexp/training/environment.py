@@ -51,6 +51,8 @@ VARIABLES = [
     "OMP_NUM_THREADS",
     "ONEDNN_MAX_CPU_ISA",
     "ONEDNN_DEFAULT_FPMATH_MODE",
+    "DNNL_DEFAULT_FPMATH_MODE",
+    "TF_SET_ONEDNN_FPMATH_MODE",
     "TF_ENABLE_ONEDNN_OPTS",
     "TF_DETERMINISTIC_OPS",
     "TF_CUDNN_DETERMINISTIC",
@@ -65,6 +67,8 @@ VARIABLES = [
     "JAX_DEFAULT_MATMUL_PRECISION",
     "XLA_PYTHON_CLIENT_PREALLOCATE",
 ]
+# As they were when this process began, before a run set what it asks for.
+GIVEN = {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
 def card(name: str = "tensorflow") -> dict[str, Any]:

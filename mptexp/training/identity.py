@@ -17,12 +17,15 @@ from typing import Any
 
 from mptexp.spec.project import PACKAGE
 from mptexp.spec.run import Run
+from mptexp.training import environment
 
 # What of mptexp runs in the Jupyter kernel and could change what is measured. Not the commit: most
 # commits change what is written about a record, not what a run does.
 IN_KERNEL = ("spec", "records", "traces", "training")
 # Values of the environment's card that are part of the identity as they are.
-FROM_CARD = ("device", "cpu", "cores", "driver", "cuda", "cudnn", "variables")
+FROM_CARD = ("device", "cpu", "cores", "driver", "cuda", "cudnn")
+# Which GPU of several, and the backend, are parameters of a run or chosen for it.
+OF_THE_RUN = ("CUDA_VISIBLE_DEVICES", "KERAS_BACKEND")
 LIMITS = ("container_cpus", "container_memory_bytes")
 LIBRARIES = {
     "tensorflow": ("tensorflow",),
@@ -36,8 +39,7 @@ def identity(run: Run, card: Mapping[str, Any], effective: Mapping[str, Any]) ->
 
     Args:
         run: its parameters.
-        card: of its environment, see `environment.card`; its `variables` are those that were set
-            before the run set its own.
+        card: of its environment, see `environment.card`.
         effective: what was read back, with data, data_order and initial_weights.
     """
     names = ("keras", "numpy", *LIBRARIES[run.backend])
@@ -51,6 +53,7 @@ def identity(run: Run, card: Mapping[str, Any], effective: Mapping[str, Any]) ->
         "versions": {name: card["packages"].get(name, "") for name in names},
         **{name: card[name] for name in FROM_CARD},
         "cpu_limits": {name: card[name] for name in LIMITS},
+        "variables": variables(),
         "keras_config": keras_config(),
     }
 
@@ -80,8 +83,13 @@ def _file(module: Any) -> Path | None:
 
 
 def _is_users(path: Path | None) -> bool:
-    """Whether a file is neither Python's, an installed package's, nor mptexp's."""
-    return path is not None and not any(path.is_relative_to(root) for root in _installed())
+    """Whether a file is neither Python's, an installed package's, mptexp's, nor TensorFlow's own.
+
+    TensorFlow leaves a file of a random name for each function that it rewrites.
+    """
+    if path is None or path.name.startswith("__autograph_generated_file"):
+        return False
+    return not any(path.is_relative_to(root) for root in _installed())
 
 
 @cache
@@ -90,6 +98,12 @@ def _installed() -> tuple[Path, ...]:
     places |= {Path(entry).resolve() for entry in sys.path if "site-packages" in entry}
     # The folder of the interpreter holds scripts that are modules too, such as ipykernel's.
     return (*places, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve(), PACKAGE)
+
+
+def variables() -> dict[str, str]:
+    """What the environment said of arithmetic and threads before the run set what it asks for."""
+    named = set(environment.VARIABLES) - set(OF_THE_RUN)
+    return {name: value for name, value in sorted(environment.GIVEN.items()) if name in named}
 
 
 def keras_config() -> dict[str, Any]:

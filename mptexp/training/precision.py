@@ -124,6 +124,10 @@ def _share_batches(run: Run, framework: Backend, kind: str) -> None:
 def _set_arithmetic(run: Run, framework: Backend, kind: str) -> None:
     import keras
 
+    # A configuration file of the user's may say otherwise; with floatx float16 strict float32 would
+    # compute its loss in float16.
+    keras.config.set_floatx("float32")
+    keras.config.set_epsilon(1e-7)
     if run.policy != "tensorfloat32":  # Keras knows it as float32
         keras.config.set_dtype_policy(run.policy)
     wanted = POLICY_ROWS[run.policy].tf32

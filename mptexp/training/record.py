@@ -8,6 +8,7 @@ from typing import Any
 from mptexp.records import schema, store
 from mptexp.spec.project import PROJECT
 from mptexp.traces import xplane
+from mptexp.training.identity import identity
 from mptexp.training.measure import sensors, step_clock
 from mptexp.training.numerics import emulation
 from mptexp.training.outcome import Outcome
@@ -56,6 +57,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "status": outcome.status,
         "error": _error(outcome),
         "environment": outcome.card,
+        "identity": identity(run, outcome.card, outcome.effective),
         "timing": outcome.timing,
         "windows": step_clock.as_dicts(outcome.windows),
         **({"latencies_s": outcome.latencies_s} if outcome.latencies_s else {}),

@@ -1,0 +1,54 @@
+import pytest
+
+from mptexp.analysis import identity
+
+ONE = {
+    "code": "aa", "model_source": "bb", "data": "cc", "initial_weights": "w0", "data_order": "o0",
+    "versions": {"keras": "3.15.1", "tensorflow": "2.21.0"}, "device": "CPU", "cores": 2,
+}  # fmt: skip
+
+
+def names(left, right, *axes):
+    return [d.name for d in identity.differences(left, right, axes or ("policy",))]
+
+
+def test_runs_that_are_alike_have_no_difference():
+    assert names(ONE, dict(ONE)) == []
+
+
+@pytest.mark.parametrize("name", list(ONE))
+def test_whatever_differs_is_named_with_both_values(name):
+    other = ONE | {name: {"keras": "3.16"} if name == "versions" else "other"}
+    assert all(n.split(".")[0] == name for n in names(ONE, other))
+    assert names(ONE, other)
+
+
+def test_a_value_that_one_side_lacks_is_a_difference():
+    (only,) = identity.differences(ONE, ONE | {"variables": {"XLA_FLAGS": "x"}})
+    assert (only.name, only.left, only.right) == ("variables.XLA_FLAGS", "", "x")
+
+
+def test_what_follows_from_the_axis_is_no_difference():
+    other = ONE | {"device": "H200", "cores": 32}
+    assert names(ONE, other, "gpu_model") == []
+    assert names(ONE, other, "policy") == ["device", "cores"]
+    assert names(ONE, other | {"code": "zz"}, "gpu_model") == ["code"]
+
+
+def test_the_larger_half_of_a_sweep_is_compared_and_of_equal_ones_the_later():
+    edited = ONE | {"model_source": "edited"}
+    assert identity.largest_alike([ONE, ONE, edited]) == [0, 1]
+    assert identity.largest_alike([ONE, edited]) == [1]
+    assert identity.largest_alike([]) == []
+
+
+def test_weights_of_other_blocks_do_not_part_runs():
+    later = ONE | {"initial_weights": "w1", "data_order": "o1"}
+    assert identity.shared(ONE) == identity.shared(later)
+    assert identity.started(ONE) != identity.started(later)
+
+
+def test_records_without_an_identity_have_none():
+    assert identity.of({"run_id": "x"}) is None
+    assert identity.of({"identity": {}}) is None
+    assert identity.of({"identity": ONE}) == ONE

@@ -1,0 +1,97 @@
+"""The identity of a run: what it changes with, and what it does not."""
+
+import json
+import sys
+
+import pytest
+from forked import python
+
+from mptexp.training import identity
+
+PROGRAM = """
+import json, sys
+from mptexp import Run, training
+run = Run(**json.loads(sys.argv[1]))
+device = training.use(run)
+images = training.load_images(run)
+training.save(training.execute(run, training.build(run, images), images, device))
+"""
+SMALL = {"image_size": 8, "batch_size": 128, "epochs": 1, "model": "mine:build"}
+MINE = """
+import keras
+from keras import layers
+import parts
+
+def build(shape, classes):
+    x = entry = keras.Input(shape)
+    x = parts.activated(layers.Flatten()(x))
+    x = layers.Dense(classes)(x)
+    return keras.Model(entry, layers.Activation("softmax", dtype="float32")(x))
+"""
+PARTS = """
+from keras import layers
+def activated(x):
+    return layers.Activation("{}")(layers.Dense(8)(x))
+"""
+
+
+def train(folder, activation="gelu", **environ):
+    folder.mkdir(exist_ok=True)
+    (folder / "mine.py").write_text(MINE)
+    (folder / "parts.py").write_text(PARTS.format(activation))
+    said = python(PROGRAM, SMALL, cwd=folder, MPTEXP_RUN_DIR=str(folder / "run"), **environ)
+    assert said.returncode == 0, said.stderr
+    return json.loads((folder / "run/record.json").read_text())["identity"]
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("mine"))
+
+
+def differing(one, other):
+    return [name for name in one if one[name] != other[name]]
+
+
+def test_the_same_run_elsewhere_has_the_same_identity(first, tmp_path):
+    assert differing(first, train(tmp_path / "elsewhere")) == []
+
+
+def test_a_module_that_the_users_model_imports_is_part_of_it(first, tmp_path):
+    # The lie that was told: the user's model was edited while a sweep was stopped.
+    assert differing(first, train(tmp_path / "edited", "relu")) == ["model_source"]
+
+
+def test_variables_that_change_arithmetic_are_part_of_it(first, tmp_path):
+    other = train(tmp_path / "mode", ONEDNN_DEFAULT_FPMATH_MODE="BF16")
+    assert differing(first, other) == ["variables"]
+    assert other["variables"]["ONEDNN_DEFAULT_FPMATH_MODE"] == "BF16"
+
+
+def test_keras_configuration_is_part_of_it_and_changes_no_arithmetic(first, tmp_path):
+    (tmp_path / "keras.json").write_text('{"floatx": "float16", "epsilon": 1e-3}')
+    other = train(tmp_path / "config", KERAS_HOME=str(tmp_path))
+    assert differing(first, other) == ["keras_config"]
+    assert other["keras_config"]["floatx"] == "float16"
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "not JSON"])
+def test_a_configuration_that_cannot_be_read_is_none(tmp_path, monkeypatch, text):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    (tmp_path / "keras.json").write_text(text)
+    assert set(identity.keras_config().values()) == {None}
+
+
+def test_a_model_of_the_packages_has_no_source():
+    assert identity.model_source("lenet") == ""
+
+
+def test_installed_modules_are_not_the_users(monkeypatch, tmp_path):
+    before = identity.model_source("mine:build")
+    path = tmp_path / "more.py"
+    path.write_text("x = 1")
+    monkeypatch.setitem(sys.modules, "more", type("Module", (), {"__file__": str(path)}))
+    after = identity.model_source("mine:build")
+    assert after != before
+    monkeypatch.setitem(sys.modules, "more", type("Module", (), {"__file__": json.__file__}))
+    assert identity.model_source("mine:build") == before
