@@ -22,7 +22,7 @@ class Category:
 
     Attributes:
         name: in records (a state or part of an operation) and tables.
-        label: what readers are told.
+        label: its name for readers.
         colour: in figures, as #rrggbb; distinct within the breakdown.
 
     Raises:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 LOW = ("float16", "bfloat16", "tf32", "float8")
-# What kernels do, as the time breakdown names it; the first pattern that is found decides. A
+# What kernels do, as the time breakdown names it; the first pattern that matches decides. A
 # convolution launches changes of layout and sums too. Each is tried against
 # tests/recorded_kernels.csv.
 WORK = {
@@ -150,7 +150,7 @@ def _float32(_: re.Match) -> Kernel:
     return Kernel("float32", False)
 
 
-# The first rule whose pattern is found in the lower-cased name decides.
+# The first rule whose pattern matches in the lower-cased name decides.
 RULES: tuple[tuple[str, Callable[[re.Match], Kernel]], ...] = (
     (rf"xmma_.*?_(?P<operand>{TYPE})(?:{TYPE})_(?P<math>{TYPE})(?P<sums>{TYPE})?", _xmma),
     (r"nvjet_(?:sm\d+_)?(?P<code>[a-z]+)_(?P<tf32>tf32)?", _nvjet),
