@@ -26,7 +26,7 @@ class Point:
     """The runs of one network in one choice of formats.
 
     Attributes:
-        network: what its runs share beside the formats, as text.
+        network: what its runs share apart from the formats, as text.
         choice: the parameters of FORMATS.
         errors: validation error in percent by block, of the runs that ended well.
         loss: errors minus float32's; n = 0 where there is no float32 of the same network.

@@ -127,7 +127,7 @@ def ranges(rows: pd.DataFrame) -> tuple[list[float], list[float], list[float]]:
     """The fixed scales of one policy: that stall, that train as float32 does, that diverge.
 
     Args:
-        rows: of `table`, of one point and policy; what has no float32 beside it tells nothing.
+        rows: of `table`, of one point and policy; scales without a float32 run are left out.
     """
     fixed = rows[rows.loss_scale != "dynamic"]
     stall, good, diverge = set(), set(), set()

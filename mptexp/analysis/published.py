@@ -33,7 +33,7 @@ SIDE = ["policy", "batch_size", "value", "status", "source", "row"]
 
 
 def table() -> pd.DataFrame:
-    """The curated table, with what a row needs to be set beside a run.
+    """The curated table, with what a row needs to be compared with a run.
 
     Columns: those of published.csv (batch_size is per device); model_here, empty where no model
     here has that structure; phase; replicas, how many devices share the work.

@@ -75,7 +75,7 @@ class Tables:
 
     @property
     def epochs(self) -> pd.DataFrame:
-        """The history with each run's parameters beside it."""
+        """The history with each run's parameters."""
         return self.history.merge(
             self.results.drop(columns=["epochs", "val_accuracy"]), on="run_id"
         )

@@ -148,7 +148,7 @@ def _without_baseline(table: pd.DataFrame) -> str:
         return "Timings not valid (runs in parallel): only accuracy is compared."
     names = listed(sorted(set(table.policy)))
     return (
-        f"This sweep measured {names}; a speedup needs float32 or the device's default beside "
+        f"This sweep measured {names}; a speedup needs float32 or the device's default and "
         "another policy at the same point, and there is none."
     )
 
@@ -184,7 +184,7 @@ def _verdicts(rows: pd.DataFrame, margin: float) -> str:
     equal = f"equal within {wording.percentage_points(margin)}"
     words = {
         "equal": equal,
-        "undecided": f"{INCONCLUSIVE}, neither shown to be {equal} nor different",
+        "undecided": f"{INCONCLUSIVE} (neither shown to be {equal} nor different)",
         "too few repeats": f"{INCONCLUSIVE} with fewer than three repeats",
     }
     counts = rows.verdict.value_counts().to_dict()

@@ -1,4 +1,4 @@
-"""The report's section on emulated low precision: its table, and what the papers found."""
+"""The report's section on emulated low precision: its table, and what papers report."""
 
 import math
 from collections.abc import Iterator, Sequence

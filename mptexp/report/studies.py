@@ -35,7 +35,7 @@ STUDIES = {
 SPEEDUP = "Measured speedup [95 % interval]"
 HTML = '<a href="{1}">{0}</a>'
 NOTE = (
-    "Numbers that others published, and beside them what this sweep measured at the same batch "
+    "Numbers that others published, and what this sweep measured at the same batch "
     "size per device. Speedups are of mixed_float16 over the baseline: above 1, mixed_float16 is "
     "faster; where the two have different batch sizes, by images per second. The baseline is "
     "float32 where a cell names no other policy. Measured accuracies are means over runs; where a "

@@ -38,7 +38,7 @@ def headline(tables: Tables) -> tuple[GT, str]:
     heads |= {name: name + interval for name in ("Least", "Largest")}
     shown = shown.rename(columns=heads)
     note = (
-        f"A row stands for all points of a policy{' and what is named beside it' if names else ''}."
+        f"A row stands for all points of a policy{' and what is named with it' if names else ''}."
         " Faster and slower: points whose whole interval lies above or below 1. All "
         f"{len(table):,} rows, one for each point and policy, are in [table.md](table.md), all "
         "ratios in [speedups.csv](speedups.csv).\n\nOf table.md: "

@@ -46,7 +46,7 @@ def test_no_significant_difference_is_never_called_equal():
     noisy = pairs([-0.03, 0.03, 0.0])
     sentence = findings.answer(noisy)[0]
     assert (
-        "inconclusive, neither shown to be equal within 1 percentage point nor different"
+        "inconclusive (neither shown to be equal within 1 percentage point nor different)"
         in sentence
     )
     (finding,) = text_tables.accuracy_rows(noisy).Finding
