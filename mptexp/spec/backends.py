@@ -11,18 +11,20 @@ class Backend:
     Args:
         name: in params files and records, and the name of the package that is imported.
         label: how reports write it.
+        packages: those whose versions decide what it computes.
     """
 
     name: str
     label: str
+    packages: tuple[str, ...]
 
 
 BACKEND_ROWS = {
     row.name: row
     for row in (
-        Backend("tensorflow", "TensorFlow"),
-        Backend("jax", "JAX"),
-        Backend("torch", "PyTorch"),
+        Backend("tensorflow", "TensorFlow", ("tensorflow",)),
+        Backend("jax", "JAX", ("jax", "jaxlib")),
+        Backend("torch", "PyTorch", ("torch",)),
     )
 }
 BACKENDS = tuple(BACKEND_ROWS)

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.project import PACKAGE
 from mptexp.spec.run import Run
 from mptexp.training import environment
@@ -27,11 +28,6 @@ FROM_CARD = ("device", "cpu", "cores", "driver", "cuda", "cudnn")
 # Which GPU of several, and the backend, are parameters of a run or chosen for it.
 OF_THE_RUN = ("CUDA_VISIBLE_DEVICES", "KERAS_BACKEND")
 LIMITS = ("container_cpus", "container_memory_bytes")
-LIBRARIES = {
-    "tensorflow": ("tensorflow",),
-    "jax": ("jax", "jaxlib"),
-    "torch": ("torch",),
-}
 
 
 def identity(run: Run, card: Mapping[str, Any], effective: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +38,7 @@ def identity(run: Run, card: Mapping[str, Any], effective: Mapping[str, Any]) ->
         card: of its environment, see `environment.card`.
         effective: what was read back, with data, data_order and initial_weights.
     """
-    names = ("keras", "numpy", *LIBRARIES[run.backend])
+    names = ("keras", "numpy", *BACKEND_ROWS[run.backend].packages)
     return {
         "code": code(),
         "notebook": os.environ.get("MPTEXP_NOTEBOOK_DIGEST", ""),
