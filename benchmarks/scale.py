@@ -214,7 +214,7 @@ def measure(file: Path, place: SweepDir) -> None:
     runs.rename(place.runs)
     left = next(place.runs.iterdir()).rename(folder / "left")
     measured("plan, done", [*program, "plan", file.name], folder, never)
-    started = lambda: any(place.partial.glob("*/log.txt"))  # noqa: E731
+    started = lambda: any(place.partial.glob("*"))  # noqa: E731
     measured("resume", [*program, "run", file.name, "--no-report"], folder, started)
     left.rename(place.runs / json.loads((left / "record.json").read_text())["run_id"])
     measured("nothing", [*program, "run", file.name, "--no-report"], folder, never)

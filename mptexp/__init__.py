@@ -10,13 +10,14 @@ and the command line call.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from mptexp.api import compare, diagnose, load, plan, record, run
+if TYPE_CHECKING:  # for editors
+    from mptexp.api import answer, compare, diagnose, explain, load, plan, policies, record, run
     from mptexp.spec.grid import Sweep
     from mptexp.spec.run import Run
 
 __version__ = "0.1.0"
-__all__ = ["Run", "Sweep", "compare", "diagnose", "load", "plan", "record", "run"]
+__all__ = ["Run", "Sweep", "answer", "compare", "diagnose", "explain", "load", "plan", "policies"]
+__all__ += ["record", "run"]
 
 
 def __getattr__(name: str) -> Any:

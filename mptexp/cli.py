@@ -1,6 +1,6 @@
 """The command line: each command parses its words, calls `api` and prints what it returns.
 
-Imports are inside the functions, so that help is immediate.
+Imports of what is heavy are inside the functions, so that help is immediate.
 """
 
 import functools
@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from mptexp.spec.errors import ParamsError, UserError
+from mptexp.spec.terminal import plain
+
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mptexp.execution.progress import Output
 
 app = typer.Typer(
     add_completion=False,
@@ -74,8 +76,7 @@ def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]
 
 def _end(error: BaseException) -> None:
     """Ends the command where an error's message says all: never with a traceback."""
-    from mptexp.execution.sweep import Interrupted, Stopped
-    from mptexp.spec.errors import UserError
+    from mptexp.api import Interrupted, Stopped
 
     if isinstance(error, Interrupted):
         err.print(f"stopped: {error.kept}; the same command goes on")
@@ -83,39 +84,25 @@ def _end(error: BaseException) -> None:
     if not isinstance(error, UserError):
         raise error
     for line in str(error).splitlines():
-        err.print(f"[bold red]error[/] {_plain(line)}", soft_wrap=True)
+        err.print(f"[bold red]error[/] {plain(line)}", soft_wrap=True)
     raise typer.Exit(1 if isinstance(error, Stopped) else 2) from None
 
 
 def _allow(format: str, *allowed: str) -> None:
-    from mptexp.spec.errors import ParamsError
-
     if format not in allowed:
         raise ParamsError(f"--format {format}: unknown; allowed: {', '.join(allowed)}")
 
 
-def _plain(text: object) -> str:
-    from mptexp.spec.terminal import plain
-
-    return plain(str(text))
-
-
 def _say(text: str) -> None:
-    out.print(_plain(text), soft_wrap=True)
+    out.print(plain(text), soft_wrap=True)
 
 
 def _left_out(sentences: Sequence[str], what: str) -> None:
     """Prints what was left out, to standard error; exit status 1 where something was."""
     for sentence in sentences:
-        err.print(f"[yellow]{what}[/] {_plain(sentence)}", soft_wrap=True)
+        err.print(f"[yellow]{what}[/] {plain(sentence)}", soft_wrap=True)
     if sentences:
         raise typer.Exit(1)
-
-
-def _output(on_record: Callable[[Mapping[str, Any]], None] | None = None) -> "Output":
-    from mptexp.execution.progress import Output
-
-    return Output(out, on_record=on_record)
 
 
 @contextmanager
@@ -138,7 +125,6 @@ def plan(
 ) -> None:
     """Show the runs of a params file, their state and estimated cost. Executes nothing."""
     from mptexp import api
-    from mptexp.execution.progress import expected
     from mptexp.report import terminal_tables
     from mptexp.spec.names import MODELS
 
@@ -159,7 +145,7 @@ def plan(
         _say(f"model function: {name}")
     terminal_tables.plan(out, rows)
     due = sum(p.due for p in chosen)
-    out.print(f"{len(chosen)} runs, {due} to execute; time: {expected(chosen, job.sweep)}")
+    out.print(f"{len(chosen)} runs, {due} to execute; time: {api.expected(chosen, job.sweep)}")
 
 
 @command("run params/quickstart.yaml --set epochs=2 --only batch_size=32 --out reports/try")
@@ -212,7 +198,7 @@ def run(
     job = api.open_sweep(file, directory, overrides or [])
     seconds = (timeout or job.sweep.timeout_min) * 60
     how = api.Execution(seconds, retries, parallel, executor, data_dir, fail_fast)
-    output = _output(_print_json if format == "json" else None)
+    output = api.Output(out, on_record=_print_json if format == "json" else None)
     left = api.execute(job, only or [], fresh, how, address, output)
     if not no_report and any(job.directory.runs.iterdir()):
         _report(job.directory.root)
@@ -255,7 +241,7 @@ def diagnose(
     from mptexp import api
 
     job, finished = api.open_diagnosis(target, directory, overrides or [])
-    ended = api.execute_diagnosis(job, only or [], traces_only, finished, data_dir, _output())
+    ended = api.execute_diagnosis(job, only or [], traces_only, finished, data_dir, api.Output(out))
     if not no_report:
         _report(job.directory.root)
     if not ended:
@@ -283,12 +269,12 @@ def advise(
 
     place = directory or Path("reports") / f"{file.stem}-advice"
     job = api.open_sweep(file, place, overrides or [])
-    sentences = api.advise(job, only or [], steps, data_dir, _output())
+    sentences = api.advise(job, only or [], steps, data_dir, api.Output(out))
     _report(place)
     if not sentences:
         out.print("the probe did not end well, so there is no advice; see its report")
         raise typer.Exit(1)
-    out.print(f"[bold]{_plain(sentences[0])}[/]", soft_wrap=True)
+    out.print(f"[bold]{plain(sentences[0])}[/]", soft_wrap=True)
     for sentence in sentences[1:]:
         _say(f"  {sentence}")
 
@@ -461,7 +447,3 @@ def doctor(
 def main() -> None:
     """Entry point of the `mptexp` command."""
     app(prog_name="mptexp")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,65 @@
+"""What notebook cells and the command line both call.
+
+`cells` is for notebooks, which find it in the package itself: `mptexp.run(...)`; `commands` is for
+the command line; both execute a sweep by `execution.sweep` and a diagnosis by `diagnosing`.
+"""
+
+from mptexp.api.cells import (
+    answer,
+    compare,
+    diagnose,
+    explain,
+    load,
+    plan,
+    policies,
+    record,
+    resolved,
+    run,
+)
+from mptexp.api.commands import (
+    advise,
+    compared,
+    doctor,
+    export,
+    merge,
+    open_sweep,
+    planned,
+    publish,
+    read_traces,
+    report,
+)
+from mptexp.api.diagnosing import execute_diagnosis, open_diagnosis
+from mptexp.execution.local_executor import Execution
+from mptexp.execution.progress import Output, expected
+from mptexp.execution.sweep import Interrupted, Stopped, execute
+
+__all__ = [
+    "Execution",
+    "Interrupted",
+    "Output",
+    "Stopped",
+    "advise",
+    "answer",
+    "compare",
+    "compared",
+    "diagnose",
+    "doctor",
+    "execute",
+    "execute_diagnosis",
+    "expected",
+    "explain",
+    "export",
+    "load",
+    "merge",
+    "open_diagnosis",
+    "open_sweep",
+    "plan",
+    "planned",
+    "policies",
+    "publish",
+    "read_traces",
+    "record",
+    "report",
+    "resolved",
+    "run",
+]

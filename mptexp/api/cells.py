@@ -1,0 +1,273 @@
+"""For a notebook's cells: plan a sweep, run it, load what it measured, and ask why.
+
+A relative path begins in the working folder or, if that has no such folder, in the one above it:
+JupyterLab starts a Jupyter kernel in the folder of its notebook.
+"""
+
+import json
+import math
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mptexp.api import commands, diagnosing
+from mptexp.execution import sweep
+from mptexp.execution.job import Job
+from mptexp.execution.progress import Output
+from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec.errors import ParamsError
+from mptexp.spec.grid import Sweep
+from mptexp.spec.terminal import visible
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from IPython.display import Markdown
+
+    from mptexp.report.explanation import Explanation
+
+Place = str | os.PathLike[str]
+TABLES = ("runs", "epochs", "speedups")
+
+
+def policies() -> "pd.DataFrame":
+    """Returns the precision policies: a row each, and what numbers their arithmetic has."""
+    import pandas as pd
+
+    from mptexp.spec.formats import FORMATS
+    from mptexp.spec.policies import POLICY_ROWS
+
+    rows = {}
+    for policy in POLICY_ROWS.values():
+        arithmetic = FORMATS[policy.arithmetic]
+        rows[policy.name] = {
+            "layers compute in": policy.arithmetic,
+            "weights in": policy.variable_dtype,
+            "first number above 1": 1 + arithmetic.spacing(1),
+            "largest number": arithmetic.largest,
+            "smallest number": arithmetic.smallest_subnormal,
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+# --- a sweep ---------------------------------------------------------------------------------
+
+
+def plan(
+    params: Place | Sweep,
+    out: Place | None = None,
+    only: Mapping[str, Any] | None = None,
+    **parameters: Any,
+) -> "pd.DataFrame":
+    """Returns the runs of a params file or a Sweep: state and estimated cost. Executes nothing.
+
+    Args:
+        params: a params file, or a Sweep.
+        out: the results' directory; by default reports/<name of the file>.
+        only: parameters and the value, or list of values, that the runs are to have.
+        parameters: values that replace the file's, such as `epochs=2`.
+
+    Returns:
+        A row per run: run_id, the parameters that vary, block, state, cost_s (estimated seconds,
+        or those that a finished run took).
+    """
+    import pandas as pd
+
+    return pd.DataFrame(commands.planned(_open(params, out, parameters), _filters(only))[1])
+
+
+def run(
+    params: Place | Sweep,
+    out: Place | None = None,
+    only: Mapping[str, Any] | None = None,
+    fresh: bool = False,
+    **parameters: Any,
+) -> "pd.DataFrame":
+    """Executes the runs that are missing, each in its own Jupyter kernel, and shows their progress.
+
+    Interrupting the cell ends the run at work; the finished ones are kept, and the same cell goes
+    on with the others.
+
+    Args:
+        params: a params file, or a Sweep.
+        out: the results' directory; by default reports/<name of the file>.
+        only: parameters and the value, or list of values, that the runs are to have.
+        fresh: whether to discard earlier results.
+        parameters: values that replace the file's, such as `epochs=2`.
+
+    Returns:
+        All runs in the directory, as `load(out)` gives them.
+
+    Raises:
+        ParamsError: if something is wrong with the input; nothing is executed.
+        Interrupted: if the cell was interrupted.
+    """
+    job = _open(params, out, parameters)
+    sweep.execute(job, _filters(only), fresh, output=Output(brief=True))
+    return load(job.directory.root)
+
+
+def _open(params: Place | Sweep, out: Place | None, parameters: Mapping[str, Any]) -> Job:
+    """Opens a sweep that a cell names."""
+    file = params if isinstance(params, Sweep) else resolved(params)
+    job = commands.open_sweep(file, None if out is None else resolved(out), _overrides(parameters))
+    return job if out else replace(job, directory=SweepDir(resolved(job.directory.root)))
+
+
+def _overrides(parameters: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={json.dumps(value)}" for name, value in parameters.items()]
+
+
+def _filters(only: Mapping[str, Any] | None) -> list[str]:
+    asked = (only or {}).items()
+    return [f"{n}={v}" for n, vs in asked for v in (vs if isinstance(vs, list) else [vs])]
+
+
+# --- what it measured ------------------------------------------------------------------------
+
+
+class Record(dict[str, Any]):
+    """What one run wrote, as a dict; a notebook's cell shows its figures with their meaning."""
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        from mptexp.records.columns import COLUMNS
+        from mptexp.records.tables import results_table
+
+        row = results_table([self], "").iloc[0].drop("sweep").dropna()
+        row = row[row.astype(str) != ""]
+        table = pd.DataFrame(
+            {"value": row.map(_figure), "meaning": [COLUMNS[name].meaning for name in row.index]}
+        )
+        hints = ("display.max_colwidth", None, "display.html.use_mathjax", False)
+        with pd.option_context(*hints):
+            return str(table.to_html())
+
+
+def _figure(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else visible(str(value))
+
+
+def load(directory: Place, table: str = "runs") -> "pd.DataFrame":
+    """Returns a finished sweep as a tidy table, from its records: `load("reports/quickstart")`.
+
+    Args:
+        directory: the sweep's, or one to which records were copied.
+        table: `runs` (a row per run; columns and units in `mptexp.records.columns.COLUMNS`),
+            `epochs` (a row per run and epoch) or `speedups` (a row per point and policy: baseline
+            time over candidate time, above 1 is faster, with its 95 % interval from `low` to
+            `high`).
+
+    Raises:
+        ParamsError: if the directory holds no record, or there is no such table.
+    """
+    from mptexp.analysis import sweep_tables
+
+    if table not in TABLES:
+        raise ParamsError(f"table {table!r}: unknown; allowed: {', '.join(TABLES)}")
+    tables = sweep_tables.load(SweepDir(resolved(directory)))
+    for sentence in tables.damaged:
+        warnings.warn(f"left out: {visible(sentence)}", stacklevel=2)
+    if not tables.records:
+        raise ParamsError(
+            f"{directory}: holds no record of a run; give the directory of a sweep, such as "
+            "reports/quickstart"
+        )
+    asked = {"runs": tables.results, "epochs": tables.epochs, "speedups": tables.speedups}[table]
+    return asked.fillna(math.nan).infer_objects()  # a column without any value is one of numbers
+
+
+def record(directory: Place, run_id: str) -> Record:
+    """Returns what one run of a sweep wrote: `record("reports/quickstart", "2f82d9d75f24")`.
+
+    Raises:
+        ParamsError: if there is no such record, or it is damaged.
+    """
+    try:
+        return Record(store.read_record(SweepDir(resolved(directory)).record(run_id)))
+    except store.RecordError as error:
+        raise ParamsError(visible(str(error))) from None
+
+
+def resolved(path: Place) -> Path:
+    """Returns a path that begins in the working folder, or in the one above it."""
+    wanted = Path(path).expanduser()
+    first = Path(*wanted.parts[:1])
+    above = not first.exists() and (Path("..") / first).exists()
+    return Path("..") / wanted if above else wanted
+
+
+def answer(directory: Place) -> "Markdown":
+    """Returns what a sweep says of each policy: the sentences that open its report.
+
+    Raises:
+        ParamsError: if the directory holds no record.
+    """
+    from IPython.display import Markdown
+
+    from mptexp.report import findings, measured
+
+    tables = measured.load(resolved(directory)).tables
+    return Markdown("\n\n".join(findings.answer(tables)))
+
+
+def compare(a: Place, b: Place) -> "pd.DataFrame":
+    """Compares two sweeps: returns the points that both measured, a row each.
+
+    Raises:
+        ParamsError: if no point was measured well in both.
+    """
+    return commands.compared(resolved(a), resolved(b))[0]
+
+
+# --- why a policy was faster, or was not -----------------------------------------------------
+
+
+def diagnose(
+    params: Place | Sweep,
+    out: Place | None = None,
+    only: Mapping[str, Any] | None = None,
+    traces_only: bool = False,
+    **parameters: Any,
+) -> "Explanation":
+    """Finds out why a policy was faster, or why it was not, by traces and ablations.
+
+    Args:
+        params: a params file, a Sweep, or the directory of a finished sweep.
+        out: the results' directory; by default reports/<name of the file>.
+        only: parameters and the value, or list of values, of the runs to diagnose.
+        traces_only: whether to trace steps and make no ablations.
+        parameters: values that replace the file's, such as `epochs=2`.
+
+    Returns:
+        As `explain` does for the first pair of policies.
+
+    Raises:
+        ParamsError: if something is wrong with the input; nothing is executed.
+        Interrupted: if the cell was interrupted.
+    """
+    target = params if isinstance(params, Sweep) else resolved(params)
+    place = None if out is None else resolved(out)
+    job, finished = diagnosing.open_diagnosis(target, place, _overrides(parameters))
+    brief = Output(brief=True)
+    diagnosing.execute_diagnosis(job, _filters(only), traces_only, finished, output=brief)
+    return explain(job.directory.root)
+
+
+def explain(directory: Place, pair: int = 0) -> "Explanation":
+    """Explains why a policy of a diagnosed sweep was faster or slower: `explain("reports/mine")`.
+
+    Args:
+        directory: of a sweep that was diagnosed.
+        pair: which of its pairs of policies, as the result lists them.
+
+    Returns:
+        What a notebook's cells show, part by part, or a sentence that says why there is nothing.
+    """
+    from mptexp.report import explanation
+
+    return explanation.explanation(SweepDir(resolved(directory)), pair)

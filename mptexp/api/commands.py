@@ -1,0 +1,232 @@
+"""What the command line calls: a sweep is opened as a job, which the other functions take.
+
+What only some of them need is imported inside them: pandas alone takes half a second.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mptexp.execution import max_batch, plan
+from mptexp.execution.job import Job, notebook_path
+from mptexp.execution.local_executor import Execution
+from mptexp.execution.plan import Planned
+from mptexp.execution.progress import Output
+from mptexp.execution.sweep import Stopped, execute
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec import params as files
+from mptexp.spec.errors import ParamsError
+from mptexp.spec.grid import Sweep
+from mptexp.spec.run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mptexp.execution.merge import Merged
+
+BACKENDS = ("tensorflow", "jax", "torch")
+
+
+def open_sweep(params: Path | Sweep, out: Path | None = None, overrides: Sequence[str] = ()) -> Job:
+    """Reads a params file and finds its notebook and the directory of its results.
+
+    Args:
+        params: a params file, or a Sweep.
+        out: the results' directory; by default reports/<name of the file>.
+        overrides: `key=value` for each value that replaces the file's.
+
+    Raises:
+        ParamsError: if the file, an override or the notebook is wrong.
+    """
+    if isinstance(params, Sweep):
+        if out is None:
+            raise ParamsError("out is None; a Sweep needs the directory for its results")
+        file = Path("Sweep")
+        opened, text = files.parse(files.text(params), "Sweep", overrides)
+    else:
+        file = params
+        opened, text = files.read(file, overrides)
+    notebook = notebook_path(opened.notebook, file)
+    max_batch.check(opened)
+    return Job(opened, text, notebook, SweepDir(out or Path("reports") / file.stem))
+
+
+def planned(job: Job, only: Sequence[str] = ()) -> tuple[list[Planned], list[dict[str, Any]]]:
+    """Returns the chosen runs of a sweep, and a row of a table for each, as `plan` describes it."""
+    everything = plan.runs(job.sweep, job.directory)
+    chosen = plan.select(everything, only)
+    costs, axes = plan.Costs(everything, job.sweep), [*job.sweep.axes(), "block"]
+    rows = [
+        {"run_id": p.run_id}
+        | {name: getattr(p.run, name) for name in axes}
+        | {"state": p.state, "cost_s": costs.run_s(plan.point(p.run)) if p.due else p.wall_s}
+        for p in chosen
+    ]
+    return chosen, rows
+
+
+def advise(
+    job: Job,
+    only: Sequence[str] = (),
+    steps: int = 100,
+    data_dir: Path | None = None,
+    output: Output | None = None,
+) -> list[str]:
+    """Trains the first chosen run for a few steps in float32; advises on policy and loss scale.
+
+    Args:
+        job: the sweep; the results of the short training go to its directory.
+        only: filters such as `batch_size=32`.
+        steps: how many steps to train.
+        data_dir: where data are kept.
+        output: where progress is shown.
+
+    Returns:
+        The advice and the reasons for it, as sentences; none if the training did not end well.
+
+    Raises:
+        ParamsError, Interrupted, Stopped: as `sweep.execute` does.
+    """
+    from mptexp.analysis import advice, exponent_range, sweep_tables
+    from mptexp.report import dynamic_range
+
+    chosen = plan.select(plan.runs(job.sweep, job.directory), only)
+    # Blocks are shuffled; the file's own order says which point is the first.
+    order = [Run(**point).resolved().run_id(job.sweep.notebook) for point in job.sweep.points()]
+    first = min((p for p in chosen if p.run_id in order), key=lambda p: order.index(p.run_id))
+    probe, text = advice.probe(first.run, job.sweep.notebook, steps, job.sweep.timeout_min)
+    how = Execution(probe.timeout_min * 60, data_dir=data_dir)
+    execute(replace(job, sweep=probe, text=text), how=how, output=output)
+    measured = exponent_range.measured(sweep_tables.load(job.directory).records)
+    return dynamic_range.answer(measured[0]) if measured else []
+
+
+# --- results as pages and files ---------------------------------------------------------------
+
+
+def report(directory: Path) -> Path:
+    """Makes the report of a sweep, from its records alone; returns its page.
+
+    Raises:
+        ParamsError: if the directory holds no record, or the report cannot be written.
+    """
+    from mptexp.report import page
+
+    place = SweepDir(directory)
+    try:
+        return page.build(place, notebook_path("report", place.params))
+    except OSError as error:
+        raise ParamsError(f"{directory}: no report could be written: {error}") from None
+
+
+def publish(directories: Sequence[Path], site: Path, url: str = "") -> list[str]:
+    """Makes a static site of reports; returns a sentence for each damaged record, left out.
+
+    Raises:
+        ParamsError: if there is nothing to publish, or it cannot be written there.
+    """
+    from mptexp.report import site as sites
+
+    with _writing(site):
+        return sites.publish(directories, site, notebook_path("report", directories[0]), url)
+
+
+def export(directory: Path, folder: Path) -> list[str]:
+    """Writes a sweep's tables, figures and a draft; a sentence for each damaged record, left out.
+
+    Raises:
+        ParamsError: if there is nothing to export, or it cannot be written there.
+    """
+    from mptexp.report import export as exports
+
+    with _writing(folder):
+        return exports.export(SweepDir(directory), folder)
+
+
+def read_traces(directory: Path) -> tuple[int, list[str]]:
+    """Reads the traces that runs kept if xprof was missing.
+
+    Returns:
+        How many were read, and a sentence for each that could not be.
+
+    Raises:
+        ParamsError: if there is none, xprof is not installed, or a record cannot be written.
+    """
+    from mptexp.execution import read_traces as traces
+
+    with _writing(directory):
+        return traces.read(SweepDir(directory))
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Says in a sentence that a folder takes no files."""
+    try:
+        yield
+    except OSError as error:
+        raise ParamsError(f"{folder}: could not be written: {error}") from None
+
+
+# --- several sweeps, and the machine ----------------------------------------------------------
+
+
+def compared(a: Path, b: Path) -> "tuple[pd.DataFrame, pd.DataFrame]":
+    """Returns the points that two sweeps measured, and what else differs between them.
+
+    Raises:
+        ParamsError: if no point was measured well in both.
+    """
+    from mptexp.analysis import compare as comparison
+    from mptexp.report import comparisons
+
+    left, right = comparison.load(SweepDir(a), SweepDir(b))
+    points = comparison.points(left, right)
+    if points.empty:
+        why = comparisons.nothing_joined(comparison.disjoint(left, right))
+        why = why or "see their results.csv"
+        raise ParamsError(f"{a} and {b}: no point was measured well in both: {why}")
+    return points, comparison.differences(left, right)
+
+
+def merge(directories: Sequence[Path], out: Path, prefer: Path | None = None) -> "Merged":
+    """Copies the directories that several machines made of one params file together into one.
+
+    Args:
+        directories: sweeps' directory.
+        out: one of them, a new or an empty directory.
+        prefer: the one of them that decides where two hold different records of a run.
+
+    Raises:
+        ParamsError: if one holds no sweep or another one, or if records conflict; nothing is
+            written then.
+        Stopped: if the result cannot be written.
+    """
+    from mptexp.execution import merge as merging
+
+    try:
+        return merging.merge(directories, out, prefer)
+    except OSError as error:
+        raise Stopped(f"{out}: {error}") from None
+
+
+def doctor(backend: str = "tensorflow") -> dict[str, Any]:
+    """Returns what this machine has, as a backend sees it: device, libraries, versions.
+
+    It is asked in a child process, because a framework keeps hold of the GPU that it has opened.
+
+    Raises:
+        ParamsError: if there is no such backend, or it cannot be asked.
+    """
+    if backend not in BACKENDS:
+        raise ParamsError(f"--backend {backend}: unknown; allowed: {', '.join(BACKENDS)}")
+    command = [sys.executable, "-m", "mptexp.training.environment", backend]
+    child = subprocess.run(command, capture_output=True, text=True)
+    if child.returncode:
+        lines = child.stderr.strip().splitlines() or ["it said nothing"]
+        raise ParamsError(f"doctor: {backend} could not be asked: {lines[-1]}")
+    return dict(json.loads(child.stdout.strip().splitlines()[-1]))

@@ -1,0 +1,114 @@
+"""Diagnosis of a sweep: steps are traced, then come the ablations that the traces ask for."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mptexp.api.commands import open_sweep
+from mptexp.execution import directory, plan, preparation
+from mptexp.execution.job import Job
+from mptexp.execution.local_executor import Execution
+from mptexp.execution.progress import Output, duration
+from mptexp.execution.sweep import execute_due
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec.errors import ParamsError
+from mptexp.spec.grid import Sweep
+from mptexp.spec.run import Run
+
+
+def open_diagnosis(
+    target: Path | Sweep, out: Path | None = None, overrides: Sequence[str] = ()
+) -> tuple[Job, bool]:
+    """Opens a sweep, or the directory of a finished one, to be diagnosed; whether it is finished.
+
+    Raises:
+        ParamsError: as `open_sweep` does.
+    """
+    if isinstance(target, Sweep) or not target.is_dir():
+        return open_sweep(target, out, overrides), False
+    return open_sweep(SweepDir(target).params, target, overrides), True
+
+
+def execute_diagnosis(
+    job: Job,
+    only: Sequence[str] = (),
+    traces_only: bool = False,
+    finished: bool = False,
+    data_dir: Path | None = None,
+    output: Output | None = None,
+) -> bool:
+    """Traces steps, then makes the ablations that the traces ask for; whether all runs ended.
+
+    Args:
+        job: the sweep.
+        only: filters such as `policy=float32`.
+        traces_only: whether to make no ablations.
+        finished: whether to take the sweep as it is; else what is missing of it runs first.
+        data_dir: where data are kept.
+        output: where progress is shown.
+
+    Raises:
+        ParamsError: if something is wrong with the input, or there is nothing to diagnose.
+        Interrupted, Stopped: as `sweep.execute` does.
+    """
+    output = output or Output()
+    chosen = plan.select(plan.runs(job.sweep, job.directory), only)
+    preparation.prepare([p.run for p in chosen], data_dir)
+    with directory.locked(job.directory):
+        directory.prepare(job.directory, job.text, fresh=False)
+        if not finished:
+            execute_due(chosen, job, Execution(job.sweep.timeout_min * 60), output)
+        ended = True
+        for what, runs in _diagnosis(job, [p.run_id for p in chosen], traces_only, output):
+            ended &= _execute_batch(what, runs, job, output)
+    return ended
+
+
+def _diagnosis(
+    job: Job, run_ids: Sequence[str], traces_only: bool, output: Output
+) -> Iterator[tuple[str, list[Run]]]:
+    """Yields what to execute next and what it is called; the results decide what comes after."""
+    from mptexp.analysis import sweep_tables
+    from mptexp.diagnosis import proposals
+    from mptexp.diagnosis.pairs import pairs as diagnosed
+    from mptexp.report.why_tables import reason
+
+    place = job.directory
+    tables = sweep_tables.load(place)
+    pairs = diagnosed(tables, run_ids)
+    if not pairs:
+        raise ParamsError(
+            f"{place.root}: no point was trained well under both a baseline (the device's default "
+            "or float32) and another policy, so there is nothing to diagnose; see its results.csv"
+        )
+    traced = [run for pair in pairs for run in pair.traced]
+    yield "runs whose steps are traced", traced
+    if traces_only:
+        return
+    asked = [(pair, proposals.proposed(pair, place, tables)) for pair in pairs]
+    for pair, wanted in asked:
+        for ablation in wanted:
+            what = f"{ablation.name} ({reason(ablation)})"
+            output.say(f"worth trying, {pair.candidate.policy}: {what}")
+    for block in range(job.sweep.repeats):
+        runs = [run for pair, wanted in asked for run in proposals.runs(pair, wanted, block)]
+        yield f"ablations and controls, block {block + 1} of {job.sweep.repeats}", runs
+        asked = [(p, proposals.promising(p, wanted, place, tables)) for p, wanted in asked]
+
+
+def _execute_batch(what: str, runs: Sequence[Run], job: Job, output: Output) -> bool:
+    """Executes what is missing of a diagnosis' runs, their cost said first; whether all ended."""
+    place, runs = job.directory.diagnosis, list(dict.fromkeys(runs))
+    before = plan.states(runs, job.sweep, place)
+    due = [p for p in before if p.due]
+    for device in sorted({p.run.gpu_model for p in before if p.state == "elsewhere"}):
+        output.say(f"diagnosis: {what} on {device} can be made on such a device only")
+    if due:
+        costs = plan.Costs([*plan.runs(job.sweep, job.directory), *before], job.sweep)
+        seconds = sum(costs.run_s(plan.point(p.run)) or 0 for p in due)
+        time = f"about {duration(seconds)}" if seconds else "time unknown"
+        output.say(f"diagnosis: {len(due)} {what}, {time}")
+        how = Execution(job.sweep.timeout_min * 60)
+        brief = replace(output, brief=True)
+        execute_due(due, replace(job, directory=place), how, brief)
+    return not any(p.due for p in plan.states(runs, job.sweep, place))
