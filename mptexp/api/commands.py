@@ -20,6 +20,7 @@ from mptexp.execution.progress import Output
 from mptexp.execution.sweep import Stopped, execute
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params as files
+from mptexp.spec.backends import BACKENDS
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mptexp.execution.merge import Merged
-
-BACKENDS = ("tensorflow", "jax", "torch")
 
 
 def open_sweep(params: Path | Sweep, out: Path | None = None, overrides: Sequence[str] = ()) -> Job:

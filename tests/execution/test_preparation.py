@@ -1,0 +1,27 @@
+import subprocess
+
+import pytest
+
+from mptexp.execution import preparation
+from mptexp.spec.errors import ParamsError
+from mptexp.spec.run import Run
+
+
+def test_runs_that_need_the_same_data_are_prepared_once():
+    mine = Run(dataset="folder:photos", image_size=8)
+    same = [mine.model_copy(update=c) for c in ({"policy": "bfloat16"}, {"batch_size": 64})]
+    assert {preparation.key(run) for run in [mine, *same]} == {preparation.key(mine)}
+    for change in ({"image_size": 16}, {"dataset": "folder:others"}, {"model": "mine:build"}):
+        assert preparation.key(mine.model_copy(update=change)) != preparation.key(mine)
+
+
+def test_own_data_and_models_need_no_preparation(monkeypatch):
+    monkeypatch.setattr(subprocess, "run", None)  # no child is started
+    assert preparation.key(Run()) == ()
+    preparation.prepare([Run(), Run(model="mlp")])
+
+
+def test_what_is_wrong_with_data_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ParamsError, match="dataset folder:nowhere: nowhere does not exist"):
+        preparation.prepare([Run(dataset="folder:nowhere")])

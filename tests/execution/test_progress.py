@@ -1,0 +1,52 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from mptexp.execution.plan import Planned
+from mptexp.execution.progress import CellBar, Output, Progress, duration
+from mptexp.spec.grid import Sweep
+
+SWEEP = Sweep(matrix={"policy": ["float32", "bfloat16"]}, defaults={"epochs": 3})
+
+
+def planned(*states):
+    runs = SWEEP.runs()
+    return [Planned(f"r{n}", run, s) for n, (run, s) in enumerate(zip(runs, states, strict=True))]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(40, "40 s"), (200, "3 min"), (9000, "2.5 h"), (89.6, "90 s")]
+)
+def test_a_duration_in_words(seconds, words):
+    assert duration(seconds) == words
+
+
+def test_a_line_per_run_says_what_tells_it_apart_and_what_is_left():
+    console = Console(file=io.StringIO(), width=200)
+    due = planned("pending", "pending")
+    progress = Progress(console, due, SWEEP)
+    for one, status in zip(due, ("ok", "failed"), strict=True):
+        progress.show(one, None)
+        record = {"status": status, "error": "[red]odd[/]\x1b", "wall_s": 30.0}
+        progress.show(one, record | {"timing": {"step_s": 0.002}})
+    first, second = console.file.getvalue().splitlines()
+    assert first.startswith(f"[1/2] policy {due[0].run.policy}")
+    assert "2.00 ms/step   30.0 s, about 30 s left" in first
+    assert second.endswith("failed: [red]odd[/]\\x1b")
+    assert "epochs" not in first
+    assert progress.ended == 2
+
+
+def test_a_cells_bar_is_text():
+    bar = CellBar()
+    bar.add_task("waiting", total=4)
+    bar.completed = 1
+    assert repr(bar) == "1/4 █████░░░░░░░░░░░░░░░ waiting"
+
+
+def test_a_line_is_not_wrapped_and_shows_markup():
+    console = Console(file=io.StringIO(), width=20)
+    Output(console).say("a [bold]long[/] line that is wider than the terminal")
+    assert console.file.getvalue().count("\n") == 1
+    assert "[bold]" in console.file.getvalue()
