@@ -8,11 +8,10 @@ from mptexp.analysis import accuracy, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import findings, measured, page, text_tables
+from mptexp.report import data_files, findings, measured, text_tables
 from mptexp.report.figures import output, registry
 from mptexp.report.figures.registry import SweepFigure
-
-DATA = ("results.csv", "history.csv", "speedups.csv")
+from mptexp.report.markdown import bullets, safe
 
 
 def export(directory: SweepDir, folder: Path) -> list[str]:
@@ -33,13 +32,11 @@ def export(directory: SweepDir, folder: Path) -> list[str]:
     """
     sweep = measured.load(directory)
     tables = sweep.tables
-    for name in DATA:
-        made = getattr(tables, name.removesuffix(".csv")).to_csv(index=False)
-        store.write_text(folder / name, made)
+    data_files.write_tables(tables, folder)
     shown = "" if tables.ok.empty else _tables(tables, folder)
     drawn = [_figure(figure, folder) for figure in registry.figures(sweep)]
-    sentences = "\n".join(f"- {page.sentence(text)}" for text in findings.answer(tables))
-    head = f"# {page.safe(sweep.question)}"
+    head = f"# {safe(sweep.question)}"
+    sentences = bullets(findings.answer(tables))
     draft = "\n\n".join(part for part in (head, sentences, shown, *drawn) if part)
     store.write_text(folder / "draft.md", draft + "\n")
     return tables.damaged

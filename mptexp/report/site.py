@@ -19,7 +19,7 @@ from PIL import Image, ImageOps
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.report import measured, page, wording
+from mptexp.report import answer, measured, page, rendering, wording
 from mptexp.report.figures import output, registry
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.terminal import visible
@@ -175,8 +175,8 @@ def _report(place: SweepDir, notebook: Path, address: str) -> Entry:
         name=visible(place.name),
         link=link,
         question=visible(sweep.question),
-        answer=Markup(page.answer_html(tables)),
-        devices=visible(wording.listed(sorted(set(tables.results.gpu_model)))),
+        answer=Markup(answer.first_html(sweep)),
+        devices=visible(answer.devices(sweep)),
         measured=_span(moments),
         ended_at=max(moments, default=""),
         runs=wording.count(len(tables.results), "run"),
@@ -219,7 +219,7 @@ def _span(moments: Sequence[str]) -> str:
 
 
 def _index(entries: Sequence[Entry], address: str) -> str:
-    loader = jinja2.FileSystemLoader(page.TEMPLATES / "mptexp")
+    loader = jinja2.FileSystemLoader(rendering.TEMPLATES / "mptexp")
     template = jinja2.Environment(loader=loader, autoescape=True).get_template("site.html.j2")
     lead = f"{wording.count(len(entries), 'report')} by mptexp, the newest first."
     card: Mapping[str, str] = {"og:type": "website", "og:title": TITLE, "og:description": lead}

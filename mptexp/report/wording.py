@@ -22,7 +22,7 @@ RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 def verbatim(text: str) -> str:
     """A value for a sentence in Markdown: what looks like a link or like emphasis is shown.
 
-    Tags are left to report.safe, which takes the whole sentence.
+    Tags are left to markdown.safe, which takes the whole sentence.
     """
     shown = re.sub(r"([\\`*_\[\]~$|!#]|:(?=//))", r"\\\1", visible(str(text)).strip())
     return re.sub(r"^(\d*)([-+=:.)])", r"\1\\\2", shown)  # what opens a list in a line of its own

@@ -12,7 +12,7 @@ from support import PROJECT
 from mptexp.analysis import accuracy, summary
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import findings, summary_tables, text_tables
+from mptexp.report import findings, rendering, summary_tables, text_tables
 from mptexp.report import page as report
 from mptexp.report.figures import learning, output, speed, style
 from mptexp.report.text_tables import ROWS
@@ -157,4 +157,4 @@ def test_the_report_of_many_runs_is_short_and_leads_to_everything(place):
 def test_notebooks_of_many_runs_are_not_rendered(place):
     assert not list(place.runs.glob("*/notebook.html"))
     made = next(place.runs.glob("*/notebook.ipynb"))
-    assert "<main>" in report.render(made, "a run", code=True)
+    assert "<main>" in rendering.run_page(made, "a run")

@@ -16,8 +16,7 @@ import pytest
 from support import PROJECT, until, write_images
 
 from mptexp.execution import jupyter_kernel
-from mptexp.report import page as report
-from mptexp.report import sortable
+from mptexp.report import rendering, sortable
 
 NOTEBOOK = PROJECT / "notebooks/numerics.py"
 
@@ -39,7 +38,7 @@ def test_the_notebook_shows_its_pictures_and_is_published_without_sliders(tmp_pa
     assert len(drawn) == len(set(drawn)) == 6
     assert all(drawn)
     assert not [o for cell in cells for o in cell["outputs"] if o.get("name") == "stderr"]
-    page = html.unescape(report.render(tmp_path / "done.ipynb", "Numbers", code=False))
+    page = html.unescape(rendering.report_page(tmp_path / "done.ipynb", "Numbers"))
     assert [alt for alt in drawn if f'alt="{alt}"' in page] == drawn
     assert not re.search("VBox|Slider", page.replace(sortable.script(), ""))
 
@@ -88,7 +87,7 @@ def test_the_first_notebook_answers_for_a_model_and_pictures_of_ones_own(tmp_pat
     codes = [cell for cell in cells if cell["cell_type"] == "code"]
     (alt,) = [cell["metadata"].get("alt") for cell in codes if pictures(cell)]
     assert alt
-    page = html.unescape(report.render(tmp_path / "done.ipynb", "Start", code=False))
+    page = html.unescape(rendering.report_page(tmp_path / "done.ipynb", "Start"))
     assert page.count("<figure") == 1  # the time breakdown, with a text alternative of its own
     for part in ("[2/2] policy", "steps are traced", "no interval", "model: mine:build"):
         assert part in page, part

@@ -28,8 +28,8 @@ from mptexp.execution import jupyter_kernel
 from mptexp.records import store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import page as report
-from mptexp.report import text_tables, wording
+from mptexp.report import markdown as safe_markdown
+from mptexp.report import rendering, text_tables, wording
 from mptexp.report.figures import output, speed
 from mptexp.spec import params, terminal
 from mptexp.spec.errors import ParamsError
@@ -42,8 +42,8 @@ from mptexp.spec.run import Run
 @given(TEXT)
 def test_a_value_in_a_sentence_of_markdown_is_text(text):
     for form in ("On {0}, **policy** is 1.2× of {0}.", "# {0}\n\n**Note**: {0}", "- {0}\n- {0}"):
-        sentence = report.sentence(form.format(wording.verbatim(text)))
-        whole = form.format(report.safe(text))
+        sentence = safe_markdown.sentence(form.format(wording.verbatim(text)))
+        whole = form.format(safe_markdown.safe(text))
         for made in (sentence, whole):
             page, plain = shape(markdown(made)), shape(markdown(form.format("x")))
             assert page.found == plain.found
@@ -146,7 +146,7 @@ def test_whatever_records_say_the_report_has_the_same_elements(tmp_path):
 
 def test_the_page_of_anothers_notebook_keeps_nothing_that_runs_or_loads(tmp_path):
     notebook(tmp_path / "notebook.ipynb")
-    page = report.render(tmp_path / "notebook.ipynb", "<script>title</script>", code=True)
+    page = rendering.run_page(tmp_path / "notebook.ipynb", "<script>title</script>")
     found = shape(page)
     tags = {tag for tag, _, _ in found.found}
     assert not tags & {"script", "iframe", "form", "svg", "object", "embed", "base", "link"}

@@ -11,12 +11,12 @@ from mptexp.analysis import compare, loss_scale, speedups, sweep_tables
 from mptexp.diagnosis import verdict as diagnose
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import (
+    answer,
     claims,
     comparisons,
     findings,
     loss_scales,
     low_precision,
-    page,
     studies,
     text_tables,
     why,
@@ -127,7 +127,7 @@ def test_one_batch_size_without_timings_leaves_the_other(void):
 
 def test_a_scale_is_behind_nothing_where_float32_was_not_run():
     found = sweep(*(made("mixed_float16", loss_scale=s) for s in ("none", 128, "dynamic")))
-    assert not any("behind" in sentence for sentence in page.answer(found))
+    assert not any("behind" in sentence for sentence in answer.sentences(found))
 
 
 def test_two_networks_loss_scales_are_told_apart():

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 from builders import record, tables, three
 
@@ -7,7 +9,7 @@ from mptexp.report.measured import MeasuredSweep
 
 
 def cases(made):
-    sweep = MeasuredSweep(SweepDir("unused"), made)
+    sweep = MeasuredSweep(SweepDir(Path("unused")), made)
     return [row.name for row in learning.FIGURES if row.cases(sweep)]
 
 

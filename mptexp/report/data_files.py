@@ -1,0 +1,35 @@
+"""The files beside a report: its numbers as CSV, its headline table and figure."""
+
+from pathlib import Path
+
+from mptexp.analysis import accuracy
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.records import store
+from mptexp.report import text_tables
+from mptexp.report.figures import output, registry
+from mptexp.report.measured import MeasuredSweep
+
+TABLES = ("results", "history", "speedups")
+
+
+def write_tables(tables: Tables, folder: Path) -> None:
+    """Writes runs, epochs and speedups as CSV."""
+    for name in TABLES:
+        store.write_text(folder / f"{name}.csv", getattr(tables, name).to_csv(index=False))
+
+
+def write(sweep: MeasuredSweep) -> None:
+    """Writes results.csv, history.csv, speedups.csv, table.md and speedup.svg.
+
+    Where the report does not show all differences in accuracy, accuracy.csv holds them.
+    """
+    root, tables = sweep.directory.root, sweep.tables
+    write_tables(tables, root)
+    differences = accuracy.differences(tables, tables.options.equivalence_margin)
+    if len(differences) > text_tables.ROWS:
+        store.write_text(root / "accuracy.csv", differences.to_csv(index=False))
+    if not tables.ok.empty:
+        rows = text_tables.headline_rows(tables)
+        store.write_text(root / "table.md", text_tables.markdown(rows))
+    for figure in list(registry.figures(sweep, "speedups"))[:1]:
+        store.write_text(root / "speedup.svg", output.svg(figure.draw()[0]))

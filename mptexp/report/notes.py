@@ -1,0 +1,107 @@
+"""The notes below a report's tables: how their numbers were formed, and what limits them."""
+
+import pandas as pd
+
+from mptexp.analysis import accuracy, summary
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report import wording
+from mptexp.report.markdown import safe
+
+NOT_DIAGNOSED = (
+    "Not diagnosed yet. `mptexp diagnose` with this sweep's directory traces some steps, runs the "
+    "ablations that the traces call for, and puts a verdict here; reading traces takes "
+    "`pip install 'mptexp[profile]'`."
+)
+ACCURACY = (
+    "Differences (policy minus baseline) are formed within a block; the interval is Student's *t* "
+    "over blocks. *Equal* means that the whole interval lies within the margin; *inconclusive*, "
+    "that it neither does nor excludes zero."
+)
+BEST_BATCHES = (
+    "The first table of this report compares policies at the same batch size; this one gives every "
+    "policy the batch size at which it was fastest in images per second. A larger batch may need "
+    "another learning rate to learn as well."
+)
+CLAIMS = "What the studies claimed, and what this sweep says of it."
+FAILED = "They are part of the result."
+MEASURED_WHILE = "measured while"  # opens the flags that say what interfered with the timing
+
+
+def headline(tables: Tables) -> str:
+    """How the numbers of the headline table were formed."""
+    if tables.ok.step_s.isna().all():
+        return "Validation accuracy: mean (min–max) over repeats."
+    lines = [
+        "ms per step: median over repeats of each run's median window. Speedup: time of the "
+        "baseline divided by time of the policy, above 1 is faster. Validation accuracy: mean "
+        "(min–max) over repeats."
+    ]
+    ended = tables.ok.ended_by.value_counts().drop("epochs", errors="ignore")
+    lines += [f"{n} of {len(tables.ok)} runs were ended by {safe(w)}." for w, n in ended.items()]
+    if tables.ok.emulated.any():
+        lines.append(
+            "*Emulated*: the device has no arithmetic instructions for this 16-bit type; "
+            "frameworks convert to 32 bits and back, so slower is expected."
+        )
+    return " ".join(lines)
+
+
+def details(tables: Tables) -> str:
+    """What the columns of the second table are."""
+    lines = ["5–95 %: percentiles of the windows."] if tables.ok.step_s.notna().any() else []
+    target = accuracy.target(tables)
+    if target is not None:
+        by = "the params file" if tables.options.target_accuracy else "what every run reached"
+        lines.append(
+            f"Time to {target * 100:g} % accuracy (the level is {by}): from the first step to the "
+            "end of the first epoch that reached it, compilation and validation included."
+        )
+    if tables.ok.flops_per_s.notna().any():
+        lines.append(
+            "Achieved: arithmetic of the model's step, from its shapes, per second; MFU: over that "
+            "of this device's large matrix product in the same type; least traffic: inputs, "
+            "outputs and weights, each once per pass, per second."
+        )
+    if tables.options.price_per_hour:
+        lines.append(f"Cost: at {tables.options.price_per_hour:g} per hour.")
+    return " ".join(lines)
+
+
+def starting_points(tables: Tables) -> str:
+    """Whether accuracies can be compared: equal initial weights, equal order of the images."""
+    if tables.ok.empty:
+        return ""
+    if summary.starts_agree(tables.results, tables.records):
+        return (
+            "All policies of a block whose weights are float32 started from the same weights and "
+            "saw the images in the same order (fingerprints in the records agree)."
+        )
+    return (
+        "**Warning**: policies of one block started from different weights or saw the images in "
+        "another order; compare accuracies with care."
+    )
+
+
+def sensors(tables: Tables) -> str:
+    """How the device was read, and what interfered with which share of the runs."""
+    lines = [
+        "Medians over repeats of what was read every quarter of a second while steps were timed. "
+        "On a CPU, utilization is this process's processor time over that of all processors."
+    ]
+    flags = pd.Series([m for r in tables.records for m in r.get("marks", [])], dtype=object)
+    of = wording.count(len(tables.results), "run")
+    counts = flags[flags.str.startswith(MEASURED_WHILE)].value_counts()
+    lines += [
+        f"**{n} of {of}** {'was' if n == 1 else 'were'} {safe(flag)}." for flag, n in counts.items()
+    ]
+    return " ".join(lines)
+
+
+def warnings(tables: Tables) -> list[str]:
+    """What makes the whole sweep less certain, in Markdown."""
+    flags = {flag for record in tables.records for flag in record.get("marks", [])}
+    lines = sorted(flag for flag in flags if not flag.startswith(MEASURED_WHILE))
+    versions = summary.versions(tables.records)
+    if len(versions) > 1:
+        lines.append(f"the runs were made by different versions of mptexp: {', '.join(versions)}")
+    return [safe(text) for text in lines]

@@ -1,0 +1,142 @@
+"""Where a report's numbers come from: runs, environment, and what it takes to measure again."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from mptexp.analysis import points, summary
+from mptexp.report import claims, columns, summary_tables, wording
+from mptexp.report.columns import BLANK
+from mptexp.report.markdown import safe
+from mptexp.report.measured import MeasuredSweep
+
+# What interferes with the timing of a run: words of its flags, and a name for a table's cell.
+INTERFERENCE = {
+    "other programs": "shared processor",
+    "other processes": "shared GPU",
+    "throttled": "throttled",
+}
+DATA = ("results.csv", "history.csv", "speedups.csv", "accuracy.csv", "params.yaml")
+
+
+def runs(sweep: MeasuredSweep) -> tuple[pd.DataFrame, str]:
+    """The table of runs, linked to notebooks and records, and what to say where it is not whole.
+
+    The columns Run and Record hold HTML.
+    """
+    rows, note = summary_tables.runs(sweep.tables.results)
+    rows = rows.sort_values(["batch_size", "policy", "block"], key=points.rank, kind="stable")
+    table = pd.DataFrame(
+        {
+            "Run": [_notebook(sweep, run_id) for run_id in rows.run_id],
+            "Record": [
+                f'<a href="runs/{run_id}/record.json" title="everything measured">json</a>'
+                for run_id in rows.run_id
+            ],
+            "Status": rows.status,
+            "Batch size": rows.batch_size,
+            "Policy": rows.policy,
+            "Block": rows.block,
+            **columns.shown(rows, "step_s", "steps_timed", "warmup_steps"),
+            "Interference": rows.marks.map(_interference),
+            **columns.shown(rows, "first_step_s", "val_accuracy", "fit_s", "wall_s"),
+        }
+    )
+    return table, note
+
+
+def _interference(flags: str) -> str:
+    return (
+        ", ".join(name for words, name in INTERFERENCE.items() if words in (flags or "")) or BLANK
+    )
+
+
+def _notebook(sweep: MeasuredSweep, run_id: str) -> str:
+    """The run's id, linked to its executed notebook; what is absent is not linked."""
+    for name in ("notebook.html", "notebook.ipynb"):
+        if (sweep.directory.runs / run_id / name).exists():
+            return f'<a href="runs/{run_id}/{name}">{run_id}</a>'
+    return run_id
+
+
+def checked_claims(sweep: MeasuredSweep) -> pd.DataFrame:
+    """What the studies claimed and what this sweep says of it; the column Runs holds HTML."""
+    rows = claims.table(sweep.tables)
+    return pd.DataFrame(
+        {
+            "Claim": [claim for claim, _, _ in rows],
+            "Of": [source for _, source, _ in rows],
+            "Finding": [finding.finding for _, _, finding in rows],
+            "Evidence": [finding.evidence or BLANK for _, _, finding in rows],
+            "Runs": [
+                " ".join(_notebook(sweep, run_id) for run_id in finding.runs) or BLANK
+                for _, _, finding in rows
+            ],
+        }
+    )
+
+
+def environment(sweep: MeasuredSweep) -> pd.DataFrame:
+    """Device, machine and software of all runs; values that differ between them side by side."""
+    values: dict[str, dict[str, None]] = {}
+    for record in sweep.tables.records:
+        for name, value in _card(record.get("environment") or {}).items():
+            values.setdefault(name, {})[value] = None
+    return pd.DataFrame({"What": list(values), "Value": [" · ".join(v) for v in values.values()]})
+
+
+def _card(card: Mapping[str, Any]) -> dict[str, str]:
+    """A record's environment as text; a run that failed early has none."""
+    if not card:
+        return {}
+    versions = [str(card[name]) for name in ("driver", "cuda", "cudnn") if card[name]]
+    lines = {
+        "Device": card["device"],
+        "Compute capability": ".".join(map(str, card["capability"] or [])),
+        "Driver, CUDA, cuDNN": ", ".join(versions),
+        "CPU": f"{card['cpu']}, {wording.count(card['cores'], 'core')} in use",
+        "Instruction sets": " ".join(card["instruction_sets"]),
+        "Memory": _gibibytes(card["memory_bytes"], 0),
+        "Limits and state": _limits(card),
+        "System": f"{card['os']}, Python {card['python']}",
+        "Packages": ", ".join(f"{name} {version}" for name, version in card["packages"].items()),
+        "Variables": ", ".join(f"{name}={value}" for name, value in card["variables"].items()),
+    }
+    return {name: text for name, text in lines.items() if text}
+
+
+def _limits(card: Mapping[str, Any]) -> str:
+    """What may limit or disturb the machine."""
+    cpus, memory = card.get("container_cpus"), card.get("container_memory_bytes")
+    lines = [
+        f"container of {cpus:g} processors" if cpus else "",
+        f"container of {_gibibytes(memory, 1)}" if memory else "",
+        f"frequency governor {card['governor']}" if card.get("governor") else "",
+        "virtual machine" if card.get("hypervisor") else "",
+        "on battery" if card.get("on_battery") else "",
+    ]
+    return ", ".join(line for line in lines if line)
+
+
+def _gibibytes(size: float, decimals: int) -> str:
+    return f"{size / 2**30:.{decimals}f} GiB"
+
+
+def reproduce(sweep: MeasuredSweep) -> str:
+    """How to measure all this again, and what it cost, in Markdown."""
+    results = sweep.tables.results
+    cost = f"{wording.count(len(results), 'run')}, {results.wall_s.sum() / 60:.1f} minutes in all"
+    versions = safe(", ".join(summary.versions(sweep.tables.records))) or "unknown"
+    files = [name for name in DATA if (sweep.directory.root / name).exists()]
+    lines = [
+        "    mptexp run params.yaml --out reports/again",
+        "(with `params.yaml` from below, which is the file as it was executed)",
+        f"- mptexp version and commit: {versions}",
+        f"- cost: {cost}",
+        f"- expected beforehand: {safe(sweep.header['expected'])}"
+        if "expected" in sweep.header
+        else "",
+        f"- data: {' · '.join(f'[{name}]({name})' for name in files)}",
+    ]
+    return "\n\n".join(line for line in lines if line)

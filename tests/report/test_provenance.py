@@ -1,0 +1,63 @@
+import pytest
+from builders import record
+
+from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.report import measured, provenance
+
+CARD = {
+    "device": "GPU", "capability": [8, 0], "driver": "550", "cuda": "12.4", "cudnn": None,
+    "cpu": "a CPU", "cores": 1, "instruction_sets": ["avx2"], "memory_bytes": 2**34, "os": "Linux",
+    "python": "3.12", "packages": {"mptexp": "0.1", "keras": "3"}, "variables": {}, "commit": "abc",
+    "container_memory_bytes": 2**33, "hypervisor": True,
+}  # fmt: skip
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    place = SweepDir(tmp_path / "mine")
+    flags = ["measured while throttled", "measured while other processes used the GPU"]
+    for block, card in enumerate((CARD, CARD | {"driver": "560"})):
+        made = record(block=block) | {"environment": card, "marks": flags * block}
+        store.write_record(place.record(made["run_id"]), made)
+    failed = record("bfloat16") | {"status": "failed", "error": "it broke", "timing": {}}
+    store.write_record(place.record(failed["run_id"]), failed)
+    place.record(record()["run_id"]).with_name("notebook.ipynb").write_text("{}")
+    place.params.write_text("# Question: Is it?\n# Expected: no\nmatrix: {}\n")
+    (place.root / "results.csv").write_text("")
+    return measured.load(place)
+
+
+def test_every_run_is_listed_and_linked_to_what_exists(sweep):
+    rows, note = provenance.runs(sweep)
+    assert note == ""
+    first, second = record()["run_id"], record(block=1)["run_id"]
+    assert rows.Run.iloc[0] == f'<a href="runs/{first}/notebook.ipynb">{first}</a>'
+    assert second in set(rows.Run)
+    assert f'<a href="runs/{second}/record.json"' in rows.Record.iloc[1]
+    assert rows.Interference.tolist() == ["–", "shared GPU, throttled", "–"]
+    assert rows["ms per step"].tolist() == ["100.00", "100.00", "–"]
+    assert rows.Status.tolist() == ["ok", "ok", "failed"]
+
+
+def test_the_environment_names_what_differs_between_runs(sweep):
+    values = provenance.environment(sweep).set_index("What").Value
+    assert sorted(values["Driver, CUDA, cuDNN"].split(" · ")) == ["550, 12.4", "560, 12.4"]
+    assert values["Compute capability"] == "8.0"
+    assert values["CPU"] == "a CPU, 1 core in use"
+    assert values["Memory"] == "16 GiB"
+    assert values["Limits and state"] == "container of 8.0 GiB, virtual machine"
+    assert "Variables" not in values
+
+
+def test_it_can_be_measured_again(sweep):
+    text = provenance.reproduce(sweep)
+    for words in ("mptexp run params.yaml", r"0\.1 abc", "3 runs, 0.1 minutes", "beforehand: no"):
+        assert words in text
+    assert "[results.csv](results.csv) · [params.yaml](params.yaml)" in text
+
+
+def test_claims_name_the_runs_that_decide_them(sweep):
+    rows = provenance.checked_claims(sweep)
+    assert len(rows) > 5
+    assert set(rows.Runs) == {"–"}
