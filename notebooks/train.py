@@ -92,9 +92,7 @@ training.table(device)
 
 # %% alt="Images of the first training batch with their labels"
 images = training.load_images(run)
-print(f"{len(images.train_x):,} images to train on, {len(images.val_x):,} to validate with")
-print(*images.notes, sep="\n")
-training.plot_images(run, images)
+training.show_images(run, images)
 
 # %% [markdown]
 # ## Model
@@ -131,7 +129,7 @@ training.table(outcome.effective, "effective")
 # figures. A quiet machine gives a flat band.
 
 # %% alt="Milliseconds per step for every window of the run, warm-up marked"
-training.plot_steps(outcome)
+training.show_steps(outcome)
 
 # %% [markdown]
 # The device's sensors while these steps were timed, sampled every quarter of a second; what it
@@ -147,7 +145,7 @@ training.table(outcome.sensors, "sampled")
 # step. `mptexp diagnose` traces both policies and says why one was faster, or was not.
 
 # %%
-training.profile_table(outcome)
+training.show_profile(outcome)
 
 # %% [markdown]
 # ## Learning, or latency
@@ -157,7 +155,7 @@ training.profile_table(outcome)
 # it. Of an inference, how long single batches took, from images on the host to probabilities.
 
 # %% alt="Loss and accuracy by epoch, or the distribution of latencies"
-training.plot_learning(outcome)
+training.show_learning(outcome)
 
 # %% [markdown]
 # ## The record

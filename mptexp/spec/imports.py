@@ -1,9 +1,11 @@
 """How frameworks are imported: without their greetings, and without what they do not need."""
 
+import importlib
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
@@ -35,3 +37,13 @@ def without(package: str) -> Iterator[None]:
         yield
     finally:
         del sys.modules[package]
+
+
+class Lazy:
+    """A module that is imported when an attribute of it is first used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)

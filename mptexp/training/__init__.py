@@ -12,48 +12,22 @@ Nothing is imported before it is used: `use` must come before Keras does.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from mptexp.training.data.datasets import load as load_images
-    from mptexp.training.effective import dtypes
-    from mptexp.training.notebook import (
-        plot_images,
-        plot_learning,
-        plot_steps,
-        profile_table,
-        table,
-    )
-    from mptexp.training.precision import use
-    from mptexp.training.record import save
-    from mptexp.training.run import build, execute
-
-__all__ = [
-    "build",
-    "dtypes",
-    "execute",
-    "load_images",
-    "plot_images",
-    "plot_learning",
-    "plot_steps",
-    "profile_table",
-    "save",
-    "table",
-    "use",
-]
 HOMES = {
     "build": "run.build",
     "dtypes": "effective.dtypes",
     "execute": "run.execute",
     "load_images": "data.datasets.load",
-    "plot_images": "notebook.plot_images",
-    "plot_learning": "notebook.plot_learning",
-    "plot_steps": "notebook.plot_steps",
-    "profile_table": "notebook.profile_table",
     "save": "record.save",
+    "show_images": "notebook.show_images",
+    "show_learning": "notebook.show_learning",
+    "show_profile": "notebook.show_profile",
+    "show_steps": "notebook.show_steps",
     "table": "notebook.table",
     "use": "precision.use",
 }
+__all__ = [*HOMES]
 
 
 def __getattr__(name: str) -> Any:
@@ -65,4 +39,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*globals(), *HOMES])

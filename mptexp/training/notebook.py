@@ -5,6 +5,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from IPython.display import display
 from matplotlib.figure import Figure
 
 from mptexp.spec.run import Run
@@ -21,17 +22,20 @@ def table(values: Mapping[str, Any], name: str = "value") -> pd.DataFrame:
     return pd.Series(values, name=name, dtype=object).dropna().to_frame()
 
 
-def profile_table(outcome: Outcome, rows: int = 15) -> pd.DataFrame:
-    """The operations on which traced steps spent most; prints why there are none."""
+def show_profile(outcome: Outcome, rows: int = 15) -> None:
+    """The operations on which traced steps spent most, or why there are none."""
     if missing := outcome.profile.get("missing", "no steps were to be traced"):
         print(missing)
-        return pd.DataFrame()
+        return
     print(f"{outcome.profile['steps']} steps, slower by {outcome.profile['slowdown']:.2f}")
-    return pd.DataFrame(outcome.profile["rows"]).head(rows)
+    display(pd.DataFrame(outcome.profile["rows"]).head(rows))
 
 
-def plot_images(run: Run, images: Images) -> None:
-    """Images of the first training batch with their labels, where they may be published."""
+def show_images(run: Run, images: Images) -> None:
+    """How many images there are, and those of the first batch where they may be published."""
+    print(f"{len(images.train_x):,} images to train on, {len(images.val_x):,} to validate with")
+    for note in images.notes:
+        print(note)
     shown, names = batches.samples(images, run)
     if not len(shown):
         print("The images are not shown: whether they may be published is not known.")
@@ -45,7 +49,7 @@ def plot_images(run: Run, images: Images) -> None:
     _show(figure)
 
 
-def plot_steps(outcome: Outcome) -> None:
+def show_steps(outcome: Outcome) -> None:
     """Milliseconds per step of every window, warm-up marked, and the median."""
     steps = outcome.steps
     figure, axis = plt.subplots(figsize=SIZE)
@@ -58,7 +62,7 @@ def plot_steps(outcome: Outcome) -> None:
     _show(figure)
 
 
-def plot_learning(outcome: Outcome) -> None:
+def show_learning(outcome: Outcome) -> None:
     """Loss and accuracy by epoch; of an inference, the distribution of latencies."""
     if outcome.run.phase == "inference":
         figure, axis = plt.subplots(figsize=SIZE)

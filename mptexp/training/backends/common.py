@@ -13,6 +13,8 @@ from mptexp.spec import imports
 
 if TYPE_CHECKING:
     import keras
+else:  # imported at first use
+    keras = imports.Lazy("keras")
 
 AHEAD = 2  # batches that are read before the step that needs them
 
@@ -23,8 +25,6 @@ def set_seed(seed: int) -> None:
     Keras seeds TensorFlow too where it happens to be installed: seconds and 0.4 GB for nothing
     under another backend. Keras then takes it for absent as long as the process lives.
     """
-    import keras
-
     with imports.without("tensorflow"):
         keras.utils.set_random_seed(seed)
 
@@ -48,35 +48,25 @@ def batches(x: Any, y: np.ndarray, order: np.ndarray) -> Any:
 
 def placeholders(batch_size: int, steps: int) -> Any:
     """On the device already, so never copied."""
-    import keras
-
     nothing = keras.ops.zeros(batch_size, "uint8")
     return ((nothing, nothing) for _ in range(steps))
 
 
 def variable(x: np.ndarray) -> Any:
     """A Keras variable."""
-    import keras
-
     return keras.Variable(x, dtype=str(x.dtype), trainable=False)
 
 
 def constant(x: np.ndarray) -> Any:
     """A tensor."""
-    import keras
-
     return keras.ops.convert_to_tensor(x)
 
 
 def own(held: Any) -> Any:
     """All of it."""
-    import keras
-
     return keras.ops.convert_to_tensor(held)
 
 
 def dynamic_loss_scale(optimizer: "keras.Optimizer") -> "keras.Optimizer":
     """Keras's own: a step sees the gradients of the whole batch."""
-    import keras
-
     return keras.optimizers.LossScaleOptimizer(optimizer)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mptexp.spec import imports
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
 from mptexp.training import capability
@@ -19,7 +20,10 @@ from mptexp.training.backends.common import placeholders as placeholders
 from mptexp.training.backends.common import set_seed as set_seed
 
 if TYPE_CHECKING:
+    import jax
     import keras
+else:  # imported at first use
+    jax, keras = imports.Lazy("jax"), imports.Lazy("keras")
 
 INSTALL = "pip install jax"
 INSTALL_FOR_GPU = "pip install 'jax[cuda12]'"  # without its plugin JAX runs on the CPU
@@ -41,8 +45,6 @@ def gpu() -> dict[str, Any] | None:
     Raises:
         Unsupported: where it is neither a CPU nor an NVIDIA GPU.
     """
-    import jax
-
     first = jax.devices()[0]
     if first.platform == "cpu":
         return None
@@ -83,15 +85,11 @@ def limit_memory(limit_bytes: int, replicas: int) -> None:
 
 def set_tf32(enabled: bool) -> None:
     """As the precision of all products and convolutions."""
-    import jax
-
     jax.config.update("jax_default_matmul_precision", "tensorfloat32" if enabled else "float32")
 
 
 def tf32() -> bool:
     """On where no precision is set."""
-    import jax
-
     return jax.config.jax_default_matmul_precision in (None, "default", "tensorfloat32")
 
 
@@ -109,8 +107,6 @@ def is_deterministic() -> bool:
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """By XLA."""
-    import jax
-
     return jax.jit(function)
 
 
@@ -120,23 +116,17 @@ def synchronize(model: "keras.Model | None") -> None:
     Keras keeps them in a dict and lists of its own, which JAX takes for leaves and would not wait
     for.
     """
-    import jax
-
     state = getattr(model, "_jax_state", None) or {}
     jax.block_until_ready([variable for variables in state.values() for variable in variables])
 
 
 def wait(result: Any) -> None:
     """Waits for its arrays."""
-    import jax
-
     jax.block_until_ready(result)
 
 
 def peak_memory_bytes() -> int | None:
     """Of the allocator of each device; None where none of them keeps statistics."""
-    import jax
-
     stats = [device.memory_stats() or {} for device in jax.devices()]
     return max((s["peak_bytes_in_use"] for s in stats if "peak_bytes_in_use" in s), default=None)
 
@@ -154,8 +144,6 @@ def differentiated(
     forward: Callable[[Sequence[Any], Callable[[str, Any], Any]], Any], trained: list[Any]
 ) -> tuple[Any, list[tuple[str, Any]], list[Any]]:
     """The gradient of what a layer gives is that of a zero that is added to it."""
-    import jax
-
     names: list[str] = []
 
     def loss_and_outputs(trained: list[Any], zeros: list[Any] | None) -> tuple[Any, list[Any]]:
@@ -178,8 +166,6 @@ def differentiated(
 
 def layer_gradients(layer: "keras.Layer", x: Any, with_input: bool, jit: bool) -> tuple[Any, ...]:
     """By a vector-Jacobian product of the layer as a function of its weights."""
-    import jax
-
     weights = [v.value for v in layer.trainable_variables]
     others = [v.value for v in layer.non_trainable_variables]
 
@@ -201,8 +187,6 @@ def layer_gradients(layer: "keras.Layer", x: Any, with_input: bool, jit: bool) -
 
 def start_trace(folder: Path) -> None:
     """XLA's operations, on the host and on the device."""
-    import jax
-
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     jax.profiler.start_trace(str(folder), profiler_options=options)
@@ -210,22 +194,16 @@ def start_trace(folder: Path) -> None:
 
 def stop_trace() -> None:
     """Writes plugins/profile/*/*.xplane.pb."""
-    import jax
-
     jax.profiler.stop_trace()
 
 
 def step_marker(step: int) -> AbstractContextManager[Any]:
     """An annotation that xprof knows."""
-    import jax
-
     return jax.profiler.StepTraceAnnotation(xplane.MARK, step_num=step)
 
 
 def traced_input(batches: Any) -> Any:
     """Each wait for a batch as an annotation."""
-    import jax
-
     stream = iter(batches)
     while True:
         with jax.profiler.TraceAnnotation(xplane.INPUT):
@@ -240,30 +218,22 @@ def traced_input(batches: Any) -> Any:
 
 def split_cpu(parts: int) -> None:
     """Logical devices of the CPU; GPUs are what they are."""
-    import jax
-
     jax.config.update("jax_num_cpu_devices", parts)
 
 
 def device_count(kind: str) -> int:
     """JAX counts the devices of the kind that it uses."""
-    import jax
-
     return jax.device_count()
 
 
 def share_batches(kind: str, replicas: int) -> None:
     """By keras.distribution.DataParallel, in one process."""
-    import keras
-
     devices = keras.distribution.list_devices()[:replicas]
     keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
 
 
 def replicas() -> int:
     """Those of Keras's distribution in use."""
-    import keras
-
     distribution = keras.distribution.distribution()
     return distribution.num_model_replicas if distribution else 1
 
@@ -279,21 +249,17 @@ def shared(batch: np.ndarray) -> Any:
 
 
 def _placed(x: np.ndarray) -> Any:
-    import jax
 
     return jax.device_put(x, _layout(x).backend_layout)
 
 
 def _layout(x: np.ndarray) -> Any:
-    import keras
 
     return keras.distribution.distribution().get_data_layout(x.shape)
 
 
 def variable(x: np.ndarray) -> Any:
     """A Keras variable, sharded by its first axis."""
-    import keras
-
     if replicas() == 1:
         return common.variable(x)
     return keras.Variable(x, dtype=str(x.dtype), trainable=False, layout=_layout(x))

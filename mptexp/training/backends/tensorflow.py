@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mptexp.spec import imports
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
@@ -16,6 +17,9 @@ from mptexp.training.backends.common import sync_variables as sync_variables
 
 if TYPE_CHECKING:
     import keras
+    import tensorflow as tf
+else:  # imported at first use
+    keras, tf = imports.Lazy("keras"), imports.Lazy("tensorflow")
 
 INSTALL = "pip install tensorflow"
 INSTALL_FOR_GPU = "pip install -e '.[cuda]'"
@@ -35,8 +39,6 @@ SEEDS = "int64"
 
 def gpu() -> dict[str, Any] | None:
     """The first physical GPU, with the CUDA and cuDNN that TensorFlow was built for."""
-    import tensorflow as tf
-
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         return None
@@ -90,8 +92,6 @@ def prepare_environment(run: Run) -> None:
 
 def limit_memory(limit_bytes: int, replicas: int) -> None:
     """As one logical device of that size on each physical GPU."""
-    import tensorflow as tf
-
     for device in tf.config.list_physical_devices("GPU")[:replicas]:
         part = tf.config.LogicalDeviceConfiguration(memory_limit=limit_bytes / 2**20)
         tf.config.set_logical_device_configuration(device, [part])
@@ -99,22 +99,16 @@ def limit_memory(limit_bytes: int, replicas: int) -> None:
 
 def set_tf32(enabled: bool) -> None:
     """For matrix products and convolutions alike."""
-    import tensorflow as tf
-
     tf.config.experimental.enable_tensor_float_32_execution(enabled)
 
 
 def tf32() -> bool:
     """TensorFlow's own flag, on by default."""
-    import tensorflow as tf
-
     return bool(tf.config.experimental.tensor_float_32_execution_enabled())
 
 
 def set_determinism() -> None:
     """Keras turns XLA off then."""
-    import tensorflow as tf
-
     tf.config.experimental.enable_op_determinism()
 
 
@@ -131,15 +125,11 @@ def is_deterministic() -> bool:
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """As a graph, without XLA."""
-    import tensorflow as tf
-
     return tf.function(function, autograph=False)
 
 
 def synchronize(model: "keras.Model | None") -> None:
     """Waits for all devices, whatever the model."""
-    import tensorflow as tf
-
     tf.test.experimental.sync_devices()
 
 
@@ -150,8 +140,6 @@ def wait(result: Any) -> None:
 
 def peak_memory_bytes() -> int | None:
     """Of the allocator of each logical GPU."""
-    import tensorflow as tf
-
     gpus = range(len(tf.config.list_logical_devices("GPU")))
     info = tf.config.experimental.get_memory_info
     return max((int(info(f"GPU:{i}")["peak"]) for i in gpus), default=None)
@@ -159,8 +147,6 @@ def peak_memory_bytes() -> int | None:
 
 def set_seed(seed: int) -> None:
     """Keras seeds TensorFlow itself."""
-    import keras
-
     keras.utils.set_random_seed(seed)
 
 
@@ -171,8 +157,6 @@ def differentiated(
     forward: Callable[[Sequence[Any], Callable[[str, Any], Any]], Any], trained: list[Any]
 ) -> tuple[Any, list[tuple[str, Any]], list[Any]]:
     """By a tape, which differentiates by outputs as it does by weights."""
-    import tensorflow as tf
-
     outputs: list[tuple[str, Any]] = []
 
     def tap(layer: str, output: Any) -> Any:
@@ -189,7 +173,6 @@ def differentiated(
 
 def layer_gradients(layer: "keras.Layer", x: Any, with_input: bool, jit: bool) -> tuple[Any, ...]:
     """By a tape within a graph."""
-    import tensorflow as tf
 
     @tf.function(jit_compile=jit)
     def both(x: Any) -> Any:
@@ -206,8 +189,6 @@ def layer_gradients(layer: "keras.Layer", x: Any, with_input: bool, jit: bool) -
 
 def start_trace(folder: Path) -> None:
     """Host events of level 2: TensorFlow's operations, but no details of them."""
-    import tensorflow as tf
-
     options = tf.profiler.experimental.ProfilerOptions(
         host_tracer_level=2, python_tracer_level=0, device_tracer_level=1
     )
@@ -216,15 +197,11 @@ def start_trace(folder: Path) -> None:
 
 def stop_trace() -> None:
     """Writes plugins/profile/*/*.xplane.pb."""
-    import tensorflow as tf
-
     tf.profiler.experimental.stop()
 
 
 def step_marker(step: int) -> AbstractContextManager[Any]:
     """`_r=1` is how xprof knows the root event of a step."""
-    import tensorflow as tf
-
     return tf.profiler.experimental.Trace(xplane.MARK, step_num=step, _r=1)
 
 
@@ -238,7 +215,6 @@ def traced_input(batches: Any) -> Any:
 
 def batches(x: Any, y: np.ndarray, order: np.ndarray) -> Any:
     """As a tf.data pipeline on the host: gathered there and copied, as in real training."""
-    import tensorflow as tf
 
     def read(i: Any) -> tuple[Any, Any]:
         images = tf.numpy_function(x.__getitem__, [i], tf.uint8)
@@ -252,8 +228,6 @@ def batches(x: Any, y: np.ndarray, order: np.ndarray) -> Any:
 
 def placeholders(batch_size: int, steps: int) -> Any:
     """As a tf.data pipeline of one element."""
-    import tensorflow as tf
-
     nothing = tf.zeros(batch_size, tf.uint8)
     return tf.data.Dataset.from_tensors((nothing, nothing)).repeat(steps)
 
@@ -263,8 +237,6 @@ def placeholders(batch_size: int, steps: int) -> Any:
 
 def split_cpu(parts: int) -> None:
     """Logical devices of the first CPU."""
-    import tensorflow as tf
-
     if not tf.config.list_physical_devices("GPU"):
         cpu = tf.config.list_physical_devices("CPU")[0]
         devices = [tf.config.LogicalDeviceConfiguration()] * parts
@@ -273,37 +245,27 @@ def split_cpu(parts: int) -> None:
 
 def device_count(kind: str) -> int:
     """TensorFlow counts each kind for itself."""
-    import tensorflow as tf
-
     return len(tf.config.list_logical_devices(kind.upper()))
 
 
 def share_batches(kind: str, replicas: int) -> None:
     """By tf.distribute.MirroredStrategy, which Keras heeds where it is set for all."""
-    import tensorflow as tf
-
     names = [f"{kind.upper()}:{i}" for i in range(replicas)]
     tf.distribute.experimental_set_strategy(tf.distribute.MirroredStrategy(names))
 
 
 def replicas() -> int:
     """Those of the strategy in use."""
-    import tensorflow as tf
-
     return int(tf.distribute.get_strategy().num_replicas_in_sync)
 
 
 def copies(weight: "keras.Variable") -> int:
     """A variable made before the strategy was set has one."""
-    import tensorflow as tf
-
     return len(tf.distribute.get_strategy().experimental_local_results(weight.value))
 
 
 def shared(batch: np.ndarray) -> Any:
     """As a distributed value."""
-    import tensorflow as tf
-
     if replicas() == 1:
         return batch
     parts = Parts(batch).tensors
@@ -316,7 +278,6 @@ class Parts:
     """A batch in parts, one on each device. Not a variable, whose copies are all alike."""
 
     def __init__(self, x: np.ndarray) -> None:
-        import tensorflow as tf
 
         devices = tf.distribute.get_strategy().extended.worker_devices
         self.tensors = []
@@ -337,8 +298,6 @@ def constant(x: np.ndarray) -> Any:
 
 def own(held: Any) -> Any:
     """Outside a step, such as when a model is built, the first part."""
-    import tensorflow as tf
-
     if not isinstance(held, Parts):
         return common.own(held)
     context = tf.distribute.get_replica_context()
@@ -352,8 +311,6 @@ def dynamic_loss_scale(optimizer: "keras.Optimizer") -> "keras.Optimizer":
     Under MirroredStrategy Keras 3.15 asks the first replica alone whether its gradients are
     finite, before they are summed; an overflow on another one would enter the weights.
     """
-    import keras
-    import tensorflow as tf
 
     class AllFinite(keras.optimizers.LossScaleOptimizer):
         def check_finite(self, grads: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mptexp.spec import imports
 from mptexp.spec.run import Run
 from mptexp.training import capability
 from mptexp.training.backends.common import batches as batches
@@ -21,6 +22,9 @@ from mptexp.training.backends.common import variable as variable
 
 if TYPE_CHECKING:
     import keras
+    import torch
+else:  # imported at first use
+    keras, torch = imports.Lazy("keras"), imports.Lazy("torch")
 
 INSTALL = "pip install torch"
 INSTALL_FOR_GPU = "install a CUDA build of PyTorch"
@@ -40,8 +44,6 @@ SEEDS = "int64"
 
 def gpu() -> dict[str, Any] | None:
     """CUDA's first device."""
-    import torch
-
     if not torch.cuda.is_available():
         return None
     return {
@@ -76,8 +78,6 @@ def prepare_environment(run: Run) -> None:
 
 def limit_memory(limit_bytes: int, replicas: int) -> None:
     """As a share of the first GPU's memory."""
-    import torch
-
     if torch.cuda.is_available():
         share = limit_bytes / torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, share))
@@ -85,31 +85,23 @@ def limit_memory(limit_bytes: int, replicas: int) -> None:
 
 def set_tf32(enabled: bool) -> None:
     """For matrix products and convolutions, which have a flag each."""
-    import torch
-
     torch.backends.cuda.matmul.allow_tf32 = enabled
     torch.backends.cudnn.allow_tf32 = enabled
 
 
 def tf32() -> bool:
     """Either flag: by default convolutions may use TF32 and matrix products may not."""
-    import torch
-
     return bool(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
 
 
 def set_determinism() -> None:
     """Without cuDNN's benchmark, which may choose another algorithm each time."""
-    import torch
-
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
 
 
 def is_deterministic() -> bool:
     """PyTorch's own flag."""
-    import torch
-
     return bool(torch.are_deterministic_algorithms_enabled())
 
 
@@ -123,8 +115,6 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def synchronize(model: "keras.Model | None") -> None:
     """Waits for the GPU; a CPU computes while it is called."""
-    import torch
-
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -136,8 +126,6 @@ def wait(result: Any) -> None:
 
 def peak_memory_bytes() -> int | None:
     """Of the caching allocator, tensors alone."""
-    import torch
-
     return int(torch.cuda.max_memory_allocated())
 
 
@@ -148,8 +136,6 @@ def differentiated(
     forward: Callable[[Sequence[Any], Callable[[str, Any], Any]], Any], trained: list[Any]
 ) -> tuple[Any, list[tuple[str, Any]], list[Any]]:
     """By autograd, which knows nothing of tensors that no weight comes before."""
-    import torch
-
     outputs: list[tuple[str, Any]] = []
 
     def tap(layer: str, output: Any) -> Any:
@@ -171,7 +157,6 @@ def differentiated(
 
 def layer_gradients(layer: "keras.Layer", x: Any, with_input: bool, jit: bool) -> tuple[Any, ...]:
     """By autograd; XLA is not asked."""
-    import keras
 
     def both(x: Any) -> Any:
         y = layer(x)
