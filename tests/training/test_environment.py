@@ -12,48 +12,6 @@ from mptexp.training import backends, capability, environment, machine, precisio
 CPU = {"kind": "cpu", "capability": None, "device": "x"}
 
 
-def gpu(major, minor, name="GPU"):
-    return {"kind": "gpu", "capability": [major, minor], "device": name}
-
-
-@pytest.mark.parametrize(
-    ("dtype", "where", "native"),
-    [
-        ("float32", CPU, True),
-        ("tensorfloat32", CPU, False),
-        ("float16", gpu(7, 0), True),
-        ("bfloat16", gpu(7, 5), False),
-        ("bfloat16", gpu(8, 0), True),
-        ("tensorfloat32", gpu(7, 5), False),
-        ("tensorfloat32", gpu(9, 0), True),
-    ],
-)
-def test_native_types(dtype, where, native):
-    assert capability.is_native(dtype, where) is native
-
-
-@pytest.mark.parametrize(
-    ("flags", "float16", "bfloat16"),
-    [([], False, False), (["avx512_bf16"], False, True), (["amx_fp16", "amx_bf16"], True, True)],
-)
-def test_native_types_of_a_cpu(monkeypatch, flags, float16, bfloat16):
-    monkeypatch.setattr(capability, "instruction_sets", lambda: flags)
-    assert capability.is_native("float16", CPU) is float16
-    assert capability.is_native("bfloat16", CPU) is bfloat16
-
-
-def test_the_default_is_tf32_from_capability_8():
-    assert capability.default_policy(gpu(8, 0)) == "tensorfloat32"
-    assert capability.default_policy(gpu(7, 0)) == "float32"
-    assert capability.default_policy(CPU) == "float32"
-
-
-def test_tensor_cores_are_not_decided_by_capability_alone():
-    assert capability.tensor_cores(gpu(7, 5, "NVIDIA GeForce GTX 1660")).startswith("no")
-    assert capability.tensor_cores(gpu(7, 5, "Tesla T4")) == "yes"
-    assert capability.tensor_cores(gpu(6, 1)).startswith("no")
-
-
 def test_a_driver_without_a_gpu_in_the_framework_is_told_with_the_remedy():
     where = CPU | {"driver": "580.1", "cores": 64} | machine.state()
     assert "pip install -e '.[cuda]'" in " ".join(environment.advice("tensorflow", where))

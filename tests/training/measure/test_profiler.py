@@ -5,7 +5,6 @@ from mptexp.diagnosis import breakdown
 from mptexp.records import store
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
-from mptexp.training import onednn
 from mptexp.training.backends import backend
 from mptexp.training.measure import profiler
 
@@ -120,23 +119,3 @@ def test_torch_is_not_read_yet():
 def test_inference_cannot_be_profiled():
     with pytest.raises(ValueError, match="profile true with phase inference; allowed: phase train"):
         Run(profile=True, phase="inference")
-
-
-def test_onednns_log_becomes_rows_per_step():
-    lines = [
-        "onednn_verbose,v1,info,cpu,isa:Intel AVX-512",
-        "onednn_verbose,v1,primitive,exec,cpu,convolution,brg_conv_fwd:avx512_core_bf16,"
-        "forward_training,src:bf16::blocked:acdb::f0 wei:bf16:a:blocked:Adcb16a::f0 "
-        "dst:bf16::blocked:acdb::f0,,alg:convolution_direct,mb32,1.5",
-        "onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,src:f32::blocked:ab::f0 "
-        "dst:bf16::blocked:ba::f0,,,32x32,0.5",
-        "onednn_verbose,v1,primitive,exec,cpu,gemm_api,,undef,src_f32::blocked:ab:f0 "
-        "wei_f32::blocked:ab:f0 dst_f32::blocked:ab:f0,,,32x10:10x128,0.25",
-        "something else",
-    ]
-    found = onednn.primitives(lines, steps=2)
-    assert [row["primitive"] for row in found] == ["convolution", "reorder", "gemm_api"]
-    assert found[0]["implementation"] == "brg_conv_fwd:avx512_core_bf16"
-    assert [row["dtype"] for row in found] == ["bf16", "f32, bf16", "f32"]
-    assert found[0]["seconds"] == pytest.approx(0.75e-3)
-    assert found[1]["count"] == 0.5

@@ -1,0 +1,44 @@
+"""What only JAX does; replicas, gradients and traces have tests of their own."""
+
+import os
+
+import pytest
+
+from mptexp.spec.run import Run
+from mptexp.training.backends import jax
+
+
+def test_flags_are_added_to_those_of_the_environment(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--before")
+    jax.prepare_environment(Run())
+    assert os.environ["XLA_FLAGS"] == "--before"
+    assert not jax.is_deterministic()
+    jax.prepare_environment(Run(deterministic=True, profile=True))
+    flags = os.environ["XLA_FLAGS"].split()
+    assert flags == ["--before", jax.DETERMINISTIC, "--xla_gpu_enable_command_buffer="]
+    assert jax.is_deterministic()
+
+
+def test_memory_is_limited_as_a_share_of_the_gpus(monkeypatch):
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "")
+    for memory, share in ((8 * 10**9, "0.2500"), (10**9, "1.0000"), (None, "1.0000")):
+        monkeypatch.setattr(jax.capability, "gpu_memory_bytes", lambda memory=memory: memory)
+        jax.limit_memory(2 * 10**9, 1)
+        assert os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] == share
+
+
+def test_tf32_is_set_and_read_back():
+    framework = pytest.importorskip("jax", reason="jax is not installed; pip install jax")
+    before = framework.config.jax_default_matmul_precision
+    try:
+        for enabled in (False, True):
+            jax.set_tf32(enabled)
+            assert jax.tf32() is enabled
+    finally:
+        framework.config.update("jax_default_matmul_precision", before)
+    assert jax.tf32() is (before in (None, "default", "tensorfloat32"))
+
+
+def test_a_limit_on_onednn_is_unsupported():
+    assert "to which JAX leaves" in jax.unsupported(Run(cpu_isa="avx2"), "cpu", "channels_last")
+    assert jax.unsupported(Run(jit="on", replicas=2), "cpu", "channels_last") == ""

@@ -1,0 +1,52 @@
+"""What only TensorFlow does; replicas, gradients and traces have tests of their own."""
+
+import numpy as np
+import pytest
+
+from mptexp.spec.run import Run
+from mptexp.training.backends import tensorflow
+
+
+def test_tf32_is_set_and_read_back():
+    before = tensorflow.tf32()
+    try:
+        for enabled in (False, True):
+            tensorflow.set_tf32(enabled)
+            assert tensorflow.tf32() is enabled
+    finally:
+        tensorflow.set_tf32(before)
+
+
+def test_batches_are_a_pipeline_in_order():
+    x, y = np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1), np.arange(6)
+    order = np.array([[5, 0, 1], [1, 4, 2]])
+    pipeline = tensorflow.batches(x, y, order)
+    assert pipeline.element_spec[0].shape == (3, 2, 2, 1)
+    given = list(pipeline.as_numpy_iterator())
+    assert [labels.tolist() for _, labels in given] == order.tolist()
+    assert (given[0][0] == x[order[0]]).all()
+    assert len(list(tensorflow.placeholders(3, 2))) == 2
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"cpu_isa": "avx2", "jit": "on"}, "XLA leaves only some products"),
+        ({"cpu_isa": "avx2"}, "TF_ENABLE_ONEDNN_OPTS=0 turns off"),
+        ({"policy": "float16"}, "no channels_first convolution in float16"),
+        ({"policy": "float16", "jit": "on"}, ""),
+        ({}, ""),
+    ],
+)
+def test_what_it_cannot_do_is_a_sentence(parameters, reason, monkeypatch):
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    told = tensorflow.unsupported(Run(**parameters), "cpu", "channels_first")
+    assert (reason in told) if reason else told == ""
+
+
+def test_a_trace_wants_kernels_one_by_one(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--before")
+    tensorflow.prepare_environment(Run())
+    assert tensorflow.os.environ["XLA_FLAGS"] == "--before"
+    tensorflow.prepare_environment(Run(profile=True))
+    assert tensorflow.os.environ["XLA_FLAGS"] == "--before --xla_gpu_enable_command_buffer="

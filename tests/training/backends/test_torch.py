@@ -1,0 +1,50 @@
+"""What only PyTorch does, where it needs no PyTorch; trainings under it are in test_run.py."""
+
+import os
+
+import pytest
+
+from mptexp.spec.run import Run
+from mptexp.training import capability
+from mptexp.training.backends import torch
+
+
+def test_one_device_and_one_step_at_a_time():
+    for parameters, reason in (
+        ({"replicas": 2}, "Keras shares no batch among devices under PyTorch"),
+        ({"steps_per_execution": 4}, "PyTorch in Keras has only 1"),
+    ):
+        assert reason in torch.unsupported(Run(**parameters), "cpu", "channels_last")
+    assert torch.unsupported(Run(), "cpu", "channels_last") == ""
+    assert torch.replicas() == torch.copies(None) == torch.device_count("gpu") == 1
+
+
+def test_without_an_nvidia_driver_it_takes_the_cpu(monkeypatch):
+    monkeypatch.setenv("KERAS_TORCH_DEVICE", "")
+    monkeypatch.delenv("KERAS_TORCH_DEVICE")
+    monkeypatch.setattr(capability, "driver", lambda: "580.1")
+    torch.prepare_environment(Run())
+    assert "KERAS_TORCH_DEVICE" not in os.environ
+    monkeypatch.setattr(capability, "driver", lambda: None)
+    torch.prepare_environment(Run())
+    assert os.environ["KERAS_TORCH_DEVICE"] == "cpu"
+
+
+def test_its_profiler_is_not_read_yet(tmp_path):
+    with pytest.raises(capability.Unsupported, match="PyTorch's profiler is not read yet"):
+        torch.start_trace(tmp_path)
+    with torch.step_marker(1):
+        assert torch.traced_input([1]) == [1]
+
+
+def test_gradients_of_outputs_and_weights():
+    framework = pytest.importorskip("torch", reason="torch is not installed; pip install torch")
+
+    def forward(trained, tap):
+        y = tap("layer", trained[0] * 3)
+        return (y**2).sum() + 0 * tap("aside", framework.ones(2)).sum()
+
+    loss, outputs, gradients = torch.differentiated(forward, [framework.tensor([2.0])])
+    assert float(loss) == 36.0
+    assert [name for name, _ in outputs] == ["layer", "aside"]
+    assert [g.tolist() for g in gradients] == [[12.0], [0.0, 0.0], [36.0]]

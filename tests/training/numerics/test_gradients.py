@@ -1,0 +1,47 @@
+"""On TensorFlow here; test_exponents.py takes the same probe to every backend."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+from mptexp.training.numerics import gradients
+
+X, Y = np.ones((4, 3), "float32"), np.zeros((4, 1), "float32")
+
+
+@pytest.fixture
+def model():
+    keras.utils.clear_session()
+    inner = keras.Sequential([layers.Dense(2, use_bias=False, kernel_initializer="ones")])
+    last = layers.Dense(1, kernel_initializer="ones")
+    model = keras.Sequential([layers.Input((3,)), inner, last])
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_tensors_of_nested_layers_are_those_of_the_scaled_loss(model):
+    probe = gradients.Probe(model, lambda kind, tensor, scale: tensor)
+    told = {(kind, name): value for kind, name, value in probe(X, Y, 2.0)}
+    assert told["activations", "dense"].tolist() == [[3.0, 3.0]] * 4
+    assert told["loss", "loss"] == pytest.approx(36.0)
+    # d(mean of squares)/d(output) = 2 * 6 / 4 for each of four images, times the scale.
+    assert told["activation_gradients", "dense_1"] == pytest.approx(np.full((4, 1), 6.0))
+    assert told["activation_gradients", "dense"] == pytest.approx(np.full((4, 2), 6.0))
+    assert told["weight_gradients", "dense"] == pytest.approx(np.full((3, 2), 24.0))
+
+
+def test_layers_are_as_before_even_after_an_error(model):
+    def fails(kind, tensor, scale):
+        raise ValueError("no")
+
+    before = [layer.call for layer in gradients._leaves(model)]
+    with pytest.raises(ValueError, match="no"):
+        gradients.Probe(model, fails)(X, Y)
+    assert [layer.call for layer in gradients._leaves(model)] == before
+
+
+def test_a_variable_is_of_the_layer_that_holds_it(model):
+    kernel = model.layers[-1].kernel
+    assert gradients.layer_of(model, kernel) == model.layers[-1].name
+    assert gradients.layer_of(model, keras.Variable(1.0, name="own")) == "own"

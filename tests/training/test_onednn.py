@@ -1,0 +1,88 @@
+"""The limit on oneDNN's instructions, in processes of their own, and its log."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mptexp.spec.devices import CPU_ISAS, cpuinfo
+from mptexp.spec.run import Run
+from mptexp.training import capability, onednn
+
+HAS = {name: flag in cpuinfo("flags", "Features").split() for name, flag in CPU_ISAS.items()}
+
+x86 = pytest.mark.skipif(not HAS["avx2"], reason="this CPU has no AVX2")
+
+ISA = """
+import os, sys
+from mptexp.training import precision
+from mptexp.spec.run import Run
+run = Run(width=0.1, image_size=16, cpu_isa=sys.argv[1])
+where = precision.use(run)
+import numpy as np
+from mptexp.training import models
+model = models.build(run, (16, 16, 1), 10)
+precision.compile_model(model, run)
+model.fit(np.zeros((4, 16, 16, 1), np.uint8), np.zeros(4), verbose=0)
+"""
+
+
+def kernels(isa):
+    """What oneDNN says of a step under this limit: its instructions, its convolutions' code."""
+    environ = os.environ | {"ONEDNN_VERBOSE": "1"}
+    command = [sys.executable, "-c", ISA, isa]
+    told = subprocess.check_output(
+        command, text=True, env=environ, stderr=subprocess.DEVNULL
+    ).splitlines()
+    says = [line.split("isa:")[1] for line in told if "info,cpu,isa:" in line]
+    convolutions = [line.split(",") for line in told if ",exec,cpu,convolution," in line]
+    return says, {words[words.index("convolution") + 1] for words in convolutions}
+
+
+@x86
+def test_the_limit_of_the_cpus_instructions_is_in_force():
+    says, used = kernels("sse41")
+    assert says == ["Intel SSE4.1"]
+    assert used
+    assert not [name for name in used if "avx" in name]
+    says, used = kernels("avx2")
+    assert says == ["Intel AVX2"]
+    assert [name for name in used if "avx2" in name]
+    assert not [name for name in used if "avx512" in name]
+
+
+@x86
+@pytest.mark.parametrize("isa", ["sse41", "avx512_core" if HAS["avx512_core"] else "avx2"])
+def test_the_limit_is_read_back(ask, isa):
+    said = ask({"cpu_isa": isa, "policy": "mixed_bfloat16"})
+    assert said["cpu_isa"] == isa
+    assert said["emulated"] is True
+
+
+def test_a_limit_that_the_cpu_has_not_is_unsupported(monkeypatch):
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    monkeypatch.setattr(onednn, "cpuinfo", lambda *names: "sse4_1 avx avx2")
+    with pytest.raises(capability.Unsupported, match="avx512_core is asked for, but this CPU"):
+        onednn.limit(Run(cpu_isa="avx512_core"))
+    assert "ONEDNN_MAX_CPU_ISA" not in os.environ
+
+
+def test_onednns_log_becomes_rows_per_step():
+    lines = [
+        "onednn_verbose,v1,info,cpu,isa:Intel AVX-512",
+        "onednn_verbose,v1,primitive,exec,cpu,convolution,brg_conv_fwd:avx512_core_bf16,"
+        "forward_training,src:bf16::blocked:acdb::f0 wei:bf16:a:blocked:Adcb16a::f0 "
+        "dst:bf16::blocked:acdb::f0,,alg:convolution_direct,mb32,1.5",
+        "onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,src:f32::blocked:ab::f0 "
+        "dst:bf16::blocked:ba::f0,,,32x32,0.5",
+        "onednn_verbose,v1,primitive,exec,cpu,gemm_api,,undef,src_f32::blocked:ab:f0 "
+        "wei_f32::blocked:ab:f0 dst_f32::blocked:ab:f0,,,32x10:10x128,0.25",
+        "something else",
+    ]
+    found = onednn.primitives(lines, steps=2)
+    assert [row["primitive"] for row in found] == ["convolution", "reorder", "gemm_api"]
+    assert found[0]["implementation"] == "brg_conv_fwd:avx512_core_bf16"
+    assert [row["dtype"] for row in found] == ["bf16", "f32, bf16", "f32"]
+    assert found[0]["seconds"] == pytest.approx(0.75e-3)
+    assert found[1]["count"] == 0.5

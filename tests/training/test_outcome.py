@@ -1,0 +1,41 @@
+import math
+
+import pytest
+
+from mptexp.spec.run import Run
+from mptexp.training.measure import step_clock
+from mptexp.training.outcome import Outcome
+
+WINDOWS = [step_clock.Window(0, 1, 5.0), *(step_clock.Window(i, 1, 0.1) for i in range(1, 9))]
+TIMING = step_clock.timing(WINDOWS) | {"images_per_s": 320.0, "ended_by": "epochs"}
+
+
+def outcome(losses, **changes):
+    epochs = [{"epoch": i, "loss": x, "accuracy": 0.5} for i, x in enumerate(losses, 1)]
+    return Outcome(Run(), {}, WINDOWS, epochs, TIMING | changes, 2**20, 1.0)
+
+
+def test_a_loss_that_is_not_finite_makes_the_run_diverged():
+    assert (outcome([1.0, 0.5]).status, outcome([]).status) == ("ok", "ok")
+    bad = outcome([1.0, math.inf, math.nan])
+    assert (bad.status, bad.diverged_epoch) == ("diverged", 2)
+
+
+def test_windows_of_the_warm_up_do_not_count():
+    steps = outcome([1.0]).steps
+    assert steps.counts.tolist() == [False] + [True] * 8
+    assert steps.ms_per_step.tolist() == pytest.approx([5000.0] + [100.0] * 8)
+
+
+def test_the_summary_is_that_of_a_training_or_of_an_inference():
+    trained = outcome([1.0]).summary
+    assert trained["median step"] == "100.00 ms"
+    assert trained["peak memory"] == "1 MiB"
+    assert trained["accuracy, training"] == "0.500"
+    assert "accuracy, validation" not in trained
+    inferred = outcome([], latency_p50_s=0.01, latency_p99_s=0.02).summary
+    assert inferred["latency, 99th percentile"] == "20.00 ms"
+
+
+def test_the_history_is_a_row_per_epoch():
+    assert outcome([1.0, 0.5]).history.loss.to_dict() == {1: 1.0, 2: 0.5}

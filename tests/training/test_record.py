@@ -1,0 +1,64 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from mptexp.spec.run import Run
+from mptexp.traces import xplane
+from mptexp.training import record
+from mptexp.training.numerics import emulation
+from mptexp.training.outcome import Outcome
+
+OUTCOME = Outcome(
+    Run(),
+    {},
+    [],
+    [{"epoch": 1, "loss": 0.5}],
+    {"images_per_s": 100.0},
+    None,
+    1.0,
+    card={"kind": "gpu", "clean": True},
+    sensors={"power_w": 50.0},
+    samples=[{"own_cpu_s": 1.0}, {"own_cpu_s": 3.5}],
+)
+
+
+def test_an_error_says_in_which_epoch_and_where():
+    assert record._error(OUTCOME) == ""
+    epochs = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": math.nan}]
+    diverged = replace(OUTCOME, epochs=epochs, diverged={"sentence": "in step 3", "step": 3})
+    assert record._error(diverged) == "the loss was not finite in epoch 2; in step 3"
+
+
+def test_energy_per_image_is_of_one_gpu_only():
+    assert record._sensors(OUTCOME)["energy_per_image_j"] == pytest.approx(0.5)
+    assert record._sensors(OUTCOME)["cpu_s"] == pytest.approx(2.5)
+    several = replace(OUTCOME, run=Run(replicas=2))
+    assert record._sensors(several)["energy_per_image_j"] is None
+    silent = replace(OUTCOME, samples=[], sensors={"power_w": None})
+    assert record._sensors(silent)["energy_per_image_j"] is None
+    assert math.isnan(record._sensors(silent)["cpu_s"])
+
+
+def test_flags_say_how_the_run_was_made():
+    assert record._flags(OUTCOME) == []
+    unclean = replace(OUTCOME, run=Run(replicas=2), card={"kind": "cpu", "clean": False})
+    assert record._flags(unclean)[0].startswith("made from a tree")
+    assert record._flags(unclean)[1] == record.LOGICAL
+    emulated = replace(OUTCOME, run=Run(weight_format="<4,8>"))
+    assert record._flags(emulated) == [emulation.NOTE]
+
+
+def test_a_trace_lies_beside_its_record_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("MPTEXP_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(record, "record", lambda outcome, notebook: {"notebook": notebook})
+    traced = replace(OUTCOME, trace=b"trace")
+    assert record.save(traced) == tmp_path / "record.json"
+    assert (tmp_path / xplane.FILE).read_bytes() == b"trace"
+    record.save(OUTCOME)
+    assert not (tmp_path / xplane.FILE).exists()
+
+
+def test_by_hand_a_record_goes_into_the_project(monkeypatch):
+    monkeypatch.delenv("MPTEXP_RUN_DIR", raising=False)
+    assert record._interactive().parts[-3:] == ("reports", "interactive", "runs")
