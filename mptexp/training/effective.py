@@ -48,7 +48,7 @@ def effective(model: "keras.Model", run: Run, device: dict[str, Any]) -> dict[st
     data_format (of the layers that have one, else "none"), loss_scale ("none" or the number now),
     jit, deterministic, tf32, emulated, cpu_isa (what oneDNN logs where the run limits it, else
     "default"), replicas (devices that hold the weights and share a batch), batch_per_replica,
-    default_policy, propagation, weight_format (see emulation.in_force).
+    default_policy, propagation, weight_format (see emulation.effective).
 
     Raises:
         SettingNotApplied: where dtype, emulated formats, data format, XLA, determinism, TF32, CPU
@@ -76,7 +76,7 @@ def effective(model: "keras.Model", run: Run, device: dict[str, Any]) -> dict[st
         "replicas": replicas,
         "batch_per_replica": run.batch_size // replicas,
         "default_policy": capability.default_policy(device),
-        **emulation.in_force(model),
+        **emulation.effective(model),
     }
     _check(settings, run)
     return settings

@@ -41,7 +41,7 @@ FRAMEWORKS = {"tensorflow", "tensorflow_datasets", "jax", "torch", "keras"}
 
 
 def imports(source):
-    """Modules that a source names in its import statements."""
+    """Modules that a source names in import statements, or imports later by their names."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -49,6 +49,10 @@ def imports(source):
             yield from (f"mptexp.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield node.module
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+            ("Lazy", "import_module")
+        ):
+            yield from (x.value for x in node.args if isinstance(x, ast.Constant))
 
 
 def faults(name, source):
@@ -85,6 +89,7 @@ def test_modules_import_only_from_rooms_below():
         ("analysis.compare", "from mptexp.report import wording"),
         ("execution.sweep", "import tensorflow as tf"),
         ("report.page", "from keras import layers"),
+        ("report.page", 'tf = imports.Lazy("tensorflow")'),
         ("diagnosis.verdict", "from mptexp import cli"),
     ],
 )

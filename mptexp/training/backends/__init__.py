@@ -195,8 +195,8 @@ def backend(name: str) -> Backend:
         TypeError: where it lacks a verb, or has one with another signature.
     """
     module = importlib.import_module(f"{__name__}.{name}")
-    if found := list(faults(module)):
-        raise TypeError(f"backend {name}: {'; '.join(found)}")
+    if missing := list(faults(module)):
+        raise TypeError(f"backend {name}: {'; '.join(missing)}")
     return cast(Backend, module)
 
 

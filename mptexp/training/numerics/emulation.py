@@ -266,7 +266,7 @@ def optimizer(kind: type[keras.Optimizer], run: Run) -> type[keras.Optimizer]:
 # --- read back -----------------------------------------------------------------------------------
 
 
-def in_force(model: keras.Model) -> dict[str, str]:
+def effective(model: keras.Model) -> dict[str, str]:
     """Which formats are emulated, read from the built model and its optimizer.
 
     Keys: propagation (several where layers differ), weight_format; "policy" where none is.

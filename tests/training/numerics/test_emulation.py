@@ -272,7 +272,7 @@ def test_weights_without_a_master_copy_under_a_loss_scale():
         assert values.dtype == np.float32
         assert np.array_equal(values, values.astype(np.float16).astype(np.float32))
     assert 0 < emulation.lost_updates_frac(made) < 1
-    assert emulation.in_force(made) == {"propagation": "policy", "weight_format": "float16"}
+    assert emulation.effective(made) == {"propagation": "policy", "weight_format": "float16"}
 
 
 # --- read back -----------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def test_what_is_in_force_is_read_from_the_model():
     run = small(propagation="<4,8>", weight_format="<2,10>")
     made = models.build(run, SHAPE, 10)
     precision.compile_model(made, run)
-    assert emulation.in_force(made) == {"propagation": "<4,8>", "weight_format": "<2,10>"}
+    assert emulation.effective(made) == {"propagation": "<4,8>", "weight_format": "<2,10>"}
     where = {"kind": "cpu", "device": "x", "capability": None, "instruction_sets": []}
     plain = models.build(small(), SHAPE, 10)
     precision.compile_model(plain, small())
@@ -291,7 +291,7 @@ def test_what_is_in_force_is_read_from_the_model():
     outside = keras.layers.Dense(10)(made.outputs[0])
     mixed = keras.Model(made.inputs, outside)
     mixed.compile("adam")
-    assert emulation.in_force(mixed)["propagation"] == "<4,8>, policy"
+    assert emulation.effective(mixed)["propagation"] == "<4,8>, policy"
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="runs once")
