@@ -39,17 +39,19 @@ def runs(sweep: MeasuredSweep) -> tuple[pd.DataFrame, str]:
             "Policy": rows.policy,
             "Block": rows.block,
             **columns.shown(rows, "step_s", "steps_timed", "warmup_steps"),
-            "Interference": rows.marks.map(_interference),
-            **columns.shown(rows, "first_step_s", "val_accuracy", "fit_s", "wall_s"),
+            "Flags": rows.marks.map(_flags),
+            **columns.shown(rows, "first_step_s"),
+            "Accuracy": columns.cells("val_accuracy", rows.val_accuracy),
+            **columns.shown(rows, "fit_s", "wall_s"),
         }
     )
     return table, note
 
 
-def _interference(flags: str) -> str:
-    return (
-        ", ".join(name for words, name in INTERFERENCE.items() if words in (flags or "")) or BLANK
-    )
+def _flags(flags: str) -> str:
+    """What interfered with a run, in short."""
+    names = [name for words, name in INTERFERENCE.items() if words in (flags or "")]
+    return ", ".join(names) or BLANK
 
 
 def _notebook(sweep: MeasuredSweep, run_id: str) -> str:

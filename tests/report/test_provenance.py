@@ -35,7 +35,7 @@ def test_every_run_is_listed_and_linked_to_what_exists(sweep):
     assert rows.Run.iloc[0] == f'<a href="runs/{first}/notebook.ipynb">{first}</a>'
     assert second in set(rows.Run)
     assert f'<a href="runs/{second}/record.json"' in rows.Record.iloc[1]
-    assert rows.Interference.tolist() == ["–", "shared GPU, throttled", "–"]
+    assert rows.Flags.tolist() == ["–", "shared GPU, throttled", "–"]
     assert rows["ms per step"].tolist() == ["100.00", "100.00", "–"]
     assert rows.Status.tolist() == ["ok", "ok", "failed"]
 

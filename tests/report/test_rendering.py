@@ -42,6 +42,15 @@ def test_the_cell_of_all_parameters_is_folded_and_the_one_that_was_given_is_show
     assert "All parameters" not in page(tagged("print(1)"))
 
 
+def test_many_parameters_of_a_run_are_folded_too(page):
+    given = "\n".join(f"name_{number} = {number}" for number in range(40))
+    shown = page(tagged("name_0 = 7", "parameters"), tagged(given, "injected-parameters"))
+    folded = re.findall(r"<details.*?</details>", shown, re.DOTALL)
+    assert ["their defaults" in part for part in folded] == [True, False]
+    assert "name_39" in folded[1]
+    assert "All parameters of this run" in folded[1]
+
+
 def test_a_cell_for_whoever_opens_the_notebook_is_on_no_page(page):
     cells = (
         V4.new_markdown_cell("# Only here", metadata={"tags": ["remove-cell"]}),

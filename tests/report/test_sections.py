@@ -4,6 +4,7 @@ import inspect
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from typing import get_args
 
 import IPython.display
@@ -12,8 +13,10 @@ from builders import record, tables
 from support import PROJECT
 
 from mptexp import report
+from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import sections
+from mptexp.report import export, sections
+from mptexp.report.figures import registry, speed
 from mptexp.report.figures.row import Section
 from mptexp.report.measured import MeasuredSweep
 
@@ -71,3 +74,15 @@ def test_the_facade_imports_nothing_before_it_is_used():
         report.show_nothing  # noqa: B018
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         report.nothing  # noqa: B018
+
+
+def test_a_row_of_the_registry_is_all_that_a_new_figure_needs(monkeypatch, shown, tmp_path):
+    row = replace(speed.FIGURES[1], name="added", title="An added figure")
+    monkeypatch.setattr(registry, "FIGURES", (*registry.FIGURES, row))
+    sweep = MeasuredSweep(SweepDir(tmp_path), tables([record()]))
+    sections.show_step_times(sweep)
+    assert ["An added figure" in made.data for made in shown] == [False, True]
+    store.write_record(sweep.directory.record(record()["run_id"]), record())
+    export.export(sweep.directory, tmp_path / "out")
+    assert (tmp_path / "out/added.png").is_file()
+    assert "*An added figure. " in (tmp_path / "out/draft.md").read_text()

@@ -81,7 +81,7 @@ def test_the_index_lists_every_report_the_newest_first(site):
     assert page.index("Is it?") < page.index("owned()")
     for words in ("2 reports", "measured 2026-01-03 to 2026-01-05", "date not recorded"):
         assert words in page
-    assert "<strong>mixed_float16</strong> makes training steps faster" in page
+    assert "<strong>mixed_float16</strong> trains 2.00× faster than float32" in page
     for words in ("GPU · measured", "6 runs", "7 runs"):
         assert words in page
 
@@ -103,7 +103,9 @@ def test_every_link_leads_somewhere(site):
 def test_a_shared_link_shows_question_answer_and_headline_figure(site):
     report, index = Head(site / "plain/index.html").card, Head(site / "index.html").card
     assert report["og:title"] == "Is it?"
-    assert report["og:description"].startswith("On GPU, mixed_float16 makes training steps faster")
+    assert report["og:description"].startswith(
+        "On GPU, mixed_float16 trains 2.00× faster than float32"
+    )
     assert report["og:url"] == f"{URL}/plain/index.html"
     assert report["og:image"] == index["og:image"] == f"{URL}/plain/share.png"
     assert index["og:url"] == f"{URL}/"

@@ -99,8 +99,10 @@ def _ticks(low: float, high: float) -> tuple[float, ...]:
     """The multiples of a power of ten that get a tick: the wider the range, the fewer."""
     if high / low > 1000:
         return (1,)
+    if high / low > 30:
+        return (1, 2, 5)
     narrow = (1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
-    return (1, 2, 5) if high / low > 4 else narrow
+    return (1, 2, 3, 5) if high / low > 4 else narrow
 
 
 def _number(value: float) -> str:
