@@ -11,7 +11,7 @@ from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.records.tables import history_table, results_table
+from mptexp.records.tables import history_table
 from mptexp.spec import params
 from mptexp.spec.run import Run
 
@@ -52,7 +52,7 @@ def disjoint(a: Tables, b: Tables) -> dict[str, tuple[list[str], list[str]]]:
 
 
 def _tables(place: SweepDir, own: Sequence[dict], other: Sequence[dict]) -> Tables:
-    results = results_table(own, place.name, beside=other)
+    results = sweep_tables.flagged(own, place.name, beside=other)
     ratios, history = speedups.at_same_batch(results), history_table(own)
     return Tables(results, history, ratios, list(own), [], sweep_tables.options(place))
 

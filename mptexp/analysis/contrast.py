@@ -54,14 +54,19 @@ def paired(left: Values, right: Values, kind: Kind = "ratio", confidence: float 
         kind: ratio or difference.
         confidence: nominal coverage of the interval.
     """
+    pairs = by_block(left, right, kind)
+    if not len(pairs):
+        return Contrast()
+    ends = _mean(pairs, confidence)
+    return Contrast(*(np.exp(ends).tolist() if kind == "ratio" else ends), len(pairs))
+
+
+def by_block(left: Values, right: Values, kind: Kind = "ratio") -> np.ndarray:
+    """What `paired` rests on: a difference for each block, or the logarithm of a ratio."""
     sides = [v if isinstance(v, pd.Series) else np.asarray(v, float) for v in (left, right)]
     pairs = np.asarray(sides[0] / sides[1] if kind == "ratio" else sides[0] - sides[1], float)
     pairs = pairs[~np.isnan(pairs)]
-    if not len(pairs):
-        return Contrast()
-    if kind == "difference":
-        return Contrast(*_mean(pairs, confidence), len(pairs))
-    return Contrast(*np.exp(_mean(np.log(pairs), confidence)).tolist(), len(pairs))
+    return np.log(pairs) if kind == "ratio" else pairs
 
 
 def unpaired(left: Values, right: Values, confidence: float = 0.95) -> Contrast:

@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast
+from mptexp.analysis import contrast, simultaneous, validity
 from mptexp.analysis.points import POINT, baselines, by_block
 from mptexp.spec.policies import POLICIES
+
+COMPARED = ["baseline", "candidate", "speedup", "low", "high", "claim_low", "claim_high"]
+COMPARED += ["blocks", "flags"]
 
 
 def at_same_batch(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFrame:
@@ -18,25 +21,45 @@ def at_same_batch(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFra
 
     Ratios are formed within a block, so that drift of the machine cancels; the run is the unit.
     The estimate is the geometric mean of the blocks' ratios; low and high are Student's t interval
-    of their logarithms. Fewer than three blocks claim no interval (low and high are empty).
+    of their logarithms. Fewer than three blocks claim no interval (low and high are empty). What
+    is claimed must hold for all points of the sweep together: see `simultaneous`. Runs that are
+    not comparable form no ratio; what else is not valid of a run takes the claim away.
 
     Args:
         results: one row per run, the columns of COLUMNS.
         confidence: nominal coverage of the interval.
 
     Returns:
-        Columns of POINT, baseline, candidate, speedup (baseline time / candidate time), low,
-        high, blocks.
+        Columns of POINT, then COMPARED: speedup is baseline time / candidate time; claim_low and
+        claim_high are empty where nothing may be claimed.
     """
-    columns = [*POINT, "baseline", "candidate", "speedup", "low", "high", "blocks"]
-    rows = []
-    for point, default, times in by_block(results[results.status == "ok"], "step_s"):
+    rows, logs = [], []
+    ok = results[(results.status == "ok") & ~results["flags"].str.contains("not comparable")]
+    flags = ok.groupby([*POINT, "policy"])["flags"].agg(validity.together).to_dict()
+    for point, default, times in by_block(ok, "step_s"):
         for baseline in baselines(default, times):
             for candidate in [p for p in times if p != baseline]:
                 over = contrast.paired(times[baseline], times[candidate], confidence=confidence)
                 if over.n:
-                    rows.append([*point, baseline, candidate, *over.columns("speedup").values()])
-    return pd.DataFrame(rows, columns=columns)
+                    both = validity.together(flags[*point, p] for p in (baseline, candidate))
+                    figures = over.columns("speedup")
+                    rows.append([*point, baseline, candidate, *figures.values(), both])
+                    logs.append(contrast.by_block(times[baseline], times[candidate]))
+    unclaimed = [*POINT, "baseline", "candidate", "speedup", "low", "high", "blocks", "flags"]
+    return _claimed(pd.DataFrame(rows, columns=unclaimed), logs)
+
+
+def _claimed(table: pd.DataFrame, logs: Sequence[np.ndarray]) -> pd.DataFrame:
+    """The table with the ends of the simultaneous intervals of what may be claimed."""
+    valid = [not validity.invalid(flags, "time") for flags in table["flags"]]
+    wanted = [values for values, ok in zip(logs, valid, strict=True) if ok]
+    halves = np.full(len(table), np.nan)
+    halves[np.array(valid, bool)] = simultaneous.half_widths(wanted)
+    ends = {
+        "claim_low": table.speedup.astype(float) * np.exp(-halves),
+        "claim_high": table.speedup.astype(float) * np.exp(halves),
+    }
+    return table.assign(**ends)[[*POINT, *COMPARED]]
 
 
 def at_best_batch(results: pd.DataFrame) -> pd.DataFrame:

@@ -51,9 +51,9 @@ def headline(tables: Tables) -> pd.DataFrame:
     memory = rows.set_index(keys).peak_memory_bytes.astype(float)
     base = pd.MultiIndex.from_frame(rows[[*POINT, "baseline"]])
     rows["memory_ratio"] = rows.peak_memory_bytes.to_numpy(float) / memory.reindex(base).to_numpy()
-    ratios = tables.speedups.rename(columns={"candidate": "policy"})
+    ratios = tables.claims.rename(columns={"candidate": "policy"})
     rows = rows.merge(ratios, "left", [*keys, "baseline"])
-    figures = ["speedup", "low", "high", "blocks"]
+    figures = ["speedup", "low", "high", "blocks", "flags"]
     strict = ratios[ratios.baseline == "float32"].drop(columns="baseline")
     strict = strict.rename(columns={name: f"strict_{name}" for name in figures})
     rows = rows.merge(strict, "left", keys)

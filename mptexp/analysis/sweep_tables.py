@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from mptexp.analysis import speedups
+from mptexp.analysis import speedups, validity
 from mptexp.analysis.points import POINT
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -48,6 +48,12 @@ class Tables:
         return self.results[self.results.status == "ok"]
 
     @property
+    def claims(self) -> pd.DataFrame:
+        """The speedups with the intervals that hold for the whole sweep in place of their own."""
+        ends = {"low": self.speedups.claim_low, "high": self.speedups.claim_high}
+        return self.speedups.assign(**ends).drop(columns=["claim_low", "claim_high"])
+
+    @property
     def trained(self) -> pd.DataFrame:
         """The runs whose accuracy can be compared: trained as long as the others, on real batches.
 
@@ -84,11 +90,17 @@ class Tables:
 def load(directory: SweepDir) -> Tables:
     """Reads the records of a sweep and computes its tables."""
     records, damaged = store.read_records(directory, without=RAW)
-    results = results_table(records, directory.name)
+    results = flagged(records, directory.name)
     history = history_table(records)
     attempts = _attempts(directory, records)
     ratios = speedups.at_same_batch(results)
     return Tables(results, history, ratios, records, damaged, options(directory), attempts)
+
+
+def flagged(records: Sequence[dict], sweep: str, beside: Sequence[dict] = ()) -> pd.DataFrame:
+    """The table of a sweep's runs with what is not valid of each, see `records.results_table`."""
+    results = results_table(records, sweep, beside)
+    return results.assign(flags=validity.of_runs(results, records))
 
 
 def _attempts(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:

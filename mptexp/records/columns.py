@@ -120,6 +120,7 @@ COLUMNS = {
             "what a user who sets nothing gets on this device with this backend",
             str,
         ),
+        Column("flags", "what is not valid of this run, separated by ;", str),
         Column("marks", "what a reader should know of this run, separated by ;", str),
     )
 }

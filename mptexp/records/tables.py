@@ -72,6 +72,7 @@ def _row(record: Mapping[str, Any], sweep: str) -> dict[str, Any]:
         "train_accuracy": history[-1].get("accuracy"),
         "val_accuracy": history[-1].get("val_accuracy"),
         "epochs": len(record.get("history", [])),
+        "flags": "",  # analysis.validity says them
         "marks": "; ".join(record.get("marks", [])),
     }
     if any(mark.startswith(VOID) for mark in record.get("marks", [])):

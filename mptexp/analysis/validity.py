@@ -1,0 +1,206 @@
+"""What is not valid of a run's figures: one list of flags, each saying what it invalidates.
+
+A flag takes the claim from every comparison that the run is part of; the number stays, and the flag
+stands beside it wherever it is shown: page, table, terminal, CSV, export.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from mptexp.analysis import identity
+from mptexp.analysis.points import POINT
+from mptexp.records.schema import VOID
+
+ALL = ("time", "memory", "accuracy")
+SEPARATOR = "; "
+# Standard errors above guessing by which an accuracy must lie: one run of a thousand that learned
+# nothing gets there.
+SIGMAS = 3.0
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Why figures of a run are not valid.
+
+    Attributes:
+        name: in CSV files, JSON and beside a number.
+        invalidates: time, memory, accuracy.
+        meaning: a clause that follows "not valid: ".
+        remedy: what to do, as a clause.
+    """
+
+    name: str
+    invalidates: tuple[str, ...]
+    meaning: str
+    remedy: str
+
+
+FLAGS = {
+    flag.name: flag
+    for flag in (
+        Flag(
+            "not comparable",
+            ALL,
+            "something else differed than what is compared",
+            "measure again, with nothing changed between the runs",
+        ),
+        Flag(
+            "identity not recorded",
+            ALL,
+            "the record does not say what else the run was than its parameters",
+            "measure again with this version",
+        ),
+        Flag(
+            "changed since it was written",
+            ALL,
+            "the record is not what the run wrote",
+            "measure again",
+        ),
+        Flag(
+            "in parallel",
+            ("time", "memory"),
+            "runs shared the machine",
+            "run without --parallel",
+        ),
+        Flag(
+            "interference",
+            ("time",),
+            "other programs were at work",
+            "end them and measure again with --repair",
+        ),
+        Flag(
+            "throttled",
+            ("time",),
+            "the device lowered its clocks",
+            "cool it or limit its power, and measure again with --repair",
+        ),
+        Flag(
+            "too few windows",
+            ("time",),
+            "fewer than ten windows of steps were timed",
+            "more epochs or a larger max_steps",
+        ),
+        Flag(
+            "not trained",
+            ("accuracy",),
+            "validation accuracy is at chance level",
+            "more epochs or another learning rate",
+        ),
+    )
+}
+
+
+def of_runs(results: pd.DataFrame, records: Sequence[Mapping[str, Any]]) -> pd.Series:
+    """The names of each run's flags, separated by `; `; empty for a run that is valid.
+
+    Args:
+        results: one row per run.
+        records: the same runs, in any order.
+    """
+    by_id = {record["run_id"]: record for record in records}
+    unlike = incomparable(results, records)
+    flags = [
+        SEPARATOR.join(_flags(row, by_id[row["run_id"]], unlike)) if row["status"] == "ok" else ""
+        for row in results.to_dict("records")
+    ]
+    return pd.Series(flags, results.index, dtype=object)
+
+
+def _flags(
+    row: Mapping[str, Any], record: Mapping[str, Any], unlike: Mapping[str, Any]
+) -> list[str]:
+    marks = record.get("marks", [])
+    timed = record.get("timing", {}).get("step_s") is not None
+    cases = {
+        "not comparable": row["run_id"] in unlike,
+        "identity not recorded": identity.of(record) is None,
+        "changed since it was written": bool(record.get("changed")),
+        "in parallel": any(mark.startswith(VOID) for mark in marks),
+        "interference": any("while other pro" in mark for mark in marks),
+        "throttled": bool((row.get("throttled_frac") or 0) > 0),
+        "too few windows": timed and record["timing"].get("step_ci") is None,
+        "not trained": _at_chance(record),
+    }
+    return [name for name, holds in cases.items() if holds]
+
+
+def _at_chance(record: Mapping[str, Any]) -> bool:
+    """Whether a training's validation accuracy is what guessing the commonest class gives."""
+    last = (record.get("history") or [{}])[-1].get("val_accuracy")
+    chance = record.get("in_force", {}).get("chance_accuracy")
+    images = record.get("in_force", {}).get("validation_images")
+    if last is None or chance is None or not images:
+        return False
+    return bool(last <= chance + SIGMAS * math.sqrt(chance * (1 - chance) / images))
+
+
+def incomparable(
+    results: pd.DataFrame, records: Sequence[Mapping[str, Any]]
+) -> dict[str, list[identity.Difference]]:
+    """The runs that differ from the others of their point in more than the policy.
+
+    Returns:
+        By run id, what each differs in; `left` is the run's value, `right` that of the others.
+    """
+    known = {r["run_id"]: (identity.of(r), r) for r in records if r.get("status") == "ok"}
+    rows = results[results.run_id.map(lambda run_id: known.get(run_id, (None,))[0] is not None)]
+    unlike: dict[str, list[identity.Difference]] = {}
+    for _, group in rows.groupby(POINT, sort=False):
+        runs = sorted(group.run_id, key=lambda run_id: str(known[run_id][1].get("ended_at", "")))
+        identities = [known[run_id][0] for run_id in runs]
+        alike = identity.largest_alike(identities)
+        for place, run_id in enumerate(runs):
+            if place not in alike:
+                unlike[run_id] = _beyond_blocks(identities[place], identities[alike[-1]])
+        kept = group[group.run_id.isin([runs[place] for place in alike])]
+        for _, block in kept.groupby("block"):
+            unlike |= _started_otherwise([known[run_id][1] for run_id in block.run_id])
+    return unlike
+
+
+def _beyond_blocks(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[identity.Difference]:
+    found = identity.differences(one, other)
+    return [difference for difference in found if difference.name not in identity.WITHIN_BLOCK]
+
+
+def _started_otherwise(
+    records: Sequence[Mapping[str, Any]],
+) -> dict[str, list[identity.Difference]]:
+    """The runs of a block that began from other weights, or had another order, than the first.
+
+    Weights in 16 bits are those of float32 rounded, so only float32 weights are compared.
+    """
+    unlike = {}
+    for name, alike in (
+        ("data_order", list(records)),
+        ("initial_weights", [r for r in records if _holds_float32(r)]),
+    ):
+        values = [str(record["identity"].get(name, "")) for record in alike]
+        for record, value in zip(alike, values, strict=True):
+            if value != values[0]:
+                unlike[record["run_id"]] = [identity.Difference(name, value, values[0])]
+    return unlike
+
+
+def _holds_float32(record: Mapping[str, Any]) -> bool:
+    return bool(record.get("in_force", {}).get("variable_dtype") == "float32")
+
+
+def together(flags: Iterable[str]) -> str:
+    """The flags of several runs as those of a comparison of them, in the order of FLAGS."""
+    names = {name for text in flags for name in names_of(text)}
+    return SEPARATOR.join(name for name in FLAGS if name in names)
+
+
+def names_of(flags: str) -> list[str]:
+    """The names in a cell of flags."""
+    return [name for name in str(flags or "").split(SEPARATOR) if name in FLAGS]
+
+
+def invalid(flags: str, what: str) -> list[Flag]:
+    """Those of a cell's flags that invalidate time, memory or accuracy."""
+    return [FLAGS[name] for name in names_of(flags) if what in FLAGS[name].invalidates]
