@@ -41,7 +41,7 @@ def _with_tensor_cores(tables: Tables) -> pd.DataFrame:
     cards = {r["run_id"]: r.get("environment") or {} for r in tables.records}
     cores = [(cards[run_id].get("capability") or [0])[0] >= 7 for run_id in tables.results.run_id]
     devices = set(tables.results.gpu_model[cores])
-    rows = tables.speedups
+    rows = tables.claims
     return rows[
         (rows.candidate == MIXED)
         & rows.gpu_model.isin(devices)

@@ -80,6 +80,8 @@ def _speed(rows: pd.DataFrame) -> str:
         if len(group)
     ]
     open_rows = rows.drop([*faster.index, *slower.index])
+    flagged = open_rows[open_rows["flags"].map(wording.not_valid) != ""]
+    open_rows = open_rows.drop(flagged.index)
     doubts = [
         f"{INCONCLUSIVE}{why} ({_several(group)})"
         for group, why in (
@@ -88,8 +90,10 @@ def _speed(rows: pd.DataFrame) -> str:
         )
         if len(group)
     ]
+    doubts += [f"claims nothing: {_several(flagged)}"] if len(flagged) else []
     if not decided:
-        return f"against {baseline} is {' and '.join(doubts)}"
+        verb = "" if len(flagged) == len(rows) else "is "
+        return f"against {baseline} {verb}{' and '.join(doubts)}"
     verb = "trains" if rows.phase.iloc[0] == "train" else "runs inference"
     return "; ".join([f"{verb} {listed(decided)}", *doubts])
 

@@ -254,7 +254,7 @@ def _differences(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     runs = [Run.model_construct(**record["parameters"]) for record in tables.records]
     images = [f"{r.dataset}, {r.image_size} × {r.image_size}, width {r.width:g}" for r in runs]
     keydana = "resize, cache, shuffle, batch; no prefetch (input_mode keydana here)"
-    repeated = tables.speedups.low.notna().any()
+    repeated = tables.claims.low.notna().any()
     sides = {
         "Device": (rows.device, [run.gpu_model for run in runs]),
         "Software": (rows.system, map(_software, tables.records)),

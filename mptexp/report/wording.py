@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from mptexp.analysis import validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT
 from mptexp.spec.terminal import visible
@@ -92,8 +93,21 @@ def ratio(value: float, low: float, high: float, n: int) -> str:
 
 
 def ratio_of(row: Mapping[str, Any], kind: str = "") -> str:
-    """The ratio of a table's row; its columns may begin with a kind, such as `strict_`."""
-    return ratio(*(row[f"{kind}{name}"] for name in ("speedup", "low", "high", "blocks")))
+    """The ratio of a table's row; its columns may begin with a kind, such as `strict_`.
+
+    A ratio that is not valid is shown with the reason in place of an interval.
+    """
+    value, low, high, n = (row[f"{kind}{name}"] for name in ("speedup", "low", "high", "blocks"))
+    reasons = not_valid(str(row.get(f"{kind}flags") or ""))
+    if reasons and not math.isnan(value):
+        return f"{value:.2f}× ({reasons}, n = {n:.0f})"
+    return ratio(value, low, high, n)
+
+
+def not_valid(flags: str, what: str = "time") -> str:
+    """`not valid: interference, throttled`; empty where nothing invalidates time or accuracy."""
+    names = [flag.name for flag in validity.invalid(flags, what)]
+    return f"not valid: {', '.join(names)}" if names else ""
 
 
 def contrast(over: Contrast) -> str:

@@ -21,7 +21,7 @@ def speedup_by_batch_size(speedups: pd.DataFrame) -> Figure:
     """Speedup over one baseline with its interval, a panel per device; 1 is drawn as a line.
 
     Args:
-        speedups: the columns of speedups.csv, of one baseline.
+        speedups: of one baseline, the columns of `Tables.claims`.
     """
     figure, panels = style.panels(style.by_panel(speedups))
     places, policies = style.places(speedups), style.policies(speedups, "candidate")
@@ -47,10 +47,11 @@ def _caption_speedup(speedups: pd.DataFrame) -> str:
     faster = speedups[speedups.low > 1]
     among = speedups if faster.empty else faster
     most = among.loc[among.speedup.idxmax()]
-    ratio = wording.ratio(most.speedup, most.low, most.high, most.blocks)
+    ratio = wording.ratio_of(most)
     are_faster = {0: "none is", 1: "1 is"}.get(len(faster), f"{len(faster)} are")
     open_ended = ", whose interval includes 1" if most.low <= 1 <= most.high else ""
-    bars = " Bars are 95 % intervals over blocks." if speedups.low.notna().any() else ""
+    has_bars = speedups.low.notna().any()
+    bars = " Bars are 95 % intervals that hold for all points together." if has_bars else ""
     return (
         f"Of {wording.count(len(speedups), 'point')} compared, {are_faster} measurably faster than "
         f"{wording.default_name(most.baseline)}; the {'largest ratio' if faster.empty else 'best'} "
@@ -176,7 +177,7 @@ FIGURES = (
         "speedups",
         "Speedup over {}",
         "Speedup over {} by batch size, one marker per policy, with intervals.",
-        lambda sweep: dict(tuple(sweep.tables.speedups.groupby("baseline", sort=False))),
+        lambda sweep: dict(tuple(sweep.tables.claims.groupby("baseline", sort=False))),
         speedup_by_batch_size,
         _caption_speedup,
     ),

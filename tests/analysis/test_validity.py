@@ -1,0 +1,120 @@
+import pytest
+from builders import record, tables
+
+from mptexp.analysis import validity
+from mptexp.records.schema import VOID
+from mptexp.report import findings
+
+RATIOS = (3.0, 3.1, 3.2)
+
+
+def runs(**changes):
+    """Three blocks in which mixed_float16 is three times as fast; changes are of its records."""
+    for block, ratio in enumerate(RATIOS):
+        yield record(block=block, step_s=0.3)
+        made = record("mixed_float16", block, 0.3 / ratio)
+        for name, value in changes.items():
+            known = made.get(name)
+            made[name] = known | value if isinstance(value, dict) else value
+        yield made
+
+
+def compared(*records):
+    made = tables(list(records))
+    return made.speedups.iloc[0], " ".join(findings.answer(made))
+
+
+def test_a_clean_comparison_claims():
+    row, text = compared(*runs())
+    assert row["flags"] == ""
+    assert row.claim_low > 1
+    assert "3.10× faster" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"marks": ["measured while other programs used the processor"]}, "interference"),
+        ({"marks": ["measured while other processes used the GPU"]}, "interference"),
+        ({"readings": {"throttled_frac": 0.2}}, "throttled"),
+        ({"timing": {"step_ci": None}}, "too few windows"),
+        ({"identity": None}, "identity not recorded"),
+        ({"changed": True}, "changed since it was written"),
+    ],
+)
+def test_what_is_not_valid_is_shown_and_claims_nothing(changes, flag):
+    row, text = compared(*runs(**changes))
+    assert row["flags"] == flag
+    assert row.speedup == pytest.approx(3.1, rel=1e-3)
+    assert row.low > 1
+    assert row[["claim_low", "claim_high"]].isna().all()
+    assert "faster" not in text
+    assert f"not valid: {flag}" in text
+
+
+def test_a_model_that_was_edited_halfway_forms_no_ratio_with_the_old_one():
+    # The lie that was told: stopped, model.py edited, resumed: "3.12x faster" without a warning.
+    records = list(runs())
+    for made in records[3:]:
+        made["identity"] = made["identity"] | {"model_source": "edited"}
+    made = tables(records)
+    assert made.speedups.blocks.tolist() == [1]
+    unlike = validity.incomparable(made.results, records)
+    assert len(unlike) == 3
+    assert {d.name for found in unlike.values() for d in found} == {"model_source"}
+    assert "faster" not in " ".join(findings.answer(made))
+
+
+def test_one_side_edited_leaves_no_ratio():
+    made = tables(list(runs(identity={"model_source": "edited"})))
+    assert made.speedups.empty
+
+
+@pytest.mark.parametrize("name", ["initial_weights", "data_order"])
+def test_runs_of_a_block_that_began_otherwise_form_no_ratio(name):
+    made = tables(list(runs(identity={name: "other"})))
+    assert made.speedups.empty
+
+
+def test_weights_of_16_bits_are_not_those_of_float32():
+    changes = {
+        "identity": {"initial_weights": "rounded"},
+        "in_force": {"variable_dtype": "bfloat16"},
+    }
+    row, _ = compared(*runs(**changes))
+    assert row["flags"] == ""
+
+
+def test_timings_of_runs_in_parallel_are_flagged():
+    made = tables(list(runs(marks=[f"{VOID}: 2 runs shared this machine"])))
+    parallel = made.results[made.results.policy == "mixed_float16"]
+    assert set(parallel["flags"]) == {"in parallel"}
+    assert made.speedups.empty
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "flag"), [(0.10, "not trained"), (0.13, "not trained"), (0.2, "")]
+)
+def test_an_accuracy_at_chance_level_is_not_trained(accuracy, flag):
+    made = record()
+    made["in_force"] |= {"chance_accuracy": 0.1, "validation_images": 500}
+    made["history"] = [{"epoch": 1, "val_accuracy": accuracy}]
+    assert tables([made]).results["flags"].tolist() == [flag]
+
+
+def test_flags_of_a_comparison_are_those_of_its_runs_in_a_fixed_order():
+    assert validity.together(["throttled", "", "interference; throttled"]) == (
+        "interference; throttled"
+    )
+    assert [f.name for f in validity.invalid("throttled; not trained", "time")] == ["throttled"]
+    assert [f.name for f in validity.invalid("throttled; not trained", "accuracy")] == [
+        "not trained"
+    ]
+
+
+def test_every_flag_says_what_it_invalidates_and_what_to_do():
+    for flag in validity.FLAGS.values():
+        assert set(flag.invalidates) <= set(validity.ALL)
+        assert flag.invalidates
+        assert flag.meaning
+        assert flag.remedy
