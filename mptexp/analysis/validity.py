@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mptexp.analysis import identity
@@ -147,7 +148,8 @@ def incomparable(
         By run id, what each differs in; `left` is the run's value, `right` that of the others.
     """
     known = {r["run_id"]: (identity.of(r), r) for r in records if r.get("status") == "ok"}
-    rows = results[results.run_id.map(lambda run_id: known.get(run_id, (None,))[0] is not None)]
+    has_identity = [known.get(run_id, (None,))[0] is not None for run_id in results.run_id]
+    rows = results[np.array(has_identity, bool)]
     unlike: dict[str, list[identity.Difference]] = {}
     for _, group in rows.groupby(POINT, sort=False):
         runs = sorted(group.run_id, key=lambda run_id: str(known[run_id][1].get("ended_at", "")))

@@ -15,7 +15,7 @@ def runs(**changes):
         made = record("mixed_float16", block, 0.3 / ratio)
         for name, value in changes.items():
             known = made.get(name)
-            made[name] = known | value if isinstance(value, dict) else value
+            made[name] = (known or {}) | value if isinstance(value, dict) else value
         yield made
 
 

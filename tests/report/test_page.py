@@ -95,7 +95,7 @@ def test_the_data_files_agree_with_the_report(place):
     assert list(history.columns) == ["run_id", *HISTORY]
     assert len(history) == 4
     speedups = pd.read_csv(place / "speedups.csv")
-    names = "baseline candidate speedup low high blocks"
+    names = "baseline candidate speedup low high claim_low claim_high blocks flags"
     assert list(speedups.columns) == [*points.POINT, *names.split()]
 
 
