@@ -283,9 +283,27 @@ def advise(
 
 
 @command("report reports/quickstart")
-def report(directory: Dir) -> None:
-    """Make the report of a sweep again, from its records alone."""
-    _report(directory)
+def report(
+    directory: Dir,
+    check: Annotated[
+        bool, typer.Option("--check", help="Make no report; say what is not valid.")
+    ] = False,
+) -> None:
+    """Make the report of a sweep again, from its records alone.
+
+    Exit status with --check: 1 where anything is not comparable or not valid.
+    """
+    if not check:
+        _report(directory)
+        return
+    from mptexp import api
+
+    sentences = api.check(directory)
+    for sentence in sentences:
+        _say(sentence.replace("**", ""))
+    if sentences:
+        raise typer.Exit(1)
+    _say(f"{directory}: every comparison is valid")
 
 
 def _report(directory: Path) -> None:
@@ -293,6 +311,9 @@ def _report(directory: Path) -> None:
 
     with _working("making the report"):
         index = api.report(directory)
+        warnings = api.check(directory)
+    for sentence in warnings:
+        err.print(f"[yellow]{plain(sentence.replace('**', ''))}[/]", soft_wrap=True)
     _say(f"report: {index}")
 
 

@@ -71,13 +71,13 @@ FLAGS = {
             "interference",
             ("time",),
             "other programs were at work",
-            "end them and measure again with --repair",
+            "end them and measure again",
         ),
         Flag(
             "throttled",
             ("time",),
             "the device lowered its clocks",
-            "cool it or limit its power, and measure again with --repair",
+            "cool it or limit its power, and measure again",
         ),
         Flag(
             "too few windows",

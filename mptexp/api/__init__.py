@@ -18,6 +18,7 @@ from mptexp.api.cells import (
 )
 from mptexp.api.commands import (
     advise,
+    check,
     compared,
     doctor,
     export,
@@ -40,6 +41,7 @@ __all__ = [
     "Stopped",
     "advise",
     "answer",
+    "check",
     "compare",
     "compared",
     "diagnose",

@@ -123,6 +123,20 @@ def report(directory: Path) -> Path:
         raise ParamsError(f"{directory}: no report could be written: {error}") from None
 
 
+def check(directory: Path) -> list[str]:
+    """Returns what is not comparable or not valid of a sweep, and its damaged records.
+
+    A sentence each, in Markdown; none where every comparison may claim what it shows.
+
+    Raises:
+        ParamsError: if the directory holds no record.
+    """
+    from mptexp.report import measured, warnings
+
+    tables = measured.load(directory).tables
+    return [*warnings.sentences(tables), *tables.damaged]
+
+
 def publish(directories: Sequence[Path], site: Path, url: str = "") -> list[str]:
     """Makes a static site of reports; returns a sentence for each damaged record, left out.
 

@@ -21,6 +21,7 @@ from mptexp.report import (
     studies,
     summary_tables,
     text_tables,
+    warnings,
     why,
 )
 from mptexp.report.figures import registry
@@ -61,6 +62,8 @@ def show_figures(sweep: MeasuredSweep, section: Section, case: str | None = None
 def show_answer(sweep: MeasuredSweep) -> None:
     """Title, question, and what the sweep says of it."""
     show_text(f"# {safe(answer.title(sweep))}\n\n*{safe(sweep.question)}*")
+    # What is not valid comes first: it takes claims from the sentences below.
+    show_text(bullets(warnings.sentences(sweep.tables)))
     reasons = [why.sentence(verdict, sweep.verdicts) for verdict in sweep.verdicts]
     show_text(bullets([*answer.sentences(sweep.tables), *reasons]))
 
