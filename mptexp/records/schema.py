@@ -68,7 +68,15 @@ def _adapter() -> TypeAdapter[Any]:
         "error": str,
         "notebook": str,
         "ended_at": Moment,
-        "in_force": _open("InForce", {**row, **dict.fromkeys(texts, str)}),
+        "in_force": _open(
+            "InForce",
+            {
+                **row,
+                **dict.fromkeys(texts, str),
+                "chance_accuracy": Annotated[float, Field(ge=0, le=1)],
+                "validation_images": Whole,
+            },
+        ),
         "timing": cells,
         "readings": cells,
         "environment": Card | Empty,

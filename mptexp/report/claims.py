@@ -112,7 +112,7 @@ def _by_accuracy(tables: Tables, policy: str, words: dict[str, str]) -> Finding:
     """What the verdicts on a policy's accuracy come to: one refutation refutes."""
     usual = replace(tables, results=tables.results[tables.results.run_id.isin(_usual(tables))])
     rows = accuracy.beside_first(accuracy.differences(usual, tables.options.equivalence_margin))
-    rows = rows[(rows.candidate == policy) & (rows.verdict != "too few repeats")]
+    rows = rows[(rows.candidate == policy) & ~rows.verdict.isin(accuracy.UNDECIDABLE)]
     if rows.empty:
         return NOTHING
     rows = rows.assign(finding=rows.verdict.map(words).fillna(INCONCLUSIVE))

@@ -190,6 +190,10 @@ def _verdicts(rows: pd.DataFrame, margin: float) -> str:
         "equal": equal,
         "undecided": f"{INCONCLUSIVE} (neither shown to be {equal} nor different)",
         "too few repeats": f"{INCONCLUSIVE} with fewer than three repeats",
+        "not trained": "not compared: the baseline is at chance level",
+        "not valid": "not compared: not valid",
+        "too few images": f"{INCONCLUSIVE}: too few validation images to show a difference of "
+        f"{wording.percentage_points(margin)}",
     }
     counts = rows.verdict.value_counts().to_dict()
     return listed(

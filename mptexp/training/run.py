@@ -240,6 +240,9 @@ def _outcome(
         "data": images.content,
         "data_order": hashlib.sha256(order.tobytes()).hexdigest()[:12],
         "initial_weights": initial_weights,
+        "validation_images": len(images.val_y),
+        # What is right if always the commonest class is named: no training is below it by chance.
+        "chance_accuracy": float(np.bincount(images.val_y).max() / len(images.val_y)),
     }
     # Read before the device's peaks are measured, which takes memory too.
     peak_memory_bytes = sensors.peak_memory_bytes(device["kind"])

@@ -125,3 +125,49 @@ def test_every_device_has_its_own_sentence():
     assert "its validation accuracy is equal" in said[0]
     assert said[1].startswith("On V100, **mixed_float16**")
     assert "its validation accuracy is lower" in said[1]
+
+
+def validated(policy, accuracies, images=500, chance=0.1):
+    for block, value in enumerate(accuracies):
+        made = record(policy, block)
+        made["in_force"] |= {"chance_accuracy": chance, "validation_images": images}
+        made["history"] = [{"epoch": 1, "loss": 1.0, "accuracy": value, "val_accuracy": value}]
+        yield made
+
+
+def verdicts(*groups):
+    made = tables([one for group in groups for one in group])
+    return accuracy.differences(made, 0.01).verdict.tolist(), made
+
+
+def test_policies_that_both_learned_nothing_are_not_equal():
+    # Published once: 10.0 % on ten classes, "equal within 1 point", "confirmed".
+    nothing = [0.1, 0.1, 0.1]
+    found, made = verdicts(validated("float32", nothing), validated("mixed_float16", nothing))
+    assert found == ["not trained"]
+    assert accuracy.target(made) is None
+
+
+def test_a_policy_that_alone_learned_nothing_is_lower():
+    found, _ = verdicts(
+        validated("float32", [0.9, 0.91, 0.92]), validated("mixed_float16", [0.1, 0.1, 0.11])
+    )
+    assert found == ["lower"]
+
+
+@pytest.mark.parametrize(
+    ("images", "verdict"), [(20, "too few images"), (299, "too few images"), (300, "equal")]
+)
+def test_few_validation_images_cannot_show_that_policies_are_equal(images, verdict):
+    same = [0.9, 0.9, 0.9]
+    found, _ = verdicts(
+        validated("float32", same, images), validated("mixed_float16", same, images)
+    )
+    assert found == [verdict]
+
+
+def test_what_is_not_valid_is_no_finding():
+    rows = list(validated("mixed_float16", [0.9, 0.9, 0.9]))
+    for row in rows:
+        row["identity"] = None
+    assert verdicts(validated("float32", [0.9, 0.9, 0.9]), rows)[0] == ["not valid"]
