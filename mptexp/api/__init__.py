@@ -33,35 +33,3 @@ from mptexp.api.diagnosing import execute_diagnosis, open_diagnosis
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.progress import Output, expected
 from mptexp.execution.sweep import Interrupted, Stopped, execute
-
-__all__ = [
-    "Execution",
-    "Interrupted",
-    "Output",
-    "Stopped",
-    "advise",
-    "answer",
-    "check",
-    "compare",
-    "compared",
-    "diagnose",
-    "doctor",
-    "execute",
-    "execute_diagnosis",
-    "expected",
-    "explain",
-    "export",
-    "load",
-    "merge",
-    "open_diagnosis",
-    "open_sweep",
-    "plan",
-    "planned",
-    "policies",
-    "publish",
-    "read_traces",
-    "record",
-    "report",
-    "resolved",
-    "run",
-]

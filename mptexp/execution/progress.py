@@ -5,9 +5,10 @@ there, which a saved notebook does not show again.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from rich import progress as bars
 from rich.console import Console
@@ -83,63 +84,56 @@ def duration(seconds: float) -> str:
 # --- the bar ---------------------------------------------------------------------------------
 
 
-class Bar(Protocol):
-    """The part of rich's Progress that is used here."""
-
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-    def add_task(self, description: str, *, total: float) -> Any: ...
-    def update(
-        self, task: Any, *, completed: float | None = None, description: str | None = None
-    ) -> None: ...
+Bar = Callable[[int, str], None]  # shows how many runs have ended, and what is at work
 
 
+@dataclass
 class CellBar:
-    """A bar in a notebook's cell: text that is replaced, so it needs no widgets.
+    """A bar in a notebook's cell: text that is replaced, so it needs no widgets."""
 
-    It stays when the sweep has ended, so that a saved notebook says how far it came.
-    """
-
-    def __init__(self) -> None:
-        self.completed, self.total, self.description = 0.0, 0.0, ""
-
-    def start(self) -> None:
-        from IPython.display import display
-
-        self.handle = display(self, display_id=True)
-
-    def stop(self) -> None:
-        self.update(None, description="")
-
-    def add_task(self, description: str, *, total: float) -> None:
-        self.description, self.total = description, total
-
-    def update(
-        self, task: None, *, completed: float | None = None, description: str | None = None
-    ) -> None:
-        self.completed = self.completed if completed is None else completed
-        self.description = self.description if description is None else description
-        self.handle.update(self)
+    total: int
+    ended: int = 0
+    description: str = ""
 
     def __repr__(self) -> str:
-        full = round(20 * self.completed / self.total)
+        full = round(20 * self.ended / self.total)
         bar = "█" * full + "░" * (20 - full)
-        return f"{self.completed:.0f}/{self.total:.0f} {bar} {self.description}".rstrip()
+        return f"{self.ended}/{self.total} {bar} {self.description}".rstrip()
 
 
-def _bar(console: Console) -> Bar | None:
+@contextmanager
+def bar(console: Console, total: int) -> Iterator[Bar]:
+    """A bar for `total` runs, on a terminal and in a notebook's cell; elsewhere nothing."""
     if Console().is_jupyter:
-        return CellBar()
-    if not console.is_terminal:
-        return None
-    return bars.Progress(
-        bars.MofNCompleteColumn(),
-        bars.BarColumn(bar_width=20),
-        bars.TextColumn("{task.description}", markup=False),
-        bars.TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    )
+        yield from _cell_bar(total)
+    elif console.is_terminal:
+        columns = (
+            bars.MofNCompleteColumn(),
+            bars.BarColumn(bar_width=20),
+            bars.TextColumn("{task.description}", markup=False),
+            bars.TimeElapsedColumn(),
+        )
+        with bars.Progress(*columns, console=console, transient=True) as shown:
+            task = shown.add_task("", total=total)
+            yield lambda n, text: shown.update(task, completed=n, description=text)
+    else:
+        yield lambda n, text: None
+
+
+def _cell_bar(total: int) -> Iterator[Bar]:
+    from IPython.display import display
+
+    shown = CellBar(total)
+    handle = display(shown, display_id=True)
+
+    def update(ended: int, description: str) -> None:
+        shown.ended, shown.description = ended, description
+        handle.update(shown)
+
+    try:
+        yield update
+    finally:  # the bar stays, so that a saved notebook says how far the sweep came
+        update(shown.ended, "")
 
 
 class Progress:
@@ -148,6 +142,7 @@ class Progress:
     Attributes:
         ended: how many runs have ended.
         total: how many there are.
+        bar: shows how far the sweep is; nothing before one is set.
     """
 
     def __init__(self, console: Console, due: Sequence[Planned], sweep: Sweep) -> None:
@@ -157,17 +152,7 @@ class Progress:
         self.working: dict[str, str] = {}  # run id -> label of the runs at work
         self.usual = _usual([p.run for p in due], sweep.axes())
         self.width = max(len(self._label(p)) for p in due)
-        self.bar = _bar(console)
-        self.task = self.bar.add_task("", total=len(due)) if self.bar else None
-
-    def __enter__(self) -> "Progress":
-        if self.bar:
-            self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar:
-            self.bar.stop()
+        self.bar: Bar = lambda n, text: None
 
     def _label(self, planned: Planned) -> str:
         run = planned.run
@@ -193,17 +178,14 @@ class Progress:
         text = plain(f"{counter} {label}  {_outcome(record)}{left}")
         self.console.print(text, soft_wrap=True, style=None if record["status"] == "ok" else "red")
         self.working.pop(planned.run_id, None)
-        if self.bar:
-            self.bar.update(self.task, completed=self.ended)
 
     def _describe(self) -> None:
         """Shows beside the bar the run that has been at work longest, and how many others are."""
-        if self.bar and self.working:
-            first, *others = self.working.values()
-            more = f" and {len(others)} more" if others else ""
-            # A narrow terminal cuts off the end; the time left stands first so that it stays.
-            description = f"{self._left()} left · {first}{more}"
-            self.bar.update(self.task, description=visible(description))
+        first, *others = self.working.values() or [""]
+        more = f" and {len(others)} more" if others else ""
+        # A narrow terminal cuts off the end; the time left stands first so that it stays.
+        text = f"{self._left()} left · {first}{more}" if first else ""
+        self.bar(self.ended, visible(text))
 
     def _left(self) -> str:
         seconds = self.costs.total_s(self.left.values())

@@ -16,7 +16,7 @@ from mptexp.execution import (
 from mptexp.execution.job import Job
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.plan import Planned
-from mptexp.execution.progress import Output, Progress
+from mptexp.execution.progress import Output, Progress, bar
 from mptexp.records import outcomes, schema, store
 from mptexp.spec.errors import UserError
 
@@ -155,7 +155,7 @@ def execute_due(chosen: Sequence[Planned], job: Job, how: Execution, output: Out
     executor = ray_executor if how.executor == "ray" else local_executor
     progress = Progress(output.console, due, job.sweep)
     try:
-        with progress:
+        with bar(output.console, len(due)) as progress.bar:
             for planned, record in executor.execute(due, job, how):
                 progress.show(planned, record)
                 if record and output.on_record:

@@ -39,10 +39,7 @@ def test_a_line_per_run_says_what_tells_it_apart_and_what_is_left():
 
 
 def test_a_cells_bar_is_text():
-    bar = CellBar()
-    bar.add_task("waiting", total=4)
-    bar.completed = 1
-    assert repr(bar) == "1/4 █████░░░░░░░░░░░░░░░ waiting"
+    assert repr(CellBar(4, 1, "waiting")) == "1/4 █████░░░░░░░░░░░░░░░ waiting"
 
 
 def test_a_line_is_not_wrapped_and_shows_markup():
