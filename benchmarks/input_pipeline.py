@@ -2,10 +2,10 @@
 
     python benchmarks/input_pipeline.py FOLDER [--image-size 256] [--rounds 5]
 
-FOLDER is a tree of class folders with real pictures. Arms, each in a process of its own, in
+FOLDER is a tree of class folders with real images. Variants, each in a process of its own, in
 alternating order, nothing trained:
 
-- pipeline: mptexp's own, from prepared uint8 pictures (made anew in each round: first epoch cold)
+- pipeline: mptexp's own, from prepared uint8 images (made anew in each round: first epoch cold)
 - keydana: the pipeline of the study that mptexp starts from
 - tfdata: a straightforward tf.data pipeline: parallel decode and resize, cache, shuffle, batch,
   prefetch, float32
@@ -70,14 +70,14 @@ def measure(arm, folder, image_size):
 
 
 def epoch_ends(stream, n, arm):
-    """When each epoch's pictures had all been delivered."""
+    """When each epoch's images had all been delivered."""
     if arm == "pipeline":  # one stream for all epochs
-        seen = 0
+        delivered = 0
         for x, _ in stream:
-            seen += len(x)
-            if seen >= n - len(x):
+            delivered += len(x)
+            if delivered >= n - len(x):
                 yield time.perf_counter()
-                seen = 0
+                delivered = 0
         return
     for _ in range(EPOCHS):
         for _ in stream:
@@ -98,8 +98,8 @@ def straightforward(folder, run):
         x = tf.io.decode_jpeg(tf.io.read_file(path), channels=3)
         return tf.image.resize(x, (run.image_size, run.image_size)) / 255, label
 
-    found = tf.data.Dataset.from_tensor_slices(([str(p) for p in files], labels))
-    stream = found.map(decoded, tf.data.AUTOTUNE).cache().shuffle(1000, seed=0)
+    files_and_labels = tf.data.Dataset.from_tensor_slices(([str(p) for p in files], labels))
+    stream = files_and_labels.map(decoded, tf.data.AUTOTUNE).cache().shuffle(1000, seed=0)
     return stream.batch(run.batch_size).prefetch(tf.data.AUTOTUNE)
 
 

@@ -75,8 +75,8 @@ def compare(name: str, run: Run, kind: str, options: argparse.Namespace) -> None
     bare()
     for what, measured in calls.items():
         measured()
-        told = ratio(bare, measured, options.rounds)
-        print(f"{name}, {what}, {steps} steps a call, {told}", flush=True)
+        ratios = ratio(bare, measured, options.rounds)
+        print(f"{name}, {what}, {steps} steps a call, {ratios}", flush=True)
 
 
 def ratio(bare: Callable[[], Any], measured: Callable[[], Any], rounds: int) -> str:

@@ -3,7 +3,7 @@
     python benchmarks/ray_overhead.py [--rounds 5] [--runs 6]
 
 The cluster is this machine as one node, and runs before the sweeps begin. Sweeps of one run and of
-several are timed, so that what each run costs is told from what each sweep does. A round is local,
+several are timed, which separates what a run costs from what a sweep costs. A round is local,
 Ray, Ray, local, so that drift cancels. Prints seconds per run and per sweep, and the ratio of the
 seconds per run, Ray over local (above 1, Ray costs time), each with a 95 % t interval over rounds.
 """
@@ -66,7 +66,7 @@ def costs(folder: Path, runs: int, *words: str) -> tuple[float, float]:
     return each, one - each
 
 
-def told(values: Sequence[float]) -> str:
+def in_words(values: Sequence[float]) -> str:
     """The mean and its 95 % t interval."""
     half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
     return f"{np.mean(values):.2f} [{np.mean(values) - half:.2f}, {np.mean(values) + half:.2f}] s"
@@ -87,7 +87,7 @@ def main() -> None:
     head = {"num_cpus": os.cpu_count(), "node_ip_address": "127.0.0.1", "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     on_ray = ("--executor", "ray", "--address", cluster.address)
-    found: dict[str, list[tuple[float, float]]] = {"local": [], "Ray": []}
+    seconds: dict[str, list[tuple[float, float]]] = {"local": [], "Ray": []}
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         lines = [f"{name} = {field.default!r}" for name, field in Run.model_fields.items()]
@@ -95,18 +95,18 @@ def main() -> None:
         for _ in range(options.rounds):
             order = ((), on_ray, on_ray, ())
             each = [costs(folder, options.runs, *words) for words in order]
-            found["local"].append(tuple(np.mean([each[0], each[3]], axis=0)))
-            found["Ray"].append(tuple(np.mean([each[1], each[2]], axis=0)))
+            seconds["local"].append(tuple(np.mean([each[0], each[3]], axis=0)))
+            seconds["Ray"].append(tuple(np.mean([each[1], each[2]], axis=0)))
             print(", ".join(f"{a:.2f} + {b:.2f}" for a, b in each), "s per run, sweep", flush=True)
     cluster.shutdown()
-    for name, values in found.items():
+    for name, values in seconds.items():
         run, sweep = zip(*values, strict=True)
-        print(f"{name}: {told(run)} per run, {told(sweep)} per sweep")
-    pairs = [(a, b) for (a, _), (b, _) in zip(found["local"], found["Ray"], strict=True)]
+        print(f"{name}: {in_words(run)} per run, {in_words(sweep)} per sweep")
+    pairs = [(a, b) for (a, _), (b, _) in zip(seconds["local"], seconds["Ray"], strict=True)]
     local, ray = zip(*pairs, strict=True)
     over = contrast.paired(ray, local)
     print(
-        f"Ray - local: {told(np.subtract(ray, local))} per run; Ray / local: "
+        f"Ray - local: {in_words(np.subtract(ray, local))} per run; Ray / local: "
         f"{over.estimate:.3f} [{over.low:.3f}, {over.high:.3f}] (n = {options.rounds} rounds)"
     )
 

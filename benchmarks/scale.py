@@ -54,14 +54,14 @@ SIZES = [size for k in range(3, 16) for size in (2**k, 3 * 2 ** (k - 1))][:25]
 VARIANTS = 16  # of the raw series, which nothing reads: they only have to be of real size
 PROBE = """<script>addEventListener("load", () => setTimeout(() => {
   const timing = performance.getEntriesByType("navigation")[0];
-  const found = {open_s: timing.loadEventEnd / 1000, nodes: document.querySelectorAll("*").length};
+  const costs = {open_s: timing.loadEventEnd / 1000, nodes: document.querySelectorAll("*").length};
   const began = performance.now();
   for (let y = 0; y < document.body.scrollHeight; y += 2000) {
     scrollTo(0, y); document.body.getBoundingClientRect();
   }
-  found.scroll_s = (performance.now() - began) / 1000;
-  found.height = document.documentElement.scrollHeight;
-  document.body.innerHTML = "<pre id=found>" + JSON.stringify(found) + "</pre>";
+  costs.scroll_s = (performance.now() - began) / 1000;
+  costs.height = document.documentElement.scrollHeight;
+  document.body.innerHTML = "<pre id=costs>" + JSON.stringify(costs) + "</pre>";
 }))</script>"""
 
 
@@ -85,13 +85,13 @@ def make(folder: Path, runs: int, shape: str, notebooks: bool) -> tuple[Path, Sw
     file = folder / "scale.yaml"
     file.write_text(json.dumps(matrix(runs, shape)))
     place = SweepDir(folder / "reports" / "scale")
-    found, text = params.read(file)
+    asked, text = params.read(file)
     store.write_text(place.params, text)
     real, work = json.loads(REAL.read_text()), json.loads(WORK.read_text())["work"]
     raw = [_raw(real, random.Random(k)) for k in range(VARIANTS)]
     executed = folder / "executed.ipynb"
     executed.write_text(_executed())
-    for index, planned in enumerate(plan.runs(found, place)):
+    for index, planned in enumerate(plan.runs(asked, place)):
         record = made(planned.run, real, work, random.Random(planned.run_id))
         own = json.dumps({**record, "run_id": planned.run_id}, indent=1)
         path = place.record(planned.run_id)
@@ -138,7 +138,7 @@ def made(
 
 
 def _executed() -> str:
-    """The text of an executed notebook of real size: its pictures are noise."""
+    """The text of an executed notebook of real size: its images are noise."""
     notebook = jupytext.read(PROJECT / "notebooks" / "train.py")
     cell = next(c for c in reversed(notebook.cells) if c.cell_type == "code")
     noise = base64.b64encode(random.Random(0).randbytes(75_000)).decode()
@@ -149,8 +149,8 @@ def _executed() -> str:
 def measured(name: str, command: list[str], folder: Path, until: Callable[[], bool]) -> None:
     """Runs a command, to its end or until something is so, and prints what it took."""
     began, most, before = time.perf_counter(), 0, _processor_s()
-    with (folder / "told.txt").open("w") as told:
-        child = subprocess.Popen(command, cwd=folder, stdout=told, stderr=told)
+    with (folder / "log.txt").open("w") as log:
+        child = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
         while child.poll() is None and not until():
             most = max(most, _resident(child.pid))
             time.sleep(0.05)
@@ -158,7 +158,7 @@ def measured(name: str, command: list[str], folder: Path, until: Callable[[], bo
         if child.poll() is None:
             child.send_signal(signal.SIGINT)
         elif child.returncode:
-            raise SystemExit(f"{name}: exit status {child.returncode}, see {told.name}")
+            raise SystemExit(f"{name}: exit status {child.returncode}, see {log.name}")
         child.wait()
     worked = _processor_s() - before
     memory = f"{most / 2**20:8,.0f} MiB"
@@ -198,10 +198,10 @@ def opened(page: Path) -> None:
     )
     probed.unlink()
     shutil.rmtree(page.parent / "profile", ignore_errors=True)
-    found = json.loads(done.stdout.split('<pre id="found">')[1].split("</pre>")[0])
+    costs = json.loads(done.stdout.split('<pre id="costs">')[1].split("</pre>")[0])
     print(
-        f"in a browser {found['open_s']:7.1f} s to open, {found['scroll_s']:.1f} s through all "
-        f"{found['height']:,} pixels, {found['nodes']:,} elements"
+        f"in a browser {costs['open_s']:7.1f} s to open, {costs['scroll_s']:.1f} s through all "
+        f"{costs['height']:,} pixels, {costs['nodes']:,} elements"
     )
 
 

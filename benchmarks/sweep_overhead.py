@@ -33,8 +33,8 @@ from sklearn.model_selection import train_test_split
 keras.config.set_dtype_policy(policy)
 keras.utils.set_random_seed(0)
 digits = load_digits()
-pictures = [Image.fromarray((p * 255 / 16).astype("uint8")).resize((32, 32)) for p in digits.images]
-x = np.stack([np.asarray(p) for p in pictures])[..., None].astype("float32") / 255
+images = [Image.fromarray((p * 255 / 16).astype("uint8")).resize((32, 32)) for p in digits.images]
+x = np.stack([np.asarray(p) for p in images])[..., None].astype("float32") / 255
 train_x, val_x, train_y, val_y = train_test_split(
     x, digits.target, test_size=0.2, stratify=digits.target, random_state=0
 )

@@ -52,10 +52,10 @@ def test_each_gpu_takes_one_run_at_a_time_and_each_run_sees_its_own(light, gate,
         until(lambda: sorted(gate.waiting().values()) == every)  # all GPUs are at work at once
         gate.let(6)
         assert sweep.wait(PATIENCE_S) == 0, sweep.stderr.read()
-    found = records(tmp_path)
-    assert len(found) == 6  # a V100 is elsewhere
+    ended = records(tmp_path)
+    assert len(ended) == 6  # a V100 is elsewhere
     by_gpu = {}
-    for record in found:
+    for record in ended:
         by_gpu.setdefault(record["seen"], []).append(record)
     assert set(by_gpu) == {"GPU-zero", "GPU-one", "GPU-two"}
     for uuid, runs in by_gpu.items():
@@ -67,8 +67,8 @@ def test_each_gpu_takes_one_run_at_a_time_and_each_run_sees_its_own(light, gate,
 
 def test_only_visible_gpus_are_used(light, tmp_path, machine):
     light({"seed": [0, 100]}, defaults="{gpu_model: H100, replicas: 2, batch_size: 32}")
-    seen = {"CUDA_VISIBLE_DEVICES": "2,0"}
-    done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path, **machine, **seen)
+    visible = {"CUDA_VISIBLE_DEVICES": "2,0"}
+    done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path, **machine, **visible)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {r["seen"] for r in records(tmp_path)} == {"GPU-two,GPU-zero"}
 

@@ -68,8 +68,8 @@ def test_two_machines_give_what_one_directory_with_all_runs_gives(light, tmp_pat
 def made(light, tmp_path):
     """A function that makes a directory with a record of each status given, in the same order."""
     path = light({"seed": [0, 1, 2], "gpu_model": ["V100"]})
-    found, _ = params.read(path)
-    runs = [p.run for p in plan.runs(found, SweepDir(tmp_path / "none"))]
+    sweep, _ = params.read(path)
+    runs = [p.run for p in plan.runs(sweep, SweepDir(tmp_path / "none"))]
 
     def make(name, *statuses, part=lambda place: place, wall_s=1.0, notebook=True):
         place = SweepDir(tmp_path / name)

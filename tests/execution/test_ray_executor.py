@@ -62,14 +62,14 @@ class Nodes:
 
     def at_work(self):
         """Names of the nodes on which a run's kernel is."""
-        found = set()
+        names = set()
         for process in processes_of(self.folder):
             try:
                 if "ipykernel_launcher" in " ".join(process.cmdline()):
-                    found.add(process.environ()["NODE"])
+                    names.add(process.environ()["NODE"])
             except psutil.Error:
                 continue
-        return found
+        return names
 
     def end(self):
         self.child.communicate(timeout=60)
@@ -95,9 +95,9 @@ def noted(light, tmp_path):
 
 
 def records(folder, name="light"):
-    found, damaged = store.read_records(SweepDir(folder / "reports" / name))
+    read, damaged = store.read_records(SweepDir(folder / "reports" / name))
     assert not damaged
-    return found
+    return read
 
 
 def content(folder):
@@ -111,8 +111,8 @@ def test_each_run_goes_to_a_node_of_its_model(noted, nodes, tmp_path):
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stderr == ""
     assert len(done.stdout.splitlines()) == 1 + 6 + 1  # nothing of Ray's own
-    found, _ = params.read(tmp_path / "light.yaml")
-    assert {r["run_id"] for r in records(tmp_path)} == {r.run_id("light.py") for r in found.runs()}
+    sweep, _ = params.read(tmp_path / "light.yaml")
+    assert {r["run_id"] for r in records(tmp_path)} == {r.run_id("light.py") for r in sweep.runs()}
     for record in records(tmp_path):
         if record["parameters"]["dataset"] != "digits":  # no node has it
             assert record["status"] == "failed"
@@ -137,8 +137,8 @@ def test_the_same_runs_end_as_locally(light, nodes, tmp_path):
     there = nodes.run(cwd=tmp_path)
     assert (here.returncode, there.returncode) == (1, 1)
     local, brought = records(tmp_path, "local"), records(tmp_path)
-    told = ("run_id", "parameters", "status", "error")
-    assert [[r[n] for n in told] for r in brought] == [[r[n] for n in told] for r in local]
+    same = ("run_id", "parameters", "status", "error")
+    assert [[r[n] for n in same] for r in brought] == [[r[n] for n in same] for r in local]
     assert [set(r) for r in brought] == [set(r) for r in local]
 
 
@@ -161,8 +161,8 @@ def test_runs_outlive_their_nodes(noted, nodes, tmp_path):
         until(lambda: nodes.at_work() == {"v2"})
         nodes.tell("kill v2")
         assert started.wait(timeout=60) == 1
-        told = "no node with V100 is left in the Ray cluster: 1 run not executed"
-        assert told in started.stderr.read()
+        message = "no node with V100 is left in the Ray cluster: 1 run not executed"
+        assert message in started.stderr.read()
     assert [(r["status"], r["on"]) for r in records(tmp_path)] == [("ok", "v2")] * 2
     marks = [mark for r in records(tmp_path) for mark in r["marks"]]
     assert marks == ["started 2 times: its node was lost"]
@@ -197,8 +197,8 @@ def test_a_driver_that_ends_leaves_no_process_and_the_next_goes_on(light, nodes,
 
 
 def _plan(folder):
-    found, _ = params.read(folder / "light.yaml")
-    return plan.runs(found, SweepDir(folder / "reports/light"), everywhere=True)
+    sweep, _ = params.read(folder / "light.yaml")
+    return plan.runs(sweep, SweepDir(folder / "reports/light"), everywhere=True)
 
 
 def test_a_real_training_on_a_ray_of_its_own(tmp_path):
@@ -232,8 +232,8 @@ def _named(started, name):
 
 
 def _listening(children):
-    found = [c for p in children if p.is_running() for c in p.net_connections("inet")]
-    return [c.laddr for c in found if c.status == psutil.CONN_LISTEN]
+    connections = [c for p in children if p.is_running() for c in p.net_connections("inet")]
+    return [c.laddr for c in connections if c.status == psutil.CONN_LISTEN]
 
 
 def test_data_is_prepared_once_per_node(tree, tmp_path, monkeypatch):
@@ -252,8 +252,12 @@ def test_which_runs_can_start():
     runs = [Run(gpu_model=m, replicas=n) for m, n in [("A100", 4), ("A100", 16), ("A100", 1)]]
     runs += [Run(gpu_model="AMD EPYC (CPU)"), Run(gpu_model="AMD EPYC (CPU)", seed=1)]
     waiting = [Planned(str(n), run, "pending") for n, run in enumerate(runs)]
-    found = ray_executor._startable(waiting, [], [gpus, cpu])
-    assert [(p.run_id, place.takes(p.run)) for p, place in found] == [("0", 4), ("1", 4), ("3", 1)]
+    startable = ray_executor._startable(waiting, [], [gpus, cpu])
+    assert [(p.run_id, place.takes(p.run)) for p, place in startable] == [
+        ("0", 4),
+        ("1", 4),
+        ("3", 1),
+    ]
     # The second one needs what the third would take: it must not wait for ever.
     busy = [(waiting[0], gpus)]
     left = ray_executor._startable(waiting[1:], [*busy, (waiting[3], cpu)], [gpus, cpu])

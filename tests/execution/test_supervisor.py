@@ -33,7 +33,7 @@ def test_a_trace_goes_with_the_record_that_tells_how_to_read_it(tmp_path):
 
 
 def test_a_run_that_takes_more_memory_than_it_may_is_out_of_memory(tmp_path):
-    # A real framework: importing it fits, a batch of large pictures does not.
+    # A real framework: importing it fits, a batch of large images does not.
     (tmp_path / "x.yaml").write_text(
         "defaults: {dataset: synthetic, image_size: 256, synthetic_length: 1024, epochs: 8,\n"
         "  width: 0.25, max_steps: 7, memory_limit_gb: 1.2}\n"
@@ -41,8 +41,8 @@ def test_a_run_that_takes_more_memory_than_it_may_is_out_of_memory(tmp_path):
     )
     done = mptexp("run", "x.yaml", "--no-report", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    found, _ = store.read_records(SweepDir(tmp_path / "reports/x"))
-    by_size = {r["parameters"]["batch_size"]: r for r in found}
+    read, _ = store.read_records(SweepDir(tmp_path / "reports/x"))
+    by_size = {r["parameters"]["batch_size"]: r for r in read}
     assert by_size[1]["status"] == "ok", by_size[1]["error"]
     assert by_size[1]["timing"]["ended_by"] == "max_steps"
     assert by_size[1]["peak_memory_bytes"] < 1.2e9

@@ -8,17 +8,17 @@ from mptexp.records.sweep_dir import SweepDir
 
 
 def records(folder, name="light"):
-    found, damaged = store.read_records(SweepDir(folder / "reports" / name))
+    read, damaged = store.read_records(SweepDir(folder / "reports" / name))
     assert not damaged
-    return {r["parameters"]["seed"] - r["parameters"]["block"]: r for r in found}
+    return {r["parameters"]["seed"] - r["parameters"]["block"]: r for r in read}
 
 
 def test_every_ending_is_a_record_and_the_sweep_goes_on(light, tmp_path):
     light({"seed": [0, 1, 2, 3, 4]})
     done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
-    found = records(tmp_path)
-    assert {seed: (r["status"], r["error"]) for seed, r in found.items()} == {
+    ended = records(tmp_path)
+    assert {seed: (r["status"], r["error"]) for seed, r in ended.items()} == {
         0: ("ok", ""),
         1: ("failed", "ValueError: the second value is odd"),
         2: ("killed", "the Jupyter kernel was ended by SIGKILL"),
@@ -27,21 +27,21 @@ def test_every_ending_is_a_record_and_the_sweep_goes_on(light, tmp_path):
     }
     assert "3 of 5 runs failed" in done.stdout
     assert not processes_of(tmp_path)
-    for record in found.values():
+    for record in ended.values():
         folder = tmp_path / "reports/light/runs" / record["run_id"]
         assert {p.name for p in folder.iterdir()} <= {"record.json", "notebook.ipynb"}
         assert record["wall_s"] > 0
         assert (folder / "notebook.ipynb").exists()
 
     # Final endings stay byte for byte; the others run again.
-    kept = {s: (found[s]["run_id"], _bytes(tmp_path, found[s])) for s in (0, 3)}
+    kept = {s: (ended[s]["run_id"], _bytes(tmp_path, ended[s])) for s in (0, 3)}
     again = mptexp(
         "run", "light.yaml", "--no-report", "--only", "seed=1", "--only", "seed=0", cwd=tmp_path
     )
     assert again.returncode == 1
     assert "1 of 2 runs are done already" in again.stdout
     for seed, (_, content) in kept.items():
-        assert _bytes(tmp_path, found[seed]) == content
+        assert _bytes(tmp_path, ended[seed]) == content
 
 
 def test_a_run_that_hangs_is_ended_and_the_sweep_goes_on(light, tmp_path):

@@ -34,8 +34,8 @@ def test_what_is_imported_by_name_is_imported_when_it_is_asked_for():
 
 @pytest.mark.parametrize("name", ["load", "plan", "record", "run"])
 def test_every_function_says_what_it_does(name):
-    told = getattr(api, name).__doc__
-    assert "Raises:" in told or "Returns:" in told
+    text = getattr(api, name).__doc__
+    assert "Raises:" in text or "Returns:" in text
 
 
 def test_a_finished_sweep_loads_as_tidy_tables():
@@ -56,7 +56,7 @@ def test_a_path_may_begin_in_the_folder_above_the_notebook(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "message"),
     [
         (lambda: load("absent"), "absent: holds no record of a run"),
         (lambda: load(PUBLISHED, "steps"), "allowed: runs, epochs, speedups"),
@@ -67,9 +67,9 @@ def test_a_path_may_begin_in_the_folder_above_the_notebook(monkeypatch):
         (lambda: api.run(PROJECT / "params/quickstart.yaml", only={"epochs": 3}), "no run has"),
     ],
 )
-def test_a_mistake_is_a_sentence(call, told, tmp_path, monkeypatch):
+def test_a_mistake_is_a_sentence(call, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ParamsError, match=re.escape(told)):
+    with pytest.raises(ParamsError, match=re.escape(message)):
         call()
     assert not list(tmp_path.iterdir())
 

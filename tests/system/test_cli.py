@@ -164,6 +164,6 @@ def test_compare_fits_80_columns_and_breaks_no_interval(tmp_path):
     narrow = mptexp("compare", PUBLISHED, PUBLISHED, cwd=tmp_path, COLUMNS="80").stdout
     assert "] (n = 3, 3)" in wide
     assert max(map(len, narrow.splitlines())) <= 80
-    found = re.findall(r"\[\d\.\d\d, \d\.\d\d\]", wide)
-    assert len(found) == 6
-    assert re.findall(r"\[\d\.\d\d, \d\.\d\d\]", narrow) == found
+    intervals = re.findall(r"\[\d\.\d\d, \d\.\d\d\]", wide)
+    assert len(intervals) == 6
+    assert re.findall(r"\[\d\.\d\d, \d\.\d\d\]", narrow) == intervals

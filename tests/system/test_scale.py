@@ -31,19 +31,19 @@ def planned(folder, rates):
         "exclude: [{learning_rate: 0.000001}, {learning_rate: 0.000002, policy: float32}]\n"
         "include: [{batch_size: 64}]\nrepeats: 2\n"
     )
-    found, _ = params.read(path)
-    runs = plan.runs(found, SweepDir(folder / "out"))
+    sweep, _ = params.read(path)
+    runs = plan.runs(sweep, SweepDir(folder / "out"))
     assert len(runs) == 2 * (2 * rates - 2)
-    return found, runs
+    return sweep, runs
 
 
-def executed(found, runs):
+def executed(sweep, runs):
     """What a sweep shows of the runs, as they start and end."""
-    progress = Progress(Console(file=io.StringIO()), runs, found)
+    progress = Progress(Console(file=io.StringIO()), runs, sweep)
     for run in runs[:20]:
         progress.show(run, None)
         progress.show(run, {"status": "failed", "error": "", "wall_s": 2.0})
-    assert plan.remaining_s(runs, found) is None
+    assert plan.remaining_s(runs, sweep) is None
 
 
 def test_planning_takes_time_in_proportion_to_the_runs(tmp_path):
@@ -57,20 +57,20 @@ def test_estimating_takes_time_in_proportion_to_the_runs(tmp_path):
     assert twice < 2.2 * few
 
 
-def told(place, found):
-    findings.answer(found)
-    text_tables.headline_rows(found)
-    text_tables.best_rows(found)
-    verdict.verdicts(place, found)
+def sentences(place, measured):
+    findings.answer(measured)
+    text_tables.headline_rows(measured)
+    text_tables.best_rows(measured)
+    verdict.verdicts(place, measured)
 
 
-@pytest.mark.parametrize("work", ["tables", "told"])
+@pytest.mark.parametrize("work", ["tables", "sentences"])
 def test_a_report_takes_time_in_proportion_to_the_points(tmp_path, work):
     sweeps = [many(2, widths) for widths in (10, 35, 70)]
     if work == "tables":
         _, few, twice = (calls(tables, records) for records in sweeps)
     else:
-        found = [tables(records) for records in sweeps]
-        _, few, twice = (calls(told, SweepDir(tmp_path), each) for each in found)
+        measured = [tables(records) for records in sweeps]
+        _, few, twice = (calls(sentences, SweepDir(tmp_path), each) for each in measured)
     assert twice < 2.2 * few
     assert len(speedups.at_same_batch(tables(sweeps[0]).results)) == 30

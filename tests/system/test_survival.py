@@ -18,9 +18,9 @@ from mptexp.records.sweep_dir import SweepDir
 
 
 def records(folder, name="light"):
-    found, damaged = store.read_records(SweepDir(folder / "reports" / name))
+    read, damaged = store.read_records(SweepDir(folder / "reports" / name))
     assert not damaged
-    return {r["parameters"]["seed"] - r["parameters"]["block"]: r for r in found}
+    return {r["parameters"]["seed"] - r["parameters"]["block"]: r for r in read}
 
 
 def endings(folder):
@@ -129,8 +129,8 @@ def test_a_full_disk_loses_nothing(light, tmp_path):
 
 
 def _free(folder):
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize
 
 
 def test_a_directory_that_becomes_unwritable(light, tmp_path):
@@ -216,7 +216,7 @@ def test_retries_timeout_and_fail_fast(light, tmp_path):
         *("run", "light.yaml", "--no-report", "--retries", "1", "--timeout", "0.07"), cwd=tmp_path
     )
     assert done.returncode == 1
-    found = records(tmp_path)
-    assert found[5]["error"] == "longer than 0.07 min"
-    assert found[1]["status"] == "failed"
-    assert {r["marks"][0] for r in found.values()} == {"attempt 2, after others had failed"}
+    ended = records(tmp_path)
+    assert ended[5]["error"] == "longer than 0.07 min"
+    assert ended[1]["status"] == "failed"
+    assert {r["marks"][0] for r in ended.values()} == {"attempt 2, after others had failed"}
