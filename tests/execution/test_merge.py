@@ -46,7 +46,12 @@ def test_two_machines_give_what_one_directory_with_all_runs_gives(light, tmp_pat
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == ["all: 4 runs: 2 from a, 2 from b"]
     before = content(tmp_path / "all")
-    assert {p.name for p in before} == {"params.yaml", "record.json", "notebook.ipynb"}
+    assert {p.name for p in before} == {
+        "params.yaml",
+        "sweep.json",
+        "record.json",
+        "notebook.ipynb",
+    }
     done = mptexp("merge", "a", "b", "--out", "all", cwd=tmp_path)
     assert done.stdout.splitlines() == ["all: 4 runs: 4 were there"]
     assert content(tmp_path / "all") == before
@@ -224,5 +229,5 @@ def test_what_leads_out_of_a_directory_is_not_followed(made, tmp_path):
     done = merge.merge([a.root], tmp_path / "all")
     assert "a link that leads out" in done.damaged[0]
     files = content(tmp_path / "all")
-    assert sorted(p.name for p in files) == ["params.yaml", "record.json"]
+    assert sorted(p.name for p in files) == ["params.yaml", "record.json", "sweep.json"]
     assert not any(b"secret" in text for text in files.values())
