@@ -94,7 +94,7 @@ def _sweeps(sources: Sequence[Path]) -> list[SweepDir]:
     Raises:
         ParamsError: where a source holds none, or two have the same name.
     """
-    found: dict[str, SweepDir] = {}
+    by_name: dict[str, SweepDir] = {}
     for source in sources:
         inner = [source] if _holds_runs(source) else sorted(source.glob("*"))
         places = [SweepDir(path) for path in inner if _holds_runs(path)]
@@ -104,10 +104,10 @@ def _sweeps(sources: Sequence[Path]) -> list[SweepDir]:
                 "reports/quickstart, or a folder of them"
             )
         for place in places:
-            other = found.setdefault(place.name, place).root
+            other = by_name.setdefault(place.name, place).root
             if other.resolve() != place.root.resolve():
                 raise ParamsError(f"{other} and {place.root}: have the same name; rename one")
-    return [found[name] for name in sorted(found)]
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def _holds_runs(path: Path) -> bool:

@@ -16,8 +16,8 @@ SETTINGS = r"""
 const number = /^([+-]?[\d,]*\.?\d+(?:e[+-]?\d+)?)\s*(?:%|×|ms|s|h|MiB|W|mJ)?(?:\s*[\[(].*)?$/;
 const value = (cell) => {
   const text = cell.replace(/<[^>]*>/g, "").replace(/&nbsp;|\u00a0/g, " ").trim();
-  const found = text.match(number);
-  return found ? Number(found[1].replaceAll(",", "")) : text === "–" ? -Infinity : text;
+  const parts = text.match(number);
+  return parts ? Number(parts[1].replaceAll(",", "")) : text === "–" ? -Infinity : text;
 };
 const words = { search: "Filter", info: "_TOTAL_ rows", infoEmpty: "no row",
                 infoFiltered: "of _MAX_", zeroRecords: "No row matches." };

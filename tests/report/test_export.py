@@ -83,10 +83,10 @@ def test_values_of_others_are_text_in_the_draft(tmp_path):
     export.export(place, tmp_path / "out")
     page = shape(markdown((tmp_path / "out/draft.md").read_text()))
     tables = {"table", "thead", "tbody", "tr", "th", "td"}
-    found = {tag for tag, _, _ in page.found}
-    assert found == {"h1", "ul", "li", "strong", "em", "p", "img", "a"} | tables
-    led = {value for tag, _, values in page.found for value in values}
-    assert led == {path.name for path in tmp_path.glob("out/*.svg")}
+    tags = {tag for tag, _, _ in page.found}
+    assert tags == {"h1", "ul", "li", "strong", "em", "p", "img", "a"} | tables
+    addresses = {value for tag, _, values in page.found for value in values}
+    assert addresses == {path.name for path in tmp_path.glob("out/*.svg")}
     assert {"<script>alert(1)</script>", "[x](javascript:alert(1))"} <= set(PIECES)
     assert "<script>alert(1)</script>" in "".join(page.text)
 

@@ -63,17 +63,17 @@ class Head(HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.card, self.found = {}, []
+        self.card, self.elements = {}, []
         self.feed(page.read_text())
 
     def handle_starttag(self, tag, attributes):
-        told = dict(attributes)
-        self.found.append((tag, told))
-        if tag == "meta" and "property" in told:
-            self.card[told["property"]] = told["content"]
+        values = dict(attributes)
+        self.elements.append((tag, values))
+        if tag == "meta" and "property" in values:
+            self.card[values["property"]] = values["content"]
 
     def values(self, tag, name):
-        return [told[name] for found, told in self.found if found == tag and name in told]
+        return [values[name] for other, values in self.elements if other == tag and name in values]
 
 
 def test_the_index_lists_every_report_the_newest_first(site):
@@ -109,11 +109,11 @@ def test_a_shared_link_shows_question_answer_and_headline_figure(site):
     assert report["og:url"] == f"{URL}/plain/index.html"
     assert report["og:image"] == index["og:image"] == f"{URL}/plain/share.png"
     assert index["og:url"] == f"{URL}/"
-    with Image.open(site / "plain/share.png") as picture:
+    with Image.open(site / "plain/share.png") as image:
         size = (int(report["og:image:width"]), int(report["og:image:height"]))
-        assert picture.format == "PNG"
-        assert picture.size == size == (1200, 630)
-        assert len(picture.getcolors(2**20)) > 20  # something is drawn
+        assert image.format == "PNG"
+        assert image.size == size == (1200, 630)
+        assert len(image.getcolors(2**20)) > 20  # something is drawn
 
 
 def test_nothing_of_anothers_runs_or_loads(site):
@@ -121,11 +121,11 @@ def test_nothing_of_anothers_runs_or_loads(site):
     assert len(pages) == 5  # the index twice, two reports, one executed notebook
     for page in pages:
         head = Head(page)
-        assert not {"iframe", "form", "svg"} & {tag for tag, _ in head.found}
+        assert not {"iframe", "form", "svg"} & {tag for tag, _ in head.elements}
         # A report's one script is the one that its policy admits by its hash.
         ours = f'<script type="module">{sortable.script()}</script>'
         assert "<script" not in page.read_text().replace(ours, "")
-        assert not [name for _, told in head.found for name in told if name.startswith("on")]
+        assert not [name for _, values in head.elements for name in values if name.startswith("on")]
         loaded = head.values("img", "src")
         assert all(s.startswith("data:") or s.endswith("/speedup.svg") for s in loaded)
         assert {"<b>", "script"} & set(head.values("a", "href")) == set()

@@ -29,8 +29,8 @@ def test_axe_finds_nothing(page, address, theme):
 
     page.emulate_media(color_scheme=theme)
     page.goto(address)
-    found = Axe().run(page)
-    assert found.violations_count == 0, found.generate_report()
+    results = Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
 
 
 @pytest.mark.parametrize("width", [380, 768, 1200])
@@ -40,9 +40,9 @@ def test_the_page_never_scrolls_sideways(page, address, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_every_picture_has_a_text(page, address):
+def test_every_image_has_a_text(page, address):
     page.goto(address)
-    texts = page.eval_on_selector_all("img", "found => found.map(i => i.alt)")
+    texts = page.eval_on_selector_all("img", "all => all.map(i => i.alt)")
     assert texts
     assert all(len(text) > 20 for text in texts)
 
@@ -112,8 +112,8 @@ def test_executed_notebooks_are_pages_too(page, tiny, theme):
     page.goto(shown.as_uri())
     assert page.locator("img").count() == 3
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
-    found = Axe().run(page)
-    assert found.violations_count == 0, found.generate_report()
+    results = Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
 
 
 def test_light_and_dark_have_grounds_of_their_own(page, address):

@@ -1,4 +1,4 @@
-"""Notebooks for readers: their pictures, as published and with sliders."""
+"""Notebooks for readers: their images, as published and with sliders."""
 
 import html
 import json
@@ -27,14 +27,14 @@ def executed(notebook, folder):
     return json.loads((folder / "done.ipynb").read_text())["cells"]
 
 
-def pictures(cell):
+def images(cell):
     shown = [output for output in cell["outputs"] if "image/png" in output.get("data", {})]
     return [output["data"]["image/png"] for output in shown]
 
 
-def test_the_notebook_shows_its_pictures_and_is_published_without_sliders(tmp_path):
+def test_the_notebook_shows_its_images_and_is_published_without_sliders(tmp_path):
     cells = [c for c in executed(NOTEBOOK, tmp_path) if c["cell_type"] == "code"]
-    drawn = [cell["metadata"].get("alt") for cell in cells if pictures(cell)]
+    drawn = [cell["metadata"].get("alt") for cell in cells if images(cell)]
     assert len(drawn) == len(set(drawn)) == 6
     assert all(drawn)
     assert not [o for cell in cells for o in cell["outputs"] if o.get("name") == "stderr"]
@@ -50,7 +50,7 @@ for slider in [found for found in gc.get_objects() if type(found) is ipywidgets.
 """
 
 
-def test_sliders_redraw_the_picture(tmp_path):
+def test_sliders_redraw_the_image(tmp_path):
     pytest.importorskip("ipywidgets", reason="ipywidgets is not installed")
     book = jupytext.read(NOTEBOOK)
     codes = [cell for cell in book.cells if cell.cell_type == "code"]
@@ -59,33 +59,33 @@ def test_sliders_redraw_the_picture(tmp_path):
     book.cells = codes[:upto] + [nbformat.v4.new_code_cell(source) for source in added]
     jupytext.write(book, tmp_path / "moved.ipynb")
     *_, shown, first, lower, _ = executed(tmp_path / "moved.ipynb", tmp_path)
-    assert pictures(shown) == pictures(lower) != pictures(first)
+    assert images(shown) == images(lower) != images(first)
 
 
 OWN = """\
 from keras import Model, layers
 
 def build(shape, classes):
-    pictures = layers.Input(shape)
-    x = layers.Dense(classes)(layers.Flatten()(pictures))
-    return Model(pictures, layers.Activation("softmax", dtype="float32")(x))
+    images = layers.Input(shape)
+    x = layers.Dense(classes)(layers.Flatten()(images))
+    return Model(images, layers.Activation("softmax", dtype="float32")(x))
 """
 
 
-def test_the_first_notebook_answers_for_a_model_and_pictures_of_ones_own(tmp_path, monkeypatch):
+def test_the_first_notebook_answers_for_a_model_and_images_of_ones_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path / "cache"))
     (tmp_path / "mine.py").write_text(OWN)
     for name in ("a", "b"):
-        write_images(tmp_path / "pictures" / name, 80)
-    own = {"model": "mine:build", "dataset": f"folder:{tmp_path}/pictures", "image_size": 8}
+        write_images(tmp_path / "images" / name, 80)
+    own = {"model": "mine:build", "dataset": f"folder:{tmp_path}/images", "image_size": 8}
     short = {"batch_size": 8, "epochs": 3, "blocks": 1}
     with jupyter_kernel.scratch_folder() as scratch:
         notebook = PROJECT / "notebooks/start_here.py"
         jupyter_kernel.execute(notebook, tmp_path / "done.ipynb", own | short, scratch)
     cells = json.loads((tmp_path / "done.ipynb").read_text())["cells"]
     codes = [cell for cell in cells if cell["cell_type"] == "code"]
-    (alt,) = [cell["metadata"].get("alt") for cell in codes if pictures(cell)]
+    (alt,) = [cell["metadata"].get("alt") for cell in codes if images(cell)]
     assert alt
     page = html.unescape(rendering.report_page(tmp_path / "done.ipynb", "Start"))
     assert page.count("<figure") == 1  # the time breakdown, with a text alternative of its own
@@ -144,5 +144,5 @@ def listens(root):
 
 def answer(root, path):
     asked = urllib.request.Request(f"{root}{path}", headers={"Authorization": "token x"})
-    with urllib.request.urlopen(asked, timeout=60) as found:
-        return json.load(found)
+    with urllib.request.urlopen(asked, timeout=60) as reply:
+        return json.load(reply)

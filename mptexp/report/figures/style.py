@@ -39,7 +39,7 @@ STYLE = {
     "ytick.color": INK,
 }
 WIDTH = 8.2  # inches, of every figure
-PANELS = 12  # of a figure: more are neither looked at nor drawn in a reasonable time
+PANELS = 12  # of a figure: more are not read, and take long to draw
 VECTORS = 2000  # dots or lines drawn as vectors; more of them become one raster image
 LABELS = 12  # batch sizes named on an axis: the labels of more would overlap
 Panel = tuple[str, pd.DataFrame]
