@@ -32,7 +32,7 @@ reference: .venv/installed
 	$(BIN)/python docs/reference.py
 
 soak: .venv/installed-dev
-	MPTEXP_SOAK_RUNS=200 $(BIN)/pytest tests/test_soak.py
+	$(BIN)/pytest tests/system/soak.py
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 14) else "mptexp needs Python 3.11, 3.12 or 3.13; this is %d.%d. Name another: make PYTHON=python3.12" % v[:2])'

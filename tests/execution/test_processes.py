@@ -33,6 +33,7 @@ def test_the_end_of_an_output_is_kept():
         tail = processes.Tail(stream)
         output.write(b"line\n" * processes.TAIL + b"\n  the last \xff\n")
         output.close()
+        tail.join()
         assert tail.lines()[-1] == "the last \ufffd"
         assert len(tail.kept) == processes.TAIL
 

@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
-from support import PROJECT, mptexp, processes_of, until
+from support import PATIENCE_S, PROJECT, Gate, mptexp, processes_of, started, until
 
 from mptexp.execution import plan, ray_executor
 from mptexp.execution.plan import Planned
@@ -33,10 +34,12 @@ class Nodes:
 
     def __init__(self, folder):
         self.folder = folder  # where its nodes keep their temporary files
+        self.gate = Gate(folder / "gate")
+        own = {"TMPDIR": str(folder), "MPTEXP_TEST_GATE": str(self.gate.folder)}
         self.child = subprocess.Popen(
             [sys.executable, str(PROJECT / "tests/ray_cluster.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            env={**os.environ, **LOOPBACK, "TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0"},
+            env={**os.environ, **LOOPBACK, **own, "RAY_USAGE_STATS_ENABLED": "0"},
         )  # fmt: skip
         for line in ("add A100 a1", "add V100 v1", "add V100 v2"):
             self.tell(line)
@@ -54,25 +57,18 @@ class Nodes:
         return mptexp(*self.words(*words), cwd=cwd, **LOOPBACK)
 
     def start(self, *words, cwd):
-        command = [sys.executable, "-m", "mptexp", *self.words(*words)]
-        return subprocess.Popen(
-            command, cwd=cwd, env={**os.environ, **LOOPBACK}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+        return started(*self.words(*words), cwd=cwd, **LOOPBACK)
 
     def at_work(self):
-        """Names of the nodes on which a run's kernel is."""
+        """Names of the nodes on which runs wait at the gate."""
         names = set()
-        for process in processes_of(self.folder):
-            try:
-                if "ipykernel_launcher" in " ".join(process.cmdline()):
-                    names.add(process.environ()["NODE"])
-            except psutil.Error:
-                continue
+        for pid in self.gate.waiting():
+            with suppress(psutil.Error):  # its node was killed meanwhile
+                names.add(psutil.Process(pid).environ()["NODE"])
         return names
 
     def end(self):
-        self.child.communicate(timeout=60)
+        self.child.communicate(timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -152,17 +148,19 @@ def test_what_the_cluster_cannot_do_is_refused_at_once(light, nodes, tmp_path):
 
 
 def test_runs_outlive_their_nodes(noted, nodes, tmp_path):
-    noted({"gpu_model": ["V100"], "seed": [3000]}, repeats=3)
-    with nodes.start(cwd=tmp_path) as started:
+    noted({"gpu_model": ["V100"], "seed": [13]}, repeats=3)
+    with nodes.start(cwd=tmp_path) as sweep:
         until(lambda: nodes.at_work() == {"v1", "v2"})
         nodes.tell("kill v1")
-        while "[2/3]" not in (line := started.stdout.readline()):
+        until(lambda: nodes.at_work() == {"v2"})
+        nodes.gate.let(2)
+        while "[2/3]" not in (line := sweep.stdout.readline()):
             assert line
         until(lambda: nodes.at_work() == {"v2"})
         nodes.tell("kill v2")
-        assert started.wait(timeout=60) == 1
+        assert sweep.wait(PATIENCE_S) == 1
         message = "no node with V100 is left in the Ray cluster: 1 run not executed"
-        assert message in started.stderr.read()
+        assert message in sweep.stderr.read()
     assert [(r["status"], r["on"]) for r in records(tmp_path)] == [("ok", "v2")] * 2
     marks = [mark for r in records(tmp_path) for mark in r["marks"]]
     assert marks == ["started 2 times: its node was lost"]
@@ -170,25 +168,27 @@ def test_runs_outlive_their_nodes(noted, nodes, tmp_path):
 
 
 def test_a_driver_that_ends_leaves_no_process_and_the_next_goes_on(light, nodes, tmp_path):
-    light({"gpu_model": ["A100"], "seed": [0, 3000]})
-    order = [p.run.seed for p in _plan(tmp_path)]
-    with nodes.start(cwd=tmp_path) as started:
-        while "[1/2]" not in (line := started.stdout.readline()):
+    light({"gpu_model": ["A100"], "seed": [13, 14]})
+    nodes.gate.let(1)
+    with nodes.start(cwd=tmp_path) as sweep:
+        while "[1/2]" not in (line := sweep.stdout.readline()):
             assert line
         until(nodes.at_work)
-        started.send_signal(signal.SIGTERM)
-        assert started.wait(timeout=60) == 130
-        said = started.stderr.read()
+        sweep.send_signal(signal.SIGTERM)
+        assert sweep.wait(PATIENCE_S) == 130
+        said = sweep.stderr.read()
     assert said == "stopped: 1 of 2 runs finished and kept; the same command goes on\n"
     until(lambda: not processes_of(nodes.folder))
     before = content(tmp_path)
+    order = [p.run.seed for p in _plan(tmp_path)]  # the sweep has drawn it
     assert [r["parameters"]["seed"] for r in records(tmp_path)] == order[:1]
 
-    with nodes.start(cwd=tmp_path) as started:
+    with nodes.start(cwd=tmp_path) as sweep:
         until(nodes.at_work)
-        started.kill()
+        sweep.kill()
     until(lambda: not processes_of(nodes.folder))
     assert content(tmp_path) == before
+    nodes.gate.let(1)
     done = nodes.run(cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "1 of 2 runs are done already" in done.stdout
@@ -206,33 +206,36 @@ def test_a_real_training_on_a_ray_of_its_own(tmp_path):
     (tmp_path / "x.yaml").write_text(
         "defaults: {dataset: digits, image_size: 8, width: 0.125}\nmatrix: {max_steps: [7]}\n"
     )
-    words = ["run", "x.yaml", "--executor", "ray", "--no-report"]
-    started = subprocess.Popen(
-        [sys.executable, "-m", "mptexp", *words], cwd=tmp_path,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    words = ("run", "x.yaml", "--executor", "ray", "--no-report")
     token = Path.home() / ".ray/auth_token"
     had = token.exists()
-    with started:
-        until(lambda: _named(started, "raylet"))
-        children = psutil.Process(started.pid).children(recursive=True)
+    with started(*words, cwd=tmp_path) as sweep:
+        until(lambda: _named(sweep, "raylet"))
+        children = psutil.Process(sweep.pid).children(recursive=True)
         until(lambda: _listening(children))
         assert {place.ip.removeprefix("::ffff:") for place in _listening(children)} == {"127.0.0.1"}
-        assert (started.wait(timeout=120), started.stderr.read()) == (0, "")
+        assert (sweep.wait(PATIENCE_S), sweep.stderr.read()) == (0, "")
     assert token.exists() == had
     (record,) = records(tmp_path, "x")
     assert record["status"] == "ok", record["error"]
     assert record["environment"]["device"] == cpu_name()
     assert "OMP_NUM_THREADS" not in record["environment"]["variables"]
-    assert not psutil.wait_procs(children, timeout=10)[1]
+    assert not psutil.wait_procs(children, PATIENCE_S)[1]
 
 
-def _named(started, name):
-    return any(name in p.name() for p in psutil.Process(started.pid).children(recursive=True))
+def _named(sweep, name):
+    names = []
+    for child in psutil.Process(sweep.pid).children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            names.append(child.name())
+    return any(name in other for other in names)
 
 
 def _listening(children):
-    connections = [c for p in children if p.is_running() for c in p.net_connections("inet")]
+    connections = []
+    for child in children:
+        with suppress(psutil.Error):  # it has ended meanwhile
+            connections += child.net_connections("inet")
     return [c.laddr for c in connections if c.status == psutil.CONN_LISTEN]
 
 

@@ -8,7 +8,6 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 import time
 from urllib.parse import unquote
 from xml.etree import ElementTree
@@ -22,7 +21,7 @@ from builders import record
 from hostile import HARMFUL, PIECES, TEXT, markdown, notebook, shape, sweep_of
 from hypothesis import HealthCheck, given, settings
 from rich.console import Console
-from support import CHROMIUM, PROJECT, mptexp, processes_of
+from support import CHROMIUM, PATIENCE_S, PROJECT, mptexp, processes_of, started
 
 from mptexp.execution import jupyter_kernel
 from mptexp.records import store
@@ -188,7 +187,7 @@ def _loaded(page, folder):
         "--disable-background-networking", f"--user-data-dir={folder / 'profile'}",
         "--virtual-time-budget=2000", "--dump-dom", opened.as_uri(),
     ]  # fmt: skip
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
     shutil.rmtree(folder / "profile", ignore_errors=True)
     return re.search(r"<html[^>]*>", done.stdout)[0]
 
@@ -409,15 +408,15 @@ def test_every_text_arrives_in_the_kernel_as_it_is(tmp_path, monkeypatch):
 # --- the network --------------------------------------------------------------------------------
 
 
-def test_no_process_of_a_run_listens_on_a_public_address(light, tmp_path):
-    light({"seed": [6]})
-    command = [sys.executable, "-m", "mptexp", "run", "light.yaml", "--no-report"]
-    began = time.monotonic()
+def test_no_process_of_a_run_listens_on_a_public_address(light, gate, tmp_path):
+    light({"seed": [13]})
     seen, heard = set(), set()
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as started:
-        while started.poll() is None:
-            assert time.monotonic() < began + 120
-            for process in [psutil.Process(started.pid), *processes_of(tmp_path)]:
+    with started("run", "light.yaml", "--no-report", cwd=tmp_path) as sweep:
+        ends = time.monotonic() + PATIENCE_S
+        while sweep.poll() is None:
+            assert time.monotonic() < ends
+            waits = gate.waiting()
+            for process in [psutil.Process(sweep.pid), *processes_of(tmp_path)]:
                 try:
                     found = process.net_connections(kind="inet")
                 except psutil.Error:
@@ -425,7 +424,9 @@ def test_no_process_of_a_run_listens_on_a_public_address(light, tmp_path):
                 seen.add(process.pid)
                 heard |= {c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN}
                 heard |= {c.raddr.ip for c in found if c.raddr}
+            if waits and not gate.given:  # all its processes were looked at while it was at work
+                gate.let()
             time.sleep(0.05)
-    assert started.returncode == 0
+    assert sweep.returncode == 0
     assert len(seen) >= 3  # the parent, the worker and the kernel
     assert heard <= {"127.0.0.1", "::1"}
