@@ -122,7 +122,7 @@ def _flags(
         "changed since it was written": bool(record.get("changed")),
         "in parallel": any(mark.startswith(VOID) for mark in marks),
         "interference": any("while other pro" in mark for mark in marks),
-        "throttled": bool((row.get("throttled_frac") or 0) > 0),
+        "throttled": any("was throttled" in mark for mark in marks),
         "too few windows": timed and record["timing"].get("step_ci") is None,
         "not trained": _at_chance(record),
     }

@@ -11,12 +11,6 @@ from mptexp.report.columns import BLANK
 from mptexp.report.markdown import safe
 from mptexp.report.measured import MeasuredSweep
 
-# What interferes with the timing of a run: words of its flags, and a name for a table's cell.
-INTERFERENCE = {
-    "other programs": "shared processor",
-    "other processes": "shared GPU",
-    "throttled": "throttled",
-}
 DATA = ("results.csv", "history.csv", "speedups.csv", "accuracy.csv", "params.yaml")
 
 
@@ -39,19 +33,13 @@ def runs(sweep: MeasuredSweep) -> tuple[pd.DataFrame, str]:
             "Policy": rows.policy,
             "Block": rows.block,
             **columns.shown(rows, "step_s", "steps_timed", "warmup_steps"),
-            "Flags": rows.marks.map(_flags),
+            "Flags": [flags or BLANK for flags in rows["flags"]],
             **columns.shown(rows, "first_step_s"),
             "Accuracy": columns.cells("val_accuracy", rows.val_accuracy),
             **columns.shown(rows, "fit_s", "wall_s"),
         }
     )
     return table, note
-
-
-def _flags(flags: str) -> str:
-    """What interfered with a run, in short."""
-    names = [name for words, name in INTERFERENCE.items() if words in (flags or "")]
-    return ", ".join(names) or BLANK
 
 
 def _notebook(sweep: MeasuredSweep, run_id: str) -> str:

@@ -36,7 +36,7 @@ def test_a_clean_comparison_claims():
     [
         ({"marks": ["measured while other programs used the processor"]}, "interference"),
         ({"marks": ["measured while other processes used the GPU"]}, "interference"),
-        ({"readings": {"throttled_frac": 0.2}}, "throttled"),
+        ({"marks": ["measured while the device was throttled (heat)"]}, "throttled"),
         ({"timing": {"step_ci": None}}, "too few windows"),
         ({"identity": None}, "identity not recorded"),
         ({"changed": True}, "changed since it was written"),

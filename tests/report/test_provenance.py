@@ -16,9 +16,12 @@ CARD = {
 @pytest.fixture
 def sweep(tmp_path):
     place = SweepDir(tmp_path / "mine")
-    flags = ["measured while throttled", "measured while other processes used the GPU"]
+    marks = [
+        "measured while the device was throttled",
+        "measured while other processes used the GPU",
+    ]
     for block, card in enumerate((CARD, CARD | {"driver": "560"})):
-        made = record(block=block) | {"environment": card, "marks": flags * block}
+        made = record(block=block) | {"environment": card, "marks": marks * block}
         store.write_record(place.record(made["run_id"]), made)
     failed = record("bfloat16") | {"status": "failed", "error": "it broke", "timing": {}}
     store.write_record(place.record(failed["run_id"]), failed)
@@ -35,7 +38,7 @@ def test_every_run_is_listed_and_linked_to_what_exists(sweep):
     assert rows.Run.iloc[0] == f'<a href="runs/{first}/notebook.ipynb">{first}</a>'
     assert second in set(rows.Run)
     assert f'<a href="runs/{second}/record.json"' in rows.Record.iloc[1]
-    assert rows.Flags.tolist() == ["–", "shared GPU, throttled", "–"]
+    assert rows.Flags.tolist() == ["–", "interference; throttled", "–"]
     assert rows["ms per step"].tolist() == ["100.00", "100.00", "–"]
     assert rows.Status.tolist() == ["ok", "ok", "failed"]
 
