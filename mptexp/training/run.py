@@ -241,8 +241,7 @@ def _outcome(
         "data_order": hashlib.sha256(order.tobytes()).hexdigest()[:12],
         "initial_weights": initial_weights,
         "validation_images": len(images.val_y),
-        # What is right if always the commonest class is named: no training is below it by chance.
-        "chance_accuracy": float(np.bincount(images.val_y).max() / len(images.val_y)),
+        **_chance_accuracy(images.val_y),
     }
     # Read before the device's peaks are measured, which takes memory too.
     peak_memory_bytes = sensors.peak_memory_bytes(device["kind"])
@@ -262,3 +261,10 @@ def _outcome(
         work=work.of_step(run, model, card),
         lost_updates_frac=emulation.lost_updates_frac(model),
     )
+
+
+def _chance_accuracy(labels: np.ndarray) -> dict[str, float]:
+    """What naming always the commonest class gets right; nothing without validation images."""
+    if not len(labels):
+        return {}
+    return {"chance_accuracy": float(np.bincount(labels).max() / len(labels))}
