@@ -398,7 +398,7 @@ def compare(
         return
     _print_table(f"A is {a}, B is {b}", comparisons.two_sweeps(points), format)
     if differences.empty:
-        out.print("Nothing else differs.")
+        out.print("Nothing else differs that the records hold.")
     else:
         print()
         _print_table("What else differs", differences, format)

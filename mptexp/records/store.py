@@ -1,5 +1,6 @@
 """Writing and reading records: atomically, in publishable form, and checked as data."""
 
+import hashlib
 import json
 import math
 import os
@@ -49,11 +50,24 @@ def amend_record(path: Path, record: Mapping[str, Any], **changes: Any) -> None:
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:
-    write_text(path, json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    signed = {**record, "digest": digest(record)}
+    write_text(path, json.dumps(signed, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def digest(record: Mapping[str, Any]) -> str:
+    """What a record was when it was written, as 64 hexadecimal digits.
+
+    It shows a slip of the hand or a broken disk; whoever wants to deceive can write it anew.
+    """
+    content = {name: value for name, value in record.items() if name not in ("digest", "changed")}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def read_record(path: Path) -> dict[str, Any]:
     """The record in a file, which may come from anybody: it is read as data and checked.
+
+    Its `changed` is true where it is another than the one that was written.
 
     Raises:
         RecordError: if the file is not a record of this schema; one sentence.
@@ -71,6 +85,8 @@ def read_record(path: Path) -> dict[str, Any]:
         fault = f"run_id {record['run_id']} in a folder of another name"
     if fault:
         raise RecordError(f"{path}: {fault}")
+    if record.pop("digest", digest(record)) != digest(record):  # another program writes none
+        record["changed"] = True
     # As in the run's id, a parameter that is not named is at its default.
     record["parameters"] = defaults() | record["parameters"]
     return record

@@ -185,7 +185,5 @@ def _both(points: pd.DataFrame, name: str) -> list[str]:
 def _ratio(row: Mapping[str, Any]) -> str:
     if pd.isna(row["ratio"]):
         return BLANK
-    runs = f"(n = {row['runs_a']}, {row['runs_b']})"
-    if pd.isna(row["low"]):
-        return f"{row['ratio']:.2f}×, no interval {runs}"
-    return f"{row['ratio']:.2f}× [{row['low']:.2f}, {row['high']:.2f}] {runs}"
+    runs = f"n = {row['runs_a']}, {row['runs_b']}"
+    return f"{row['ratio']:.2f}× (one session each, nothing is claimed; {runs})"

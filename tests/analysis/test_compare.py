@@ -1,4 +1,5 @@
 import json
+import math
 import shutil
 
 import pytest
@@ -22,7 +23,9 @@ def test_the_same_points_are_joined_across_devices(two):
     assert list(found.index) == ["float32", "mixed_float16"]
     row = found.loc["mixed_float16"]
     assert row.ratio == pytest.approx(2)
-    assert row.low < 2 < row.high
+    # A session says nothing of how much a day matters: no interval is claimed.
+    assert math.isnan(row.low)
+    assert math.isnan(row.high)
     assert row.step_s_a == pytest.approx(2 * row.step_s_b)
     # Twice as fast at three times the price.
     assert row.cost_per_million_images_b == pytest.approx(1.5 * row.cost_per_million_images_a)
@@ -55,7 +58,7 @@ def test_the_command(tmp_path):
     assert [round(p["ratio"], 3) for p in told["points"]] == [2, 2]
     shown = mptexp("compare", "a", "b", cwd=tmp_path, COLUMNS="200").stdout
     assert "A is a, B is b" in shown
-    assert "2.00× [" in shown
+    assert "2.00× (one" in shown
     text = mptexp("compare", "a", "b", "--format", "markdown", cwd=tmp_path).stdout
     assert "| what | a | b |" in text
 

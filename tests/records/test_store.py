@@ -67,10 +67,33 @@ def test_of_another_machines_record_only_what_is_new_is_rewritten(tmp_path, monk
     store.amend_record(path, known, profile={"missing": "on ubuntu", "seconds": float("nan")})
     privacy._private_names.cache_clear()
     new = {"missing": "on <host>", "seconds": None}
-    assert json.loads(path.read_text()) == {"os": "Linux, ubuntu", "profile": new}
+    written = json.loads(path.read_text())
+    assert written.pop("digest") == store.digest(written)
+    assert written == {"os": "Linux, ubuntu", "profile": new}
 
 
 def test_a_parameter_that_is_not_named_is_at_its_default(tmp_path):
     few = {name: RECORD["parameters"][name] for name in ("gpu_model", "block")}
     store.write_record(tmp_path / "r.json", RECORD | {"parameters": few})
     assert store.read_record(tmp_path / "r.json") == RECORD
+
+
+def test_a_record_that_was_changed_by_hand_says_so(tmp_path):
+    path = tmp_path / "r.json"
+    store.write_record(path, RECORD | {"peak_memory_bytes": 1234567})
+    assert "changed" not in store.read_record(path)
+    path.write_text(path.read_text().replace("1234567", "1234568"))
+    assert store.read_record(path)["changed"] is True
+
+
+def test_a_record_that_is_amended_is_not_changed(tmp_path):
+    path = tmp_path / "r.json"
+    store.write_record(path, RECORD | {"samples": [0.1, 1e-17, 1 / 3, -0.0, 2**60, None, "é"]})
+    store.amend_record(path, store.read_record(path), error="none")
+    assert "changed" not in store.read_record(path)
+
+
+def test_a_record_without_a_digest_is_read(tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(RECORD))
+    assert "changed" not in store.read_record(path)

@@ -59,4 +59,7 @@ def test_few_runs_have_no_interval(tmp_path):
     a, b = (written_sweep(tmp_path / n, "A100", 1.0, runs=2) for n in "ab")
     table = comparisons.two_sweeps(compare.points(*compare.load(a, b)))
     assert isinstance(table, pd.DataFrame)
-    assert table["A / B, above 1: B is faster"].tolist() == ["1.00×, no interval (n = 2, 2)"] * 2
+    assert (
+        table["A / B, above 1: B is faster"].tolist()
+        == ["1.00× (one session each, nothing is claimed; n = 2, 2)"] * 2
+    )
