@@ -70,7 +70,8 @@ def points(a: Tables, b: Tables) -> pd.DataFrame:
         Columns of JOINED, device_a, device_b, step_s_a, step_s_b (seconds, geometric means), ratio
         (step_s_a / step_s_b: above 1, B is faster), low, high (empty), runs_a, runs_b,
         val_accuracy_a, val_accuracy_b (means), peak_memory_bytes_a, peak_memory_bytes_b
-        (medians), and cost_per_million_images_a and _b where the params file of both has a price_per_hour.
+        (medians), and cost_per_million_images_a and _b where the params file of both has a
+        price_per_hour.
     """
     sides = [dict(list(side.ok.groupby([*JOINED, "gpu_model"]))) for side in (a, b)]
     rows = [
