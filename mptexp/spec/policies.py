@@ -4,6 +4,7 @@ Adding a policy touches this file and its test. The order of the rows is the ord
 and figure; a row without one of its parts is refused when this module is imported.
 """
 
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -125,3 +126,17 @@ POLICY_ROWS = by_name(
 )
 POLICIES = tuple(POLICY_ROWS)
 PolicyName = Literal[POLICIES]
+# From this share of a step's FLOPs in the promised type on, a policy is effective.
+EFFECTIVE_SHARE = 0.95
+
+
+def share_mark(share: float, what: str, dtype: str) -> str:
+    """What is said beside a number where a policy is effective in part alone.
+
+    Args:
+        share: of the FLOPs or of the weights, from 0 to 1.
+        what: arithmetic or weights.
+        dtype: the type that the policy promises.
+    """
+    # Rounded down: 99.9 % is not all, and what is below the limit does not look as if it met it.
+    return f"{math.floor(share * 100)} % of the {what} in {dtype}"

@@ -44,28 +44,34 @@ def dtypes(model: "keras.Model") -> "pd.DataFrame":
 def effective(model: "keras.Model", run: Run, device: dict[str, Any]) -> dict[str, Any]:
     """The settings that are effective, read back from the device and the compiled model.
 
-    Keys: compute_dtype, variable_dtype (of the layers that hold the parameters), head_dtype,
-    data_format (of the layers that have one, else "none"), loss_scale ("none" or the number now),
-    jit, deterministic, tf32, emulated, cpu_isa (what oneDNN logs where the run limits it, else
+    Keys: compute_dtype (of the layers that hold the parameters; what is computed in it is for
+    `arithmetic.of_step` to say), variable_dtype (of the weights), head_dtype, floatx, data_format
+    (of the layers that have one, else "none"), loss_scale ("none" or the number now), jit,
+    deterministic, tf32, emulated, cpu_isa (what oneDNN logs where the run limits it, else
     "default"), replicas (devices that hold the weights and share a batch), batch_per_replica,
     default_policy, propagation, weight_format (see emulation.effective).
 
     Raises:
         SettingNotApplied: where dtype, emulated formats, data format, XLA, determinism, TF32, CPU
-            instructions or replicas are not what the run asked for.
+            instructions or replicas are not what the run asked for. Layers of a user's own model
+            may have other types: their share of the arithmetic counts.
     """
+    import keras
+
     from mptexp.training import costs
     from mptexp.training.numerics import emulation
     from mptexp.training.numerics.loss_scale import loss_scale
 
     layers = [leaf.layer for leaf in costs.leaves(model)]
     holders = [layer for layer in layers if costs.parameters(layer)]
+    weights = [w for w in filter(costs.is_float, model.weights) if not w.overwrite_with_gradient]
     replicas = _replicas(model, run)
     arithmetic = POLICY_ROWS[run.policy].arithmetic
     settings = {
         "compute_dtype": _joined({layer.compute_dtype for layer in holders}),
-        "variable_dtype": _joined({layer.variable_dtype for layer in holders}),
+        "variable_dtype": _joined({weight.dtype for weight in weights}),
         "head_dtype": str(model.outputs[0].dtype),
+        "floatx": keras.config.floatx(),
         "data_format": _joined(_data_formats(layers)) or "none",
         "loss_scale": loss_scale(model),
         "jit": bool(model.jit_compile),
@@ -113,10 +119,12 @@ def _joined(names: set[str]) -> str:
 def _check(settings: dict[str, Any], run: Run) -> None:
     policy = POLICY_ROWS[run.policy]
     has_format = run.data_format != "auto" and settings["data_format"] != "none"
+    own = ":" in run.model or run.float32_layers
+    dtypes = {"compute_dtype": policy.compute_dtype, "variable_dtype": policy.variable_dtype}
     asked = {
-        "compute_dtype": policy.compute_dtype,
-        "variable_dtype": policy.variable_dtype,
+        **({} if own else dtypes),
         "head_dtype": "float32",
+        "floatx": "float32",
         "deterministic": run.deterministic,
         "replicas": run.replicas,
         "propagation": run.propagation,
@@ -127,16 +135,9 @@ def _check(settings: dict[str, Any], run: Run) -> None:
         **({} if policy.tf32 is None else {"tf32": policy.tf32}),
     }
     for name, value in asked.items():
-        if not _agrees(settings[name], value, own=":" in run.model or bool(run.float32_layers)):
+        if settings[name] != value:
             message = f"{name} is {settings[name]}, but the run asked for {value}"
             raise SettingNotApplied(message + _cause(name, settings))
-
-
-def _agrees(setting: Any, asked: Any, own: bool) -> bool:
-    """A model of the user's own may keep some layers in float32, such as its last one."""
-    if not own or not isinstance(setting, str):
-        return setting == asked
-    return asked in setting.split(", ") and set(setting.split(", ")) <= {asked, "float32"}
 
 
 def _cause(name: str, settings: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from mptexp.records import schema, store
 from mptexp.spec.project import PROJECT
 from mptexp.traces import xplane
+from mptexp.training import arithmetic
 from mptexp.training.identity import identity
 from mptexp.training.measure import sensors, step_clock
 from mptexp.training.numerics import emulation
@@ -89,7 +90,8 @@ def _flags(outcome: Outcome) -> list[str]:
         LOGICAL: run.replicas > 1 and outcome.card["kind"] == "cpu",
         emulation.NOTE: {run.propagation, run.weight_format} != {"policy"},
     }
-    return [text for text, holds in cases.items() if holds]
+    flags = [text for text, holds in cases.items() if holds]
+    return flags + arithmetic.flags(run, outcome.effective)
 
 
 def _sensors(outcome: Outcome) -> dict[str, Any]:

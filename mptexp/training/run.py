@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from mptexp.spec.run import Run
-from mptexp.training import environment, models, precision, replay
+from mptexp.training import arithmetic, environment, models, precision, replay
 from mptexp.training.backends import backend
 from mptexp.training.capability import Unsupported
 from mptexp.training.data import batches
@@ -41,7 +41,8 @@ def execute(run: Run, model: keras.Model, images: Images, device: dict[str, Any]
 
     Raises:
         SettingNotApplied: before anything is timed, where a setting is not effective.
-        Unsupported: where there are too few steps to time, or the backend has no such input.
+        Unsupported: where there are too few steps to time, the backend has no such input, or the
+            policy has no effect on the model (see arithmetic.of_step).
     """
     return PHASES[run.phase](run, model, images, device)
 
@@ -59,6 +60,7 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
     _check_input(run, images, (steps // run.steps_per_execution - 1) * run.epochs)
     initial_weights = models.fingerprint(model)
     trained = _compiled(run, model, images, device)
+    before = {"initial_weights": initial_weights, **arithmetic.of_step(run, trained)}
     scales, histograms = exponents.ScaleTrace(), replay.histograms(run, images)
     clock = _clock(run, steps, [scales, *([histograms] if histograms else [])])
     profile: dict[str, Any] = {}
@@ -72,7 +74,7 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
         else:
             _fit(run, trained, images, [clock])
         fit_s = time.perf_counter() - began
-    outcome = _outcome(run, trained, images, device, clock, sampler, initial_weights, fit_s)
+    outcome = _outcome(run, trained, images, device, clock, sampler, before, fit_s)
     if device["kind"] == "cpu" and (trace or "rows" in profile):
         profile["primitives"] = profiler.primitives(run, trained)
     if histograms:
@@ -135,6 +137,7 @@ def infer(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) 
     _check_input(run, images, len(order) // run.steps_per_execution - 1)
     initial_weights = models.fingerprint(model)
     inferring = _compiled(run, model, images, device)
+    before = {"initial_weights": initial_weights, **arithmetic.of_step(run, inferring)}
     clock = _clock(run, len(order))
     with sensors.Sampler(device["kind"]) as sampler:
         began = time.perf_counter()
@@ -143,7 +146,7 @@ def infer(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) 
         stream = batches.training(images, run)
         inferring.predict(stream, steps=len(order), callbacks=[clock], verbose=0)
         fit_s = time.perf_counter() - began
-    outcome = _outcome(run, inferring, images, device, clock, sampler, initial_weights, fit_s)
+    outcome = _outcome(run, inferring, images, device, clock, sampler, before, fit_s)
     timing = outcome.timing | _latency_figures(latencies)
     return replace(outcome, timing=timing, latencies_s=latencies)
 
@@ -231,17 +234,17 @@ def _outcome(
     device: dict[str, Any],
     clock: step_clock.StepClock,
     sampler: sensors.Sampler,
-    initial_weights: str,
+    before: dict[str, Any],
     fit_s: float,
 ) -> Outcome:
-    """What clock, sampler and model hold after either phase."""
+    """What clock, sampler and model hold after either phase, and what was read before it."""
     timing, order = step_clock.timing(clock.windows), batches.order(images, run)
     settings = effective(model, run, device) | {
         "data": images.content,
         "data_order": hashlib.sha256(order.tobytes()).hexdigest()[:12],
-        "initial_weights": initial_weights,
         "validation_images": len(images.val_y),
         **_chance_accuracy(images.val_y),
+        **before,
     }
     # Read before the device's peaks are measured, which takes memory too.
     peak_memory_bytes = sensors.peak_memory_bytes(device["kind"])

@@ -91,6 +91,20 @@ class Backend(Protocol):
     def set_seed(self, seed: int) -> None:
         """Seeds Python, numpy and the backend, without importing another framework."""
 
+    def products(
+        self, model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
+    ) -> list[tuple[str, float]]:
+        """Type and FLOPs of every matrix product and convolution of a step that is not executed.
+
+        Of a loop each pass counts where their number is known before the step, else one does; of a
+        condition every branch counts. What does not reach a result of the step is left out.
+
+        Args:
+            model: compiled.
+            batch: images and labels as `fit` takes them; of their values nothing is used.
+            training: with the gradients; else the forward pass of an inference.
+        """
+
     # --- gradients
 
     def differentiated(

@@ -3,7 +3,9 @@
 All of them are for one device, or for a step that is one program over all devices.
 """
 
+import re
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,13 @@ def set_seed(seed: int) -> None:
 
 def sync_variables(model: "keras.Model") -> None:
     """Nothing to do: `fit` trains the model's own variables."""
+
+
+def widest(dtypes: Iterable[str]) -> str:
+    """The type of a product whose operands have these: the widest of the floating ones."""
+    sizes = {name: int(re.sub(r"\D", "", name) or 8) for name in dtypes}
+    floats = {name: size for name, size in sizes.items() if "float" in name}
+    return max(floats or sizes, key=sizes.__getitem__)
 
 
 def batches(x: Any, y: np.ndarray, order: np.ndarray) -> Any:

@@ -1,7 +1,8 @@
 """JAX: XLA compiles everything; steps run asynchronously; arrays are sharded over devices."""
 
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,6 +137,58 @@ def sync_variables(model: "keras.Model") -> None:
     if getattr(model, "_jax_state", None):
         model.jax_state_sync()
 
+
+def products(
+    model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
+) -> list[tuple[str, float]]:
+    """From the step's jaxpr, without what is computed for nothing."""
+    import jax
+    from jax.interpreters import partial_eval
+
+    if training:
+        model._symbolic_build(data_batch=batch)
+    parts = ("optimizer_variables", "metrics_variables") if training else ()
+    parts = ("trainable_variables", "non_trainable_variables", *parts)
+    state = model._get_jax_state(**dict.fromkeys(parts, True))
+    step = model.train_step if training else model.predict_step
+    jaxpr = jax.make_jaxpr(step)(state, batch if training else batch[:1]).jaxpr
+    used, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return [*_products(used)]
+
+
+def _products(jaxpr: Any) -> Iterator[tuple[str, float]]:
+    """Of a jaxpr and those within it; a scan does its own as many times as it is long."""
+    for equation in jaxpr.eqns:
+        if flops := FLOPS.get(equation.primitive.name):
+            operands = [v.aval for v in equation.invars[:2]]
+            dtype = common.widest(operand.dtype.name for operand in operands)
+            yield dtype, flops(equation.params, *operands, equation.outvars[0].aval)
+        for inner in _inner(equation.params.values()):
+            for dtype, count in _products(inner):
+                yield dtype, count * equation.params.get("length", 1)
+
+
+def _inner(values: Iterable[Any]) -> Iterator[Any]:
+    """The jaxprs among the parameters of an equation, closed ones opened."""
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _inner(value)
+        elif hasattr(value, "eqns"):
+            yield getattr(value, "jaxpr", value)
+
+
+def _dot_flops(params: dict[str, Any], x: Any, y: Any, out: Any) -> float:
+    (summed, _), _ = params["dimension_numbers"]
+    return 2.0 * out.size * math.prod(x.shape[axis] for axis in summed)
+
+
+def _conv_flops(params: dict[str, Any], x: Any, y: Any, out: Any) -> float:
+    """Without the zeros that the gradient of a strided convolution puts between its inputs."""
+    filters = y.shape[params["dimension_numbers"].rhs_spec[0]]
+    return 2.0 * out.size * y.size / filters / math.prod(params["lhs_dilation"])
+
+
+FLOPS = {"dot_general": _dot_flops, "conv_general_dilated": _conv_flops}
 
 # --- gradients ------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """TensorFlow: tf.function with or without XLA, tf.data, oneDNN on a CPU, MirroredStrategy."""
 
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,6 +149,94 @@ def peak_memory_bytes() -> int | None:
 def set_seed(seed: int) -> None:
     """Keras seeds TensorFlow itself."""
     keras.utils.set_random_seed(seed)
+
+
+def products(
+    model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
+) -> list[tuple[str, float]]:
+    """From the graph of the step, of one replica where several share a batch."""
+    import tensorflow as tf
+
+    step = model.train_step if training else model.predict_step
+    specs = [tf.TensorSpec(part.shape, part.dtype) for part in batch[: 1 + training]]
+    run = model.distribute_strategy.run
+    function = tf.function(lambda *data: run(step, args=(data,)), autograph=False)
+    return [*_products(function.get_concrete_function(*specs).graph, len(batch[0]))]
+
+
+def _products(graph: Any, batch: int) -> Iterator[tuple[str, float]]:
+    """Of a graph and the functions that it calls; a size that it leaves open is the batch's."""
+    for op in _used(graph):
+        if flops := _flops(op, batch):
+            yield common.widest(x.dtype.name for x in op.inputs), flops
+        for inner in _functions(op):
+            for dtype, count in _products(inner, batch):
+                yield dtype, count * (_passes(op) if "While" in op.type else 1)
+
+
+def _used(graph: Any) -> Iterator[Any]:
+    """The operations that a result or a variable of the graph depends on."""
+    waiting = [*(output.op for output in graph.outputs), *graph.control_outputs]
+    met = set()
+    while waiting:
+        op = waiting.pop()
+        if op not in met:
+            met.add(op)
+            waiting += [*(x.op for x in op.inputs), *op.control_inputs]
+            yield op
+
+
+def _functions(op: Any) -> Iterator[Any]:
+    """The graphs of the functions that an operation calls."""
+    for attribute in op.node_def.attr.values():
+        for function in (attribute.func, *attribute.list.func):
+            if function.name:
+                yield op.graph._get_function(function.name).graph
+
+
+def _passes(loop: Any) -> int:
+    """The most passes of a loop, where they are a constant; else 1."""
+    import tensorflow as tf
+
+    limit = loop.inputs[1]
+    while limit.op.type in ("Max", "Identity"):  # Keras's recurrent layers take a maximum
+        limit = limit.op.inputs[0]
+    known = tf.get_static_value(limit)
+    return max(1, int(known)) if known is not None and known.size == 1 else 1
+
+
+def _flops(op: Any, batch: int) -> float:
+    """Of a product; zero of any other operation."""
+
+    def sizes(tensor: Any) -> list[int]:
+        return [size or batch for size in tensor.shape.as_list()] if tensor.shape.rank else []
+
+    if "Backprop" in op.type and "Conv" in op.type:
+        kernel = op.outputs[0] if "Filter" in op.type else op.inputs[1]
+        large = op.inputs[2]
+    elif op.type in ("Conv2D", "Conv3D", "DepthwiseConv2dNative"):
+        kernel, large = op.inputs[1], op.outputs[0]
+    elif "MatMul" in op.type:
+        turned = any(op.node_def.attr[name].b for name in ("transpose_a", "adj_x"))
+        return 2.0 * math.prod(sizes(op.outputs[0])) * sizes(op.inputs[0])[-2 if turned else -1]
+    elif op.type == "Einsum" and len(op.inputs) > 1:
+        summed = _summed(op.get_attr("equation").decode(), [sizes(x) for x in op.inputs])
+        return 2.0 * math.prod(sizes(op.outputs[0])) * summed
+    else:
+        return 0.0
+    window = sizes(kernel)[: -2 if "Depthwise" in op.type else -1]
+    return 2.0 * math.prod(sizes(large)) * math.prod(window)
+
+
+def _summed(equation: str, shapes: list[list[int]]) -> int:
+    """Over how many products an element of an einsum is summed."""
+    terms, result = equation.split("->")
+    by_label: dict[str, int] = {}
+    for term, shape in zip(terms.split(","), shapes, strict=True):
+        head, _, tail = term.partition("...")
+        ends = shape[: len(head)] + shape[len(shape) - len(tail) :]
+        by_label |= zip(head + tail, ends, strict=True)
+    return math.prod(size for label, size in by_label.items() if label not in result)
 
 
 # --- gradients ------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import numpy as np
 from mptexp.spec import imports
 from mptexp.spec.run import Run
 from mptexp.training import capability
+from mptexp.training.backends import common
 from mptexp.training.backends.common import batches as batches
 from mptexp.training.backends.common import constant as constant
 from mptexp.training.backends.common import dynamic_loss_scale as dynamic_loss_scale
@@ -127,6 +128,41 @@ def wait(result: Any) -> None:
 def peak_memory_bytes() -> int | None:
     """Of the caching allocator, tensors alone."""
     return int(torch.cuda.max_memory_allocated())
+
+
+def products(
+    model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
+) -> list[tuple[str, float]]:
+    """From a pass that is executed, since there is no graph; what it changes is put back."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import flop_registry
+
+    counted: list[tuple[str, float]] = []
+
+    class Count(TorchDispatchMode):
+        """PyTorch's own count of an operation's FLOPs, and the type of its operands."""
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if rule := flop_registry.get(func._overloadpacket):
+                operands = [value for value in args if isinstance(value, torch.Tensor)]
+                dtype = common.widest(str(x.dtype).removeprefix("torch.") for x in operands)
+                counted.append((dtype, float(rule(*args, **(kwargs or {}), out_val=result))))
+            return result
+
+    before = [(v, v.value.detach().clone()) for v in model.variables]
+    x, y = batch
+    with torch.random.fork_rng(), torch.set_grad_enabled(training), Count():
+        given = model(x, training=training)
+        if training:
+            model.compute_loss(x=x, y=y, y_pred=given, training=True).backward()
+    model.zero_grad()
+    for changed, value in before:
+        changed.assign(value)
+    return counted
 
 
 # --- gradients ------------------------------------------------------------------------------------

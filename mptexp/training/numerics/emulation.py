@@ -181,13 +181,14 @@ def emulated(run: Run, model: keras.Model) -> keras.Model:
 
         model = keras.models.clone_model(model, clone_function=changed, recursive=True)
     stored = storage_format(run.weight_format)
-    for weight in _weights(model) if stored else ():
+    for weight in trained_weights(model) if stored else ():
         first, _ = rounded(ops.convert_to_tensor(weight), stored, state=ops.zeros(STATE), least=0)
         weight.assign(first)
     return model
 
 
-def _weights(model: keras.Model) -> list[keras.Variable]:
+def trained_weights(model: keras.Model) -> list[keras.Variable]:
+    """Without the ranges of dynamic formats, which are trained but are no weights."""
     return [w for w in model.trainable_variables if not w.overwrite_with_gradient]
 
 
@@ -274,7 +275,7 @@ def effective(model: keras.Model) -> dict[str, str]:
     inner = list(model._flatten_layers(include_self=False))
     wrapped = [layer for layer in inner if isinstance(layer, Rounded)]
     emulated_weights = {id(weight) for layer in wrapped for weight in layer.weights}
-    kernels = [weight for weight in _weights(model) if is_kernel(weight)]
+    kernels = [weight for weight in trained_weights(model) if is_kernel(weight)]
     names = {layer.propagation for layer in wrapped}
     names |= {"policy" for weight in kernels if id(weight) not in emulated_weights}
     return {

@@ -1,0 +1,95 @@
+"""What arithmetic really is: the bits that a product and a convolution keep of known numbers.
+
+A variable of the environment, a flag of a compiler or a rewritten graph can make float32 compute in
+fewer bits, and nothing that can be asked says so. So numbers of known bits go through the engine of
+the run, multiplied by one: 1 + 2^-k comes back as it is only where k bits are kept.
+"""
+
+from functools import cache
+
+import keras
+import numpy as np
+from keras import layers
+
+from mptexp.training.backends import current
+
+# Explicit bits of the mantissa by type.
+BITS = {"float32": 23, "tensorfloat32": 10, "float16": 10, "bfloat16": 7}
+LARGE = 2.0**17  # finite in all types but float16
+# Fast convolutions, such as Winograd's, lose a few bits of float32; products of split numbers in
+# bfloat16 keep 16.
+LEAST_OF_FLOAT32 = 17
+# Large enough to be left to the kernels that real layers get.
+UNITS, CHANNELS, SIDE = 256, 32, 8
+
+
+@cache
+def readings(policy: str, jit: bool) -> dict[str, str]:
+    """The arithmetic of a product and of a convolution: a key of BITS, or a number of bits.
+
+    Once per process, which has one policy. Through Keras's own `predict_on_batch`, compiled by XLA
+    where the run's model is; kernels are zeros and ones, so that no random number is drawn.
+
+    Args:
+        policy: of the process; names what is cached.
+        jit: whether XLA compiles the run's model.
+    """
+    return {"product": _product(jit), "convolution": _convolution(jit)}
+
+
+def bits(reading: str) -> int:
+    """Explicit bits of the mantissa of a reading."""
+    return BITS[reading] if reading in BITS else int(reading.split()[0])
+
+
+def _values(count: int) -> np.ndarray:
+    """So many numbers to go through: 1 + 2^-k, then LARGE, then ones."""
+    exponents = np.arange(1, BITS["float32"] + 1)
+    known = [*(1 + 2.0**-exponents), LARGE]
+    return np.array(known + [1.0] * (count - len(known)), "float32")
+
+
+def _product(jit: bool) -> str:
+    """Each number in a row of its own, times the identity."""
+    layer = layers.Dense(UNITS, use_bias=False, kernel_initializer="zeros")
+    given = _through(layer, np.diag(_values(UNITS)), np.eye(UNITS, dtype="float32"), jit)
+    return _name(np.diag(given))
+
+
+def _convolution(jit: bool) -> str:
+    """Each number in an image and a channel of its own, under windows with a one in the middle."""
+    each = np.arange(CHANNELS)
+    images = np.zeros((CHANNELS, SIDE, SIDE, CHANNELS), "float32")
+    images[each, SIDE // 2, SIDE // 2, each] = _values(CHANNELS)
+    kernel = np.zeros((3, 3, CHANNELS, CHANNELS), "float32")
+    kernel[1, 1, each, each] = 1
+    layer = layers.Conv2D(
+        CHANNELS,
+        3,
+        padding="same",
+        use_bias=False,
+        kernel_initializer="zeros",
+        data_format="channels_last",
+    )
+    given = _through(layer, images, kernel, jit)
+    return _name(given[each, SIDE // 2, SIDE // 2, each])
+
+
+def _through(layer: keras.Layer, x: np.ndarray, kernel: np.ndarray, jit: bool) -> np.ndarray:
+    """What the layer gives of x under this kernel; of several replicas, of the first of them."""
+    model = keras.Sequential([layers.Input(x.shape[1:]), layer])
+    layer.set_weights([kernel])
+    model.compile(jit_compile=jit)
+    return np.asarray(model.predict_on_batch(current().shared(x)), "float32")[: len(x)]
+
+
+def _name(given: np.ndarray) -> str:
+    """The type that gives these numbers of `_values`."""
+    count = BITS["float32"]
+    errors = np.abs(given - _values(len(given)))
+    kept = errors[:count] < 2.0 ** -np.arange(2, count + 2)
+    number = int(np.cumprod(kept).sum())
+    if number >= LEAST_OF_FLOAT32:
+        return "float32"
+    types = {7: "bfloat16", 10: "tensorfloat32" if errors[count] == 0 else "float16"}
+    return types.get(number, f"{number} bits")

@@ -1,0 +1,283 @@
+"""Policies that are not effective, planted in models of a user's own; each asks a child process."""
+
+import json
+
+import pytest
+from forked import python
+from support import PROJECT
+
+from mptexp.spec.policies import share_mark
+from mptexp.spec.run import Run
+from mptexp.training import arithmetic
+
+BACKENDS = ("tensorflow", "jax")
+
+OWN = """
+import keras
+from keras import layers, ops
+
+HEAD = layers.Activation("softmax", dtype="float32")
+
+@keras.saving.register_keras_serializable()
+class Block(layers.Layer):
+    "A layer made of layers, whose types nothing but itself shows."
+    def __init__(self, inner, **settings):
+        super().__init__(**settings)
+        self.first = layers.Conv2D(8, 3, padding="same", dtype=inner)
+        self.second = layers.Conv2D(8, 3, padding="same", dtype=inner)
+    def call(self, x):
+        return self.second(ops.relu(self.first(x)))
+
+class Casts(keras.Model):
+    "Says bfloat16 and computes in float32."
+    def __init__(self, classes):
+        super().__init__()
+        self.out = layers.Dense(classes, dtype="float32")
+        self.kernel = None
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 64), name="kernel")
+        self.built = True
+    def call(self, x):
+        x = ops.matmul(ops.cast(x, "float32"), ops.cast(self.kernel, "float32"))
+        return ops.softmax(self.out(ops.relu(x)))
+
+def _ended(inputs, x, classes, dtype=None):
+    x = layers.GlobalAveragePooling2D(dtype=dtype)(x)
+    return keras.Model(inputs, HEAD(layers.Dense(classes)(x)))
+
+def nested(shape, classes):
+    inputs = layers.Input(shape)
+    return _ended(inputs, Block("float32")(inputs), classes)
+
+def nested_and_followed(shape, classes):
+    inputs = layers.Input(shape)
+    x = Block("float32")(inputs)
+    return _ended(inputs, layers.Conv2D(8, 3, padding="same")(x), classes)
+
+def casting(shape, classes):
+    inputs = layers.Input(shape)
+    return keras.Model(inputs, Casts(classes)(layers.Flatten()(inputs)))
+
+def pinned_convolutions(shape, classes):
+    x = inputs = layers.Input(shape)
+    for _ in range(2):
+        x = layers.Conv2D(16, 3, activation="relu", dtype="float32")(x)
+    return _ended(inputs, x, classes)
+
+def pinned(shape, classes):
+    head = layers.Dense(classes, activation="softmax", dtype="float32")
+    return keras.Sequential([layers.Flatten(), head])
+
+def half(shape, classes):
+    inputs = layers.Input(shape)
+    x = layers.Conv2D(8, 3, padding="same", dtype="mixed_float16")(inputs)
+    return _ended(inputs, layers.Conv2D(8, 3, padding="same")(x), classes)
+
+def unused(shape, classes):
+    "A large product in bfloat16 that nothing depends on, beside the others in float32."
+    class Beside(layers.Layer):
+        def call(self, x):
+            large = ops.ones((256, 256), "bfloat16")
+            ops.matmul(large, large)
+            return ops.cast(x, "float32")
+    x = inputs = layers.Input(shape)
+    x = layers.Conv2D(8, 3, dtype="float32")(Beside(dtype="float32")(x))
+    return _ended(inputs, x, classes)
+
+def looped(shape, classes):
+    "Sixteen passes of a loop in float32, then a product of the size of one in bfloat16."
+    inputs = layers.Input(shape)
+    x = layers.Reshape((shape[0], -1))(inputs)
+    x = layers.SimpleRNN(64, dtype="float32")(x)
+    return keras.Model(inputs, HEAD(layers.Dense(classes)(layers.Dense(64)(x))))
+
+def small_weights(shape, classes):
+    "Most weights stay in float32 under a policy that promises bfloat16."
+    x = layers.Flatten()(inputs := layers.Input(shape))
+    x = layers.Dense(64, dtype="mixed_bfloat16")(x)
+    return keras.Model(inputs, HEAD(layers.Dense(classes)(x)))
+
+def no_products(shape, classes):
+    inputs = layers.Input(shape)
+    x = layers.Rescaling(1.0)(layers.Flatten()(inputs))
+    return keras.Model(inputs, HEAD(x[:, :classes]))
+
+def residual(shape, classes):
+    inputs = layers.Input(shape)
+    x = layers.Conv2D(8, 3, padding="same")(inputs)
+    for stride in (1, 2):
+        y = layers.BatchNormalization()(layers.Conv2D(8, 3, stride, "same")(x))
+        y = layers.DepthwiseConv2D(3, padding="same")(layers.Activation("relu")(y))
+        x = layers.Add()([layers.Conv2D(8, 1, stride)(x), y])
+    return _ended(inputs, x, classes)
+
+def attentive(shape, classes):
+    inputs = layers.Input(shape)
+    x = layers.Dense(32)(layers.Reshape((shape[0], -1))(inputs))
+    x = layers.MultiHeadAttention(2, 16)(x, x)
+    x = layers.GlobalAveragePooling1D()(layers.EinsumDense("abc,cd->abd", (None, 8))(x))
+    return keras.Model(inputs, HEAD(layers.Dense(classes)(x)))
+
+def rewritten(shape, classes):
+    "A rewriter of graphs, which turns float32 into bfloat16 after all types were read."
+    import tensorflow as tf
+    tf.config.optimizer.set_experimental_options({"auto_mixed_precision_onednn_bfloat16": True})
+    return residual(shape, classes)
+
+def floatx(shape, classes):
+    keras.config.set_floatx("float16")
+    return residual(shape, classes)
+"""
+
+PROGRAM = """
+import json, random, sys
+import numpy as np
+from mptexp.spec.run import Run
+from mptexp.training import precision
+
+answers = []
+run = Run(**{"image_size": 16, "batch_size": 4, **json.loads(sys.argv[1])})
+where = precision.use(run)
+import keras
+from mptexp.training import arithmetic, costs, effective, models
+
+def state(model):
+    weights = [np.asarray(v).tolist() for v in model.variables]
+    return [weights, random.getstate(), np.random.get_state()[1].tolist()]
+
+for name in sys.argv[2].split():
+    try:
+        asked = run.model_copy(update={"model": name})
+        model = models.build(asked, (16, 16, 1), 10)
+        precision.compile_model(model, asked)
+        before = state(model)
+        settings = effective.effective(model, asked, where)
+        settings |= arithmetic.of_step(asked, model)
+        settings["changed"] = state(model) != before
+        settings["marks"] = arithmetic.flags(asked, settings)
+        batch = arithmetic._batch(asked, model)
+        products = precision.backend(asked.backend).products(model, batch, asked.phase == "train")
+        settings["flops"] = sum(flops for _, flops in products)
+        known = costs.per_step(model, 4, asked.phase == "train")
+        kinds = known.kind.str.contains("Conv|Dense|Attention")
+        settings["known_flops"] = float(known.flops[kinds].sum(skipna=False))
+    except Exception as error:
+        settings = {"error": f"{type(error).__name__}: {error}"}
+    answers.append(settings)
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture
+def ask(tmp_path, monkeypatch):
+    """What a process answers for models of this module under one policy, by name."""
+    (tmp_path / "mynets.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+
+    def asked(names, environ=None, **parameters):
+        models = [n if n in ("keydana_cnn", "mlp") else f"mynets:{n}" for n in names.split()]
+        done = python(PROGRAM, parameters, " ".join(models), **(environ or {}))
+        assert done.returncode == 0, done.stderr
+        answers = json.loads(done.stdout.splitlines()[-1])
+        return dict(zip(names.split(), answers, strict=True))
+
+    return asked
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_policy_without_any_effect_is_unsupported(ask, backend):
+    said = ask("casting pinned unused", backend=backend, policy="mixed_bfloat16")
+    for name in ("casting", "pinned"):
+        assert said[name]["error"] == (
+            "Unsupported: policy mixed_bfloat16 has no effect on this model: all of its products "
+            "compute in float32, not in bfloat16"
+        )
+    # The last layer is in bfloat16; the large product that nothing depends on does not count.
+    assert 0 < said["unused"]["effective_share"] < 0.1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_policy_with_a_part_of_its_effect_says_which(ask, backend):
+    names = "nested nested_and_followed pinned_convolutions looped"
+    said = ask(names, backend=backend, policy="mixed_bfloat16")
+    for name in names.split():
+        share = said[name]["effective_share"]
+        assert said[name]["arithmetic"] == pytest.approx({"bfloat16": share, "float32": 1 - share})
+        assert said[name]["marks"] == [share_mark(share, "arithmetic", "bfloat16")], name
+    assert said["nested"]["effective_share"] < 0.01
+    assert said["pinned_convolutions"]["effective_share"] < 0.01
+    # Two of three convolutions are in float32; the first has no gradient of its input.
+    assert 0.4 < said["nested_and_followed"]["effective_share"] < 0.6
+    assert said["looped"]["effective_share"] < 0.1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_float16_within_float32_has_no_loss_scale_and_says_so(ask, backend):
+    said = ask("half", backend=backend, policy="float32")["half"]
+    assert said["loss_scale"] == "none"
+    share = said["arithmetic"]["float32"]
+    assert said["marks"] == [share_mark(share, "arithmetic", "float32"), arithmetic.UNSCALED]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("phase", ["train", "inference"])
+def test_healthy_models_are_effective_and_stay_as_they_are(ask, backend, phase):
+    names = "keydana_cnn mlp residual attentive"
+    said = ask(names, backend=backend, policy="mixed_float16", phase=phase, augmentation="flip")
+    for name in names.split():
+        # JAX computes two gradients of attention from scores that it keeps in float32.
+        kept = name == "attentive" and backend == "jax" and phase == "train"
+        assert said[name]["effective_share"] == (pytest.approx(0.94, abs=0.01) if kept else 1)
+        assert said[name]["marks"] == ["94 % of the arithmetic in float16"] * kept
+        assert said[name]["weights"] == {"float32": 1}
+        assert said[name]["probe"] == {"product": "float16", "convolution": "float16"}
+        assert said[name]["changed"] is False
+    # Counted from the shapes of layers, without the program.
+    for name in ("keydana_cnn", "mlp"):
+        assert said[name]["flops"] == pytest.approx(said[name]["known_flops"])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_weights_are_read_back_too(ask, backend):
+    said = ask("small_weights no_products", backend=backend, policy="bfloat16")
+    share = said["small_weights"]["weights"]["bfloat16"]
+    assert share < 0.1
+    assert said["small_weights"]["marks"] == [share_mark(share, "weights", "bfloat16")]
+    assert said["no_products"]["effective_share"] is None
+    assert said["no_products"]["marks"] == [arithmetic.NO_PRODUCTS]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_keras_own_file_does_not_change_float32(ask, backend, tmp_path):
+    (tmp_path / "keras.json").write_text('{"floatx": "float16", "epsilon": 0.01}')
+    environ = {"KERAS_HOME": str(tmp_path)}
+    said = ask("residual floatx", environ, backend=backend, policy="float32")
+    assert said["residual"]["arithmetic"] == {"float32": 1}
+    assert said["residual"]["floatx"] == "float32"
+    assert said["residual"]["marks"] == []
+    refused = "SettingNotApplied: floatx is float16, but the run asked for float32"
+    assert said["floatx"]["error"] == refused
+
+
+def test_a_graph_that_is_rewritten_is_seen_by_the_probe(ask):
+    said = ask("rewritten", policy="float32")["rewritten"]["error"]
+    assert said.startswith("Unsupported: float32 is asked for, but a product here computes in bfl")
+
+
+def test_a_reading_below_the_promise_names_the_variables(monkeypatch):
+    monkeypatch.setattr(
+        arithmetic.environment, "GIVEN", {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16", "OTHER": "1"}
+    )
+    with pytest.raises(arithmetic.Unsupported, match=r"sets ONEDNN_DEFAULT_FPMATH_MODE=BF16$"):
+        arithmetic._refuse_lossy("float32", {"product": "float32", "convolution": "bfloat16"})
+    arithmetic._refuse_lossy("tensorfloat32", {"product": "tensorfloat32"})
+    arithmetic._refuse_lossy("bfloat16", {"product": "9 bits"})
+
+
+def test_a_share_just_below_the_limit_is_not_rounded_up():
+    run = Run(policy="mixed_bfloat16")
+    settings = {"arithmetic": {"bfloat16": 0.9499}, "weights": {"float32": 1.0}, "loss_scale": 1.0}
+    assert arithmetic.flags(run, settings) == ["94 % of the arithmetic in bfloat16"]
+    settings["arithmetic"] = {"bfloat16": 0.95, "float32": 0.05}
+    assert arithmetic.flags(run, settings) == []
