@@ -29,6 +29,7 @@ VOID = "timings are void"  # how the mark begins of a run that was not alone on 
 
 OPEN = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Share = Annotated[float, Field(ge=0, le=1)]
 RunId = Annotated[str, StringConstraints(pattern=r"\A[0-9a-f]{12}\z")]
 # When a run ended: ISO 8601 in UTC, to the second.
 Moment = Annotated[
@@ -73,7 +74,10 @@ def _adapter() -> TypeAdapter[Any]:
             {
                 **row,
                 **dict.fromkeys(texts, str),
-                "chance_accuracy": Annotated[float, Field(ge=0, le=1)],
+                **dict.fromkeys(("arithmetic", "weights"), dict[str, Share]),
+                "effective_share": Share | None,
+                "probe": dict[str, str],
+                "chance_accuracy": Share,
                 "validation_images": Whole,
             },
         ),

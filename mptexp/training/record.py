@@ -63,7 +63,12 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "windows": step_clock.as_dicts(outcome.windows),
         **({"latencies_s": outcome.latencies_s} if outcome.latencies_s else {}),
         "history": outcome.epochs,
-        "marks": [*_flags(outcome), *sensors.flags(outcome.sensors), *outcome.notes],
+        "marks": [
+            *_flags(outcome),
+            *arithmetic.flags(outcome.run, outcome.effective),
+            *sensors.flags(outcome.sensors),
+            *outcome.notes,
+        ],
         "readings": _sensors(outcome),
         "samples": outcome.samples,
         "work": outcome.work,
@@ -90,8 +95,7 @@ def _flags(outcome: Outcome) -> list[str]:
         LOGICAL: run.replicas > 1 and outcome.card["kind"] == "cpu",
         emulation.NOTE: {run.propagation, run.weight_format} != {"policy"},
     }
-    flags = [text for text, holds in cases.items() if holds]
-    return flags + arithmetic.flags(run, outcome.effective)
+    return [text for text, holds in cases.items() if holds]
 
 
 def _sensors(outcome: Outcome) -> dict[str, Any]:

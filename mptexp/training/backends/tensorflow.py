@@ -157,6 +157,8 @@ def products(
     """From the graph of the step, of one replica where several share a batch."""
     import tensorflow as tf
 
+    if training:  # of several replicas, the variables must be there before the graph is
+        model._maybe_symbolic_build(data_batch=batch)
     step = model.train_step if training else model.predict_step
     specs = [tf.TensorSpec(part.shape, part.dtype) for part in batch[: 1 + training]]
     run = model.distribute_strategy.run
