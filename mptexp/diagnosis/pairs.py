@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mptexp.analysis import contrast, points
+from mptexp.analysis import contrast, points, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.spec.run import Run
@@ -23,12 +23,14 @@ class Pair:
     Attributes:
         step_s: the candidate's median step.
         speedup: baseline over candidate.
+        flags: what is not valid of the runs that it rests on, see `validity`.
     """
 
     baseline: Run
     candidate: Run
     step_s: float
     speedup: Contrast = field(default_factory=Contrast)
+    flags: str = ""
 
     @property
     def policies(self) -> tuple[Run, Run]:
@@ -68,7 +70,7 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
     chosen = set(chosen)
     ok = tables.ok[tables.ok.run_id.isin(chosen)] if chosen else tables.ok
     parameters = {record["run_id"]: record["parameters"] for record in tables.records}
-    ok = ok[ok.phase == "train"]
+    ok = ok[(ok.phase == "train") & ~ok["flags"].astype(str).str.contains("not comparable")]
     # XLA as it was asked for: `auto` may have come out differently for the two policies.
     ok = ok.assign(asked_jit=[parameters[run_id]["jit"] for run_id in ok.run_id])
     keys = [name for name in points.POINT if name not in ("batch_size", "jit")]
@@ -76,6 +78,7 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
     own = [*keys, "policy"]
     first = ok.sort_values("block", kind="stable").drop_duplicates(own).set_index(own)
     first_ids = first.run_id.to_dict()
+    flags = ok.groupby(own)["flags"].agg(validity.together).to_dict()
     made: dict[tuple[Any, ...], Pair] = {}
     for point, default, times in points.by_block(ok, "step_s", keys):
         baseline = next(iter(points.baselines(default, times)), None)
@@ -87,5 +90,6 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
             speedup = contrast.paired(times[baseline], times[policy])
             # Points come by batch size: the last that both policies reached stays.
             step_s = float(np.nanmedian(times[policy]))
-            made[(*point[:-1], policy)] = Pair(*runs, step_s, speedup)
+            both = validity.together(flags[(*point, p)] for p in (baseline, policy))
+            made[(*point[:-1], policy)] = Pair(*runs, step_s, speedup, both)
     return list(made.values())

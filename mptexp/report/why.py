@@ -32,10 +32,18 @@ def sentence(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
     settings = f" {wording.verbatim(settings.strip())}" if settings else ""
     head = (
         f"Why: **{run.policy}**{settings} at batch size {run.batch_size} is "
-        f"{short_contrast(verdict.speedup)} as fast as "
+        f"{_ratio(verdict)} as fast as "
         f"{wording.default_name(verdict.pair.baseline.policy)}{_possible(verdict)}"
     )
     return f"{head}{_explanation(verdict)}."
+
+
+def _ratio(verdict: Verdict) -> str:
+    """The ratio of the pair with its interval, or with what is not valid of it."""
+    reasons = wording.not_valid(verdict.pair.flags)
+    if reasons:
+        return f"{verdict.speedup.estimate:.2f}× ({reasons})"
+    return short_contrast(verdict.speedup)
 
 
 def safe_sentence(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
