@@ -19,6 +19,7 @@ class Arithmetic:
 
     Args:
         name: of the type, as in `formats.FORMATS`.
+        mantissa_bits: explicit ones, by which the numeric probe knows it.
         cpu_flags: flags of /proc/cpuinfo (x86, then Arm) any one of which means that the CPU
             computes in this type; each with the lowest limit (a key of `devices.CPU_ISAS`) under
             which oneDNN still uses it, or None where it uses it only without a limit.
@@ -27,6 +28,7 @@ class Arithmetic:
     """
 
     name: str
+    mantissa_bits: int
     cpu_flags: Mapping[str, str | None]
     gpu_capability: tuple[int, int]
     everywhere: bool = False
@@ -86,15 +88,17 @@ class Policy:
 ARITHMETICS = {
     row.name: row
     for row in (
-        Arithmetic("float32", {}, (0, 0), everywhere=True),
-        Arithmetic("tensorfloat32", {}, (8, 0)),
+        Arithmetic("float32", 23, {}, (0, 0), everywhere=True),
+        Arithmetic("tensorfloat32", 10, {}, (8, 0)),
         Arithmetic(
             "float16",
+            10,
             {"avx512_fp16": "avx512_core_fp16", "amx_fp16": None, "asimdhp": None},
             (5, 3),
         ),
         Arithmetic(
             "bfloat16",
+            7,
             {"avx512_bf16": "avx512_core_bf16", "amx_bf16": "avx512_core_amx", "bf16": None},
             (8, 0),
         ),

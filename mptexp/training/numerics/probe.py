@@ -11,10 +11,11 @@ import keras
 import numpy as np
 from keras import layers
 
+from mptexp.spec.policies import ARITHMETICS
 from mptexp.training.backends import current
 
 # Explicit bits of the mantissa by type.
-BITS = {"float32": 23, "tensorfloat32": 10, "float16": 10, "bfloat16": 7}
+BITS = {name: row.mantissa_bits for name, row in ARITHMETICS.items()}
 LARGE = 2.0**17  # finite in all types but float16
 # Fast convolutions, such as Winograd's, lose a few bits of float32; products of split numbers in
 # bfloat16 keep 16.
