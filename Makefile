@@ -1,31 +1,39 @@
-# make quickstart   a first report, from nothing;  make test   all checks;  make lab   JupyterLab
-# make soak   200 runs while kernels, workers and sweeps are killed at random
-# make bench  what mptexp itself costs; with FOLDER=a folder of pictures also its input pipeline
+# make quickstart   a first report, from nothing;  make lab   JupyterLab
+# make check  what needs no Jupyter kernel and no training: three minutes;  make test   all checks
+# make soak   200 runs while kernels, workers and sweeps are killed at random; other random values
+# make bench  what mptexp itself costs, and whether it finds planted causes; with FOLDER=a folder of
+#             images also its input pipeline
 # make reference   docs/params.md and params/schema.json, after a parameter has changed
 PYTHON ?= python3
 BIN := .venv/bin
+PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart test lab bench soak reference
+.PHONY: quickstart check test lint lab bench soak reference
 
 quickstart: .venv/installed
 	$(BIN)/mptexp run params/quickstart.yaml
 
-test: .venv/installed-dev
+check: lint
+	$(PYTEST) -m "not kernel"
+
+test: lint
+	$(PYTEST)
+
+lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pytest -m "not alone" --numprocesses 2 --dist loadfile --no-loadscope-reorder
-	$(BIN)/pytest -m alone
 
 lab: .venv/installed-lab
 	JUPYTER_CONFIG_PATH="$(CURDIR)/notebooks/.jupyter:$$JUPYTER_CONFIG_PATH" \
 		$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/start_here.py
 
-bench: .venv/installed
+bench: .venv/installed-dev
 	$(BIN)/python benchmarks/interval_coverage.py
 	$(BIN)/python benchmarks/measuring_overhead.py
 	$(BIN)/python benchmarks/sweep_overhead.py
 	$(BIN)/python benchmarks/scale.py --runs 2000
 	$(BIN)/python benchmarks/ray_overhead.py
+	$(BIN)/pytest tests/system/planted.py
 	$(if $(FOLDER),$(BIN)/python benchmarks/input_pipeline.py $(FOLDER))
 
 reference: .venv/installed
@@ -33,6 +41,7 @@ reference: .venv/installed
 
 soak: .venv/installed-dev
 	$(BIN)/pytest tests/system/soak.py
+	$(BIN)/pytest -m hypothesis --hypothesis-profile others
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 14) else "mptexp needs Python 3.11, 3.12 or 3.13; this is %d.%d. Name another: make PYTHON=python3.12" % v[:2])'

@@ -1,10 +1,26 @@
 """What the tests share: a tiny real sweep, notebooks without a framework, and the rule on skips."""
 
 import fcntl
+import inspect
 import os
+import re
+from functools import cache
+from pathlib import Path
 
 import pytest
-from support import CHROMIUM, LIGHT, ONE_GPU, TINY, Gate, mptexp, nvml_library, write_images
+from hypothesis import HealthCheck, settings
+from support import (
+    CHROMIUM,
+    LIGHT,
+    ONE_GPU,
+    PATIENCE_S,
+    PROJECT,
+    TINY,
+    Gate,
+    mptexp,
+    nvml_library,
+    write_images,
+)
 
 
 @pytest.fixture(scope="session")
@@ -86,6 +102,7 @@ def browser():
 def page(browser):
     """A page that fails the test where its console reports an error or it asks the network."""
     context = browser.new_context(viewport={"width": 1200, "height": 900})
+    context.set_default_timeout(PATIENCE_S * 1000)
     opened, faults = context.new_page(), []
     opened.on("console", lambda m: faults.append(m.text) if m.type == "error" else None)
     opened.on("pageerror", lambda error: faults.append(str(error)))
@@ -95,24 +112,71 @@ def page(browser):
     assert [f for f in faults if not f.startswith("file://")] == []
 
 
+# --- what starts a Jupyter kernel, a training, a browser or Ray -----------------------------------
+# Such a test is marked `kernel`, which `make check` leaves out: it is told by its own source and
+# that of the fixtures and helpers that it uses, so that no mark can be forgotten.
+STARTS = re.compile(
+    r"KERAS_BACKEND|\b(python|passes_under|started|KernelManager|Nodes|sync_playwright|jupyter_kernel\.execute)\("
+    r"|\bmptexp\((?s:.)*\"(run|diagnose|report|publish|advise)\"|\"(run|diagnose)\"(?s:.)*\bmptexp\("
+)
+
+
+def starts(*functions):
+    """Whether functions of the tests, or helpers that they name, start one of these."""
+    todo, known = list(functions), set()
+    while todo:
+        function = todo.pop()
+        function = inspect.unwrap(function) if callable(function) else function
+        if not inspect.isfunction(function) or function in known:
+            continue
+        known.add(function)
+        source = source_of(function)
+        if STARTS.search(source):
+            return True
+        names = set(re.findall(r"\w+", source)) & function.__globals__.keys()
+        todo += [function.__globals__[name] for name in names]
+    return False
+
+
+@cache
+def source_of(function):
+    own = Path(function.__code__.co_filename).is_relative_to(Path(__file__).parent)
+    return inspect.getsource(function) if own else ""
+
+
+def mark(item):
+    fixtures = item._fixtureinfo.name2fixturedefs.values()
+    if starts(item.function, *(each.func for made in fixtures for each in made)):
+        item.add_marker("kernel")
+
+
+# --- chance ------------------------------------------------------------------------------------
+# `make test` tries the same values each time, however long one takes; `make soak` tries others.
+settings.register_profile(
+    "same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("others", settings.get_profile("same"), derandomize=False)
+settings.load_profile("same")
+
+
 # --- order -----------------------------------------------------------------------------------
 # Two processes take a file at a time: the longest first, lest one of them works alone at the end.
 LONGEST = (
-    "ray_executor",
-    "train",
-    "without_tensorflow",
-    "precision",
-    "notebooks",
-    "diagnose",
-    "survival",
-    "replicas",
-)
-LONGEST += ("sweep", "supervisor", "cli", "max_batch", "models", "report", "browser", "ceilings")
+    "system/test_survival", "execution/test_ray_executor", "system/test_without_tensorflow",
+    "execution/test_max_batch", "system/test_prepare", "training/test_models",
+    "training/test_run", "training/test_precision", "training/measure/test_profiler",
+    "system/test_browser", "execution/test_sweep", "system/test_security", "system/test_cli",
+    "training/numerics/test_exponents", "training/backends/test_replicas",
+    "system/test_notebooks", "report/test_page",
+)  # fmt: skip
 
 
+@pytest.hookimpl(tryfirst=True)  # before marks select
 def pytest_collection_modifyitems(items):
-    order = {f"test_{name}": place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    order = {f"{PROJECT}/tests/{name}.py": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(str(item.path), len(order)))
+    for item in items:
+        mark(item)
 
 
 # --- skips -----------------------------------------------------------------------------------

@@ -180,6 +180,7 @@ def memory_limit(megabytes):
         group.rmdir()
 
 
+@pytest.mark.kernel
 def test_the_systems_oom_killer_is_told_from_other_kills(light, tmp_path):
     light({"seed": [2, 12]})
     with memory_limit(450) as group:

@@ -18,6 +18,7 @@ from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.traces import xplane
 
+pytestmark = pytest.mark.kernel
 LACKING = ("tensorflow", "tensorboard", "xprof")
 TINY = """\
 # Question: Does it run without TensorFlow?

@@ -1,0 +1,49 @@
+"""The tests' own laws: where they lie, and which of them `make check` leaves out."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+from support import PROJECT
+
+TESTS = PROJECT / "tests"
+MODULES = sorted(TESTS.rglob("test_*.py"))
+
+
+def imported(path):
+    """The modules that a file imports, wherever in it."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return {*names, *(node.module for node in nodes if isinstance(node, ast.ImportFrom))}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(TESTS)))
+def test_no_test_imports_another(path):
+    assert not imported(path) & {module.stem for module in MODULES}
+
+
+def selected(*words):
+    """The tests that pytest collects, without their parameters."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    said = subprocess.run([*command, *words], cwd=PROJECT, capture_output=True, text=True).stdout
+    return {
+        line.rpartition("::")[2].partition("[")[0] for line in said.splitlines() if "::" in line
+    }
+
+
+def test_what_starts_a_jupyter_kernel_or_a_training_is_no_quick_check():
+    files = ("execution/test_sweep.py", "execution/test_plan.py", "system/test_cli.py")
+    paths = [f"tests/{name}" for name in (*files, "training/test_run.py")]
+    quick, slow = selected("-m", "not kernel", *paths), selected("-m", "kernel", *paths)
+    assert quick & slow == set()
+    assert {
+        "test_plan_is_a_table_and_executes_nothing",
+        "test_an_error_is_red_on_a_terminal",
+        "test_filters_that_match_nothing_are_refused",
+    } <= quick
+    assert {
+        "test_every_ending_is_a_record_and_the_sweep_goes_on",  # by what it calls
+        "test_plan_shows_what_was_done",  # by a fixture
+        "test_too_few_steps_to_time_are_unsupported",  # by a helper
+    } <= slow
