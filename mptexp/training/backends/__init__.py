@@ -94,15 +94,17 @@ class Backend(Protocol):
     def products(
         self, model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
     ) -> list[tuple[str, float]]:
-        """Type and FLOPs of every matrix product and convolution of a step that is not executed.
+        """Type and FLOPs of every matrix product and convolution of a pass, from its program.
 
-        Of a loop each pass counts where their number is known before the step, else one does; of a
-        condition every branch counts. What does not reach a result of the step is left out.
+        The program is traced, not executed, and nothing is built or changed. Without the optimizer,
+        which has no products and takes most of the time of tracing a step. Of a loop each pass
+        counts where their number is known beforehand, else one does; of a condition every branch
+        counts. What the results of the pass do not depend on is left out.
 
         Args:
             model: compiled.
             batch: images and labels as `fit` takes them; of their values nothing is used.
-            training: with the gradients; else the forward pass of an inference.
+            training: forward, loss and gradients; else the forward pass of an inference.
         """
 
     # --- gradients

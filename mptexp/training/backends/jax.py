@@ -141,17 +141,22 @@ def sync_variables(model: "keras.Model") -> None:
 def products(
     model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
 ) -> list[tuple[str, float]]:
-    """From the step's jaxpr, without what is computed for nothing."""
+    """From the jaxpr of the pass, without what is computed for nothing."""
     import jax
     from jax.interpreters import partial_eval
 
-    if training:
-        model._symbolic_build(data_batch=batch)
-    parts = ("optimizer_variables", "metrics_variables") if training else ()
-    parts = ("trainable_variables", "non_trainable_variables", *parts)
-    state = model._get_jax_state(**dict.fromkeys(parts, True))
-    step = model.train_step if training else model.predict_step
-    jaxpr = jax.make_jaxpr(step)(state, batch if training else batch[:1]).jaxpr
+    def loss(trained: list[Any], others: list[Any], x: Any, y: Any) -> Any:
+        updated = model.compute_loss_and_updates(
+            trained, others, [], x, y, None, training=True, optimizer_variables=[]
+        )
+        return updated[0]
+
+    def forward(trained: list[Any], others: list[Any], x: Any, y: Any) -> Any:
+        return model.stateless_call(trained, others, x, training=False)[0]
+
+    passes = jax.grad(loss) if training else forward
+    state = model._get_jax_state(trainable_variables=True, non_trainable_variables=True)
+    jaxpr = jax.make_jaxpr(passes)(*state, *batch).jaxpr
     used, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     return [*_products(used)]
 

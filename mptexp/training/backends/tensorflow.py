@@ -154,15 +154,21 @@ def set_seed(seed: int) -> None:
 def products(
     model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
 ) -> list[tuple[str, float]]:
-    """From the graph of the step, of one replica where several share a batch."""
+    """From the graph of the pass, of one replica where several share a batch."""
     import tensorflow as tf
 
-    if training:  # of several replicas, the variables must be there before the graph is
-        model._maybe_symbolic_build(data_batch=batch)
-    step = model.train_step if training else model.predict_step
-    specs = [tf.TensorSpec(part.shape, part.dtype) for part in batch[: 1 + training]]
-    run = model.distribute_strategy.run
-    function = tf.function(lambda *data: run(step, args=(data,)), autograph=False)
+    def both(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            given = model(x, training=True)
+            loss = model.compute_loss(x=x, y=y, y_pred=given, training=True)
+        return tape.gradient(loss, model.trainable_weights)
+
+    def forward(x: Any, y: Any) -> Any:
+        return model(x, training=False)
+
+    run, passes = model.distribute_strategy.run, both if training else forward
+    function = tf.function(lambda *data: run(passes, args=data), autograph=False)
+    specs = [tf.TensorSpec(part.shape, part.dtype) for part in batch]
     return [*_products(function.get_concrete_function(*specs).graph, len(batch[0]))]
 
 
