@@ -45,7 +45,7 @@ def test_every_figure_is_written_as_svg_and_png(exported):
     drawn = sorted(path.stem for path in exported.glob("*.svg"))
     assert drawn == sorted(path.stem for path in exported.glob("*.png"))
     assert "speedup_over_float32_by_batch_size" in drawn
-    assert len(drawn) == 8
+    assert len(drawn) == 9
     for name in drawn:
         ElementTree.parse(exported / f"{name}.svg")
         with Image.open(exported / f"{name}.png") as image:
