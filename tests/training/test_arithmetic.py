@@ -1,6 +1,7 @@
 """Policies that are not effective, planted in models of a user's own; each asks a child process."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 from forked import python
@@ -236,6 +237,16 @@ def test_healthy_models_are_effective_and_stay_as_they_are(ask, backend, phase):
     # Counted from the shapes of layers, without the program.
     for name in ("keydana_cnn", "mlp"):
         assert said[name]["flops"] == pytest.approx(said[name]["known_flops"])
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_pytorch_counts_a_pass_and_puts_back_what_it_changed(ask):
+    said = ask("keydana_cnn mlp casting", backend="torch", policy="mixed_bfloat16")
+    for name in ("keydana_cnn", "mlp"):
+        assert said[name]["arithmetic"] == {"bfloat16": 1}
+        assert said[name]["changed"] is False
+        assert said[name]["flops"] == pytest.approx(said[name]["known_flops"])
+    assert said["casting"]["error"].startswith("Unsupported: policy mixed_bfloat16 has no effect")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
