@@ -33,14 +33,14 @@ bench: .venv/installed-dev
 	$(BIN)/python benchmarks/sweep_overhead.py
 	$(BIN)/python benchmarks/scale.py --runs 2000
 	$(BIN)/python benchmarks/ray_overhead.py
-	$(BIN)/pytest tests/system/planted.py
+	$(BIN)/pytest -m bench
 	$(if $(FOLDER),$(BIN)/python benchmarks/input_pipeline.py $(FOLDER))
 
 reference: .venv/installed
 	$(BIN)/python docs/reference.py
 
 soak: .venv/installed-dev
-	$(BIN)/pytest tests/system/soak.py
+	$(BIN)/pytest -m soak
 	$(BIN)/pytest -m hypothesis --hypothesis-profile others
 
 .venv/bin/python:

@@ -12,11 +12,13 @@ import time
 from collections import Counter
 
 import psutil
+import pytest
 from support import mptexp, processes_of, until
 
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 
+pytestmark = pytest.mark.soak
 RUNS = int(os.environ.get("MPTEXP_SOAK_RUNS", "200"))
 # What the clock decides, and how often a run had to be tried.
 PASSING = ("wall_s", "span", "marks", "ended_at")
