@@ -17,7 +17,7 @@ def headline(tables: Tables) -> pd.DataFrame:
     memory_ratio (peak memory over the baseline's: below 1, the policy takes less),
     speedup/low/high/blocks over it, strict_speedup/strict_low/strict_high/strict_blocks over
     float32, val_accuracy (mean), val_accuracy_low, val_accuracy_high (least, most), repeats,
-    peak_memory_bytes, emulated, default_policy.
+    peak_memory_bytes, emulated, effective_share (the least), default_policy.
     """
     keys = [*POINT, "policy"]
     cut = tables.ok.ended_by == "target_ci"
@@ -41,6 +41,7 @@ def headline(tables: Tables) -> pd.DataFrame:
         val_accuracy_high=("val_accuracy", "max"),
         peak_memory_bytes=("peak_memory_bytes", "median"),
         emulated=("emulated", "first"),
+        effective_share=("effective_share", "min"),
         default_policy=("default_policy", "first"),
     )
     measured = rows.groupby(POINT).policy.transform(lambda names: [set(names)] * len(names))

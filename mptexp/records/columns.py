@@ -45,6 +45,10 @@ COLUMNS = {
             "whether the device runs this policy's 16-bit type without native instructions",
             bool,
         ),
+        Column(
+            "effective_share",
+            "share of the arithmetic of products in the type that the policy promises",
+        ),
         Column("loss_scale", "effective at the end: none, or the number", str | Number),
         Column("batch_size", "images per step, over all replicas"),
         Column("replicas", "devices that share a batch"),

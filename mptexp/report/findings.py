@@ -61,8 +61,10 @@ def _left_out(row: Mapping[str, Any]) -> str:
 
 
 def _policy_sentence(panel: str, policy: str, rows: pd.DataFrame, margin: float) -> str:
+    least = rows.loc[rows.effective_share.astype(float).fillna(1).idxmin()]
+    partly = "".join(f" ({note})" for note in wording.partly(least))
     return (
-        f"On {verbatim(panel)}, **{policy}** {_speed(rows)}{_memory(rows)}"
+        f"On {verbatim(panel)}, **{policy}**{partly} {_speed(rows)}{_memory(rows)}"
         f"{_of_accuracy(rows, margin)}.{_reason(rows)}"
     )
 

@@ -149,8 +149,9 @@ def _latency(row: Mapping[str, Any]) -> str:
 
 
 def policy(row: Mapping[str, Any]) -> str:
-    """The policy of a row, and whether the device emulates it."""
-    return f"{row['policy']} ({wording.EMULATED})" if row["emulated"] else row["policy"]
+    """The policy of a row, whether the device emulates it, and how far it is effective."""
+    notes = [wording.EMULATED] * bool(row["emulated"]) + wording.partly(row)
+    return f"{row['policy']} ({'; '.join(notes)})" if notes else row["policy"]
 
 
 def accuracy_rows(tables: Tables) -> pd.DataFrame:

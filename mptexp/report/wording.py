@@ -10,6 +10,7 @@ import pandas as pd
 from mptexp.analysis import validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT
+from mptexp.spec.policies import EFFECTIVE_SHARE, POLICY_ROWS, share_mark
 from mptexp.spec.terminal import visible
 
 EMULATED = "emulated: slower is expected"
@@ -78,6 +79,14 @@ def named(values: pd.Series, bare: Sequence[str]) -> pd.Series:
         return values.map(XLA)
     words = "" if values.name in bare else str(values.name).replace("_", " ") + " "
     return words + values.astype(str)
+
+
+def partly(row: Mapping[str, Any]) -> list[str]:
+    """`72 % of the arithmetic in bfloat16`, where a policy is effective in part alone."""
+    share = row.get("effective_share")
+    if share is None or math.isnan(share) or share >= EFFECTIVE_SHARE:
+        return []
+    return [share_mark(share, "arithmetic", POLICY_ROWS[row["policy"]].compute_dtype)]
 
 
 # --- ratios and differences ---------------------------------------------------------------------

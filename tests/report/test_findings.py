@@ -79,3 +79,16 @@ def test_a_ratio_over_float32_is_not_told_as_one_over_tf32():
     assert "4.00×" in over_float32
     head = "Speedup over the default, or over strict float32 where it was not measured"
     assert [name for name in text_tables.headline_rows(tables(rows)) if name.startswith(head)]
+
+
+def test_a_policy_that_is_effective_in_part_is_never_under_its_bare_name():
+    made = three("mixed_bfloat16", [2.0, 2.1, 1.9], effective_share=0.7249)
+    (sentence, *_) = findings.answer(made)
+    assert "**mixed_bfloat16** (72 % of the arithmetic in bfloat16) trains 2.00× faster" in sentence
+    (_, row) = text_tables.headline_rows(made).to_dict("records")
+    assert row["Policy"] == "mixed_bfloat16 (72 % of the arithmetic in bfloat16)"
+
+
+def test_a_policy_that_is_effective_has_its_bare_name():
+    (sentence, *_) = findings.answer(three("mixed_bfloat16", [2.0, 2.1], effective_share=0.96))
+    assert "**mixed_bfloat16** against" in sentence
