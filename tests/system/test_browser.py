@@ -1,11 +1,14 @@
 """The report as a reader meets it, in a real Chromium: axe, widths, sorting, links, no request."""
 
+import re
 import shutil
 from urllib.parse import unquote
 
 import pytest
 from playwright.sync_api import expect
-from support import PROJECT, mptexp
+from support import PATIENCE_S, PROJECT, mptexp, until
+
+expect.set_options(timeout=PATIENCE_S * 1000)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +73,7 @@ def test_runs_are_sorted_by_number_and_filtered(page, reports):
     for order in ("ascending", "descending"):
         head.click()
         expect(head).to_have_attribute("aria-sort", order)
-        assert column() == sorted(column(), reverse=order == "descending")
+        until(lambda order=order: column() == sorted(column(), reverse=order == "descending"))
     assert len(column()) == 3
     page.locator("#sortable input").fill("mixed_bfloat16")
     expect(page.locator(".dt-info")).to_have_text("1 rows of 3")
@@ -80,7 +83,7 @@ def test_runs_are_sorted_by_number_and_filtered(page, reports):
 def test_links_to_notebooks_open(page, reports):
     page.goto(reports["tiny"].as_uri())
     page.locator("#sortable tbody tr a", has_text="").first.click()
-    page.wait_for_load_state()
+    page.wait_for_url(re.compile("(notebook.html|record.json)$"))
     assert "notebook.html" in page.url or "record.json" in page.url
     assert "Precision" in page.content() or "run_id" in page.content()
 

@@ -13,7 +13,7 @@ import urllib.request
 import jupytext
 import nbformat
 import pytest
-from support import PROJECT, until, write_images
+from support import PATIENCE_S, PROJECT, until, write_images
 
 from mptexp.execution import jupyter_kernel
 from mptexp.report import rendering, sortable
@@ -144,5 +144,5 @@ def listens(root):
 
 def answer(root, path):
     asked = urllib.request.Request(f"{root}{path}", headers={"Authorization": "token x"})
-    with urllib.request.urlopen(asked, timeout=60) as reply:
+    with urllib.request.urlopen(asked, timeout=PATIENCE_S) as reply:
         return json.load(reply)

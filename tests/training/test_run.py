@@ -71,13 +71,14 @@ def test_windows_end_where_exponents_are_looked_at(tmp_path):
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_the_windows_account_for_the_time_of_an_epoch(tmp_path, backend):
-    # A clock that reads dispatch instead of work leaves nearly all of the time unaccounted for.
+    # They hold more than half of an epoch; a clock that reads dispatch and not work, 0.003 of it.
+    # Other programs would have to make the rest of both epochs ten times as long to mislead this.
     pytest.importorskip(backend, reason=f"{backend} is not installed; pip install {backend}")
     record = train(tmp_path, backend=backend, image_size=32, width=0.5, epochs=3)
-    steps = 1437 // 128
-    (first, last) = (record["history"][k]["elapsed_s"] for k in (0, 2))
-    windows = [w for w in record["windows"] if w["first_step"] >= steps]
-    assert sum(w["seconds"] for w in windows) > 0.25 * (last - first)
+    ends, timed = [epoch["elapsed_s"] for epoch in record["history"]], [0.0] * 3
+    for window in record["windows"]:
+        timed[window["first_step"] // (1437 // 128)] += window["seconds"]
+    assert max(timed[k] / (ends[k] - ends[k - 1]) for k in (1, 2)) > 0.05
 
 
 def test_policies_of_a_block_start_alike(plain, tmp_path):

@@ -2,10 +2,10 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
+from support import until
 from support import write_images as write
 
 from mptexp.training.data import cache, decoding, folders
@@ -72,12 +72,18 @@ def flip(folder):
 def test_a_damaged_cache_is_noticed_and_made_again(tree, damage, capsys):
     made = prepare(tree)
     before = made.images("train")[:]
-    time.sleep(0.01)  # a file system's clock may stand still for some milliseconds
+    newest = max(path.stat().st_mtime_ns for path in made.folder.iterdir())
+    until(lambda: _now_ns(tree.parent) > newest)  # its clock may stand still a while
     damage(made.folder)
     again = prepare(tree)
     assert "are damaged; they are made again" in capsys.readouterr().out
     assert np.array_equal(again.images("train")[:], before)
     assert len(again.images("val")[:]) == 6
+
+
+def _now_ns(folder):
+    (folder / "now").touch()
+    return (folder / "now").stat().st_mtime_ns
 
 
 def test_a_copied_cache_is_used(tree, monkeypatch, tmp_path, capsys):
@@ -104,11 +110,28 @@ def test_one_of_several_processes_makes_it(tree):
     assert said.count("preparing 30 images") == 1
 
 
+HALF = """
+import itertools, time
+from mptexp.training.data import decoding
+decode, numbers = decoding.decode, itertools.count()
+
+def half(*image):
+    if next(numbers) >= 400:
+        print("half of it", flush=True)
+        time.sleep(600)
+    return decode(*image)
+
+decoding.decode = half
+"""
+
+
 def test_a_process_killed_while_making_it_leaves_nothing_that_is_taken_for_whole(tree):
     for i in range(40):
         write(tree / f"class {i}", 20)
-    running = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tree)], stdout=subprocess.PIPE)
-    assert running.stdout.readline().startswith(b"preparing")
+    command = [sys.executable, "-c", HALF + PROGRAM, str(tree)]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE)
+    while b"half of it" not in (line := running.stdout.readline()):
+        assert line
     running.kill()
     running.communicate()
     assert not [p for p in cache_dir().iterdir() if p.is_dir() and (p / "meta.json").exists()]
