@@ -11,6 +11,33 @@ TESTS = PROJECT / "tests"
 MODULES = sorted(TESTS.rglob("test_*.py"))
 
 
+# Modules whose tests lie elsewhere: they are tested as commands and cells, in real processes.
+ELSEWHERE = {
+    "cli.py": "system/test_cli.py",
+    "api/cells.py": "system/test_api.py",
+    "api/commands.py": "system/test_cli.py",
+    "api/diagnosing.py": "system/test_notebooks.py",
+}
+
+
+def untested(package, tests):
+    """The modules of a package that have no tests where they are looked for."""
+    names = [path.relative_to(package) for path in sorted(package.rglob("[!_]*.py"))]
+    places = {str(n): ELSEWHERE.get(str(n), str(n.with_name(f"test_{n.name}"))) for n in names}
+    return [name for name, place in places.items() if not (tests / place).exists()]
+
+
+def test_every_module_has_its_tests():
+    assert untested(PROJECT / "mptexp", TESTS) == []
+    assert all((PROJECT / "mptexp" / name).exists() for name in ELSEWHERE)
+
+
+def test_the_law_of_tests_can_be_broken(tmp_path):
+    (tmp_path / "mptexp/report").mkdir(parents=True)
+    (tmp_path / "mptexp/report/page.py").touch()
+    assert untested(tmp_path / "mptexp", tmp_path) == ["report/page.py"]
+
+
 def imported(path):
     """The modules that a file imports, wherever in it."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
