@@ -313,7 +313,7 @@ def _report(directory: Path) -> None:
         index = api.report(directory)
         warnings = api.check(directory)
     for sentence in warnings:
-        err.print(f"[yellow]{plain(sentence.replace('**', ''))}[/]", soft_wrap=True)
+        out.print(f"[yellow]{plain(sentence.replace('**', ''))}[/]", soft_wrap=True)
     _say(f"report: {index}")
 
 
