@@ -5,7 +5,7 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-from builders import tables
+from builders import IDENTITY, tables
 
 from mptexp.analysis import compare, loss_scale, speedups, sweep_tables
 from mptexp.diagnosis import verdict as diagnose
@@ -35,6 +35,7 @@ def made(policy="float32", step_s=0.1, accuracy=0.95, status="ok", default="floa
         run = Run(policy=policy, block=k, seed=k, **{"gpu_model": "GPU"} | more)
         one = _record(run, status) | {"marks": marks}
         one |= {"in_force": _in_force(default, k)} if status != "oom" else {}
+        one["identity"] = IDENTITY | {"initial_weights": "w", "data_order": f"o{k}"}
         one |= _measured(step_s, run.batch_size, accuracy, memory) if status == "ok" else {}
         records.append(one)
     return records
@@ -57,6 +58,7 @@ def _in_force(default, block):
 def _measured(step_s, batch_size, accuracy, memory):
     times = {"step_s": step_s, "step_s_low": step_s, "step_s_high": step_s, "steps_timed": 9}
     times |= {"images_per_s": batch_size / step_s, "warmup_steps": 1, "first_step_s": 1.0}
+    times |= {"step_ci": 0.01}
     epoch = {"epoch": 1, "loss": 1.0, "accuracy": 0.8, "val_accuracy": accuracy, "elapsed_s": 1.0}
     return {"timing": times, "history": [epoch], "peak_memory_bytes": memory, "fit_s": 1.0}
 
