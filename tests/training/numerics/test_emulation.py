@@ -141,11 +141,11 @@ def own_model(body):
 
 
 def test_ranges_of_a_model_follow_training_and_not_validation():
-    run = own_model(lambda x: keras.layers.Dense(9, activation="relu", name="dense")(x))
+    run = own_model(lambda x: keras.layers.Dense(9, activation="relu", name="mine")(x))
     run = run.model_copy(update={"weight_format": "dynamic<12>"})
     made, x = parts(run)
     held = [h for h in made._flatten_layers() if isinstance(h, emulation.Rounded)]
-    (layer,) = [h for h in held if h.name == "dense"]  # within the user's model
+    (layer,) = [h for h in held if h.name == "mine"]  # within the user's model
     states = [state.numpy() for state in layer.ranges]
     assert [state[:, 1].tolist() for state in states] == [
         [3, 3],
