@@ -310,8 +310,7 @@ def _report(directory: Path) -> None:
     from mptexp import api
 
     with _working("making the report"):
-        index = api.report(directory)
-        warnings = api.check(directory)
+        index, warnings = api.report(directory)
     for sentence in warnings:
         out.print(f"[yellow]{plain(sentence.replace('**', ''))}[/]", soft_wrap=True)
     _say(f"report: {index}")

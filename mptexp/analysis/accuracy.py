@@ -37,7 +37,7 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
     names = ["difference", "low", "high", "blocks", "margin", "verdict"]
     rows = []
     trained = tables.trained.dropna(subset="val_accuracy")
-    trained = trained[~trained["flags"].astype(str).str.contains("not comparable")]
+    trained = validity.comparable(trained)
     flags = trained.groupby([*POINT, "policy"])["flags"].agg(validity.together).to_dict()
     images = {r["run_id"]: r.get("in_force", {}).get("validation_images") for r in tables.records}
     fewest = trained.assign(images=trained.run_id.map(images)).groupby(POINT).images.min().to_dict()
@@ -101,7 +101,7 @@ def target(tables: Tables) -> float | None:
         return None
     if tables.options.target_accuracy:
         return tables.options.target_accuracy
-    if tables.trained["flags"].astype(str).str.contains("not trained").any():
+    if len(validity.without(tables.trained, "not trained")) < len(tables.trained):
         return None  # a level that guessing reaches is none
     best = tables.history[tables.history.run_id.isin(tables.trained.run_id)]
     best = best.groupby("run_id").val_accuracy.max().dropna()

@@ -34,9 +34,7 @@ def at_same_batch(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFra
         claim_high are empty where nothing may be claimed.
     """
     rows, logs = [], []
-    ok = results[
-        (results.status == "ok") & ~results["flags"].astype(str).str.contains("not comparable")
-    ]
+    ok = validity.comparable(results[results.status == "ok"])
     flags = ok.groupby([*POINT, "policy"])["flags"].agg(validity.together).to_dict()
     for point, default, times in by_block(ok, "step_s"):
         for baseline in baselines(default, times):

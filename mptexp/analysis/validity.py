@@ -50,7 +50,7 @@ FLAGS = {
             "measure again, with nothing changed between the runs",
         ),
         Flag(
-            "identity not recorded",
+            identity.NOT_RECORDED,
             ALL,
             "the record does not say what else the run was than its parameters",
             "measure again with this version",
@@ -118,7 +118,7 @@ def _flags(
     timed = record.get("timing", {}).get("step_s") is not None
     cases = {
         "not comparable": row["run_id"] in unlike,
-        "identity not recorded": identity.of(record) is None,
+        identity.NOT_RECORDED: identity.of(record) is None,
         "changed since it was written": bool(record.get("changed")),
         "in parallel": any(mark.startswith(VOID) for mark in marks),
         "interference": any("while other pro" in mark for mark in marks),
@@ -190,6 +190,16 @@ def _started_otherwise(
 
 def _holds_float32(record: Mapping[str, Any]) -> bool:
     return bool(record.get("in_force", {}).get("variable_dtype") == "float32")
+
+
+def comparable(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that may form a ratio or a difference with others of their point."""
+    return without(runs, "not comparable")
+
+
+def without(runs: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The runs that do not have a flag."""
+    return runs[np.array([name not in names_of(flags) for flags in runs["flags"]], bool)]
 
 
 def together(flags: Iterable[str]) -> str:

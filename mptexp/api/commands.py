@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mptexp.execution.merge import Merged
+    from mptexp.report.measured import MeasuredSweep
 
 
 def open_sweep(params: Path | Sweep, out: Path | None = None, overrides: Sequence[str] = ()) -> Job:
@@ -108,19 +109,23 @@ def advise(
 # --- results as pages and files ---------------------------------------------------------------
 
 
-def report(directory: Path) -> Path:
-    """Makes the report of a sweep, from its records alone; returns its page.
+def report(directory: Path) -> tuple[Path, list[str]]:
+    """Makes the report of a sweep, from its records alone.
+
+    Returns:
+        Its page, and what is not valid of it: see `check`.
 
     Raises:
         ParamsError: if the directory holds no record, or the report cannot be written.
     """
-    from mptexp.report import page
+    from mptexp.report import measured, page
 
-    place = SweepDir(directory)
+    sweep = measured.load(directory)
     try:
-        return page.build(place, notebook_path("report", place.params))
+        index = page.build(sweep, notebook_path("report", sweep.directory.params))
     except OSError as error:
         raise ParamsError(f"{directory}: no report could be written: {error}") from None
+    return index, _not_valid(sweep)
 
 
 def check(directory: Path) -> list[str]:
@@ -131,10 +136,15 @@ def check(directory: Path) -> list[str]:
     Raises:
         ParamsError: if the directory holds no record.
     """
-    from mptexp.report import measured, warnings
+    from mptexp.report import measured
 
-    tables = measured.load(directory).tables
-    return [*warnings.sentences(tables), *tables.damaged]
+    return _not_valid(measured.load(directory))
+
+
+def _not_valid(sweep: "MeasuredSweep") -> list[str]:
+    from mptexp.report import warnings
+
+    return [*warnings.sentences(sweep.tables), *sweep.tables.damaged]
 
 
 def publish(directories: Sequence[Path], site: Path, url: str = "") -> list[str]:

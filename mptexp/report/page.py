@@ -7,11 +7,12 @@ from pathlib import Path
 from mptexp.execution import jupyter_kernel
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.report import answer, data_files, measured, rendering, text_tables
+from mptexp.report import answer, data_files, rendering, text_tables
+from mptexp.report.measured import MeasuredSweep
 
 
 def build(
-    directory: SweepDir,
+    sweep: MeasuredSweep,
     notebook: Path,
     shared: Mapping[str, str] | None = None,
     up: tuple[str, str] | None = None,
@@ -19,15 +20,12 @@ def build(
     """Writes the report of a sweep from its records: index.html and the files beside it.
 
     Args:
-        directory: a sweep's directory with at least one record.
+        sweep: what `measured.load` gives of its directory.
         notebook: the report notebook.
         shared: Open Graph's properties beside those of `answer.card`: addresses on a site.
         up: address and name of the page that lists this report.
-
-    Raises:
-        ParamsError: where the directory holds no record.
     """
-    sweep = measured.load(directory)
+    directory = sweep.directory
     data_files.write(sweep)
     for place in (directory, directory.diagnosis):
         _render_runs(place, directory.index)

@@ -169,7 +169,7 @@ def _report(place: SweepDir, notebook: Path, address: str) -> Entry:
     if first:
         _share(first.draw()[0], place.root / "share.png")
         shared |= _image(f"{_base(address)}{link}/share.png", first.alt) if address else {}
-    page.build(place, notebook, shared, ("../index.html", "All reports"))
+    page.build(sweep, notebook, shared, ("../index.html", "All reports"))
     moments = [r["ended_at"] for r in tables.records if r.get("ended_at")]
     return Entry(
         name=visible(place.name),

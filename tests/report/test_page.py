@@ -14,12 +14,12 @@ from mptexp.analysis import points, sweep_tables
 from mptexp.records import schema, store
 from mptexp.records.columns import COLUMNS, HISTORY
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.report import measured, sortable
 from mptexp.report import page as report
-from mptexp.report import sortable
 
 
 def build(directory):
-    report.build(directory, PROJECT / "notebooks/report.py")
+    report.build(measured.load(directory), PROJECT / "notebooks/report.py")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from support import PROJECT
 from mptexp.analysis import accuracy, summary
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import findings, rendering, summary_tables, text_tables
+from mptexp.report import findings, measured, rendering, summary_tables, text_tables
 from mptexp.report import page as report
 from mptexp.report.figures import learning, output, speed, style
 from mptexp.report.text_tables import ROWS
@@ -135,7 +135,7 @@ def place(tmp_path_factory):
         made |= {"marks": ["measured while throttled"]} if index == 7 else {}
         store.write_record(place.record(made["run_id"]), made)
         place.record(made["run_id"]).with_name("notebook.ipynb").write_text(json.dumps(empty))
-    report.build(place, PROJECT / "notebooks/report.py")
+    report.build(measured.load(place), PROJECT / "notebooks/report.py")
     return place
 
 
