@@ -1,8 +1,11 @@
 """What tests call: the command line as a user runs it, made images, traces and libraries."""
 
+import ctypes
 import importlib.util
 import os
+import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -179,15 +182,29 @@ class Gate:
             (self.folder / f"leave-{self.given}").touch()
 
 
-def until(condition, seconds=PATIENCE_S):
+def until(condition, seconds=PATIENCE_S, of=None):
     """Waits until a condition holds; an assertion error where it does not come to hold.
 
     It tells what comes late, as on a machine with other things to do, from what never comes.
+
+    Args:
+        of: the process that is to bring it about: where it has ended, waiting would be in vain.
     """
     ends = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < ends
+        assert of is None or of.poll() is None, of.communicate()
         time.sleep(0.05)
+
+
+def interrupt(process, thread=0):
+    """Sends Ctrl-C's signal to one thread of a process: 0 is its main one, -1 its youngest.
+
+    The system may give a process's signal to any thread, which Python's main thread must notice.
+    """
+    chosen = sorted(each.id for each in psutil.Process(process.pid).threads())[thread]
+    tgkill = 234 if platform.machine() == "x86_64" else 131  # 131: aarch64
+    assert ctypes.CDLL(None).syscall(tgkill, process.pid, chosen, int(signal.SIGINT)) == 0
 
 
 def noise(count=4, size=16, channels=1, seed=0):

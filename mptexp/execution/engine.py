@@ -8,6 +8,9 @@ from papermill.engines import NBClientEngine, papermill_engines
 
 NAME = "mptexp"
 OVERHEAD, NEW_LINE = 150, 10  # characters that the file needs beside each output and each line
+# To the first answer of a Jupyter kernel: minutes where many programs share a machine. What hangs is
+# ended by the run's own limit, what died is known at once.
+START_S = 600
 MOST_OUTPUT = 5_000_000  # characters in a notebook; a run's page in a browser must open
 
 
@@ -36,7 +39,7 @@ class _Engine(NBClientEngine):
     def execute_managed_notebook(
         cls, nb_man: Any, kernel_name: str, config: Any = None, **_: Any
     ) -> Any:
-        client = _Client(nb_man, kernel_name=kernel_name, startup_timeout=60, config=config)
+        client = _Client(nb_man, kernel_name=kernel_name, startup_timeout=START_S, config=config)
         try:
             return client.execute()
         except (DeadKernelError, RuntimeError) as error:  # the latter while it is starting

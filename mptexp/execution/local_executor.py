@@ -2,9 +2,11 @@
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from mptexp.execution import devices, supervisor
@@ -12,6 +14,11 @@ from mptexp.execution.devices import Slot
 from mptexp.execution.job import Job
 from mptexp.execution.plan import Planned
 from mptexp.records import schema
+
+
+# Between two looks for a signal: Python handles one in the main thread alone, which a lock without
+# a limit keeps asleep where the system gave the signal to another thread.
+SIGNALS_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ def execute(
     slots = devices.slots(how.parallel)
     free, waiting = list(slots), list(due)
     working: dict[Future[dict[str, Any]], tuple[Planned, list[Slot]]] = {}
-    stop = threading.Event()
+    stop, ended = threading.Event(), SimpleQueue[Future[dict[str, Any]]]()
     with ThreadPoolExecutor(len(slots)) as pool:
         try:
             while waiting or working:
@@ -64,7 +71,9 @@ def execute(
                     yield planned, None
                     future = pool.submit(_execute, planned, job, how, taken, stop)
                     working[future] = (planned, taken)
-                for future in wait(working, return_when=FIRST_COMPLETED).done:
+                    future.add_done_callback(ended.put)
+                with suppress(Empty):
+                    future = ended.get(timeout=SIGNALS_S)
                     planned, taken = working.pop(future)
                     free += taken
                     yield planned, future.result()

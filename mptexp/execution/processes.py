@@ -29,10 +29,10 @@ def end(folder: Path, root: int | None = None) -> None:
 
     Args:
         folder: the run's.
-        root: a process whose descendants are the run's too, whatever environment they have.
+        root: a process that is the run's too, with its descendants, whatever environment they have.
     """
     for _ in range(10):  # a process that was just being started is found the next time
-        left = {*of(folder), *_descendants(root)} - {psutil.Process()}
+        left = {*of(folder), *_tree(root)} - {psutil.Process()}
         if not left:
             return
         for process in left:
@@ -41,9 +41,10 @@ def end(folder: Path, root: int | None = None) -> None:
         psutil.wait_procs(left, timeout=5)
 
 
-def _descendants(root: int | None) -> list[psutil.Process]:
+def _tree(root: int | None) -> list[psutil.Process]:
     try:
-        return psutil.Process(root).children(recursive=True) if root else []
+        process = psutil.Process(root) if root else None
+        return [process, *process.children(recursive=True)] if process else []
     except psutil.Error:
         return []
 

@@ -49,7 +49,7 @@ def test_each_gpu_takes_one_run_at_a_time_and_each_run_sees_its_own(light, gate,
     light({"gpu_model": ["H100", "A100", "V100"], "seed": [13, 14, 15]})
     every = ["GPU-one", "GPU-two", "GPU-zero"]
     with started("run", "light.yaml", "--no-report", cwd=tmp_path, **machine) as sweep:
-        until(lambda: sorted(gate.waiting().values()) == every)  # all GPUs are at work at once
+        until(lambda: sorted(gate.waiting().values()) == every, of=sweep)  # all GPUs are at work at once
         gate.let(6)
         assert sweep.wait(PATIENCE_S) == 0, sweep.stderr.read()
     ended = records(tmp_path)
@@ -103,7 +103,7 @@ def test_runs_that_share_a_processor_are_marked(light, gate, tmp_path):
     light({"seed": [13, 14]})
     words = ("run", "light.yaml", "--no-report", "--parallel", "2")
     with started(*words, cwd=tmp_path) as sweep:
-        until(lambda: len(gate.waiting()) == 2)  # at once
+        until(lambda: len(gate.waiting()) == 2, of=sweep)  # at once
         gate.let(2)
         assert sweep.wait(PATIENCE_S) == 0, sweep.stderr.read()
     (a, b) = records(tmp_path)

@@ -1,7 +1,7 @@
 import json
-import signal
 
-from support import PATIENCE_S, mptexp, processes_of, started, until
+import pytest
+from support import PATIENCE_S, interrupt, mptexp, processes_of, started, until
 
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -74,7 +74,8 @@ def test_private_names_are_not_published(light, tmp_path):
         assert str(tmp_path) not in path.read_text(), path
 
 
-def test_ctrl_c_loses_no_finished_run_and_leaves_no_process(light, gate, tmp_path):
+@pytest.mark.parametrize("thread", [0, -1])
+def test_ctrl_c_loses_no_finished_run_and_leaves_no_process(light, gate, tmp_path, thread):
     light({"seed": [13, 14]})
     gate.let(1)
     with started("run", "light.yaml", "--no-report", cwd=tmp_path) as sweep:
@@ -82,8 +83,8 @@ def test_ctrl_c_loses_no_finished_run_and_leaves_no_process(light, gate, tmp_pat
             assert line
         kept = {p: p.read_bytes() for p in (tmp_path / "reports/light/runs").rglob("*.json")}
         assert len(kept) == 1
-        until(gate.waiting)
-        sweep.send_signal(signal.SIGINT)
+        until(gate.waiting, of=sweep)
+        interrupt(sweep, thread)
         _, errors = sweep.communicate(timeout=PATIENCE_S)
     assert sweep.returncode == 130
     assert "1 of 2 runs finished and kept" in errors

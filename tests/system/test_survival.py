@@ -61,7 +61,7 @@ def test_a_kill_loses_only_the_run_at_work(light, gate, tmp_path, whom, parallel
     assert done.returncode == 0, done.stderr
     before = content(tmp_path / "reports/light/runs")
     with started(*command, cwd=tmp_path) as sweep:
-        until(lambda: len(gate.waiting()) == parallel)
+        until(lambda: len(gate.waiting()) == parallel, of=sweep)
         scratches = [Path(p.cmdline()[-1]) for p in processes_of(tmp_path) if not _is_kernel(p)]
         assert len(scratches) == parallel
         assert all(scratch.is_dir() for scratch in scratches)
@@ -146,7 +146,7 @@ def test_a_directory_that_becomes_unwritable(light, gate, tmp_path):
     light({"seed": [13, 0]})
     with small_disk(tmp_path / "reports", 4):
         with started("run", "light.yaml", "--no-report", cwd=tmp_path) as sweep:
-            until(gate.waiting)
+            until(gate.waiting, of=sweep)
             remount = ["mount", "-o", "remount,ro", str(tmp_path / "reports")]
             until(lambda: subprocess.run(remount).returncode == 0)  # no file is being written
             gate.let(2)
