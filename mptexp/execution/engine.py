@@ -8,8 +8,8 @@ from papermill.engines import NBClientEngine, papermill_engines
 
 NAME = "mptexp"
 OVERHEAD, NEW_LINE = 150, 10  # characters that the file needs beside each output and each line
-# To the first answer of a Jupyter kernel: minutes where many programs share a machine. What hangs is
-# ended by the run's own limit, what died is known at once.
+# To the first answer of a Jupyter kernel: minutes where many programs share a machine. What hangs
+# is ended by the run's own limit, what died is known at once.
 START_S = 600
 MOST_OUTPUT = 5_000_000  # characters in a notebook; a run's page in a browser must open
 

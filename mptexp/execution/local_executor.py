@@ -15,7 +15,6 @@ from mptexp.execution.job import Job
 from mptexp.execution.plan import Planned
 from mptexp.records import schema
 
-
 # Between two looks for a signal: Python handles one in the main thread alone, which a lock without
 # a limit keeps asleep where the system gave the signal to another thread.
 SIGNALS_S = 0.5

@@ -49,7 +49,8 @@ def test_each_gpu_takes_one_run_at_a_time_and_each_run_sees_its_own(light, gate,
     light({"gpu_model": ["H100", "A100", "V100"], "seed": [13, 14, 15]})
     every = ["GPU-one", "GPU-two", "GPU-zero"]
     with started("run", "light.yaml", "--no-report", cwd=tmp_path, **machine) as sweep:
-        until(lambda: sorted(gate.waiting().values()) == every, of=sweep)  # all GPUs are at work at once
+        # All GPUs are at work at once.
+        until(lambda: sorted(gate.waiting().values()) == every, of=sweep)
         gate.let(6)
         assert sweep.wait(PATIENCE_S) == 0, sweep.stderr.read()
     ended = records(tmp_path)
