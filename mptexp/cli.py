@@ -55,6 +55,10 @@ DataDir = Annotated[
         "~/.cache/mptexp.",
     ),
 ]
+Notebook = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="A notebook that makes the report, in place of mptexp's."),
+]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Make no report.")]
 
 
@@ -137,12 +141,15 @@ def plan(
         runs = [
             {"run_id": p.run_id, "state": p.state, "parameters": p.run.model_dump()} for p in chosen
         ]
-        code = {"notebook": str(job.notebook), "functions": functions}
+        code: dict[str, Any] = {"notebook": str(job.notebook), "functions": functions}
+        code["import_path"] = [str(Path.cwd())] if functions else []
         print(json.dumps({"runs": runs, "executes": code}, indent=1))
         return
     _say(f"notebook: {job.notebook}")
     for name in functions:
         _say(f"model function: {name}")
+    if functions:
+        _say(f"modules are imported from: {Path.cwd()}")
     terminal_tables.plan(out, rows)
     due = sum(p.due for p in chosen)
     out.print(f"{len(chosen)} runs, {due} to execute; time: {api.expected(chosen, job.sweep)}")
@@ -288,13 +295,14 @@ def report(
     check: Annotated[
         bool, typer.Option("--check", help="Make no report; say what is not valid.")
     ] = False,
+    notebook: Notebook = None,
 ) -> None:
     """Make the report of a sweep again, from its records alone.
 
     Exit status with --check: 1 where anything is not comparable or not valid.
     """
     if not check:
-        _report(directory)
+        _report(directory, notebook)
         return
     from mptexp import api
 
@@ -306,11 +314,11 @@ def report(
     _say(f"{directory}: every comparison is valid")
 
 
-def _report(directory: Path) -> None:
+def _report(directory: Path, notebook: Path | None = None) -> None:
     from mptexp import api
 
     with _working("making the report"):
-        index, warnings = api.report(directory)
+        index, warnings = api.report(directory, notebook)
     for sentence in warnings:
         out.print(f"[yellow]{plain(sentence.replace('**', ''))}[/]", soft_wrap=True)
     _say(f"report: {index}")
@@ -345,6 +353,7 @@ def publish(
         str,
         typer.Option(metavar="URL", help="Where the site will be: shared links show a figure."),
     ] = "",
+    notebook: Notebook = None,
 ) -> None:
     """Make a static site: an index of all reports, each report, its notebooks and its data.
 
@@ -354,7 +363,7 @@ def publish(
     from mptexp import api
 
     with _working("making the site"):
-        damaged = api.publish(directories, site, url)
+        damaged = api.publish(directories, site, url, notebook)
     _say(f"site: {site / 'index.html'}")
     _left_out(damaged, "not published")
 

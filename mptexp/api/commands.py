@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mptexp.execution import max_batch, plan
-from mptexp.execution.job import Job, notebook_path
+from mptexp.execution.job import Job, notebook_path, report_notebook
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.plan import Planned
 from mptexp.execution.progress import Output
@@ -23,6 +23,7 @@ from mptexp.spec import params as files
 from mptexp.spec.backends import BACKENDS
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
+from mptexp.spec.project import child_environment
 from mptexp.spec.run import Run
 
 if TYPE_CHECKING:
@@ -109,8 +110,12 @@ def advise(
 # --- results as pages and files ---------------------------------------------------------------
 
 
-def report(directory: Path) -> tuple[Path, list[str]]:
+def report(directory: Path, notebook: Path | None = None) -> tuple[Path, list[str]]:
     """Makes the report of a sweep, from its records alone.
+
+    Args:
+        directory: the sweep's.
+        notebook: what makes the report, in place of the package's own.
 
     Returns:
         Its page, and what is not valid of it: see `check`.
@@ -122,7 +127,7 @@ def report(directory: Path) -> tuple[Path, list[str]]:
 
     sweep = measured.load(directory)
     try:
-        index = page.build(sweep, notebook_path("report", sweep.directory.params))
+        index = page.build(sweep, report_notebook(notebook))
     except OSError as error:
         raise ParamsError(f"{directory}: no report could be written: {error}") from None
     return index, _not_valid(sweep)
@@ -147,7 +152,9 @@ def _not_valid(sweep: "MeasuredSweep") -> list[str]:
     return [*warnings.sentences(sweep.tables), *sweep.tables.damaged]
 
 
-def publish(directories: Sequence[Path], site: Path, url: str = "") -> list[str]:
+def publish(
+    directories: Sequence[Path], site: Path, url: str = "", notebook: Path | None = None
+) -> list[str]:
     """Makes a static site of reports; returns a sentence for each damaged record, left out.
 
     Raises:
@@ -156,7 +163,7 @@ def publish(directories: Sequence[Path], site: Path, url: str = "") -> list[str]
     from mptexp.report import site as sites
 
     with _writing(site):
-        return sites.publish(directories, site, notebook_path("report", directories[0]), url)
+        return sites.publish(directories, site, report_notebook(notebook), url)
 
 
 def export(directory: Path, folder: Path) -> list[str]:
@@ -248,7 +255,7 @@ def doctor(backend: str = "tensorflow") -> dict[str, Any]:
     if backend not in BACKENDS:
         raise ParamsError(f"--backend {backend}: unknown; allowed: {', '.join(BACKENDS)}")
     command = [sys.executable, "-m", "mptexp.training.environment", backend]
-    child = subprocess.run(command, capture_output=True, text=True)
+    child = subprocess.run(command, env=child_environment(), capture_output=True, text=True)
     if child.returncode:
         lines = child.stderr.strip().splitlines() or ["it said nothing"]
         raise ParamsError(f"doctor: {backend} could not be asked: {lines[-1]}")

@@ -6,6 +6,8 @@ from nbclient.exceptions import DeadKernelError
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 
+from mptexp.spec.project import child_environment
+
 NAME = "mptexp"
 OVERHEAD, NEW_LINE = 150, 10  # characters that the file needs beside each output and each line
 # To the first answer of a Jupyter kernel: minutes where many programs share a machine. What hangs
@@ -18,7 +20,7 @@ class _Client(PapermillNotebookClient):
     left, process = MOST_OUTPUT, None
 
     def start_new_kernel(self, **kwargs: Any) -> None:
-        super().start_new_kernel(**kwargs)
+        super().start_new_kernel(env=child_environment(), **kwargs)
         self.process = self.km.provisioner.process  # the manager forgets it when it cleans up
 
     def output(self, outs: list[Any], msg: dict[str, Any], *where: Any) -> Any:

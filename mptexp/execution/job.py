@@ -6,7 +6,7 @@ from pathlib import Path
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
-from mptexp.spec.project import PACKAGE, PROJECT
+from mptexp.spec.project import notebooks
 
 
 @dataclass(frozen=True)
@@ -27,20 +27,31 @@ class Job:
 
 
 def notebook_path(name: str, params_file: Path) -> Path:
-    """Finds the notebook that a params file names: a project's one, or a path beside the file.
+    """Finds the notebook that a params file names: the package's own, or a path beside the file.
 
     Raises:
         ParamsError: if there is no such notebook.
     """
-    if name.endswith((".py", ".ipynb")):
-        candidates = [params_file.parent / name]
-    else:
-        folders = (Path.cwd(), PROJECT, PACKAGE)
-        candidates = [folder / "notebooks" / f"{name}.py" for folder in folders]
-    for path in candidates:
-        if path.is_file():
-            return path.resolve()
+    own = notebooks()
+    if name in own:
+        return own[name]
+    path = params_file.parent / name
+    if name.endswith((".py", ".ipynb")) and path.is_file():
+        return path.resolve()
     raise ParamsError(
-        f"{params_file}: notebook is {name!r}; allowed: a name from notebooks/ such as train, "
+        f"{params_file}: notebook is {name!r}; allowed: {', '.join(own)}, "
         "or the path of a .py or .ipynb notebook beside the params file"
     )
+
+
+def report_notebook(given: Path | None) -> Path:
+    """The notebook that makes a report: the package's own, unless the user names another.
+
+    Raises:
+        ParamsError: if there is no such notebook.
+    """
+    if given is None:
+        return notebooks()["report"]
+    if given.suffix not in (".py", ".ipynb") or not given.is_file():
+        raise ParamsError(f"--notebook {given}: allowed: the path of a .py or .ipynb notebook")
+    return given.resolve()

@@ -25,8 +25,16 @@ def digest(notebook: Mapping[str, Any]) -> str:
     return hashlib.sha256("\0".join(cells).encode()).hexdigest()[:12]
 
 
-def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], scratch: Path) -> None:
-    """Executes a notebook (py:percent or ipynb) in the current folder and writes it as ipynb.
+def execute(
+    notebook: Path,
+    output: Path,
+    parameters: Mapping[str, Any],
+    scratch: Path,
+    folder: Path | None = None,
+) -> None:
+    """Executes a notebook (py:percent or ipynb) and writes it as ipynb.
+
+    Nothing is imported from the folder in which it is executed.
 
     Args:
         notebook: its file.
@@ -34,6 +42,7 @@ def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], scratch
         parameters: values for its cell of parameters.
         scratch: a folder with a short path (a socket's has 107 characters at most); the caller
             removes it.
+        folder: in which it is executed; by default the current one.
 
     Raises:
         papermill.PapermillExecutionError: if a notebook cell raised.
@@ -58,7 +67,11 @@ def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], scratch
     local = Config(
         {
             "KernelManager": {"transport": "ipc", "ip": str(scratch / "kernel")},
-            "NotebookClient": {"shutdown_kernel": "immediate"},
+            "NotebookClient": {
+                "shutdown_kernel": "immediate",
+                # IPython before 9.7 does not heed PYTHONSAFEPATH.
+                "extra_arguments": ["--InteractiveShellApp.ignore_cwd=True"],
+            },
         }
     )
     os.environ["JUPYTER_RUNTIME_DIR"] = str(scratch)
@@ -72,6 +85,7 @@ def execute(notebook: Path, output: Path, parameters: Mapping[str, Any], scratch
             engine_name=engine.NAME,
             progress_bar=False,
             config=local,
+            cwd=folder,
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from mptexp.execution.jupyter_kernel import scratch_folder
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.names import DATASETS, MODELS
+from mptexp.spec.project import child_environment
 from mptexp.spec.run import Run
 
 
@@ -40,7 +41,8 @@ def prepare(runs: Iterable[Run], data_dir: Path | None = None) -> None:
     with scratch_folder() as scratch:
         parameters = [run.model_dump() for run in needed.values()]
         (scratch / "runs.json").write_text(json.dumps(parameters))
-        child = subprocess.run([sys.executable, "-m", "mptexp.training.prepare", str(scratch)])
+        command = [sys.executable, "-m", "mptexp.training.prepare", str(scratch)]
+        child = subprocess.run(command, env=child_environment())
         if child.returncode:
             error = scratch / "error.txt"
             raise ParamsError(

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from mptexp.execution.jupyter_kernel import scratch_folder
 from mptexp.execution.worker import NO_MEMORY
 from mptexp.records import privacy, schema, store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec.project import child_environment
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
 
@@ -90,7 +90,7 @@ def _start(
     scratch: Path, folder: Path, run: Run, name: str, further: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     environment = {
-        **os.environ,
+        **child_environment(),
         processes.MARK: str(folder),
         "MPTEXP_NOTEBOOK": name,
         "KERAS_BACKEND": run.backend,

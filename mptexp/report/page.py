@@ -32,7 +32,8 @@ def build(
     with jupyter_kernel.scratch_folder() as scratch:
         executed = scratch / "executed.ipynb"
         parameters = {"sweep_dir": str(directory.root.resolve())}
-        jupyter_kernel.execute(notebook, executed, parameters, scratch)
+        # Not in the working folder: matplotlib alone takes settings from a file there.
+        jupyter_kernel.execute(notebook, executed, parameters, scratch, folder=scratch)
         card = answer.card(sweep) | dict(shared or {})
         page = rendering.report_page(executed, answer.title(sweep), card, up)
     store.write_text(directory.index, page)

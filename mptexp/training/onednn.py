@@ -11,6 +11,7 @@ from subprocess import DEVNULL
 from typing import Any
 
 from mptexp.spec.devices import CPU_ISAS, cpuinfo
+from mptexp.spec.project import child_environment
 from mptexp.spec.run import Run
 from mptexp.training import backends
 from mptexp.training.capability import Unsupported
@@ -60,7 +61,7 @@ def isa(backend: str) -> str:
     Args:
         backend: its name.
     """
-    environ = os.environ | {"ONEDNN_VERBOSE": "1"}
+    environ = child_environment() | {"ONEDNN_VERBOSE": "1"}
     command = [sys.executable, "-c", backends.backend(backend).ONEDNN_PROGRAM]
     log = subprocess.check_output(command, env=environ, text=True, timeout=300, stderr=DEVNULL)
     marker = "info,cpu,isa:"

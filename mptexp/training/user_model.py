@@ -2,7 +2,8 @@
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,34 +25,50 @@ def probabilities(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTe
     """
     shape = tuple(x.shape[1:])
     call = f"{run.model}({shape}, {classes})"
-    try:
-        network = _function(run.model)(shape, classes)
-    except ModelError:
-        raise
-    except Exception as error:
-        raise ModelError(f"model {call} raised {_first_line(error)}") from error
-    if not isinstance(network, keras.Model):
-        raise ModelError(f"model {call} returned {_kind(network)}; it must return a keras.Model")
-    try:
-        output = network(x)
-    except Exception as error:
-        raise ModelError(f"model {call} does not take such images: {_first_line(error)}") from error
+    with _working_directory_first():
+        try:
+            network = _function(run.model)(shape, classes)
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ModelError(f"model {call} raised {_first_line(error)}") from error
+        if not isinstance(network, keras.Model):
+            what = f"returned {_kind(network)}; it must return a keras.Model"
+            raise ModelError(f"model {call} {what}")
+        try:
+            output = network(x)
+        except Exception as error:
+            why = f"does not take such images: {_first_line(error)}"
+            raise ModelError(f"model {call} {why}") from error
     _check_output(call, output, classes)
     return output
 
 
-def _function(name: str) -> Callable[..., Any]:
-    """The function that module:function names; the current directory is searched first."""
-    module_name, function_name = name.split(":")
+@contextmanager
+def _working_directory_first() -> Iterator[None]:
+    """Imports from the working directory, which only a model of the user's own may do.
+
+    Afterwards the directory is the last on the path, for what the model imports as it is trained:
+    a numpy.py that happens to lie there takes no library's place.
+    """
     here = str(Path.cwd())
     sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+        if here not in sys.path:
+            sys.path.append(here)
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """The function that module:function names."""
+    module_name, function_name = name.split(":")
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
         reason = f"module {module_name} cannot be imported: {_first_line(error)}"
         raise ModelError(f"model {name}: {reason}") from error
-    finally:
-        sys.path.remove(here)
     function = getattr(module, function_name, None)
     if not callable(function):
         raise ModelError(f"model {name}: module {module_name} has no function {function_name}")

@@ -1,8 +1,59 @@
-from support import PROJECT
+import os
+import shutil
+import subprocess
+import sys
 
 from mptexp.spec import project
 
 
 def test_the_package_lies_in_the_checkout():
-    assert (project.PACKAGE / "cli.py").exists()
-    assert project.PROJECT == PROJECT
+    assert (project.PACKAGE / "spec/project.py").is_file()
+    assert (project.PROJECT / "pyproject.toml").is_file()
+
+
+def test_the_notebooks_are_those_of_the_checkout():
+    assert set(project.notebooks()) == {"diagnose", "numerics", "report", "start_here", "train"}
+
+
+INSTALLED = """
+from mptexp.spec import project
+print(*[path for path in project.notebooks().values()])
+"""
+
+
+def test_an_installed_package_takes_its_notebooks_from_itself(tmp_path):
+    site = tmp_path / "site-packages"
+    shutil.copytree(project.PACKAGE, site / "mptexp", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in (tmp_path, site):  # another package's, or that of the working directory
+        (folder / "notebooks").mkdir()
+        (folder / "notebooks/report.py").write_text("raise SystemExit('owned')")
+
+    def said():
+        command = [sys.executable, "-P", "-c", INSTALLED]
+        environment = os.environ | {"PYTHONPATH": str(site)}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
+        return done.stdout.decode().strip()
+
+    assert said() == ""
+    shutil.copytree(project.PROJECT / "notebooks", site / "mptexp/notebooks")
+    assert f"{site}/mptexp/notebooks/report.py" in said().split()
+
+
+def imported(cwd, path, *words):
+    environment = project.child_environment(os.environ | {"PYTHONPATH": path})
+    command = [sys.executable, *words, "-c", "import mptexp, sys; print(mptexp.__file__, sys.path)"]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_child_imports_nothing_from_where_one_stands(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("raise SystemExit('owned')")
+    for path in ("", ".", ":", f"::{tmp_path.parent}/none", "./sub:../x"):
+        assert str(tmp_path) + "'" not in imported(tmp_path, path)
+
+
+def test_a_child_has_this_package_and_what_pythonpath_names(tmp_path):
+    said = imported(project.PROJECT, str(tmp_path))
+    assert said.startswith(str(project.PACKAGE))
+    assert repr(str(tmp_path)) in said

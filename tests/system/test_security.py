@@ -344,14 +344,19 @@ def test_plan_names_the_code_that_will_run(light, tmp_path):
     (tmp_path / "mine.py").write_text("raise SystemExit('executed')")
     done = mptexp("plan", "light.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[:3] == [
+    assert done.stdout.splitlines()[:4] == [
         f"notebook: {tmp_path / 'light.py'}",
         "model function: mine:net",
         "model function: their.nets:large",
+        f"modules are imported from: {tmp_path}",
     ]
     told = json.loads(mptexp("plan", "light.yaml", "--format", "json", cwd=tmp_path).stdout)
     functions = ["mine:net", "their.nets:large"]
-    assert told["executes"] == {"notebook": str(tmp_path / "light.py"), "functions": functions}
+    assert told["executes"] == {
+        "notebook": str(tmp_path / "light.py"),
+        "functions": functions,
+        "import_path": [str(tmp_path)],
+    }
     assert len(told["runs"]) == 3
 
 

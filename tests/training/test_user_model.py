@@ -1,6 +1,8 @@
 """A model of the user's own, from a module in the current directory."""
 
+import importlib.util
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,7 +75,10 @@ def own(tmp_path, monkeypatch):
 
     before = list(sys.path)
     yield build
-    assert sys.path == before
+    added = [place for place in sys.path if place not in before]
+    assert sys.path == before + added  # last, for what it imports as it is trained
+    assert added in ([], [str(tmp_path)])
+    sys.path[:] = before
 
 
 @pytest.mark.parametrize("name", ["good", "listed"])
@@ -140,6 +145,18 @@ def test_a_head_in_16_bits_is_told_with_the_remedy(policy, own):
     policy("mixed_float16")
     with pytest.raises(models.ModelError, match=r"in float16; end it in Activation\('softmax', dt"):
         own("sixteen")
+
+
+def test_what_lies_beside_a_model_takes_no_librarys_place(own, tmp_path):
+    (tmp_path / "xdrlib2.py").write_text("")
+    for name in ("numpy", "keras"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('owned')")
+    own("good")
+    assert Path(importlib.util.find_spec("scipy").origin).parent.name == "scipy"
+    (tmp_path / "scipy.py").write_text("")
+    importlib.invalidate_caches()
+    assert Path(importlib.util.find_spec("scipy").origin).parent.name == "scipy"
+    assert importlib.util.find_spec("xdrlib2").origin == str(tmp_path / "xdrlib2.py")
 
 
 def test_the_width_of_a_model_of_ones_own_is_its_own(own):

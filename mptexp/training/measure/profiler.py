@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from mptexp.spec.project import child_environment
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
 from mptexp.traces.xla_names import LAYER
@@ -150,7 +150,7 @@ def primitives(run: Run, model: keras.Model) -> list[dict[str, Any]]:
     task["shape"] = costs.input_shape(model)
     done = subprocess.run(
         [sys.executable, "-m", "mptexp.training.measure.profiler", json.dumps(task)],
-        env=os.environ | {"ONEDNN_VERBOSE": "1"},
+        env=child_environment() | {"ONEDNN_VERBOSE": "1"},
         capture_output=True,
         text=True,
         timeout=600,
