@@ -136,11 +136,11 @@ def shares(histogram: Histogram, target: Float, scale: float = 1.0) -> dict[str,
         scale: a power of two that they are multiplied with first.
 
     Returns:
-        zeros: zero already. flushed: smaller than the smallest subnormal, so that they become zero
-        (or, from its half on, itself). subnormal: smaller than the smallest normal, with fewer
-        bits. above: larger than the largest, to the next power of two.
+        zeros: zero already. flushed: smaller than half of the smallest subnormal, so that they
+        round to zero. subnormal: other values below the smallest normal, with fewer bits. above:
+        larger than the largest, to the next power of two.
     """
-    flushed = histogram.below(target.smallest_subnormal / scale)
+    flushed = histogram.below(target.flushed_below / scale)
     over = 2 ** math.ceil(math.log2(target.largest)) / scale
     # Of a scaled histogram what lies above: all that is not below.
     finite = float(histogram.counts.sum()) / max(1, histogram.total)

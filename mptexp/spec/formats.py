@@ -71,6 +71,14 @@ class Float:
         return math.ldexp(1, 1 - self.bias - self.mantissa_bits)
 
     @property
+    def flushed_below(self) -> float:
+        """What is smaller than this rounds to zero: half of the smallest subnormal.
+
+        So does this number itself, because ties go to even.
+        """
+        return self.smallest_subnormal / 2
+
+    @property
     def overflow(self) -> float:
         """What an infinity becomes, and a positive value that rounds beyond the largest."""
         if self.saturate or self.special == "none":

@@ -34,6 +34,7 @@ class Outcome:
         trace: the trace itself, compressed, where it was not read.
         loss_scales: the dynamic loss scale wherever it changed (see exponents.changes).
         exponents: see ExponentHistograms.record.
+        broken_layer: the first with weights that were not finite after the training; else empty.
         diverged: where the first tensor was that was not finite (see replay.first_not_finite).
         lost_updates_frac: share of weight updates lost to rounding, of an emulated weight format.
     """
@@ -55,6 +56,7 @@ class Outcome:
     trace: bytes = field(default=b"", repr=False)
     loss_scales: list[dict[str, Any]] = field(default_factory=list)
     exponents: dict[str, Any] = field(default_factory=dict)
+    broken_layer: str = ""
     diverged: dict[str, Any] = field(default_factory=dict)
     lost_updates_frac: float | None = None
 
@@ -67,7 +69,7 @@ class Outcome:
     @property
     def status(self) -> str:
         """The record's: diverged or ok."""
-        return "diverged" if self.diverged_epoch else "ok"
+        return "diverged" if self.diverged_epoch or self.broken_layer else "ok"
 
     @property
     def history(self) -> pd.DataFrame:

@@ -83,8 +83,12 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
 
 
 def _error(outcome: Outcome) -> str:
-    epoch, where = outcome.diverged_epoch, outcome.diverged.get("sentence", "")
-    return f"the loss was not finite in epoch {epoch}; {where}" if epoch else ""
+    epoch, layer = outcome.diverged_epoch, outcome.broken_layer
+    if not (epoch or layer):
+        return ""
+    loss = f"the loss was not finite in epoch {epoch}"
+    weights = f"the weights of {layer} were not finite after the training, though the loss was"
+    return f"{loss if epoch else weights}; {outcome.diverged.get('sentence', '')}"
 
 
 def _flags(outcome: Outcome) -> list[str]:

@@ -1,7 +1,6 @@
 """The batches of a training once more: for looks at its numbers, and for where it diverged."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -37,7 +36,6 @@ def _batch(run: Run, images: Images, chosen: np.ndarray) -> tuple[np.ndarray, np
 def first_not_finite(
     run: Run,
     images: Images,
-    epochs: Sequence[dict[str, float]],
     steps: int,
     compiled: Callable[[Run], keras.Model],
 ) -> dict[str, Any]:
@@ -46,16 +44,12 @@ def first_not_finite(
     Args:
         run: what was trained.
         images: what it was trained on.
-        epochs: its epochs, each with its loss.
         steps: how many it had.
         compiled: makes and compiles the model anew.
 
     Returns:
-        Empty where all losses were finite; else `sentence` and, where it is known, the keys of
-        divergence.first_not_finite.
+        `sentence` and, where it is known, the keys of divergence.first_not_finite.
     """
-    if all(math.isfinite(epoch["loss"]) for epoch in epochs):
-        return {}
     if run.replicas > 1 or run.input_mode == "keydana":
         return {"sentence": ELSEWHERE}
     model = compiled(run.model_copy(update={"steps_per_execution": 1}))

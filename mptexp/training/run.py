@@ -19,7 +19,7 @@ from mptexp.training.data.datasets import Images
 from mptexp.training.effective import effective
 from mptexp.training.layers import resident
 from mptexp.training.measure import profiler, sensors, step_clock, work
-from mptexp.training.numerics import emulation, exponents
+from mptexp.training.numerics import divergence, emulation, exponents
 from mptexp.training.outcome import Outcome
 
 MOST_LATENCIES = 1000  # of single batches; their 99th percentile needs some hundreds
@@ -81,20 +81,22 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
         histograms.end(trained)
     if not run.profile:  # its traced steps are not counted
         scales.look(trained, clock.begun)
-    return replace(
+    outcome = replace(
         outcome,
         profile=profile,
         trace=trace,
         loss_scales=exponents.changes(scales.samples),
         exponents=histograms.record() if histograms else {},
-        diverged=replay.first_not_finite(
-            run,
-            images,
-            clock.epochs,
-            clock.begun,
-            lambda again: _compiled(again, build(run, images), images, device),
-        ),
+        broken_layer=divergence.broken(trained),
     )
+    if outcome.status == "ok":
+        return outcome
+
+    def compiled(again: Run) -> keras.Model:
+        return _compiled(again, build(run, images), images, device)
+
+    diverged = replay.first_not_finite(run, images, clock.begun, compiled)
+    return replace(outcome, diverged=diverged)
 
 
 def _fit(run: Run, model: keras.Model, images: Images, callbacks: list[Any]) -> None:

@@ -14,9 +14,9 @@ def test_shares_are_those_of_the_values(name, scale):
     target, x = FORMATS[name], VALUES * scale
     told = exponent_range.shares(histogram(VALUES), target, scale)
     assert told["zeros"] == 500 / 20_000
-    flushed = (x > 0) & (x < target.smallest_subnormal)
+    flushed = (x > 0) & (x < target.smallest_subnormal / 2)
     assert told["flushed"] == pytest.approx(np.mean(flushed))
-    subnormal = (x >= target.smallest_subnormal) & (x < target.smallest_normal)
+    subnormal = (x >= target.smallest_subnormal / 2) & (x < target.smallest_normal)
     assert told["subnormal"] == pytest.approx(np.mean(subnormal))
     above = x >= 2.0 ** np.ceil(np.log2(target.largest))
     assert told["above"] == pytest.approx(np.mean(above))
@@ -28,10 +28,17 @@ def test_the_smallest_sufficient_scale_flushes_one_in_a_thousand_at_most():
     some = VALUES[VALUES > 0]
 
     def flushed(by):
-        return np.mean(some * by < target.smallest_subnormal)
+        return np.mean(some * by < target.smallest_subnormal / 2)
 
     assert flushed(scale) <= 1e-3 < flushed(scale / 2)
     assert exponent_range.smallest_sufficient_scale(histogram(VALUES), FORMATS["bfloat16"]) == 1
+
+
+def test_flushed_is_what_numpy_rounds_to_zero():
+    x = np.float32(2.0) ** np.linspace(-28, -20, 40_001, dtype=np.float32)
+    rounded = np.mean(x.astype(np.float16) == 0)
+    lost = exponent_range.shares(histogram(x), FORMATS["float16"])["flushed"]
+    assert lost == pytest.approx(rounded, abs=1e-4)  # 2^-25 itself goes to even, which is zero
 
 
 def test_the_largest_safe_scale_keeps_the_largest_value_finite():

@@ -213,6 +213,15 @@ def test_a_policy_with_a_part_of_its_effect_says_which(ask, backend):
     assert said["looped"]["effective_share"] < 0.1
 
 
+def test_adam_in_pure_float16_is_marked():
+    def marks(**parameters):
+        settings = {"arithmetic": {"float16": 1}, "weights": {"float16": 1}, "loss_scale": "none"}
+        return arithmetic.flags(Run(policy="float16", **parameters), settings)
+
+    assert marks(optimizer="adam") == [arithmetic.FLOAT16_ADAM]
+    assert marks(optimizer="sgd") == marks(optimizer="adam", phase="inference") == []
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_float16_within_float32_has_no_loss_scale_and_says_so(ask, backend):
     said = ask("half", backend=backend, policy="float32")["half"]

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pytest
@@ -19,6 +20,11 @@ def test_a_loss_that_is_not_finite_makes_the_run_diverged():
     assert (outcome([1.0, 0.5]).status, outcome([]).status) == ("ok", "ok")
     bad = outcome([1.0, math.inf, math.nan])
     assert (bad.status, bad.diverged_epoch) == ("diverged", 2)
+
+
+def test_weights_that_are_not_finite_make_the_run_diverged():
+    broken = dataclasses.replace(outcome([1.0, 0.5]), broken_layer="dense")
+    assert (broken.status, broken.diverged_epoch) == ("diverged", None)
 
 
 def test_windows_of_the_warm_up_do_not_count():

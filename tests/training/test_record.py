@@ -30,6 +30,13 @@ def test_an_error_says_in_which_epoch_and_where():
     assert record._error(diverged) == "the loss was not finite in epoch 2; in step 3"
 
 
+def test_an_error_names_the_layer_whose_weights_broke():
+    broken = replace(OUTCOME, broken_layer="dense", diverged={"sentence": "in step 3"})
+    assert record._error(broken) == (
+        "the weights of dense were not finite after the training, though the loss was; in step 3"
+    )
+
+
 def test_energy_per_image_is_of_one_gpu_only():
     assert record._sensors(OUTCOME)["energy_per_image_j"] == pytest.approx(0.5)
     assert record._sensors(OUTCOME)["cpu_s"] == pytest.approx(2.5)

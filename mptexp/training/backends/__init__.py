@@ -123,7 +123,7 @@ class Backend(Protocol):
 
         Returns:
             Loss; (layer, output) in the order of computing; gradients of the outputs, then of the
-            weights, with zeros where the loss does not depend on one.
+            weights: None where the backend knows that the loss does not depend on one, else zeros.
         """
 
     def layer_gradients(

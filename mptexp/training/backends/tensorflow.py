@@ -265,7 +265,7 @@ def differentiated(
         tape.watch(trained)
         loss = forward(trained, tap)
     ends = [output for _, output in outputs] + trained
-    return loss, outputs, tape.gradient(loss, ends, unconnected_gradients="zero")
+    return loss, outputs, tape.gradient(loss, ends)
 
 
 def layer_gradients(layer: "keras.Layer", x: Any, with_input: bool, jit: bool) -> tuple[Any, ...]:

@@ -186,8 +186,7 @@ def differentiated(
     learning = [end for end in ends if end.requires_grad]
     known = torch.autograd.grad(loss, learning, allow_unused=True)
     by_end = {id(end): gradient for end, gradient in zip(learning, known, strict=True)}
-    pairs = [(by_end.get(id(end)), end) for end in ends]
-    gradients = [torch.zeros_like(end) if g is None else g for g, end in pairs]
+    gradients = [by_end.get(id(end)) for end in ends]
     return loss.detach(), [(layer, output.detach()) for layer, output in outputs], gradients
 
 

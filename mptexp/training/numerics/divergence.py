@@ -19,6 +19,7 @@ WORDS = {
     "loss": "the loss",
     "activation_gradients": "the gradient of the output of {}",
     "weight_gradients": "the gradient of the weights of {}",
+    "updated_weights": "the weights of {} after their update",
 }
 
 
@@ -34,17 +35,31 @@ def first_not_finite(
         batches: (x, y) of one shape.
 
     Returns:
-        step (the first is 1), kind (see gradients.KINDS), layer; None where all stayed finite.
+        step (the first is 1), kind (see WORDS), layer; None where all stayed finite.
     """
     dynamic = hasattr(model.optimizer, "initial_scale")
     probe = gradients.Probe(model, _all_finite)
+    step = 0
     for step, (x, y) in enumerate(batches, 1):
         scale = loss_scale(model)
         for kind, layer, finite in probe(x, y, 1.0 if isinstance(scale, str) else scale):
             if not (finite or (dynamic and "gradient" in kind)):
                 return {"step": step, "kind": kind, "layer": layer}
         model.train_on_batch(x, y)
-    return None
+    layer = broken(model)
+    return {"step": step, "kind": "updated_weights", "layer": layer} if layer else None
+
+
+def broken(model: keras.Model) -> str:
+    """The first layer with a weight that is not finite, moving averages too; empty without one.
+
+    The loss of an epoch does not show it: it is that of the weights before the last update, and
+    the maximum of a pooling layer or a comparison may hide a NaN altogether.
+    """
+    for variable in model.weights:
+        if gradients.is_float(variable) and not bool(_all_finite("", variable.value, 1.0)):
+            return gradients.layer_of(model, variable)
+    return ""
 
 
 def _all_finite(kind: str, tensor: Any, scale: Any) -> Any:

@@ -22,8 +22,8 @@ class Probe:
     """What a training step computes inside, reduced to something small where it is computed.
 
     Augmentation and dropout draw what the next step will draw; moving averages and seeds stay as
-    they are. Gradients are those of the scaled loss. A layer that the loss does not depend on has
-    zeros as gradient. Integers are left out.
+    they are. Gradients are those of the scaled loss. What the loss does not depend on has none,
+    such as a softmax whose logits TensorFlow's loss reads. Integers are left out.
 
     Args:
         model: compiled.
@@ -79,13 +79,15 @@ def _in_order(
 ) -> list[Reduced]:
     """Everything in the order in which a step meets it: a layer's gradients after its output's.
 
-    What comes before the first layer with weights has no gradient: training computes none.
+    What comes before the first layer with weights has no gradient: training computes none. Nor has
+    what the loss does not depend on, where the backend says so.
     """
     forward = [("weights", name, weight) for name, weight in zip(names, trained, strict=True)]
     forward += [("activations", name, output) for name, output in outputs]
     ends = [("activation_gradients", name) for name, _ in outputs]
     ends += [("weight_gradients", name) for name in names]
-    backward = [(*end, gradient) for end, gradient in zip(ends, gradients, strict=True)]
+    pairs = zip(ends, gradients, strict=True)
+    backward = [(*end, gradient) for end, gradient in pairs if gradient is not None]
     order = {name: place for place, (name, _) in enumerate(outputs)}
     first = min((order.get(name, 0) for name in names), default=0)
     backward = [row for row in backward if order.get(row[1], first) >= first]

@@ -27,9 +27,9 @@ def quantize(x: Any, target: Format, rounding: Rounding = "nearest", seed: Seed 
 
     Args:
         x: tensor or array; what is not float32 is cast to it by the backend first.
-        rounding: nearest: ties to even. stochastic: to either neighbour, up with the chance
-            (x - lower) / spacing (Gupta et al. 2015), rounded to a multiple of 2^-24.
-            Also between the largest value and overflow.
+        rounding: nearest: ties to even, as hardware does; those of Gupta et al. (2015) go down.
+            stochastic: to either neighbour, up with the chance (x - lower) / spacing (Gupta et
+            al.), rounded to a multiple of 2^-24. Also between the largest value and overflow.
         seed: of stochastic rounding. An integer draws the same at every call, None from Keras's
             global generator.
 
@@ -114,10 +114,12 @@ def rounded(
     if not isinstance(target, Dynamic):
         return quantize(x, target, rounding, seed), state
     x = ops.stop_gradient(x)
-    power, new_state = _followed(x, state, least)
+    # Neither an infinity nor a NaN has a range: they stay, so that a divergence is not hidden.
+    finite = ops.isfinite(x)
+    power, new_state = _followed(ops.where(finite, x, 0.0), state, least)
     # Multiplied by a power of two, which is exact.
     scaled = quantize(x * _power_of_two(-power), Fixed(1, target.bits - 1), rounding, seed)
-    return scaled * _power_of_two(power), new_state
+    return ops.where(finite, scaled * _power_of_two(power), x), new_state
 
 
 def _followed(x: Any, state: Any, least: int) -> tuple[Any, Any]:

@@ -31,6 +31,28 @@ def test_a_training_that_stays_finite_has_none():
     assert divergence.sentence(None) == "trained again step by step, all stayed finite"
 
 
+@pytest.mark.parametrize("name", ["wide", "last"])
+def test_a_weight_that_is_not_finite_is_seen_though_the_loss_is(name):
+    model = made(0.01)
+    assert divergence.broken(model) == ""
+    layer = model.get_layer(name)
+    bias = np.zeros(layer.bias.shape, "float32")
+    bias[1] = np.nan
+    layer.bias.assign(bias)
+    assert divergence.broken(model) == name
+
+
+def test_moving_averages_are_weights_too():
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.BatchNormalization(name="bn")])
+    model.layers[-1].moving_variance.assign([1.0, np.inf, 1.0, 1.0])
+    assert divergence.broken(model) == "bn"
+
+
+def test_an_update_that_breaks_the_weights_after_the_last_batch_is_named():
+    first = divergence.first_not_finite(made(1e39), BATCHES[:1])
+    assert (first["step"], first["kind"]) == (1, "updated_weights")
+
+
 @pytest.mark.parametrize("kind", list(divergence.WORDS))
 def test_every_kind_of_tensor_has_words(kind):
     first = {"step": 7, "kind": kind, "layer": "wide"}

@@ -276,6 +276,15 @@ def test_dynamic_values_have_their_bits_within_the_range():
     assert ops.convert_to_numpy(beyond).tolist() == [0.875, 0.875, 0.875, -1.0, 0.0]
 
 
+def test_dynamic_fixed_point_hides_neither_infinity_nor_nan():
+    x = np.float32([math.inf, -math.inf, math.nan, 0.9, 0.5])
+    values, state = quantization.rounded(x, Dynamic(4), state=ops.zeros(4))
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(values), np.float32([math.inf, -math.inf, math.nan, 0.875, 0.5])
+    )
+    assert float(state[0]) == 0  # the range is that of the finite values
+
+
 # --- bad input, other backends ---------------------------------------------------------------
 
 
