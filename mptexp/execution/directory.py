@@ -11,7 +11,7 @@ from typing import Any
 from mptexp.execution import processes
 from mptexp.execution.plan import Planned
 from mptexp.records import store
-from mptexp.records.sweep_dir import SweepDir
+from mptexp.records.sweep_dir import SweepDir, remove_runs
 from mptexp.spec import params
 from mptexp.spec.devices import is_here
 from mptexp.spec.errors import ParamsError
@@ -68,21 +68,44 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
                 f"{root}: holds the results of another params file ({directory.params}); "
                 "give another directory with --out, or --fresh to discard them"
             )
+        if not directory.is_marked:
+            raise ParamsError(
+                f"{root}: has no {directory.marker.name} of mptexp's, so --fresh deletes nothing "
+                "in it; choose another --out, or empty it yourself"
+            )
         directory.clear()
-    elif not directory.params.exists() and root.exists() and any(root.iterdir()):
+    elif not (directory.is_marked or _is_empty(root) or _holds_records(directory)):
         raise ParamsError(f"{root}: is neither empty nor a sweep's directory; choose another --out")
     # A run that outlived its sweep would take time and memory from what is measured now.
     for part in (directory, directory.search, directory.diagnosis):
         for folder in part.partial.glob("*"):
             processes.end(folder.resolve())
     try:
+        directory.mark()  # first: whatever the next call finds here is then known as mptexp's
         if not directory.params.exists() or _report_keys(directory.params) != _split(text)[1]:
             store.write_text(directory.params, text)
-        directory.mark()
-        shutil.rmtree(directory.partial, ignore_errors=True)
+        remove_runs(directory.partial)
         directory.runs.mkdir(exist_ok=True)
     except OSError as error:
         raise ParamsError(f"{root}: cannot be written: {error.strerror}") from None
+
+
+def _is_empty(root: Path) -> bool:
+    """Whether nothing is there but what a call left that was ended before it had begun."""
+    return not root.exists() or {path.name for path in root.iterdir()} <= {"sweep.new"}
+
+
+def _holds_records(directory: SweepDir) -> bool:
+    """Whether this is a sweep's directory without a marker: a published one, or an old one."""
+    paths = directory.runs.glob("*/record.json") if directory.params.exists() else ()
+    return any(_is_record(path) for path in paths)
+
+
+def _is_record(path: Path) -> bool:
+    try:
+        return bool(store.read_record(path))
+    except store.RecordError:
+        return False
 
 
 def discard(planned: Sequence[Planned], directory: SweepDir, everywhere: bool = False) -> None:

@@ -1,10 +1,19 @@
 """Where the files of a sweep lie."""
 
 import json
+import re
 import secrets
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+MAKER = "mptexp"
+RUN_ID = "[0-9a-f]{12}"
+# The files beside the runs; the marker last, by which what is left of an interruption is known.
+WRITTEN = ("params.yaml", "index.html", "results.csv", "history.csv", "speedups.csv")
+WRITTEN += ("accuracy.csv", "table.md", "speedup.svg", "share.png", "sweep.json")
 
 
 @dataclass(frozen=True)
@@ -29,20 +38,35 @@ class SweepDir:
     @property
     def order_seed(self) -> int:
         """The seed that this sweep drew for the order of its runs; 0 before it is made."""
-        try:
-            seed = json.loads(self.marker.read_text(encoding="utf-8"))["order_seed"]
-        except (OSError, ValueError, LookupError, TypeError):
-            return 0
+        seed = self._marked.get("order_seed")
         return seed if isinstance(seed, int) else 0
 
-    def mark(self) -> None:
+    @property
+    def is_marked(self) -> bool:
+        """Whether mptexp made this directory: only then is anything in it ever deleted."""
+        return self._marked.get("made_by") == MAKER
+
+    @property
+    def _marked(self) -> dict[str, Any]:
+        """What the marker holds; empty where there is none, or one that cannot be read."""
+        try:
+            content = json.loads(self.marker.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def mark(self, seed: int | None = None) -> None:
         """Draws the seed and writes the marker, once.
 
         A fixed seed would give every sweep the same permutation, and a drifting machine the same
         false answer each time.
+
+        Args:
+            seed: of the sweep that is copied here, in place of one that is drawn.
         """
-        if not self.marker.exists():
-            content = {"made_by": "mptexp", "order_seed": secrets.randbits(32)}
+        if not self.is_marked:
+            drawn = secrets.randbits(32) if seed is None else seed
+            content = {"made_by": MAKER, "order_seed": drawn}
             beside = self.marker.with_suffix(".new")
             beside.write_text(json.dumps(content) + "\n", encoding="utf-8")
             beside.replace(self.marker)
@@ -85,13 +109,30 @@ class SweepDir:
         (self.partial / run_id).rename(target)
 
     def clear(self) -> None:
-        """Removes what a sweep writes, and nothing else."""
-        for folder in (self.runs, self.partial, self.search.root, self.diagnosis.root):
-            shutil.rmtree(folder, ignore_errors=True)
-        names = ("params.yaml", "sweep.json", "index.html", "results.csv", "history.csv")
-        names += ("speedups.csv", "accuracy.csv", "table.md", "speedup.svg")
-        for path in [self.root / n for n in names]:
+        """Removes what mptexp writes into a directory that it made, by name, and nothing else."""
+        inner = [part for part in (self.search, self.diagnosis) if not part.root.is_symlink()]
+        for part in (self, *inner):
+            remove_runs(part.runs)
+            remove_runs(part.partial)
+        for folder in (self.search.root, self.diagnosis.root):
+            _remove_if_empty(folder)
+        for path in [self.root / name for name in WRITTEN]:
             path.unlink(missing_ok=True)
+
+
+def remove_runs(folder: Path) -> None:
+    """Removes the runs in a folder, and the folder where nothing else is in it; follows no link."""
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if re.fullmatch(RUN_ID, path.name) and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+    _remove_if_empty(folder)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def leads_out(path: Path) -> bool:

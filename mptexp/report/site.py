@@ -6,7 +6,9 @@ in another's directory may hold anything, what is made here neither runs nor loa
 
 import io
 import shutil
+import unicodedata
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -75,8 +77,10 @@ def publish(sources: Sequence[Path], site: Path, notebook: Path, address: str = 
     """
     places = _sweeps(sources)
     _check(places, site, address)
-    for made in site.glob("*/runs"):
-        shutil.rmtree(made.parent)
+    for made in filter(_is_ours, map(SweepDir, site.glob("*/"))):
+        made.clear()
+        with suppress(OSError):  # what else somebody keeps there stays
+            made.root.rmdir()
     damaged, entries = [], []
     for place in places:
         target = SweepDir(site / place.name)
@@ -104,10 +108,12 @@ def _sweeps(sources: Sequence[Path]) -> list[SweepDir]:
                 "reports/quickstart, or a folder of them"
             )
         for place in places:
-            other = by_name.setdefault(place.name, place).root
+            # As on macOS and Windows, to which a site may be copied: é is one sign or two.
+            name = unicodedata.normalize("NFC", place.name).casefold()
+            other = by_name.setdefault(name, place).root
             if other.resolve() != place.root.resolve():
                 raise ParamsError(f"{other} and {place.root}: have the same name; rename one")
-    return [by_name[name] for name in sorted(by_name)]
+    return sorted(by_name.values(), key=lambda place: place.name)
 
 
 def _holds_runs(path: Path) -> bool:
@@ -129,11 +135,23 @@ def _check(places: Sequence[SweepDir], site: Path, address: str) -> None:
         one, other = site.resolve(), place.root.resolve()
         if one == other or one in other.parents or other in one.parents:
             raise ParamsError(f"{site}: lies in {place.root} or around it; give another folder")
+        target = SweepDir(site / place.name)
+        if target.root.exists() and not _is_ours(target):
+            raise ParamsError(
+                f"{target.root}: was not made by mptexp publish; give another folder, or remove it"
+            )
+
+
+def _is_ours(place: SweepDir) -> bool:
+    """Whether a folder of a site is a report that was published there."""
+    return place.is_marked and not place.root.is_symlink()
 
 
 def _copy(source: SweepDir, target: SweepDir) -> list[str]:
     """Copies what a report is made from; a sentence for each damaged record, which is left out."""
     damaged = []
+    target.root.mkdir(exist_ok=True, parents=True)
+    target.mark(source.order_seed)
     if source.params.is_file() and not source.params.is_symlink():  # it may lead to a private file
         text = source.params.read_text(encoding="utf-8", errors="replace")
         store.write_text(target.params, privacy.scrub(text))

@@ -24,8 +24,26 @@ def test_clearing_leaves_what_is_not_the_sweeps(tmp_path):
     directory.publish("abc123abc123")
     (tmp_path / "params.yaml").write_text("x")
     (tmp_path / "notes.txt").write_text("mine")
+    directory.mark()
     directory.clear()
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_clearing_follows_no_link_and_takes_only_runs(tmp_path):
+    directory, other = SweepDir(tmp_path / "sweep"), SweepDir(tmp_path / "other")
+    record(other, "ok")
+    other.publish("abc123abc123")
+    record(other, "ok")
+    for name in ("runs", "search", "diagnosis/runs"):
+        (directory.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory.root / name).symlink_to(other.root / name.partition("/")[2])
+    (directory.partial / "def456def456").mkdir(parents=True)
+    (directory.partial / "linked").symlink_to(other.runs)
+    (directory.partial / "mine.txt").write_text("mine")
+    directory.clear()
+    assert other.record("abc123abc123").read_text() == "ok"
+    assert (other.partial / "abc123abc123/record.json").is_file()
+    assert {path.name for path in directory.partial.iterdir()} == {"linked", "mine.txt"}
 
 
 @pytest.mark.parametrize(("target", "out"), [("runs/other", False), ("../elsewhere", True)])
@@ -54,3 +72,12 @@ def test_a_damaged_marker_has_no_seed(tmp_path, text):
     place = SweepDir(tmp_path)
     place.marker.write_text(text)
     assert place.order_seed == 0
+    assert not place.is_marked
+    place.mark()
+    assert place.is_marked
+
+
+def test_another_programs_marker_is_none(tmp_path):
+    place = SweepDir(tmp_path)
+    place.marker.write_text('{"method": "bayes", "order_seed": 1}')
+    assert not place.is_marked

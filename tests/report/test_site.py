@@ -142,7 +142,8 @@ def test_no_home_directory_is_published(site):
 def test_the_same_records_give_the_same_bytes(source, site, tmp_path):
     again = tmp_path / "other place" / "site"
     shutil.copytree(site, again)
-    (again / "gone/runs").mkdir(parents=True)  # a report of an earlier publication
+    SweepDir(again / "gone/runs/0123456789ab").root.mkdir(parents=True)
+    SweepDir(again / "gone").mark()  # a report of an earlier publication
     (again / "CNAME").write_text("example.org")
     (again / "plain/results.csv").write_text("outdated")
     for number, path in enumerate(sorted(source.rglob("*"))):
@@ -163,17 +164,21 @@ def test_the_same_records_give_the_same_bytes(source, site, tmp_path):
         (["a"], ".", "", "is not empty"),
         (["."], "a", "", "is not empty"),
         (["a", "b/a"], "new", "", "have the same name"),
+        (["a", "b/A"], "new", "", "have the same name"),
+        (["a"], "site", "", "site/a: was not made by mptexp publish"),
         (["a"], "new", "javascript:x", "is no address"),
         (["a"], "new", "example.org", "is no address"),
     ],
 )
 def test_what_cannot_be_published_is_refused(tmp_path, monkeypatch, sources, site, url, fault):
     monkeypatch.chdir(tmp_path)
-    for place in ("a", "b/a"):
+    for place in ("a", "b/a", "b/A"):
         store.write_record(SweepDir(Path(place)).record(record()["run_id"]), record())
     for name in ("empty", "full"):
         Path(name).mkdir()
     Path("full/mine.txt").write_text("mine")
+    Path("site/a").mkdir(parents=True)
+    Path("site/index.html").write_text(publish.MARK)
     before = contents(tmp_path)
     with pytest.raises(ParamsError, match=fault):
         publish.publish([Path(s) for s in sources], Path(site), REPORT, url)
@@ -190,6 +195,23 @@ def test_a_site_is_never_made_over_its_own_sources(tmp_path):
     assert place.record(record()["run_id"]).is_file()
 
 
+def test_what_lies_in_a_site_and_was_not_published_there_stays(tmp_path):
+    place, site = SweepDir(tmp_path / "a"), tmp_path / "site"
+    store.write_record(place.record(record()["run_id"]), record())
+    publish.publish([place.root], site, REPORT)
+    mine = ["thesis/runs/draft.txt", "a/notes.txt", "a/runs/mine/x.txt", "linked/runs/x.txt"]
+    for name in (*mine, "elsewhere/runs/0123456789ab/x.txt"):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text("mine")
+    (site / "thesis/sweep.json").write_text('{"made_by": "another program"}')
+    (site / "elsewhere").rename(tmp_path / "elsewhere")
+    SweepDir(tmp_path / "elsewhere").mark()
+    (site / "link").symlink_to(tmp_path / "elsewhere")
+    publish.publish([place.root], site, REPORT)
+    assert {(site / name).read_text() for name in mine} == {"mine"}
+    assert (site / "link/runs/0123456789ab/x.txt").is_file()
+
+
 def test_a_link_to_a_private_file_is_not_followed(tmp_path):
     place, target = SweepDir(tmp_path / "a"), SweepDir(tmp_path / "b")
     (tmp_path / "private.txt").write_text("private")
@@ -201,7 +223,8 @@ def test_a_link_to_a_private_file_is_not_followed(tmp_path):
     place.record(run_id).unlink()
     place.record(run_id).symlink_to(tmp_path / "private.txt")
     assert len(publish._copy(place, target)) == 1
-    assert list(contents(target.root)) == [Path("runs") / record()["run_id"] / "record.json"]
+    kept = Path("runs") / record()["run_id"] / "record.json"
+    assert set(contents(target.root)) == {kept, Path("sweep.json")}
 
 
 def test_a_run_says_when_it_ended(light, tmp_path):
