@@ -1,6 +1,6 @@
 """How often the interval of a speedup holds the truth, and how wide it is, by simulation.
 
-    python benchmarks/interval_coverage.py [--sweeps 4000] [--claims 1500]
+    python benchmarks/interval_coverage.py [--sweeps 4000] [--claims 1500] [--images 2000]
 
 Each simulated sweep has some blocks; a block drifts by 3 % (standard deviation, both policies
 alike), a run has 1 % noise of its own, and 5 % of the runs are slowed by an exponential of mean
@@ -14,6 +14,14 @@ to point (its logarithm by 0.7), in "drift" each run of a block is 0.5 % slower 
 before, in the order of `mptexp.spec.order`, in "outliers" 5 % of the runs take 30 % longer, in
 "two modes" 30 % take 6 % longer.
 
+With --images, what accuracies claim: of two policies validated with the same images in every
+block, how often the interval of their difference holds a true difference of one point, how often
+they are called equal within one point although they differ by it (nominal 2.5 %), how often they
+are rightly called equal, and how often called different where they are not (nominal 5 %); by blocks
+alone, and by blocks and images (`mptexp.analysis.image_pairs`). In "other images" one image in
+fifty is classified by the one policy alone, another in each block; in "same images" the same in
+each; in "trainings differ" a training's accuracy varies by half a point, too.
+
 mptexp uses "t on logs" (`mptexp.analysis.contrast.paired`).
 """
 
@@ -23,7 +31,7 @@ from random import Random
 import numpy as np
 from scipy import stats
 
-from mptexp.analysis import simultaneous
+from mptexp.analysis import accuracy, image_pairs, simultaneous
 from mptexp.spec import order
 
 TRUE = 1.3
@@ -145,12 +153,83 @@ def print_claims(sweeps: int) -> None:
             print(f"{named:40} {lying[0]:8.1%} {lying[1]:8.1%} {power:12.0%}", flush=True)
 
 
+# --- accuracies ------------------------------------------------------------------------------
+
+MARGIN = 0.01
+IMAGES = (20, 100, 400, 1000, 5000)
+APART = {"other images": (0.0, 0.02, 0.0), "same images": (0.02, 0.0, 0.0)}
+APART |= {"trainings differ": (0.01, 0.02, 0.005)}
+
+
+def differing(
+    images: int, blocks: int, kind: str, true: float, random: np.random.Generator
+) -> np.ndarray:
+    """Differences of two policies, 1, 0 or -1, shape (blocks, images), whose mean is `true`."""
+    same, each, spread = APART[kind]
+    always = _signs(np.tile(random.random(images), (blocks, 1)), same, true if same else 0.0)
+    shift = random.normal(0.0 if same else true, spread, (blocks, 1))
+    chance = _signs(random.random((blocks, images)), np.maximum(each, abs(shift)), shift)
+    return np.where(always != 0, always, chance)
+
+
+def _signs(uniform: np.ndarray, share: float | np.ndarray, mean: float | np.ndarray) -> np.ndarray:
+    """1 and -1 in a share of places, so many that their mean over all is as wanted."""
+    up, down = (share + mean) / 2, (share - mean) / 2
+    return np.where(uniform < up, 1.0, np.where(uniform > 1 - down, -1.0, 0.0))
+
+
+def halves_of(differences: np.ndarray) -> tuple[float, float]:
+    """Half widths by blocks alone, and by blocks and images; NaN where none is claimed."""
+    blocks, known = differences.mean(1), image_pairs.of_pairs(differences)
+    alone = simultaneous.half_widths([blocks])
+    both = simultaneous.half_widths([blocks], more=[(known.variance, known.freedom)])
+    few = known.images * MARGIN < accuracy.NONE_AMONG
+    return alone[0], np.inf if few and both[0] < MARGIN else both[0]
+
+
+def print_accuracies(sweeps: int) -> None:
+    """A row for each number of images and of blocks, and kind of difference."""
+    head = "held, false equal, equal, false different"
+    print(f"\n{'images, blocks; trainings':42} by blocks alone: {head}   and images: the same")
+    for images in IMAGES:
+        for blocks in (1, 3, 5):
+            for kind in APART:
+                print(
+                    f"{images:5}, {blocks} blocks; {kind:22}",
+                    _accuracies(images, blocks, kind, sweeps),
+                )
+
+
+def _accuracies(images: int, blocks: int, kind: str, sweeps: int) -> str:
+    random, shares = np.random.default_rng(images + blocks), []
+    for true in (MARGIN, 0.0):
+        for _ in range(sweeps):
+            made = differing(images, blocks, kind, true, random)
+            mean = made.mean()
+            said = [
+                (abs(mean - true) <= half, abs(mean) + half < MARGIN, abs(mean) > half)
+                for half in halves_of(made)
+            ]
+            shares.append(said)
+    if blocks < simultaneous.LEAST_BLOCKS:
+        return "     no interval, nothing claimed"
+    means = np.array(shares, float).reshape(2, sweeps, 2, 3).mean(1)
+    return "   ".join(
+        f"{means[0, k, 0]:7.1%} {means[0, k, 1]:6.1%} {means[1, k, 1]:6.1%} {means[1, k, 2]:6.1%}"
+        for k in (0, 1)
+    )
+
+
 def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sweeps", type=int, default=4000)
     parser.add_argument("--claims", type=int, default=1500)
+    parser.add_argument("--images", type=int, default=0)
     options = parser.parse_args()
+    if options.images:
+        print_accuracies(options.images)
+        return
     sweeps = options.sweeps
     print(f"{'':22}" + "".join(f"{n:>3} blocks: held, width " for n in BLOCKS))
     for name, method in METHODS.items():

@@ -1,5 +1,7 @@
 """Made records, and what is computed of them: no run was executed for them."""
 
+import numpy as np
+
 from mptexp.analysis import speedups, sweep_tables
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -34,6 +36,7 @@ def record(
             "variable_dtype": "float32",
             "initial_weights": "w",
             "data_order": f"o{block}",
+            "validation_images": 10**6,
             **more,
         },
         "identity": IDENTITY | {"initial_weights": "w", "data_order": f"o{block}"},
@@ -45,6 +48,15 @@ def record(
         "fit_s": 1.0,
         "wall_s": 2.0,
     }  # fmt: skip
+
+
+def classified(made, correct, digest="5a3e5a3e5a3e"):
+    """The record of a run that got these validation images right: an array of true and false."""
+    correct = np.asarray(correct, bool)
+    made["in_force"] |= {"validation_images": len(correct)}
+    made["history"] = [{"epoch": 1, "loss": 1.0, "accuracy": 0.8, "val_accuracy": correct.mean()}]
+    listed = np.packbits(correct).tobytes().hex()
+    return made | {"validated": {"images": len(correct), "digest": digest, "correct": listed}}
 
 
 def tables(records):

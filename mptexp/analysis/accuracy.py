@@ -1,66 +1,98 @@
 """What a policy does to accuracy: differences with intervals, equivalence, time to a target."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast, points, validity
+from mptexp.analysis import contrast, image_pairs, points, simultaneous, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.spec.policies import POLICIES
 
 # Verdicts of comparisons that cannot say anything, whatever their interval.
-UNDECIDABLE = ("too few repeats", "not trained", "not valid", "too few images")
+UNDECIDABLE = (
+    "too few repeats", "not trained", "not valid", "too few images", "images not recorded"
+)  # fmt: skip
+COMPARED = ["baseline", "candidate", "difference", "low", "high", "blocks", "images", "margin"]
+COMPARED += ["verdict", "flags"]
+# Of n images without a single difference the true share that differs may be 3.7 / n, at 97.5 %.
+NONE_AMONG = -math.log(0.025)
 
 
 def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.DataFrame:
     """Difference of every policy's last validation accuracy from its baselines'.
 
-    Differences are formed within a block; low and high are Student's t interval over the blocks,
-    empty below three. A policy is `equal` where the whole interval lies within the margin, which
-    is the test of equivalence by two one-sided tests at half of (1 - confidence) each (Schuirmann
-    1987); else `lower` or `higher` where the interval leaves zero out, else `undecided`. It is
-    never equal where the baseline is at chance level (`not trained`) or where so few images were
-    validated with that they could not show a difference of the margin (`too few images`). What
-    is not valid of a run's accuracy for other reasons makes the verdict `not valid`.
+    Differences are formed within a block and image by image. The interval is over blocks and
+    images (see `image_pairs`), empty below three blocks, and holds for all differences of the
+    sweep together (see `simultaneous`); of runs that do not say which images they got right it is
+    as wide as if each had images of its own. A policy is `equal` where the whole interval lies
+    within the margin, which is the test of equivalence by two one-sided tests at half of
+    (1 - confidence) each (Schuirmann 1987); else `lower` or `higher` where the interval leaves zero
+    out, else `undecided`. It is never equal where the baseline is at chance level (`not trained`),
+    where so few images were validated with that they could not show a difference of the margin
+    (`too few images`) or it is not known how many (`images not recorded`). What is not valid of a
+    run's accuracy for other reasons makes the verdict `not valid`.
 
     Args:
         margin: largest difference that counts as equal, a fraction (0.01 is one percentage point).
         confidence: nominal coverage of the interval.
 
     Returns:
-        Columns of POINT, baseline, candidate, difference (candidate - baseline, a fraction), low,
-        high, blocks, margin, verdict.
+        Columns of POINT, then COMPARED: difference (candidate - baseline, a fraction), images (0
+        where it is not known).
     """
-    names = ["difference", "low", "high", "blocks", "margin", "verdict"]
-    rows = []
-    trained = tables.trained.dropna(subset="val_accuracy")
-    trained = validity.comparable(trained)
+    trained = validity.comparable(tables.trained.dropna(subset="val_accuracy"))
     flags = trained.groupby([*POINT, "policy"])["flags"].agg(validity.together).to_dict()
-    images = {r["run_id"]: r.get("in_force", {}).get("validation_images") for r in tables.records}
-    fewest = trained.assign(images=trained.run_id.map(images)).groupby(POINT).images.min().to_dict()
+    records = {r["run_id"]: r for r in tables.records}
+    once = trained.drop_duplicates([*POINT, "policy", "block"])
+    ids = {key: own.set_index("block").run_id for key, own in once.groupby([*POINT, "policy"])}
+    rows, values, spreads = [], [], []
     for point, default, table in points.by_block(trained, "val_accuracy"):
         for baseline in points.baselines(default, table):
             for candidate in [p for p in POLICIES if p in table and p != baseline]:
-                over = contrast.paired(table[candidate], table[baseline], "difference", confidence)
-                if over.n:
-                    figures = over.columns("difference").values()
-                    both = [flags[*point, p] for p in (baseline, candidate)]
-                    allowed = _not_allowed(both, fewest.get(point), margin)
-                    ends = [margin, allowed or verdict(over.low, over.high, margin)]
-                    rows.append([*point, baseline, candidate, *figures, *ends])
-    return pd.DataFrame(rows, columns=[*POINT, "baseline", "candidate", *names])
+                over = contrast.by_block(table[candidate], table[baseline], "difference")
+                if len(over):
+                    sides = [ids[*point, policy] for policy in (candidate, baseline)]
+                    both = [flags[*point, policy] for policy in (baseline, candidate)]
+                    spread = image_pairs.spread(*_same_blocks(sides, records))
+                    row = dict(zip(POINT, point, strict=True)) | {"margin": margin}
+                    row |= {"baseline": baseline, "candidate": candidate, "flags": both}
+                    row |= {"difference": float(over.mean()), "blocks": len(over)}
+                    rows.append(row | {"images": spread.images})
+                    values.append(over)
+                    spreads.append((spread.variance, spread.freedom))
+    halves = simultaneous.half_widths(values, confidence, spreads)
+    made = [_ended(row, half) for row, half in zip(rows, halves, strict=True)]
+    return pd.DataFrame(made, columns=[*POINT, *COMPARED])
 
 
-def _not_allowed(flags: Sequence[str], images: float | None, margin: float) -> str:
+def _same_blocks(
+    sides: Sequence[pd.Series], records: Mapping[str, Mapping[str, Any]]
+) -> list[list[Mapping[str, Any]]]:
+    """The records of both sides in the blocks that both have, in the same order."""
+    blocks = sides[0].index.intersection(sides[1].index)
+    return [[records[run_id] for run_id in side[blocks]] for side in sides]
+
+
+def _ended(row: Mapping[str, Any], half: float) -> dict[str, Any]:
+    """A row with its interval and what that allows to be said."""
+    low, high = row["difference"] - half, row["difference"] + half
+    forbidden = _not_allowed(row["flags"], row["images"], row["margin"])
+    said = forbidden or verdict(low, high, row["margin"])
+    ends = {"low": low, "high": high, "verdict": said}
+    return {**row, **ends, "flags": validity.together(row["flags"])}
+
+
+def _not_allowed(flags: Sequence[str], images: int, margin: float) -> str:
     """Why nothing may be said of a difference, as a verdict; empty where something may.
 
     Args:
         flags: of the baseline's runs and of the candidate's. A candidate at chance level beside a
             baseline that learned is lower; only the baseline's own failure forbids a comparison.
-        images: the fewest that were validated with; None where it is not known.
+        images: the fewest that were validated with; 0 where it is not known.
         margin: largest difference that counts as equal.
     """
     names = [[flag.name for flag in validity.invalid(side, "accuracy")] for side in flags]
@@ -68,10 +100,9 @@ def _not_allowed(flags: Sequence[str], images: float | None, margin: float) -> s
         return "not trained"
     if any(name != "not trained" for side in names for name in side):
         return "not valid"
-    # Of n images without a single difference, the true share that differs may be 3 / n (the rule
-    # of three, at 95 %).
-    known = images is not None and not math.isnan(images)
-    return "too few images" if known and 3 / max(images, 1) > margin else ""
+    if not images:
+        return "images not recorded"
+    return "too few images" if NONE_AMONG / images > margin else ""
 
 
 def beside_first(table: pd.DataFrame) -> pd.DataFrame:

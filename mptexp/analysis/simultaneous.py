@@ -26,13 +26,19 @@ LEAST_BLOCKS = 3  # as for a comparison's own interval
 TINY = 1e-16  # a variance of nought would have no logarithm
 
 
-def half_widths(values: Sequence[Sequence[float]], own: float = 0.95) -> list[float]:
+def half_widths(
+    values: Sequence[Sequence[float]],
+    own: float = 0.95,
+    more: Sequence[tuple[float, float]] | None = None,
+) -> list[float]:
     """Half widths of the simultaneous intervals around the mean of each comparison.
 
     Args:
         values: of each comparison the differences within its blocks (of a ratio: their
             logarithms), without unit.
         own: confidence of a comparison's own interval, which is the least width.
+        more: of each comparison a variance of its mean that its blocks do not show, and the
+            degrees of freedom of that; none by default.
 
     Returns:
         A half width for each comparison; NaN where it has fewer than three blocks.
@@ -45,15 +51,25 @@ def half_widths(values: Sequence[Sequence[float]], own: float = 0.95) -> list[fl
     blocks = np.array([len(samples[k]) for k in known])
     freedom = blocks - 1
     variance = np.maximum([samples[k].var(ddof=1) for k in known], TINY)
+    beyond = np.array([(0.0, 1.0) if more is None else more[k] for k in known]).T
     widths = stats.t.ppf((1 + own) / 2, freedom) * np.sqrt(variance / blocks)
+    widths = np.maximum(widths, _width(own, variance / blocks, freedom, *beyond))
     if len(known) > 1:
         moderated, df = _moderated(variance, freedom)
-        level = 1 - (1 - ALPHA) ** (1 / len(known))
-        together = stats.t.ppf(1 - level / 2, df) * np.sqrt(moderated / blocks)
-        widths = np.maximum(widths, together)
+        level = (1 - ALPHA) ** (1 / len(known))
+        widths = np.maximum(widths, _width(level, moderated / blocks, df, *beyond))
     for k, width in zip(known, widths, strict=True):
         halves[k] = float(width)
     return halves
+
+
+def _width(
+    level: float, variance: np.ndarray, freedom: np.ndarray, more: np.ndarray, its: np.ndarray
+) -> np.ndarray:
+    """Half width of an interval whose variance has two parts (Satterthwaite 1946)."""
+    total = variance + more
+    df = total**2 / (variance**2 / freedom + more**2 / its)
+    return np.asarray(stats.t.ppf((1 + level) / 2, df) * np.sqrt(total))
 
 
 def _moderated(variance: np.ndarray, freedom: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -88,6 +88,7 @@ def _adapter() -> TypeAdapter[Any]:
         "windows": list[Window],
         "latencies_s": list[Number],
         "history": list[Epoch],
+        "validated": Annotated[Validated, AfterValidator(_whole_bytes)],
         "marks": list[str],
         "work": Work | Empty | None,
         "profile": Traced | Untraced | Empty | None,
@@ -157,6 +158,22 @@ class Epoch(TypedDict, total=False):
     val_loss: Number | None
     val_accuracy: Number | None
     elapsed_s: Number | None
+
+
+@with_config(OPEN)
+class Validated(TypedDict):
+    """Which validation images were classified correctly at the end, a bit each."""
+
+    images: Annotated[int, Field(ge=1, lt=2**31)]
+    digest: Annotated[str, StringConstraints(pattern=r"\A[0-9a-f]{12}\z")]
+    correct: Annotated[str, StringConstraints(pattern=r"\A([0-9a-f]{2})+\z")]
+
+
+def _whole_bytes(validated: dict[str, Any]) -> dict[str, Any]:
+    images, digits = validated["images"], len(validated["correct"])
+    if digits != 2 * -(-images // 8):
+        raise ValueError(f"{digits} digits do not hold a bit for each of {images} images")
+    return validated
 
 
 @with_config(OPEN)

@@ -194,6 +194,8 @@ def _verdicts(rows: pd.DataFrame, margin: float) -> str:
         "too few repeats": f"{INCONCLUSIVE} with fewer than three repeats",
         "not trained": "not compared: the baseline is at chance level",
         "not valid": "not compared: not valid",
+        "images not recorded": f"{INCONCLUSIVE}: how many images were validated with is not "
+        "recorded",
         "too few images": f"{INCONCLUSIVE}: too few validation images to show a difference of "
         f"{wording.percentage_points(margin)}",
     }

@@ -13,9 +13,11 @@ NOT_DIAGNOSED = (
     "`pip install 'mptexp[profile]'`."
 )
 ACCURACY = (
-    "Differences (policy minus baseline) are formed within a block; the interval is Student's *t* "
-    "over blocks. *Equal* means that the whole interval lies within the margin; *inconclusive*, "
-    "that it neither does nor excludes zero."
+    "Differences (policy minus baseline) are formed within a block and image by image; the "
+    "interval is over blocks and validation images, and holds for all differences of this report "
+    "together. Of runs that do not say which images they classified correctly, it is as wide as if "
+    "each had images of its own. *Equal* means that the whole interval lies within the margin; "
+    "*inconclusive*, that it neither does nor excludes zero."
 )
 BEST_BATCHES = (
     "The first table of this report compares policies at the same batch size; this one gives every "

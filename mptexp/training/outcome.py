@@ -36,6 +36,7 @@ class Outcome:
         exponents: see ExponentHistograms.record.
         broken_layer: the first with weights that were not finite after the training; else empty.
         diverged: where the first tensor was that was not finite (see replay.first_not_finite).
+        validated: which validation images were classified correctly at the end (see `validated`).
         lost_updates_frac: share of weight updates lost to rounding, of an emulated weight format.
     """
 
@@ -58,6 +59,7 @@ class Outcome:
     exponents: dict[str, Any] = field(default_factory=dict)
     broken_layer: str = ""
     diverged: dict[str, Any] = field(default_factory=dict)
+    validated: dict[str, Any] = field(default_factory=dict)
     lost_updates_frac: float | None = None
 
     @property

@@ -63,6 +63,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "windows": step_clock.as_dicts(outcome.windows),
         **({"latencies_s": outcome.latencies_s} if outcome.latencies_s else {}),
         "history": outcome.epochs,
+        **({"validated": outcome.validated} if outcome.validated else {}),
         "marks": [
             *_flags(outcome),
             *arithmetic.flags(outcome.run, outcome.effective),

@@ -21,6 +21,7 @@ from mptexp.training.layers import resident
 from mptexp.training.measure import profiler, sensors, step_clock, work
 from mptexp.training.numerics import divergence, emulation, exponents
 from mptexp.training.outcome import Outcome
+from mptexp.training.validated import validated
 
 MOST_LATENCIES = 1000  # of single batches; their 99th percentile needs some hundreds
 
@@ -85,6 +86,7 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
         outcome,
         profile=profile,
         trace=trace,
+        validated={} if outcome.diverged_epoch else validated(run, trained, images),
         loss_scales=exponents.changes(scales.samples),
         exponents=histograms.record() if histograms else {},
         broken_layer=divergence.broken(trained),

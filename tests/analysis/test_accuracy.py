@@ -1,7 +1,8 @@
 import math
 
+import numpy as np
 import pytest
-from builders import record, tables
+from builders import classified, record, tables
 
 from mptexp.analysis import accuracy
 from mptexp.analysis.sweep_tables import Options
@@ -155,15 +156,38 @@ def test_a_policy_that_alone_learned_nothing_is_lower():
     assert found == ["lower"]
 
 
+def all_alike(policy, images, digest="5a3e5a3e5a3e", wrong=10):
+    for block in range(3):
+        yield classified(record(policy, block), np.arange(images) >= images // wrong, digest)
+
+
 @pytest.mark.parametrize(
-    ("images", "verdict"), [(20, "too few images"), (299, "too few images"), (300, "equal")]
+    ("images", "verdict"), [(20, "too few images"), (368, "too few images"), (369, "equal")]
 )
 def test_few_validation_images_cannot_show_that_policies_are_equal(images, verdict):
-    same = [0.9, 0.9, 0.9]
-    found, _ = verdicts(
-        validated("float32", same, images), validated("mixed_float16", same, images)
-    )
+    found, _ = verdicts(all_alike("float32", images), all_alike("mixed_float16", images))
     assert found == [verdict]
+
+
+def test_without_the_list_of_images_each_side_counts_as_validated_with_its_own():
+    # Two runs that got 450 of 500 right may have got any 450 right.
+    same = [0.9, 0.9, 0.9]
+    found, made = verdicts(validated("float32", same), validated("mixed_float16", same))
+    assert found == ["undecided"]
+    row = accuracy.differences(made, 0.01).iloc[0]
+    assert row.high == pytest.approx(2 * math.sqrt(2 * 0.09 / 500), rel=0.05)
+    # Lists of other images, or of the same in another order, are not paired either.
+    lists = all_alike("float32", 500), all_alike("mixed_float16", 500, digest="0123456789ab")
+    assert verdicts(*lists)[0] == ["undecided"]
+
+
+def test_a_record_that_does_not_say_how_many_images_there_were_shows_no_equality():
+    rows = pairs([0.0, 0.0, 0.0]).records
+    for made in rows:
+        del made["in_force"]["validation_images"]
+    found = tables(rows)
+    assert accuracy.differences(found, 0.01).verdict.tolist() == ["images not recorded"]
+    assert "equal" not in " ".join(findings.answer(found))
 
 
 def test_what_is_not_valid_is_no_finding():

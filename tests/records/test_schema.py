@@ -29,6 +29,11 @@ def test_statuses_that_are_final_are_some_of_them():
         (("parameters", "policy"), "float12", "parameters.policy: Input should be 'float32'"),
         (("timing", "step_s"), 0.0, "timing.step_s: Input should be greater than 0.000"),
         (("marks",), "a", "marks: Input should be a valid list"),
+        (
+            ("validated",),
+            {"images": 9, "digest": "0123456789ab", "correct": "ff"},
+            "validated: Value error, 2 digits do not hold a bit for each of 9 images",
+        ),
         (("ended_at",), "yesterday", "ended_at: String should match pattern"),
     ],
 )
