@@ -1,6 +1,7 @@
 # make quickstart   a first report, from nothing;  make lab   JupyterLab
 # make check  what needs no Jupyter kernel and no training: three minutes;  make test   all checks
-# make soak   200 runs while kernels, workers and sweeps are killed at random; other random values
+# make soak   200 runs while kernels, workers and sweeps are killed at random; other random
+#   values; 10,000 params files and 10,000 records that were damaged
 # make bench  what mptexp itself costs, and whether it finds planted causes; with FOLDER=a folder of
 #             images also its input pipeline
 # make reference   docs/params.md and params/schema.json, after a parameter has changed
@@ -41,7 +42,8 @@ reference: .venv/installed
 
 soak: .venv/installed-dev
 	$(BIN)/pytest -m soak
-	$(BIN)/pytest -m hypothesis --hypothesis-profile others
+	$(BIN)/pytest -m hypothesis --hypothesis-profile others --ignore tests/system/test_fuzz.py
+	MPTEXP_FUZZ=50 $(BIN)/pytest tests/system/test_fuzz.py
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 14) else "mptexp needs Python 3.11, 3.12 or 3.13; this is %d.%d. Name another: make PYTHON=python3.12" % v[:2])'

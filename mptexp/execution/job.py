@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec import files
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
 from mptexp.spec.project import notebooks
@@ -36,7 +37,7 @@ def notebook_path(name: str, params_file: Path) -> Path:
     if name in own:
         return own[name]
     path = params_file.parent / name
-    if name.endswith((".py", ".ipynb")) and path.is_file():
+    if name.endswith((".py", ".ipynb")) and files.is_file(path):
         return path.resolve()
     raise ParamsError(
         f"{params_file}: notebook is {name!r}; allowed: {', '.join(own)}, "
@@ -52,6 +53,6 @@ def report_notebook(given: Path | None) -> Path:
     """
     if given is None:
         return notebooks()["report"]
-    if given.suffix not in (".py", ".ipynb") or not given.is_file():
+    if given.suffix not in (".py", ".ipynb") or not files.is_file(given):
         raise ParamsError(f"--notebook {given}: allowed: the path of a .py or .ipynb notebook")
     return given.resolve()

@@ -125,6 +125,7 @@ def _bounds(schema: Mapping[str, Any]) -> str:
         "minimum": "of at least {:.15g}",
         "maximum": "of at most {:.15g}",
         "exclusiveMaximum": "below {:.15g}",
+        "maxItems": "of at most {} entries",
     }
     bounds = [text.format(schema[key]) for key, text in phrases.items() if key in schema]
     return f" {' and '.join(bounds)}" if bounds else ""

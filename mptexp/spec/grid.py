@@ -2,10 +2,11 @@
 
 import html
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mptexp.spec import cells, order
 from mptexp.spec.fields import StrictModel
@@ -13,6 +14,7 @@ from mptexp.spec.run import Run, defaults
 
 # Keys of a params file that change its report alone.
 REPORT_KEYS = ("equivalence_margin", "target_accuracy", "price_per_hour")
+MOST_RUNS = 10_000  # of a sweep: more would take longer to plan than anybody waits
 
 
 class Sweep(StrictModel):
@@ -26,19 +28,19 @@ class Sweep(StrictModel):
         {}, description="axes: parameter -> list of values; every combination is a point"
     )
     exclude: list[dict[str, Any]] = Field(
-        [], description="points that agree with all values of an entry are dropped"
+        [],
+        max_length=1000,
+        description="points that agree with all values of an entry are dropped",
     )
     include: list[dict[str, Any]] = Field(
         [], description="each entry is a further point over the defaults"
     )
     repeats: int = Field(1, ge=1, le=1000, description="blocks: each point runs once in each")
-    timeout_min: float = Field(
-        60.0, gt=0, allow_inf_nan=False, description="minutes after which a run is ended"
-    )
+    timeout_min: float = Field(60.0, gt=0, le=1e6, description="minutes after which a run is ended")
     expected_run_s: float | None = Field(
         None,
         gt=0,
-        allow_inf_nan=False,
+        le=1e8,
         description="seconds of a run, for the plan, until one ended",
     )
     max_batch: bool = Field(
@@ -52,8 +54,19 @@ class Sweep(StrictModel):
         None, gt=0, le=1, description="the time to reach it is reported, a fraction; report only"
     )
     price_per_hour: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="of the device, any currency; report only"
+        None, gt=0, le=1e9, description="of the device, any currency; report only"
     )
+
+    @model_validator(mode="after")
+    def _can_be_planned(self) -> "Sweep":
+        grid = math.prod(len(values) for values in self.matrix.values()) if self.matrix else 0
+        runs = (grid + len(self.include)) * self.repeats
+        if runs > MOST_RUNS:
+            raise ValueError(
+                f"the matrix and include make {runs:,} runs over all repeats, exclude apart; "
+                f"allowed: {MOST_RUNS:,} at most; divide them among several params files"
+            )
+        return self
 
     def points(self) -> list[dict[str, Any]]:
         """One dict of parameters per point, in the order written, without repeats.
@@ -66,7 +79,7 @@ class Sweep(StrictModel):
         full = [{**self.defaults, **point} for point in grid]
         # An entry may name a parameter that no point does: it is at its default there.
         usual = defaults() if self.exclude else {}
-        left = [p for p in full if not any(_agrees(usual | p, e) for e in self.exclude)]
+        left = [p for p in full if not _excluded(usual | p, self.exclude)]
         return left + [{**self.defaults, **entry} for entry in self.include]
 
     def runs(self, further: Sequence[Run] = (), seed: int = 0) -> list[Run]:
@@ -103,5 +116,5 @@ class Sweep(StrictModel):
         return f"{cells.html(range(1, len(points) + 1), rows, axes)}<p>{html.escape(summary)}</p>"
 
 
-def _agrees(point: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
-    return all(point[name] == value for name, value in entry.items())
+def _excluded(point: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> bool:
+    return any(all(point[name] == value for name, value in e.items()) for e in entries)

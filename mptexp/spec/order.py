@@ -58,8 +58,9 @@ def balanced(items: Sequence[T], blocks: int, chance: random.Random) -> list[lis
         symbols, shifts = list(items), list(range(n))
         chance.shuffle(symbols)
         chance.shuffle(shifts)
-        rows += [[symbols[(place + shift) % n] for place in range(n)] for shift in shifts]
-    return rows[:blocks]
+        wanted = shifts[: blocks - len(rows)]  # a whole square of many items is large
+        rows += [[symbols[(place + shift) % n] for place in range(n)] for shift in wanted]
+    return rows
 
 
 def _others() -> tuple[str, ...]:

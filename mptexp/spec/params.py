@@ -1,23 +1,20 @@
 """Reading a params file: YAML 1.2 with line numbers, checked as types before any kernel starts."""
 
 import difflib
-import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
-from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from mptexp.spec import fields
+from mptexp.spec import documents, fields, files
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
 Where = tuple[str | int, ...]
-MOST_VALUES = 1_000_000  # in a params file
 
 
 def read(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tuple[Sweep, str]:
@@ -42,50 +39,44 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> tuple[Sweep, s
         _override(document, override, faults)
     faults.raise_if_any()
     sweep = _validate(document, faults)
-    return sweep, _dump(document) if overrides else text
+    return sweep, documents.dump(document) if overrides else text
 
 
 def text(sweep: Sweep) -> str:
     """The text of a params file that asks for a sweep."""
-    return _dump(sweep.model_dump(exclude_defaults=True))
+    return documents.dump(sweep.modeldocuments.dump(exclude_defaults=True))
 
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return files.text(path)
     except FileNotFoundError:
         near = difflib.get_close_matches(path.name, _siblings(path), 1)
         hint = f"; did you mean {path.parent / near[0]}?" if near else ""
         raise ParamsError(f"{path}: no such file; give the path of a params file{hint}") from None
     except IsADirectoryError:
         raise ParamsError(f"{path}: is a directory; give the path of a params file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "is not UTF-8 text"
-        raise ParamsError(f"{path}: cannot be read as a params file: {reason}") from None
+    except OSError as error:
+        raise ParamsError(f"{path}: cannot be read as a params file: {error.strerror}") from None
 
 
 def _siblings(path: Path) -> list[str]:
     return [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
 
 
-def _yaml() -> YAML:
-    yaml = YAML(typ="rt")
-    yaml.preserve_quotes = True
-    return yaml
-
-
 def _parse(text: str, name: str) -> Any:
     try:
-        document = _load(text)
+        document = documents.load(text)
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = (getattr(error, "problem", None) or str(error)).splitlines()[0]
-        raise ParamsError(f"{name}{line}: is not valid YAML: {problem}") from None
+        kind = "" if isinstance(error, documents.DocumentError) else "is not valid YAML: "
+        raise ParamsError(f"{name}{line}: {kind}{problem}") from None
     if document is None:
         raise ParamsError(f"{name}: is empty; a params file has at least a matrix, see README")
     if not isinstance(document, dict):
-        given = type(_plain(document)).__name__
+        given = type(documents.plain(document)).__name__
         raise ParamsError(f"{name}:1: is a {given}; a params file is a mapping, see README")
     return document
 
@@ -93,38 +84,9 @@ def _parse(text: str, name: str) -> Any:
 def load(text: str) -> Any:
     """A params file's text as plain Python, unchecked; None where it is not YAML."""
     try:
-        return _plain(_load(text))
+        return documents.plain(documents.load(text))
     except YAMLError:
         return None
-
-
-def _load(text: str) -> Any:
-    """The YAML document, refused where walking through it would take very long or forever.
-
-    A few aliases can stand for billions of values, or for a mapping within itself.
-
-    Raises:
-        YAMLError: where the text is not YAML, or holds more than MOST_VALUES values.
-    """
-    try:
-        document = _yaml().load(text)
-    except RecursionError:
-        raise YAMLError("nested too deeply") from None
-    except ValueError as error:  # a number of thousands of digits
-        raise YAMLError(str(error)) from None
-    left, walked = [document], 0
-    while left and walked < MOST_VALUES:
-        node, walked = left.pop(), walked + 1
-        left += node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
-    if left:
-        raise YAMLError(f"more than {MOST_VALUES:,} values, aliases followed")
-    return document
-
-
-def _dump(document: Any) -> str:
-    buffer = io.StringIO()
-    _yaml().dump(document, buffer)
-    return buffer.getvalue()
 
 
 class _Faults:
@@ -163,7 +125,7 @@ def _override(document: Any, text: str, faults: _Faults) -> None:
     if not equals or not name:
         raise ParamsError(f"--set {text}: is not of the form key=value")
     try:
-        value = _load(given)
+        value = documents.load(given)
     except YAMLError:
         raise ParamsError(f"--set {text}: the value is not valid YAML") from None
     faults.overridden[name] = f"--set {text}"
@@ -188,10 +150,10 @@ def _section(document: Any, name: str) -> Any:
 
 
 def _validate(document: Any, faults: _Faults) -> Sweep:
-    plain = _plain(document)
+    plain = documents.plain(document)
     for name in plain:
         if name not in Sweep.model_fields:
-            faults.add((name,), fields.unknown(str(name), list(Sweep.model_fields)))
+            faults.add((name,), fields.unknown(name, list(Sweep.model_fields)))
     faults.raise_if_any()
     for name, value in plain.items():
         _check(Sweep, name, value, (name,), faults)
@@ -199,10 +161,10 @@ def _validate(document: Any, faults: _Faults) -> Sweep:
     for where, name, value in _assignments(plain):
         _check_parameter(where, name, value, faults)
     faults.raise_if_any()
-    sweep = Sweep(**plain)
     try:
+        sweep = Sweep(**plain)
         _check_points(sweep, faults)
-    except ParamsError as error:  # parameters that do not go together
+    except ParamsError as error:  # too many runs, or parameters that do not go together
         faults.add(("matrix",), str(error))
         faults.raise_if_any()
     return sweep
@@ -259,18 +221,6 @@ def _check_points(sweep: Sweep, faults: _Faults) -> None:
             section = "include" if index >= len(points) - len(sweep.include) else "matrix"
             faults.add((section,), f"the point {{{shown}}} occurs twice; use repeats to repeat it")
     faults.raise_if_any()
-
-
-def _plain(value: Any) -> Any:
-    """Ruamel's round-trip objects as plain Python, so that strict types accept them."""
-    if isinstance(value, dict):
-        return {_plain(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
-    return value
 
 
 def header(text: str) -> dict[str, str]:

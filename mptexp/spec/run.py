@@ -51,7 +51,7 @@ class Run(StrictModel):
         "default", description="most that oneDNN may use of a CPU, see docs/guide.md"
     )
     memory_limit_gb: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="more is out of memory; GB of 1e9 bytes"
+        None, gt=0, le=1e6, description="more is out of memory; GB of 1e9 bytes"
     )
     dataset: Annotated[str, AfterValidator(known_dataset)] = Field(
         "digits", description="a built-in or tfds name, folder:PATH or idx:PATH; see docs/guide.md"

@@ -1,5 +1,8 @@
 import random
 
+import pytest
+
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
 
 
@@ -52,3 +55,13 @@ def test_the_seed_is_equal_across_policies_in_a_block_and_differs_between_blocks
 
 def test_axes_are_the_parameters_that_differ():
     assert sweep().axes() == ["policy", "batch_size"]
+
+
+def test_a_sweep_that_nobody_could_plan_is_refused_at_once():
+    axes = ("seed", "batch_size", "epochs", "image_size", "max_steps", "exponents_every")
+    with pytest.raises(ParamsError, match=r"make 1,000,000 runs .* allowed: 10,000 at most"):
+        Sweep(matrix={name: list(range(10, 20)) for name in axes})
+    with pytest.raises(ParamsError, match="make 1,000,000,000,000,000 runs"):
+        Sweep(matrix={name: list(range(1000)) for name in axes[:5]})
+    with pytest.raises(ParamsError, match=r"exclude is .* of at most 1000 entries"):
+        Sweep(matrix={"seed": [1]}, exclude=[{"seed": 1}] * 1001)

@@ -1,4 +1,5 @@
 import itertools
+import random
 from collections import Counter
 
 import pytest
@@ -64,3 +65,8 @@ def test_a_drift_within_blocks_cancels_in_the_mean():
             time = {run.policy: 1 + drift * place for place, run in enumerate(runs)}
             ratios.append(time["float32"] - time["mixed_bfloat16"])
         assert sum(ratios) == pytest.approx(0)
+
+
+def test_only_the_orders_that_are_wanted_are_made():
+    chance = random.Random(0)
+    assert len(order.balanced(range(10**5), 2, chance)) == 2  # a whole square has 10^10 places

@@ -1,0 +1,135 @@
+"""YAML 1.2 from anybody as a document with line numbers: texts, numbers, lists, mappings."""
+
+import io
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import StringMark, YAMLError
+
+MOST_VALUES = 50_000  # in a document, aliases followed
+MOST_CHARACTERS = 2**20
+DEEPEST = 50  # levels of lists and mappings
+KINDS = (bool, int, float, str)
+
+
+class DocumentError(YAMLError):
+    """What is not allowed in a document: `problem` says it, `problem_mark` where."""
+
+    def __init__(self, problem: str, line: int | None = None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.problem_mark = None if line is None else StringMark("", 0, line, 0, "", 0)
+
+
+def load(text: str) -> Any:
+    """The document that a text holds: ruamel's objects, which know their lines.
+
+    A few aliases can stand for billions of values, or for a mapping within itself; a tag can make
+    ruamel build nearly anything. Such documents are refused.
+
+    Raises:
+        YAMLError: where the text is not YAML, or holds what `plain` cannot give.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise DocumentError(f"more than {MOST_CHARACTERS:,} characters")
+    if _deepest(text) > DEEPEST:
+        raise DocumentError("nested too deeply")
+    try:
+        document = _yaml().load(text)
+    except YAMLError:
+        raise
+    except RecursionError:
+        raise DocumentError("nested too deeply") from None
+    except Exception as error:  # ruamel's constructors raise nearly anything, KeyError included
+        why = f"{type(error).__name__}: {error}"[:100]
+        raise DocumentError(f"a value is not what its tag, anchor or alias says: {why}") from None
+    _check(document)
+    return document
+
+
+def dump(document: Any) -> str:
+    """The text of a document."""
+    buffer = io.StringIO()
+    _yaml().dump(document, buffer)
+    return buffer.getvalue()
+
+
+def plain(value: Any) -> Any:
+    """A document as plain Python, so that strict types accept it."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [plain(v) for v in value]
+    return next((kind(value) for kind in KINDS if isinstance(value, kind)), value)
+
+
+def _yaml() -> YAML:
+    yaml = YAML(typ="rt")
+    yaml.preserve_quotes = True
+    return yaml
+
+
+def _deepest(text: str) -> int:
+    """The most brackets that are open at once; those within texts count too."""
+    deepest = level = 0
+    for sign in text:
+        level += (sign in "[{") - (sign in "]}")
+        deepest = max(deepest, level)
+    return deepest
+
+
+def _check(document: Any) -> None:
+    """Walks through a document, level by level.
+
+    Raises:
+        DocumentError: for a key that is no text, a value of another kind, too many or too deep.
+    """
+    left, walked = [(document, None)], 0
+    for _ in range(DEEPEST):
+        below: list[tuple[Any, int | None]] = []
+        for node, line in left:
+            walked += 1
+            line = getattr(getattr(node, "lc", None), "line", line)
+            if isinstance(node, dict):
+                _check_keys(node, line)
+                below += [(value, line) for value in node.values()]
+            elif isinstance(node, list):
+                below += [(value, line) for value in node]
+            else:
+                _check_value(node, line)
+            if walked + len(below) > MOST_VALUES:
+                raise DocumentError(f"more than {MOST_VALUES:,} values, aliases followed")
+        left = below
+    if left:
+        raise DocumentError("nested too deeply, or within itself")
+
+
+def _check_keys(node: dict[Any, Any], line: int | None) -> None:
+    for key in node:
+        if not isinstance(key, str):
+            raise DocumentError(f"a key is {_named(key)}; allowed: a name, which is a text", line)
+        _check_value(key, line)
+
+
+def _check_value(value: Any, line: int | None) -> None:
+    if value is not None and not isinstance(value, KINDS):
+        raise DocumentError(
+            f"a value is {_named(value)}; allowed: texts, numbers, true, false, lists, mappings; "
+            "a text may stand in quotes",
+            line,
+        )
+    if isinstance(value, int) and value.bit_length() > 1024:  # Python refuses to print it
+        raise DocumentError("a number has more than 300 digits", line)
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise DocumentError("a text holds half a character (a surrogate)", line) from None
+
+
+def _named(value: Any) -> str:
+    names = {"dict": "a mapping", "list": "a list", "bytes": "binary", "NoneType": "null"}
+    names |= {"date": "a date", "datetime": "a date", "set": "a set", "tuple": "a list"}
+    names |= {"Mapping": "a mapping", "Set": "a set", "bool": "true or false"}
+    names |= {"int": "a number", "float": "a number"}
+    return next((names[k.__name__] for k in type(value).__mro__ if k.__name__ in names), "tagged")

@@ -1,0 +1,48 @@
+"""Documents that a YAML library would build, wait for or never end."""
+
+import pytest
+from ruamel.yaml.error import YAMLError
+
+from mptexp.spec import documents
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("x: &a {<<: *a}", "what its tag, anchor or alias says"),
+        ("!!bool x", "what its tag, anchor or alias says"),
+        ("? [1]\n: 2", "a key is a list"),
+        ("? {a: 1}\n: 2", "a key is a mapping"),
+        ("2024-01-01: 2", "a key is a date"),
+        ("1: 2", "a key is a number"),
+        ("a: 2024-01-01T10:00:00Z", "a value is a date"),
+        ("a: !!binary aGk=", "a value is binary"),
+        ("a: !!set {b}", "allowed: texts, numbers"),
+        ('a: "\\ud800"', "half a character"),
+        ("a: 0x" + "f" * 5000, "more than 300 digits"),
+        ("a: " + "[" * 5500, "nested too deeply"),
+        ("- " * 5500, "nested too deeply"),
+        ("x" * 2_000_000, "more than 1,048,576 characters"),
+        ("a: &a [x]\nb: [" + "*a," * 60_000 + "]", "more than 50,000 values"),
+    ],
+)
+def test_what_is_no_plain_document_is_refused_in_a_sentence(text, problem):
+    with pytest.raises(YAMLError) as caught:
+        documents.load(text)
+    assert problem in caught.value.problem
+
+
+def test_a_refusal_knows_its_line():
+    with pytest.raises(YAMLError) as caught:
+        documents.load("a: 1\nb:\n  c: 2024-01-01\n")
+    assert caught.value.problem_mark.line == 2
+
+
+def test_a_document_is_plain_and_written_as_it_was():
+    text = "a: &x {b: 1.50, 'c': [true, null]} # why\nd: {<<: *x, e: 'é'}\n"
+    document = documents.load(text)
+    assert documents.plain(document) == {
+        "a": {"b": 1.5, "c": [True, None]},
+        "d": {"b": 1.5, "c": [True, None], "e": "é"},
+    }
+    assert documents.dump(document) == text
