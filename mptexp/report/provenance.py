@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from mptexp.analysis import points, summary
+from mptexp.records.sweep_dir import leads_out
 from mptexp.report import claims, columns, summary_tables, wording
 from mptexp.report.columns import BLANK
 from mptexp.report.markdown import safe
@@ -44,8 +45,9 @@ def runs(sweep: MeasuredSweep) -> tuple[pd.DataFrame, str]:
 
 def _notebook(sweep: MeasuredSweep, run_id: str) -> str:
     """The run's id, linked to its executed notebook; what is absent is not linked."""
-    for name in ("notebook.html", "notebook.ipynb"):
-        if (sweep.directory.runs / run_id / name).exists():
+    for name in ("notebook.html", "notebook.ipynb"):  # a page is one that `page.build` rendered
+        path = sweep.directory.runs / run_id / name
+        if path.is_file() and not leads_out(path):
             return f'<a href="runs/{run_id}/{name}">{run_id}</a>'
     return run_id
 

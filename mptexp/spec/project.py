@@ -20,6 +20,11 @@ def notebooks() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.py"))} if known else {}
 
 
+def user_cache() -> Path:
+    """Where this user's caches lie."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mptexp"
+
+
 def child_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a child process that imports nothing from its working directory.
 

@@ -2,6 +2,7 @@
 
 import html
 import json
+import os
 import re
 import shutil
 
@@ -84,6 +85,40 @@ def test_what_is_absent_is_not_linked(place, tmp_path):
     build(SweepDir(copy))
     assert "notebook.html" not in (copy / "index.html").read_text()
     assert (copy / "results.csv").read_text() == (place / "results.csv").read_text()
+
+
+FOREIGN = "<script>owned()</script>"
+
+
+def test_only_pages_that_were_rendered_here_are_linked(place, tmp_path):
+    copy = SweepDir(tmp_path / "tiny")
+    shutil.copytree(place, copy.root)
+    own, foreign, linked = sorted(copy.runs.glob("*/notebook.html"))
+    foreign.write_text(own.read_text().replace("</body>", f"{FOREIGN}</body>"))
+    os.utime(foreign, (2**32, 2**32))  # newer than its notebook
+    linked.unlink()
+    (tmp_path / "elsewhere.html").write_text(FOREIGN)
+    linked.symlink_to(tmp_path / "elsewhere.html")
+    without = copy.runs / "0123456789ab/notebook.html"
+    without.parent.mkdir()
+    without.write_text(FOREIGN)
+    before = own.stat().st_mtime_ns
+    build(copy)
+    assert FOREIGN not in "".join(p.read_text() for p in copy.runs.glob("*/notebook.html"))
+    assert (tmp_path / "elsewhere.html").read_text() == FOREIGN
+    assert len(set(re.findall(r"runs/\w+/notebook.html", copy.index.read_text()))) == 3
+    assert own.stat().st_mtime_ns == before  # rendered here, and kept
+
+
+def test_a_page_that_cannot_be_rendered_anew_is_not_linked(place, tmp_path):
+    copy = SweepDir(tmp_path / "tiny")
+    shutil.copytree(place, copy.root)
+    page = min(copy.runs.glob("*/notebook.html"))
+    page.write_text(FOREIGN)
+    page.with_suffix(".ipynb").write_text("no notebook")
+    build(copy)
+    assert not page.exists()
+    assert f"{page.parent.name}/notebook.html" not in copy.index.read_text()
 
 
 def test_the_data_files_agree_with_the_report(place):

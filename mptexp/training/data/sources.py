@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mptexp.spec.errors import UserError
+from mptexp.spec.project import user_cache
 
 
 class DataError(UserError, ValueError):
@@ -56,7 +57,7 @@ def cache_dir() -> Path:
     """Where prepared images lie: below --data-dir, else in the user's cache."""
     if chosen := os.environ.get("MPTEXP_DATA_DIR"):
         return Path(chosen).expanduser() / "mptexp"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mptexp"
+    return user_cache()
 
 
 def stratified(
