@@ -21,6 +21,8 @@ from mptexp.spec.terminal import plain
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mptexp.execution.job import Job
+
 
 app = typer.Typer(
     add_completion=False,
@@ -54,6 +56,10 @@ DataDir = Annotated[
         help="Where downloads and prepared images lie; default ~/tensorflow_datasets and "
         "~/.cache/mptexp.",
     ),
+]
+Repair = Annotated[
+    bool,
+    typer.Option("--repair", help="Measure comparisons again whose flags that can cure, whole."),
 ]
 Notebook = Annotated[
     Path | None,
@@ -125,6 +131,7 @@ def plan(
     only: Only = None,
     overrides: Set = None,
     directory: Out = None,
+    repair: Repair = False,
     format: Annotated[str, typer.Option(help="table or json.")] = "table",
 ) -> None:
     """Show the runs of a params file, their state and estimated cost. Executes nothing."""
@@ -134,7 +141,7 @@ def plan(
 
     _allow(format, "table", "json")
     job = api.open_sweep(file, directory, overrides or [])
-    chosen, rows = api.planned(job, only or [])
+    chosen, rows = api.planned(job, only or [], api.curable(job) if repair else ())
     # What a params file executes beside the package's own code, for who did not write it.
     functions = sorted({p.run.model for p in chosen} - set(MODELS))
     if format == "json":
@@ -162,6 +169,7 @@ def run(
     overrides: Set = None,
     directory: Out = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard earlier results.")] = False,
+    repair: Repair = False,
     retries: Annotated[
         int, typer.Option(metavar="N", min=0, help="Try a run that failed again, N times.")
     ] = 0,
@@ -206,7 +214,8 @@ def run(
     seconds = (timeout or job.sweep.timeout_min) * 60
     how = api.Execution(seconds, retries, parallel, executor, data_dir, fail_fast)
     output = api.Output(out, on_record=_print_json if format == "json" else None)
-    left = api.execute(job, only or [], fresh, how, address, output)
+    flagged = _flagged(job, fresh) if repair else frozenset()
+    left = api.execute(job, only or [], fresh, how, address, output, flagged)
     if not no_report and any(job.directory.runs.iterdir()):
         _report(job.directory.root)
     if not left.searched:
@@ -215,6 +224,18 @@ def run(
         out.print(f"{left.due} of {left.runs} runs failed; the same command tries them again")
     if left.due or not left.searched:
         raise typer.Exit(1)
+
+
+def _flagged(job: "Job", fresh: bool) -> frozenset[str]:
+    """The runs that --repair is about; a line where there are none."""
+    from mptexp import api
+
+    if fresh:
+        raise ParamsError("--repair and --fresh: one keeps what is valid, the other discards all")
+    flagged = api.curable(job)
+    if not flagged:
+        _say(f"{job.directory.root}: no run has a flag that another measurement could cure")
+    return flagged
 
 
 def _as_interrupt(*_: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import contrast, points
+from mptexp.analysis import contrast, points, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.spec.backends import BACKENDS
@@ -117,7 +117,7 @@ def _over(runs: pd.DataFrame, others: pd.DataFrame, jit: bool) -> dict[str, Any]
 
 
 def _rates(runs: pd.DataFrame) -> pd.Series:
-    return runs.groupby("block").images_per_s.mean()
+    return validity.timed_together(runs).groupby("block").images_per_s.mean()
 
 
 def _sorted(rows: list[dict[str, Any]], last: list[str]) -> pd.DataFrame:

@@ -23,7 +23,8 @@ def at_same_batch(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFra
     The estimate is the geometric mean of the blocks' ratios; low and high are Student's t interval
     of their logarithms. Fewer than three blocks claim no interval (low and high are empty). What
     is claimed must hold for all points of the sweep together: see `simultaneous`. Runs that are
-    not comparable form no ratio; what else is not valid of a run takes the claim away.
+    not comparable, or were measured apart, form no ratio; what else is not valid of a run takes
+    the claim away.
 
     Args:
         results: one row per run, the columns of COLUMNS.
@@ -34,7 +35,7 @@ def at_same_batch(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFra
         claim_high are empty where nothing may be claimed.
     """
     rows, logs = [], []
-    ok = validity.comparable(results[results.status == "ok"])
+    ok = validity.timed_together(results[results.status == "ok"])
     flags = ok.groupby([*POINT, "policy"])["flags"].agg(validity.together).to_dict()
     for point, default, times in by_block(ok, "step_s"):
         for baseline in baselines(default, times):
@@ -76,7 +77,7 @@ def at_best_batch(results: pd.DataFrame) -> pd.DataFrame:
     """
     keys = [name for name in POINT if name != "batch_size"]
     own = [*keys, "policy"]
-    ended = with_jit(results[results.status.isin(["ok", "oom"])])
+    ended = with_jit(validity.timed_together(results[results.status.isin(["ok", "oom"])]))
     ended = ended[ended.groupby(keys).batch_size.transform("nunique") > 1]
     out, ok = (ended[ended.status == status] for status in ("oom", "ok"))
     sizes, lost = (pd.MultiIndex.from_frame(t[[*own, "batch_size"]]) for t in (ok, out))

@@ -5,7 +5,7 @@ stands beside it wherever it is shown: page, table, terminal, CSV, export.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,15 @@ import pandas as pd
 from mptexp.analysis import identity
 from mptexp.analysis.points import POINT
 from mptexp.records.schema import VOID
+from mptexp.spec import order
+from mptexp.spec.run import Run
 
 ALL = ("time", "memory", "accuracy")
 SEPARATOR = "; "
 # Standard errors above guessing by which an accuracy must lie: one run of a thousand that learned
 # nothing gets there.
 SIGMAS = 3.0
+REPAIR = "`mptexp run --repair`"
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,14 @@ class Flag:
         invalidates: time, memory, accuracy.
         meaning: a clause that follows "not valid: ".
         remedy: what to do, as a clause.
+        curable: whether the same run, measured again, may be without it.
     """
 
     name: str
     invalidates: tuple[str, ...]
     meaning: str
     remedy: str
+    curable: bool = True
 
 
 FLAGS = {
@@ -47,49 +52,57 @@ FLAGS = {
             "not comparable",
             ALL,
             "something else differed than what is compared",
-            "measure again, with nothing changed between the runs",
+            f"undo what was changed, and {REPAIR} measures them again; or --fresh",
         ),
         Flag(
             identity.NOT_RECORDED,
             ALL,
             "the record does not say what else the run was than its parameters",
-            "measure again with this version",
+            f"{REPAIR} measures them again",
         ),
         Flag(
             "changed since it was written",
             ALL,
             "the record is not what the run wrote",
-            "measure again",
+            f"{REPAIR} measures them again",
+        ),
+        Flag(
+            "measured apart",
+            ("time",),
+            "other runs of the same comparison and block were measured in another call",
+            f"{REPAIR} measures the block again as a whole",
         ),
         Flag(
             "in parallel",
             ("time", "memory"),
             "runs shared the machine",
-            "run without --parallel",
+            f"{REPAIR} without --parallel measures them again",
         ),
         Flag(
             "interference",
             ("time",),
             "other programs were at work",
-            "end them and measure again",
+            f"end them, and {REPAIR} measures the block again",
         ),
         Flag(
             "throttled",
             ("time",),
             "the device lowered its clocks",
-            "cool it or limit its power, and measure again",
+            f"cool it or limit its power, and {REPAIR} measures the block again",
         ),
         Flag(
             "too few windows",
             ("time",),
             "fewer than ten windows of steps were timed",
             "more epochs or a larger max_steps",
+            curable=False,
         ),
         Flag(
             "not trained",
             ("accuracy",),
             "validation accuracy is at chance level",
             "more epochs or another learning rate",
+            curable=False,
         ),
     )
 }
@@ -103,16 +116,21 @@ def of_runs(results: pd.DataFrame, records: Sequence[Mapping[str, Any]]) -> pd.S
         records: the same runs, in any order.
     """
     by_id = {record["run_id"]: record for record in records}
-    unlike = incomparable(results, records)
+    unlike, parted = incomparable(results, records), apart(records)
     flags = [
-        SEPARATOR.join(_flags(row, by_id[row["run_id"]], unlike)) if row["status"] == "ok" else ""
+        SEPARATOR.join(_flags(row, by_id[row["run_id"]], unlike, parted))
+        if row["status"] == "ok"
+        else ""
         for row in results.to_dict("records")
     ]
     return pd.Series(flags, results.index, dtype=object)
 
 
 def _flags(
-    row: Mapping[str, Any], record: Mapping[str, Any], unlike: Mapping[str, Any]
+    row: Mapping[str, Any],
+    record: Mapping[str, Any],
+    unlike: Container[str],
+    parted: Container[str],
 ) -> list[str]:
     marks = record.get("marks", [])
     timed = record.get("timing", {}).get("step_s") is not None
@@ -120,6 +138,7 @@ def _flags(
         "not comparable": row["run_id"] in unlike,
         identity.NOT_RECORDED: identity.of(record) is None,
         "changed since it was written": bool(record.get("changed")),
+        "measured apart": row["run_id"] in parted,
         "in parallel": any(mark.startswith(VOID) for mark in marks),
         "interference": any("while other pro" in mark for mark in marks),
         "throttled": any("was throttled" in mark for mark in marks),
@@ -192,6 +211,34 @@ def _holds_float32(record: Mapping[str, Any]) -> bool:
     return bool(record.get("in_force", {}).get("variable_dtype") == "float32")
 
 
+def apart(records: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The runs that another call of `mptexp run` measured than the rest of their block.
+
+    Of what a ratio may compare within a block, the larger part stays; of equal ones, the one that
+    ended last.
+    """
+    blocks: dict[Hashable, dict[str, list[Mapping[str, Any]]]] = {}
+    for record in records:
+        if record["status"] == "ok":
+            key = order.comparison(Run.model_construct(**record["parameters"]))
+            parts = blocks.setdefault(key, {})
+            parts.setdefault(record.get("invocation", ""), []).append(record)
+    parted = set()
+    for parts in blocks.values():
+        *others, _ = sorted(parts.values(), key=lambda part: (len(part), _last(part)))
+        parted |= {record["run_id"] for part in others for record in part}
+    return parted
+
+
+def _last(records: Iterable[Mapping[str, Any]]) -> str:
+    return max(str(record.get("ended_at", "")) for record in records)
+
+
+def timed_together(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs whose times may form a ratio with others of their point and block."""
+    return without(comparable(runs), "measured apart")
+
+
 def comparable(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs that may form a ratio or a difference with others of their point."""
     return without(runs, "not comparable")
@@ -211,6 +258,11 @@ def together(flags: Iterable[str]) -> str:
 def names_of(flags: str) -> list[str]:
     """The names in a cell of flags."""
     return [name for name in str(flags or "").split(SEPARATOR) if name in FLAGS]
+
+
+def curable(flags: str) -> bool:
+    """Whether a cell of flags has one that another measurement can cure."""
+    return any(FLAGS[name].curable for name in names_of(flags))
 
 
 def invalid(flags: str, what: str) -> list[Flag]:

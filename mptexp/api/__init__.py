@@ -20,6 +20,7 @@ from mptexp.api.commands import (
     advise,
     check,
     compared,
+    curable,
     doctor,
     export,
     merge,

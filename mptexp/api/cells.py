@@ -84,6 +84,7 @@ def run(
     out: Place | None = None,
     only: Mapping[str, Any] | None = None,
     fresh: bool = False,
+    repair: bool = False,
     **parameters: Any,
 ) -> "pd.DataFrame":
     """Executes the runs that are missing, each in its own Jupyter kernel, and shows their progress.
@@ -96,6 +97,7 @@ def run(
         out: the results' directory; by default reports/<name of the file>.
         only: parameters and the value, or list of values, that the runs are to have.
         fresh: whether to discard earlier results.
+        repair: whether to measure comparisons again whose flags that can cure, as a whole.
         parameters: values that replace the file's, such as `epochs=2`.
 
     Returns:
@@ -106,7 +108,8 @@ def run(
         Interrupted: if the cell was interrupted.
     """
     job = _open(params, out, parameters)
-    sweep.execute(job, _filters(only), fresh, output=Output(brief=True))
+    flagged = commands.curable(job) if repair and not fresh else ()
+    sweep.execute(job, _filters(only), fresh, output=Output(brief=True), repair=flagged)
     return load(job.directory.root)
 
 

@@ -6,13 +6,13 @@ What only some of them need is imported inside them: pandas alone takes half a s
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mptexp.execution import max_batch, plan
+from mptexp.execution import blocks, max_batch, plan
 from mptexp.execution.job import Job, notebook_path, report_notebook
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.plan import Planned
@@ -57,10 +57,12 @@ def open_sweep(params: Path | Sweep, out: Path | None = None, overrides: Sequenc
     return Job(opened, text, notebook, SweepDir(out or Path("reports") / file.stem))
 
 
-def planned(job: Job, only: Sequence[str] = ()) -> tuple[list[Planned], list[dict[str, Any]]]:
+def planned(
+    job: Job, only: Sequence[str] = (), repair: Collection[str] = ()
+) -> tuple[list[Planned], list[dict[str, Any]]]:
     """Returns the chosen runs of a sweep, and a row of a table for each, as `plan` describes it."""
     everything = plan.runs(job.sweep, job.directory)
-    chosen = plan.select(everything, only)
+    chosen = blocks.chosen(job, only, repair)
     costs, axes = plan.Costs(everything, job.sweep), [*job.sweep.axes(), "block"]
     rows = [
         {"run_id": p.run_id}
@@ -69,6 +71,16 @@ def planned(job: Job, only: Sequence[str] = ()) -> tuple[list[Planned], list[dic
         for p in chosen
     ]
     return chosen, rows
+
+
+def curable(job: Job) -> frozenset[str]:
+    """Returns the ids of a sweep's runs with a flag that another measurement can cure."""
+    from mptexp.analysis import sweep_tables, validity
+
+    if not job.directory.runs.exists():
+        return frozenset()
+    runs = sweep_tables.load(job.directory).ok
+    return frozenset(runs.run_id[[validity.curable(flags) for flags in runs["flags"]]])
 
 
 def advise(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mptexp.api.commands import open_sweep
-from mptexp.execution import directory, plan, preparation
+from mptexp.execution import blocks, directory, plan, preparation
 from mptexp.execution.job import Job
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.progress import Output, duration
@@ -52,7 +52,7 @@ def execute_diagnosis(
         Interrupted, Stopped: as `sweep.execute` does.
     """
     output = output or Output()
-    chosen = plan.select(plan.runs(job.sweep, job.directory), only)
+    chosen = blocks.chosen(job, only)
     preparation.prepare([p.run for p in chosen], data_dir)
     with directory.locked(job.directory):
         directory.prepare(job.directory, job.text, fresh=False)

@@ -84,6 +84,7 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
         directory.mark()  # first: whatever the next call finds here is then known as mptexp's
         if not directory.params.exists() or _report_keys(directory.params) != _split(text)[1]:
             store.write_text(directory.params, text)
+        _publish_whole(directory)
         remove_runs(directory.partial)
         directory.runs.mkdir(exist_ok=True)
     except OSError as error:
@@ -108,11 +109,24 @@ def _is_record(path: Path) -> bool:
         return False
 
 
+def _publish_whole(directory: SweepDir) -> None:
+    """Publishes what a kill left complete in `partial`, between two renamings."""
+    for path in list(directory.partial.glob("*/record.json")):
+        run_id = path.parent.name
+        try:
+            whole = "ended_at" in store.read_record(path)
+        except store.RecordError:
+            continue
+        if whole and not directory.record(run_id).exists():
+            directory.publish(run_id)
+
+
 def discard(planned: Sequence[Planned], directory: SweepDir, everywhere: bool = False) -> None:
     """Removes the results of this machine's runs, or of all, so that they are pending again."""
     for one in planned:
         if everywhere or is_here(one.run.gpu_model):
-            shutil.rmtree(directory.runs / one.run_id, ignore_errors=True)
+            for folder in directory.of_run(one.run_id):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def same(path: Path, text: str) -> bool:

@@ -1,10 +1,11 @@
 """Executes runs on the devices of this machine, each device one run at a time."""
 
+import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -20,6 +21,11 @@ from mptexp.records import schema
 SIGNALS_S = 0.5
 
 
+def invocation() -> str:
+    """Returns what names a call of `mptexp run`: 12 hexadecimal digits, drawn."""
+    return secrets.token_hex(6)
+
+
 @dataclass(frozen=True)
 class Execution:
     """How runs are executed, which does not change what they are.
@@ -31,6 +37,8 @@ class Execution:
         executor: `local`, or `ray`: see ray_executor.
         data_dir: as of --data-dir, where the executor's machines prepare data themselves.
         fail_fast: whether to stop at the first run that failed.
+        invocation: names this call of `mptexp run` in the records: what a ratio compares was
+            measured in one.
     """
 
     timeout_s: float
@@ -39,6 +47,7 @@ class Execution:
     executor: str = "local"
     data_dir: Path | None = None
     fail_fast: bool = False
+    invocation: str = field(default_factory=invocation)
 
     @property
     def marks(self) -> list[str]:
@@ -114,6 +123,7 @@ def _execute(
             devices.environment(taken),
             [*how.marks, *again],
             stop,
+            how.invocation,
         )
         if record["status"] in schema.FINAL:
             break

@@ -218,4 +218,4 @@ def _copy(one: Copy, out: SweepDir) -> None:
     folder.mkdir(parents=True)
     for name in one.digests:
         shutil.copyfile(one.part.runs / one.run_id / name, folder / name)
-    out.publish(one.run_id)
+    out.publish(one.run_id, keep=False)  # what an earlier copy was is in its own directory

@@ -13,6 +13,10 @@ from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
+# States of runs that have ended and are measured again with the rest of their block: see `blocks`.
+INTERRUPTED, FLAGGED = "interrupted", "flagged"
+AGAIN = (INTERRUPTED, FLAGGED)
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -22,14 +26,16 @@ class Planned:
         run_id: its id.
         run: its parameters.
         state: a status, `damaged` (its record cannot be read), `pending`, or `elsewhere` (for the
-            device of another machine).
+            device of another machine), or one of AGAIN: the run has ended and is measured again.
         wall_s: the seconds that it took, if it has ended.
+        invocation: names the call of `mptexp run` that measured it.
     """
 
     run_id: str
     run: Run
     state: str
     wall_s: float | None = None
+    invocation: str = ""
 
     @property
     def due(self) -> bool:
@@ -65,7 +71,7 @@ def _planned(run_id: str, run: Run, ended: Outcome | None) -> Planned:
         return Planned(run_id, run, due)
     # Only the machine on which a run failed tries it again.
     again = ended.status not in schema.FINAL and due == "elsewhere"
-    return Planned(run_id, run, due if again else ended.status, ended.wall_s)
+    return Planned(run_id, run, due if again else ended.status, *ended[1:])
 
 
 def select(planned: Sequence[Planned], filters: Sequence[str]) -> list[Planned]:
@@ -131,8 +137,8 @@ class Costs:
             self.add(one)
 
     def add(self, planned: Planned) -> None:
-        """Takes a run into account, if its state is final."""
-        if planned.state in schema.FINAL and planned.wall_s:
+        """Takes a run into account, if it came to an end."""
+        if planned.state in (*schema.FINAL, *AGAIN) and planned.wall_s:
             key = point(planned.run)
             self.by_point[key] = _plus(self.by_point.get(key, (0, 0.0)), planned.wall_s)
             self.all_points = _plus(self.all_points, planned.wall_s)

@@ -58,6 +58,10 @@ class Output:
         n, due = len(chosen), sum(p.due for p in chosen)
         if due < n:
             self.say(f"{n - due} of {n} runs are done already or belong elsewhere")
+        for state, why in AGAIN.items():
+            again = sum(p.state == state for p in chosen)
+            if again:
+                self.say(f"{again} of them {'is' if again == 1 else 'are'} measured again: {why}")
         if due:
             runs = f"{due} {'run' if due == 1 else 'runs'} of {job.notebook.stem}"
             self.say(
@@ -84,6 +88,11 @@ def duration(seconds: float) -> str:
 # --- the bar ---------------------------------------------------------------------------------
 
 
+# Why runs that have ended are measured again.
+AGAIN = {
+    plan.INTERRUPTED: "their block was interrupted; what it had is kept under superseded",
+    plan.FLAGGED: "their comparison is not valid; what it had is kept under superseded",
+}
 Bar = Callable[[int, str], None]  # shows how many runs have ended, and what is at work
 
 

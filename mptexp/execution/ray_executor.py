@@ -72,7 +72,7 @@ def execute(
             _give_up(working, places)
             for ref in ray.wait(list(working), timeout=POLL_S)[0]:
                 planned, _ = working.pop(ref)
-                record = _collect(ref, planned, job, losses)
+                record = _collect(ref, planned, job, how, losses)
                 if record is None or _again(record, losses["failed", planned.run_id], how):
                     waiting.insert(0, planned)
                 else:
@@ -136,7 +136,7 @@ def _leave(working: Sequence[Any]) -> None:
 
 
 def _collect(
-    ref: Any, planned: Planned, job: Job, losses: Counter[tuple[str, str]]
+    ref: Any, planned: Planned, job: Job, how: Execution, losses: Counter[tuple[str, str]]
 ) -> dict[str, Any] | None:
     """Publishes the files that a task returned; None if the run is to be executed again.
 
@@ -144,6 +144,7 @@ def _collect(
         ref: Ray's reference to the task.
         planned: its run.
         job: the sweep.
+        how: how runs are executed.
         losses: how often, by ("node", "worker" or "failed", run id), the node of a run was lost,
             its Ray worker died, and the run failed; this adds to it.
     """
@@ -157,7 +158,7 @@ def _collect(
     lost, failed = losses["node", run_id], losses["failed", run_id]
     marks = [f"started {lost + 1} times: its node was lost"] if lost else []
     marks += [f"attempt {failed + 1}, after others had failed"] if failed else []
-    record["marks"] = [*record.get("marks", []), *marks]
+    record["marks"], record["invocation"] = [*record.get("marks", []), *marks], how.invocation
     losses["failed", run_id] += record["status"] not in schema.FINAL
     store.write_record(folder / "record.json", record)
     job.directory.publish(run_id)

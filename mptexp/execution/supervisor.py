@@ -43,6 +43,7 @@ def execute(
     environment: Mapping[str, str] | None = None,
     marks: Sequence[str] = (),
     stop: threading.Event | None = None,
+    invocation: str = "",
 ) -> dict[str, Any]:
     """Executes one run in a process of its own and publishes what it left; returns its record.
 
@@ -55,6 +56,7 @@ def execute(
         environment: variables of the run's processes, such as the GPUs that they may see.
         marks: notes for the record on how the run was executed.
         stop: set by another thread, it ends the run.
+        invocation: names the call of `mptexp run`, for the record.
 
     Raises:
         Stopped: after `stop`.
@@ -76,7 +78,8 @@ def execute(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     try:
-        record = _finish(folder, run, name, ended, time.monotonic() - began, marks)
+        wall_s = time.monotonic() - began
+        record = _finish(folder, run, name, ended, wall_s, marks, invocation)
     except OSError as error:
         record = _finish_without_notebook(folder, run, name, error, time.monotonic() - began)
         if error.errno in NO_ROOM:
@@ -199,6 +202,7 @@ def _finish(
     ended: Mapping[str, str],
     wall_s: float,
     marks: Sequence[str],
+    invocation: str,
 ) -> dict[str, Any]:
     """Completes the record that the notebook wrote, or makes one if it wrote none."""
     path = folder / "record.json"
@@ -216,7 +220,7 @@ def _finish(
         (folder / xplane.FILE).unlink(missing_ok=True)
     _clean(folder / "notebook.ipynb")
     record["wall_s"], record["ended_at"] = wall_s, _now()
-    record["marks"] = [*record.get("marks", []), *marks]
+    record["marks"], record["invocation"] = [*record.get("marks", []), *marks], invocation
     store.write_record(path, record)
     return record
 

@@ -1,9 +1,10 @@
 """Executes what a sweep lacks, from preparing its directory to counting what is left to do."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from mptexp.execution import (
+    blocks,
     devices,
     directory,
     local_executor,
@@ -59,6 +60,7 @@ def execute(
     how: Execution | None = None,
     address: str | None = None,
     output: Output | None = None,
+    repair: Collection[str] = (),
 ) -> Remaining:
     """Executes the runs of a sweep that are missing.
 
@@ -69,6 +71,7 @@ def execute(
         how: how runs are executed; by default locally, with the sweep's own time limit.
         address: of the Ray cluster.
         output: where progress is shown.
+        repair: ids of runs whose whole comparison, of that block, is measured again.
 
     Raises:
         ParamsError: if something is wrong with the input; nothing is written then.
@@ -79,7 +82,7 @@ def execute(
     devices.slots(how.parallel)  # refuses to share a GPU
     ray_cluster.check(how, address, job.sweep.max_batch)
     try:
-        return _execute(job, only, fresh, how, address, output or Output())
+        return _execute(job, only, fresh, how, address, output or Output(), repair)
     except Interrupted:
         raise
     except KeyboardInterrupt:
@@ -87,15 +90,21 @@ def execute(
 
 
 def _execute(
-    job: Job, only: Sequence[str], fresh: bool, how: Execution, address: str | None, output: Output
+    job: Job,
+    only: Sequence[str],
+    fresh: bool,
+    how: Execution,
+    address: str | None,
+    output: Output,
+    repair: Collection[str],
 ) -> Remaining:
     place, on_ray = job.directory, how.executor == "ray"
 
-    def chosen() -> list[Planned]:
-        return plan.select(plan.runs(job.sweep, place, on_ray), only)
+    def chosen(repair: Collection[str] = ()) -> list[Planned]:
+        return blocks.chosen(job, only, repair, on_ray)
 
     # Wrong filters, data and models are refused here, before anything is written.
-    wanted = [p.run for p in chosen() if p.due or fresh]
+    wanted = [p.run for p in chosen(repair) if p.due or fresh]
     if on_ray:
         ray_cluster.connect(address, [run.gpu_model for run in wanted])
     else:
@@ -105,10 +114,15 @@ def _execute(
         if fresh:
             directory.discard(chosen(), place, on_ray)
         searched = not job.sweep.max_batch or _search(job, chosen(), fresh, output)
-        now = chosen()  # with the largest batches that were found
+        now = chosen(repair)  # with the largest batches that were found
         _name_damaged(now, job, output)
         execute_due(now, job, how, output)
-    left = chosen()
+        left = chosen()
+        apart = [p for p in left if p.state == plan.INTERRUPTED]
+        # A run that had failed came to an end: now its whole block is measured in one go.
+        if apart and not any(p.state == "pending" for p in left):
+            execute_due(apart, job, replace(how, invocation=local_executor.invocation()), output)
+            left = chosen()
     return Remaining(len(left), sum(p.due for p in left), searched)
 
 

@@ -11,10 +11,17 @@ DAMAGED = "damaged"
 
 
 class Outcome(NamedTuple):
-    """How a run ended: its status, or that its record is damaged; and the seconds it took."""
+    """How a run ended.
+
+    Attributes:
+        status: of the record, or DAMAGED.
+        wall_s: the seconds that it took.
+        invocation: names the call of `mptexp run` that measured it; empty in older records.
+    """
 
     status: str
-    wall_s: float | None
+    wall_s: float | None = None
+    invocation: str = ""
 
 
 def read(directory: SweepDir, run_ids: Iterable[str]) -> dict[str, Outcome]:
@@ -32,5 +39,5 @@ def _outcome(path: Path) -> Outcome:
     try:
         record = store.read_record(path)
     except store.RecordError:
-        return Outcome(DAMAGED, None)
-    return Outcome(record["status"], record.get("wall_s"))
+        return Outcome(DAMAGED)
+    return Outcome(record["status"], record.get("wall_s"), record.get("invocation", ""))

@@ -68,6 +68,7 @@ def _adapter() -> TypeAdapter[Any]:
         **row,
         "error": str,
         "notebook": str,
+        "invocation": str,  # names the call of `mptexp run` that measured the run
         "ended_at": Moment,
         "in_force": _open(
             "InForce",

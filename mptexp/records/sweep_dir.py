@@ -1,5 +1,6 @@
 """Where the files of a sweep lie."""
 
+import hashlib
 import json
 import re
 import secrets
@@ -9,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mptexp.records.schema import FINAL
+
 MAKER = "mptexp"
-RUN_ID = "[0-9a-f]{12}"
+RUN_ID, DIGEST = "[0-9a-f]{12}", "[0-9a-f]{8}"
 # The files beside the runs; the marker last, by which what is left of an interruption is known.
 WRITTEN = ("params.yaml", "index.html", "results.csv", "history.csv", "speedups.csv")
 WRITTEN += ("accuracy.csv", "table.md", "speedup.svg", "share.png", "sweep.json")
@@ -84,6 +87,11 @@ class SweepDir:
         return self.root / "partial"
 
     @property
+    def superseded(self) -> Path:
+        """Where runs lie that came to an end and were measured again: kept, and not used."""
+        return self.root / "superseded"
+
+    @property
     def search(self) -> "SweepDir":
         """Where the attempts to find the largest batch lie, as in a sweep of their own."""
         return SweepDir(self.root / "search")
@@ -100,13 +108,35 @@ class SweepDir:
     def record(self, run_id: str) -> Path:
         return self.runs / run_id / "record.json"
 
-    def publish(self, run_id: str) -> None:
-        """Moves a finished run from `partial` to `runs`, in place of an earlier attempt."""
+    def publish(self, run_id: str, keep: bool = True) -> None:
+        """Moves a finished run from `partial` to `runs`, in place of an earlier attempt.
+
+        Args:
+            run_id: the run.
+            keep: whether an earlier attempt that came to an end is moved to `superseded`.
+        """
         target = self.runs / run_id
         target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists():
+        if keep and (digest := _digest_if_ended(target)):
+            kept = self.superseded / f"{run_id}-{digest}"
+            kept.parent.mkdir(exist_ok=True)
+            shutil.rmtree(kept, ignore_errors=True)  # the same record, as a merge brought it
+            target.rename(kept)
+        elif target.exists():
             shutil.rmtree(target)
         (self.partial / run_id).rename(target)
+
+    def of_run(self, run_id: str) -> list[Path]:
+        """The folders of a run: that of its result, and those of its superseded ones."""
+        linked = self.superseded.is_symlink()
+        return [
+            self.runs / run_id,
+            *([] if linked else self.superseded.glob(f"{run_id}-{'[0-9a-f]' * 8}")),
+        ]
+
+    def superseded_runs(self) -> int:
+        """How many runs were measured again."""
+        return sum(1 for _ in self.superseded.glob("*/record.json"))
 
     def clear(self) -> None:
         """Removes what mptexp writes into a directory that it made, by name, and nothing else."""
@@ -114,6 +144,7 @@ class SweepDir:
         for part in (self, *inner):
             remove_runs(part.runs)
             remove_runs(part.partial)
+            remove_runs(part.superseded)
         for folder in (self.search.root, self.diagnosis.root):
             _remove_if_empty(folder)
         for path in [self.root / name for name in WRITTEN]:
@@ -125,7 +156,7 @@ def remove_runs(folder: Path) -> None:
     if folder.is_symlink() or not folder.is_dir():
         return
     for path in folder.iterdir():
-        if re.fullmatch(RUN_ID, path.name) and not path.is_symlink():
+        if re.fullmatch(f"{RUN_ID}(-{DIGEST})?", path.name) and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
     _remove_if_empty(folder)
 
@@ -133,6 +164,16 @@ def remove_runs(folder: Path) -> None:
 def _remove_if_empty(folder: Path) -> None:
     with suppress(OSError):
         folder.rmdir()
+
+
+def _digest_if_ended(folder: Path) -> str:
+    """Eight digits that name a run's record; empty where it has none that came to an end."""
+    try:
+        content = (folder / "record.json").read_bytes()
+        ended = json.loads(content)["status"] in FINAL
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+    return hashlib.sha256(content).hexdigest()[:8] if ended else ""
 
 
 def leads_out(path: Path) -> bool:

@@ -119,6 +119,7 @@ def reproduce(sweep: MeasuredSweep) -> str:
     """How to measure all this again, and what it cost, in Markdown."""
     results = sweep.tables.results
     cost = f"{wording.count(len(results), 'run')}, {results.wall_s.sum() / 60:.1f} minutes in all"
+    superseded = sweep.directory.superseded_runs()
     versions = safe(", ".join(summary.versions(sweep.tables.records))) or "unknown"
     files = [name for name in DATA if (sweep.directory.root / name).exists()]
     lines = [
@@ -126,6 +127,10 @@ def reproduce(sweep: MeasuredSweep) -> str:
         "(with `params.yaml` from below, which is the file as it was executed)",
         f"- mptexp version and commit: {versions}",
         f"- cost: {cost}",
+        f"- measured again: {wording.count(superseded, 'run')} of blocks that were interrupted or "
+        "not valid; the earlier records lie under `superseded` and are not used"
+        if superseded
+        else "",
         f"- expected beforehand: {safe(sweep.header['expected'])}"
         if "expected" in sweep.header
         else "",

@@ -63,6 +63,14 @@ def balanced(items: Sequence[T], blocks: int, chance: random.Random) -> list[lis
     return rows
 
 
+def comparison(run: Run) -> tuple[Hashable, ...]:
+    """What the runs share that a ratio may compare within a block, as a key.
+
+    They differ in INNER and MIDDLE alone: `by_block` puts them next to one another.
+    """
+    return (run.block, run.seed - run.block, *(getattr(run, name) for name in _others()))
+
+
 def _others() -> tuple[str, ...]:
     return tuple(n for n in Run.model_fields if n not in (*INNER, *MIDDLE, *FREE))
 

@@ -1,9 +1,9 @@
 import pytest
 from builders import record, tables
 
-from mptexp.analysis import validity
+from mptexp.analysis import accuracy, validity
 from mptexp.records.schema import VOID
-from mptexp.report import findings
+from mptexp.report import findings, warnings
 
 RATIOS = (3.0, 3.1, 3.2)
 
@@ -100,6 +100,45 @@ def test_an_accuracy_at_chance_level_is_not_trained(accuracy, flag):
     made["in_force"] |= {"chance_accuracy": 0.1, "validation_images": 500}
     made["history"] = [{"epoch": 1, "val_accuracy": accuracy}]
     assert tables([made]).results["flags"].tolist() == [flag]
+
+
+def in_two_calls(*blocks):
+    """Three blocks; in those given, one policy was measured in another call of `mptexp run`."""
+    for made in runs():
+        parameters = made["parameters"]
+        later = parameters["block"] in blocks and parameters["policy"] == "float32"
+        yield made | {"invocation": "second" if later else "first", "ended_at": f"{later:d}"}
+
+
+def test_runs_measured_apart_form_no_ratio_but_their_accuracy_holds():
+    made = tables(list(in_two_calls(1)))
+    assert made.speedups.blocks.tolist() == [2]
+    assert made.speedups["flags"].tolist() == [""]
+    assert made.results["flags"].tolist().count("measured apart") == 1
+    assert accuracy.differences(made, 0.01).blocks.tolist() == [3]
+    assert "measured apart" in " ".join(warnings.sentences(made))
+
+
+def test_a_sweep_measured_policy_by_policy_claims_nothing_of_time():
+    # float32 today, the other tomorrow: every ratio spans a night.
+    made = tables(list(in_two_calls(0, 1, 2)))
+    assert made.speedups.empty
+    assert "faster" not in " ".join(findings.answer(made))
+
+
+def test_of_a_block_measured_apart_the_larger_part_is_compared():
+    records = [r | {"invocation": "first"} for r in (record(), record("mixed_float16"))]
+    records.append(record("mixed_bfloat16") | {"invocation": "second", "ended_at": "9"})
+    assert validity.apart(records) == {records[2]["run_id"]}
+    assert tables(records).speedups.candidate.tolist() == ["mixed_float16"]
+    assert validity.apart([record(), record("mixed_float16")]) == set()  # of earlier versions
+
+
+def test_what_more_steps_alone_would_cure_is_not_measured_again():
+    assert validity.curable("interference")
+    assert validity.curable("too few windows; throttled")
+    assert not validity.curable("too few windows; not trained")
+    assert not validity.curable("")
 
 
 def test_flags_of_a_comparison_are_those_of_its_runs_in_a_fixed_order():

@@ -21,7 +21,7 @@ def ids(place):
 
 
 def test_an_outcome_is_that_of_the_record(place):
-    assert outcomes.read(place, ids(place)) == dict.fromkeys(ids(place), ("ok", 2.0))
+    assert outcomes.read(place, ids(place)) == dict.fromkeys(ids(place), ("ok", 2.0, ""))
 
 
 def test_what_was_changed_damaged_or_never_run_is_noticed(place):
@@ -30,5 +30,5 @@ def test_what_was_changed_damaged_or_never_run_is_noticed(place):
     store.write_record(path, store.read_record(path) | {"status": "failed", "wall_s": 7.0})
     place.record(damaged).write_text("x")
     asked = [changed, damaged, "0" * 12]
-    expected = {changed: ("failed", 7.0), damaged: (DAMAGED, None)}
+    expected = {changed: ("failed", 7.0, ""), damaged: (DAMAGED, None, "")}
     assert outcomes.read(place, asked) == expected

@@ -18,6 +18,21 @@ def test_publishing_replaces_an_earlier_attempt(tmp_path):
     assert not (directory.partial / "abc123abc123").exists()
 
 
+def test_an_earlier_attempt_that_came_to_an_end_is_kept(tmp_path):
+    directory = SweepDir(tmp_path)
+    for seconds in (1, 2, 3):
+        record(directory, f'{{"status": "ok", "wall_s": {seconds}}}')
+        directory.publish("abc123abc123")
+    assert '"wall_s": 3' in directory.record("abc123abc123").read_text()
+    assert directory.superseded_runs() == 2
+    assert len(directory.of_run("abc123abc123")) == 3
+    record(directory, '{"status": "failed"}')
+    directory.publish("abc123abc123", keep=False)
+    assert directory.superseded_runs() == 2
+    directory.clear()
+    assert directory.superseded_runs() == 0
+
+
 def test_clearing_leaves_what_is_not_the_sweeps(tmp_path):
     directory = SweepDir(tmp_path)
     record(directory, "ok")

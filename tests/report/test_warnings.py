@@ -25,7 +25,7 @@ def test_a_flag_says_how_many_runs_why_what_is_lost_and_what_to_do():
     (sentence,) = warnings.sentences(tables(list(three(marks=marks))))
     assert sentence == (
         "**Not valid: interference** (3 of 6 runs): other programs were at work. Nothing is "
-        "claimed of their time; end them and measure again."
+        "claimed of their time; end them, and `mptexp run --repair` measures the block again."
     )
 
 
