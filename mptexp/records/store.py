@@ -4,9 +4,10 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
@@ -15,6 +16,11 @@ from mptexp.records.privacy import scrub
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.spec.run import defaults
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Those of East Asian width too. Apostrophes before it are ours, or would be taken for ours.
+FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 MOST_BYTES = 64 * 2**20  # of a record; the largest so far have a fifth of a MiB
 
 
@@ -34,6 +40,28 @@ def write_text(path: Path, text: str) -> None:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def write_csv(path: Path, table: "pd.DataFrame") -> None:
+    """Writes a table as CSV none of whose texts is a formula in a spreadsheet.
+
+    Numbers stay as they are. A text that begins as a formula gets an apostrophe before it, see
+    OWASP, CSV Injection: records are anybody's, and so are the names and errors in them.
+    """
+    harmless = {name: _harmless(column) for name, column in table.items()}
+    # With "\r\n" at the ends of lines a text that holds either is quoted; else "\r" would begin
+    # another row.
+    text = table.assign(**harmless).to_csv(index=False, lineterminator="\r\n")
+    write_text(path, text.replace("\r\n", "\n"))
+
+
+def _harmless(column: "pd.Series") -> "pd.Series":
+    """A column with an apostrophe before each text that begins as a formula."""
+    formulas = [isinstance(value, str) and bool(FORMULA.match(value)) for value in column]
+    if not any(formulas):
+        return column
+    column = column.astype(object)
+    return column.where([not formula for formula in formulas], "'" + column.astype(str))
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:

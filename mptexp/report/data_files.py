@@ -15,7 +15,7 @@ TABLES = ("results", "history", "speedups")
 def write_tables(tables: Tables, folder: Path) -> None:
     """Writes runs, epochs and speedups as CSV."""
     for name in TABLES:
-        store.write_text(folder / f"{name}.csv", getattr(tables, name).to_csv(index=False))
+        store.write_csv(folder / f"{name}.csv", getattr(tables, name))
 
 
 def write(sweep: MeasuredSweep) -> None:
@@ -27,7 +27,7 @@ def write(sweep: MeasuredSweep) -> None:
     write_tables(tables, root)
     differences = accuracy.differences(tables, tables.options.equivalence_margin)
     if len(differences) > text_tables.ROWS:
-        store.write_text(root / "accuracy.csv", differences.to_csv(index=False))
+        store.write_csv(root / "accuracy.csv", differences)
     if not tables.ok.empty:
         rows = text_tables.headline_rows(tables)
         store.write_text(root / "table.md", text_tables.markdown(rows))

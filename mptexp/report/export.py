@@ -52,7 +52,7 @@ def _tables(tables: Tables, folder: Path) -> str:
     }
     for name, (numbers, text) in pairs.items():
         if not numbers.empty:
-            store.write_text(folder / f"{name}.csv", numbers.to_csv(index=False))
+            store.write_csv(folder / f"{name}.csv", numbers)
             store.write_text(folder / f"{name}.md", text_tables.markdown(text))
     return text_tables.markdown(pairs["table"][1]).strip()
 

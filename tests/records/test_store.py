@@ -1,7 +1,11 @@
+import csv
 import json
 import os
 
+import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
@@ -76,6 +80,28 @@ def test_a_parameter_that_is_not_named_is_at_its_default(tmp_path):
     few = {name: RECORD["parameters"][name] for name in ("gpu_model", "block")}
     store.write_record(tmp_path / "r.json", RECORD | {"parameters": few})
     assert store.read_record(tmp_path / "r.json") == RECORD
+
+
+@settings(max_examples=50)
+@given(st.lists(st.sampled_from(["=", "+", "-", "@", "\t", "\r", "'", "＝", "1", "x", ",", '"'])))
+def test_no_text_of_a_table_is_a_formula(tmp_path_factory, signs):
+    path = tmp_path_factory.mktemp("csv") / "t.csv"
+    text = "".join(signs)
+    table = pd.DataFrame({"a": [text, "fine"], "n": [-1.5, 2], "i": [-1, 2]})
+    table.insert(2, "o", pd.Series([None, -3], dtype=object))
+    store.write_csv(path, table)
+    with path.open(newline="") as file:
+        _, first, second = csv.reader(file)
+    assert first[1:] + second == ["-1.5", "", "-1", "fine", "2.0", "-3", "2"]
+    assert first[0][:1] not in {*"=+-@\t\r＝"}
+    assert first[0] in (text, f"'{text}")
+
+
+def test_texts_of_a_table_can_be_restored(tmp_path):
+    texts = ["=1", "'=1", "''=1", "'x", "x=1", ""]
+    store.write_csv(tmp_path / "t.csv", pd.DataFrame({"a": texts}))
+    written = pd.read_csv(tmp_path / "t.csv", keep_default_na=False)["a"]
+    assert [t[1:] if store.FORMULA.match(t) else t for t in written] == texts
 
 
 def test_a_record_that_was_changed_by_hand_says_so(tmp_path):

@@ -1,3 +1,4 @@
+import csv
 import re
 from collections import Counter
 from html import escape
@@ -113,3 +114,16 @@ def test_the_same_table_has_the_same_id_and_another_another():
     assert made[0] == made[1]
     ids = [re.search(r'<div id="(\w+)"', page)[1] for page in made]
     assert ids[0] != ids[2]
+
+
+@pytest.mark.parametrize("text", ["=HYPERLINK(0)", "@SUM(1)", "+1|x", "-1|x", "\t=1", "x\r=1,=1"])
+def test_no_record_puts_a_formula_into_a_spreadsheet(tmp_path, text):
+    export.export(sweep_of(text, tmp_path), tmp_path / "out")
+    written = sorted((tmp_path / "out").glob("*.csv"))
+    assert {path.name for path in written} >= {"results.csv", "history.csv", "speedups.csv"}
+    for path in written:
+        with path.open(newline="") as file:
+            cells = [cell for row in csv.reader(file) for cell in row]
+        for cell in cells:
+            assert not cell.startswith(("=", "+", "-", "@", "\t", "\r")) or float(cell) < 0
+    assert any(text in cell for cell in cells)
