@@ -93,6 +93,10 @@ class DynamicRange:
     samples: int
     environment: dict[str, Any]
 
+    def counted(self, kind: str) -> bool:
+        """Whether any values of a kind were counted that are neither zero nor infinite."""
+        return kind in self.kinds and bool(self.kinds[kind].counts.any())
+
 
 def measured(records: Sequence[Mapping[str, Any]]) -> list[DynamicRange]:
     """From the runs whose exponents were sampled, one for each model, data set and batch size."""
@@ -105,7 +109,8 @@ def measured(records: Sequence[Mapping[str, Any]]) -> list[DynamicRange]:
 
 
 def _measured(group: Sequence[Mapping[str, Any]]) -> DynamicRange:
-    policy = min((r["parameters"]["policy"] for r in group), key=WIDEST.index)
+    policies = {r["parameters"]["policy"] for r in group}
+    policy = next((name for name in WIDEST if name in policies), min(policies))
     runs = [r for r in group if r["parameters"]["policy"] == policy]
     kinds: dict[str, Histogram] = {}
     layers: dict[tuple[str, str], Histogram] = {}

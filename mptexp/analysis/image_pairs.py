@@ -54,7 +54,8 @@ def spread(left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]]
         right: of the other.
     """
     lists = [[correct(record) for record in side] for side in (left, right)]
-    digests = {(r.get("validated") or {}).get("digest") for r in (*left, *right)}
+    validated = [r.get("validated") or {} for r in (*left, *right)]
+    digests = {(each.get("digest"), each.get("images")) for each in validated}
     known = [bits for side in lists for bits in side if bits is not None]
     if len(digests) == 1 and len(known) == len(left) + len(right) and known:
         return of_pairs(np.array(lists[0], float) - np.array(lists[1], float))

@@ -79,7 +79,7 @@ def _adapter() -> TypeAdapter[Any]:
                 "effective_share": Share | None,
                 "probe": dict[str, str],
                 "chance_accuracy": Share,
-                "validation_images": Whole,
+                "validation_images": Annotated[int, Field(ge=0, lt=2**31)],
             },
         ),
         "timing": cells,
@@ -87,6 +87,7 @@ def _adapter() -> TypeAdapter[Any]:
         "environment": Card | Empty,
         "identity": dict[str, str | int | float | dict[str, str | int | float | None] | None],
         "windows": list[Window],
+        "samples": list[dict[str, Any]],
         "latencies_s": list[Number],
         "history": list[Epoch],
         "validated": Annotated[Validated, AfterValidator(_whole_bytes)],
@@ -212,7 +213,7 @@ class Work(TypedDict):
 
 # A histogram has a bin for each exponent of float32 from -127 on.
 Exponent = Annotated[int, Field(ge=-127, le=127)]
-Counts = Annotated[list[Annotated[int, Field(ge=0, lt=2**62)]], Field(max_length=255)]
+Counts = Annotated[list[Annotated[int, Field(ge=0, lt=2**50)]], Field(max_length=255)]
 
 
 @with_config(OPEN)
@@ -249,8 +250,8 @@ class Exponents(TypedDict):
     """What was seen of gradients and the like."""
 
     every: Whole
-    samples: list[Look]
-    layers: list[LayerHistogram]
+    samples: Annotated[list[Look], Field(min_length=1)]
+    layers: Annotated[list[LayerHistogram], Field(min_length=1)]
 
 
 @with_config(OPEN)
@@ -271,7 +272,7 @@ class Row(TypedDict):
     part: str
     op: str
     kernel: str
-    seconds: Number
+    seconds: Annotated[float, Field(ge=0, le=1e30)]
     count: Number
 
 

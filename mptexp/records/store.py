@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from mptexp.records import schema
+from mptexp.records import schema, usable
 from mptexp.records.privacy import scrub
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.spec.run import defaults
@@ -108,7 +108,7 @@ def read_record(path: Path) -> dict[str, Any]:
         raise RecordError(f"{path}: not a readable record: {why}") from None
     # A run is made in one folder and published in another of the same name.
     folder = path.parent.name if path.parent.parent.name in ("runs", "partial") else ""
-    fault = schema.fault(record)
+    fault = schema.fault(record) or usable.fault(record)
     if not fault and folder not in ("", record["run_id"]):
         fault = f"run_id {record['run_id']} in a folder of another name"
     if fault:

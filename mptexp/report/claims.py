@@ -94,7 +94,8 @@ def _less_work(tables: Tables) -> Finding:
     peaks = {"float32": [], "float16": []}
     for record in tables.records:
         top = (record.get("work") or {}).get("ceilings") or {}
-        if top.get("dtype") in peaks and (record["environment"].get("capability") or [0])[0] >= 7:
+        capability = record.get("environment", {}).get("capability") or [0]
+        if top.get("dtype") in peaks and capability[0] >= 7:
             peaks[top["dtype"]].append((top["matmul_flops_per_s"], record["run_id"]))
     if not all(peaks.values()):
         return NOTHING

@@ -114,7 +114,7 @@ def test_a_record_that_was_changed_by_hand_says_so(tmp_path):
 
 def test_a_record_that_is_amended_is_not_changed(tmp_path):
     path = tmp_path / "r.json"
-    store.write_record(path, RECORD | {"samples": [0.1, 1e-17, 1 / 3, -0.0, 2**60, None, "é"]})
+    store.write_record(path, RECORD | {"further": [0.1, 1e-17, 1 / 3, -0.0, 2**60, None, "é"]})
     store.amend_record(path, store.read_record(path), error="none")
     assert "changed" not in store.read_record(path)
 

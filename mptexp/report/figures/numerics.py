@@ -38,7 +38,7 @@ def exponents_by_kind(ranges: DynamicRange) -> Figure:
     """Share of the values of each kind that are not zero by exponent; float16's range is marked."""
     figure, (axis,) = style.new(3.6)
     exponents = np.arange(exponent_range.LOWEST, exponent_range.LOWEST + exponent_range.BINS)
-    kinds = [k for k in KIND_COLOURS if k in ranges.kinds and ranges.kinds[k].counts.any()]
+    kinds = [kind for kind in KIND_COLOURS if ranges.counted(kind)]
     for kind in kinds:
         counts = ranges.kinds[kind].counts
         look = {"color": KIND_COLOURS[kind], "label": exponent_range.KINDS[kind], "linewidth": 1.8}
@@ -126,8 +126,13 @@ def _caption_layers(ranges: DynamicRange) -> str:
 
 
 def _trainings(sweep: MeasuredSweep) -> dict[str, DynamicRange]:
-    ranges = exponent_range.measured(sweep.tables.records)
-    return {str(number): one for number, one in enumerate(ranges, 1)}
+    """Those with values that are not zero, of any kind that is drawn."""
+    ranges = enumerate(exponent_range.measured(sweep.tables.records), 1)
+    return {str(number): one for number, one in ranges if any(map(one.counted, KIND_COLOURS))}
+
+
+def _with_gradients(sweep: MeasuredSweep) -> dict[str, DynamicRange]:
+    return {name: one for name, one in _trainings(sweep).items() if _gradients_by_layer(one)}
 
 
 # --- loss scale ----------------------------------------------------------------------------------
@@ -214,7 +219,7 @@ FIGURES = (
         "exponents",
         "Gradients by layer and exponent",
         "Share of each layer's activation gradients by exponent, a row per layer.",
-        _trainings,
+        _with_gradients,
         exponents_by_layer,
         _caption_layers,
     ),
