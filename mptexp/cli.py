@@ -379,14 +379,14 @@ def publish(
     """Make a static site: an index of all reports, each report, its notebooks and its data.
 
     Made from the records alone, the same bytes for the same records. Exit status 1 where a record
-    is damaged and was left out.
+    is damaged and was left out, or was changed since it was written.
     """
     from mptexp import api
 
     with _working("making the site"):
-        damaged = api.publish(directories, site, url, notebook)
+        faults = api.publish(directories, site, url, notebook)
     _say(f"site: {site / 'index.html'}")
-    _left_out(damaged, "not published")
+    _left_out(faults, "record")
 
 
 @command("export reports/quickstart --to article")
@@ -459,7 +459,7 @@ def merge(
 
     A run that came to an end goes before one that would run again. Where two hold different
     records of a run, nothing is written and the exit status is 2; it is 1 where a record is damaged
-    and was left out.
+    and was left out, or was changed since it was written.
     """
     from mptexp import api
     from mptexp.report import wording
@@ -473,7 +473,7 @@ def merge(
         left = wording.count(sum(merged.missing.values()), "run")
         devices = ", ".join(f"{n} on {name}" for name, n in merged.missing.items())
         _say(f"{left} without a result yet: {devices}")
-    _left_out(merged.damaged, "not merged")
+    _left_out(merged.faults, "record")
 
 
 @command("doctor --backend jax")

@@ -31,7 +31,8 @@ class Tables:
 
     `records` are without the raw series RAW, which no table needs: of thousands of runs they take
     gigabytes. `attempts` are the runs that searched for the largest batch, the columns of
-    COLUMNS.
+    COLUMNS. `damaged` and `changed` are a sentence for each record, those of the search and of the
+    diagnosis too, that cannot be read, or is another than the one that was written.
     """
 
     results: pd.DataFrame
@@ -41,6 +42,7 @@ class Tables:
     damaged: list[str]
     options: Options = Options()
     attempts: pd.DataFrame = field(default_factory=pd.DataFrame)
+    changed: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> pd.DataFrame:
@@ -90,11 +92,16 @@ class Tables:
 def load(directory: SweepDir) -> Tables:
     """Reads the records of a sweep and computes its tables."""
     records, damaged = store.read_records(directory, without=RAW)
+    changed = store.changed(records, directory)
+    for part in (directory.search, directory.diagnosis):
+        inner, faults = store.read_records(part, without=RAW)
+        damaged, changed = damaged + faults, changed + store.changed(inner, part)
     results = flagged(records, directory.name)
     history = history_table(records)
     attempts = _attempts(directory, records)
     ratios = speedups.at_same_batch(results)
-    return Tables(results, history, ratios, records, damaged, options(directory), attempts)
+    settings = options(directory)
+    return Tables(results, history, ratios, records, damaged, settings, attempts, changed)
 
 
 def flagged(records: Sequence[dict], sweep: str, beside: Sequence[dict] = ()) -> pd.DataFrame:

@@ -15,6 +15,7 @@ import pandas as pd
 from mptexp.analysis import identity
 from mptexp.analysis.points import POINT
 from mptexp.records.schema import VOID
+from mptexp.records.store import CHANGED
 from mptexp.spec import order
 from mptexp.spec.run import Run
 
@@ -61,7 +62,7 @@ FLAGS = {
             f"{REPAIR} measures them again",
         ),
         Flag(
-            "changed since it was written",
+            CHANGED,
             ALL,
             "the record is not what the run wrote",
             f"{REPAIR} measures them again",
@@ -137,7 +138,7 @@ def _flags(
     cases = {
         "not comparable": row["run_id"] in unlike,
         identity.NOT_RECORDED: identity.of(record) is None,
-        "changed since it was written": bool(record.get("changed")),
+        CHANGED: bool(record.get("changed")),
         "measured apart": row["run_id"] in parted,
         "in parallel": any(mark.startswith(VOID) for mark in marks),
         "interference": any("while other pro" in mark for mark in marks),

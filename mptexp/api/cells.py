@@ -175,6 +175,8 @@ def load(directory: Place, table: str = "runs") -> "pd.DataFrame":
     tables = sweep_tables.load(SweepDir(resolved(directory)))
     for sentence in tables.damaged:
         warnings.warn(f"left out: {visible(sentence)}", stacklevel=2)
+    for sentence in tables.changed:
+        warnings.warn(visible(sentence), stacklevel=2)
     if not tables.records:
         raise ParamsError(
             f"{directory}: holds no record of a run; give the directory of a sweep, such as "

@@ -161,13 +161,13 @@ def check(directory: Path) -> list[str]:
 def _not_valid(sweep: "MeasuredSweep") -> list[str]:
     from mptexp.report import warnings
 
-    return [*warnings.sentences(sweep.tables), *sweep.tables.damaged]
+    return [*warnings.sentences(sweep.tables), *sweep.tables.damaged, *sweep.tables.changed]
 
 
 def publish(
     directories: Sequence[Path], site: Path, url: str = "", notebook: Path | None = None
 ) -> list[str]:
-    """Makes a static site of reports; returns a sentence for each damaged record, left out.
+    """Makes a static site of reports; returns a sentence for each damaged or changed record.
 
     Raises:
         ParamsError: if there is nothing to publish, or it cannot be written there.

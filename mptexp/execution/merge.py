@@ -35,6 +35,7 @@ class Copy:
         parameters: the run's parameters.
         digests: of those of FILES that it has; of the record without what is read from the trace.
         traced: whether the record holds what was read from the trace.
+        changed: whether it is another record than the one that was written.
     """
 
     place: SweepDir
@@ -44,6 +45,7 @@ class Copy:
     parameters: dict[str, Any]
     digests: dict[str, str]
     traced: bool
+    changed: bool
 
 
 @dataclass(frozen=True)
@@ -53,20 +55,22 @@ class Merged:
     Attributes:
         copied: directory as it was given -> how many runs were taken from it.
         present: how many runs the result had already.
-        damaged: a sentence for each record that could not be read, and so was not merged.
+        faults: a sentence for each record that could not be read, and so was not merged, and for
+            each that was changed since it was written and is the only one of its run.
         missing: device -> how many of its runs have no final result yet.
     """
 
     copied: dict[str, int]
     present: int
-    damaged: list[str]
+    faults: list[str]
     missing: dict[str, int]
 
 
 def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> Merged:
     """Copies the runs of several directories of one params file into one.
 
-    A run that several hold is taken once; one that came to an end goes before one that runs again.
+    A run that several hold is taken once; one that came to an end goes before one that runs again,
+    and a record that is as it was written before one that was changed.
 
     Args:
         sources: sweeps' directories.
@@ -85,7 +89,7 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
     with ExitStack() as locks:
         if out.root.exists():  # a sweep may be at work in it
             locks.enter_context(directory.locked(out))
-        copies, damaged = _read(places)
+        copies, faults = _read(places)
         chosen = _decide(copies, prefer)
         if not out.root.exists():  # nothing is written before all is decided
             locks.enter_context(directory.locked(out))
@@ -94,7 +98,12 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
         for one in wanted:
             _copy(one, _part_of(out, one))
     copied = Counter(str(one.place.root) for one in wanted)
-    return Merged(dict(copied), len(chosen) - len(wanted), damaged, _missing(out))
+    faults += [f"{_record(one)}: {store.CHANGED}; merged as it is" for one in chosen if one.changed]
+    return Merged(dict(copied), len(chosen) - len(wanted), faults, _missing(out))
+
+
+def _record(one: Copy) -> Path:
+    return one.part.record(one.run_id)
 
 
 def _missing(out: SweepDir) -> dict[str, int]:
@@ -144,26 +153,26 @@ def _part_of(out: SweepDir, one: Copy) -> SweepDir:
 def _read(places: Sequence[SweepDir]) -> tuple[list[list[Copy]], list[str]]:
     """The copies of every run, and a sentence for each damaged record."""
     copies: dict[tuple[int, str], list[Copy]] = {}
-    damaged = []
+    faults = []
     for place in places:
         for number, part in enumerate(_parts(place)):
             for path in sorted(part.runs.glob("*/record.json")):
                 try:
                     record = store.read_record(path)
                 except RecordError as error:
-                    damaged.append(str(error))
+                    faults.append(f"{error}; not merged")
                     continue
                 copies.setdefault((number, record["run_id"]), []).append(
                     _as_copy(place, part, path.parent, record)
                 )
-    return list(copies.values()), damaged
+    return list(copies.values()), faults
 
 
 def _as_copy(place: SweepDir, part: SweepDir, folder: Path, record: dict[str, Any]) -> Copy:
     """What decides about a record, without the rest: ten thousand records take gigabytes."""
     known = [record[name] for name in ("run_id", "status", "parameters")]
     traced = bool((record.get("profile") or {}).get("rows"))
-    return Copy(place, part, *known, _digests(folder, record), traced)
+    return Copy(place, part, *known, _digests(folder, record), traced, "changed" in record)
 
 
 def _digests(folder: Path, record: dict[str, Any]) -> dict[str, str]:
@@ -186,6 +195,7 @@ def _decide(runs: Sequence[list[Copy]], prefer: Path | None) -> list[Copy]:
     chosen, conflicts = [], []
     for copies in runs:
         left = [one for one in copies if one.status in schema.FINAL] or copies
+        left = [one for one in left if not one.changed] or left
         if prefer is not None and not _alike(left):
             left = [one for one in left if _same_place(prefer, one.place)] or left
         if _alike(left):

@@ -216,6 +216,7 @@ def _finish(
             record |= {"status": "failed", "error": why if path.exists() else none}
         if record["parameters"] != run.model_dump():
             record |= {"status": "failed", "error": "the notebook changed its parameters"}
+    record |= bare(run, name)
     if not record.get("profile"):  # a trace whose record says nothing of it
         (folder / xplane.FILE).unlink(missing_ok=True)
     _clean(folder / "notebook.ipynb")

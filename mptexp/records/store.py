@@ -5,7 +5,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,14 @@ from pydantic_core import from_json
 from mptexp.records import schema, usable
 from mptexp.records.privacy import scrub
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.spec.run import defaults
+from mptexp.spec.run import defaults, run_id
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # Those of East Asian width too. Apostrophes before it are ours, or would be taken for ours.
 FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
+CHANGED = "changed since it was written"
 MOST_BYTES = 64 * 2**20  # of a record; the largest so far have a fifth of a MiB
 
 
@@ -111,6 +112,7 @@ def read_record(path: Path) -> dict[str, Any]:
     fault = schema.fault(record) or usable.fault(record)
     if not fault and folder not in ("", record["run_id"]):
         fault = f"run_id {record['run_id']} in a folder of another name"
+    fault = fault or _other_parameters(record)
     if fault:
         raise RecordError(f"{path}: {fault}")
     if record.pop("digest", digest(record)) != digest(record):  # another program writes none
@@ -118,6 +120,26 @@ def read_record(path: Path) -> dict[str, Any]:
     # As in the run's id, a parameter that is not named is at its default.
     record["parameters"] = defaults() | record["parameters"]
     return record
+
+
+def _other_parameters(record: Mapping[str, Any]) -> str:
+    """What is wrong where the parameters of a record are not those of its run id.
+
+    A later version may have parameters whose defaults are not known here: they prove nothing. A
+    record of another program may name no notebook, which is a part of the id.
+    """
+    parameters, notebook = record["parameters"], record.get("notebook")
+    if not isinstance(notebook, str) or not set(parameters) <= set(defaults()):
+        return ""
+    if run_id(parameters, notebook) == record["run_id"]:
+        return ""
+    return f"{CHANGED}: its parameters are not those of run {record['run_id']}"
+
+
+def changed(records: Iterable[Mapping[str, Any]], directory: SweepDir) -> list[str]:
+    """A sentence for each of a sweep's records that is another than the one that was written."""
+    paths = [directory.record(record["run_id"]) for record in records if record.get("changed")]
+    return [f"{path}: {CHANGED}" for path in paths]
 
 
 def _record_bytes(path: Path) -> bytes:

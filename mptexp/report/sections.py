@@ -244,6 +244,8 @@ def show_failures(sweep: MeasuredSweep) -> None:
         show_table(rows)
     for message in sweep.tables.damaged:
         show_text(f"**Damaged record**: {safe(message)}")
+    for message in sweep.tables.changed:
+        show_text(f"**Changed record**: {safe(message)}")
 
 
 def show_runs(sweep: MeasuredSweep) -> None:

@@ -68,7 +68,8 @@ def publish(sources: Sequence[Path], site: Path, notebook: Path, address: str = 
             only where it is given.
 
     Returns:
-        A sentence for each damaged record, which was left out.
+        A sentence for each damaged record, which was left out, and for each that was changed
+        since it was written, of which nothing is claimed.
 
     Raises:
         ParamsError: where there is nothing to publish, or it cannot be published there; nothing is
@@ -81,15 +82,15 @@ def publish(sources: Sequence[Path], site: Path, notebook: Path, address: str = 
         made.clear()
         with suppress(OSError):  # what else somebody keeps there stays
             made.root.rmdir()
-    damaged, entries = [], []
+    faults, entries = [], []
     for place in places:
         target = SweepDir(site / place.name)
-        damaged += _copy(place, target)
+        faults += _copy(place, target)
         entries.append(_report(target, notebook, address))
     # Two stable sorts: by name, and the newest first.
     entries.sort(key=lambda entry: entry.ended_at, reverse=True)
     store.write_text(site / "index.html", _index(entries, address))
-    return damaged
+    return faults
 
 
 def _sweeps(sources: Sequence[Path]) -> list[SweepDir]:
@@ -148,33 +149,34 @@ def _is_ours(place: SweepDir) -> bool:
 
 
 def _copy(source: SweepDir, target: SweepDir) -> list[str]:
-    """Copies what a report is made from; a sentence for each damaged record, which is left out."""
-    damaged = []
+    """Copies what a report is made from; a sentence for each damaged or changed record."""
+    faults = []
     target.root.mkdir(exist_ok=True, parents=True)
     target.mark(source.order_seed)
     if source.params.is_file() and not source.params.is_symlink():  # it may lead to a private file
         text = source.params.read_text(encoding="utf-8", errors="replace")
         store.write_text(target.params, privacy.scrub(text))
     for part, out in ((source, target), (source.search, target.search)):
-        damaged += _copy_runs(part, out)
-    return damaged + _copy_runs(source.diagnosis, target.diagnosis)
+        faults += _copy_runs(part, out)
+    return faults + _copy_runs(source.diagnosis, target.diagnosis)
 
 
 def _copy_runs(source: SweepDir, target: SweepDir) -> list[str]:
-    damaged = []
+    faults = []
     for path in sorted(source.runs.glob("*/record.json")):
         try:
-            store.read_record(path)
+            record = store.read_record(path)
         except RecordError as error:
-            damaged.append(str(error))
+            faults.append(f"{error}; not published")
             continue
+        faults += [f"{text}; published as not valid" for text in store.changed([record], source)]
         folder = target.runs / path.parent.name
         folder.mkdir(parents=True)
         shutil.copyfile(path, folder / path.name)
         notebook = path.with_name("notebook.ipynb")
         if notebook.is_file() and not leads_out(notebook):
             shutil.copyfile(notebook, folder / notebook.name)
-    return damaged
+    return faults
 
 
 def _report(place: SweepDir, notebook: Path, address: str) -> Entry:

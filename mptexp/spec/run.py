@@ -38,6 +38,14 @@ def defaults() -> dict[str, Any]:
     return {name: field.default for name, field in Run.model_fields.items()}
 
 
+def run_id(parameters: Mapping[str, Any], notebook: str) -> str:
+    """The id of the run with these parameters, as they stand in a record; see `Run.run_id`."""
+    usual = defaults()
+    named = {k: v for k, v in parameters.items() if k not in usual or v != usual[k]}
+    canonical = json.dumps({"notebook": notebook, **named}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
 class Run(StrictModel):
     """The typed parameters of one run, which are also the notebook's parameters cell.
 
@@ -236,9 +244,7 @@ class Run(StrictModel):
         """
         if self.gpu_model == "local":
             raise ValueError("gpu_model must be resolved before a run is named; see resolved()")
-        named = {"notebook": notebook, **self.model_dump(exclude_defaults=True)}
-        canonical = json.dumps(named, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+        return run_id(self.model_dump(), notebook)
 
     def resolved(self) -> "Run":
         """This run with `gpu_model: local` replaced by the name of this machine's device.

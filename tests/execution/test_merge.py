@@ -1,3 +1,4 @@
+import json
 import shutil
 
 import pandas as pd
@@ -168,6 +169,29 @@ def test_a_damaged_record_is_named_and_left_out(made, tmp_path):
     assert statuses(SweepDir(tmp_path / "all")) == ["ok"]
 
 
+def alter(place, **changes):
+    """Changes the first record of a directory as an editor would."""
+    path = min(place.runs.glob("*/record.json"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return path
+
+
+def test_a_record_that_was_changed_is_named_and_goes_behind_the_one_that_was_written(
+    made, tmp_path
+):
+    a, b = made("a", "ok", "ok"), made("b", "ok", "ok")
+    path = alter(a, wall_s=9.0)
+    done = merge.merge([a.root, b.root], tmp_path / "all")
+    assert done.faults == []
+    assert {r["wall_s"] for r in store.read_records(SweepDir(tmp_path / "all"))[0]} == {1.0}
+    shutil.rmtree(b.runs / path.parent.name)
+    done = mptexp("merge", "a", "b", "--out", "new", cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"{path.relative_to(tmp_path)}: changed since it was written; merged as it is" in (
+        done.stderr
+    )
+
+
 def test_the_search_and_the_diagnosis_are_merged_too(made, tmp_path):
     for name, part in (("a", lambda p: p.search), ("b", lambda p: p.diagnosis)):
         made(name, "ok")
@@ -227,7 +251,7 @@ def test_what_leads_out_of_a_directory_is_not_followed(made, tmp_path):
     shutil.move(second, tmp_path / second.name)
     second.symlink_to(tmp_path / second.name)
     done = merge.merge([a.root], tmp_path / "all")
-    assert "a link that leads out" in done.damaged[0]
+    assert "a link that leads out" in done.faults[0]
     files = content(tmp_path / "all")
     assert sorted(p.name for p in files) == ["params.yaml", "record.json", "sweep.json"]
     assert not any(b"secret" in text for text in files.values())

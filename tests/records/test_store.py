@@ -112,6 +112,52 @@ def test_a_record_that_was_changed_by_hand_says_so(tmp_path):
     assert store.read_record(path)["changed"] is True
 
 
+def run(notebook="train", **parameters):
+    made = Run(gpu_model="x", **parameters)
+    return RECORD | {
+        "run_id": made.run_id(notebook),
+        "notebook": notebook,
+        "parameters": made.model_dump(),
+    }
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parameters": run()["parameters"] | {"batch_size": 64}},
+        {"parameters": run()["parameters"] | {"policy": "bfloat16"}},
+        {"notebook": "other"},
+    ],
+)
+def test_parameters_of_another_run_are_a_damaged_record(tmp_path, changes):
+    place = SweepDir(tmp_path)
+    path = place.record(run()["run_id"])
+    store.write_record(path, run())
+    assert "changed" not in store.read_record(path)
+    store.write_record(path, run() | changes)
+    with pytest.raises(RecordError, match="its parameters are not those of run"):
+        store.read_record(path)
+    assert len(store.read_records(place)[1]) == 1
+
+
+def test_parameters_of_a_later_version_prove_nothing(tmp_path):
+    known = run()
+    known["parameters"] = known["parameters"] | {"of_a_later_version": 1, "batch_size": 64}
+    store.write_record(tmp_path / "r.json", known)
+    assert store.read_record(tmp_path / "r.json")["parameters"]["batch_size"] == 64
+
+
+def test_a_record_that_was_changed_is_named(tmp_path):
+    place = SweepDir(tmp_path)
+    path = place.record(RECORD["run_id"])
+    store.write_record(path, RECORD)
+    assert store.changed(store.read_records(place)[0], place) == []
+    path.write_text(path.read_text().replace('"wall_s": 3.0', '"wall_s": 2.0'))
+    assert store.changed(store.read_records(place)[0], place) == [
+        f"{path}: changed since it was written"
+    ]
+
+
 def test_a_record_that_is_amended_is_not_changed(tmp_path):
     path = tmp_path / "r.json"
     store.write_record(path, RECORD | {"further": [0.1, 1e-17, 1 / 3, -0.0, 2**60, None, "é"]})

@@ -195,6 +195,21 @@ def test_a_site_is_never_made_over_its_own_sources(tmp_path):
     assert place.record(record()["run_id"]).is_file()
 
 
+def test_a_record_that_was_changed_is_published_as_it_is_and_named(tmp_path):
+    place, site = SweepDir(tmp_path / "a"), tmp_path / "site"
+    runs = [record(policy, b) for policy in ("float32", "mixed_float16") for b in range(3)]
+    for made in runs:
+        store.write_record(place.record(made["run_id"]), made)
+    changed = place.record(runs[0]["run_id"])
+    changed.write_text(changed.read_text().replace('"step_s": 0.1,', '"step_s": 0.9,'))
+    faults = publish.publish([place.root], site, REPORT)
+    assert faults == [f"{changed}: changed since it was written; published as not valid"]
+    assert contents(site / "a/runs") | contents(place.runs) == contents(site / "a/runs")
+    page = (site / "a/index.html").read_text()
+    assert "Changed record" in page
+    assert f"{runs[0]['run_id']}/record.json: changed since it was written" in page
+
+
 def test_what_lies_in_a_site_and_was_not_published_there_stays(tmp_path):
     place, site = SweepDir(tmp_path / "a"), tmp_path / "site"
     store.write_record(place.record(record()["run_id"]), record())
