@@ -277,6 +277,46 @@ def diagnose(
         raise typer.Exit(1)
 
 
+@command("explain profile/ or mptexp explain float32.json.gz mixed.json.gz --out page.html")
+def explain(
+    trace: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="A profiler's trace, or a directory with one.")
+    ],
+    other: Annotated[
+        Path | None, typer.Argument(metavar="[OTHER]", help="A second one: mixed, or after.")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write one HTML page.")
+    ] = None,
+    format: Annotated[str, typer.Option(help="table or json.")] = "table",
+) -> None:
+    """Say what bounds a training of yours, from a trace of PyTorch, JAX, TensorFlow or Nsight.
+
+    Reads *.xplane.pb, PyTorch's *.json, both also as .gz, Nsight Systems' *.sqlite, or a directory
+    that holds some. Two traces are compared, such as float32 with mixed precision.
+    """
+    from mptexp import api
+    from mptexp.report import recordings, terminal_tables
+
+    _allow(format, "table", "json")
+    with _working("reading the trace"):
+        read = api.recordings([path for path in (trace, other) if path is not None])
+    if page is not None:
+        api.write_page(page, recordings.page(read))
+    if format == "json":
+        print(json.dumps(recordings.content(read), indent=1))
+        return
+    out.print(f"[bold]{plain(recordings.verdict(read))}[/]", soft_wrap=True)
+    for each in read:
+        for note in recordings.notes(each):
+            _say(f"  {each.file if other else 'note'}: {note}")
+    for heading, table in recordings.tables(read).items():
+        print()
+        terminal_tables.rows(out, heading, table)
+    if page is not None:
+        _say(f"page: {page}")
+
+
 @command("advise params/mine.yaml, or with --set model=my_models:build --set dataset=folder:photos")
 def advise(
     file: File,

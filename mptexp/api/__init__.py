@@ -28,7 +28,9 @@ from mptexp.api.commands import (
     planned,
     publish,
     read_traces,
+    recordings,
     report,
+    write_page,
 )
 from mptexp.api.diagnosing import execute_diagnosis, open_diagnosis
 from mptexp.execution.local_executor import Execution

@@ -29,6 +29,7 @@ from mptexp.spec.run import Run
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mptexp.diagnosis.recording import Recording
     from mptexp.execution.merge import Merged
     from mptexp.report.measured import MeasuredSweep
 
@@ -272,3 +273,37 @@ def doctor(backend: str = "tensorflow") -> dict[str, Any]:
         lines = child.stderr.strip().splitlines() or ["it said nothing"]
         raise ParamsError(f"doctor: {backend} could not be asked: {lines[-1]}")
     return dict(json.loads(child.stdout.strip().splitlines()[-1]))
+
+
+def recordings(traces: Sequence[Path]) -> "list[Recording]":
+    """Reads profilers' traces of trainings that mptexp did not run.
+
+    Args:
+        traces: files, or directories that hold some; one or two.
+
+    Raises:
+        ParamsError: if one cannot be read.
+    """
+    from mptexp.diagnosis.recording import Recording
+    from mptexp.traces import files as trace_files
+
+    read = [trace_files.read(path) for path in traces]
+    return [Recording(file.name, trace) for file, trace in read]
+
+
+def write_page(file: Path, text: str) -> None:
+    """Writes a page where a user wants it.
+
+    Raises:
+        ParamsError: if that is a directory, or nothing can be written there.
+    """
+    from mptexp.records import store
+
+    if file.is_dir():
+        raise ParamsError(
+            f"--out {file}: is a directory; give the name of a file, such as page.html"
+        )
+    try:
+        store.write_text(file, text)
+    except OSError as error:
+        raise ParamsError(f"--out {file}: cannot be written: {error.strerror}") from error
