@@ -130,6 +130,8 @@ def loss_scaled(policy, scale, block, accuracy, skipped=None):
         "error": NOT_FINITE if bad else "",
         "parameters": Run(policy=policy, loss_scale=scale, block=block, seed=block).model_dump(),
         "history": [{"epoch": 1, "val_accuracy": accuracy}],
+        "identity": IDENTITY,
+        "in_force": {"validation_images": 10**6},
         "loss_scales": [{"step": 9, "loss_scale": 8.0, "skipped": skipped}] if skipped else [],
         **({"skipped_steps": skipped} if skipped else {}),
     }

@@ -15,12 +15,15 @@ WITHIN_BLOCK = ("initial_weights", "data_order")
 FOLLOWS = {
     "policy": (),
     "gpu_model": ("device", "cpu", "cores", "cpu_limits", "driver", "cuda", "cudnn"),
-    "backend": ("versions",),
+    # Not every framework draws the weights alike, and each brings libraries of its own.
+    "backend": ("versions", "initial_weights", "cuda", "cudnn"),
     "model": ("model_source", "initial_weights"),
     "dataset": ("data", "data_order"),
     "batch_size": ("data_order",),
     "replicas": (),
     "cpu_isa": (),
+    "normalization": ("initial_weights",),
+    "width_multiple": ("initial_weights",),
 }
 NOT_RECORDED = "identity not recorded"
 
