@@ -215,6 +215,8 @@ def run(
     how = api.Execution(seconds, retries, parallel, executor, data_dir, fail_fast)
     output = api.Output(out, on_record=_print_json if format == "json" else None)
     flagged = _flagged(job, fresh) if repair else frozenset()
+    if not fresh and executor == "local":  # on a cluster each node has an environment of its own
+        _name_changes(job, only or [], data_dir)
     left = api.execute(job, only or [], fresh, how, address, output, flagged)
     if not no_report and any(job.directory.runs.iterdir()):
         _report(job.directory.root)
@@ -236,6 +238,17 @@ def _flagged(job: "Job", fresh: bool) -> frozenset[str]:
     if not flagged:
         _say(f"{job.directory.root}: no run has a flag that another measurement could cure")
     return flagged
+
+
+def _name_changes(job: "Job", only: Sequence[str], data_dir: Path | None) -> None:
+    """Says what is no longer as it was when the runs in the sweep's directory were measured."""
+    from mptexp import api
+
+    if differences := api.changed(job, only, data_dir):
+        from mptexp.report import warnings
+
+        for sentence in warnings.changed(str(job.directory.root), differences):
+            out.print(f"[yellow]{plain(sentence)}[/]", soft_wrap=True)
 
 
 def _as_interrupt(*_: Any) -> None:
@@ -502,9 +515,10 @@ def merge(
     and was left out, or was changed since it was written.
     """
     from mptexp import api
-    from mptexp.report import wording
+    from mptexp.report import warnings, wording
 
     merged = api.merge(directories, directory, prefer)
+    unlike = warnings.unlike(str(directories[0]), api.unlike(directories))
     total = wording.count(merged.present + sum(merged.copied.values()), "run")
     parts = [f"{n} from {name}" for name, n in merged.copied.items()]
     parts += [f"{merged.present} were there"] if merged.present else []
@@ -513,6 +527,8 @@ def merge(
         left = wording.count(sum(merged.missing.values()), "run")
         devices = ", ".join(f"{n} on {name}" for name, n in merged.missing.items())
         _say(f"{left} without a result yet: {devices}")
+    for sentence in unlike:
+        out.print(f"[yellow]{plain(sentence)}[/]", soft_wrap=True)
     _left_out(merged.faults, "record")
 
 

@@ -18,6 +18,7 @@ from mptexp.api.cells import (
 )
 from mptexp.api.commands import (
     advise,
+    changed,
     check,
     compared,
     curable,
@@ -30,6 +31,7 @@ from mptexp.api.commands import (
     read_traces,
     recordings,
     report,
+    unlike,
     write_page,
 )
 from mptexp.api.diagnosing import execute_diagnosis, open_diagnosis

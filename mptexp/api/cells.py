@@ -109,6 +109,11 @@ def run(
     """
     job = _open(params, out, parameters)
     flagged = commands.curable(job) if repair and not fresh else ()
+    if not fresh and (differences := commands.changed(job, _filters(only))):
+        from mptexp.report.warnings import changed
+
+        for sentence in changed(str(job.directory.root), differences):
+            warnings.warn(visible(sentence), stacklevel=2)
     sweep.execute(job, _filters(only), fresh, output=Output(brief=True), repair=flagged)
     return load(job.directory.root)
 

@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mptexp.execution import blocks, max_batch, plan
+from mptexp.execution import blocks, max_batch, plan, preparation
 from mptexp.execution.job import Job, notebook_path, report_notebook
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.plan import Planned
 from mptexp.execution.progress import Output
 from mptexp.execution.sweep import Stopped, execute
+from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params as files
 from mptexp.spec.backends import BACKENDS
@@ -29,6 +30,7 @@ from mptexp.spec.run import Run
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mptexp.analysis.identity import Difference
     from mptexp.diagnosis.recording import Recording
     from mptexp.execution.merge import Merged
     from mptexp.report.measured import MeasuredSweep
@@ -82,6 +84,23 @@ def curable(job: Job) -> frozenset[str]:
         return frozenset()
     runs = sweep_tables.load(job.directory).ok
     return frozenset(runs.run_id[[validity.curable(flags) for flags in runs["flags"]]])
+
+
+def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) -> "list[Difference]":
+    """Returns what differs between runs of a sweep that are there and those that would run now.
+
+    Nothing is asked where there is no record yet, or no run is due.
+
+    Raises:
+        ParamsError: if data or model cannot be used.
+    """
+    from mptexp.analysis import identity
+
+    due = [p.run for p in blocks.chosen(job, only) if p.due]
+    before = identity.latest(store.read_records(job.directory)[0]) if due else {}
+    runs = {identity.kind(run.model_dump()): run for run in due} if before else {}
+    known = preparation.identities(list(runs.values()), data_dir)
+    return identity.between(before, dict(zip(runs, known, strict=True)))
 
 
 def advise(
@@ -255,6 +274,18 @@ def merge(directories: Sequence[Path], out: Path, prefer: Path | None = None) ->
         return merging.merge(directories, out, prefer)
     except OSError as error:
         raise Stopped(f"{out}: {error}") from None
+
+
+def unlike(directories: Sequence[Path]) -> "dict[str, list[Difference]]":
+    """Returns what each of some directories of records differs in from the first of them."""
+    from mptexp.analysis import identity
+
+    first, *others = (
+        identity.latest(store.read_records(SweepDir(directory))[0]) for directory in directories
+    )
+    names = map(str, directories[1:])
+    found = {name: identity.between(first, o) for name, o in zip(names, others, strict=True)}
+    return {name: differences for name, differences in found.items() if differences}
 
 
 def doctor(backend: str = "tensorflow") -> dict[str, Any]:

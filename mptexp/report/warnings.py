@@ -1,6 +1,6 @@
 """What is not valid of a sweep, in sentences: at the top of its page and in the terminal."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pandas as pd
 
@@ -77,9 +77,27 @@ def _listed(differences: Collection[Difference]) -> str:
     return wording.listed([*clauses, *([f"{more} more"] if more > 0 else [])])
 
 
-def difference(found: Difference) -> str:
-    """`the source of the model (1f2e against 9a8b)`."""
+def changed(directory: str, differences: Sequence[Difference]) -> list[str]:
+    """A line of text for each difference between a directory's runs and those about to begin."""
+    return [
+        f"{directory}: {difference(one, str)} is not what it was: runs from before and after form "
+        "no ratio; undo it, or measure all again with --fresh or another --out"
+        for one in differences
+    ]
+
+
+def unlike(first: str, differences: Mapping[str, Sequence[Difference]]) -> list[str]:
+    """A line of text for each difference between merged directories."""
+    return [
+        f"{first} and {name} differ in {difference(one, str)}: their runs form no ratio"
+        for name, several in differences.items()
+        for one in several
+    ]
+
+
+def difference(found: Difference, shown: Callable[[str], str] = wording.verbatim) -> str:
+    """`the source of the model (1f2e against 9a8b)`; `shown` escapes text for Markdown."""
     name, _, inner = found.name.partition(".")
     what = NAMES.get(name, name.replace("_", " ")) + f" {inner}" * bool(inner)
-    left, right = (wording.verbatim(value) or "none" for value in (found.left, found.right))
-    return f"{wording.verbatim(what)} ({left} against {right})"
+    left, right = (shown(value) or "none" for value in (found.left, found.right))
+    return f"{shown(what)} ({left} against {right})"
