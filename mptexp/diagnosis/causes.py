@@ -35,10 +35,30 @@ class Category:
 
     def __post_init__(self) -> None:
         for part, value in vars(self).items():
-            if value == "":
+            if value == "" or (part == "remedies" and not value):
                 raise ValueError(f"causes: {self.name or 'a row'} has no {part}")
         if not re.fullmatch("#[0-9a-f]{6}", self.colour):
             raise ValueError(f"causes: {self.name} has the colour {self.colour}, not #rrggbb")
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What may be changed against a cause.
+
+    Attributes:
+        text: for readers.
+        ablation: the change as a run; None where there is no such run. Measured to hurt, or in
+            effect already, it is not advised.
+    """
+
+    text: str
+    ablation: Ablation | None = None
+
+
+XLA = Remedy("XLA (jit on)", ablations.XLA_ON)
+NO_XLA = Remedy("no XLA (jit off)", ablations.XLA_OFF)
+LARGER_BATCH = Remedy("a larger batch", ablations.BATCH)
+SEVERAL_STEPS = Remedy("steps_per_execution", ablations.EXECUTION)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +67,7 @@ class Cause(Category):
 
     Attributes:
         sentence: says of a share of the step that it is lost to the cause.
-        remedy: what to change.
+        remedies: what to change, the most promising first.
         ablations: the changes that show whether it is the cause; empty where none could.
         loss: how much of the step it takes; None where that does not apply.
         in_breakdown: whether it is a row of the time breakdown, or cut out of some.
@@ -56,7 +76,7 @@ class Cause(Category):
     """
 
     sentence: str
-    remedy: str
+    remedies: tuple[Remedy, ...]
     ablations: tuple[Ablation, ...]
     loss: Callable[[Case, "Cause"], Loss | None]
     in_breakdown: bool = True
@@ -74,7 +94,11 @@ ROWS: tuple[Category, ...] = (
         name="memory",
         label="memory-bound work (normalization, activations, pooling, sums)",
         sentence="is memory-bound work that 16 bits did not halve",
-        remedy="XLA (jit on), which fuses it; fewer or cheaper normalizations",
+        remedies=(
+            XLA,
+            Remedy("fewer or cheaper normalizations", ablations.NO_NORMALIZATION),
+            NO_XLA,
+        ),
         ablations=(ablations.XLA_ON, ablations.XLA_OFF, ablations.NO_NORMALIZATION),
         colour="#56b4e9",
         loss=losses.beyond_half,
@@ -83,20 +107,22 @@ ROWS: tuple[Category, ...] = (
     Cause(
         name="casts",
         label="casts and layout changes",
-        sentence="is additional casts and layout changes",
-        remedy="XLA (jit on), which fuses them; channels_last; fewer changes of type between "
-        "layers",
-        ablations=(),
+        sentence="is casts and layout changes",
+        remedies=(XLA, Remedy("fewer changes of type or layout between layers")),
+        ablations=(ablations.XLA_ON,),
         colour="#cc79a7",
-        loss=losses.beyond_baseline,
+        loss=losses.in_full,
         emulated=False,
     ),
     Cause(
         name="optimizer",
         label="optimizer",
         sentence="is the optimizer, which precision does not shrink",
-        remedy="a larger batch (one update serves more images), an optimizer with fewer slots",
-        ablations=(),
+        remedies=(
+            Remedy("a larger batch (one update serves more images)", ablations.BATCH),
+            Remedy("an optimizer with fewer slots"),
+        ),
+        ablations=(ablations.BATCH,),
         colour="#009e73",
         loss=losses.in_full,
     ),
@@ -104,26 +130,19 @@ ROWS: tuple[Category, ...] = (
         name="loss scaling",
         label="loss scaling",
         sentence="is loss scaling",
-        remedy="mixed_bfloat16 needs none; a fixed loss_scale costs less",
+        remedies=(
+            Remedy("mixed_bfloat16, which needs none"),
+            Remedy("a fixed loss_scale, which costs less"),
+        ),
         ablations=(),
         colour="#f0e442",
-        loss=losses.in_full,
-    ),
-    Cause(
-        name="communication",
-        label="communication between devices, waits for others included",
-        sentence="is communication between devices",
-        remedy="a larger batch per device, gradients in 16 bits, communication during the backward "
-        "pass",
-        ablations=(),
-        colour="#882255",
         loss=losses.in_full,
     ),
     Cause(
         name="on the host",
         label="operations that ran on the CPU instead of the GPU",
         sentence="is work that ran on the CPU instead of the GPU",
-        remedy="XLA (jit on), or a newer version that has the kernel; float32 for that layer",
+        remedies=(XLA, Remedy("a newer version that has the kernel; float32 for that layer")),
         ablations=(),
         colour="#8c510a",
         loss=losses.in_full,
@@ -132,7 +151,10 @@ ROWS: tuple[Category, ...] = (
         name="input",
         label="wait for input",
         sentence="waits for input",
-        remedy="prepare and read ahead (input_mode pipeline), cache decoded images, decode smaller",
+        remedies=(
+            Remedy("prepare and read ahead (input_mode pipeline)", ablations.INPUT),
+            Remedy("cache decoded images, decode smaller"),
+        ),
         ablations=(ablations.INPUT,),
         colour="#d55e00",
         loss=losses.by_ablation,
@@ -141,7 +163,7 @@ ROWS: tuple[Category, ...] = (
         name="host",
         label="host and launch overhead",
         sentence="is host and launch overhead",
-        remedy="a larger batch, steps_per_execution, XLA (jit on)",
+        remedies=(LARGER_BATCH, SEVERAL_STEPS, XLA),
         ablations=(ablations.BATCH, ablations.EXECUTION),
         colour="#e69f00",
         loss=losses.in_full,
@@ -150,9 +172,48 @@ ROWS: tuple[Category, ...] = (
         name="idle",
         label="idle device",
         sentence="passes with an idle device",
-        remedy="look for what the host waits for: a larger batch, fewer metrics and callbacks",
+        remedies=(LARGER_BATCH, SEVERAL_STEPS, Remedy("fewer metrics and callbacks")),
         ablations=(ablations.BATCH, ablations.EXECUTION),
         colour="#bdbdbd",
+        loss=losses.in_full,
+    ),
+    Cause(
+        name="python",
+        label="Python and host callbacks",
+        sentence="is Python that the step calls (numpy_function, py_function, callbacks)",
+        remedies=(
+            Remedy("operations of the framework in its place"),
+            Remedy("do it in the input pipeline, beside the step"),
+        ),
+        ablations=(),
+        colour="#a6761d",
+        loss=losses.in_full,
+    ),
+    Cause(
+        name="checks",
+        label="assertions, numeric checks, prints",
+        sentence="is assertions, numeric checks and prints",
+        remedies=(Remedy("leave them out of trainings that are not being debugged"),),
+        ablations=(),
+        colour="#e7298a",
+        loss=losses.in_full,
+    ),
+    Cause(
+        name="preprocessing",
+        label="preprocessing inside the model",
+        sentence="is preprocessing inside the model",
+        remedies=(Remedy("preprocess in the input pipeline, beside the step"),),
+        ablations=(),
+        colour="#66a61e",
+        loss=losses.in_full,
+    ),
+    Cause(
+        name="loss",
+        label="loss, metrics, regularizers",
+        sentence="is the loss, metrics and regularizers",
+        remedies=(Remedy("cheaper metrics and regularizers, computed less often"),),
+        ablations=(),
+        colour="#7570b3",
         loss=losses.in_full,
     ),
     Category(name="unexplained", label="unexplained", colour="#7f7f7f"),
@@ -161,7 +222,7 @@ ROWS: tuple[Category, ...] = (
         name="emulated",
         label="16-bit arithmetic that the device only emulates",
         sentence="is 16-bit work that the device emulates, beyond what float32 takes",
-        remedy="another policy: this device has no arithmetic for the type",
+        remedies=(Remedy("another policy: this device has no arithmetic for the type"),),
         ablations=(),
         colour="#0087c8",
         loss=losses.emulation,
@@ -172,7 +233,7 @@ ROWS: tuple[Category, ...] = (
         name="float32 fallback",
         label="layers kept in float32",
         sentence="is lost in layers kept in float32",
-        remedy="let the layers compute in 16 bits, if accuracy allows",
+        remedies=(Remedy("16 bits for these layers, if accuracy allows", ablations.NO_FALLBACK),),
         ablations=(ablations.NO_FALLBACK,),
         colour="#0087c8",
         loss=losses.float32_fallback,
@@ -180,10 +241,24 @@ ROWS: tuple[Category, ...] = (
         emulated=False,
     ),
     Cause(
+        name="slow layer",
+        label="matrix work that is slower in 16 bits",
+        sentence="is what layers take longer in 16 bits",
+        remedies=(Remedy("float32 for these layers (float32_layers)"), Remedy("other shapes")),
+        ablations=(),
+        colour="#0087c8",
+        loss=losses.slower_layers,
+        in_breakdown=False,
+        emulated=False,
+    ),
+    Cause(
         name="no tensor cores",
         label="matrix work without Tensor Cores",
         sentence="is lost in matrix work without Tensor Cores",
-        remedy="widths and batch in multiples of 8; a newer cuDNN; channels_last",
+        remedies=(
+            Remedy("widths and batch in multiples of 8", ablations.PADDED),
+            Remedy("a newer cuDNN; channels_last"),
+        ),
         ablations=(ablations.PADDED,),
         colour="#0087c8",
         loss=losses.without_tensor_cores,

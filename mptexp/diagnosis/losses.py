@@ -2,9 +2,11 @@
 
 Seconds are those of the candidate's step in the sweep itself. A wait is lost in full, and so is
 what precision cannot shrink; of other work what it took more than it should under the policy. Where
-an ablation took a cause away, its measurement replaces that of the time breakdown.
+an ablation took a cause away, its measurement replaces that of the time breakdown, if it has an
+interval: a single run proves nothing.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,9 @@ from mptexp.diagnosis.pairs import Pair
 
 if TYPE_CHECKING:
     from mptexp.diagnosis.causes import Cause
+
+NOT_FASTER = 0.95  # of the baseline's time: what 16 bits do not shorten by more
+MOST_LAYERS = 3  # named
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,8 @@ class Case:
         candidate: record of that of the candidate's.
         before: seconds of the baseline's step by row of the time breakdown.
         after: seconds of the candidate's, likewise.
-        matrix: seconds of the candidate's matrix work by layer.
+        matrix: seconds of the candidate's matrix work by layer and op.
+        matrix_before: of the baseline's.
         missed: those of them, by layer, that ran without Tensor Cores that the type has.
         effects: of all ablations that were made.
     """
@@ -61,6 +67,7 @@ class Case:
     before: pd.Series
     after: pd.Series
     matrix: pd.Series
+    matrix_before: pd.Series
     missed: Mapping[str, float]
     effects: tuple[Effect, ...]
 
@@ -70,12 +77,15 @@ class Case:
         return tuple(e for e in self.effects if e.ablation.name in names and e.gains)
 
     def removed(self, cause: "Cause") -> tuple[float, Effect] | None:
-        """Seconds of the step that its ablation saved the candidate; None where none was made."""
+        """Seconds of the step that its ablation saved the candidate, 0 where it proves no saving.
+
+        None where there is no ablation with an interval.
+        """
         effect = next(iter(self.effects_of(cause)), None)
-        policy = self.pair.candidate.policy
-        if effect is None or policy not in effect.gains:
+        gain = effect.gains.get(self.pair.candidate.policy) if effect else None
+        if effect is None or gain is None or math.isnan(gain.low):
             return None
-        return self.pair.step_s * (1 - 1 / effect.gains[policy].estimate), effect
+        return self.pair.step_s * (1 - 1 / gain.estimate) * (gain.low > 1), effect
 
     def loss(self, cause: "Cause", seconds: float, spent_s: float, **evidence: Any) -> Loss:
         """A loss of so many seconds."""
@@ -84,9 +94,9 @@ class Case:
 
 
 def in_full(case: Case, cause: "Cause") -> Loss:
-    """All the time that the breakdown gives to the cause."""
-    spent = case.after[cause.name]
-    return case.loss(cause, spent, spent, effects=case.effects_of(cause))
+    """All the time that the breakdown gives to the cause, also where the baseline pays it too."""
+    spent, before = case.after[cause.name], case.before[cause.name]
+    return case.loss(cause, spent, spent, baseline_s=before, effects=case.effects_of(cause))
 
 
 def by_ablation(case: Case, cause: "Cause") -> Loss:
@@ -97,10 +107,7 @@ def by_ablation(case: Case, cause: "Cause") -> Loss:
     spent, removed = case.after[cause.name], case.removed(cause)
     if removed is None:
         return case.loss(cause, spent, spent)
-    seconds, effect = removed
-    # One block has no interval and is taken at its word; three that contradict it are not.
-    proven = not effect.gains[case.pair.candidate.policy].low <= 1
-    return case.loss(cause, max(0.0, seconds) if proven else 0.0, spent, effects=(effect,))
+    return case.loss(cause, removed[0], spent, effects=(removed[1],))
 
 
 def beyond_half(case: Case, cause: "Cause") -> Loss:
@@ -108,12 +115,6 @@ def beyond_half(case: Case, cause: "Cause") -> Loss:
     before, after = case.before[cause.name], case.after[cause.name]
     effects = tuple(effect for effect in case.effects_of(cause) if effect.speedup)
     return case.loss(cause, after - before / 2, after, baseline_s=before, effects=effects)
-
-
-def beyond_baseline(case: Case, cause: "Cause") -> Loss:
-    """What work took beyond the baseline's."""
-    before, after = case.before[cause.name], case.after[cause.name]
-    return case.loss(cause, after - before, after, baseline_s=before)
 
 
 def emulation(case: Case, cause: "Cause") -> Loss:
@@ -137,12 +138,64 @@ def float32_fallback(case: Case, cause: "Cause") -> Loss | None:
     known = [x for x in case.candidate["work"]["layers"] if pd.notna(x["alone_low_s"])]
     if not known:
         return None
-    took = {layer["layer"]: case.matrix.get(layer["layer"], 0.0) for layer in known}
+    by_layer = case.matrix.groupby("layer").sum()
+    took = {layer["layer"]: by_layer.get(layer["layer"], 0.0) for layer in known}
     lost = sum(
         took[layer["layer"]] * max(0.0, 1 - layer["alone_low_s"] / layer["alone_s"])
         for layer in known
     )
     return case.loss(cause, lost, sum(took.values()), layers=tuple(took))
+
+
+def slower_layers(case: Case, cause: "Cause") -> Loss | None:
+    """What operations of layers took that are not faster than the baseline's.
+
+    Such as the gradient of a depthwise filter, in a layer whose other operations are faster. Where
+    the layer alone is faster in 16 bits, they should have taken so much less than the baseline's.
+    None where the trace names no layer.
+    """
+    after, before = _alike(case.matrix, case.matrix_before)
+    alone = [_alone(record) for record in (case.baseline, case.candidate)]
+    ratio = (alone[1] / alone[0]).clip(upper=1)
+    best = before * ratio.reindex(after.index.get_level_values("layer")).fillna(1).to_numpy()
+    # What only fell short of its best is not slow: it must not be faster than before.
+    slow = (after > best) & (after >= NOT_FASTER * before)
+    lost = (after - best)[slow].groupby("layer").sum().sort_values(ascending=False)
+    if lost.empty:
+        return None
+    layers = tuple(lost.index)
+    spent, was = after[slow].sum(), before[slow].sum()
+    effects = tuple(e for e in case.effects if e.ablation.change.get("float32_layers") in layers)
+    return case.loss(
+        cause, lost.sum(), spent, baseline_s=was, layers=layers[:MOST_LAYERS], effects=effects
+    )
+
+
+def _alike(after: pd.Series, before: pd.Series) -> tuple[pd.Series, pd.Series]:
+    """Seconds by layer and operation, of layers that both policies have.
+
+    Where their operations have other names, such as a fused convolution, the layer as a whole.
+    """
+    layers = [set(side.index.get_level_values("layer")) - {""} for side in (after, before)]
+    sides = [
+        side[side.index.isin(layers[0] & layers[1], level="layer")] for side in (after, before)
+    ]
+    names = [side.reset_index("op").groupby("layer").op.agg(frozenset) for side in sides]
+    other = {layer for layer in names[0].index if names[0][layer] != names[1][layer]}
+    left, right = (
+        side.reset_index()
+        .assign(op=lambda t: t.op.where(~t.layer.isin(other), ""))
+        .groupby(["layer", "op"])
+        .share.sum()
+        for side in sides
+    )
+    return left, right
+
+
+def _alone(record: Mapping[str, Any]) -> pd.Series:
+    """Seconds that each layer with a kernel takes alone."""
+    known = {x["layer"]: x["alone_s"] for x in record["work"]["layers"] if x.get("alone_s")}
+    return pd.Series(known, dtype=float)
 
 
 def without_tensor_cores(case: Case, cause: "Cause") -> Loss | None:

@@ -1,8 +1,8 @@
 """Pairs of policies at a point of a sweep, and the runs from which they are diagnosed."""
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ class Pair:
 
     Attributes:
         step_s: the candidate's median step.
-        speedup: baseline over candidate, with the interval of the sweep's claims.
+        speedup: baseline over candidate.
         flags: what is not valid of the runs that it rests on, see `validity`.
     """
 
@@ -31,6 +31,11 @@ class Pair:
     step_s: float
     speedup: Contrast = field(default_factory=Contrast)
     flags: str = ""
+
+    def baseline_step_s(self, otherwise: float) -> float:
+        """The baseline's median step in seconds; `otherwise` where there is no speedup."""
+        estimate = self.speedup.estimate
+        return otherwise if math.isnan(estimate) else self.step_s * estimate
 
     @property
     def policies(self) -> tuple[Run, Run]:
@@ -79,9 +84,6 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
     first = ok.sort_values("block", kind="stable").drop_duplicates(own).set_index(own)
     first_ids = first.run_id.to_dict()
     flags = ok.groupby(own)["flags"].agg(validity.together).to_dict()
-    placed = {row[-1]: row[:-1] for row in ok[[*points.POINT, "run_id"]].to_numpy().tolist()}
-    named = [*points.POINT, "baseline", "candidate"]
-    claims = tables.claims.set_index(named)[["low", "high"]].to_dict("index")
     made: dict[tuple[Any, ...], Pair] = {}
     for point, default, times in points.by_block(ok, "step_s", keys):
         baseline = next(iter(points.baselines(default, times)), None)
@@ -90,21 +92,9 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
                 Run.model_construct(**parameters[first_ids[(*point, p)]])
                 for p in (baseline, policy)
             ]
-            own_point = placed[first_ids[(*point, policy)]]
-            claim = claims.get((*own_point, baseline, policy))
-            speedup = _claimed(contrast.paired(times[baseline], times[policy]), claim)
+            speedup = contrast.paired(times[baseline], times[policy])
             # Points come by batch size: the last that both policies reached stays.
             step_s = float(np.nanmedian(times[policy]))
             both = validity.together(flags[(*point, p)] for p in (baseline, policy))
             made[(*point[:-1], policy)] = Pair(*runs, step_s, speedup, both)
     return list(made.values())
-
-
-def _claimed(over: Contrast, claim: Mapping[str, float] | None) -> Contrast:
-    """A ratio with the interval that the sweep claims of it, as its tables show it.
-
-    None is claimed where the two policies form no ratio there, such as one with XLA and one
-    without.
-    """
-    ends = claim or {"low": math.nan, "high": math.nan}
-    return replace(over, **ends)

@@ -12,7 +12,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import ablations, arithmetic, breakdown, proposals, roofline
 from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.causes import CAUSES, LABELS, LEAST_SHARE
-from mptexp.diagnosis.effects import Effect, Records, effect, together
+from mptexp.diagnosis.effects import Effect, Records, effect
 from mptexp.diagnosis.losses import Case, Loss
 from mptexp.diagnosis.pairs import Pair, pairs
 from mptexp.records import store
@@ -69,6 +69,50 @@ class Verdict:
         records = self.records.values()
         return len(records) == 2 and not any(breakdown.rows(r).empty for r in records)
 
+    def remedies(self, loss: Loss) -> list[tuple[str, Contrast | None]]:
+        """What to change against a loss, with what it gave the candidate where it was measured.
+
+        Left out is what was measured to make steps slower, and what the run does already.
+        """
+        made = []
+        for remedy in loss.cause.remedies:
+            gain = self._gain(remedy.ablation)
+            slower = gain is not None and (gain.high < 1 or gain.estimate < proposals.SLOWER)
+            if not (slower or self._has(remedy.ablation)):
+                made.append((remedy.text, gain))
+        return made
+
+    def _gain(self, ablation: Ablation | None) -> Contrast | None:
+        """What an ablation gave the candidate; None where it was not measured."""
+        known = [e for e in self.effects if ablation and e.ablation.name == ablation.name]
+        return next((e.gains.get(self.pair.candidate.policy) for e in known), None)
+
+    def _has(self, ablation: Ablation | None) -> bool:
+        """Whether the candidate runs with the change already, `auto` as it came out."""
+        if ablation is None:
+            return False
+        if "jit" in ablation.change and self.candidate:
+            jit = (self.candidate.get("in_force") or {}).get("jit")
+            return jit is not None and bool(jit) == (ablation.change["jit"] == "on")
+        return ablation.variants(*self.pair.policies)[1] == self.pair.candidate
+
+    @property
+    def further_effects(self) -> list[tuple[Effect, str, Contrast]]:
+        """Ablation, policy, gain: what is proven to change a step, and stands at no named cause.
+
+        The baseline's gains too: what makes only the baseline faster answers another question,
+        and is worth more than many a policy.
+        """
+        cited = {effect.ablation.name for loss in self.blamed for effect in loss.effects}
+        least = 1 / (1 - LEAST_SHARE)
+        return [
+            (effect, policy, gain)
+            for effect in self.effects
+            for policy, gain in effect.gains.items()
+            if (gain.low > 1 and gain.estimate >= least)
+            and (effect.ablation.name not in cited or policy == self.pair.baseline.policy)
+        ]
+
     def projected_speedup(self, loss: Loss) -> float:
         """The speedup over the baseline as it is, were the cause of a loss fixed."""
         step_s = self.pair.step_s
@@ -96,7 +140,7 @@ def verdict(pair: Pair, records: Records) -> Verdict:
     both = [record for record in traced if record and record["status"] == "ok"]
     baseline, candidate = both if len(both) == 2 else (None, None)
     made = (effect(pair, a, records, notebook) for a in _ablations(pair, baseline, candidate))
-    effects = together([e for e in made if e is not None])
+    effects = [e for e in made if e is not None]
     return Verdict(
         pair=pair,
         baseline=baseline,
@@ -144,17 +188,19 @@ def losses(
     before, after = (breakdown.by_cause(record or {}) for record in (baseline, candidate))
     if baseline is None or candidate is None or before.empty or after.empty:
         nothing = pd.Series(0.0, index=list(LABELS))
-        case = Case(pair, {}, {}, nothing, nothing, nothing, {}, tuple(effects))
+        case = Case(pair, {}, {}, nothing, nothing, nothing, nothing, {}, tuple(effects))
         causes = [cause for cause in CAUSES if cause.name == "input"]
     else:
-        rows = breakdown.rows(candidate)
+        # Both as seconds of the sweep's own steps: a traced run is another one.
+        steps = (pair.baseline_step_s(baseline["timing"]["step_s"]), pair.step_s)
         case = Case(
             pair,
             baseline,
             candidate,
-            before,
-            after / candidate["timing"]["step_s"] * pair.step_s,
-            rows[rows.cause == "matrix"].groupby("layer").share.sum() * pair.step_s,
+            before / baseline["timing"]["step_s"] * steps[0],
+            after / candidate["timing"]["step_s"] * steps[1],
+            _matrix(candidate) * steps[1],
+            _matrix(baseline) * steps[0],
             arithmetic.missed(candidate),
             tuple(effects),
         )
@@ -162,3 +208,9 @@ def losses(
         causes = [cause for cause in CAUSES if cause.emulated in (None, emulated)]
     made = [loss for cause in causes if (loss := cause.loss(case, cause))]
     return sorted((loss for loss in made if loss.seconds > 0), key=lambda x: -x.seconds)
+
+
+def _matrix(record: Record) -> pd.Series:
+    """Share of the step in matrix work, by layer and op."""
+    rows = breakdown.rows(record)
+    return rows[rows.cause == "matrix"].groupby(["layer", "op"]).share.sum()

@@ -40,7 +40,10 @@ def sentence(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
 
 def _ratio(verdict: Verdict) -> str:
     """The ratio of the pair with its interval, or with what is not valid of it."""
-    return short_contrast(verdict.speedup, verdict.pair.flags)
+    reasons = wording.not_valid(verdict.pair.flags)
+    if reasons:
+        return f"{verdict.speedup.estimate:.2f}× ({reasons})"
+    return short_contrast(verdict.speedup)
 
 
 def safe_sentence(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
@@ -86,25 +89,35 @@ def _explanation(verdict: Verdict) -> str:
     if verdict.blamed:
         parts = [_part(loss, first=i == 0) for i, loss in enumerate(verdict.blamed[:NAMED])]
         rest = unexplained if verdict.unexplained >= UNEXPLAINED else ""
-        return f": {'; then '.join(parts)}{rest}"
+        return f": {'; then '.join(parts)}{_further(verdict)}{rest}"
     if verdict.unexplained >= LEAST_SHARE:
         rest = unexplained
     else:
         rest = f" ({wording.verbatim(verdict.missing)})" if verdict.missing else ""
-    return f": no known cause exceeds {percent(LEAST_SHARE)} of the step{rest}"
+    none = f": no known cause exceeds {percent(LEAST_SHARE)} of the step"
+    return f"{none}{_further(verdict)}{rest}"
+
+
+def _further(verdict: Verdict) -> str:
+    """What ablations show beyond the causes that are named, of the baseline too."""
+    parts = [
+        f"; {wording.verbatim(effect.ablation.name)} makes {policy} {short_contrast(gain)} faster"
+        for effect, policy, gain in verdict.further_effects[:NAMED]
+    ]
+    return "".join(parts)
 
 
 def _part(loss: Loss, first: bool) -> str:
     of = " of the step" if first else ""
     took = wording.digits(loss.seconds * 1e3)
+    where = f" ({wording.verbatim(wording.listed(loss.layers))})" if loss.layers else ""
     proof = [
-        f"with {wording.verbatim(effect.ablation.name)} it is "
-        f"{short_contrast(effect.speedup, effect.flags)}"
+        f"with {wording.verbatim(effect.ablation.name)} it is {short_contrast(effect.speedup)}"
         for effect in loss.effects
         if effect.speedup
     ]
     proven = f" ({'; '.join(proof)})" if proof else ""
-    return f"{percent(loss.share)}{of} ({took} ms) {loss.cause.sentence}{proven}"
+    return f"{percent(loss.share)}{of} ({took} ms) {loss.cause.sentence}{where}{proven}"
 
 
 # --- the tables -----------------------------------------------------------------------------------
@@ -129,10 +142,10 @@ CAUSES = Section(
 )
 ABLATIONS = Section(
     "Ablations",
-    "Each is a run with a record of its own, compared within its block with a run whose identity "
-    "agrees but for the change; per image. Intervals hold for all rows together. Above 1, the "
-    "change makes steps faster. *n* = 1: the first block showed it to be slower, and it was not "
-    "repeated.",
+    "Each is a run with a record of its own, compared within its block with a run that differs in "
+    "nothing else; per image. Above 1, the change makes steps faster. *n* = 1: the first block "
+    "showed it to be slower, and it was not repeated; one block proves nothing. *Excluded*: gains "
+    "that the interval rules out where it shows none.",
     why_tables.ablation_rows,
 )
 BREAKDOWN = Section(

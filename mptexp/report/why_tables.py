@@ -32,10 +32,8 @@ def milliseconds(seconds: float) -> str:
     return f"{wording.digits(seconds * 1e3)} ms"
 
 
-def short_contrast(over: Contrast, flags: str = "") -> str:
-    """`2.40× [2.31, 2.49]`; n where there is no interval, and the reason where none is valid."""
-    if reasons := wording.not_valid(flags):
-        return f"{over.estimate:.2f}× ({reasons})"
+def short_contrast(over: Contrast) -> str:
+    """`2.40× [2.31, 2.49]`; n where there is no interval."""
     if math.isnan(over.low):
         return f"{over.estimate:.2f}× (n = {over.n})"
     return f"{over.estimate:.2f}× [{over.low:.2f}, {over.high:.2f}]"
@@ -57,13 +55,22 @@ def cause_rows(verdict: Verdict) -> pd.DataFrame:
                 "ms of a step": wording.digits(loss.seconds * 1e3),
                 "Share": percent(loss.share),
                 "Evidence": evidence(loss, verdict),
-                "What to change": loss.cause.remedy,
+                "What to change": _remedies(loss, verdict),
                 "Projected speedup if fixed": f"up to {verdict.projected_speedup(loss):.2f}×",
             }
             for loss in verdict.losses
             if loss.share >= LEAST_SHOWN
         ]
     )
+
+
+def _remedies(loss: Loss, verdict: Verdict) -> str:
+    """What to change, and what it gave where it was measured; nothing that was shown to hurt."""
+    texts = [
+        f"{text} (measured: {short_contrast(gain)})" if gain else text
+        for text, gain in verdict.remedies(loss)
+    ]
+    return "; ".join(texts) or "what is known was measured, or is done already"
 
 
 def evidence(loss: Loss, verdict: Verdict) -> str:
@@ -76,10 +83,7 @@ def evidence(loss: Loss, verdict: Verdict) -> str:
         before = "" if math.isnan(loss.baseline_s) else before
         parts.append(f"time breakdown: {milliseconds(loss.spent_s)}{layers}{before}")
     for effect in loss.effects:
-        gains = [
-            f"{policy} {short_contrast(gain, effect.flags)}"
-            for policy, gain in effect.gains.items()
-        ]
+        gains = [f"{policy} {short_contrast(gain)}" for policy, gain in effect.gains.items()]
         parts.append(f"with {effect.ablation.name}: {wording.listed(gains)}")
     if loss.cause.emulated and verdict.candidate is not None:
         used = arithmetic.instructions(verdict.candidate)
@@ -105,7 +109,7 @@ def ablation_rows(verdict: Verdict) -> pd.DataFrame:
 
 
 def _ablation_row(effect: Effect, verdict: Verdict) -> dict[str, str]:
-    gains = {policy: wording.contrast(gain, effect.flags) for policy, gain in effect.gains.items()}
+    gains = {policy: wording.contrast(gain) for policy, gain in effect.gains.items()}
     return {
         "Ablation": effect.ablation.name,
         "Why": reason(effect.ablation),
@@ -113,10 +117,20 @@ def _ablation_row(effect: Effect, verdict: Verdict) -> dict[str, str]:
             f"makes {run.policy} faster by": gains.get(run.policy) or effect.failed or "–"
             for run in verdict.pair.policies
         },
-        "Speedup with it": wording.contrast(effect.speedup, effect.flags)
-        if effect.speedup
-        else "–",
+        "Shows": _shown(effect.gains.get(verdict.pair.candidate.policy)),
+        "Speedup with it": wording.contrast(effect.speedup) if effect.speedup else "–",
     }
+
+
+def _shown(gain: Contrast | None) -> str:
+    """What an ablation proves of the candidate: without proof, which gains are excluded."""
+    if gain is None:
+        return "–"
+    if math.isnan(gain.low):
+        return f"nothing: n = {gain.n}"
+    if gain.low > 1 or gain.high < 1:
+        return "faster" if gain.low > 1 else "slower"
+    return f"inconclusive: gains above {gain.high:.2f}× are excluded"
 
 
 # --- the time breakdown ---------------------------------------------------------------------------

@@ -21,7 +21,14 @@ def row(op="", layer="", part="", state="op", kernel="", seconds=1.0):
         (row("convert_element_type", "norm", "forward"), "casts"),
         (row("transpose_copy_fusion"), "casts"),
         (row("SquaredDifference", "norm", "forward"), "memory"),
-        (row("Sum", part="loss"), "memory"),
+        (row("Sum", part="loss"), "loss"),
+        (row("Cast", part="loss"), "loss"),
+        (row("Novelty", "odd", "forward"), "unexplained"),
+        (row("CheckNumericsV2", "conv", "forward"), "checks"),
+        (row("Assert", part="other"), "checks"),
+        (row("PrintV2", part="other"), "checks"),
+        (row("ImageProjectiveTransformV3", "turn", "forward"), "preprocessing"),
+        (row("pure_callback", "odd", "forward"), "python"),
         (row("loop_add_fusion"), "memory"),
         (row("Mul", part="optimizer"), "optimizer"),
         (row("Cast", part="optimizer"), "optimizer"),
@@ -30,12 +37,19 @@ def row(op="", layer="", part="", state="op", kernel="", seconds=1.0):
         (row(state="input"), "input"),
         (row(state="idle"), "idle"),
         (row("ynn_fusion", part="other"), "unexplained"),
-        (row("EagerPyFunc", "odd", "forward"), "host"),
+        (row("EagerPyFunc", "odd", "forward"), "python"),
         (row("Novelty", part="other"), "unexplained"),
     ],
 )
 def test_every_row_has_a_cause(found, cause):
     assert breakdown.cause(found) == cause
+
+
+@pytest.mark.parametrize("op", ["Cast", "MatMul", "Mul", "Novelty"])
+def test_all_that_a_preprocessing_layer_does_is_preprocessing(op):
+    kinds = {"turn": "RandomRotation", "norm": "LayerNormalization"}
+    assert breakdown.cause(row(op, "turn", "forward"), kinds) == "preprocessing"
+    assert breakdown.cause(row(op, "norm", "forward"), kinds) != "preprocessing"
 
 
 def record(rows, step_s=0.2):

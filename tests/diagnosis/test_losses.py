@@ -15,7 +15,16 @@ BASE = Run(gpu_model="GPU", policy="float32")
 PAIR = Pair(BASE, BASE.model_copy(update={"policy": "mixed_bfloat16"}), 0.01)
 PEAKS = {"work": {"ceilings": {"matmul_flops_per_s": 1e14}, "layers": []}}
 NO_SECONDS = pd.Series(0.0, index=list(LABELS))
-CASE = Case(PAIR, PEAKS, PEAKS, NO_SECONDS, NO_SECONDS, pd.Series(dtype=float), {}, ())
+
+
+def by_op(seconds):
+    """Seconds by layer and operation, as a case holds them."""
+    index = pd.MultiIndex.from_tuples(list(seconds), names=["layer", "op"])
+    return pd.Series(list(seconds.values()), index=index, dtype=float, name="share")
+
+
+NO_MATRIX = by_op({("", ""): 0.0})
+CASE = Case(PAIR, PEAKS, PEAKS, NO_SECONDS, NO_SECONDS, NO_MATRIX, NO_MATRIX, {}, ())
 
 
 def loss(name, effects=(), before=None, after=None, **known):
@@ -31,14 +40,19 @@ def loss(name, effects=(), before=None, after=None, **known):
 
 @pytest.mark.parametrize(
     ("gain", "lost"),
-    [(Contrast(1.2, 0.9, 1.6, 3), 0.0), (Contrast(2.0, 1.9, 2.1, 3), 0.005), (None, 0.001)],
+    [
+        (Contrast(1.2, 0.9, 1.6, 3), 0.0),
+        (Contrast(2.0, 1.9, 2.1, 3), 0.005),
+        (Contrast(2.0, n=1), 0.001),  # one block blames nobody: the time breakdown counts
+        (None, 0.001),
+    ],
 )
-def test_a_gain_that_the_interval_does_not_show_is_no_cause(gain, lost):
+def test_a_gain_counts_as_far_as_its_interval_shows_it(gain, lost):
     effects = [Effect(ablations.INPUT, {"mixed_bfloat16": gain})] if gain else []
     found = loss("input", effects, after={"input": 0.001})
     assert found.seconds == pytest.approx(lost)
     assert found.share == pytest.approx(lost / 0.01)
-    assert list(found.effects) == effects
+    assert list(found.effects) == [e for e in effects if gain.n > 1]
 
 
 def test_a_wait_is_lost_in_full_with_what_its_ablations_changed():
@@ -49,12 +63,12 @@ def test_a_wait_is_lost_in_full_with_what_its_ablations_changed():
     assert found.effects == (batch,)
 
 
-def test_memory_bound_work_is_lost_beyond_half_and_casts_beyond_the_baselines():
+def test_memory_bound_work_is_lost_beyond_half_and_casts_in_full():
     before, after = {"memory": 0.004, "casts": 0.001}, {"memory": 0.003, "casts": 0.003}
     memory, casts = (loss(name, before=before, after=after) for name in ("memory", "casts"))
     assert memory.seconds == pytest.approx(0.001)
     assert (memory.spent_s, memory.baseline_s) == (0.003, 0.004)
-    assert casts.seconds == pytest.approx(0.002)
+    assert (casts.seconds, casts.baseline_s) == pytest.approx((0.003, 0.001))
 
 
 def test_emulation_is_all_16_bit_work_beyond_the_baselines():
@@ -67,7 +81,7 @@ def test_a_layer_kept_in_float32_loses_what_it_takes_longer_alone():
     layers = [{"layer": "conv", "alone_low_s": 1e-4, "alone_s": 4e-4},
               {"layer": "dense", "alone_low_s": None, "alone_s": 1e-4}]  # fmt: skip
     candidate = {"work": {"layers": layers}}
-    found = loss("float32 fallback", candidate=candidate, matrix=pd.Series({"conv": 0.004}))
+    found = loss("float32 fallback", candidate=candidate, matrix=by_op({("conv", "Conv2D"): 0.004}))
     assert found.seconds == pytest.approx(0.003)
     assert found.layers == ("conv",)
     assert loss("float32 fallback") is None
@@ -81,3 +95,34 @@ def test_work_without_tensor_cores_loses_by_the_ratio_of_the_peaks():
     found = loss("no tensor cores", candidate=faster, missed={"conv": 0.004})
     assert found.seconds == pytest.approx(0.0035)
     assert loss("no tensor cores") is None
+
+
+FLOAT32 = {("deep", "Filter"): 0.002, ("deep", "Forward"): 0.004, ("conv", "Conv2D"): 0.002}
+
+
+def test_an_operation_that_is_slower_in_16_bits_is_named_with_its_layer():
+    slower = {("deep", "Filter"): 0.006, ("deep", "Forward"): 0.002, ("conv", "Conv2D"): 0.001}
+    lost = loss("slow layer", matrix=by_op(slower), matrix_before=by_op(FLOAT32))
+    assert lost.seconds == pytest.approx(0.004)  # not made up for by what is faster
+    assert (lost.layers, lost.baseline_s) == (("deep",), pytest.approx(0.002))
+
+
+def test_a_layer_whose_operations_have_other_names_is_compared_as_a_whole():
+    fused = {("deep", "FusedForward"): 0.003, ("deep", "Filter"): 0.002}
+    assert loss("slow layer", matrix=by_op(fused), matrix_before=by_op(FLOAT32)) is None
+    slower = {("deep", "FusedForward"): 0.007, ("deep", "Filter"): 0.002}
+    lost = loss("slow layer", matrix=by_op(slower), matrix_before=by_op(FLOAT32))
+    assert lost.seconds == pytest.approx(0.003)
+
+
+def test_a_layer_that_is_not_faster_though_it_is_alone_lost_the_difference():
+    def record(alone_s):
+        return {"work": {"layers": [{"layer": "conv", "alone_s": alone_s}]}}
+
+    sides = {"baseline": record(2e-3), "candidate": record(1e-3)}
+    same = by_op({("conv", "Conv2D"): 0.002})
+    lost = loss("slow layer", matrix=same, matrix_before=same, **sides)
+    assert lost.seconds == pytest.approx(0.001)
+    # Short of its best, but faster than before: not slow.
+    less = by_op({("conv", "Conv2D"): 0.0015})
+    assert loss("slow layer", matrix=less, matrix_before=same, **sides) is None

@@ -17,7 +17,7 @@ def record(layers=(), jit=False, emulated=False, busy=0.0, **causes):
     ops = {"memory": ("Mul", ""), "casts": ("Cast", ""), "matrix": ("Conv2D", "")}
     causes["matrix"] = 1 - sum(causes.values())
     rows = [
-        {"state": name if name in states else "op", "layer": layer, "part": "loss",
+        {"state": name if name in states else "op", "layer": layer, "part": "other",
          "op": ops.get(name, ("", ""))[0], "kernel": "", "seconds": 0.01 * share, "count": 1}
         for name, share in causes.items()
         for layer in [""]

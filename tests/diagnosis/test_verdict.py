@@ -1,16 +1,22 @@
 """Verdicts from the records of the published case."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 from support import PROJECT, mptexp
+from verdicts import loss
+from verdicts import verdict as made
 
 from mptexp.analysis import sweep_tables
+from mptexp.analysis.contrast import Contrast
 from mptexp.diagnosis import ablations, proposals, verdict
+from mptexp.diagnosis.effects import Effect
 from mptexp.diagnosis.pairs import pairs
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import why
 
+WAITS = loss("host", 0.3)
 WHY = SweepDir(PROJECT / "reports/published/why-cpu")
 
 
@@ -76,3 +82,36 @@ def test_the_command_diagnoses_a_finished_sweep(tiny, tmp_path):
     again = mptexp("diagnose", "reports/small", "--traces-only", "--no-report", cwd=tmp_path)
     assert again.returncode == 0
     assert "diagnosis:" not in again.stdout
+
+
+def made_with(name, policy, gain, *losses):
+    """A verdict that rests on one ablation."""
+    (ablation,) = (a for a in (*verdict.ALWAYS, ablations.BATCH) if a.name == name)
+    return made(*losses, effects=[Effect(ablation, {policy: gain})])
+
+
+def test_a_remedy_that_was_measured_to_hurt_is_not_advised():
+    slow = Contrast(0.1, 0.08, 0.12, 3)
+    texts = [text for text, _ in made_with("XLA on", "mixed_float16", slow).remedies(WAITS)]
+    assert "XLA (jit on)" not in texts
+    once = made_with("XLA on", "mixed_float16", Contrast(0.5, n=1)).remedies(WAITS)
+    assert "XLA (jit on)" not in [text for text, _ in once]
+    fine = Contrast(1.3, 1.2, 1.4, 3)
+    assert ("XLA (jit on)", fine) in made_with("XLA on", "mixed_float16", fine).remedies(WAITS)
+
+
+def test_a_remedy_that_is_done_already_is_not_advised():
+    def texts(jit):
+        candidate = {"in_force": {"jit": jit}}
+        return [text for text, _ in replace(made(), candidate=candidate).remedies(WAITS)]
+
+    assert "XLA (jit on)" in texts(False)
+    assert "XLA (jit on)" not in texts(True)
+
+
+def test_what_an_ablation_shows_of_the_baseline_is_said():
+    gain = Contrast(9.85, 8.28, 11.71, 3)
+    found = made_with("XLA off", "float32", gain)
+    assert "; XLA off makes float32 9.85× [8.28, 11.71] faster" in why.sentence(found)
+    for weak in (Contrast(1.2, 0.9, 1.5, 3), Contrast(9.0, n=1), Contrast(1.05, 1.02, 1.08, 5)):
+        assert made_with("XLA off", "float32", weak).further_effects == []
