@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from mptexp.spec.errors import ParamsError, UserError
-from mptexp.spec.terminal import plain
+from mptexp.spec.errors import ParamsError, Stopped, UserError
+from mptexp.spec.terminal import Stdout, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,6 +74,9 @@ def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def guarded(*words: Any, **options: Any) -> None:
+            for ending in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(ending) == signal.SIG_DFL:  # nohup ignores one
+                    signal.signal(ending, _as_interrupt)
             try:
                 function(*words, **options)
             except (Exception, KeyboardInterrupt) as error:
@@ -84,13 +87,22 @@ def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]
     return register
 
 
+def _as_interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def _end(error: BaseException) -> None:
     """Ends the command where an error's message says all: never with a traceback."""
-    from mptexp.api import Interrupted, Stopped
+    from mptexp.api import Interrupted
 
     if isinstance(error, Interrupted):
         err.print(f"stopped: {error.kept}; the same command goes on")
         raise typer.Exit(130) from None
+    if isinstance(error, KeyboardInterrupt):
+        err.print("stopped; the same command begins anew")
+        raise typer.Exit(130) from None
+    if isinstance(error, OSError) and error.filename:  # a name too long, a folder without rights
+        error = ParamsError(f"{error.filename}: {error.strerror}")
     if not isinstance(error, UserError):
         raise error
     for line in str(error).splitlines():
@@ -171,18 +183,23 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard earlier results.")] = False,
     repair: Repair = False,
     retries: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Try a run that failed again, N times.")
+        int,
+        typer.Option(metavar="N", min=0, max=1000, help="Try a run that failed again, N times."),
     ] = 0,
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast/--keep-going", help="Stop at the first run that failed.")
     ] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(metavar="MIN", min=0.01, help="End a run after MIN minutes; see timeout_min."),
+        typer.Option(
+            metavar="MIN", min=0.01, max=1e6, help="End a run after MIN minutes; see timeout_min."
+        ),
     ] = None,
     parallel: Annotated[
         int,
-        typer.Option(metavar="N", min=1, help="N runs at a time on a CPU: timings not valid."),
+        typer.Option(
+            metavar="N", min=1, max=1024, help="N runs at a time on a CPU: timings not valid."
+        ),
     ] = 1,
     executor: Annotated[
         str, typer.Option(help="local, or ray: on the devices of a Ray cluster.")
@@ -205,8 +222,6 @@ def run(
     """
     from mptexp import api
 
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, _as_interrupt)
     _allow(format, "text", "json")
     if format == "json":
         out.file = sys.stderr
@@ -236,10 +251,6 @@ def _flagged(job: "Job", fresh: bool) -> frozenset[str]:
     if not flagged:
         _say(f"{job.directory.root}: no run has a flag that another measurement could cure")
     return flagged
-
-
-def _as_interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _print_json(record: Mapping[str, Any]) -> None:
@@ -284,7 +295,7 @@ def advise(
     overrides: Set = None,
     directory: Out = None,
     steps: Annotated[
-        int, typer.Option(metavar="N", min=25, help="Steps of the probe, in float32.")
+        int, typer.Option(metavar="N", min=25, max=10**6, help="Steps of the probe, in float32.")
     ] = 100,
     data_dir: DataDir = None,
 ) -> None:
@@ -496,4 +507,12 @@ def doctor(
 
 def main() -> None:
     """Entry point of the `mptexp` command."""
-    app(prog_name="mptexp")
+    sys.stdout = Stdout(sys.stdout)
+    try:
+        app(prog_name="mptexp")
+    finally:
+        try:  # while it can be said, not when Python ends
+            sys.stdout.flush()
+        except Stopped as error:
+            err.print(f"[bold red]error[/] {error}")
+            sys.exit(1)

@@ -208,6 +208,18 @@ def interrupt(process, thread=0):
     assert ctypes.CDLL(None).syscall(tgkill, process.pid, chosen, int(signal.SIGINT)) == 0
 
 
+@contextmanager
+def small_disk(folder, megabytes):
+    folder.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("only root can mount a small disk")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
 def noise(count=4, size=16, channels=1, seed=0):
     """Random images, uint8."""
     random = np.random.default_rng(seed)

@@ -122,8 +122,7 @@ def _attempts(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
 
 def options(directory: SweepDir) -> Options:
     """The report's options in the directory's params file; the defaults where it has none."""
-    path = directory.params
-    known = params.load(path.read_text(encoding="utf-8")) if path.exists() else None
+    known = params.load(directory.params_text)
     known = known if isinstance(known, dict) else {}
     return Options(**{name: known[name] for name in REPORT_KEYS if known.get(name)})
 

@@ -7,6 +7,8 @@ from mptexp.spec.devices import local_devices, same_model
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
+MOST_PARALLEL = 1024  # runs at a time on a CPU
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -24,6 +26,8 @@ def slots(parallel: int = 1) -> list[Slot]:
         ParamsError: if a GPU is to be shared.
     """
     whole = [Slot(model, uuid) for model, uuid in local_devices()]
+    if not 1 <= parallel <= MOST_PARALLEL:
+        raise ParamsError(f"--parallel {parallel}: allowed: 1 to {MOST_PARALLEL}")
     if parallel == 1:
         return whole
     if whole[0].uuid:

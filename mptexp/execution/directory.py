@@ -62,7 +62,7 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
         ParamsError: if the directory holds another sweep or something else, or is not writable.
     """
     root = directory.root
-    if directory.params.exists() and not same(directory.params, text):
+    if directory.params.exists() and not same(directory, text):
         if not fresh:
             raise ParamsError(
                 f"{root}: holds the results of another params file ({directory.params}); "
@@ -82,7 +82,7 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
             processes.end(folder.resolve())
     try:
         directory.mark()  # first: whatever the next call finds here is then known as mptexp's
-        if not directory.params.exists() or _report_keys(directory.params) != _split(text)[1]:
+        if not directory.params.exists() or _split(directory.params_text)[1] != _split(text)[1]:
             store.write_text(directory.params, text)
         _publish_whole(directory)
         remove_runs(directory.partial)
@@ -129,17 +129,9 @@ def discard(planned: Sequence[Planned], directory: SweepDir, everywhere: bool = 
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def same(path: Path, text: str) -> bool:
+def same(directory: SweepDir, text: str) -> bool:
     """Whether two params files ask for the same runs; comments and the report may differ."""
-    return _split(_read(path))[0] == _split(text)[0]
-
-
-def _report_keys(path: Path) -> dict[str, Any]:
-    return _split(_read(path))[1]
-
-
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
+    return _split(directory.params_text)[0] == _split(text)[0]
 
 
 def _split(text: str) -> tuple[Any, dict[str, Any]]:

@@ -3,10 +3,8 @@
 import hashlib
 import os
 import sys
-import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +64,11 @@ def execute(
     # that has run its notebook is ended at once: a framework takes a second to leave.
     local = Config(
         {
-            "KernelManager": {"transport": "ipc", "ip": str(scratch / "kernel")},
+            "KernelManager": {
+                "transport": "ipc",
+                "ip": str(scratch / "kernel"),
+                "connection_file": str(scratch / "kernel.json"),  # else it stays in /tmp
+            },
             "NotebookClient": {
                 "shutdown_kernel": "immediate",
                 # IPython before 9.7 does not heed PYTHONSAFEPATH.
@@ -87,11 +89,3 @@ def execute(
             config=local,
             cwd=folder,
         )
-
-
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """A folder for one execution, removed afterwards; its path is short on macOS too."""
-    short = "/tmp" if Path("/tmp").is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="mptexp", dir=short) as folder:
-        yield Path(folder)

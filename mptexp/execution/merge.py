@@ -14,7 +14,7 @@ from mptexp.execution import directory, plan
 from mptexp.records import schema, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import params
+from mptexp.spec import files, params
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import defaults
 from mptexp.traces import xplane
@@ -93,7 +93,7 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
         chosen = _decide(copies, prefer)
         if not out.root.exists():  # nothing is written before all is decided
             locks.enter_context(directory.locked(out))
-        directory.prepare(out, places[0].params.read_text(encoding="utf-8"), fresh=False)
+        directory.prepare(out, places[0].params_text, fresh=False)
         wanted = [one for one in chosen if one.place != out]
         for one in wanted:
             _copy(one, _part_of(out, one))
@@ -121,16 +121,16 @@ def _places(sources: Sequence[Path], out: SweepDir) -> list[SweepDir]:
         ParamsError: if one holds no sweep, or another than the first.
     """
     ours = [out] if out.params.exists() else []
-    others = {path.resolve(): SweepDir(path) for path in reversed(sources)}
-    others.pop(out.root.resolve(), None)
+    others = {files.real(path): SweepDir(path) for path in reversed(sources)}
+    others.pop(files.real(out.root), None)
     places = [*ours, *reversed(others.values())] or [out]
     for place in places:
         if not place.params.is_file():
             raise ParamsError(f"{place.root}: holds no params.yaml; give a sweep's directory")
     params.read(places[0].params)
-    text = places[0].params.read_text(encoding="utf-8")
+    text = places[0].params_text
     for place in places[1:]:
-        if not directory.same(place.params, text):
+        if not directory.same(place, text):
             raise ParamsError(
                 f"{place.params}: asks for other runs than {places[0].params}; directories of one "
                 "params file can be merged, comments and what a report says may differ"
@@ -139,7 +139,7 @@ def _places(sources: Sequence[Path], out: SweepDir) -> list[SweepDir]:
 
 
 def _same_place(path: Path, place: SweepDir) -> bool:
-    return path.resolve() == place.root.resolve()
+    return files.real(path) == files.real(place.root)
 
 
 def _parts(place: SweepDir) -> tuple[SweepDir, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from mptexp.execution.jupyter_kernel import scratch_folder
+from mptexp.execution.scratch import NoScratch, scratch_folder
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.names import DATASETS, MODELS
 from mptexp.spec.project import child_environment
@@ -38,8 +38,15 @@ def prepare(runs: Iterable[Run], data_dir: Path | None = None) -> None:
     needed.pop((), None)
     if not needed:
         return
+    try:
+        _prepare(needed.values())
+    except NoScratch as error:
+        raise ParamsError(error.strerror) from None
+
+
+def _prepare(runs: Iterable[Run]) -> None:
     with scratch_folder() as scratch:
-        parameters = [run.model_dump() for run in needed.values()]
+        parameters = [run.model_dump() for run in runs]
         (scratch / "runs.json").write_text(json.dumps(parameters))
         command = [sys.executable, "-m", "mptexp.training.prepare", str(scratch)]
         child = subprocess.run(command, env=child_environment())

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from mptexp.execution import processes
-from mptexp.execution.jupyter_kernel import scratch_folder
+from mptexp.execution.scratch import scratch_folder
 from mptexp.execution.worker import NO_MEMORY
 from mptexp.records import privacy, schema, store
 from mptexp.records.sweep_dir import SweepDir
@@ -98,6 +98,7 @@ def _start(
         "MPTEXP_NOTEBOOK": name,
         "KERAS_BACKEND": run.backend,
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        "TMPDIR": str(scratch),  # what frameworks leave there goes with it
         **further,
     }
     return subprocess.Popen(

@@ -19,7 +19,7 @@ from mptexp.execution.local_executor import Execution
 from mptexp.execution.plan import Planned
 from mptexp.execution.progress import Output, Progress, bar
 from mptexp.records import outcomes, schema, store
-from mptexp.spec.errors import UserError
+from mptexp.spec.errors import Stopped, UserError
 
 
 class Interrupted(UserError, KeyboardInterrupt):
@@ -32,10 +32,6 @@ class Interrupted(UserError, KeyboardInterrupt):
     def __init__(self, kept: str) -> None:
         super().__init__(f"{kept}; run this cell again to go on")
         self.kept = kept
-
-
-class Stopped(UserError, RuntimeError):
-    """The sweep had to stop before its runs had ended: no room for files, or no node left."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,14 @@ def read(directory: SweepDir, run_ids: Iterable[str]) -> dict[str, Outcome]:
     spare it, but would be one more file that has to agree with the records.
     """
     paths = {run_id: directory.record(run_id) for run_id in run_ids}
-    return {run_id: _outcome(path) for run_id, path in paths.items() if path.exists()}
+    return {run_id: _outcome(path) for run_id, path in paths.items() if _is_there(path)}
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # its folder may not be looked into: it cannot be read either
+        return True
 
 
 def _outcome(path: Path) -> Outcome:

@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from mptexp.records import schema, usable
 from mptexp.records.privacy import scrub
 from mptexp.records.sweep_dir import SweepDir, leads_out
+from mptexp.spec import files
 from mptexp.spec.run import defaults, run_id
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 # Those of East Asian width too. Apostrophes before it are ours, or would be taken for ours.
 FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 CHANGED = "changed since it was written"
-MOST_BYTES = 64 * 2**20  # of a record; the largest so far have a fifth of a MiB
 
 
 class RecordError(ValueError):
@@ -146,11 +146,7 @@ def _record_bytes(path: Path) -> bytes:
     """A file's content, where it is a plain one of a bearable size in its own directory."""
     if leads_out(path):
         raise ValueError("a link that leads out of the sweep's directory")
-    if not path.is_file():
-        raise ValueError("not a file" if path.exists() else "no such file")
-    if path.stat().st_size > MOST_BYTES:
-        raise ValueError(f"larger than {MOST_BYTES // 2**20} MiB")
-    return path.read_bytes()
+    return files.content(path)
 
 
 def read_records(

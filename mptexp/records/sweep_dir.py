@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.records.schema import FINAL
+from mptexp.spec import files
+from mptexp.spec.errors import ParamsError
 
 MAKER = "mptexp"
 RUN_ID, DIGEST = "[0-9a-f]{12}", "[0-9a-f]{8}"
@@ -34,6 +36,21 @@ class SweepDir:
         return self.root / "params.yaml"
 
     @property
+    def params_text(self) -> str:
+        """The text of the params file; empty where there is none.
+
+        Raises:
+            ParamsError: where it cannot be read.
+        """
+        try:
+            return files.text(self.params)
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            why = f"cannot be read as a params file: {error.strerror}"
+            raise ParamsError(f"{self.params}: {why}") from None
+
+    @property
     def marker(self) -> Path:
         """Says that mptexp made this directory, and from which seed its runs are ordered."""
         return self.root / "sweep.json"
@@ -53,7 +70,7 @@ class SweepDir:
     def _marked(self) -> dict[str, Any]:
         """What the marker holds; empty where there is none, or one that cannot be read."""
         try:
-            content = json.loads(self.marker.read_text(encoding="utf-8"))
+            content = json.loads(files.text(self.marker))
         except (OSError, ValueError):
             return {}
         return content if isinstance(content, dict) else {}
@@ -103,7 +120,7 @@ class SweepDir:
 
     @property
     def name(self) -> str:
-        return self.root.resolve().name
+        return files.real(self.root).name
 
     def record(self, run_id: str) -> Path:
         return self.runs / run_id / "record.json"
@@ -182,4 +199,4 @@ def leads_out(path: Path) -> bool:
     folder, runs, *_ = place.parents
     if not any(p.is_symlink() for p in (place, folder, runs)):
         return False
-    return runs.parent.resolve() not in place.resolve().parents
+    return files.real(runs.parent) not in files.real(place).parents

@@ -29,8 +29,7 @@ class MeasuredSweep:
     @cached_property
     def header(self) -> dict[str, str]:
         """Question, cost and expected outcome, where the params file's header states them."""
-        path = self.directory.params
-        return params.header(path.read_text(encoding="utf-8") if path.exists() else "")
+        return params.header(self.directory.params_text)
 
     @property
     def question(self) -> str:

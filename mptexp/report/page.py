@@ -8,10 +8,13 @@ from functools import cache
 from pathlib import Path
 
 from mptexp.execution import jupyter_kernel
+from mptexp.execution.scratch import scratch_folder
+from mptexp.execution.worker import outcome
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report import answer, data_files, rendering, text_tables
 from mptexp.report.measured import MeasuredSweep
+from mptexp.spec.errors import Stopped
 from mptexp.spec.project import user_cache
 
 
@@ -33,11 +36,17 @@ def build(
     data_files.write(sweep)
     for place in (directory, directory.diagnosis):
         _render_runs(place, directory.index)
-    with jupyter_kernel.scratch_folder() as scratch:
+    with scratch_folder() as scratch:
         executed = scratch / "executed.ipynb"
         parameters = {"sweep_dir": str(directory.root.resolve())}
         # Not in the working folder: matplotlib alone takes settings from a file there.
-        jupyter_kernel.execute(notebook, executed, parameters, scratch, folder=scratch)
+        try:
+            jupyter_kernel.execute(notebook, executed, parameters, scratch, folder=scratch)
+        except OSError:
+            raise
+        except Exception as error:  # of the notebook, or its Jupyter kernel was killed
+            why = outcome(error)["error"]
+            raise Stopped(f"{directory.root}: no report was made: {why}; try again") from None
         card = answer.card(sweep) | dict(shared or {})
         page = rendering.report_page(executed, answer.title(sweep), card, up)
     store.write_text(directory.index, page)

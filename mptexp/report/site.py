@@ -23,6 +23,7 @@ from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report import answer, measured, page, rendering, wording
 from mptexp.report.figures import output, registry
+from mptexp.spec import files
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.terminal import visible
 
@@ -82,6 +83,9 @@ def publish(sources: Sequence[Path], site: Path, notebook: Path, address: str = 
         made.clear()
         with suppress(OSError):  # what else somebody keeps there stays
             made.root.rmdir()
+    index = site / "index.html"
+    if not index.exists():  # by it the same command goes on, should this one be killed
+        store.write_text(index, _index([], address))
     faults, entries = [], []
     for place in places:
         target = SweepDir(site / place.name)
@@ -89,7 +93,7 @@ def publish(sources: Sequence[Path], site: Path, notebook: Path, address: str = 
         entries.append(_report(target, notebook, address))
     # Two stable sorts: by name, and the newest first.
     entries.sort(key=lambda entry: entry.ended_at, reverse=True)
-    store.write_text(site / "index.html", _index(entries, address))
+    store.write_text(index, _index(entries, address))
     return faults
 
 
@@ -112,7 +116,7 @@ def _sweeps(sources: Sequence[Path]) -> list[SweepDir]:
             # As on macOS and Windows, to which a site may be copied: é is one sign or two.
             name = unicodedata.normalize("NFC", place.name).casefold()
             other = by_name.setdefault(name, place).root
-            if other.resolve() != place.root.resolve():
+            if files.real(other) != files.real(place.root):
                 raise ParamsError(f"{other} and {place.root}: have the same name; rename one")
     return sorted(by_name.values(), key=lambda place: place.name)
 
@@ -128,19 +132,25 @@ def _check(places: Sequence[SweepDir], site: Path, address: str) -> None:
         raise ParamsError(f"--url {address}: is no address; allowed: https://HOST/PATH")
     index = site / "index.html"
     ours = index.is_file() and MARK in index.read_text(encoding="utf-8", errors="replace")
-    if site.exists() and not ours and (not site.is_dir() or any(site.iterdir())):
+    if site.exists() and not ours and (not site.is_dir() or _holds_more(site, "index.html")):
         raise ParamsError(
             f"{site}: is not empty, and no site that mptexp publish made; give another folder"
         )
     for place in places:
-        one, other = site.resolve(), place.root.resolve()
+        one, other = files.real(site), files.real(place.root)
         if one == other or one in other.parents or other in one.parents:
             raise ParamsError(f"{site}: lies in {place.root} or around it; give another folder")
         target = SweepDir(site / place.name)
-        if target.root.exists() and not _is_ours(target):
+        if target.root.exists() and not _is_ours(target) and _holds_more(target.root, "sweep"):
             raise ParamsError(
                 f"{target.root}: was not made by mptexp publish; give another folder, or remove it"
             )
+
+
+def _holds_more(folder: Path, first: str) -> bool:
+    """Whether a folder holds more than the start of its first file, written by who was killed."""
+    begun = (f".{first}.", f"{first}.new")
+    return not folder.is_dir() or not all(p.name.startswith(begun) for p in folder.iterdir())
 
 
 def _is_ours(place: SweepDir) -> bool:
@@ -154,8 +164,7 @@ def _copy(source: SweepDir, target: SweepDir) -> list[str]:
     target.root.mkdir(exist_ok=True, parents=True)
     target.mark(source.order_seed)
     if source.params.is_file() and not source.params.is_symlink():  # it may lead to a private file
-        text = source.params.read_text(encoding="utf-8", errors="replace")
-        store.write_text(target.params, privacy.scrub(text))
+        store.write_text(target.params, privacy.scrub(source.params_text))
     for part, out in ((source, target), (source.search, target.search)):
         faults += _copy_runs(part, out)
     return faults + _copy_runs(source.diagnosis, target.diagnosis)

@@ -16,3 +16,10 @@ class UserError:
 
 class ParamsError(UserError, ValueError):
     """Wrong input of the user's: the message says what was given, where, and what is allowed."""
+
+
+class Stopped(UserError, RuntimeError):
+    """What was asked for had to stop before its end, through no fault of the input.
+
+    No room for files, no node left, a Jupyter kernel that was killed: the same command goes on.
+    """

@@ -1,6 +1,11 @@
 """Text of others for a terminal: markup and control characters are shown, not obeyed."""
 
+import os
+from typing import Any, TextIO
+
 from rich.markup import escape
+
+from mptexp.spec.errors import Stopped
 
 
 def visible(text: str) -> str:
@@ -24,3 +29,32 @@ def _escaped(sign: str) -> str:
 def plain(text: str) -> str:
     """Text for rich to print as it is."""
     return escape(visible(text))
+
+
+class Stdout:
+    """Standard output whose reader may go away (`| head`) and whose disk may be full.
+
+    It says so as Stopped, which no OSError of a sweep's own files can be mistaken for. What comes
+    later goes nowhere.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return int(self._try(self._stream.write, text))
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, act: Any, *words: Any) -> Any:
+        try:
+            return act(*words)
+        except OSError as error:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+            raise Stopped(f"standard output takes no more: {error.strerror}") from None

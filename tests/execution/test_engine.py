@@ -4,6 +4,7 @@ import pytest
 from nbclient.exceptions import DeadKernelError
 
 from mptexp.execution import engine, jupyter_kernel
+from mptexp.execution.scratch import scratch_folder
 
 SCRIPT = """\
 # ---
@@ -20,7 +21,7 @@ SCRIPT = """\
 def executed(folder, code):
     notebook = folder / "n.py"
     notebook.write_text(f"{SCRIPT}\n# %%\n{code}\n")
-    with jupyter_kernel.scratch_folder() as scratch:
+    with scratch_folder() as scratch:
         jupyter_kernel.execute(notebook, folder / "done.ipynb", {}, scratch)
     return json.loads((folder / "done.ipynb").read_text())["cells"][-1]["outputs"]
 

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from mptexp.execution import jupyter_kernel
+from mptexp.execution.scratch import scratch_folder
 
 SCRIPT = """\
 # ---
@@ -21,7 +22,7 @@ print("x is", x)
 
 @pytest.fixture
 def scratch():
-    with jupyter_kernel.scratch_folder() as folder:
+    with scratch_folder() as folder:
         yield folder
     assert not folder.exists()
 

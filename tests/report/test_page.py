@@ -5,11 +5,15 @@ import json
 import os
 import re
 import shutil
+import signal
+import tempfile
+from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
-from builders import record
-from support import PROJECT, mptexp
+from builders import record, written_sweep
+from support import PATIENCE_S, PROJECT, mptexp, started, until
 
 from mptexp.analysis import points, sweep_tables
 from mptexp.records import schema, store
@@ -17,6 +21,7 @@ from mptexp.records.columns import COLUMNS, HISTORY
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import measured, sortable
 from mptexp.report import page as report
+from mptexp.spec.errors import Stopped
 
 
 def build(directory):
@@ -222,3 +227,64 @@ def test_timings_of_runs_that_shared_a_processor_are_in_no_table(tiny, tmp_path)
     page = place.index.read_text()
     assert "Timings not valid (runs in parallel): only accuracy is compared" in html.unescape(page)
     assert "ms per step" not in page.split('id="All-runs"')[0]
+
+
+SCRIPT = """\
+# ---
+# jupyter:
+#   kernelspec: {{display_name: Python 3, language: python, name: python3}}
+# ---
+# %% tags=["parameters"]
+sweep_dir = ""
+# %%
+{code}
+"""
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "the Jupyter kernel was ended by SIGKILL"),
+        ("raise ValueError('odd')", "ValueError: odd"),
+    ],
+)
+def test_a_report_whose_kernel_does_not_end_well_is_none(tmp_path, code, why):
+    place = written_sweep(tmp_path / "sweep", "GPU", 1)
+    place.index.write_text("an earlier report")
+    (tmp_path / "mine.py").write_text(SCRIPT.format(code=code))
+    with pytest.raises(Stopped, match=f"sweep: no report was made: {why}; try again"):
+        report.build(measured.load(place), tmp_path / "mine.py")
+    assert place.index.read_text() == "an earlier report"
+
+
+WAITS = """\
+import time
+from pathlib import Path
+while not Path({go!r}).exists():
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_what_is_stopped_is_made_anew_and_leaves_nothing_behind(tmp_path, ending):
+    written_sweep(tmp_path / "sweep", "GPU", 1)
+    go = tmp_path / "go"
+    (tmp_path / "mine.py").write_text(SCRIPT.format(code=WAITS.format(go=str(go))))
+    words = ("publish", "sweep", "--to", "site", "--notebook", "mine.py")
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as scratch:
+        with started(*words, cwd=tmp_path, TMPDIR=scratch) as publishing:
+            until(lambda: list(Path(scratch).glob("*/kernel.json")), of=publishing)
+            left = psutil.Process(publishing.pid).children(recursive=True)
+            publishing.send_signal(ending)
+            assert publishing.wait(PATIENCE_S) == (130 if ending == signal.SIGTERM else -9)
+        until(lambda: not any(p.is_running() and p.status() != "zombie" for p in left))
+        if ending == signal.SIGTERM:
+            assert os.listdir(scratch) == []
+        for folder in Path(scratch).iterdir():  # as if it had been a while ago
+            assert folder.name.startswith("mptexp")
+        go.touch()
+        done = mptexp(*words, cwd=tmp_path, TMPDIR=scratch)
+        assert done.returncode == 0, done.stderr
+    assert "1 report by mptexp" in (tmp_path / "site/index.html").read_text()
+    assert (tmp_path / "site/sweep/index.html").exists()

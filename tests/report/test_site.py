@@ -266,3 +266,17 @@ def test_a_browser_shows_the_index(site, page, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(20, 24, 31)" if width == 380 else "rgb(255, 255, 255)")
+
+
+@pytest.mark.parametrize("left", [".index.html.99", "plain/sweep.new", "plain"])
+def test_a_site_that_was_only_begun_is_taken_for_one(tmp_path, left):
+    place = tmp_path / "site" / left
+    place.parent.mkdir(parents=True)
+    place.touch() if "." in left else place.mkdir()
+    if "plain" in left:
+        (tmp_path / "site/index.html").write_text(publish.MARK)
+    publish._check([SweepDir(tmp_path / "plain")], tmp_path / "site", "")
+    (tmp_path / "site/plain").mkdir(exist_ok=True)
+    (tmp_path / "site/plain/somebodys").touch()
+    with pytest.raises(ParamsError):
+        publish._check([SweepDir(tmp_path / "plain")], tmp_path / "site", "")

@@ -13,7 +13,7 @@ from support import PATIENCE_S, PROJECT, mptexp, processes_of, until
 
 from mptexp import Run, Sweep, api, load, plan, record
 from mptexp import __all__ as mptexp_names
-from mptexp.execution import jupyter_kernel
+from mptexp.execution.scratch import scratch_folder
 from mptexp.records import store
 from mptexp.records.columns import COLUMNS
 from mptexp.spec.errors import ParamsError
@@ -124,7 +124,7 @@ def test_a_record_shows_its_figures_with_their_meaning(tmp_path):
 @contextmanager
 def started(folder):
     """A kernel as JupyterLab starts it; yields a function that executes a cell, and the manager."""
-    with jupyter_kernel.scratch_folder() as scratch, warnings.catch_warnings():
+    with scratch_folder() as scratch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         manager = KernelManager(kernel_name="python3", transport="ipc", ip=str(scratch / "k"))
         manager.start_kernel(cwd=str(folder))

@@ -10,6 +10,7 @@ import termios
 from pathlib import Path
 
 import pytest
+from builders import written_sweep
 from support import PROJECT, TINY, mptexp
 
 
@@ -165,3 +166,40 @@ def test_compare_fits_80_columns_and_claims_nothing_of_one_session_each(tmp_path
     assert wide.count("nothing is claimed; n = 3, 3)") == 6
     assert max(map(len, narrow.splitlines())) <= 80
     assert not re.findall(r"\[\d\.\d\d, \d\.\d\d\]", wide + narrow)
+
+
+@pytest.mark.parametrize(("where", "why"), [("> /dev/full", "No space left"), ("| true", "Broken")])
+@pytest.mark.parametrize("words", ["plan quickstart.yaml", "plan quickstart.yaml --format json"])
+def test_an_output_that_takes_no_more_is_named(where, why, words):
+    command = f"{sys.executable} -m mptexp {words} {where}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=PROJECT / "params", capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error standard output takes no more: {why}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("n", ["99999999999999999999", "1025", "0"])
+def test_no_machine_shares_its_processors_so_often(n, tmp_path):
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    done = mptexp("run", "tiny.yaml", "--parallel", n, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "or equal to 1" in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+@pytest.mark.parametrize("place", ["params.yaml", "loop", "n" * 300])
+def test_a_place_that_cannot_be_read_is_named(place, tmp_path):
+    written_sweep(tmp_path / "sweep", "GPU", 1)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    if place == "params.yaml":
+        (tmp_path / "sweep/params.yaml").unlink()
+        (tmp_path / "sweep/params.yaml").mkdir()
+        place = "sweep"
+    for words in (("report", place), ("export", place, "--to", "x"), ("compare", place, place)):
+        done = mptexp(*words, cwd=tmp_path)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert done.stderr.startswith("error ")
+        assert "Traceback" not in done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["loop", "sweep"]

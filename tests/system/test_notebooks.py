@@ -16,13 +16,14 @@ import pytest
 from support import PATIENCE_S, PROJECT, until, write_images
 
 from mptexp.execution import jupyter_kernel
+from mptexp.execution.scratch import scratch_folder
 from mptexp.report import rendering, sortable
 
 NOTEBOOK = PROJECT / "notebooks/numerics.py"
 
 
 def executed(notebook, folder):
-    with jupyter_kernel.scratch_folder() as scratch:
+    with scratch_folder() as scratch:
         jupyter_kernel.execute(notebook, folder / "done.ipynb", {}, scratch)
     return json.loads((folder / "done.ipynb").read_text())["cells"]
 
@@ -80,7 +81,7 @@ def test_the_first_notebook_answers_for_a_model_and_images_of_ones_own(tmp_path,
         write_images(tmp_path / "images" / name, 80)
     own = {"model": "mine:build", "dataset": f"folder:{tmp_path}/images", "image_size": 8}
     short = {"batch_size": 8, "epochs": 3, "blocks": 1}
-    with jupyter_kernel.scratch_folder() as scratch:
+    with scratch_folder() as scratch:
         notebook = PROJECT / "notebooks/start_here.py"
         jupyter_kernel.execute(notebook, tmp_path / "done.ipynb", own | short, scratch)
     cells = json.loads((tmp_path / "done.ipynb").read_text())["cells"]

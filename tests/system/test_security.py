@@ -24,13 +24,14 @@ from rich.console import Console
 from support import CHROMIUM, PATIENCE_S, PROJECT, mptexp, processes_of, started
 
 from mptexp.execution import jupyter_kernel
+from mptexp.execution.scratch import scratch_folder
 from mptexp.records import store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import markdown as safe_markdown
 from mptexp.report import rendering, text_tables, wording
 from mptexp.report.figures import output, speed
-from mptexp.spec import params, terminal
+from mptexp.spec import files, params, terminal
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
@@ -277,12 +278,12 @@ def test_a_record_is_a_plain_file_of_a_bearable_size_in_its_directory(place, tmp
     assert store.read_record(path)["status"] == "ok"
     path.unlink()
     os.mkfifo(path)  # reading it would wait for ever
-    with pytest.raises(RecordError, match="not a file"):
+    with pytest.raises(RecordError, match="Is not a plain file"):
         store.read_record(path)
     path.unlink()
     with path.open("wb") as file:
-        file.truncate(store.MOST_BYTES + 1)
-    with pytest.raises(RecordError, match="larger than 64 MiB"):
+        file.truncate(files.MOST_BYTES + 1)
+    with pytest.raises(RecordError, match="Is larger than 64 MiB"):
         store.read_record(path)
 
 
@@ -405,7 +406,7 @@ def test_every_text_arrives_in_the_kernel_as_it_is(tmp_path, monkeypatch):
     signs = [chr(code) for code in [*range(0x250), 0x2028, 0x2029, 0xFEFF, 0xFFFF, 0x1F600]]
     values = [*PIECES, *mixed, *signs, "'''", '"""', "\\N{DASH}", "\\x41", "\\", "\\'", "#\n1/0"]
     given = {"one": "".join(PIECES), "two": "\"\"\"\n1/0\n'''\\", "values": values}
-    with jupyter_kernel.scratch_folder() as scratch:
+    with scratch_folder() as scratch:
         jupyter_kernel.execute(tmp_path / "n.py", tmp_path / "done.ipynb", given, scratch)
     assert json.loads((tmp_path / "told.json").read_text()) == [given["one"], given["two"], *values]
     assert {p.name for p in tmp_path.iterdir()} == {"n.py", "done.ipynb", "told.json"}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import PATIENCE_S, mptexp, processes_of, started, until
+from support import PATIENCE_S, mptexp, processes_of, small_disk, started, until
 
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -100,18 +100,6 @@ def _kill(started, folder, whom):
     for process in processes_of(folder):
         if whom == "machine" or whom == ("kernel" if _is_kernel(process) else "worker"):
             process.kill()
-
-
-@contextmanager
-def small_disk(folder, megabytes):
-    folder.mkdir(parents=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
-    if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("only root can mount a small disk")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_full_disk_loses_nothing(light, tmp_path):
