@@ -7,11 +7,11 @@ a lock is held, and then renamed, so that it is whole or absent; a damaged one i
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import shutil
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -135,30 +135,43 @@ def _intact(folder: Path) -> dict[str, Any] | None:
     """What meta.json holds, or None where the folder is absent or not as it was made."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        if all(_file_intact(folder / name, meta["files"][name]) for name in FILES):
+        signed = meta.pop("digest") == digest(meta) and meta["key"] == folder.name
+        if signed and _files_intact(folder, meta):
             return dict(meta)
     if folder.exists():
         print(f"the prepared images in {folder.name} are damaged; they are made again")
     return None
 
 
-def _file_intact(path: Path, made: dict[str, int]) -> bool:
-    """Whether a file is as it was made, by size and time.
+def _files_intact(folder: Path, meta: dict[str, Any]) -> bool:
+    """Whether the files are as they were made.
 
-    Its contents are read only where the time is another one, as in a copied cache.
+    By size, times and inode, which takes no time. Their contents are read, a second for 1 to 2 GB,
+    only where those are others, as in a copied cache; where they prove whole, it is noted.
     """
-    stat = path.stat()
-    if stat.st_size != made["bytes"]:
+    states = {name: _state(folder / name) for name in FILES}
+    if states == meta["states"]:
+        return True
+    if any(_sha256(folder / name) != meta["sha256"][name] for name in FILES):
         return False
-    return stat.st_mtime_ns == made["mtime_ns"] or _checksum(path) == made["crc32"]
+    with contextlib.suppress(OSError):  # only speed is lost
+        _write_meta(folder, meta | {"states": states})
+    return True
 
 
-def _checksum(path: Path) -> int:
-    crc32 = 0
+def _state(path: Path) -> list[int]:
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+
+
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            crc32 = zlib.crc32(block, crc32)
-    return crc32
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write_meta(folder: Path, meta: dict[str, Any]) -> None:
+    signed = meta | {"digest": digest(meta)}
+    store.write_text(folder / "meta.json", json.dumps(signed, ensure_ascii=False))
 
 
 def _make(folder: Path, source: Source, shape: list[int], color_mode: str) -> dict[str, Any]:
@@ -175,8 +188,8 @@ def _make(folder: Path, source: Source, shape: list[int], color_mode: str) -> di
     shutil.rmtree(folder, ignore_errors=True)
     partial.mkdir()
     try:
-        meta = _write(partial, source, shape, color_mode)
-        store.write_text(partial / "meta.json", json.dumps(meta, ensure_ascii=False))
+        meta = _write(partial, source, shape, color_mode) | {"key": folder.name}
+        _write_meta(partial, meta)
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -201,28 +214,28 @@ def _write(folder: Path, source: Source, shape: list[int], color_mode: str) -> d
     """Writes the files of all parts; returns what meta.json is to hold."""
     labels: dict[str, list[int]] = {part: [] for part in PARTS}
     broken: list[list[str]] = []
-    files = {}
+    hashes = {}
     for part, file_name in zip(PARTS, FILES, strict=True):
-        path, crc32 = folder / file_name, 0
+        path, content = folder / file_name, hashlib.sha256()
         with path.open("wb") as file:
             for name, label, image in _decoded(source.examples(part), shape[0], color_mode):
                 if isinstance(image, Broken):
                     broken.append([name, str(image)])
                     continue
                 file.write(image.data)
-                crc32 = zlib.crc32(image.data, crc32)
+                content.update(image.data)
                 labels[part].append(label)
-        stat = path.stat()
-        files[file_name] = {"bytes": stat.st_size, "crc32": crc32, "mtime_ns": stat.st_mtime_ns}
-    _check_classes(source, labels["train"], broken)
+        hashes[file_name] = content.hexdigest()
+    _check_classes(source, labels, broken)
     return {
         "dataset": source.name,
         "classes": list(source.classes),
         "shape": shape,
         "labels": labels,
         "broken": broken,
-        "files": files,
-        "content": digest([files[name]["crc32"] for name in FILES]),
+        "states": {name: _state(folder / name) for name in FILES},
+        "sha256": hashes,
+        "content": digest([hashes, labels, list(source.classes)]),
     }
 
 
@@ -244,13 +257,23 @@ def _decoded(
             yield from pool.map(one, chunk)
 
 
-def _check_classes(source: Source, labels: Sequence[int], broken: list[list[str]]) -> None:
-    present = set(labels)
+def _check_classes(source: Source, labels: dict[str, list[int]], broken: list[list[str]]) -> None:
+    """Refuses data of which what can be read is not enough.
+
+    Raises:
+        DataError: where a class has no training image, or there is none to validate with.
+    """
+    present = set(labels["train"])
     missing = [name for i, name in enumerate(source.classes) if i not in present]
     if missing:
         raise DataError(
             f"dataset {source.name}: no readable training image in {some(missing)}; "
             f"broken: {some([name for name, _ in broken])}"
+        )
+    if source.counts["val"] and not labels["val"]:
+        raise DataError(
+            f"dataset {source.name}: none of its {source.counts['val']} validation images can be "
+            f"read: {some([name for name, _ in broken])}"
         )
 
 

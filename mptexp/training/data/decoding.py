@@ -17,8 +17,8 @@ class Broken(ValueError):
 def decode(data: bytes, color_mode: str, image_size: int | None = None) -> np.ndarray:
     """An encoded image as uint8 of shape (height, width, channels), upright.
 
-    The orientation of EXIF is applied; what is transparent becomes white; CMYK, palettes and 16
-    bits are converted. Of an animation the first frame is taken.
+    The orientation of EXIF is applied; what is transparent becomes white; CMYK, palettes, 16
+    bits and floats from 0 to 1 are converted. Of an animation the first frame is taken.
 
     Args:
         data: the bytes of the file.
@@ -44,13 +44,31 @@ def _opened(data: bytes, color_mode: str, image_size: int | None) -> Image.Image
     image: Image.Image = Image.open(io.BytesIO(data))
     if image_size is not None:
         image.draft(None, (image_size, image_size))  # JPEG decodes a large image in part
-    image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I"):
-        image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+    form, image = image.format, ImageOps.exif_transpose(image)
+    if image.mode.startswith("I") or image.mode == "F":
+        image = Image.fromarray(_in_eight_bits(np.asarray(image), form))
     if image.has_transparency_data:
         opaque = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", opaque.size, "white"), opaque)
     return image.convert("L" if color_mode == "grayscale" else "RGB")
+
+
+SIXTEEN_BITS = ("PNG", "PPM")  # in which Pillow has 16 bits in integers of 32
+
+
+def _in_eight_bits(values: np.ndarray, form: str | None) -> np.ndarray:
+    """Values of 16 bits, or floats from 0 to 1, as uint8.
+
+    Raises:
+        Broken: where it is not known which number is white.
+    """
+    if values.dtype.kind == "f":
+        if not (values.min() >= 0 and values.max() <= 1):  # nor NaN
+            raise Broken("floating-point values outside 0 to 1; save it with 8 or 16 bits")
+        return np.rint(values * 255).astype(np.uint8)
+    if values.dtype.itemsize > 2 and form not in SIXTEEN_BITS:
+        raise Broken("32-bit integers, whose white is not known; save it with 8 or 16 bits")
+    return (values >> 8).clip(0, 255).astype(np.uint8)
 
 
 def _reason(error: Exception) -> str:

@@ -3,7 +3,8 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mptexp.records import store
@@ -43,11 +44,16 @@ def source(dataset: str, validation_split: float) -> Source:
         lists["val"] = _validation(val, classes, dataset)
     else:
         lists = _split(lists["train"], classes, validation_split, dataset)
-    everything = [path for paths, _ in lists.values() for path in paths]
+    states = {path: _state(path) for paths, _ in lists.values() for path in paths}
 
     def examples(part: str) -> Iterator[Example]:
         for path, label in zip(*lists[part], strict=True):
-            yield str(path.relative_to(root)), _bytes(path), label
+            name, data = str(path.relative_to(root)), _bytes(path)
+            if _state(path) != states[path]:
+                raise DataError(
+                    f"dataset {dataset}: {name} was changed while it was read; try again"
+                )
+            yield name, data or b"", label
 
     return Source(
         name=dataset,
@@ -55,16 +61,18 @@ def source(dataset: str, validation_split: float) -> Source:
         color_mode="rgb",
         counts={part: len(paths) for part, (paths, _) in lists.items()},
         identity={
-            "files": _content(root, everything),
+            "files": _content(root, states),
             "parts": {part: len(paths) for part, (paths, _) in lists.items()},
             "split": None if val else validation_split,
             "classes": classes,
         },
         examples=examples,
-        notes=_folder_notes(empty, _others(root)),
+        notes=_folder_notes({"class folders without images": empty, **_left_out(root)}),
     )
 
 
+UNREADABLE = "unreadable"
+SETTLED_NS = 2 * 10**9  # the coarsest clock of a file system, FAT's
 HOLDS = {"folder": "a folder per class", "idx": "the four idx files"}
 
 
@@ -122,8 +130,31 @@ def _images(tree: Path) -> list[Path]:
 
 
 def _files(tree: Path) -> Iterator[Path]:
-    """All files below a folder but hidden ones."""
-    return (p for p in tree.rglob("*") if p.is_file() and not p.name.startswith("."))
+    """All files below a folder but hidden ones, and those of folders that `_skipped` names."""
+    for folder, inner, names in os.walk(tree):
+        if not _may_be_read(folder):
+            inner.clear()
+            continue
+        paths = (Path(folder, name) for name in names if not name.startswith("."))
+        yield from (path for path in paths if path.is_file())
+
+
+def _may_be_read(folder: str) -> bool:
+    return os.access(folder, os.R_OK | os.X_OK)
+
+
+def _skipped(root: Path) -> dict[str, list[str]]:
+    """The folders whose images are left out, by the reason; a class folder itself may be a link."""
+    refused, links = [], []
+    classes = [path for tree in filter(None, _trees(root)) for path in (tree, *tree.iterdir())]
+    for folder, inner, _ in os.walk(root):
+        if not _may_be_read(folder):
+            inner.clear()
+            refused.append(Path(folder))
+        inside = [Path(folder, name) for name in inner]
+        links += [path for path in inside if path.is_symlink() and path not in classes]
+    reasons = {"folders that may not be read": refused, "links to folders": links}
+    return {why: sorted(str(p.relative_to(root)) for p in left) for why, left in reasons.items()}
 
 
 def _listing(by_label: Iterable[list[Path]]) -> Listing:
@@ -142,13 +173,14 @@ def _validation(root: Path, classes: Sequence[str], dataset: str) -> Listing:
     return _listing(full.get(name, []) for name in classes)
 
 
-def _others(root: Path) -> list[str]:
+def _left_out(root: Path) -> dict[str, list[str]]:
+    """What lies in a folder and is no image of the dataset, by the reason."""
     others = (p for p in _files(root) if p.suffix.lower() not in decoding.SUFFIXES)
-    return sorted(str(p.relative_to(root)) for p in others)
+    named = sorted(str(p.relative_to(root)) for p in others)
+    return {"no images by their names": named, **_skipped(root)}
 
 
-def _folder_notes(empty: Sequence[str], others: Sequence[str]) -> list[str]:
-    left_out = {"class folders without images": empty, "no images by their names": others}
+def _folder_notes(left_out: Mapping[str, Sequence[str]]) -> list[str]:
     return [f"left out as {what}: {some(names)}" for what, names in left_out.items() if names]
 
 
@@ -162,26 +194,55 @@ def _split(
     }
 
 
-def _bytes(path: Path) -> bytes:
-    """A file's content; none where it may not be read, which is then a broken image."""
+def _bytes(path: Path) -> bytes | None:
+    """A file's content; None where it may not be read, which is then a broken image."""
     try:
         return path.read_bytes()
     except PermissionError:
-        return b""
+        return None
 
 
-def _content(root: Path, files: Sequence[Path]) -> str:
+State = tuple[int, int, int, int]
+
+
+def _state(path: Path) -> State:
+    """What the system changes whenever a file's content or rights change, as git's index has it.
+
+    A time of modification can be set; the time of the last change of the inode cannot.
+    """
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
+
+
+def _content(root: Path, states: Mapping[Path, State]) -> str:
     """Hash of names and bytes of all files.
 
     Reading everything at every start would cost minutes with a large set, so the hash is kept
-    under the files' names, sizes and times, as git keeps it in its index.
+    under the files' names and states, as git keeps it in its index. It is not where a file could
+    not be read, nor where one is so new that a further change might leave its time as it is.
     """
-    stats = [(str(p.relative_to(root)), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
-    known = cache_dir() / "index" / digest([str(root), sorted(stats)])
-    if known.is_file():
-        return known.read_text()
-    pairs = [(str(p.relative_to(root)), hashlib.sha256(_bytes(p)).hexdigest()) for p in files]
-    content = digest(sorted(pairs))
-    with contextlib.suppress(OSError):  # only speed is lost; preparing will say what is wrong
-        store.write_text(known, content)
+    listed = [(str(path.relative_to(root)), *state) for path, state in states.items()]
+    key = digest([str(root), sorted(listed)])
+    known = cache_dir() / "index" / key
+    if content := _indexed(known):
+        return content
+    settled = time.time_ns() - max(state[2] for state in states.values()) > SETTLED_NS
+    hashes = {str(p.relative_to(root)): _hash(p) for p in states}
+    content = digest(sorted(hashes.items()))
+    if settled and UNREADABLE not in hashes.values():
+        with contextlib.suppress(OSError):  # only speed is lost; preparing will say what is wrong
+            store.write_text(known, f"{content} {digest([key, content])}")
     return content
+
+
+def _hash(path: Path) -> str:
+    data = _bytes(path)
+    return UNREADABLE if data is None else hashlib.sha256(data).hexdigest()
+
+
+def _indexed(path: Path) -> str:
+    """The hash of the content that the index holds; empty where it holds none, or a damaged one."""
+    with contextlib.suppress(OSError, ValueError):
+        content, check = path.read_text(encoding="ascii").split()
+        return content if check == digest([path.name, content]) else ""
+    return ""

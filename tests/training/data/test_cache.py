@@ -1,3 +1,5 @@
+import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -79,6 +81,67 @@ def test_a_damaged_cache_is_noticed_and_made_again(tree, damage, capsys):
     assert "are damaged; they are made again" in capsys.readouterr().out
     assert np.array_equal(again.images("train")[:], before)
     assert len(again.images("val")[:]) == 6
+
+
+def edited(change):
+    def damage(folder):
+        path = folder / "meta.json"
+        meta = json.loads(path.read_text())
+        change(meta)
+        path.write_text(json.dumps(meta))
+
+    return damage
+
+
+def flip_keeping_times(folder):
+    stat = (folder / "train.u8").stat()
+    flip(folder)
+    os.utime(folder / "train.u8", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        edited(lambda meta: meta["labels"]["val"].pop()),
+        edited(lambda meta: meta["labels"]["train"].reverse()),
+        edited(lambda meta: meta["classes"].reverse()),
+        edited(lambda meta: meta["broken"].append(["x", "y"])),
+        flip_keeping_times,
+    ],
+    ids=["a label less", "labels swapped", "classes swapped", "broken", "flipped, old time"],
+)
+def test_what_is_not_what_was_written_is_made_again(tree, damage, capsys):
+    made = prepare(tree)
+    before, meta = made.images("train")[:], made.meta
+    until(lambda: _now_ns(tree.parent) > max(p.stat().st_ctime_ns for p in made.folder.iterdir()))
+    damage(made.folder)
+    again = prepare(tree)
+    assert "are damaged; they are made again" in capsys.readouterr().out
+    assert np.array_equal(again.images("train")[:], before)
+    assert {n: again.meta[n] for n in meta if n != "states"} == {
+        n: meta[n] for n in meta if n != "states"
+    }
+
+
+def test_the_cache_of_other_images_under_this_name_is_not_used(tree):
+    made, other = prepare(tree), prepare(tree, size=8)
+    shutil.rmtree(made.folder)
+    shutil.copytree(other.folder, made.folder)
+    assert prepare(tree).images("train").shape == (24, 16, 16, 3)
+
+
+def test_the_content_is_read_once_where_a_cache_was_copied(tree, monkeypatch):
+    made = prepare(tree)
+    os.utime(made.folder / "train.u8")
+    read = []
+    monkeypatch.setattr(cache, "_sha256", lambda path: read.append(path) or _hash(path))
+    for _ in range(3):
+        prepare(tree)
+    assert [path.name for path in read] == ["train.u8", "val.u8"]
+
+
+def _hash(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _now_ns(folder):
@@ -170,6 +233,17 @@ def test_a_class_without_a_readable_image_is_refused(tree):
         (tree / f"x/{i}.jpg").write_text("no")
     with pytest.raises(DataError, match="no readable training image in x"):
         prepare(tree)
+
+
+def test_data_without_a_readable_image_to_validate_with_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path / "cache"))
+    for name in ("train/a", "train/b"):
+        write(tmp_path / "set" / name)
+    for name in ("val/a", "val/b"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        (tmp_path / "set" / name / "0.png").write_text("no")
+    with pytest.raises(DataError, match="none of its 2 validation images can be read: val/a/0"):
+        prepare(tmp_path / "set")
 
 
 def test_a_disk_without_room_is_refused_before_anything_is_made(tree):

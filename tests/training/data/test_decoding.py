@@ -47,6 +47,34 @@ def test_every_kind_becomes_rgb(data, expected):
     assert np.abs(array.astype(int) - expected).max() <= 4
 
 
+@pytest.mark.parametrize(
+    ("values", "form", "expected"),
+    [
+        (np.array([[0.0, 0.5], [1.0, 0.25]], np.float32), "TIFF", [[0, 128], [255, 64]]),
+        (np.array([[0, 32768], [65535, 256]], np.uint16), "TIFF", [[0, 128], [255, 1]]),
+        (np.array([[0, 32768], [65535, 256]], np.uint16), "PNG", [[0, 128], [255, 1]]),
+        (np.array([[0, 32768], [65535, 256]], np.uint16), "PPM", [[0, 128], [255, 1]]),
+    ],
+)
+def test_what_has_more_than_eight_bits_keeps_its_brightness(values, form, expected):
+    array = decoding.decode(encoded(Image.fromarray(values), form), "grayscale")
+    assert array[..., 0].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (np.array([[0, 2**30]], np.int32), "32-bit integers, whose white is not known"),
+        (np.array([[0, 200]], np.int32), "32-bit integers"),
+        (np.array([[0, 200.0]], np.float32), "floating-point values outside 0 to 1"),
+        (np.array([[0, np.nan]], np.float32), "floating-point values outside 0 to 1"),
+    ],
+)
+def test_an_image_whose_white_is_not_known_is_refused(values, why):
+    with pytest.raises(Broken, match=why):
+        decoding.decode(encoded(Image.fromarray(values), "TIFF"), "rgb", 8)
+
+
 def test_what_is_transparent_is_white():
     array = decoding.decode(encoded(alpha_png(), "PNG"), "rgb")
     assert tuple(array[5, 5]) == RED

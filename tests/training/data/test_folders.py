@@ -1,12 +1,13 @@
+import os
 import shutil
 from pathlib import Path
 
 import pytest
-from support import PROJECT
+from support import PROJECT, until
 from support import write_images as write
 
 from mptexp.training.data import cache, folders
-from mptexp.training.data.sources import DataError
+from mptexp.training.data.sources import DataError, cache_dir
 
 
 def source(root, split=0.2):
@@ -125,6 +126,80 @@ def test_an_image_that_was_replaced_is_noticed(tree):
     first = source(tree).identity
     shutil.copy(tree / "brot & butter/7.png", tree / "Käse/3.png")
     assert source(tree).identity != first
+
+
+@pytest.fixture
+def settled(monkeypatch):
+    """Files are as old as they must be for the index."""
+    monkeypatch.setattr(folders, "SETTLED_NS", -1)
+
+
+def test_other_content_of_the_same_size_and_time_is_noticed(tree, settled):
+    path = tree / "Käse/3.png"
+    path.write_bytes(bytes(500))
+    stat, first = path.stat(), source(tree).identity
+    until(lambda: _touched(tree.parent / "now") > stat.st_ctime_ns)
+    path.write_bytes(bytes(499) + b"x")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert source(tree).identity != first
+
+
+def _touched(path):
+    path.touch()
+    return path.stat().st_ctime_ns
+
+
+def test_what_could_not_be_read_is_asked_for_again(tree, settled, monkeypatch):
+    whole, read = source(tree).identity, Path.read_bytes
+    shutil.rmtree(cache_dir() / "index")
+
+    def asked(path):  # root may read everything
+        if path.name == "3.png":
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    with monkeypatch.context() as refused:
+        refused.setattr(Path, "read_bytes", asked)
+        assert source(tree).identity != whole
+    assert source(tree).identity == whole
+
+
+def test_what_is_so_new_that_a_change_may_not_show_is_read_again(tree, monkeypatch):
+    monkeypatch.setattr(folders, "SETTLED_NS", 10**18)
+    source(tree)
+    assert not (cache_dir() / "index").exists()
+
+
+@pytest.mark.parametrize("text", ["", "0" * 32, f"{'0' * 32} {'1' * 32}", "é", "a b c"])
+def test_a_damaged_index_is_not_used(tree, settled, text):
+    first = source(tree).identity
+    (path,) = (cache_dir() / "index").iterdir()
+    path.write_text(text)
+    assert source(tree).identity == first
+
+
+def test_an_image_that_changes_while_it_is_read_is_refused(tree):
+    found = source(tree)
+    (tree / "Käse/3.png").write_bytes(b"another")
+    with pytest.raises(DataError, match=r"Käse/3.png was changed while it was read"):
+        [*found.examples("train"), *found.examples("val")]
+
+
+def test_a_folder_that_is_left_out_is_named(tree, monkeypatch):
+    write(tree / "Käse/locked", 2)
+    write(tree.parent / "elsewhere", 2)
+    (tree / "Käse/linked").symlink_to(tree.parent / "elsewhere")
+    (tree / "class by link").symlink_to(tree.parent / "elsewhere")
+    allowed = os.access
+    locked = str(tree / "Käse/locked")  # root may read everything
+    monkeypatch.setattr(os, "access", lambda p, m: str(p) != locked and allowed(p, m))
+    found = source(tree, 0.5)
+    assert found.classes == ("Käse", "brot & butter", "class by link")
+    assert sum(found.counts.values()) == 32
+    assert found.notes == [
+        "left out as folders that may not be read: Käse/locked",
+        "left out as links to folders: Käse/linked",
+    ]
 
 
 def test_a_relative_path_begins_where_the_user_stands(tree, monkeypatch):
