@@ -423,25 +423,41 @@ def export(
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help="A sweep's directory.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="Another's: other device, versions.")],
+    more_a: Annotated[
+        list[Path] | None, typer.Option("--a", metavar="DIR", help="Another session of A.")
+    ] = None,
+    more_b: Annotated[
+        list[Path] | None, typer.Option("--b", metavar="DIR", help="Another session of B.")
+    ] = None,
     format: Annotated[str, typer.Option(help="table, markdown or json.")] = "table",
 ) -> None:
-    """Set two sweeps side by side: the points that both measured, and what else differs."""
+    """Set two sweeps side by side: the points that both measured, and what else differs.
+
+    From three sessions a side, in directories of their own, ratios have intervals, with sessions
+    as the unit. Exit status 1 where a record is damaged and was left out, or was changed since it
+    was written.
+    """
     from mptexp import api
     from mptexp.report import comparisons
 
     _allow(format, "table", "markdown", "json")
-    points, differences = api.compared(a, b)
+    made = api.compared([a, *(more_a or [])], [b, *(more_b or [])])
     if format == "json":
-        tables = {"points": points, "differences": differences}
+        tables = {"points": made.points, "differences": made.differences}
         content = {name: json.loads(t.to_json(orient="records")) for name, t in tables.items()}
-        print(json.dumps({"a": str(a), "b": str(b), **content}, indent=1))
+        said = {"advice": made.advice, "faults": made.faults}
+        print(json.dumps({"a": str(a), "b": str(b), **content, **said}, indent=1))
+        _left_out(made.faults, "record")
         return
-    _print_table(f"A is {a}, B is {b}", comparisons.two_sweeps(points), format)
-    if differences.empty:
-        out.print("Nothing else differs that the records hold.")
+    _print_table(f"A is {a}, B is {b}", comparisons.two_sweeps(made.points), format)
+    for sentence in made.advice:
+        out.print(plain(sentence))
+    if made.differences.empty:
+        out.print("Nothing else differs that records and identities hold.")
     else:
         print()
-        _print_table("What else differs", differences, format)
+        _print_table("What else differs", made.differences, format)
+    _left_out(made.faults, "record")
 
 
 def _print_table(title: str, table: "pd.DataFrame", format: str) -> None:

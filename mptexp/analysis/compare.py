@@ -1,13 +1,13 @@
-"""Two sweeps side by side: the same points joined, and what else differs between them."""
+"""Two sweeps, or several sessions of each, side by side: points joined, and what else differs."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
-from scipy import stats
 
-from mptexp.analysis import contrast, identity, speedups, sweep_tables
+from mptexp.analysis import contrast, identity, speedups, sweep_tables, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
@@ -22,20 +22,39 @@ JOINED = [name for name in POINT if name != "gpu_model"] + ["policy"]
 WANDERING = ("load", "swap_used_bytes", "clean")
 
 
-def load(a: SweepDir, b: SweepDir) -> tuple[Tables, Tables]:
-    """Both sweeps, with settings named so that they differ between the two as well.
+def load(a: Sequence[SweepDir], b: Sequence[SweepDir]) -> tuple[Tables, Tables]:
+    """Both sides, with settings named so that they differ between the two as well.
+
+    Args:
+        a: the sessions of one side: directories of one sweep, each measured at another time.
+        b: those of the other.
+
+    Returns:
+        Tables whose runs have a column `session`; what cannot be read, or is another than was
+        written, is in `damaged` and `changed`.
 
     Raises:
-        params.ParamsError: where a directory holds no record.
+        params.ParamsError: where a directory holds no record, or is given twice on one side.
     """
-    records = [store.read_records(place)[0] for place in (a, b)]
-    for place, own in zip((a, b), records, strict=True):
-        if not own:
-            raise params.ParamsError(
-                f"{place.root}: holds no record of a run; give the directory of a sweep, such as "
-                "reports/quickstart"
-            )
-    return _tables(a, records[0], records[1]), _tables(b, records[1], records[0])
+    read = [[_read(place) for place in side] for side in (a, b)]
+    for side in (a, b):
+        names = [place.root.resolve() for place in side]
+        twice = [str(name) for name in names if names.count(name) > 1]
+        if twice:
+            raise params.ParamsError(f"{twice[0]}: given twice; a session counts once")
+    everything = [[record for own, *_ in side for record in own] for side in read]
+    return _tables(a, read[0], everything[1]), _tables(b, read[1], everything[0])
+
+
+def _read(place: SweepDir) -> tuple[list[dict], list[str], list[str]]:
+    """Records of a session, and a sentence for each that is damaged or was changed."""
+    own, damaged = store.read_records(place)
+    if not own:
+        raise params.ParamsError(
+            f"{place.root}: holds no record of a run; give the directory of a sweep, such as "
+            "reports/quickstart"
+        )
+    return own, damaged, store.changed(own, place)
 
 
 def disjoint(a: Tables, b: Tables) -> dict[str, tuple[list[str], list[str]]]:
@@ -52,10 +71,22 @@ def disjoint(a: Tables, b: Tables) -> dict[str, tuple[list[str], list[str]]]:
     return apart
 
 
-def _tables(place: SweepDir, own: Sequence[dict], other: Sequence[dict]) -> Tables:
-    results = sweep_tables.flagged(own, place.name, beside=other)
-    ratios, history = speedups.at_same_batch(results), history_table(own)
-    return Tables(results, history, ratios, list(own), [], sweep_tables.options(place))
+def _tables(
+    places: Sequence[SweepDir],
+    read: Sequence[tuple[list[dict], list[str], list[str]]],
+    other: Sequence[dict],
+) -> Tables:
+    """One side: the sessions' runs below one another, flagged within their session."""
+    own = [record for records, *_ in read for record in records]
+    frames = [
+        sweep_tables.flagged(records, place.name, beside=[*own, *other]).assign(session=session)
+        for session, (place, (records, *_)) in enumerate(zip(places, read, strict=True))
+    ]
+    results = pd.concat(frames, ignore_index=True)
+    ratios, history = speedups.at_same_batch(frames[0]), history_table(own)
+    damaged, changed = ([text for part in read for text in part[k]] for k in (1, 2))
+    settings = sweep_tables.options(places[0])
+    return Tables(results, history, ratios, own, damaged, settings, changed=changed)
 
 
 def points(a: Tables, b: Tables) -> pd.DataFrame:
@@ -63,24 +94,32 @@ def points(a: Tables, b: Tables) -> pd.DataFrame:
 
     A device that both sweeps have is compared with itself alone.
 
-    The runs of two sweeps share no block, and each sweep is one session: their ratio is shown, and
-    no interval of it is claimed.
+    The unit is the session: how much a day matters, the runs of one day do not say. An interval
+    from runs would call 18 to 72 % of sweeps of like machines different, at drifts of 1 to 5 %.
+    From three sessions a side there is Welch's interval of the sessions' means, at Sidak's level
+    for the number of points; from fewer, nothing is claimed.
 
     Returns:
-        Columns of JOINED, device_a, device_b, step_s_a, step_s_b (seconds, geometric means), ratio
-        (step_s_a / step_s_b: above 1, B is faster), low, high (empty), runs_a, runs_b,
-        val_accuracy_a, val_accuracy_b (means), peak_memory_bytes_a, peak_memory_bytes_b
-        (medians), and cost_per_million_images_a and _b where the params file of both has a
-        price_per_hour.
+        Columns of JOINED, device_a, device_b, step_s_a, step_s_b (seconds, geometric means over
+        sessions), ratio (step_s_a / step_s_b: above 1, B is faster), low, high, sessions_a,
+        sessions_b, runs_a, runs_b, flags (what is not valid of the runs' times: then low and high
+        are empty), val_accuracy_a, val_accuracy_b (means), peak_memory_bytes_a,
+        peak_memory_bytes_b (medians), and cost_per_million_images_a and _b where the params file
+        of both has a price_per_hour.
     """
     sides = [dict(list(side.ok.groupby([*JOINED, "gpu_model"]))) for side in (a, b)]
-    rows = [
-        dict(zip(JOINED, left[:-1], strict=True))
-        | {"device_a": left[-1], "device_b": right[-1]}
-        | _compared(sides[0][left], sides[1][right], a, b)
+    pairs = [
+        (left, right)
         for left in sides[0]
         for right in sides[1]
         if left[:-1] == right[:-1] and _comparable(left, right, sides)
+    ]
+    level = 0.95 ** (1 / max(len(pairs), 1))
+    rows = [
+        dict(zip(JOINED, left[:-1], strict=True))
+        | {"device_a": left[-1], "device_b": right[-1]}
+        | _compared(sides[0][left], sides[1][right], a, b, level)
+        for left, right in pairs
     ]
     rows.sort(key=lambda row: [str(row[n]).zfill(9) for n in JOINED[:-1]])
     return pd.DataFrame(rows)
@@ -91,15 +130,20 @@ def _comparable(left: tuple, right: tuple, sides: Sequence[Mapping[tuple, Any]])
     return left == right or (left not in sides[1] and right not in sides[0])
 
 
-def _compared(left: pd.DataFrame, right: pd.DataFrame, a: Tables, b: Tables) -> dict[str, Any]:
+def _compared(
+    left: pd.DataFrame, right: pd.DataFrame, a: Tables, b: Tables, level: float
+) -> dict[str, Any]:
     left, right = (side.assign(step_s=pd.to_numeric(side.step_s)) for side in (left, right))
-    # Each sweep is one session. How much a day matters, a session does not say: an interval from
-    # its runs would call 18 to 72 % of sweeps of like machines different, at drifts of 1 to 5 %.
-    ratio = contrast.unpaired(left.step_s, right.step_s).estimate
-    row: dict[str, Any] = {"ratio": ratio, "low": math.nan, "high": math.nan}
-    for name, side, tables in (("a", left, a), ("b", right, b)):
+    means = [_session_means(side) for side in (left, right)]
+    over = contrast.unpaired(*means, level)
+    flags = _flags(left, right, a, b)
+    ends = [math.nan, math.nan] if validity.invalid(flags, "time") else [over.low, over.high]
+    row: dict[str, Any] = {"ratio": over.estimate, "low": ends[0], "high": ends[1]}
+    sides = zip("ab", (left, right), means, (a, b), strict=True)
+    for name, side, sessions, tables in sides:
         row |= {
-            f"step_s_{name}": stats.gmean(side.step_s),
+            f"step_s_{name}": float(np.exp(np.log(sessions).mean())),
+            f"sessions_{name}": len(sessions),
             f"runs_{name}": len(side),
             f"val_accuracy_{name}": side.val_accuracy.mean(),
             f"peak_memory_bytes_{name}": side.peak_memory_bytes.median(),
@@ -107,7 +151,35 @@ def _compared(left: pd.DataFrame, right: pd.DataFrame, a: Tables, b: Tables) -> 
         if a.options.price_per_hour and b.options.price_per_hour:
             hours = 1e6 / side.images_per_s.median() / 3600
             row[f"cost_per_million_images_{name}"] = hours * tables.options.price_per_hour
-    return row
+    return row | {"flags": flags}
+
+
+def _session_means(runs: pd.DataFrame) -> pd.Series:
+    """The geometric mean step of each session."""
+    sessions = runs["session"] if "session" in runs else pd.Series(0, runs.index)
+    return np.exp(np.log(runs.step_s).groupby(sessions).mean())
+
+
+def _flags(left: pd.DataFrame, right: pd.DataFrame, a: Tables, b: Tables) -> str:
+    """What is not valid of the runs of both sides; sessions of a side have to be alike, too."""
+    names = [*left["flags"], *right["flags"]]
+    for side, tables in ((left, a), (right, b)):
+        wanted = set(side.run_id)
+        known = [identity.of(r) for r in tables.records if r["run_id"] in wanted]
+        alike = {identity.shared(one) for one in known if one is not None}
+        names += ["not comparable"] * (len(alike) > 1)
+    return validity.together(names)
+
+
+def apart_in_time(a: Tables, b: Tables) -> bool:
+    """Whether all runs of a side ended before the first of the other, as far as records say.
+
+    What lastingly changed in between is then in every ratio.
+    """
+    times = [[r["ended_at"] for r in side.records if r.get("ended_at")] for side in (a, b)]
+    if not all(times):
+        return False
+    return max(times[0]) < min(times[1]) or max(times[1]) < min(times[0])
 
 
 def differences(a: Tables, b: Tables) -> pd.DataFrame:
@@ -121,6 +193,10 @@ def differences(a: Tables, b: Tables) -> pd.DataFrame:
         + [_flat(_own(r)) for r in side.records]
         for side in (a, b)
     ]
+    both = set.intersection(*({r["run_id"] for r in side.records} for side in (a, b)))
+    for side, known in zip((a, b), cards, strict=True):
+        # Weights and order follow from the seed: only of runs that both sides have.
+        known += [_flat(_started(r)) for r in side.records if r["run_id"] in both]
     names = dict.fromkeys(name for side in cards for card in side for name in card)
     rows = []
     for name in names:
@@ -138,8 +214,17 @@ def _own(record: Mapping[str, Any]) -> dict[str, Any]:
     known = identity.of(record)
     if known is None:
         return {"identity": identity.NOT_RECORDED}
-    names = ("code", "notebook", "model_source", "data", "keras_config")
-    return {"identity": "recorded"} | {name: known.get(name) for name in names}
+    flat: dict[str, Any] = {"identity": "recorded"}
+    for name, value in known.items():
+        flat |= value if isinstance(value, Mapping) else {name: value}
+    card = _flat(record.get("environment", {}))
+    said = {*card, *identity.WITHIN_BLOCK, *(name.replace(" ", "_") for name in card)}
+    return {name: value for name, value in flat.items() if name not in said}
+
+
+def _started(record: Mapping[str, Any]) -> dict[str, Any]:
+    known = identity.of(record) or {}
+    return {name: known[name] for name in identity.WITHIN_BLOCK if name in known}
 
 
 def _flat(card: Mapping[str, Any]) -> dict[str, str]:

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -220,13 +220,22 @@ def answer(directory: Place) -> "Markdown":
     return Markdown("\n\n".join(findings.answer(tables)))
 
 
-def compare(a: Place, b: Place) -> "pd.DataFrame":
+def compare(a: Place | Sequence[Place], b: Place | Sequence[Place]) -> "pd.DataFrame":
     """Compares two sweeps: returns the points that both measured, a row each.
+
+    Args:
+        a: a sweep's directory, or a list of several sessions of it; of three a side, the ratios
+            have intervals.
+        b: another's.
 
     Raises:
         ParamsError: if no point was measured well in both.
     """
-    return commands.compared(resolved(a), resolved(b))[0]
+    sides = [[side] if isinstance(side, str | os.PathLike) else side for side in (a, b)]
+    made = commands.compared(*([resolved(place) for place in side] for side in sides))
+    for sentence in made.faults:
+        warnings.warn(visible(sentence), stacklevel=2)
+    return made.points
 
 
 # --- why a policy was faster, or was not -----------------------------------------------------

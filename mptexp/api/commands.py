@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -217,8 +217,25 @@ def _writing(folder: Path) -> Iterator[None]:
 # --- several sweeps, and the machine ----------------------------------------------------------
 
 
-def compared(a: Path, b: Path) -> "tuple[pd.DataFrame, pd.DataFrame]":
-    """Returns the points that two sweeps measured, and what else differs between them.
+@dataclass(frozen=True)
+class Compared:
+    """Two sides of a comparison.
+
+    Attributes:
+        points: that both measured, see `analysis.compare.points`.
+        differences: what else differs between them.
+        advice: what the ratios cannot exclude, and how to measure so that they do; sentences.
+        faults: a sentence for each record that is damaged or was changed.
+    """
+
+    points: "pd.DataFrame"
+    differences: "pd.DataFrame"
+    advice: list[str]
+    faults: list[str]
+
+
+def compared(a: Sequence[Path], b: Sequence[Path]) -> Compared:
+    """Sets two sweeps side by side, or several sessions of each.
 
     Raises:
         ParamsError: if no point was measured well in both.
@@ -226,13 +243,15 @@ def compared(a: Path, b: Path) -> "tuple[pd.DataFrame, pd.DataFrame]":
     from mptexp.analysis import compare as comparison
     from mptexp.report import comparisons
 
-    left, right = comparison.load(SweepDir(a), SweepDir(b))
+    left, right = comparison.load([SweepDir(p) for p in a], [SweepDir(p) for p in b])
     points = comparison.points(left, right)
     if points.empty:
         why = comparisons.nothing_joined(comparison.disjoint(left, right))
         why = why or "see their results.csv"
-        raise ParamsError(f"{a} and {b}: no point was measured well in both: {why}")
-    return points, comparison.differences(left, right)
+        raise ParamsError(f"{a[0]} and {b[0]}: no point was measured well in both: {why}")
+    advice = comparisons.advice(points, comparison.apart_in_time(left, right))
+    faults = [text for side in (left, right) for text in (*side.damaged, *side.changed)]
+    return Compared(points, comparison.differences(left, right), advice, faults)
 
 
 def merge(directories: Sequence[Path], out: Path, prefer: Path | None = None) -> "Merged":

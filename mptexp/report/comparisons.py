@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import compare, scaling
+from mptexp.analysis import compare, contrast, scaling
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import columns, wording
 from mptexp.report.columns import BLANK
@@ -185,5 +185,35 @@ def _both(points: pd.DataFrame, name: str) -> list[str]:
 def _ratio(row: Mapping[str, Any]) -> str:
     if pd.isna(row["ratio"]):
         return BLANK
+    sessions = (row["sessions_a"], row["sessions_b"])
     runs = f"n = {row['runs_a']}, {row['runs_b']}"
-    return f"{row['ratio']:.2f}× (one session each, nothing is claimed; {runs})"
+    if reasons := wording.not_valid(row["flags"]):
+        return f"{row['ratio']:.2f}× ({reasons}; {runs})"
+    if not pd.isna(row["low"]):
+        counted = f"{sessions[0]} and {sessions[1]} sessions"
+        return f"{row['ratio']:.2f}× [{row['low']:.2f}, {row['high']:.2f}] ({counted})"
+    few = "one session each" if max(sessions) == 1 else "fewer than three sessions a side"
+    return f"{row['ratio']:.2f}× ({few}, nothing is claimed; {runs})"
+
+
+def advice(points: pd.DataFrame, apart: bool) -> list[str]:
+    """What to do so that two sweeps can be compared, and what their ratios cannot exclude.
+
+    Args:
+        points: of analysis.compare.
+        apart: whether all runs of a side came before the other's.
+    """
+    made = []
+    if points[["sessions_a", "sessions_b"]].min(axis=None) < contrast.FEWEST:
+        made.append(
+            "Nothing is claimed of fewer than three sessions a side. Two settings are best "
+            "measured interleaved, as values of one sweep's matrix, whose blocks alternate them; "
+            "two versions or machines by three sessions or more of each, in turn, given by --a "
+            "and --b."
+        )
+    if apart:
+        made.append(
+            "All runs of one side came before the other's: what lastingly changed in between is in "
+            "every ratio; sessions in turn exclude it."
+        )
+    return made

@@ -1,9 +1,13 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
+import numpy as np
+import pandas as pd
 import pytest
 from builders import written_sweep
+from scipy import stats
 from support import mptexp
 
 from mptexp.analysis import compare
@@ -15,7 +19,7 @@ from mptexp.report import comparisons
 def two(tmp_path):
     a = written_sweep(tmp_path / "a", "A100", 1.0, price=1.0)
     b = written_sweep(tmp_path / "b", "H100", 0.5, price=3.0, packages={"keras": "3.16"})
-    return compare.load(a, b)
+    return compare.load([a], [b])
 
 
 def test_the_same_points_are_joined_across_devices(two):
@@ -45,7 +49,7 @@ def test_points_that_differ_in_a_setting_are_not_joined(tmp_path):
         made = store.read_record(path)
         made["parameters"]["width"] = 2.0
         store.write_record(path, made)
-    assert compare.points(*compare.load(a, b)).empty
+    assert compare.points(*compare.load([a], [b])).empty
     done = mptexp("compare", "a", "b", cwd=tmp_path)
     assert done.returncode == 2
     assert "no point was measured well in both: width 1.0 against 2.0" in done.stderr
@@ -82,7 +86,7 @@ def test_devices_are_never_pooled(tmp_path):
     a, b = written_sweep(tmp_path / "a", "A100", 1.0), written_sweep(tmp_path / "b", "H100", 0.5)
     more = written_sweep(tmp_path / "v", "V100", 4.0)
     shutil.copytree(more.runs, a.runs, dirs_exist_ok=True)
-    found = compare.points(*compare.load(a, b)).query("policy == 'float32'")
+    found = compare.points(*compare.load([a], [b])).query("policy == 'float32'")
     assert found.set_index("device_a").ratio.to_dict() == {
         "A100": pytest.approx(2),
         "V100": pytest.approx(8),
@@ -90,5 +94,110 @@ def test_devices_are_never_pooled(tmp_path):
     assert found.runs_a.tolist() == [3, 3]
     assert "Device, A | B" in comparisons.two_sweeps(found)
     # A device that both have is compared with itself.
-    both = compare.points(*compare.load(a, a)).query("policy == 'float32'")
+    both = compare.points(*compare.load([a], [a])).query("policy == 'float32'")
     assert both.device_a.tolist() == both.device_b.tolist() == ["A100", "V100"]
+
+
+def sessions(root, name, scales, **card):
+    return [written_sweep(root / f"{name}{k}", "A100", s, **card) for k, s in enumerate(scales)]
+
+
+def test_from_three_sessions_a_side_sessions_are_the_unit(tmp_path):
+    # Days vary by 2 %: the runs of one say nothing of that, three of them do.
+    a, b = sessions(tmp_path, "a", (1, 1.02, 0.98)), sessions(tmp_path, "b", (0.5, 0.49, 0.51))
+    found = compare.points(*compare.load(a, b)).set_index("policy").loc["float32"]
+    assert (found.sessions_a, found.sessions_b, found.runs_a) == (3, 3, 9)
+    assert found.ratio == pytest.approx(2, rel=0.01)
+    assert 1.8 < found.low < 1.95
+    assert 2.05 < found.high < 2.2
+    two = compare.points(*compare.load(a[:2], b))
+    assert two.low.isna().all()
+
+
+def test_few_comparisons_of_like_sessions_claim_a_difference(tmp_path):
+    # Each session has a drift of its own, of 3 %; by runs, most of these would differ.
+    random, by_runs, lying = np.random.default_rng(0), 0, 0
+    (place,) = sessions(tmp_path, "a", (1,))
+    side, _ = compare.load([place], [place])
+    for _ in range(150):
+        tables = []
+        for _ in "ab":
+            frames = [
+                side.results.assign(step_s=side.results.step_s * drift, session=k)
+                for k, drift in enumerate(np.exp(random.normal(0, 0.03, 3)))
+            ]
+            tables.append(replace(side, results=pd.concat(frames, ignore_index=True)))
+        found = compare.points(*tables)
+        lying += ((found.low > 1) | (found.high < 1)).any()
+        steps = [np.log(t.ok[t.ok.policy == "float32"].step_s) for t in tables]
+        by_runs += stats.ttest_ind(*steps).pvalue < 0.05
+    assert by_runs > 30
+    assert lying <= 12  # 5 % of 150 are 7.5
+
+
+def test_sessions_of_a_side_that_differ_are_no_repeats(tmp_path):
+    a, b = sessions(tmp_path, "a", (1, 1.02, 0.98)), sessions(tmp_path, "b", (0.5, 0.49, 0.51))
+    for path in a[1].runs.glob("*/record.json"):
+        made = store.read_record(path)
+        made["identity"] |= {"model_source": "edited"}
+        store.write_record(path, made)
+    sides = compare.load(a, b)
+    found = compare.points(*sides)
+    assert set(found["flags"]) == {"not comparable"}
+    assert found.low.isna().all()
+    assert "not valid: not comparable" in " ".join(comparisons.two_sweeps(found).iloc[0].map(str))
+    assert "model source" in set(compare.differences(*sides).what)
+
+
+def test_runs_that_are_not_valid_claim_nothing(tmp_path):
+    a, b = sessions(tmp_path, "a", (1, 1.02, 0.98)), sessions(tmp_path, "b", (0.5, 0.49, 0.51))
+    for path in b[0].runs.glob("*/record.json"):
+        made = store.read_record(path)
+        made["marks"] = ["measured while other programs used the processor"]
+        store.write_record(path, made)
+    found = compare.points(*compare.load(a, b))
+    assert set(found["flags"]) == {"interference"}
+    assert found.low.isna().all()
+
+
+def test_what_one_side_alone_was_is_part_of_what_differs(tmp_path):
+    a, b = (written_sweep(tmp_path / name, "A100", 1.0) for name in "ab")
+    for path in b.runs.glob("*/record.json"):
+        made = store.read_record(path)
+        changes = {"variables": {"XLA_FLAGS": "--fast"}, "data_order": "other"}
+        made["identity"] |= changes
+        store.write_record(path, made)
+    found = compare.differences(*compare.load([a], [b])).set_index("what")
+    assert found.loc["XLA FLAGS"].tolist() == ["–", "--fast"]
+    assert found.loc["data order", "b"] == "other"
+
+
+def test_damaged_and_changed_records_are_named(tmp_path):
+    for name in "ab":
+        written_sweep(tmp_path / name, "A100", 1.0)
+    first, second, *_ = sorted((tmp_path / "b/runs").glob("*/record.json"))
+    first.write_text("{")
+    second.write_text(second.read_text().replace('"wall_s": 2.0', '"wall_s": 1.0'))
+    done = mptexp("compare", "a", "b", cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"{first.parent.name}/record.json: not a readable record" in done.stderr
+    assert f"{second.parent.name}/record.json: changed since it was written" in done.stderr
+    assert "not valid" in done.stdout
+
+
+def test_what_to_do_instead_is_said(tmp_path):
+    places = [*sessions(tmp_path, "a", (1, 1.02, 0.98)), *sessions(tmp_path, "b", (0.5, 0.49, 0.5))]
+    one = mptexp("compare", "a0", "b0", cwd=tmp_path, COLUMNS="400").stdout
+    assert "Two settings are best measured interleaved" in one
+    for place, hour in zip(places, range(10, 16), strict=True):
+        for path in place.runs.glob("*/record.json"):
+            made = store.read_record(path) | {"ended_at": f"2026-01-01T{hour}:00:00+00:00"}
+            store.write_record(path, made)
+    more = ["--a", "a1", "--a", "a2", "--b", "b1", "--b", "b2"]
+    three = mptexp("compare", "a0", "b0", *more, cwd=tmp_path, COLUMNS="400").stdout
+    assert "(3 and 3 sessions)" in three
+    assert "interleaved" not in three
+    assert "All runs of one side came before the other's" in three
+    twice = mptexp("compare", "a0", "b0", "--a", "a0", cwd=tmp_path)
+    assert twice.returncode == 2
+    assert "given twice" in twice.stderr

@@ -57,7 +57,7 @@ def test_what_failed_is_no_row():
 
 def test_few_runs_have_no_interval(tmp_path):
     a, b = (written_sweep(tmp_path / n, "A100", 1.0, runs=2) for n in "ab")
-    table = comparisons.two_sweeps(compare.points(*compare.load(a, b)))
+    table = comparisons.two_sweeps(compare.points(*compare.load([a], [b])))
     assert isinstance(table, pd.DataFrame)
     assert (
         table["A / B, above 1: B is faster"].tolist()
