@@ -230,6 +230,8 @@ def run(
     how = api.Execution(seconds, retries, parallel, executor, data_dir, fail_fast)
     output = api.Output(out, on_record=_print_json if format == "json" else None)
     flagged = _flagged(job, fresh) if repair else frozenset()
+    if not fresh and executor == "local":  # on a cluster each node has an environment of its own
+        _name_changes(job, only or [], data_dir)
     left = api.execute(job, only or [], fresh, how, address, output, flagged)
     if not no_report and any(job.directory.runs.iterdir()):
         _report(job.directory.root)
@@ -251,6 +253,17 @@ def _flagged(job: "Job", fresh: bool) -> frozenset[str]:
     if not flagged:
         _say(f"{job.directory.root}: no run has a flag that another measurement could cure")
     return flagged
+
+
+def _name_changes(job: "Job", only: Sequence[str], data_dir: Path | None) -> None:
+    """Says what is no longer as it was when the runs in the sweep's directory were measured."""
+    from mptexp import api
+
+    if differences := api.changed(job, only, data_dir):
+        from mptexp.report import warnings
+
+        for sentence in warnings.changed(str(job.directory.root), differences):
+            out.print(f"[yellow]{plain(sentence)}[/]", soft_wrap=True)
 
 
 def _print_json(record: Mapping[str, Any]) -> None:
@@ -286,6 +299,46 @@ def diagnose(
     if not ended:
         out.print("some runs of the diagnosis failed; the same command tries them again")
         raise typer.Exit(1)
+
+
+@command("explain profile/ or mptexp explain float32.json.gz mixed.json.gz --out page.html")
+def explain(
+    trace: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="A profiler's trace, or a directory with one.")
+    ],
+    other: Annotated[
+        Path | None, typer.Argument(metavar="[OTHER]", help="A second one: mixed, or after.")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write one HTML page.")
+    ] = None,
+    format: Annotated[str, typer.Option(help="table or json.")] = "table",
+) -> None:
+    """Say what bounds a training of yours, from a trace of PyTorch, JAX, TensorFlow or Nsight.
+
+    Reads *.xplane.pb, PyTorch's *.json, both also as .gz, Nsight Systems' *.sqlite, or a directory
+    that holds some. Two traces are compared, such as float32 with mixed precision.
+    """
+    from mptexp import api
+    from mptexp.report import recordings, terminal_tables
+
+    _allow(format, "table", "json")
+    with _working("reading the trace"):
+        read = api.recordings([path for path in (trace, other) if path is not None])
+    if page is not None:
+        api.write_page(page, recordings.page(read))
+    if format == "json":
+        print(json.dumps(recordings.content(read), indent=1))
+        return
+    out.print(f"[bold]{plain(recordings.verdict(read))}[/]", soft_wrap=True)
+    for each in read:
+        for note in recordings.notes(each):
+            _say(f"  {each.file if other else 'note'}: {note}")
+    for heading, table in recordings.tables(read).items():
+        print()
+        terminal_tables.rows(out, heading, table)
+    if page is not None:
+        _say(f"page: {page}")
 
 
 @command("advise params/mine.yaml, or with --set model=my_models:build --set dataset=folder:photos")
@@ -489,9 +542,10 @@ def merge(
     and was left out, or was changed since it was written.
     """
     from mptexp import api
-    from mptexp.report import wording
+    from mptexp.report import warnings, wording
 
     merged = api.merge(directories, directory, prefer)
+    unlike = warnings.unlike(str(directories[0]), api.unlike(directories))
     total = wording.count(merged.present + sum(merged.copied.values()), "run")
     parts = [f"{n} from {name}" for name, n in merged.copied.items()]
     parts += [f"{merged.present} were there"] if merged.present else []
@@ -500,6 +554,8 @@ def merge(
         left = wording.count(sum(merged.missing.values()), "run")
         devices = ", ".join(f"{n} on {name}" for name, n in merged.missing.items())
         _say(f"{left} without a result yet: {devices}")
+    for sentence in unlike:
+        out.print(f"[yellow]{plain(sentence)}[/]", soft_wrap=True)
     _left_out(merged.faults, "record")
 
 

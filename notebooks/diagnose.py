@@ -31,7 +31,7 @@ pair: int = 0  # which of its pairs of policies
 # %%
 from mptexp import api
 
-explained = api.explain(sweep_dir, pair)
+explained = api.explain(sweep_dir, pair=pair)
 explained
 
 # %% [markdown]

@@ -1,4 +1,6 @@
-"""Made records, and what is computed of them: no run was executed for them."""
+"""Made records and traces, and what is computed of them: no run was executed for them."""
+
+import sqlite3
 
 import numpy as np
 
@@ -128,6 +130,8 @@ def loss_scaled(policy, scale, block, accuracy, skipped=None):
         "error": NOT_FINITE if bad else "",
         "parameters": Run(policy=policy, loss_scale=scale, block=block, seed=block).model_dump(),
         "history": [{"epoch": 1, "val_accuracy": accuracy}],
+        "identity": IDENTITY,
+        "in_force": {"validation_images": 10**6},
         "loss_scales": [{"step": 9, "loss_scale": 8.0, "skipped": skipped}] if skipped else [],
         **({"skipped_steps": skipped} if skipped else {}),
     }
@@ -161,3 +165,91 @@ def written_sweep(root, device, scale, price=None, runs=3, **card):
     extra = f"price_per_hour: {price}\n" if price else ""
     (root / "params.yaml").write_text(f"matrix: {{policy: [float32]}}\n{extra}")
     return SweepDir(root)
+
+
+# --- traces of PyTorch -------------------------------------------------------------------------
+
+# The categories of PyTorch 1.8 to 1.12, and later ones: operation, launch, kernel, copy.
+KINETO = (
+    ("Operator", "Runtime", "Kernel", "Memcpy"),
+    ("cpu_op", "cuda_runtime", "kernel", "gpu_memcpy"),
+)
+
+
+def kineto_step(names, step):
+    """The events of a training step of 1000 us on a GPU, as PyTorch's profiler writes them.
+
+    A batch is awaited for 200 us and copied in 50; a convolution runs forward (100) and backward
+    (100) and the optimizer (50) works.
+    """
+    op, launch, kernel, copy = names
+    begin, made = step * 1000, []
+
+    def host(name, start, length, cat=op, thread=1, **args):
+        made.append({"ph": "X", "cat": cat, "name": name, "pid": 9, "tid": thread,
+                     "ts": begin + start, "dur": length, "args": args})  # fmt: skip
+
+    def device(name, start, length, launched, cat=kernel, thread=1):
+        number = step * 100 + launched
+        made.append({"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": 7, "ts": begin + start,
+                     "dur": length, "args": {"device": 0, "correlation": number,
+                                             "External id": number}})  # fmt: skip
+        host("cudaLaunchKernel", launched, 1, launch, thread, correlation=number)
+
+    host(f"ProfilerStep#{step}", 0, 1000)
+    host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 200)
+    host("nn.Module: Net_0", 210, 100, "python_function")
+    host("nn.Module: Conv2d_0", 220, 80, "python_function")
+    host("aten::conv2d", 230, 60, **{"External id": step * 100 + 240, "Sequence number": 7})
+    device("Memcpy HtoD (Pageable -> Device)", 200, 50, 205, copy)
+    device("sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32",
+           300, 100, 240)  # fmt: skip
+    host("autograd::engine::evaluate_function: ConvolutionBackward0", 400, 90, thread=2,
+         **{"Sequence number": 7})  # fmt: skip
+    host("aten::convolution_backward", 410, 60, thread=2, **{"External id": step * 100 + 420})
+    device("void cudnn::cnn::wgrad_alg1_engine<float, float, 128, 6, 8, 3, 3, 5>(int)",
+           500, 100, 420, thread=2)  # fmt: skip
+    host("Optimizer.step#SGD.step", 600, 100)
+    host("aten::add_", 610, 50, **{"External id": step * 100 + 620})
+    device("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>",
+           700, 50, 620)  # fmt: skip
+    host("cudaDeviceSynchronize", 760, 50, launch)
+    return made
+
+
+def nsight_export(path, steps):
+    """Writes an export of Nsight Systems: steps of 1000 us, of the tables that NVIDIA documents."""
+    strings = ["", "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc"]
+    strings += ["cudaLaunchKernel_v7000", "cudaDeviceSynchronize_v3020", "ampere_sgemm_32x32_tn"]
+    with sqlite3.connect(path) as database:
+        for table, columns in NSIGHT.items():
+            database.execute(f"CREATE TABLE {table} ({columns})")
+
+        def add(table, *values):
+            database.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
+
+        for number, text in enumerate(strings):
+            add("StringIds", number, text)
+        add("TARGET_INFO_GPU", 0, "NVIDIA H100")
+        for step in range(steps):
+            at, n = step * 1_000_000, step * 10
+            add("NVTX_EVENTS", at, at + 1_000_000, 59, f"step {step}", None, 77)
+            add("NVTX_EVENTS", at + 230_000, at + 290_000, 59, "aten::conv2d, seq = 7", None, 77)
+            add("CUPTI_ACTIVITY_KIND_RUNTIME", at + 240_000, at + 241_000, 77, n, 2)
+            add("CUPTI_ACTIVITY_KIND_KERNEL", at + 300_000, at + 400_000, 0, 7, n, 1, 1)
+            add("CUPTI_ACTIVITY_KIND_RUNTIME", at + 420_000, at + 421_000, 77, n + 1, 2)
+            add("CUPTI_ACTIVITY_KIND_KERNEL", at + 500_000, at + 600_000, 0, 7, n + 1, None, 4)
+            add("CUPTI_ACTIVITY_KIND_MEMCPY", at + 200_000, at + 250_000, 0, 7, n + 2, 1)
+            add("CUPTI_ACTIVITY_KIND_RUNTIME", at + 760_000, at + 810_000, 77, n + 3, 3)
+    return path
+
+
+NSIGHT = {
+    "StringIds": "id, value",
+    "TARGET_INFO_GPU": "id, name",
+    "NVTX_EVENTS": "start, end, eventType, text, textId, globalTid",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start, end, globalTid, correlationId, nameId",
+    "CUPTI_ACTIVITY_KIND_KERNEL": "start, end, deviceId, streamId, correlationId, demangledName, "
+    "shortName",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "start, end, deviceId, streamId, correlationId, copyKind",
+}

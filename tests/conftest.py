@@ -185,6 +185,7 @@ def pytest_collection_modifyitems(items):
 ALLOWED_SKIPS = (
     "torch is not installed",
     "the shared pictures are not here",
+    "the shared traces are not here",
     "no Chromium is installed",
     "only root can mount a small disk",
     "no control group for memory can be made here",

@@ -87,7 +87,7 @@ if ending() is not False:
         "schema": schema.SCHEMA, "run_id": run.run_id(os.environ["MPTEXP_NOTEBOOK"]),
         "parameters": run.model_dump(), "status": "ok", "error": "", "history": [],
         "timing": {{"step_s": 0.001}}, "in_force": {{"default_policy": "float32"}},
-        "identity": {{"code": "light"}},
+        "identity": {{"notebook": "light"}},
         "home": str(Path.home() / "x"), "not a number": [math.nan, math.inf],
         "seen": os.environ.get("CUDA_VISIBLE_DEVICES"), "span": [began, time.time()],
     }})

@@ -80,13 +80,13 @@ def _same_blocks(
 def _ended(row: Mapping[str, Any], half: float) -> dict[str, Any]:
     """A row with its interval and what that allows to be said."""
     low, high = row["difference"] - half, row["difference"] + half
-    forbidden = _not_allowed(row["flags"], row["images"], row["margin"])
+    forbidden = not_allowed(row["flags"], row["images"], row["margin"])
     said = forbidden or verdict(low, high, row["margin"])
     ends = {"low": low, "high": high, "verdict": said}
     return {**row, **ends, "flags": validity.together(row["flags"])}
 
 
-def _not_allowed(flags: Sequence[str], images: int, margin: float) -> str:
+def not_allowed(flags: Sequence[str], images: int, margin: float) -> str:
     """Why nothing may be said of a difference, as a verdict; empty where something may.
 
     Args:
@@ -149,3 +149,15 @@ def seconds_to(tables: Tables, wanted: float) -> pd.Series:
     learned = tables.history.dropna(subset="val_accuracy")
     reached = learned.assign(elapsed_s=learned.elapsed_s.where(learned.val_accuracy >= wanted))
     return reached.groupby("run_id").elapsed_s.min().fillna(np.inf)
+
+
+def training_s(tables: Tables) -> pd.Series:
+    """Seconds from the first step to the end of the last epoch, by run_id.
+
+    What follows is no training: a pipeline of TensorFlow's may take a minute to close. Where the
+    record does not say when its epochs ended, seconds in fit.
+    """
+    fit_s = pd.to_numeric(tables.results.set_index("run_id").fit_s)
+    ended = pd.to_numeric(tables.history.groupby("run_id").elapsed_s.max())
+    # Empty where timings are not valid.
+    return ended.reindex(fit_s.index).fillna(fit_s).where(fit_s.notna())

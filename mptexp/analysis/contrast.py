@@ -6,7 +6,7 @@ block were made next to each other: their ratio or difference cancels the drift 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -29,12 +29,23 @@ class Contrast:
         high: its upper end.
         n: how many values it rests on: blocks that have both conditions, or, of conditions that
             share no block, runs of the one with fewer.
+        kind: ratio or difference.
+        values: what it rests on, see `by_block`; empty of conditions that share no block.
     """
 
     estimate: float = np.nan
     low: float = np.nan
     high: float = np.nan
     n: int = 0
+    kind: Kind = "ratio"
+    values: tuple[float, ...] = field(default=(), repr=False, compare=False)
+
+    def within(self, half: float) -> "Contrast":
+        """The same with an interval of this half width: of a ratio, on its logarithm."""
+        if self.kind == "difference":
+            return replace(self, low=self.estimate - half, high=self.estimate + half)
+        wide = float(np.exp(half))
+        return replace(self, low=self.estimate / wide, high=self.estimate * wide)
 
     def columns(self, name: str) -> dict[str, Any]:
         """The cells of a table's row: the estimate under its name, low, high and blocks."""
@@ -58,7 +69,8 @@ def paired(left: Values, right: Values, kind: Kind = "ratio", confidence: float 
     if not len(pairs):
         return Contrast()
     ends = _mean(pairs, confidence)
-    return Contrast(*(np.exp(ends).tolist() if kind == "ratio" else ends), len(pairs))
+    shown = np.exp(ends).tolist() if kind == "ratio" else ends
+    return Contrast(*shown, len(pairs), kind, tuple(pairs.tolist()))
 
 
 def by_block(left: Values, right: Values, kind: Kind = "ratio") -> np.ndarray:

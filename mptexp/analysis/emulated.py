@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from mptexp.analysis import contrast
+from mptexp.analysis import contrast, image_pairs, simultaneous, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables
 
 FORMATS = ["policy", "propagation", "weight_format", "rounding", "loss_scale"]
 LITTLE = 2.0  # percentage points that count as a small loss
-Size = Literal["small", "large", "undecided", "too few repeats"]
+Size = Literal["small", "large", "undecided", "too few repeats", "not valid"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Point:
         loss: errors minus float32's; n = 0 where there is no float32 of the same network.
         lost_updates: mean share of the updates lost to rounding, or NaN.
         statuses: how every run ended.
+        runs: the ids by block of those that ended well.
+        flags: what is not valid of its runs or of float32's, see `validity`.
     """
 
     network: str
@@ -40,6 +42,8 @@ class Point:
     loss: Contrast
     lost_updates: float
     statuses: list[str]
+    runs: dict[int, str]
+    flags: str = ""
 
     @property
     def is_float32(self) -> bool:
@@ -53,6 +57,8 @@ class Point:
 
         It is not small where a run did not end well: the interval is of the others.
         """
+        if validity.invalid(self.flags, "accuracy"):
+            return "not valid"
         if math.isnan(self.loss.low):
             return "too few repeats"
         if self.loss.high < LITTLE and set(self.statuses) == {"ok"}:
@@ -83,7 +89,7 @@ def points(tables: Tables) -> list[Point]:
     """Every choice of formats of every network that was trained, in the order of the records."""
     parameters = {r["run_id"]: r["parameters"] for r in tables.records}
     runs = tables.results[tables.results.phase.fillna("train") == "train"]
-    runs = runs[runs.run_id.isin(parameters)]
+    runs = validity.comparable(runs[runs.run_id.isin(parameters)])
     if runs.empty:
         return []
     runs = runs.assign(
@@ -93,7 +99,7 @@ def points(tables: Tables) -> list[Point]:
     )
     groups = runs.groupby(["network", "choice"], sort=False)
     made = [_point(network, json.loads(choice), rows) for (network, choice), rows in groups]
-    return [_compared(point, made) for point in made]
+    return _claimed([_compared(point, made) for point in made], tables)
 
 
 def emulates(among: Sequence[Point]) -> bool:
@@ -116,7 +122,32 @@ def _networks(runs: list[dict[str, Any]]) -> list[str]:
 def _point(network: str, choice: dict[str, Any], runs: pd.DataFrame) -> Point:
     errors = runs.groupby("block").error.mean().dropna()
     lost = runs.swallowed_updates_frac.astype(float).mean()
-    return Point(network, choice, errors, Contrast(), lost, runs.status.tolist())
+    ended = runs[runs.error.notna()]
+    by_block = dict(zip(ended.block, ended.run_id, strict=True))
+    return Point(network, choice, errors, Contrast(), lost, runs.status.tolist(), by_block)
+
+
+def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
+    """The points with intervals over blocks and images that hold for all losses together."""
+    records = {record["run_id"]: record for record in tables.records}
+    more, flags = [], dict(zip(tables.results.run_id, tables.results["flags"], strict=True))
+    made = list(made)
+    for k, point in enumerate(made):
+        base = next((p for p in made if p.network == point.network and p.is_float32), point)
+        blocks = [b for b in point.runs if b in base.runs]
+        sides = [{b: records[p.runs[b]] for b in blocks} for p in (point, base)]
+        spread = image_pairs.spread(*(list(side.values()) for side in sides))
+        more.append((spread.variance * 1e4, spread.freedom))  # in percentage points
+        unlike = validity.across(*sides, ("policy", *FORMATS))
+        # That a format learned nothing is a finding; float32 has to have learned something.
+        names = [flags[base.runs[b]] for b in blocks]
+        names += [validity.but(flags[point.runs[b]], "not trained") for b in blocks]
+        names += ["not comparable"] * bool(unlike)
+        made[k] = replace(point, flags=validity.together(names))
+    asked = [k for k, point in enumerate(made) if not point.is_float32]
+    wide = simultaneous.together([made[k].loss for k in asked], [more[k] for k in asked])
+    losses = dict(zip(asked, wide, strict=True))
+    return [replace(point, loss=losses.get(k, point.loss)) for k, point in enumerate(made)]
 
 
 def _compared(point: Point, others: Sequence[Point]) -> Point:

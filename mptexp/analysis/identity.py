@@ -15,12 +15,15 @@ WITHIN_BLOCK = ("initial_weights", "data_order")
 FOLLOWS = {
     "policy": (),
     "gpu_model": ("device", "cpu", "cores", "cpu_limits", "driver", "cuda", "cudnn"),
-    "backend": ("versions",),
+    # Not every framework draws the weights alike, and each brings libraries of its own.
+    "backend": ("versions", "initial_weights", "cuda", "cudnn"),
     "model": ("model_source", "initial_weights"),
     "dataset": ("data", "data_order"),
     "batch_size": ("data_order",),
     "replicas": (),
     "cpu_isa": (),
+    "normalization": ("initial_weights",),
+    "width_multiple": ("initial_weights",),
 }
 NOT_RECORDED = "identity not recorded"
 
@@ -67,9 +70,41 @@ def shared(identity: Mapping[str, Any]) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
-def started(identity: Mapping[str, Any]) -> tuple[str, ...]:
-    """Weights and order of images that a run began with."""
-    return tuple(str(identity.get(name, "")) for name in WITHIN_BLOCK)
+Kind = tuple[str, str, str, str]  # of runs whose identity agrees: see `kind`
+
+
+def kind(parameters: Mapping[str, Any]) -> Kind:
+    """Device, backend, model and dataset: runs of one sweep that share them have one identity."""
+    device, backend, model, dataset = (
+        str(parameters[name]) for name in ("gpu_model", "backend", "model", "dataset")
+    )
+    return device, backend, model, dataset
+
+
+def latest(records: Iterable[Mapping[str, Any]]) -> dict[Kind, dict[str, Any]]:
+    """The identity of the last run of each kind that ended well."""
+    ended = [r for r in records if r.get("status") == "ok" and of(r)]
+    ended.sort(key=lambda record: str(record.get("ended_at", "")))
+    return {kind(record["parameters"]): of(record) or {} for record in ended}
+
+
+def between(
+    left: Mapping[Kind, Mapping[str, Any]], right: Mapping[Kind, Mapping[str, Any]]
+) -> list[Difference]:
+    """What two sessions or directories differ in, each name once, of what both know.
+
+    Runs of one device are compared with one another where both have it, else with those of any
+    other. Weights and order of the images are left out: they are a block's.
+    """
+    named: dict[str, Difference] = {}
+    for one, identity in left.items():
+        others = [two for two in right if two[1:] == one[1:]]
+        for two in [one] if one in right else others:
+            axes = ("policy",) if one == two else ("gpu_model",)
+            both = (identity.keys() & right[two].keys()) - set(WITHIN_BLOCK)
+            sides = [{n: side[n] for n in side if n in both} for side in (identity, right[two])]
+            named |= {d.name: d for d in differences(*sides, axes)}
+    return list(named.values())
 
 
 def largest_alike(identities: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, contrast
+from mptexp.analysis import accuracy, contrast, image_pairs, simultaneous, validity
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.spec.policies import POLICIES
 
@@ -22,8 +22,8 @@ def table(tables: Tables) -> pd.DataFrame:
         number, "none" or "dynamic"), runs, diverged (how many did), first_not_finite (what
         the first of them says), val_accuracy, val_accuracy_low, val_accuracy_high (mean, least,
         most of those that did not diverge), difference, low, high, blocks (from float32 within a
-        block, see contrast.paired), verdict (see accuracy.verdict; or diverged), skipped
-        (median of the steps that were left out).
+        block, with intervals that hold for all rows together), verdict (see accuracy.verdict; or
+        diverged), flags, skipped (median of the steps that were left out).
     """
     runs = _runs(tables)
     rows = []
@@ -31,9 +31,9 @@ def table(tables: Tables) -> pd.DataFrame:
         if group.groupby("policy").loss_scale.nunique().max() > 1:
             base = _baseline(group)
             for (policy, scale), own in group.groupby(["policy", "loss_scale"], sort=False):
-                measured = _row(own, base, tables.options.equivalence_margin)
+                measured = _row(own, base)
                 rows.append({"point": point, "policy": policy, "loss_scale": scale} | measured)
-    made = pd.DataFrame(rows)
+    made = pd.DataFrame(_claimed(rows, tables.options.equivalence_margin))
     if made.empty:
         return made
     return made.sort_values(
@@ -42,7 +42,7 @@ def table(tables: Tables) -> pd.DataFrame:
 
 
 def _runs(tables: Tables) -> pd.DataFrame:
-    rows = []
+    rows, flags = [], dict(zip(tables.results.run_id, tables.results["flags"], strict=True))
     for record in tables.records:
         if record["status"] not in ("ok", "diverged"):
             continue
@@ -61,10 +61,14 @@ def _runs(tables: Tables) -> pd.DataFrame:
                 "error": record.get("error", ""),
                 "val_accuracy": last.get("val_accuracy"),
                 "skipped": record.get("skipped_steps"),
+                "run_id": record["run_id"],
+                "flags": flags.get(record["run_id"], ""),
+                "record": record,
             }
         )
     columns = ["point", "policy", "loss_scale", "block", "status", "error", "val_accuracy"]
-    return pd.DataFrame(rows, columns=[*columns, "skipped"])
+    made = pd.DataFrame(rows, columns=[*columns, "skipped", "run_id", "flags", "record"])
+    return validity.comparable(made)
 
 
 def _scale(asked: Mapping[str, Any]) -> float | str:
@@ -74,19 +78,38 @@ def _scale(asked: Mapping[str, Any]) -> float | str:
     return "dynamic" if asked["policy"] == "mixed_float16" else "none"
 
 
-def _baseline(group: pd.DataFrame) -> pd.Series:
-    """Validation accuracy of float32 by block, without a loss scale where that was measured."""
+def _baseline(group: pd.DataFrame) -> pd.DataFrame:
+    """The runs of float32 by block, without a loss scale where that was measured."""
     known = group[(group.policy == "float32") & (group.status == "ok")]
     scales = [s for s in ("none", 1.0) if s in set(known.loss_scale)]
     chosen = scales[0] if scales else (known.loss_scale.iloc[0] if len(known) else "none")
-    return known[known.loss_scale == chosen].set_index("block").val_accuracy.astype(float)
+    return known[known.loss_scale == chosen].set_index("block")
 
 
-def _row(rows: pd.DataFrame, base: pd.Series, margin: float) -> dict[str, Any]:
+def _claimed(rows: list[dict[str, Any]], margin: float) -> list[dict[str, Any]]:
+    """The rows with their differences in columns, whose intervals hold for all together."""
+    overs, spreads, flags = ([row.pop(n) for row in rows] for n in ("over", "spread", "both"))
+    # Float32 against itself is no comparison.
+    asked = [k for k, row in enumerate(rows) if not row.pop("is_base")]
+    more = [(spreads[k].variance, spreads[k].freedom) for k in asked]
+    wide = simultaneous.together([overs[k] for k in asked], more)
+    for k, over in zip(asked, wide, strict=True):
+        overs[k] = over
+    for row, over, spread, both in zip(rows, overs, spreads, flags, strict=True):
+        forbidden = accuracy.not_allowed(both, spread.images, margin) if over.n else ""
+        said = forbidden or accuracy.verdict(over.low, over.high, margin)
+        row |= over.columns("difference") | {"flags": validity.together(both)}
+        row |= {"verdict": "diverged" if row["diverged"] else said}
+    return rows
+
+
+def _row(rows: pd.DataFrame, base: pd.DataFrame) -> dict[str, Any]:
     bad = rows[rows.status == "diverged"]
-    good = rows[rows.status == "ok"].set_index("block").val_accuracy.astype(float)
-    over = contrast.paired(good, base, "difference")
-    verdict = "diverged" if len(bad) else accuracy.verdict(over.low, over.high, margin)
+    ended = rows[rows.status == "ok"].set_index("block")
+    good, others = (side.val_accuracy.astype(float) for side in (ended, base))
+    blocks = ended.index.intersection(base.index)
+    sides = [side.record[blocks].to_dict() for side in (ended, base)]
+    differs = bool(validity.across(*sides, ("policy", "loss_scale")))
     return {
         "runs": len(rows),
         "diverged": len(bad),
@@ -94,8 +117,13 @@ def _row(rows: pd.DataFrame, base: pd.Series, margin: float) -> dict[str, Any]:
         "val_accuracy": good.mean(),
         "val_accuracy_low": good.min(),
         "val_accuracy_high": good.max(),
-        **over.columns("difference"),
-        "verdict": verdict,
+        "over": contrast.paired(good, others, "difference"),
+        "spread": image_pairs.spread(*(list(side.values()) for side in sides)),
+        "both": [
+            validity.together([*side["flags"], *["not comparable"] * differs])
+            for side in (base, ended)
+        ],
+        "is_base": ended.run_id.tolist() == base.run_id.tolist(),
         "skipped": rows.skipped.astype(float).median(),
     }
 
@@ -113,28 +141,27 @@ def _order(column: pd.Series) -> pd.Series:
     return column
 
 
-BEHIND = 0.05  # less accuracy than float32 by so much is behind it, where no interval decides
+def outcome(row: Any) -> str:
+    """Whether a row's runs stall, train as float32 does or diverge; empty where nothing shows it.
+
+    A divergence is a fact; the others are what an interval says.
+    """
+    if row.verdict == "diverged":
+        return "diverge"
+    return {"equal": "train", "higher": "train", "lower": "stall"}.get(row.verdict, "")
 
 
-def trained(row: Any) -> bool:
-    """Whether a row's runs trained as float32 did, as far as their number lets one say."""
-    if row.verdict in ("equal", "higher"):
-        return True
-    return row.verdict in ("undecided", "too few repeats") and bool(row.difference > -BEHIND)
-
-
-def ranges(rows: pd.DataFrame) -> tuple[list[float], list[float], list[float]]:
-    """The fixed scales of one policy: that stall, that train as float32 does, that diverge.
+def ranges(rows: pd.DataFrame) -> dict[str, list[float]]:
+    """The fixed scales of one policy by their `outcome`.
 
     Args:
         rows: of `table`, of one point and policy; scales without a float32 run are left out.
     """
     fixed = rows[rows.loss_scale != "dynamic"]
-    stall, good, diverge = set(), set(), set()
+    scales: dict[str, set[float]] = {"stall": set(), "train": set(), "diverge": set(), "": set()}
     for row in fixed[fixed.blocks.gt(0) | (fixed.verdict == "diverged")].itertuples():
-        kind = diverge if row.verdict == "diverged" else good if trained(row) else stall
-        kind.add(number(row.loss_scale))
-    return sorted(stall), sorted(good), sorted(diverge)
+        scales[outcome(row)].add(number(row.loss_scale))
+    return {name: sorted(among) for name, among in scales.items()}
 
 
 def traces(tables: Tables) -> pd.DataFrame:

@@ -1,87 +1,92 @@
 """Images per second over a baseline's: several replicas, other frameworks, other devices.
 
-A ratio here is images per second over the baseline's: above 1 is faster.
+A ratio here is images per second over the baseline's: above 1 is faster. Its interval holds for
+all ratios of its table together. Where more differs than what is compared there is no ratio.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast, points, validity
+from mptexp.analysis import contrast, points, simultaneous, validity
+from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.spec.backends import BACKENDS
 
+# What an axis varies with it; see identity.FOLLOWS.
+ALONG = {"replicas": ("replicas", "batch_size"), "backend": ("backend",)}
+ALONG |= {"gpu_model": ("gpu_model",)}
 FIGURES = ("speedup", "low", "high", "blocks")
+Records = Mapping[str, Mapping[str, Any]]  # by run id
 
 
-def by_replicas(results: pd.DataFrame) -> pd.DataFrame:
+def by_replicas(tables: Tables) -> pd.DataFrame:
     """Every point and policy that was measured on several numbers of replicas.
-
-    Args:
-        results: one row per run, the columns of COLUMNS.
 
     Returns:
         Columns of POINT, policy, batch_per_replica, step_s, images_per_s (medians over blocks),
-        logical (whether replicas are logical devices of a CPU); speedup, low, high, blocks over one
-        replica with the same batch per replica (weak scaling), base_jit (whether XLA was on in
-        that one), efficiency (speedup / replicas); strong_speedup, strong_low, strong_high,
-        strong_blocks, strong_base_jit over one replica with the same global batch. NaN where there
-        is none.
+        logical (whether replicas are logical devices of a CPU); speedup, low, high, blocks, flags,
+        differs (see `_over`) over one replica with the same batch per replica (weak scaling),
+        base_jit (whether XLA was on in that one), efficiency (speedup / replicas); strong_speedup,
+        strong_low, strong_high, strong_blocks, strong_flags, strong_differs, strong_base_jit over
+        one replica with the same global batch. NaN where there is none.
     """
-    rows = []
-    for point, group in _groups(results, "replicas", ["batch_size", "jit"]):
+    rows, records = [], _by_id(tables)
+    for point, group in _groups(tables.results, "replicas", ["batch_size", "jit"]):
         one = group[group.replicas == 1]
         for (replicas, size, jit), runs in group.groupby(["replicas", "batch_size", "jit"]):
             share = size // replicas
             others = one if replicas > 1 else one[:0]
-            weak = _over(runs, others[others.batch_size == share], jit)
-            strong = _over(runs, others[others.batch_size == size], jit)
+            weak = _over(runs, others[others.batch_size == share], jit, "replicas", records)
+            strong = _over(runs, others[others.batch_size == size], jit, "replicas", records)
             row = point | {"batch_size": size, "jit": jit, "replicas": replicas}
             row |= {"batch_per_replica": share, **_medians(runs)}
             row |= {"logical": replicas > 1 and runs.device.str.endswith("(CPU)").any(), **weak}
-            row |= {"efficiency": weak["speedup"] / replicas}
             rows.append(row | {f"strong_{name}": value for name, value in strong.items()})
+    rows = _claimed(rows, ("", "strong_"))
+    rows = [row | {"efficiency": row["speedup"] / row["replicas"]} for row in rows]
     return _sorted(rows, ["replicas", "batch_size"])
 
 
-def by_backend(results: pd.DataFrame) -> pd.DataFrame:
+def by_backend(tables: Tables) -> pd.DataFrame:
     """Every point and policy that was measured under several backends.
-
-    Args:
-        results: one row per run, the columns of COLUMNS.
 
     Returns:
         Columns of POINT, policy, step_s, images_per_s (medians over blocks); speedup (images per
-        second over TensorFlow's), low, high, blocks, base_jit (whether XLA was on in TensorFlow).
+        second over TensorFlow's), low, high, blocks, flags, differs (see `_over`), base_jit
+        (whether XLA was on in TensorFlow).
     """
-    rows = []
-    for point, group in _groups(results, "backend", ["jit"]):
+    rows, records = [], _by_id(tables)
+    for point, group in _groups(tables.results, "backend", ["jit"]):
         known = group[group.backend == "tensorflow"]
         for (backend, jit), runs in group.groupby(["backend", "jit"]):
             others = known[:0] if backend == "tensorflow" else known
             row = point | {"backend": backend, "jit": jit}
-            rows.append(row | _medians(runs) | _over(runs, others, jit))
-    return _sorted(rows, ["backend"])
+            rows.append(row | _medians(runs) | _over(runs, others, jit, "backend", records))
+    return _sorted(_claimed(rows), ["backend"])
 
 
-def by_device(results: pd.DataFrame) -> pd.DataFrame:
+def by_device(tables: Tables) -> pd.DataFrame:
     """Every point and policy that was measured on several devices.
 
     Returns:
         Columns of POINT, policy, step_s, images_per_s (medians over blocks); speedup (images per
-        second over those of the slowest device), low, high, blocks, base_jit; slowest (whether the
-        row is that device's).
+        second over those of the slowest device), low, high, blocks, flags, differs (see `_over`),
+        base_jit; slowest (whether the row is that device's).
     """
-    rows = []
-    for point, group in _groups(results.dropna(subset="images_per_s"), "gpu_model", ["jit"]):
+    rows, records = [], _by_id(tables)
+    timed = tables.results.dropna(subset="images_per_s")
+    for point, group in _groups(timed, "gpu_model", ["jit"]):
         slowest = group.groupby("gpu_model").images_per_s.median().idxmin()
         for (device, jit), runs in group.groupby(["gpu_model", "jit"]):
             others = group[group.gpu_model == slowest]
             others = others[:0] if device == slowest else others
             row = point | {"gpu_model": device, "jit": jit, "slowest": device == slowest}
-            rows.append(row | _medians(runs) | _over(runs, others, jit))
-    return _sorted(rows, ["gpu_model"])
+            rows.append(row | _medians(runs) | _over(runs, others, jit, "gpu_model", records))
+    return _sorted(_claimed(rows), ["gpu_model"])
 
 
 def begin_alike(tables: Tables) -> bool:
@@ -97,7 +102,7 @@ def begin_alike(tables: Tables) -> bool:
 def _groups(results: pd.DataFrame, axis: str, free: list[str]) -> list[tuple[dict, pd.DataFrame]]:
     """What is alike but for the axis and the free columns, where the axis varies."""
     keys = [*(name for name in POINT if name not in (axis, *free)), "policy"]
-    ok = results[results.status == "ok"]
+    ok = validity.comparable(results[results.status == "ok"])
     groups = ok.groupby(keys) if len(ok) else []
     return [(dict(zip(keys, p, strict=True)), g) for p, g in groups if g[axis].nunique() > 1]
 
@@ -106,18 +111,49 @@ def _medians(runs: pd.DataFrame) -> dict[str, float]:
     return {name: runs[name].median() for name in ("step_s", "images_per_s")}
 
 
-def _over(runs: pd.DataFrame, others: pd.DataFrame, jit: bool) -> dict[str, Any]:
-    """Images per second over those of other runs: with the same use of XLA where there are such."""
+def _by_id(tables: Tables) -> Records:
+    return {record["run_id"]: record for record in tables.records}
+
+
+def _over(
+    runs: pd.DataFrame, others: pd.DataFrame, jit: bool, axis: str, records: Records
+) -> dict[str, Any]:
+    """Images per second over those of other runs: with the same use of XLA where there are such.
+
+    Returns:
+        over (a Contrast), flags (what is not valid of the runs of both sides), differs (what they
+        differ in beyond the axis: then there is no ratio), base_jit.
+    """
     like = others[others.jit == jit]
     others = like if len(like) else others
-    over = contrast.paired(_rates(runs), _rates(others))
-    if not over.n:
-        return dict.fromkeys((*FIGURES, "base_jit"), float("nan"))
-    return over.columns("speedup") | {"base_jit": others.jit.iloc[0]}
+    runs, others = validity.timed_together(runs), validity.timed_together(others)
+    sides = [
+        {block: records[run_id] for block, run_id in zip(side.block, side.run_id, strict=True)}
+        for side in (runs, others)
+    ]
+    differs = validity.across(*sides, ALONG[axis])
+    over = Contrast() if differs else contrast.paired(_rates(runs), _rates(others))
+    flags = validity.together([*runs["flags"], *others["flags"]]) if over.n else ""
+    base_jit = others.jit.iloc[0] if over.n else np.nan
+    return {"over": over, "flags": flags, "differs": tuple(differs), "base_jit": base_jit}
+
+
+def _claimed(rows: Sequence[dict[str, Any]], kinds: Sequence[str] = ("",)) -> list[dict[str, Any]]:
+    """The rows with their ratios in columns, whose intervals hold for all valid ones together."""
+    places = [(row, kind) for row in rows for kind in kinds]
+    valid = [p for p in places if not validity.invalid(p[0][f"{p[1]}flags"], "time")]
+    wide = simultaneous.together([row[f"{kind}over"] for row, kind in valid])
+    for (row, kind), over in zip(valid, wide, strict=True):
+        row[f"{kind}over"] = over
+    for row, kind in places:
+        over = row.pop(f"{kind}over")
+        figures = over.columns("speedup") if over.n else dict.fromkeys(FIGURES, np.nan)
+        row |= {f"{kind}{name}": value for name, value in figures.items()}
+    return list(rows)
 
 
 def _rates(runs: pd.DataFrame) -> pd.Series:
-    return validity.timed_together(runs).groupby("block").images_per_s.mean()
+    return runs.groupby("block").images_per_s.mean()
 
 
 def _sorted(rows: list[dict[str, Any]], last: list[str]) -> pd.DataFrame:

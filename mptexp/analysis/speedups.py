@@ -3,12 +3,14 @@
 Above 1, the candidate is faster.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from mptexp.analysis import contrast, simultaneous, validity
+from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT, baselines, by_block
 from mptexp.spec.policies import POLICIES
 
@@ -73,7 +75,7 @@ def at_best_batch(results: pd.DataFrame) -> pd.DataFrame:
         Columns of POINT without batch_size, policy, batch_size (its best), largest (the largest
         that ran), too_large (the smallest that ran out of memory, or NaN), images_per_s (median),
         baseline, speedup (images per second over the baseline's at its own best batch size, above 1
-        is faster; NaN for the baseline), low, high, blocks.
+        is faster; NaN for the baseline), low, high (for all of the table together), blocks, flags.
     """
     keys = [name for name in POINT if name != "batch_size"]
     own = [*keys, "policy"]
@@ -86,24 +88,30 @@ def at_best_batch(results: pd.DataFrame) -> pd.DataFrame:
     at_best = ran.merge(best[[*own, "batch_size"]])
     sized = best.set_index(own).to_dict("index")
     too_large = out.groupby(own).batch_size.min().to_dict()
-    rows = []
+    flags = at_best.groupby(own)["flags"].agg(validity.together).to_dict()
+    rows, overs = [], []
     for point, default, rates in by_block(at_best, "images_per_s", keys):
         baseline = next(iter(baselines(default, rates)), "")
         for policy in [p for p in POLICIES if p in rates]:
             named = dict(zip(own, (*point, policy), strict=True)) | {"baseline": baseline}
             least = {"too_large": too_large.get((*point, policy), np.nan)}
-            over = _over(rates, policy, baseline)
-            rows.append(named | sized[(*point, policy)] | least | over)
-    columns = ["batch_size", "largest", "too_large", "images_per_s"]
-    figures = ["baseline", "speedup", "low", "high", "blocks"]
-    return pd.DataFrame(rows, columns=[*own, *columns, *figures])
+            both = validity.together(flags[*point, p] for p in {policy, baseline or policy})
+            rows.append(named | sized[(*point, policy)] | least | {"flags": both})
+            other = bool(baseline) and policy != baseline
+            overs.append(contrast.paired(rates[policy], rates[baseline]) if other else Contrast())
+    figures = _together(overs, [str(row["flags"]) for row in rows])
+    columns = ["batch_size", "largest", "too_large", "images_per_s", "baseline", "speedup", "low"]
+    rows = [row | ends for row, ends in zip(rows, figures, strict=True)]
+    return pd.DataFrame(rows, columns=[*own, *columns, "high", "blocks", "flags"])
 
 
-def _over(rates: Mapping[str, np.ndarray], policy: str, baseline: str) -> dict[str, float]:
-    over = contrast.Contrast()
-    if baseline and policy != baseline:
-        over = contrast.paired(rates[policy], rates[baseline])
-    return over.columns("speedup") if over.n else dict.fromkeys(over.columns("speedup"), np.nan)
+def _together(overs: Sequence[Contrast], flags: Sequence[str]) -> list[dict[str, Any]]:
+    """The cells of ratios, whose intervals hold for all that are valid together."""
+    valid = [k for k, names in enumerate(flags) if not validity.invalid(names, "time")]
+    wide = dict(zip(valid, simultaneous.together([overs[k] for k in valid]), strict=True))
+    ends = [wide.get(k, over) for k, over in enumerate(overs)]
+    nothing = dict.fromkeys(Contrast().columns("speedup"), np.nan)
+    return [over.columns("speedup") if over.n else nothing for over in ends]
 
 
 def _fastest(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

@@ -5,7 +5,7 @@ stands beside it wherever it is shown: page, table, terminal, CSV, export.
 """
 
 import math
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,27 +119,27 @@ def of_runs(results: pd.DataFrame, records: Sequence[Mapping[str, Any]]) -> pd.S
     by_id = {record["run_id"]: record for record in records}
     unlike, parted = incomparable(results, records), apart(records)
     flags = [
-        SEPARATOR.join(_flags(row, by_id[row["run_id"]], unlike, parted))
-        if row["status"] == "ok"
+        together(
+            [
+                *["not comparable"] * (run_id in unlike),
+                *["measured apart"] * (run_id in parted),
+                *of_record(by_id[run_id]),
+            ]
+        )
+        if status == "ok"
         else ""
-        for row in results.to_dict("records")
+        for run_id, status in zip(results.run_id, results.status, strict=True)
     ]
     return pd.Series(flags, results.index, dtype=object)
 
 
-def _flags(
-    row: Mapping[str, Any],
-    record: Mapping[str, Any],
-    unlike: Container[str],
-    parted: Container[str],
-) -> list[str]:
+def of_record(record: Mapping[str, Any]) -> list[str]:
+    """The names of the flags that a record shows by itself."""
     marks = record.get("marks", [])
     timed = record.get("timing", {}).get("step_s") is not None
     cases = {
-        "not comparable": row["run_id"] in unlike,
         identity.NOT_RECORDED: identity.of(record) is None,
         CHANGED: bool(record.get("changed")),
-        "measured apart": row["run_id"] in parted,
         "in parallel": any(mark.startswith(VOID) for mark in marks),
         "interference": any("while other pro" in mark for mark in marks),
         "throttled": any("was throttled" in mark for mark in marks),
@@ -240,6 +240,29 @@ def timed_together(runs: pd.DataFrame) -> pd.DataFrame:
     return without(comparable(runs), "measured apart")
 
 
+def across(
+    left: Mapping[int, Mapping[str, Any]],
+    right: Mapping[int, Mapping[str, Any]],
+    axes: Iterable[str],
+) -> list[identity.Difference]:
+    """What the runs of two sides differ in beyond the axes of their comparison, block by block.
+
+    Runs without an identity differ in nothing that is known; they have a flag of their own.
+
+    Args:
+        left: records of one side by block.
+        right: of the other.
+        axes: the parameters that the comparison is about, see `identity.FOLLOWS`.
+    """
+    axes, found = tuple(axes), dict[str, identity.Difference]()
+    for block in left.keys() & right.keys():
+        sides = [identity.of(side[block]) for side in (left, right)]
+        if None not in sides:
+            for difference in identity.differences(*sides, axes):
+                found.setdefault(difference.name, difference)
+    return list(found.values())
+
+
 def comparable(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs that may form a ratio or a difference with others of their point."""
     return without(runs, "not comparable")
@@ -264,6 +287,11 @@ def names_of(flags: str) -> list[str]:
 def curable(flags: str) -> bool:
     """Whether a cell of flags has one that another measurement can cure."""
     return any(FLAGS[name].curable for name in names_of(flags))
+
+
+def but(flags: str, name: str) -> str:
+    """A cell of flags without one of them."""
+    return SEPARATOR.join(known for known in names_of(flags) if known != name)
 
 
 def invalid(flags: str, what: str) -> list[Flag]:

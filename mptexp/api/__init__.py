@@ -18,6 +18,7 @@ from mptexp.api.cells import (
 )
 from mptexp.api.commands import (
     advise,
+    changed,
     check,
     compared,
     curable,
@@ -28,7 +29,10 @@ from mptexp.api.commands import (
     planned,
     publish,
     read_traces,
+    recordings,
     report,
+    unlike,
+    write_page,
 )
 from mptexp.api.diagnosing import execute_diagnosis, open_diagnosis
 from mptexp.execution.local_executor import Execution

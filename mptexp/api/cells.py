@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from IPython.display import Markdown
 
-    from mptexp.report.explanation import Explanation
+    from mptexp.report.explanation import Explanation, RecordedExplanation
 
 Place = str | os.PathLike[str]
 TABLES = ("runs", "epochs", "speedups")
@@ -109,6 +109,11 @@ def run(
     """
     job = _open(params, out, parameters)
     flagged = commands.curable(job) if repair and not fresh else ()
+    if not fresh and (differences := commands.changed(job, _filters(only))):
+        from mptexp.report.warnings import changed
+
+        for sentence in changed(str(job.directory.root), differences):
+            warnings.warn(visible(sentence), stacklevel=2)
     sweep.execute(job, _filters(only), fresh, output=Output(brief=True), repair=flagged)
     return load(job.directory.root)
 
@@ -264,24 +269,47 @@ def diagnose(
         ParamsError: if something is wrong with the input; nothing is executed.
         Interrupted: if the cell was interrupted.
     """
+    from mptexp.report import explanation
+
     target = params if isinstance(params, Sweep) else resolved(params)
     place = None if out is None else resolved(out)
     job, finished = diagnosing.open_diagnosis(target, place, _overrides(parameters))
     brief = Output(brief=True)
     diagnosing.execute_diagnosis(job, _filters(only), traces_only, finished, output=brief)
-    return explain(job.directory.root)
+    return explanation.explanation(SweepDir(resolved(job.directory.root)), 0)
 
 
-def explain(directory: Place, pair: int = 0) -> "Explanation":
-    """Explains why a policy of a diagnosed sweep was faster or slower: `explain("reports/mine")`.
+def explain(
+    place: Place, other: Place | None = None, pair: int = 0
+) -> "Explanation | RecordedExplanation":
+    """Explains a training from its trace, or a diagnosed sweep.
 
     Args:
-        directory: of a sweep that was diagnosed.
-        pair: which of its pairs of policies, as the result lists them.
+        place: a profiler's trace of any training, in PyTorch, JAX, TensorFlow or Keras, or a
+            directory that holds one: `explain("trace.json.gz")`; or the directory of a sweep that
+            was diagnosed: `explain("reports/mine")`.
+        other: a second trace, such as of the same training in mixed precision.
+        pair: of a sweep, which of its pairs of policies, as the result lists them.
 
     Returns:
-        What a notebook's cells show, part by part, or a sentence that says why there is nothing.
+        What a notebook's cells show, part by part; of a sweep that was not diagnosed a sentence
+        that says so.
+
+    Raises:
+        ParamsError: if a trace cannot be read.
     """
     from mptexp.report import explanation
 
-    return explanation.explanation(SweepDir(resolved(directory)), pair)
+    directory = SweepDir(resolved(place))
+    if other is None and (directory.params.exists() or directory.runs.is_dir()):
+        return explanation.explanation(directory, pair)
+    if other is None and not _may_hold_traces(directory.root):
+        return explanation.explanation(directory, pair)
+    return explanation.RecordedExplanation(
+        commands.recordings([resolved(p) for p in (place, other) if p is not None])
+    )
+
+
+def _may_hold_traces(path: Path) -> bool:
+    """Whether a path is a file, or a directory with something in it."""
+    return path.is_file() or (path.is_dir() and any(path.iterdir()))

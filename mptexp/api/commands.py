@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mptexp.execution import blocks, max_batch, plan
+from mptexp.execution import blocks, max_batch, plan, preparation
 from mptexp.execution.job import Job, notebook_path, report_notebook
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.plan import Planned
 from mptexp.execution.progress import Output
 from mptexp.execution.sweep import Stopped, execute
+from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params as files
 from mptexp.spec.backends import BACKENDS
@@ -29,6 +30,8 @@ from mptexp.spec.run import Run
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mptexp.analysis.identity import Difference
+    from mptexp.diagnosis.recording import Recording
     from mptexp.execution.merge import Merged
     from mptexp.report.measured import MeasuredSweep
 
@@ -81,6 +84,23 @@ def curable(job: Job) -> frozenset[str]:
         return frozenset()
     runs = sweep_tables.load(job.directory).ok
     return frozenset(runs.run_id[[validity.curable(flags) for flags in runs["flags"]]])
+
+
+def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) -> "list[Difference]":
+    """Returns what differs between runs of a sweep that are there and those that would run now.
+
+    Nothing is asked where there is no record yet, or no run is due.
+
+    Raises:
+        ParamsError: if data or model cannot be used.
+    """
+    from mptexp.analysis import identity
+
+    due = [p.run for p in blocks.chosen(job, only) if p.due]
+    before = identity.latest(store.read_records(job.directory)[0]) if due else {}
+    runs = {identity.kind(run.model_dump()): run for run in due} if before else {}
+    known = preparation.identities(list(runs.values()), data_dir)
+    return identity.between(before, dict(zip(runs, known, strict=True)))
 
 
 def advise(
@@ -275,6 +295,18 @@ def merge(directories: Sequence[Path], out: Path, prefer: Path | None = None) ->
         raise Stopped(f"{out}: {error}") from None
 
 
+def unlike(directories: Sequence[Path]) -> "dict[str, list[Difference]]":
+    """Returns what each of some directories of records differs in from the first of them."""
+    from mptexp.analysis import identity
+
+    first, *others = (
+        identity.latest(store.read_records(SweepDir(directory))[0]) for directory in directories
+    )
+    names = map(str, directories[1:])
+    found = {name: identity.between(first, o) for name, o in zip(names, others, strict=True)}
+    return {name: differences for name, differences in found.items() if differences}
+
+
 def doctor(backend: str = "tensorflow") -> dict[str, Any]:
     """Returns what this machine has, as a backend sees it: device, libraries, versions.
 
@@ -291,3 +323,37 @@ def doctor(backend: str = "tensorflow") -> dict[str, Any]:
         lines = child.stderr.strip().splitlines() or ["it said nothing"]
         raise ParamsError(f"doctor: {backend} could not be asked: {lines[-1]}")
     return dict(json.loads(child.stdout.strip().splitlines()[-1]))
+
+
+def recordings(traces: Sequence[Path]) -> "list[Recording]":
+    """Reads profilers' traces of trainings that mptexp did not run.
+
+    Args:
+        traces: files, or directories that hold some; one or two.
+
+    Raises:
+        ParamsError: if one cannot be read.
+    """
+    from mptexp.diagnosis.recording import Recording
+    from mptexp.traces import files as trace_files
+
+    read = [trace_files.read(path) for path in traces]
+    return [Recording(file.name, trace) for file, trace in read]
+
+
+def write_page(file: Path, text: str) -> None:
+    """Writes a page where a user wants it.
+
+    Raises:
+        ParamsError: if that is a directory, or nothing can be written there.
+    """
+    from mptexp.records import store
+
+    if file.is_dir():
+        raise ParamsError(
+            f"--out {file}: is a directory; give the name of a file, such as page.html"
+        )
+    try:
+        store.write_text(file, text)
+    except OSError as error:
+        raise ParamsError(f"--out {file}: cannot be written: {error.strerror}") from error

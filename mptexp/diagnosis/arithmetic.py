@@ -21,7 +21,11 @@ def table(record: Mapping[str, Any]) -> pd.DataFrame:
         Columns: kernel, arithmetic, tensor_cores (yes, no, unknown), cause, layer, seconds, share;
         the longest first; empty where no GPU was traced.
     """
-    rows = breakdown.rows(record)
+    return of_table(breakdown.rows(record))
+
+
+def of_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """The same of what `breakdown.rows` or `breakdown.of_trace` gives."""
     rows = rows[(rows.kernel != "") & (rows.kernel != ON_HOST)]
     classes = [kernels.kernel(name) for name in rows.kernel]
     words = {True: "yes", False: "no", None: "unknown"}

@@ -1,6 +1,7 @@
-"""The time breakdown: where a step's time went, by layer and by cause, from a record's profile.
+"""The time breakdown: where a step's time went, by layer and by cause.
 
-What an operation was for follows from the table of `traces.operations` by the rules below.
+What an operation was for follows from the table of `traces.operations` by the rules below, whether
+it is a record's profile or the trace of a training that mptexp did not run.
 """
 
 import re
@@ -11,7 +12,7 @@ import pandas as pd
 
 from mptexp.diagnosis.causes import LABELS
 from mptexp.traces import kernels
-from mptexp.traces.operations import ON_HOST
+from mptexp.traces.operations import ON_HOST, Trace
 
 MATRIX = re.compile(
     r"conv(?!ert)|matmul|tensordot|dot_general|^dot|gemm|einsum|cublas|cudnn", re.IGNORECASE
@@ -47,6 +48,7 @@ PREPROCESSING = re.compile(
     r"|RandAugment|Solarization)$"
 )
 IMAGE_OPERATIONS = re.compile(r"^(ImageProjective|Adjust(Contrast|Hue|Saturation)|RGBToHSV)")
+COLUMNS = ["cause", "layer", "part", "op", "kernel", "seconds", "share", "count"]
 
 
 def cause(row: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> str:
@@ -75,7 +77,7 @@ def cause(row: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> str
         return "loss"
     # A kernel's own name goes before the operation that it was launched for.
     by_kernel = kernels.work(row["kernel"])
-    if CASTS.search(row["op"]) and by_kernel != "matrix":
+    if CASTS.search(row["op"]) and by_kernel not in ("matrix", "communication"):
         return "casts"
     if by_kernel or MATRIX.search(row["op"]):
         return by_kernel or "matrix"
@@ -92,17 +94,29 @@ def rows(record: Mapping[str, Any]) -> pd.DataFrame:
         Columns: cause, layer, part, op, kernel, seconds, share (of the step), count; empty where
         the record has no profile.
     """
-    columns = ["cause", "layer", "part", "op", "kernel", "seconds", "share", "count"]
     profile = record.get("profile") or {}
     if profile.get("missing", "not traced"):
-        return pd.DataFrame(columns=columns)
-    table = pd.DataFrame(profile["rows"])
-    kinds = {layer["layer"]: layer.get("kind", "") for layer in record["work"]["layers"]}
-    table["cause"] = [cause(row, kinds) for row in profile["rows"]]
-    step_s = record["timing"]["step_s"]
+        return pd.DataFrame(columns=COLUMNS)
+    table, step_s = pd.DataFrame(profile["rows"]), record["timing"]["step_s"]
     table["seconds"] = _as_timed(table, profile, step_s)
+    kinds = {layer["layer"]: layer.get("kind", "") for layer in record["work"]["layers"]}
+    return _with_causes(table, step_s, kinds)
+
+
+def of_trace(trace: Trace) -> pd.DataFrame:
+    """The same columns of a trace by itself; the rows sum to its median step."""
+    table = pd.DataFrame([row._asdict() for row in trace.operations])
+    table["seconds"] *= trace.median_s / trace.step_s
+    return _with_causes(table, trace.median_s)
+
+
+def _with_causes(
+    table: pd.DataFrame, step_s: float, kinds: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    """The rows of a table of operations with their cause and their share of a step."""
+    table["cause"] = [cause(row, kinds) for row in table.to_dict("records")]
     table["share"] = table.seconds / step_s
-    return table[columns]
+    return table[COLUMNS]
 
 
 def _as_timed(table: pd.DataFrame, profile: Mapping[str, Any], step_s: float) -> pd.Series:
@@ -123,7 +137,11 @@ def _as_timed(table: pd.DataFrame, profile: Mapping[str, Any], step_s: float) ->
 
 def by_cause(record: Mapping[str, Any]) -> pd.Series:
     """Seconds of a step by cause, every category of the breakdown; empty without a profile."""
-    table = rows(record)
+    return by_cause_of(rows(record))
+
+
+def by_cause_of(table: pd.DataFrame) -> pd.Series:
+    """Seconds of a step by cause, of what `rows` or `of_trace` gives."""
     if table.empty:
         return pd.Series(dtype=float)
     return table.groupby("cause").seconds.sum().reindex(list(LABELS), fill_value=0.0)
@@ -149,9 +167,14 @@ def joined(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> pd.Data
         Columns: layer, part, cause, baseline_s, candidate_s, difference_s (candidate minus
         baseline: above 0 is slower); the largest difference first.
     """
+    return joined_tables(rows(baseline), rows(candidate))
+
+
+def joined_tables(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
+    """As `joined`, of what `rows` or `of_trace` gives."""
     keys = ["layer", "part", "cause"]
     left, right = (
-        rows(record).groupby(keys, as_index=False).seconds.sum() for record in (baseline, candidate)
+        table.groupby(keys, as_index=False).seconds.sum() for table in (baseline, candidate)
     )
     both = left.merge(right, "outer", keys, suffixes=("_b", "_c")).fillna({"seconds_b": 0.0})
     both = both.fillna({"seconds_c": 0.0})

@@ -139,6 +139,18 @@ ROWS: tuple[Category, ...] = (
         loss=losses.in_full,
     ),
     Cause(
+        name="communication",
+        label="communication between devices, waits for others included",
+        sentence="is communication between devices",
+        remedies=(
+            Remedy("a larger batch per device", ablations.BATCH),
+            Remedy("gradients in 16 bits, communication during the backward pass"),
+        ),
+        ablations=(),
+        colour="#882255",
+        loss=losses.in_full,
+    ),
+    Cause(
         name="on the host",
         label="operations that ran on the CPU instead of the GPU",
         sentence="is work that ran on the CPU instead of the GPU",

@@ -1,12 +1,12 @@
 """What an ablation changed, from records alone."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import contrast
+from mptexp.analysis import contrast, simultaneous, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.pairs import Pair, in_block
@@ -25,12 +25,33 @@ class Effect:
             steps faster.
         speedup: baseline over candidate with the change made to both; None where no block has both.
         failed: status and error of the run that ended the ablation; empty where it has a result.
+        flags: what is not valid of the runs that it rests on, see `validity`.
     """
 
     ablation: Ablation
     gains: dict[str, Contrast] = field(default_factory=dict)
     speedup: Contrast | None = None
     failed: str = ""
+    flags: str = ""
+
+    @property
+    def contrasts(self) -> list[Contrast]:
+        """All that it claims."""
+        return [*self.gains.values(), *([self.speedup] if self.speedup else [])]
+
+
+def together(effects: Sequence[Effect]) -> list[Effect]:
+    """Effects with intervals that hold for all that is claimed of them together."""
+    valid = [e for e in effects if not validity.invalid(e.flags, "time")]
+    wide = iter(simultaneous.together([over for e in valid for over in e.contrasts]))
+    made = []
+    for one in effects:
+        if one in valid:
+            gains = {policy: next(wide) for policy in one.gains}
+            speedup = next(wide) if one.speedup else None
+            one = replace(one, gains=gains, speedup=speedup)
+        made.append(one)
+    return made
 
 
 def effect(pair: Pair, ablation: Ablation, records: Records, notebook: str) -> Effect | None:
@@ -71,18 +92,44 @@ def _contrasted(
     }
     gains = {policy: gain for policy, gain in gains.items() if gain.n}
     speedup = contrast.paired(rates[after[1]], rates[after[0]])
-    return Effect(ablation, gains, speedup if speedup.n else None) if gains else None
+    if not gains:
+        return None
+    flags = _not_valid(ablation, before, after, records, notebook)
+    return Effect(ablation, gains, speedup if speedup.n else None, flags=flags)
 
 
-def _rates(run: Run, records: Records, notebook: str) -> pd.Series:
-    """Images per second by block."""
-    rates = {}
+def _not_valid(
+    ablation: Ablation,
+    before: tuple[Run, Run],
+    after: tuple[Run, Run],
+    records: Records,
+    notebook: str,
+) -> str:
+    """The flags of all runs of an ablation; not comparable where more differs than the change."""
+    sides = [[_of_blocks(run, records, notebook) for run in runs] for runs in (before, after)]
+    axes = ("policy", *ablation.change)
+    unlike = any(validity.across(new, old, axes) for old, new in zip(*sides, strict=True))
+    among = [record for side in sides for blocks in side for record in blocks.values()]
+    names = [name for record in among for name in validity.of_record(record)]
+    return validity.together([*names, *["not comparable"] * unlike])
+
+
+def _of_blocks(run: Run, records: Records, notebook: str) -> dict[int, dict[str, Any]]:
+    """The records by block of a run's blocks that ended well."""
+    made = {}
     for block in range(MOST_BLOCKS):
         record = records.get(in_block(run, block).run_id(notebook))
         if record is None:
             break
         if record["status"] == "ok":
-            rates[block] = record["timing"]["images_per_s"]
+            made[block] = record
+    return made
+
+
+def _rates(run: Run, records: Records, notebook: str) -> pd.Series:
+    """Images per second by block."""
+    made = _of_blocks(run, records, notebook)
+    rates = {block: record["timing"]["images_per_s"] for block, record in made.items()}
     return pd.Series(rates, dtype=float)
 
 

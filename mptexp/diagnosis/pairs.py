@@ -1,8 +1,8 @@
 """Pairs of policies at a point of a sweep, and the runs from which they are diagnosed."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ class Pair:
 
     Attributes:
         step_s: the candidate's median step.
-        speedup: baseline over candidate.
+        speedup: baseline over candidate, with the interval of the sweep's claims.
         flags: what is not valid of the runs that it rests on, see `validity`.
     """
 
@@ -84,6 +84,9 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
     first = ok.sort_values("block", kind="stable").drop_duplicates(own).set_index(own)
     first_ids = first.run_id.to_dict()
     flags = ok.groupby(own)["flags"].agg(validity.together).to_dict()
+    placed = {row[-1]: row[:-1] for row in ok[[*points.POINT, "run_id"]].to_numpy().tolist()}
+    named = [*points.POINT, "baseline", "candidate"]
+    claims = tables.claims.set_index(named)[["low", "high"]].to_dict("index")
     made: dict[tuple[Any, ...], Pair] = {}
     for point, default, times in points.by_block(ok, "step_s", keys):
         baseline = next(iter(points.baselines(default, times)), None)
@@ -92,9 +95,21 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
                 Run.model_construct(**parameters[first_ids[(*point, p)]])
                 for p in (baseline, policy)
             ]
-            speedup = contrast.paired(times[baseline], times[policy])
+            own_point = placed[first_ids[(*point, policy)]]
+            claim = claims.get((*own_point, baseline, policy))
+            speedup = _claimed(contrast.paired(times[baseline], times[policy]), claim)
             # Points come by batch size: the last that both policies reached stays.
             step_s = float(np.nanmedian(times[policy]))
             both = validity.together(flags[(*point, p)] for p in (baseline, policy))
             made[(*point[:-1], policy)] = Pair(*runs, step_s, speedup, both)
     return list(made.values())
+
+
+def _claimed(over: Contrast, claim: Mapping[str, float] | None) -> Contrast:
+    """A ratio with the interval that the sweep claims of it, as its tables show it.
+
+    None is claimed where the two policies form no ratio there, such as one with XLA and one
+    without.
+    """
+    ends = claim or {"low": math.nan, "high": math.nan}
+    return replace(over, **ends)

@@ -12,7 +12,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import ablations, arithmetic, breakdown, proposals, roofline
 from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.causes import CAUSES, LABELS, LEAST_SHARE
-from mptexp.diagnosis.effects import Effect, Records, effect
+from mptexp.diagnosis.effects import Effect, Records, effect, together
 from mptexp.diagnosis.losses import Case, Loss
 from mptexp.diagnosis.pairs import Pair, pairs
 from mptexp.records import store
@@ -140,7 +140,7 @@ def verdict(pair: Pair, records: Records) -> Verdict:
     both = [record for record in traced if record and record["status"] == "ok"]
     baseline, candidate = both if len(both) == 2 else (None, None)
     made = (effect(pair, a, records, notebook) for a in _ablations(pair, baseline, candidate))
-    effects = [e for e in made if e is not None]
+    effects = together([e for e in made if e is not None])
     return Verdict(
         pair=pair,
         baseline=baseline,

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,31 +30,51 @@ def prepare(runs: Iterable[Run], data_dir: Path | None = None) -> None:
     Raises:
         ParamsError: the child's sentence about what is wrong.
     """
-    if data_dir is not None:
-        os.environ["MPTEXP_DATA_DIR"] = str(data_dir.expanduser().resolve())
     needed: dict[tuple[Any, ...], Run] = {}
     for run in runs:
         needed.setdefault(key(run), run)
     needed.pop((), None)
-    if not needed:
-        return
+    if needed or data_dir:
+        identities(list(needed.values()), data_dir, quiet=False)
+
+
+def identities(
+    runs: Sequence[Run], data_dir: Path | None = None, quiet: bool = True
+) -> list[dict[str, Any]]:
+    """Prepares each of some runs; returns what is known of their identities before they start.
+
+    Args:
+        runs: the runs.
+        data_dir: as of `prepare`.
+        quiet: whether to hide the child's progress: what was prepared before takes no time.
+
+    Raises:
+        ParamsError: the child's sentence about what is wrong.
+    """
+    if data_dir is not None:
+        os.environ["MPTEXP_DATA_DIR"] = str(data_dir.expanduser().resolve())
+    if not runs:
+        return []
     try:
-        _prepare(needed.values())
+        return _prepare(runs, quiet)
     except NoScratch as error:
         raise ParamsError(error.strerror) from None
 
 
-def _prepare(runs: Iterable[Run]) -> None:
+def _prepare(runs: Sequence[Run], quiet: bool) -> list[dict[str, Any]]:
     with scratch_folder() as scratch:
         parameters = [run.model_dump() for run in runs]
         (scratch / "runs.json").write_text(json.dumps(parameters))
         command = [sys.executable, "-m", "mptexp.training.prepare", str(scratch)]
-        child = subprocess.run(command, env=child_environment())
+        output = subprocess.DEVNULL if quiet else None
+        child = subprocess.run(command, env=child_environment(), stdout=output)
         if child.returncode:
             error = scratch / "error.txt"
             raise ParamsError(
                 error.read_text() if error.exists() else f"exit status {child.returncode}"
             )
+        known: list[dict[str, Any]] = json.loads((scratch / "identities.json").read_text())
+        return known
 
 
 def key(run: Run) -> tuple[Any, ...]:

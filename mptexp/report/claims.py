@@ -156,9 +156,10 @@ def _scale_must_be_chosen(tables: Tables) -> Finding:
     rows = loss_scale.table(tables)
     rows = rows[rows.policy == MIXED] if len(rows) else rows
     for _, own in rows.groupby("point") if len(rows) else ():
-        stall, good, diverge = loss_scale.ranges(own)
-        if good and (stall or diverge):
-            bad = wording.listed([wording.power(s) for s in (*stall, *diverge)])
+        scales = loss_scale.ranges(own)
+        good, bad = scales["train"], [*scales["stall"], *scales["diverge"]]
+        if good and bad:
+            bad = wording.listed([wording.power(s) for s in bad])
             trains = wording.listed([wording.power(s) for s in good])
             return Finding(CONFIRMED, f"{MIXED} trains with {trains}, not with {bad}")
         if len(good) > 1:

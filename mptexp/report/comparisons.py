@@ -8,7 +8,7 @@ import pandas as pd
 
 from mptexp.analysis import compare, contrast, scaling
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report import columns, wording
+from mptexp.report import columns, warnings, wording
 from mptexp.report.columns import BLANK
 from mptexp.spec.backends import BACKEND_ROWS
 
@@ -47,18 +47,20 @@ class Section:
 
 def sections(tables: Tables) -> list[Section]:
     """The sections that this sweep gives rise to: devices, replicas, frameworks."""
-    results = tables.results
-    devices, replicas = scaling.by_device(results), scaling.by_replicas(results)
-    backends = scaling.by_backend(results)
+    devices, replicas = scaling.by_device(tables), scaling.by_replicas(tables)
+    backends = scaling.by_backend(tables)
     made = []
     if not devices.empty:
-        made.append(Section("Devices side by side", DEVICES_NOTE, [], _device_rows(devices)))
+        unlike = warnings.not_compared(devices)
+        made.append(Section("Devices side by side", DEVICES_NOTE, unlike, _device_rows(devices)))
     if not replicas.empty:
         note = REPLICAS_NOTE + LOGICAL_NOTE * bool(replicas.logical.any())
-        made.append(Section("Scaling", note, _sentences(replicas), _replica_rows(replicas)))
+        sentences = _sentences(replicas) + warnings.not_compared(replicas)
+        made.append(Section("Scaling", note, sentences, _replica_rows(replicas)))
     if not backends.empty:
         note = BACKENDS_NOTE + ALIKE[scaling.begin_alike(tables)]
-        made.append(Section("Frameworks side by side", note, [], _backend_rows(backends)))
+        unlike = warnings.not_compared(backends)
+        made.append(Section("Frameworks side by side", note, unlike, _backend_rows(backends)))
     return made
 
 
@@ -131,6 +133,8 @@ def _against(
 def _efficiency(row: Mapping[str, Any]) -> str:
     if pd.isna(row["efficiency"]):
         return BLANK
+    if reasons := wording.not_valid(row["flags"]):
+        return f"{row['efficiency']:.2f} ({reasons})"
     low, high = (row[name] / row["replicas"] for name in ("low", "high"))
     interval = f" [{low:.2f}, {high:.2f}]" if not pd.isna(low) else ""
     return f"{row['efficiency']:.2f}{interval}"

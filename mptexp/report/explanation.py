@@ -10,9 +10,10 @@ from great_tables import GT
 from IPython.display import HTML, Markdown
 
 from mptexp.diagnosis import arithmetic, breakdown
+from mptexp.diagnosis.recording import Recording
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import measured, text_tables, why, why_tables, wording
+from mptexp.report import measured, recordings, text_tables, why, why_tables, wording
 from mptexp.report.figures import registry
 from mptexp.report.figures.row import Section
 from mptexp.report.measured import MeasuredSweep
@@ -132,3 +133,32 @@ def _kernels(record: Mapping[str, Any]) -> pd.DataFrame:
 
 def _shown(table: pd.DataFrame | None) -> pd.DataFrame | None:
     return None if table is None or table.empty else table.head(MOST_ROWS)
+
+
+@dataclass(frozen=True)
+class RecordedExplanation:
+    """One trace or two of trainings that mptexp did not run; shows itself as the verdict.
+
+    Attributes:
+        recordings: one or two.
+    """
+
+    recordings: list[Recording]
+
+    def _repr_markdown_(self) -> str:
+        sentences = [recordings.verdict(self.recordings)]
+        sentences += [note for each in self.recordings for note in recordings.notes(each)]
+        return "\n\n".join(escape(wording.verbatim(text), quote=False) for text in sentences)
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The tables behind the verdict by their headings, as text."""
+        return recordings.tables(self.recordings)
+
+    def operations(self, cause: str = "", which: int = -1) -> pd.DataFrame:
+        """The operations of a recording's step, or those of one cause, the longest first."""
+        rows = self.recordings[which].rows
+        return (rows[rows.cause == cause] if cause else rows).head(MOST_ROWS)
+
+    def content(self) -> dict[str, Any]:
+        """What `mptexp explain --format json` prints."""
+        return recordings.content(self.recordings)

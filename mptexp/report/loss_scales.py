@@ -10,6 +10,15 @@ from mptexp.analysis import loss_scale
 from mptexp.report import columns, wording
 from mptexp.report.columns import BLANK
 
+UNDECIDED = f"is {wording.INCONCLUSIVE}"
+# What a policy does with the scales of an outcome.
+WITH = {
+    "train": "trains as float32 does with a loss scale of",
+    "stall": "falls behind float32 with",
+    "diverge": "diverges with",
+    "": f"{UNDECIDED} with",
+}
+
 
 def by_point(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """The rows of each point, behind what tells it apart from the others: empty of a single one."""
@@ -26,14 +35,14 @@ def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
     head = f"With {wording.verbatim(title)}: " if title else ""
     made = []
     for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
-        stall, good, diverge = loss_scale.ranges(own)
-        tried = sorted({*stall, *good, *diverge})
+        scales = loss_scale.ranges(own)
+        tried = sorted({scale for among in scales.values() for scale in among})
         parts = [
-            f"trains as float32 does with a loss scale of {_scales(good, tried)}" if good else "",
-            f"falls behind float32 with {_scales(stall, tried)}" if stall else "",
-            f"diverges with {_scales(diverge, tried)}" if diverge else "",
-            _dynamic(own),
+            f"{words} {_scales(scales[outcome], tried)}"
+            for outcome, words in WITH.items()
+            if scales[outcome]
         ]
+        parts.append(_dynamic(own))
         if any(parts):
             made.append(f"{head}**{policy}** {wording.listed([p for p in parts if p])}.")
     return made
@@ -61,7 +70,7 @@ def _dynamic(own: pd.DataFrame) -> str:
         return "diverges under the dynamic scale"
     if row is None or not row.blocks:
         return ""
-    how = "trains" if loss_scale.trained(row) else "falls behind"
+    how = {"train": "trains", "stall": "falls behind"}.get(loss_scale.outcome(row), UNDECIDED)
     known = not pd.isna(row.skipped)
     skipped = f" ({wording.count(round(row.skipped), 'skipped step')}, median)" if known else ""
     return f"{how} under the dynamic scale{skipped}"

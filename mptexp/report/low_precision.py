@@ -29,6 +29,7 @@ AGREEMENT = {
     "large": "inconsistent",
     "undecided": wording.INCONCLUSIVE,
     "too few repeats": f"{wording.INCONCLUSIVE} with fewer than three repeats",
+    "not valid": "nothing is claimed of runs that are not valid",
 }
 
 
@@ -175,8 +176,8 @@ def _masters(points: Sequence[Point]) -> Iterator[str]:
 
 
 def _on_masters(point: Point) -> str:
-    if math.isnan(point.loss.low):
-        return AGREEMENT["too few repeats"]
+    if point.size in ("too few repeats", "not valid"):
+        return AGREEMENT[point.size]
     if point.loss.low > 0:
         return "consistent"
     return "here they are not needed" if point.loss.high < LITTLE else wording.INCONCLUSIVE

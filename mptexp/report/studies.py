@@ -1,13 +1,14 @@
 """The report's section that compares what this sweep measured with published results."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast, published
+from mptexp.analysis import accuracy, contrast, published, simultaneous, validity
+from mptexp.analysis.points import POINT
 from mptexp.analysis.published import MIXED
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import wording
@@ -62,7 +63,7 @@ def section(tables: Tables) -> Section | None:
     pairs = published.pairs(set(results.model), set(results.phase))
     if pairs.empty:
         return None
-    rows = _joined(pairs, runs)
+    rows = _joined(pairs, runs, tables)
     speeds = rows[rows.unit != "%"]
     accuracies = rows[(rows.unit == "%") & _learns(results).any()]
     shown = [speeds[:LIMIT], accuracies[:LIMIT]]
@@ -93,8 +94,9 @@ def _learns(runs: pd.DataFrame) -> pd.Series:
 
 def _runs(tables: Tables) -> pd.DataFrame:
     """The runs that can be compared, with share (images per device and step) and panel."""
-    runs = tables.ok
-    numbers = ("step_s", "images_per_s", "val_accuracy", "fit_s")
+    runs = validity.comparable(tables.ok)
+    runs = runs.assign(training_s=runs.run_id.map(accuracy.training_s(tables)))
+    numbers = ("step_s", "images_per_s", "val_accuracy", "training_s")
     runs = runs.assign(**{name: pd.to_numeric(runs[name]) for name in numbers})
     return runs.assign(
         val_accuracy=runs.val_accuracy.where(_learns(runs)),
@@ -104,7 +106,7 @@ def _runs(tables: Tables) -> pd.DataFrame:
     )
 
 
-def _joined(pairs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+def _joined(pairs: pd.DataFrame, runs: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     """The published pairs with what each panel measured there, measured ones first.
 
     Returns:
@@ -119,7 +121,7 @@ def _joined(pairs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     rank = pd.Series(np.select(known, [0, 1], 2), base.index)
     base = base[rank == rank.groupby([base.pair, base.panel]).transform("min")]
     mixed = _at(pairs.assign(share=mixed), runs[runs.policy == MIXED])
-    rows = pairs.merge(_measured(base, mixed), "left", left_index=True, right_on="pair")
+    rows = pairs.merge(_measured(base, mixed, tables), "left", left_index=True, right_on="pair")
     return rows.sort_values("panel", key=pd.isna, kind="stable", ignore_index=True)
 
 
@@ -132,20 +134,65 @@ def _at(pairs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(value=value).dropna(subset="value")
 
 
-def _measured(base: pd.DataFrame, mixed: pd.DataFrame) -> pd.DataFrame:
+def _measured(base: pd.DataFrame, mixed: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     """A row per pair and panel, from runs of the baseline and of mixed_float16: text of cells.
 
     ratio: images per second of mixed_float16 over the baseline's, formed within blocks; above 1,
     mixed_float16 is faster.
     """
     keys = ["pair", "panel", "block"]
-    columns = [*keys, "policy", "unit", "images_per_s", "value", "epochs"]
+    columns = [*keys, "run_id", "policy", "unit", "images_per_s", "value", "epochs"]
     both = base[columns].merge(mixed[columns], "outer", keys, suffixes=("", "_mixed"))
+    groups = list(both.groupby(["pair", "panel"]))
+    ratios = _ratios([group for _, group in groups], tables)
     rows = [
-        [*point, _here(group, ""), _here(group, "_mixed"), _ratio(group)]
-        for point, group in both.groupby(["pair", "panel"])
+        [*point, _here(group, ""), _here(group, "_mixed"), ratio]
+        for (point, group), ratio in zip(groups, ratios, strict=True)
     ]
     return pd.DataFrame(rows, columns=["pair", "panel", "here", "mixed_here", "ratio"])
+
+
+def _ratios(groups: Sequence[pd.DataFrame], tables: Tables) -> list[str]:
+    """The ratio of each group: at one point that of the sweep's own tables, else one formed here.
+
+    The intervals of the latter hold for all of them together.
+    """
+    results, records = tables.results.set_index("run_id"), {r["run_id"]: r for r in tables.records}
+    named = [*POINT, "baseline", "candidate"]
+    claims = {tuple(row[n] for n in named): row for row in tables.claims.to_dict("records")}
+    texts, formed = [], []
+    for k, group in enumerate(groups):
+        sides = [
+            dict(zip(known.block, known[name], strict=True))
+            for name in ("run_id", "run_id_mixed")
+            for known in (group.dropna(subset=name),)
+        ]
+        texts.append(_claimed(sides, results, claims))
+        if not texts[-1]:
+            over = contrast.paired(group.images_per_s_mixed, group.images_per_s)
+            chosen = [{b: records[run_id] for b, run_id in side.items()} for side in sides]
+            differs = validity.across(*chosen, ("policy", "batch_size"))
+            names = [results.loc[run_id, "flags"] for side in sides for run_id in side.values()]
+            flags = validity.together([*names, *["not comparable"] * bool(differs)])
+            formed.append((k, over, flags))
+    valid = [(k, over) for k, over, flags in formed if not validity.invalid(flags, "time")]
+    together = simultaneous.together([over for _, over in valid])
+    wide = {k: over for (k, _), over in zip(valid, together, strict=True)}
+    for k, over, flags in formed:
+        texts[k] = wording.contrast(wide.get(k, over), flags)
+    return texts
+
+
+def _claimed(
+    sides: Sequence[Mapping[int, str]], results: pd.DataFrame, claims: Mapping[tuple, Any]
+) -> str:
+    """The ratio that the sweep claims of two policies at one point; empty of two points."""
+    rows = [[results.loc[run_id] for run_id in side.values()] for side in sides]
+    if not all(rows):
+        return BLANK
+    points = [tuple(row[name] for name in POINT) for side in rows for row in side]
+    known = claims.get((*points[0], rows[0][0].policy, rows[1][0].policy))
+    return wording.ratio_of(known) if known and len(set(points)) == 1 else ""
 
 
 def _here(runs: pd.DataFrame, side: str) -> str:
@@ -158,10 +205,6 @@ def _here(runs: pd.DataFrame, side: str) -> str:
         return _cell(float(f"{value.median():.4g}"), unit.iloc[0], policy.iloc[0])
     at = f"(n = {len(runs)}, epoch {runs[f'epochs{side}'].max():g})"
     return _cell(round(value.mean(), 1), f"% {at}", policy.iloc[0])
-
-
-def _ratio(rows: pd.DataFrame) -> str:
-    return wording.contrast(contrast.paired(rows.images_per_s_mixed, rows.images_per_s))
 
 
 def _texts(rows: pd.DataFrame) -> pd.DataFrame:
@@ -234,16 +277,17 @@ def _repeats(results: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
 def _repeats_here(panel: str, batch_size: int, replicas: int, runs: pd.DataFrame) -> str:
     """Training time and worst accuracy of mixed_float16 against float32, or TF32 without it."""
     name = "float32" if "float32" in set(runs.policy) else "tensorfloat32"
-    times = runs.pivot(index="block", columns="policy", values="fit_s")
+    times = runs.pivot(index="block", columns="policy", values="training_s")
     times = times.reindex(columns=[name, MIXED]).dropna()
     worst = runs.groupby("policy").val_accuracy.min() * 100
     if times.empty:
         return ""
     over = contrast.paired(times[MIXED], times[name])
+    flags = validity.together(runs["flags"][runs.policy.isin([name, MIXED])])
     panel = wording.verbatim(panel) + f" ({replicas} replicas)" * (replicas > 1)
     return (
         f"Measured on {panel} at batch size {batch_size}: training time in mixed_float16 over that "
-        f"in {name} is {wording.contrast(over)}, and the worst validation accuracy "
+        f"in {name} is {wording.contrast(over, flags)}, and the worst validation accuracy "
         f"after {wording.count(runs.epochs.max(), 'epoch')} {worst[MIXED]:.1f} %, against "
         f"{worst[name]:.1f} % in {name}."
     )

@@ -133,7 +133,8 @@ def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
     price = tables.options.price_per_hour
     if price is None:
         return {}
-    training_s = pd.Series(_by_policy(tables, table, tables.trained.fit_s), dtype=float)
+    seconds = tables.trained.run_id.map(accuracy.training_s(tables))
+    training_s = pd.Series(_by_policy(tables, table, seconds), dtype=float)
     costs = {
         "cost_per_million_images": 1e6 / table.images_per_s / 3600 * price,
         "cost_per_training": training_s * price / 3600,

@@ -1,6 +1,10 @@
 """What is not valid of a sweep, in sentences: at the top of its page and in the terminal."""
 
-from mptexp.analysis import validity
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import pandas as pd
+
+from mptexp.analysis import scaling, validity
 from mptexp.analysis.identity import Difference
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.analysis.validity import FLAGS, Flag
@@ -27,7 +31,22 @@ def sentences(tables: Tables) -> list[str]:
     counts = {name: int(sum(name in names for names in flags)) for name in FLAGS}
     found = [_sentence(FLAGS[name], n, len(flags)) for name, n in counts.items() if n]
     differing = _differing(tables) if counts["not comparable"] else ""
-    return [*([differing] if differing else []), *found]
+    return [*([differing] if differing else []), *_of_tables(tables), *found]
+
+
+def _of_tables(tables: Tables) -> list[str]:
+    """What is not compared of devices, replicas and frameworks, each sentence once."""
+    made = (scaling.by_device, scaling.by_replicas, scaling.by_backend)
+    return list(dict.fromkeys(text for table in made for text in not_compared(table(tables))))
+
+
+def not_compared(table: pd.DataFrame) -> list[str]:
+    """What the sides of a table of `scaling` differ in beyond its axis; empty where in nothing."""
+    columns = [table[name] for name in ("differs", "strong_differs") if name in table]
+    by_name = {d.name: d for column in columns for differs in column for d in differs}
+    if not by_name:
+        return []
+    return [f"**Not comparable**: {_listed(by_name.values())}. These runs form no ratio."]
 
 
 def _sentence(flag: Flag, runs: int, of: int) -> str:
@@ -45,19 +64,40 @@ def _differing(tables: Tables) -> str:
     by_name: dict[str, Difference] = {d.name: d for one in unlike.values() for d in one}
     if not by_name:
         return ""
-    clauses = [difference(d) for d in list(by_name.values())[:DIFFERENCES]]
-    more = len(by_name) - DIFFERENCES
-    tail = [f"{more} more"] if more > 0 else []
     runs = wording.count(len(unlike), "run")
     return (
         f"**Not comparable**: {runs} differ from the others in more than the policy: "
-        f"{wording.listed([*clauses, *tail])}. They form no ratio."
+        f"{_listed(by_name.values())}. They form no ratio."
     )
 
 
-def difference(found: Difference) -> str:
-    """`the source of the model (1f2e against 9a8b)`."""
+def _listed(differences: Collection[Difference]) -> str:
+    clauses = [difference(d) for d in list(differences)[:DIFFERENCES]]
+    more = len(differences) - DIFFERENCES
+    return wording.listed([*clauses, *([f"{more} more"] if more > 0 else [])])
+
+
+def changed(directory: str, differences: Sequence[Difference]) -> list[str]:
+    """A line of text for each difference between a directory's runs and those about to begin."""
+    return [
+        f"{directory}: {difference(one, str)} is not what it was: runs from before and after form "
+        "no ratio; undo it, or measure all again with --fresh or another --out"
+        for one in differences
+    ]
+
+
+def unlike(first: str, differences: Mapping[str, Sequence[Difference]]) -> list[str]:
+    """A line of text for each difference between merged directories."""
+    return [
+        f"{first} and {name} differ in {difference(one, str)}: their runs form no ratio"
+        for name, several in differences.items()
+        for one in several
+    ]
+
+
+def difference(found: Difference, shown: Callable[[str], str] = wording.verbatim) -> str:
+    """`the source of the model (1f2e against 9a8b)`; `shown` escapes text for Markdown."""
     name, _, inner = found.name.partition(".")
     what = NAMES.get(name, name.replace("_", " ")) + f" {inner}" * bool(inner)
-    left, right = (wording.verbatim(value) or "none" for value in (found.left, found.right))
-    return f"{wording.verbatim(what)} ({left} against {right})"
+    left, right = (shown(value) or "none" for value in (found.left, found.right))
+    return f"{shown(what)} ({left} against {right})"

@@ -40,10 +40,7 @@ def sentence(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
 
 def _ratio(verdict: Verdict) -> str:
     """The ratio of the pair with its interval, or with what is not valid of it."""
-    reasons = wording.not_valid(verdict.pair.flags)
-    if reasons:
-        return f"{verdict.speedup.estimate:.2f}× ({reasons})"
-    return short_contrast(verdict.speedup)
+    return short_contrast(verdict.speedup, verdict.pair.flags)
 
 
 def safe_sentence(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
@@ -112,7 +109,8 @@ def _part(loss: Loss, first: bool) -> str:
     took = wording.digits(loss.seconds * 1e3)
     where = f" ({wording.verbatim(wording.listed(loss.layers))})" if loss.layers else ""
     proof = [
-        f"with {wording.verbatim(effect.ablation.name)} it is {short_contrast(effect.speedup)}"
+        f"with {wording.verbatim(effect.ablation.name)} it is "
+        f"{short_contrast(effect.speedup, effect.flags)}"
         for effect in loss.effects
         if effect.speedup
     ]
@@ -142,10 +140,11 @@ CAUSES = Section(
 )
 ABLATIONS = Section(
     "Ablations",
-    "Each is a run with a record of its own, compared within its block with a run that differs in "
-    "nothing else; per image. Above 1, the change makes steps faster. *n* = 1: the first block "
-    "showed it to be slower, and it was not repeated; one block proves nothing. *Excluded*: gains "
-    "that the interval rules out where it shows none.",
+    "Each is a run with a record of its own, compared within its block with a run whose identity "
+    "agrees but for the change; per image. Intervals hold for all rows together. Above 1, the "
+    "change makes steps faster. *n* = 1: the first block showed it to be slower, and it was not "
+    "repeated; one block proves nothing. *Excluded*: gains that the interval rules out where it "
+    "shows none.",
     why_tables.ablation_rows,
 )
 BREAKDOWN = Section(

@@ -32,8 +32,10 @@ def milliseconds(seconds: float) -> str:
     return f"{wording.digits(seconds * 1e3)} ms"
 
 
-def short_contrast(over: Contrast) -> str:
-    """`2.40× [2.31, 2.49]`; n where there is no interval."""
+def short_contrast(over: Contrast, flags: str = "") -> str:
+    """`2.40× [2.31, 2.49]`; n where there is no interval, and the reason where none is valid."""
+    if reasons := wording.not_valid(flags):
+        return f"{over.estimate:.2f}× ({reasons})"
     if math.isnan(over.low):
         return f"{over.estimate:.2f}× (n = {over.n})"
     return f"{over.estimate:.2f}× [{over.low:.2f}, {over.high:.2f}]"
@@ -83,7 +85,10 @@ def evidence(loss: Loss, verdict: Verdict) -> str:
         before = "" if math.isnan(loss.baseline_s) else before
         parts.append(f"time breakdown: {milliseconds(loss.spent_s)}{layers}{before}")
     for effect in loss.effects:
-        gains = [f"{policy} {short_contrast(gain)}" for policy, gain in effect.gains.items()]
+        gains = [
+            f"{policy} {short_contrast(gain, effect.flags)}"
+            for policy, gain in effect.gains.items()
+        ]
         parts.append(f"with {effect.ablation.name}: {wording.listed(gains)}")
     if loss.cause.emulated and verdict.candidate is not None:
         used = arithmetic.instructions(verdict.candidate)
@@ -109,7 +114,7 @@ def ablation_rows(verdict: Verdict) -> pd.DataFrame:
 
 
 def _ablation_row(effect: Effect, verdict: Verdict) -> dict[str, str]:
-    gains = {policy: wording.contrast(gain) for policy, gain in effect.gains.items()}
+    gains = {policy: wording.contrast(gain, effect.flags) for policy, gain in effect.gains.items()}
     return {
         "Ablation": effect.ablation.name,
         "Why": reason(effect.ablation),
@@ -118,7 +123,9 @@ def _ablation_row(effect: Effect, verdict: Verdict) -> dict[str, str]:
             for run in verdict.pair.policies
         },
         "Shows": _shown(effect.gains.get(verdict.pair.candidate.policy)),
-        "Speedup with it": wording.contrast(effect.speedup) if effect.speedup else "–",
+        "Speedup with it": wording.contrast(effect.speedup, effect.flags)
+        if effect.speedup
+        else "–",
     }
 
 

@@ -119,8 +119,10 @@ def not_valid(flags: str, what: str = "time") -> str:
     return f"not valid: {', '.join(names)}" if names else ""
 
 
-def contrast(over: Contrast) -> str:
-    """A ratio that was formed by analysis.contrast."""
+def contrast(over: Contrast, flags: str = "") -> str:
+    """A ratio that was formed by analysis.contrast, with what is not valid of it."""
+    if (reasons := not_valid(flags)) and over.n:
+        return f"{over.estimate:.2f}× ({reasons}, n = {over.n:.0f})"
     return ratio(over.estimate, over.low, over.high, over.n)
 
 

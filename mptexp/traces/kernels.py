@@ -13,30 +13,50 @@ public traces of TensorFlow, JAX and PyTorch (tests/recorded_kernels.csv).
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
-LOW = ("float16", "bfloat16", "tf32", "float8")
+LOW = ("float16", "bfloat16", "tf32", "float8", "float4")
 # What kernels do, as the time breakdown names it; the first pattern that matches decides. A
 # convolution launches changes of layout and sums too. Each is tried against
 # tests/recorded_kernels.csv.
 WORK = {
-    "unexplained": re.compile(r"^nccl"),  # no name tells how much of it is waiting for others
+    "communication": re.compile(
+        r"^(void )?(nccl|rccl|mscclpp|msccl|nvshmem)|cross_device_reduce|userbuffers_"
+        r"|(one|two)_?shot_all_?reduce|multimem_all_?(reduce|gather)"
+    ),
+    "optimizer": re.compile(
+        r"fused_?adam|fused_?sgd|fused_?lamb|fused_?adagrad|multi_tensor_(adam|sgd|lamb|novograd)"
+        r"|apply(adam|gradientdescent|(keras)?momentum|rmsprop|adagrad|adadelta|ftrl)\w*kernel"
+        r"|adamfunctor|split_embedding_backward|k(adam|sgd|optimizer)\w*(32bit|8bit)"
+    ),
     "casts": re.compile(
         r"nchwtonhwc|nhwctonchw|foldednchw|swapdimension|shuffleintensor3|addpadding"
-        r"|padinputcustom|converttensor|generictranspose|transpose_readwrite|im2col\w*_kernel"
+        r"|padinputcustom|converttensor|generictranspose|transpose_readwrite|im([23]d)?2col|col2im"
+        r"|direct_copy_kernel|rocclr_copy|cast_transpose|castkernel|cast_kernel|convert_(d?q|dkv)"
+        r"|convertqgrad|batched_?transpose|transpose_kernel|copy_device_to_device|tensor_?reorder"
         r"|^wrapped_(convert|copy|transpose|bitcast)([._]\d+)*$"
         r"|^(loop|input)_(copy|transpose)_fusion([._]\d+)*$"
     ),
     "memory": re.compile(
         r"splitkreduce|reducesplitk|split_k_kernel|reduce_wgrad|compute\w*offsets|gemm_pointers"
         r"|flip_filter|precompute_indices|scalepackedtensor|redzone|eigenmetakernel|_gpu_dt_"
-        r"|(::|\d)bn_[fb]w|batchnorm_|pooling_|softmax_|(::|_)elementwise|cublaslt::epilogue"
-        r"|op_generic_tensor"
+        r"|(::|\d)bn_[fb]w|batch_?norm|layer_?norm|rms_?norm|group_?norm|instance_?norm|pooling"
+        r"|softmax_|softmaxforward|softmaxbackward|(::|_)elementwise|cublaslt::epilogue"
+        r"|epilogue::impl::globalkernel|op_generic_tensor|subtensorop|rocclr_fill"
+        r"|split_embedding|fbgemm_gpu|embedding|index_?select|populate_rng|rowwisemoments"
+        r"|dot_do_o|graddoto|memset"
     ),
     "matrix": re.compile(
         r"xmma|cutlass|nvjet|gemm|gemv|dot_kernel|cublas|convol|conv2d|conv3d|convnd|convfwd"
-        r"|fprop|dgrad|wgrad|winograd|fft2d|_fft(_|<|$)|s\d{3,5}cudnn|[shd]cudnn_"
-        r"|cudnn_generated|blockpersist"
+        r"|fprop|dgrad|wgrad|winograd|[fs]p3asmconv|naive_conv|grouped_conv|depthwise"
+        r"|fft[12]d|_fft(_|<|$)|pointwise_mult_and_sum_complex|s\d{3,5}cudnn|[shd]cudnn_"
+        r"|cudnn_generated|blockpersist|^cijk_|^bmm_|^wvsplitk|matmul|triton_tem_\w*mm"
+        r"|fmha|flash_|flashatt|sdpa|attention|_attn_|attn_(fwd|bwd)|mha_(fwd|bwd)"
+    ),
+    "elementwise": re.compile(  # of libraries whose other kernels the rows above know
+        r"at::native::|tensorflow::|^triton_(poi|red|per)_|cub::|thrust::|transformer_engine::"
+        r"|multi_tensor_apply|vectorized_elementwise|cunn_|reduce_kernel|miopen\w*(pool|activ)"
     ),
 }
 
@@ -56,7 +76,7 @@ class Kernel(NamedTuple):
 UNKNOWN = Kernel("unknown", None)
 TYPES = {"f16": "float16", "fp16": "float16", "bf16": "bfloat16", "tf32": "tf32"}
 TYPES |= {"f32": "float32", "f64": "float64", "i8": "int8", "s8": "int8", "int8": "int8"}
-TYPES |= {"e4m3": "float8", "e5m2": "float8"}
+TYPES |= {"e4m3": "float8", "e5m2": "float8", "e2m1": "float4", "bfloat16": "bfloat16"}
 TYPE = r"bf16|fp16|f16|tf32|f32|f64|i8|s8|int8|e4m3|e5m2"
 LETTERS = {"h": "float16", "s": "float32", "d": "float64", "c": "float32", "z": "float64"}
 
@@ -133,11 +153,26 @@ def _by_argument(match: re.Match) -> Kernel:
 
 
 def _attention(match: re.Match) -> Kernel:
-    """CuDNN's own say f16 of bfloat16 too."""
+    """CuDNN's own say f16 of bfloat16 too; on AMD's GPUs there are no Tensor Cores to speak of."""
     if match["cudnn"]:
         return Kernel("unknown", True)
+    tensor_cores = None if re.search(r"ck_tile|gfx\d|aiter", match.string) else True
+    if inputs := re.search(r"qkv?(e4m3|e5m2|e2m1|bfloat16|bf16|fp16|f16)", match.string):
+        return Kernel(TYPES[inputs[1]], tensor_cores)
     half = "bfloat16" if re.search(r"bf16|bfloat16", match.string) else "float16"
-    return Kernel(half, True) if re.search(r"half_t|f16|bfloat16", match.string) else UNKNOWN
+    known = re.search(r"half|f16|bfloat16", match.string)
+    return Kernel(half, tensor_cores) if known else UNKNOWN
+
+
+def _bmm(match: re.Match) -> Kernel:
+    """`bmm_Bfloat16_MxE2m1Bfloat16_Fp32`: result, operands, sums; the wider operand is multiplied.
+
+    Where only one type is named, it is that of all.
+    """
+    named = re.findall(r"e2m1|e4m3|e5m2|bfloat16|fp16", match["operands"] or match["result"])
+    width = ("bfloat16", "float16", "float8", "float4")
+    types = sorted({TYPES[name] for name in named}, key=width.index)
+    return Kernel(types[0] if types else "unknown", True)
 
 
 def _by_convolve(match: re.Match) -> Kernel:
@@ -167,29 +202,43 @@ RULES: tuple[tuple[str, Callable[[re.Match], Kernel]], ...] = (
     ),
     (r"(?<![a-z])hmma(?:_(?P<type>bf16|tf32))?", _hmma),
     (r"cutlass.*?(?P<type>tfloat32_t|bfloat16_t|half_t).*mmatensorop", _mangled),
-    (r"(?P<cudnn>sdpa_sm\d+_flash)|flash_(?:fwd|bwd)|fmha", _attention),
-    (r"gemv|dot_kernel", _by_argument),
+    (
+        r"^bmm_(?P<result>(?:mx)?[a-z0-9]+)(?:_(?P<operands>[a-z0-9]*(?:e2m1|e4m3|e5m2|bfloat16|fp16)"
+        r"[a-z0-9]*))?",
+        _bmm,
+    ),
+    (r"(?P<cudnn>sdpa_sm\d+_flash)|flash_(?:fwd|bwd)|flashatt|fmha|attention", _attention),
+    (r"gemv|dot_kernel|gemmsn_|gemmk1_|depthwise", _by_argument),
     (r"convolve_(?P<letter>[shd])gemm|magma_(?P<magma>[shd])gemm", _by_convolve),
     (r"convolve_common_engine_float|convolvend_\w*float_engine|gcgemm", _float32),
-    (r"winograd|fft2d|(?:vector|regular)_fft|(?:dgrad|wgrad)\w*_engine\w*<|_engineif", _float32),
+    (r"winograd|fft[12]d|pointwise_mult_and_sum_complex|(?:vector|regular)_fft", _float32),
+    (r"(?:dgrad|wgrad)\w*_engine\w*<|_engineif", _float32),
     (r"(?:conv|dgrad|wgrad)2d_grouped_direct|(?:dgrad|wgrad)2d_alg1", _by_argument),
     (r"(?<![a-z])(?P<letter>[sd])gemm", _by_letter),
     # Code made at run time: triton, gemm_fusion, cudnn_generated: its name does not tell.
 )
 
 
+@cache
 def work(name: str) -> str:
     """What a kernel does, a key of `WORK`; empty where its name does not tell."""
-    lowered = name.lower()
-    return next((kind for kind, pattern in WORK.items() if pattern.search(lowered)), "")
+    lowered = _bare(name)
+    kind = next((kind for kind, pattern in WORK.items() if pattern.search(lowered)), "")
+    return "memory" if kind == "elementwise" else kind
 
 
+@cache
 def kernel(name: str) -> Kernel:
     """The arithmetic of a kernel; unknown for one that multiplies nothing."""
-    lowered = name.lower()
-    if WORK["casts"].search(lowered) or WORK["memory"].search(lowered):
+    lowered = _bare(name)
+    if work(name) not in ("matrix", ""):
         return UNKNOWN
     for pattern, rule in RULES:
         if match := re.search(pattern, lowered):
             return rule(match)
     return UNKNOWN
+
+
+def _bare(name: str) -> str:
+    """A name in lower case without what ROCm appends: `.kd`, ` [clone .kd]`."""
+    return re.sub(r"( \[clone [.\w]+\]|\.kd)+$", "", name.lower())

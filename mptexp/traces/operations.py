@@ -1,18 +1,23 @@
 """The one table of operations that a trace of any origin is read into.
 
-A profile's format is read by one module with a function `read` that returns a `Trace`: `xplane` is
-that of TensorFlow and JAX. The reader names what ran (`Span`), `traced` makes the table, and the
-time breakdown works on it without knowing where it came from.
+A profile's format is read by one module that returns a `Trace`: `xplane` is that of TensorFlow and
+JAX, `kineto` PyTorch's, `nsight` that of Nsight Systems. The reader names what ran (`Span`),
+`traced` makes the table, and the time breakdown works on it without knowing where it came from.
 """
 
+import re
+import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+
+from mptexp.traces.steps import Interval, Steps
 
 ON_HOST = "(on the host)"  # stands for the kernel of an operation that no GPU kernel came from
 # An instant without any operation belongs to the first of these that is going on, else to host.
 WAITS = ("input", "idle", "host")
+COMMON = 0.9  # of the operations with a layer: what so many begin with is the model's name
 
 
 class Operation(NamedTuple):
@@ -61,6 +66,15 @@ class Trace:
         device: cpu or gpu.
         input_busy_s: seconds of a step in which the input pipeline worked, awaited or not.
         operations: the table, the longest row first.
+        step_times: seconds of each step, as the host or the device marks them.
+        how: how the steps were recognized.
+        warm_up: how many first steps were left out.
+        outside_s: seconds of work on the device in the trace, but outside the steps.
+        framework: that wrote the trace; empty where it does not tell.
+        gpu: the GPU that is explained, with its model where the trace tells; empty of a CPU.
+        gpus: seconds of work of each GPU of the trace by its name.
+        counters: what hardware counters say against the kernels' names.
+        notes: what else a reader has to know of the trace, as sentences.
     """
 
     steps: int
@@ -68,6 +82,20 @@ class Trace:
     device: str
     input_busy_s: float
     operations: list[Operation]
+    step_times: tuple[float, ...] = ()
+    how: str = ""
+    warm_up: int = 0
+    outside_s: float = 0.0
+    framework: str = ""
+    gpu: str = ""
+    gpus: Mapping[str, float] = field(default_factory=dict)
+    counters: "Counters | None" = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def median_s(self) -> float:
+        """The median step, seconds."""
+        return statistics.median(self.step_times) if self.step_times else self.step_s
 
     def profile(self, timed_s: float) -> dict[str, Any]:
         """The trace as the `profile` of a record.
@@ -84,6 +112,69 @@ class Trace:
             "slowdown": self.step_s / timed_s,
             "missing": "",
         }
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Hardware counters of kernels beside what the kernels' names say.
+
+    Attributes:
+        kernels: how many kernels that multiply have counters.
+        disagreements: kernels whose counters say otherwise than their names, with the reason.
+    """
+
+    kernels: int
+    disagreements: tuple[str, ...]
+
+
+def of_steps(
+    operations: Iterable[Span],
+    waits: Iterable[Span],
+    pipeline: Iterable[Span],
+    steps: Steps,
+    device: str,
+    every: int = 1,
+) -> Trace:
+    """The table of the steps of a trace, as `traced` makes it, and what lies outside them.
+
+    Args:
+        every: steps that an interval holds.
+    """
+    spans = list(operations)
+    trace = traced(spans, waits, pipeline, steps.between, len(steps.intervals) * every, device)
+    begin, end = steps.between
+    outside = sum(span.end - span.start for span in spans if span.end <= begin or span.start >= end)
+    times = tuple(seconds / every for seconds in steps.seconds())
+    return replace(
+        trace, step_times=times, how=steps.how, warm_up=steps.warm_up, outside_s=outside / 1e6
+    )
+
+
+def busy(operations: Iterable[Span]) -> list[Interval]:
+    """When something ran."""
+    return [(span.start, span.end) for span in operations]
+
+
+def without_root(operations: Iterable[Span]) -> list[Span]:
+    """Spans whose layers do not begin with what nearly all have in common, such as `model_1`.
+
+    So the same model has the same layers in two traces, however often it was built before.
+    """
+    spans = list(operations)
+    while True:
+        layers = [span.operation.layer for span in spans if span.operation.layer]
+        roots = Counter(layer.partition("/")[0] for layer in layers if "/" in layer)
+        root, times = roots.most_common(1)[0] if roots else ("", 0)
+        if not times or times < COMMON * len(layers):
+            return spans
+        spans = [_shorter(span, root) for span in spans]
+
+
+def _shorter(span: Span, root: str) -> Span:
+    layer = span.operation.layer
+    if not layer.startswith(f"{root}/"):
+        return span
+    return span._replace(operation=span.operation._replace(layer=layer[len(root) + 1 :]))
 
 
 def traced(
@@ -164,5 +255,6 @@ def _owners(active: Counter[Operation]) -> list[tuple[Operation, float]]:
 def _resolved(operation: Operation) -> Operation:
     """A copy of a batch to the device is input, any other copy an operation of its own."""
     if operation.state == "copy":
-        return Operation("input") if "H2D" in operation.op else operation._replace(state="op")
+        to_device = re.search(r"H2D|HtoD|HostToDevice", operation.op)
+        return Operation("input") if to_device else operation._replace(state="op")
     return operation

@@ -1,7 +1,9 @@
 """Layer, part and operation out of the names that TensorFlow and XLA give what they run.
 
-While steps are traced, the names of Keras's layers end in `LAYER`, by which paths such as
-`functional_1/conv2d.layer/Conv2D` are taken apart. What an operation is for is not said here.
+While mptexp traces steps, the names of Keras's layers end in `LAYER`, by which paths such as
+`functional_1/conv2d.layer/Conv2D` are taken apart. In anybody's trace the rules of `layer_path` do
+that, for the paths of Keras 2 and 3 and the scopes of JAX. What an operation is for is not said
+here.
 """
 
 import re
@@ -25,17 +27,98 @@ SCOPE = re.compile(
 )
 
 
+# Names under which optimizers stand in Keras 2 (Adam) and 3 (adam); lower case.
+OPTIMIZERS = {"adam", "adamw", "adamax", "nadam", "sgd", "rmsprop", "adagrad", "adadelta", "ftrl"}
+OPTIMIZERS |= {"lion", "lamb", "adafactor", "muon", "lossscaleoptimizer", "loss_scale_optimizer"}
+OPTIMIZERS |= {"optimizer"}
+APPLIES = re.compile(r"^(Resource)?(Sparse)?Apply[A-Z]")  # ResourceApplyAdam
+LOSS = re.compile(
+    r"cross_?entropy|mean_(squared|absolute)|huber|hinge|kullback|log_cosh|cosine_similarity"
+    r"|compile_(loss|metrics)|(^|_)loss(_|$)",
+    re.IGNORECASE,
+)
+# What frameworks put around the scopes of a model, and the function that an XLA module was made of.
+WRAPPER = re.compile(
+    r"^(jit|pjit|pmap|xla_pmap|jvp|vjp|transpose|vmap|remat|checkpoint|shard_map|named)\((.*)\)$"
+)
+FUNCTIONS = {"jit", "pjit", "pmap", "xla_pmap"}  # what they hold is a function, not a scope
+AROUND = re.compile(
+    r"^(gradient_tape|gradients|(Stateful)?PartitionedCall|XlaModule|replica|cond|then|else|while"
+    r"|body|branch_\d+_fun|closed_call|core_call|xla_run|checkpoint|remat|rematted_computation"
+    r"|custom_[jv]jp(_call)?|scan|shard_map|S|)(_\d+)?:?$|^_\d+$"
+)
+# Scopes below a layer of Keras, which are functions that it calls.
+CALLS = {"add", "sub", "subtract", "mul", "multiply", "truediv", "floordiv", "div", "pow", "square"}
+CALLS |= {"sqrt", "rsqrt", "mean", "batchnorm", "moments", "normalize", "dropout", "random_uniform"}
+CALLS |= {"stateless_random_uniform", "stateless_dropout", "einsum", "strided_slice", "tensordot"}
+CALLS |= {"Tensordot", "one_hot", "convolution"}
+OPS = re.compile(  # the scopes that operations of TensorFlow open for what belongs to them
+    r"^(Conv\dD|DepthwiseConv2d\w*|depthwise|separable_conv2d|MatMul|BatchMatMul\w*|BiasAdd|MaxPool|AvgPool|FusedBatchNorm\w*"
+    r"|Softmax|LogSoftmax|Relu6?|Elu|Selu|Gelu|Mean|Sum|Prod|Max|Min|Cast|Reshape|Gather\w*|Transpose"
+    r"|Pad|Concat\w*|Einsum|Mul|Add\w*|Sub|Tanh|Sigmoid|ResizeNearest\w*|ResizeBilinear)(_\d+)?$"
+)
+
+
+def layer_path(path: str, op: str) -> str:
+    """The layer that a path such as `gradient_tape/model_1/conv2_conv/Conv2D/Conv2DBackprop` names.
+
+    Returns:
+        The scopes of the model down to the layer, `model_1/conv2_conv`; empty where none stands in
+        the path.
+    """
+    scopes = [scope for part in _parts(path) for scope in _unwrapped(part)]
+    of_xla = "jit(" in path
+    scopes = [s for s in scopes[:-1] if not AROUND.match(s) and "->" not in s and " " not in s]
+    return "/".join(scopes if of_xla else _without_calls(scopes, op))
+
+
+def _without_calls(scopes: list[str], op: str) -> list[str]:
+    """Scopes without those below a layer of Keras: operations, and functions that it calls.
+
+    `batchnorm/mul_1` goes; `add_3` alone is a layer.
+    """
+    last = len(scopes)
+    for place in range(len(scopes) - 1, -1, -1):
+        scope = scopes[place]
+        if OPS.match(scope) or (place and (scope in CALLS or (op and op.startswith(scope)))):
+            last = place
+        elif re.sub(r"_\d+$", "", scope) not in CALLS:
+            break
+    return scopes[:last]
+
+
+def _parts(path: str) -> list[str]:
+    """A path at its slashes, but for those within brackets."""
+    parts, depth, begin = [], 0, 0
+    for at, letter in enumerate(path):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "/" and depth <= 0:
+            parts.append(path[begin:at])
+            begin = at + 1
+    return [*parts, path[begin:]]
+
+
+def _unwrapped(scope: str) -> list[str]:
+    """The scopes within `transpose(jvp(Model))`; none within `jit(train_step)`."""
+    while match := WRAPPER.match(scope):
+        if match[1] in FUNCTIONS:
+            return []
+        scope = match[2]
+    return _parts(scope) if "/" in scope else [scope]
+
+
 @dataclass(frozen=True)
 class Naming:
     """Names of the operations of one training.
 
     Attributes:
-        optimizers: names under which the optimizer's operations stand.
+        optimizers: names under which the optimizer's operations stand; empty in the trace of a
+            training that mptexp did not run, where those of `OPTIMIZERS` do.
         scaled: whether the loss is scaled.
     """
 
-    optimizers: Collection[str]
-    scaled: bool
+    optimizers: Collection[str] = ()
+    scaled: bool = False
 
     def operation(self, path: str, op: str, kernel: str) -> Operation:
         """What stands under a path such as `model/dense.layer/MatMul`."""
@@ -44,16 +127,26 @@ class Naming:
         if layers:
             backward = "gradient_tape/" in path or "transpose(" in path
             return Operation("op", layers[0], "backward" if backward else "forward", op, kernel)
-        return Operation("op", "", self._part(path, op), op, kernel)
+        part = self._part(path, op)
+        layer = "" if part != "other" or self.optimizers else layer_path(path, op)
+        if layer:
+            backward = re.search(r"(^|/)gradient(_tape|s)/|transpose\(", path)
+            return Operation("op", layer, "backward" if backward else "forward", op, kernel)
+        return Operation("op", "", part, op, kernel)
 
     def _part(self, path: str, op: str) -> str:
         last = path.rpartition("/")[2]
         words = {re.sub(r"_\d+$", "", word) for word in re.split(r"[/()]", path)}
-        if words & set(self.optimizers):
+        lowered = {word.lower() for word in words}
+        if words & set(self.optimizers) or (not self.optimizers and lowered & OPTIMIZERS):
+            return "optimizer"
+        if APPLIES.match(op):
             return "optimizer"
         if self.scaled and (op in SCALING or last in SCALING or "cond" in words):
             return "loss scaling"
+        scopes = [scope for part in _parts(path) for scope in _unwrapped(part)]
         named = words & {"compile_loss", "compile_metrics"} or WITHOUT_SCOPE.match(path)
+        named = named or any(LOSS.search(scope) for scope in scopes[:-1])
         return "loss" if named else "other"
 
     def gpu_kernel(self, name: str, args: Mapping[str, str]) -> Operation:
@@ -62,8 +155,10 @@ class Naming:
         Args:
             args: the details that stand with the event.
         """
-        if name.startswith(("Memcpy", "Memset")):
+        if name.startswith("Memcpy"):
             return Operation("copy", op=name.split(" ")[0])
+        if name.startswith("Memset"):
+            return Operation("op", "", "other", "Memset", name)
         path, op = _launched_for(args)
         plain = name if re.fullmatch(r"[a-z][\w-]*", name) else ""  # as XLA names its own
         instruction = _without_number(args.get("hlo_op", plain))
@@ -87,7 +182,9 @@ def _launched_for(args: Mapping[str, str]) -> tuple[str, str]:
     """
     xla = "hlo_op" in args or args.get("tf_op", "").startswith("XlaModule")
     if not xla:
-        path = args.get("tf_op") or args.get("long_name") or args.get("name") or ""
+        path = (
+            args.get("tf_op") or args.get("long_name") or _annotated(args) or args.get("name", "")
+        )
         if ":" in path:
             path, _, op = path.rpartition(":")
             return path, op
@@ -95,6 +192,11 @@ def _launched_for(args: Mapping[str, str]) -> tuple[str, str]:
         path = "/".join(part for part in (args.get("prefix"), args.get("name")) if part)
     last = path.rpartition("/")[2]
     return path, "" if SCOPE.search(last) else last
+
+
+def _annotated(args: Mapping[str, str]) -> str:
+    """The path in the annotation that TensorFlow wrote up to 2022: `path:Type#shape=(...)#`."""
+    return args.get("level 0") or args.get("annotation", "").partition("#")[0]
 
 
 def _says_more(instruction: str, op: str) -> bool:

@@ -1,36 +1,52 @@
 """Reads the traces of TensorFlow's and JAX's profilers (`*.xplane.pb`).
 
-The events come through xprof, as the JSON of its trace viewer. A machine without xprof keeps the
-trace beside the record (`FILE`), and another one reads it.
+The events come through xprof, as the JSON of its trace viewer, which TensorFlow and JAX also write
+themselves (`*.trace.json.gz`). A machine without xprof keeps the trace beside the record (`FILE`),
+and another one reads it.
 """
 
 import gzip
-import json
+import io
+import math
 import os
+import re
 import tempfile
 import zlib
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mptexp.spec import imports
-from mptexp.traces import operations
+from mptexp.traces import json_events, operations
+from mptexp.traces import steps as recognized
 from mptexp.traces.operations import ON_HOST, Operation, Span, Trace
+from mptexp.traces.steps import Steps
 from mptexp.traces.xla_names import Naming, full_name
 
 FILE = "trace.xplane.pb.gz"  # beside the record of a run whose trace was not read there
-MOST_BYTES = 2**30  # of a trace that is unpacked; a second of GPU kernels has some megabytes
+MOST_BYTES = 2**28  # of a trace that is unpacked; a second of GPU kernels has some megabytes
 MOST_EVENTS = 20_000_000  # that xprof is asked for
-MARK = "train"  # the name of the step markers
+MOST_HELD = 4_000_000  # that are held, some 3 GB
+MARK = "train"  # the name of mptexp's own step markers
 INPUT = "mptexp input"  # the annotation around the wait for a batch, where the framework has none
 
 # Operations that only hold others: their time is that of what is in them.
 CONTAINERS = {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
 CONTAINERS |= {"PartitionedCall", "StatefulPartitionedCall", "_Send", "_Recv", "NoOp"}
-INPUT_EVENTS = (INPUT, "IteratorGetNext", "Iterator::Root")
+CONTAINERS |= {"_HostSend", "_HostRecv", "RemoteCall", "EagerRemoteCall"}
+INPUT_EVENTS = (INPUT, "IteratorGetNext", "Iterator::Root", "MultiDeviceIteratorGetNext")
+# A function that tf.data runs, whose operations run on the threads of any other (tf_Compute).
+INPUT_FUNCTIONS = ("InstantiatedCapturedFunction::", "CapturedFunction")
 IDLE_EVENTS = ("Await", "BlockHostUntilDone", "SynchronizeAllActivity", "cuStreamSynchronize")
-IDLE_EVENTS += ("np.asarray(jax.Array)",)
+IDLE_EVENTS += ("cuCtxSynchronize", "hipStreamSynchronize", "hipDeviceSynchronize")
+IDLE_EVENTS += ("np.asarray(jax.Array)", "block_until_ready")
 LEAST_FALLBACK_US = 50.0  # launching an operation takes less
+AFTER = 0.05  # of a step: what it goes on for after its function ended, from where it is said
+# What Keras's trainers call for each batch, or for several.
+KERAS_STEPS = re.compile(r"^(train_function|one_step_on_data|multi_step_on_iterator)$")
 
 
 class Event(NamedTuple):
@@ -46,6 +62,10 @@ class Event(NamedTuple):
     @property
     def on_device(self) -> bool:
         return "/device:" in self.process
+
+    @property
+    def of_gpu(self) -> bool:
+        return "/device:GPU" in self.process
 
     @property
     def in_pipeline(self) -> bool:
@@ -66,7 +86,7 @@ def pack(file: Path) -> bytes:
 
 
 def read(file: Path, optimizers: Sequence[str], scaled: bool, every: int = 1) -> Trace:
-    """The table of operations of a trace's marked steps.
+    """The table of operations of the steps that mptexp marked in a trace.
 
     Args:
         file: as the profiler wrote it, or compressed by `pack`.
@@ -79,25 +99,55 @@ def read(file: Path, optimizers: Sequence[str], scaled: bool, every: int = 1) ->
         OSError, ValueError: where the file holds no such trace, or no step is marked. xprof fails
             in further ways of its own.
     """
-    events = _unpacked(file) if file.suffix == ".gz" else _events(file)
-    return _trace(list(_timed(events)), Naming(optimizers, scaled), every)
+    events = from_viewer(_unpacked(file) if file.suffix == ".gz" else _viewer(file))
+    gpus = _by_gpu(events)
+    steps = _own_steps(events)
+    if steps is None:
+        raise ValueError("the trace holds no marked step")
+    return _trace(events, gpus, steps, Naming(optimizers, scaled), every)
 
 
-def _events(file: Path) -> list[dict[str, Any]]:
-    """The events of a trace, as xprof's trace viewer gives them."""
+def explain(events: Sequence["Event"]) -> Trace:
+    """The table of operations of a training that mptexp did not run.
+
+    Args:
+        events: of the trace viewer, as `of_file` or `from_viewer` gives them.
+
+    Raises:
+        ValueError: where nothing of a training is in the trace.
+    """
+    gpus = _by_gpu(events)
+    naming, name = Naming(), _busiest(gpus)
+    steps = _steps(events, gpus, naming)
+    trace = _trace(events, gpus, steps, naming)
+    return replace(
+        trace,
+        notes=tuple(_notes(events, steps, _busy(gpus, name))),
+        framework=_framework(events),
+        gpu=_short(name),
+        gpus={_short(gpu): _work_s(spans) for gpu, spans in gpus.items()},
+    )
+
+
+def of_file(file: Path) -> list["Event"]:
+    """The events of an `*.xplane.pb`, not compressed."""
+    return from_viewer(_viewer(file))
+
+
+def _viewer(file: Path) -> str:
+    """The events of a trace as JSON, as xprof's trace viewer gives them."""
     with imports.quiet():
         from xprof.convert import raw_to_tool_data
 
         # Else only the first million events are given, without a word.
         os.environ.setdefault("TF_PROFILER_TRACE_VIEWER_MAX_EVENTS", str(MOST_EVENTS))
         text, _ = raw_to_tool_data.xspace_to_tool_data([str(file)], "trace_viewer", {})
-    events = json.loads(text or "{}").get("traceEvents")
-    if events is None:
-        raise ValueError("xprof cannot read it")
-    return events
+    if "traceEvents" not in (text or ""):
+        raise ValueError("xprof cannot read it: cut off, or no trace")
+    return str(text)
 
 
-def _unpacked(file: Path) -> list[dict[str, Any]]:
+def _unpacked(file: Path) -> str:
     with tempfile.TemporaryDirectory() as name, gzip.open(file) as packed:
         try:
             content = packed.read(MOST_BYTES + 1)
@@ -107,78 +157,243 @@ def _unpacked(file: Path) -> list[dict[str, Any]]:
             raise ValueError(f"larger than {MOST_BYTES // 2**20} MiB when unpacked")
         unpacked = Path(name, "kept.xplane.pb")
         unpacked.write_bytes(content)
-        return _events(unpacked)
+        return _viewer(unpacked)
 
 
-def _timed(events: Sequence[Mapping[str, Any]]) -> Iterator[Event]:
+def from_viewer(text: str) -> list["Event"]:
+    """The events in the JSON of a trace viewer, those with a duration."""
+    return timed(json_events.events(io.BytesIO(text.encode()), {}))
+
+
+def timed(events: Iterable[Mapping[str, Any]]) -> list["Event"]:
     """Every event with a duration; the names of processes and threads are events of their own."""
-    process = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name"}
-    thread = {
-        (e["pid"], e["tid"]): e["args"]["name"] for e in events if e.get("name") == "thread_name"
-    }
+    process: dict[Any, str] = {}
+    thread: dict[Any, str] = {}
+    kept: list[tuple[Any, Any, str, float, float, Mapping[str, Any]]] = []
     for e in events:
-        if e.get("ph") == "X":
-            where = process.get(e["pid"], ""), thread.get((e["pid"], e["tid"]), "")
-            yield Event(*where, e["name"], e["ts"], e["ts"] + e["dur"], e.get("args", {}))
+        args = e.get("args") or {}
+        if e.get("name") == "process_name":
+            process[e.get("pid")] = str(args.get("name", ""))
+        elif e.get("name") == "thread_name":
+            thread[e.get("pid"), e.get("tid")] = str(args.get("name", ""))
+        elif e.get("ph") == "X" and "ts" in e:
+            begin = float(e["ts"])
+            kept.append((e.get("pid"), e.get("tid"), str(e.get("name", "")), begin,
+                         begin + float(e.get("dur") or 0), args))  # fmt: skip
+            if len(kept) > MOST_HELD:
+                raise ValueError(f"it holds more than {MOST_HELD:,} events; trace fewer steps")
+    return [
+        Event(process.get(pid, ""), thread.get((pid, tid), ""), name, begin, end, args)
+        for pid, tid, name, begin, end, args in kept
+    ]
 
 
-def _trace(events: Sequence[Event], naming: Naming, every: int) -> Trace:
+# --- devices -------------------------------------------------------------------------------------
+
+
+def _by_gpu(events: Iterable["Event"]) -> dict[str, list["Event"]]:
+    """What ran on each GPU: kernels and copies."""
+    gpus: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.of_gpu and event.thread.startswith("Stream"):
+            gpus[event.process].append(event)
+    return gpus
+
+
+def _work_s(events: Iterable["Event"]) -> float:
+    """Seconds of kernels, without copies."""
+    return sum(e.end - e.start for e in events if not COPY.search(e.name)) / 1e6
+
+
+COPY = re.compile(r"^(Memcpy|Memset)|rocclr_(copy|fill)", re.IGNORECASE)
+
+
+def _busiest(gpus: Mapping[str, Sequence["Event"]]) -> str:
+    """The GPU with most work, which need not be the first by name; empty where there is none."""
+    return max(gpus, key=lambda name: (_work_s(gpus[name]), name), default="")
+
+
+def _busy(gpus: Mapping[str, Sequence["Event"]], name: str) -> list[tuple[float, float]]:
+    return [(e.start, e.end) for e in gpus.get(name, ())]
+
+
+def _short(process: str) -> str:
+    """`GPU:1` of `/device:GPU:1`."""
+    return process.rpartition("/device:")[2]
+
+
+def _framework(events: Iterable["Event"]) -> str:
+    """TensorFlow or JAX, by which of them the host calls."""
+    for event in events:
+        if event.on_device:
+            continue
+        if event.name.startswith(("PjitFunction", "PjRt", "PJRT")) or "jax/" in event.name:
+            return "JAX"
+        if event.name.startswith(("ExecutorState", "Eager", "TFE_", "FunctionRun")):
+            return "TensorFlow"
+    xla = [e for e in events if "hlo_module" in e.args]
+    return "JAX" if any(str(e.args["hlo_module"]).startswith("jit_") for e in xla) else "TensorFlow"
+
+
+# --- steps ---------------------------------------------------------------------------------------
+
+
+def _own_steps(events: Iterable["Event"]) -> Steps | None:
     marks = [e for e in events if e.name.split(" ")[0] == MARK and "step_num" in e.args]
     if not marks:
-        raise ValueError("the trace holds no marked step")
-    on_gpu = any("/device:GPU" in event.process for event in events)
-    return operations.traced(
-        _on_gpu(events, naming) if on_gpu else _on_cpu(events, naming),
-        _waits(events),
-        _pipeline(events),
-        between=(min(e.start for e in marks), max(e.end for e in marks)),
-        steps=len(marks) * every,
-        device="gpu" if on_gpu else "cpu",
+        return None
+    ordered = sorted((e.start, e.end) for e in marks)
+    return Steps(tuple(ordered), f"the marker {MARK}")
+
+
+def _steps(
+    events: Sequence["Event"], gpus: Mapping[str, Sequence["Event"]], naming: Naming
+) -> Steps:
+    """The steps by the first of: markers, xprof's line, Keras's functions, what repeats."""
+    name = _busiest(gpus)
+    busy = _busy(gpus, name)
+    ways = {
+        "the marker with a step_num": [
+            e for e in events if "step_num" in e.args and not e.on_device
+        ],
+        "xprof's Steps line": [e for e in events if e.process == name and e.thread == "Steps"],
+        "train_function": [
+            e for e in events if KERAS_STEPS.match(e.name) and not e.on_device and not e.in_pipeline
+        ],
+    }
+    for how, marks in ways.items():
+        if marks:
+            return recognized.marked([(e.start, e.end) for e in marks], busy, how)
+    spans = list(_on_gpu(events, gpus[name], naming) if name else _on_cpu(events, naming))
+    if not spans:
+        raise ValueError("it holds no operation of a training")
+    work = [
+        ((s.start, s.end), s.operation)
+        for s in spans
+        if s.operation.state == "op" and not COPY.search(s.operation.kernel or s.operation.op)
+    ]
+    kinds = recognized.repeated(work)
+    first, last = min(s.start for s in spans), max(s.end for s in spans)
+    return kinds or recognized.whole(first, last)
+
+
+def _notes(
+    events: Iterable["Event"], steps: Steps, busy: Sequence[tuple[float, float]]
+) -> Iterator[str]:
+    """Says where xprof counts to a step of Keras what its callbacks do after it."""
+    calls = [(e.start, e.end) for e in events if KERAS_STEPS.match(e.name) and not e.on_device]
+    if len(calls) != 1 or len(steps.intervals) != 1:
+        return
+    end = recognized.marked(calls, busy, "").between[1]
+    begin, last = steps.between
+    after = (last - end) / (last - begin)
+    if after > AFTER:
+        yield (
+            f"the step goes on for {(last - end) / 1e3:.1f} ms ({after:.0%}) after train_function "
+            "and its kernels ended: metrics and callbacks, the profiler's own among them"
+        )
+
+
+def _trace(
+    events: Sequence["Event"],
+    gpus: Mapping[str, Sequence["Event"]],
+    steps: Steps,
+    naming: Naming,
+    every: int = 1,
+) -> Trace:
+    name = _busiest(gpus)
+    spans = _on_gpu(events, gpus[name], naming) if name else _on_cpu(events, naming)
+    input_runs = _input_runs(events)
+    return operations.of_steps(
+        operations.without_root(spans),
+        _waits(events, input_runs),
+        _pipeline(events, input_runs),
+        steps,
+        "gpu" if name else "cpu",
+        every,
     )
 
 
-def _on_cpu(events: Iterable[Event], naming: Naming) -> Iterator[Span]:
+# --- what ran ------------------------------------------------------------------------------------
+
+
+def _on_cpu(events: Sequence["Event"], naming: Naming) -> Iterator[Span]:
     """Operations that ran on the CPU; not those of the input pipeline, which has no layers."""
+    piped = _piped(events)
     for event in events:
         name = full_name(event.name, event.args) or event.args.get("hlo_op", "")
         path, _, op = name.rpartition(":") if ":" in name else ("", "", name)
-        if name and not event.in_pipeline and op not in CONTAINERS:
+        if name and not event.in_pipeline and op not in CONTAINERS and id(event) not in piped:
             yield event.as_span(naming.operation(path, op, ""))
 
 
-def _on_gpu(events: Sequence[Event], naming: Naming) -> Iterator[Span]:
-    """Kernels and copies of the first GPU, and operations that ran on the CPU instead."""
-    first = min(event.process for event in events if "/device:GPU" in event.process)
+def _on_gpu(
+    events: Sequence["Event"], kernels: Sequence["Event"], naming: Naming
+) -> Iterator[Span]:
+    """Kernels and copies of a GPU, and operations that ran on the CPU instead."""
     launched = set()
-    for event in events:
-        if event.process == first and event.thread.startswith("Stream"):
-            launched.add(event.args.get("tf_op") or event.args.get("long_name"))
-            yield event.as_span(naming.gpu_kernel(event.name, event.args))
+    for event in kernels:
+        launched.add(event.args.get("tf_op") or event.args.get("long_name"))
+        launched.add(event.args.get("level 0"))
+        yield event.as_span(naming.gpu_kernel(event.name, event.args))
+    piped = _piped(events)
     for event in events:
         # On the host, without a kernel that came from it, and long enough to be the work itself.
         name = full_name(event.name, event.args)
         path, _, op = name.rpartition(":")
         known = name in launched or path in launched or op in CONTAINERS
-        if event.on_device or event.in_pipeline or not path or known:
+        if event.on_device or event.in_pipeline or not path or known or id(event) in piped:
+            continue
+        if event.name.startswith(INPUT_EVENTS):
             continue
         if event.end - event.start >= LEAST_FALLBACK_US:
             yield event.as_span(naming.operation(path, op, ON_HOST))
 
 
-def _waits(events: Iterable[Event]) -> Iterator[Span]:
+def _input_runs(events: Iterable["Event"]) -> set[str]:
+    """The executor's numbers of the functions that tf.data runs."""
+    return {
+        str(e.args["id"]) for e in events if e.name.startswith(INPUT_FUNCTIONS) and "id" in e.args
+    }
+
+
+def _piped(events: Sequence["Event"]) -> set[int]:
+    """The events that lie within those functions, by their identity."""
+    runs = _input_runs(events)
+    within: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for event in events:
+        if _runs_input(event, runs):
+            within[event.thread].append((event.start, event.end))
+    for intervals in within.values():
+        intervals.sort()
+    return {id(e) for e in events if e.thread in within and _inside(e, within[e.thread])}
+
+
+def _inside(event: "Event", intervals: Sequence[tuple[float, float]]) -> bool:
+    """Whether an event lies within the last of some intervals that begin before it."""
+    place = bisect_right(intervals, (event.start, math.inf))
+    return place > 0 and event.end <= intervals[place - 1][1]
+
+
+def _waits(events: Iterable["Event"], input_runs: set[str]) -> Iterator[Span]:
     """When the host waited for a batch, and when for the device."""
     for event in events:
         if event.on_device:
             continue
-        if event.name.startswith(INPUT_EVENTS):
+        if event.name.startswith(INPUT_EVENTS) or _runs_input(event, input_runs):
             yield event.as_span(Operation("input"))
         elif any(name in event.name for name in IDLE_EVENTS):
             yield event.as_span(Operation("idle"))
 
 
-def _pipeline(events: Iterable[Event]) -> Iterator[Span]:
+def _runs_input(event: "Event", input_runs: set[str]) -> bool:
+    """Whether a thread of the executor runs a function of tf.data."""
+    return event.name == "ExecutorState::Process" and str(event.args.get("id")) in input_runs
+
+
+def _pipeline(events: Iterable["Event"], input_runs: set[str]) -> Iterator[Span]:
     """When the input pipeline worked, whether or not the step waited for it."""
     for event in events:
         working = event.in_pipeline and event.name == "ExecutorState::Process"
-        if working or event.name.startswith(INPUT_EVENTS):
+        if working or event.name.startswith(INPUT_EVENTS) or _runs_input(event, input_runs):
             yield event.as_span(Operation("input"))

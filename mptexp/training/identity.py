@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.spec.backends import BACKEND_ROWS
+from mptexp.spec.devices import cpu_name
 from mptexp.spec.project import PACKAGE
 from mptexp.spec.run import Run
-from mptexp.training import environment
+from mptexp.training import capability, environment, machine
 
 # What of mptexp runs in the Jupyter kernel and could change what is measured. Not the commit: most
 # commits change what is written about a record, not what a run does.
@@ -49,6 +50,22 @@ def identity(run: Run, card: Mapping[str, Any], effective: Mapping[str, Any]) ->
         "versions": {name: card["packages"].get(name, "") for name in names},
         **{name: card[name] for name in FROM_CARD},
         "cpu_limits": {name: card[name] for name in LIMITS},
+        "variables": variables(),
+        "keras_config": keras_config(),
+    }
+
+
+def beforehand(run: Run) -> dict[str, Any]:
+    """The part of a run's identity that is known before its Jupyter kernel starts."""
+    installed, state = environment.versions(), machine.state()
+    names = ("keras", "numpy", *BACKEND_ROWS[run.backend].packages)
+    return {
+        "code": code(),
+        "versions": {name: installed.get(name, "") for name in names},
+        "cpu": cpu_name().removesuffix(" (CPU)"),
+        "cores": machine.cores(),
+        "driver": capability.driver(),
+        "cpu_limits": {name: state[name] for name in LIMITS},
         "variables": variables(),
         "keras_config": keras_config(),
     }

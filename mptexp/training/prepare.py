@@ -2,7 +2,7 @@
 
 `python -m mptexp.training.prepare FOLDER` is the sweep's child process: it reads from
 FOLDER/runs.json one run for each dataset and model, and leaves a sentence in FOLDER/error.txt where
-something is wrong.
+something is wrong, else what is known of their identity in FOLDER/identities.json.
 """
 
 import importlib.util
@@ -10,25 +10,33 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from mptexp.spec import imports
 from mptexp.spec.names import MODELS
 from mptexp.spec.run import Run
+from mptexp.training import identity
 from mptexp.training.data import datasets
 from mptexp.training.data.sources import DataError
 
 
-def prepare(run: Run) -> None:
+def prepare(run: Run) -> dict[str, Any]:
     """Prepares the run's images, and builds the model once where it is the user's own.
+
+    Returns:
+        What is known of its identity.
 
     Raises:
         sources.DataError, models.ModelError: where one of them cannot be used.
     """
     images = datasets.load(run)
+    known = identity.beforehand(run) | {"data": images.content}
     for note in images.source.notes if images.source else ():
         print(f"{run.dataset}: {note}", flush=True)
     if run.model not in MODELS and importlib.util.find_spec(run.backend):
         _try_model(run, images)
+        known["model_source"] = identity.model_source(run.model)
+    return known
 
 
 def _try_model(run: Run, images: datasets.Images) -> None:
@@ -47,8 +55,9 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     folder = Path(sys.argv[1])
     try:
-        for parameters in json.loads((folder / "runs.json").read_text()):
-            prepare(Run(**parameters))
+        asked = json.loads((folder / "runs.json").read_text())
+        known = [prepare(Run(**parameters)) for parameters in asked]
+        (folder / "identities.json").write_text(json.dumps(known))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except (DataError, ValueError) as error:

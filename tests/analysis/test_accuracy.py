@@ -6,6 +6,7 @@ from builders import classified, record, tables
 
 from mptexp.analysis import accuracy
 from mptexp.analysis.sweep_tables import Options
+from mptexp.records.schema import VOID
 from mptexp.report import findings, text_tables
 
 
@@ -195,3 +196,15 @@ def test_what_is_not_valid_is_no_finding():
     for row in rows:
         row["identity"] = None
     assert verdicts(validated("float32", [0.9, 0.9, 0.9]), rows)[0] == ["not valid"]
+
+
+def test_what_follows_the_last_epoch_is_no_training():
+    # Published once: two of three float16 runs were idle for 45 s before `fit` returned.
+    idle, void = learned("float32", 0, 0.5, 0.8), learned("float32", 1, 0.5)
+    idle["fit_s"] = 65.0
+    void["marks"] = [f"{VOID}: 2 runs shared this machine"]
+    silent = record(block=2)
+    found = accuracy.training_s(tables([idle, void, silent]))
+    assert found[idle["run_id"]] == 20.0
+    assert math.isnan(found[void["run_id"]])
+    assert found[silent["run_id"]] == silent["fit_s"]

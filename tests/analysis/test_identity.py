@@ -45,7 +45,38 @@ def test_the_larger_half_of_a_sweep_is_compared_and_of_equal_ones_the_later():
 def test_weights_of_other_blocks_do_not_part_runs():
     later = ONE | {"initial_weights": "w1", "data_order": "o1"}
     assert identity.shared(ONE) == identity.shared(later)
-    assert identity.started(ONE) != identity.started(later)
+
+
+def made(gpu_model="CPU", at="1", status="ok", **identity):
+    parameters = {"gpu_model": gpu_model, "backend": "jax", "model": "m:f", "dataset": "digits"}
+    known = {"parameters": parameters, "status": status, "ended_at": at}
+    return known | {"identity": ONE | identity}
+
+
+def named(left, right):
+    found = identity.between(identity.latest(left), identity.latest(right))
+    return {d.name: (d.left, d.right) for d in found}
+
+
+def test_what_two_directories_differ_in_is_that_of_their_last_runs():
+    before = [made(model_source="old", at="1"), made(at="2"), made(code="x", status="failed")]
+    assert named(before, [made()]) == {}
+    assert named(before, [made(model_source="new")]) == {"model_source": ("bb", "new")}
+    assert named(before, [made(initial_weights="w1")]) == {}
+
+
+def test_two_devices_differ_in_what_the_device_is_and_in_nothing_else():
+    other = made("H200", device="H200", cores=32)
+    assert named([made()], [other]) == {}
+    assert named([made()], [made("H200", cores=32, data="dd")]) == {"data": ("cc", "dd")}
+    # A device that both have is compared with itself alone.
+    assert named([made()], [made(), made("H200", data="dd")]) == {}
+
+
+def test_of_what_is_known_beforehand_only_that_is_compared():
+    known = {identity.kind(made()["parameters"]): {"code": "new"}}
+    (only,) = identity.between(identity.latest([made()]), known)
+    assert (only.name, only.left, only.right) == ("code", "aa", "new")
 
 
 def test_records_without_an_identity_have_none():

@@ -1,7 +1,7 @@
 """Loss scales: policies that stall, train and diverge."""
 
 import pytest
-from builders import loss_scaled, several_scales, tables
+from builders import IDENTITY, loss_scaled, several_scales, tables
 
 from mptexp.analysis import loss_scale
 
@@ -13,7 +13,9 @@ def test_scales_stall_train_or_diverge():
     assert list(mixed.verdict) == ["lower", "equal", "diverged", "equal"]
     assert list(mixed.blocks) == [3, 3, 1, 3]
     assert mixed.difference.iloc[1] == pytest.approx(0.001)
-    assert loss_scale.ranges(mixed) == ([2.0**-16], [1.0], [2.0**24])
+    assert loss_scale.ranges(mixed) == {
+        "stall": [2.0**-16], "train": [1.0], "diverge": [2.0**24], "": []
+    }  # fmt: skip
     assert mixed.skipped.iloc[3] == 4
 
 
@@ -22,11 +24,30 @@ def test_one_scale_is_no_comparison():
     assert loss_scale.table(tables(found)).empty
 
 
-def test_too_few_repeats_still_tell_a_stall_from_a_training():
+def test_too_few_repeats_show_neither_a_stall_nor_a_training():
     found = [loss_scaled("float32", "none", 0, 0.98), loss_scaled("float16", 1.0, 0, 0.3)]
     found += [loss_scaled("float16", 8.0, 0, 0.97)]
     rows = loss_scale.table(tables(found))
-    assert loss_scale.ranges(rows[rows.policy == "float16"]) == ([1.0], [8.0], [])
+    assert loss_scale.ranges(rows[rows.policy == "float16"])[""] == [1.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, "equal"),
+        ({"identity": None}, "not valid"),
+        ({"identity": IDENTITY | {"model_source": "edited"}}, "not valid"),
+        ({"in_force": {"validation_images": 20}}, "too few images"),
+    ],
+)
+def test_scales_train_alike_only_where_the_runs_are_comparable_and_the_images_many(
+    changes, verdict
+):
+    found = [loss_scaled("float32", "none", b, 0.98) for b in range(3)]
+    for scale in (8.0, 16.0):
+        found += [loss_scaled("float16", scale, b, 0.98) | changes for b in range(3)]
+    rows = loss_scale.table(tables(found))
+    assert set(rows[rows.policy == "float16"].verdict) == {verdict}
 
 
 def test_an_interval_that_says_nothing_is_no_training():

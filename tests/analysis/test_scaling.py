@@ -1,13 +1,17 @@
+import math
+
+import numpy as np
 import pytest
 from builders import replicated, tables_of
 
 from mptexp.analysis import scaling
+from mptexp.report import comparisons, warnings
 
 
 def test_weak_and_strong_scaling_are_told_apart():
     # Two replicas need 0.1 s for 64 pictures; one needs 0.08 s for 32 and 0.15 s for 64.
     found = scaling.by_replicas(
-        tables_of(replicated(1, 32, 0.08), replicated(1, 64, 0.15), replicated(2, 64, 0.1)).results
+        tables_of(replicated(1, 32, 0.08), replicated(1, 64, 0.15), replicated(2, 64, 0.1))
     )
     assert list(found.replicas) == [1, 1, 2]
     two = found[found.replicas == 2].iloc[0]
@@ -21,13 +25,13 @@ def test_weak_and_strong_scaling_are_told_apart():
 
 
 def test_without_one_replica_at_that_batch_nothing_is_claimed():
-    found = scaling.by_replicas(tables_of(replicated(1, 48, 0.1), replicated(2, 64, 0.1)).results)
+    found = scaling.by_replicas(tables_of(replicated(1, 48, 0.1), replicated(2, 64, 0.1)))
     assert found.speedup.isna().all()
     assert found.strong_speedup.isna().all()
 
 
 def test_fewer_than_three_blocks_claim_no_interval():
-    results = tables_of(replicated(1, 32, 0.1, blocks=2), replicated(2, 64, 0.1, blocks=2)).results
+    results = tables_of(replicated(1, 32, 0.1, blocks=2), replicated(2, 64, 0.1, blocks=2))
     two = scaling.by_replicas(results).iloc[1]
     assert two.speedup == pytest.approx(2)
     assert two.low != two.low
@@ -36,7 +40,65 @@ def test_fewer_than_three_blocks_claim_no_interval():
 def test_frameworks_are_compared_with_tensorflow():
     both = [list(replicated(1, 32, 0.1)), list(replicated(1, 32, 0.05, jit=True, backend="jax"))]
     torch = replicated(1, 32, 0.4, backend="torch")
-    found = scaling.by_backend(tables_of(*both, torch).results).set_index("backend")
+    found = scaling.by_backend(tables_of(*both, torch)).set_index("backend")
     assert list(found.index) == ["tensorflow", "jax", "torch"]
     assert found.speedup["jax"] == pytest.approx(2)
     assert found.speedup["torch"] == pytest.approx(0.25)
+
+
+def several(identities, device="GPU", **parameters):
+    """Runs on one device with these identities, one for each block."""
+    for made, identity in zip(replicated(1, 32, 0.1, **parameters), identities, strict=True):
+        made["parameters"]["gpu_model"] = device
+        made["run_id"] += device
+        made["identity"] = made["identity"] | identity
+        yield made
+
+
+def test_devices_with_other_versions_form_no_ratio():
+    # Another device has another processor and driver, and may; another Keras it may not.
+    own = {"device": "H100", "cpu": "Xeon", "driver": "600"}
+    like = tables_of(several([{}] * 3), several([own] * 3, "H100"))
+    assert scaling.by_device(like).speedup.notna().sum() == 1
+    other = own | {"versions": {"keras": "3.16"}}
+    unlike = tables_of(several([{}] * 3), several([other] * 3, "H100"))
+    found = scaling.by_device(unlike)
+    assert found.speedup.isna().all()
+    (sentence,) = warnings.not_compared(found)
+    assert "versions keras" in sentence
+    assert sentence in warnings.sentences(unlike)
+
+
+def test_frameworks_may_differ_in_their_versions_and_not_in_the_data():
+    jax = {"versions": {"jax": "0.7"}, "initial_weights": "drawn otherwise"}
+    sides = several([{}] * 3), several([jax] * 3, backend="jax")
+    assert scaling.by_backend(tables_of(*sides)).speedup.notna().sum() == 1
+    sides = several([{}] * 3), several([jax | {"data": "other"}] * 3, backend="jax")
+    assert scaling.by_backend(tables_of(*sides)).speedup.isna().all()
+
+
+def test_runs_that_are_not_valid_claim_no_scaling():
+    one, two = list(replicated(1, 32, 0.1)), list(replicated(2, 64, 0.1))
+    for made in two:
+        made["marks"] = ["measured while other programs used the processor"]
+    found = scaling.by_replicas(tables_of(one, two)).iloc[1]
+    assert found["flags"] == "interference"
+    part = comparisons.sections(tables_of(one, two))[0]
+    assert "(not valid: interference, n = 3)" in " ".join(map(str, part.rows.iloc[1]))
+    assert "2.00× (not valid: interference, n = 3)" in part.sentences[0]
+
+
+def test_few_sweeps_of_noise_claim_a_difference_between_frameworks():
+    random, lying = np.random.default_rng(3), 0
+    for _ in range(30):
+        runs = [
+            made
+            for backend in ("tensorflow", "jax", "torch")
+            for size in (8, 16, 32, 64)
+            for made in replicated(1, size, 0.1, backend=backend)
+        ]
+        for made in runs:
+            made["timing"]["images_per_s"] *= math.exp(random.normal(0, 0.02))
+        found = scaling.by_backend(tables_of(runs))
+        lying += ((found.low > 1) | (found.high < 1)).any()
+    assert lying <= 3

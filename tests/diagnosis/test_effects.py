@@ -1,10 +1,11 @@
-import dataclasses
 import math
 
+import numpy as np
 import pytest
+from builders import IDENTITY
 
 from mptexp.diagnosis import ablations, effects
-from mptexp.diagnosis.pairs import Pair
+from mptexp.diagnosis.pairs import Pair, in_block
 from mptexp.spec.run import Run
 
 BASE = Run(gpu_model="GPU", policy="float32")
@@ -20,6 +21,10 @@ def made(run, rates, status="ok"):
             "status": status, "error": "why", "timing": {"images_per_s": rate}
         }  # fmt: skip
     return records
+
+
+def ends(over):
+    return over.estimate, over.low, over.high, over.n
 
 
 def known(ablation, before, after):
@@ -38,9 +43,9 @@ def test_an_effect_is_formed_within_blocks():
         [[120, 120, 60], [240, 240, 120]],
     )
     effect = effects.effect(PAIR, ablations.INPUT, records, "train")
-    assert dataclasses.astuple(effect.gains["float32"]) == pytest.approx((1.2, 1.2, 1.2, 3))
+    assert ends(effect.gains["float32"]) == pytest.approx((1.2, 1.2, 1.2, 3))
     assert effect.gains["mixed_bfloat16"].estimate == pytest.approx(240 / 110)
-    assert dataclasses.astuple(effect.speedup) == pytest.approx((2, 2, 2, 3))
+    assert ends(effect.speedup) == pytest.approx((2, 2, 2, 3))
 
 
 def test_one_block_claims_no_interval():
@@ -58,3 +63,48 @@ def test_an_ablation_that_was_not_made_or_failed_has_no_effect():
         records |= made(control, [1])
     records |= made(variants[0], [1], "oom")
     assert effects.effect(PAIR, ablations.XLA_ON, records, "train").failed == "oom: why"
+
+
+def noise(seed):
+    """Effects of six ablations that change nothing: runs vary by 2 %."""
+    random = np.random.default_rng(seed)
+    rates = np.exp(random.normal(0, 0.02, (6, 4, 3)))
+    tried = (ablations.INPUT, ablations.XLA_ON, ablations.BATCH, ablations.EXECUTION,
+             ablations.PADDED, ablations.NO_NORMALIZATION)  # fmt: skip
+    for ablation, (a, b, c, d) in zip(tried, rates, strict=True):
+        records = known(ablation, [a, b], [c, d])
+        for record in records.values():
+            record["identity"] = IDENTITY
+        yield effects.effect(PAIR, ablation, records, "train")
+
+
+def test_few_diagnoses_of_noise_claim_that_an_ablation_does_anything():
+    together, alone = 0, 0
+    for seed in range(60):
+        made = list(noise(seed))
+        alone += any(over.low > 1 or over.high < 1 for e in made for over in e.contrasts)
+        wide = effects.together(made)
+        together += any(over.low > 1 or over.high < 1 for e in wide for over in e.contrasts)
+    assert alone > 20
+    assert together <= 4
+
+
+@pytest.mark.parametrize(
+    ("identity", "flag"),
+    [
+        (IDENTITY, ""),
+        (IDENTITY | {"model_source": "edited"}, "not comparable"),
+        (None, "identity not recorded"),
+    ],
+)
+def test_an_ablation_beside_which_more_changed_claims_nothing(identity, flag):
+    records = known(ablations.INPUT, [[1, 1, 1], [1, 1, 1]], [[2, 2, 2], [3, 3, 3]])
+    changed = {
+        in_block(run, block).run_id()
+        for run in ablations.INPUT.variants(*PAIR.controls)
+        for block in range(3)
+    }
+    for run_id, record in records.items():
+        record["identity"] = identity if run_id in changed else IDENTITY
+    effect = effects.effect(PAIR, ablations.INPUT, records, "train")
+    assert effect.flags == flag

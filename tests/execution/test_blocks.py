@@ -186,6 +186,25 @@ def test_repair_measures_a_flagged_comparison_again_as_a_whole(light, tmp_path):
     assert run(tmp_path, "--repair", "--fresh").returncode == 2
 
 
+def test_what_changed_since_the_runs_that_are_there_is_named_before_others_run(light, tmp_path):
+    light({"policy": ["float32", "bfloat16"], "batch_size": [32, 64]})
+    assert run(tmp_path, "--only", "batch_size=32").returncode == 0
+    place = SweepDir(tmp_path / "reports/light")
+    for record in measured(tmp_path)[0]:
+        known = {"code": "older", "cores": 999, "variables": {"XLA_FLAGS": "--xla_cpu_fast"}}
+        store.amend_record(place.record(record["run_id"]), record, identity=known)
+    done = run(tmp_path)
+    assert done.returncode == 0, done.stderr
+    named = [line for line in done.stdout.splitlines() if "is not what it was" in line]
+    for words in ("the code of mptexp (older against ", "the number of cores (999 against "):
+        assert sum(words in line for line in named) == 1
+    assert any("XLA_FLAGS (--xla_cpu_fast against none)" in line for line in named)
+    assert len(named) == 3
+    assert done.stdout.index("is not what it was") < done.stdout.index("[1/2]")
+    assert "is not what it was" not in run(tmp_path).stdout  # nothing is due
+    assert "is not what it was" not in run(tmp_path, "--fresh").stdout
+
+
 def test_what_a_kill_left_between_two_renamings_is_not_lost(light, tmp_path):
     light({"seed": [0]})
     assert run(tmp_path).returncode == 0
@@ -202,7 +221,7 @@ def test_discarding_takes_the_superseded_runs_too(light, tmp_path):
     light({"seed": [0]})
     assert run(tmp_path).returncode == 0
     place = SweepDir(tmp_path / "reports/light")
-    (run,) = place.runs.iterdir()
-    (place.superseded / f"{run.name}-12345678").mkdir(parents=True)
+    (folder,) = place.runs.iterdir()
+    (place.superseded / f"{folder.name}-12345678").mkdir(parents=True)
     assert run(tmp_path, "--fresh").returncode == 0
     assert not any(place.superseded.iterdir())

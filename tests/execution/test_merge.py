@@ -202,6 +202,17 @@ def test_the_search_and_the_diagnosis_are_merged_too(made, tmp_path):
     assert statuses(place.search) == statuses(place.diagnosis) == ["failed", "ok"]
 
 
+def test_what_the_directories_differ_in_is_named(made, tmp_path):
+    a, b = made("a", "ok"), made("b", None, "ok")
+    for place, code in ((a, "aaaa"), (b, "bbbb")):
+        (path,) = place.runs.glob("*/record.json")
+        store.amend_record(path, store.read_record(path), identity={"code": code})
+    done = mptexp("merge", "a", "b", "--out", "all", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert "a and b differ in the code of mptexp (aaaa against bbbb)" in last
+
+
 def test_only_directories_of_one_params_file_are_merged(made, light, tmp_path):
     a, b = made("a", "ok"), made("b", None, "ok")
     b.params.write_text("# a thought\n" + b.params.read_text() + "price_per_hour: 2\n")

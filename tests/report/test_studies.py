@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from builders import record, tables
+from builders import IDENTITY, record, tables
 from support import PROJECT
 
 from mptexp.analysis import published, sweep_tables
@@ -242,8 +242,37 @@ def test_committed_records_are_set_beside():
     assert row["Measured baseline"] == f"{steps['float32'] * 1e3:.4g} ms"
     speedups = found.speedups
     same = speedups[(speedups.batch_size == 128) & (speedups.candidate == "mixed_float16")].iloc[0]
-    ratio = f"{same.speedup:.2f}× [{same.low:.2f}, {same.high:.2f}] (n = {same.blocks})"
-    assert row[RATIO] == ratio
+    ratio = f"{same.speedup:.2f}× [{same.claim_low:.2f}, {same.claim_high:.2f}]"
+    assert row[RATIO] == f"{ratio} (n = {same.blocks})"
+
+
+@pytest.mark.parametrize(
+    ("changes", "cell"),
+    [
+        ({"identity": IDENTITY | {"model_source": "edited"}}, "–"),
+        ({"identity": None}, "2.00× (not valid: identity not recorded, n = 3)"),
+        (
+            {"marks": ["measured while other programs used the processor"]},
+            "2.00× (not valid: interference, n = 3)",
+        ),
+    ],
+)
+def test_what_is_not_comparable_or_not_valid_is_not_set_beside_a_published_ratio(changes, cell):
+    made = both(blocks=3, batch_size=64)
+    for each in made:
+        each |= changes if each["parameters"]["policy"] == "mixed_float16" else {}
+    assert pick(section(*made).speeds, "Tesla V100", "64")[RATIO] == cell
+
+
+def test_two_batch_sizes_are_compared_where_nothing_else_differs():
+    def at_two_sizes(**changes):
+        rows = [run("float32", b, 0.2, 96, model="resnet50") for b in range(3)]
+        rows += [run("mixed_float16", b, 0.2, 192, model="resnet50") | changes for b in range(3)]
+        return set(section(*rows).speeds[RATIO])
+
+    assert "2.00× [2.00, 2.00] (n = 3)" in at_two_sizes()
+    edited = IDENTITY | {"model_source": "edited"}
+    assert "2.00× (not valid: not comparable, n = 3)" in at_two_sizes(identity=edited)
 
 
 def test_claims_name_who_claims():

@@ -89,7 +89,7 @@ XLA = {"tf_op": "XlaModule:", "hlo_module": "jit_train_step", "prefix": "jit(tra
         ("wrapped_and", {"hlo_op": "wrapped_and", "name": "is_finite"},
          "", "loss scaling", "wrapped_and", "loss scaling"),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-         {"hlo_op": "all-reduce-start", "name": "psum"}, "", "other", "psum", "unexplained"),
+         {"hlo_op": "all-reduce-start", "name": "psum"}, "", "other", "psum", "communication"),
         ("some_kernel", {"hlo_op": "command_buffer_14", "name": ""},
          "", "other", "command_buffer", "unexplained"),
         ("fusion_7", {"hlo_op": "fusion.7", "name": ""}, "", "other", "fusion", "unexplained"),

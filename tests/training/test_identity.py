@@ -6,6 +6,8 @@ import sys
 import pytest
 from forked import python
 
+from mptexp.execution import preparation
+from mptexp.spec.run import Run
 from mptexp.training import identity
 
 PROGRAM = """
@@ -35,10 +37,14 @@ def activated(x):
 """
 
 
-def train(folder, activation="gelu", **environ):
-    folder.mkdir(exist_ok=True)
+def write(folder, activation):
     (folder / "mine.py").write_text(MINE)
     (folder / "parts.py").write_text(PARTS.format(activation))
+
+
+def train(folder, activation="gelu", **environ):
+    folder.mkdir(exist_ok=True)
+    write(folder, activation)
     said = python(PROGRAM, SMALL, cwd=folder, MPTEXP_RUN_DIR=str(folder / "run"), **environ)
     assert said.returncode == 0, said.stderr
     return json.loads((folder / "run/record.json").read_text())["identity"]
@@ -55,6 +61,19 @@ def differing(one, other):
 
 def test_the_same_run_elsewhere_has_the_same_identity(first, tmp_path):
     assert differing(first, train(tmp_path / "elsewhere")) == []
+
+
+def test_what_is_known_beforehand_is_what_the_run_then_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")  # a process without modules of these tests
+    said = train(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (known,) = preparation.identities([Run(**SMALL)])
+    assert {"code", "model_source", "data", "versions", "cores", "variables"} <= set(known)
+    assert known == {name: said[name] for name in known}
+    # The lie that was told: edited while the sweep was stopped. Now it is said before a run.
+    write(tmp_path, "relu")
+    (edited,) = preparation.identities([Run(**SMALL)])
+    assert differing(known, edited) == ["model_source"]
 
 
 def test_a_module_that_the_users_model_imports_is_part_of_it(first, tmp_path):

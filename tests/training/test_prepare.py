@@ -4,7 +4,8 @@ import sys
 import pytest
 
 from mptexp.spec.run import Run
-from mptexp.training import prepare
+from mptexp.training import identity, prepare
+from mptexp.training.data import datasets
 
 MODEL = """
 from keras import Sequential, layers
@@ -23,9 +24,12 @@ def asked(folder, monkeypatch, **parameters):
     prepare.main()
 
 
-def test_what_is_in_order_leaves_nothing(tmp_path, monkeypatch):
+def test_what_is_in_order_leaves_its_identity_alone(tmp_path, monkeypatch):
     asked(tmp_path, monkeypatch, dataset="digits")
-    assert [path.name for path in tmp_path.iterdir()] == ["runs.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["identities.json", "runs.json"]
+    (known,) = json.loads((tmp_path / "identities.json").read_text())
+    assert known["data"] == datasets.load(Run(dataset="digits")).content
+    assert known["code"] == identity.code()
 
 
 @pytest.mark.usefixtures("policy")

@@ -1,5 +1,7 @@
 """Figures of a diagnosed pair of policies: where a step's time goes, and the roofline."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -19,7 +21,11 @@ from mptexp.traces.operations import WAITS
 
 def time_by_cause(verdict: Verdict) -> Figure:
     """Milliseconds of a step by cause, a bar per policy."""
-    steps = _seconds(verdict)
+    return stacked_by_cause(_seconds(verdict))
+
+
+def stacked_by_cause(steps: Mapping[str, pd.Series]) -> Figure:
+    """Milliseconds of steps by cause, a bar for each, under its name."""
     figure, (axis,) = style.new(1.7 + 0.45 * len(steps))
     left = dict.fromkeys(steps, 0.0)
     for cause in BREAKDOWN:

@@ -1,0 +1,204 @@
+"""What bounds a training that mptexp did not run, from its trace; and two such traces compared.
+
+A recording proves nothing beyond itself: its steps are neighbours in one process, and what tracing
+did to them is in them. So a ratio of two has the spread of their steps, and no confidence interval.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from mptexp.diagnosis import arithmetic, breakdown
+from mptexp.traces.operations import Trace
+
+# What bounds a step: causes that are mended alike.
+BOUNDS = {
+    "input": ("input",),
+    "host": ("host", "idle"),
+    "on the host": ("on the host",),
+    "communication": ("communication",),
+    "matrix": ("matrix",),
+    "memory": ("memory", "casts", "optimizer", "loss scaling"),
+    "unexplained": ("unexplained",),
+}
+SHRUNK = 0.75  # of the baseline's time: what takes more of it did not shrink with 16 bits
+NO_LAYER = ("optimizer", "loss", "loss scaling")  # parts that belong to no layer, but have a name
+LOW = ("float16", "bfloat16", "float8", "float4", "tf32", "int8")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A trace and its time breakdown.
+
+    Attributes:
+        file: the name of its file.
+    """
+
+    file: str
+    trace: Trace
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """The operations with their causes, see `breakdown.of_trace`."""
+        return breakdown.of_trace(self.trace)
+
+    @cached_property
+    def by_cause(self) -> pd.Series:
+        """Seconds of the median step by cause; causes that take nothing left out."""
+        seconds = breakdown.by_cause_of(self.rows)
+        return seconds[seconds > 0]
+
+    @property
+    def shares(self) -> pd.Series:
+        """Of the step by cause."""
+        return self.by_cause / self.trace.median_s
+
+    def share(self, cause: str) -> float:
+        """Of the step."""
+        return float(self.shares.get(cause, 0.0))
+
+    @property
+    def bound(self) -> tuple[str, float]:
+        """What takes most of the step, a key of `BOUNDS`, and its share."""
+        shares = {name: sum(map(self.share, causes)) for name, causes in BOUNDS.items()}
+        return max(shares.items(), key=lambda item: item[1])
+
+    @property
+    def _work(self) -> pd.DataFrame:
+        """What ran on the device: copies and waits left out."""
+        waits = self.rows.cause.isin(["input", "idle", "host", "on the host"])
+        return self.rows[~waits]
+
+    @property
+    def layer_share(self) -> float:
+        """Of the device's time, in operations that have a layer."""
+        return _part(self._work, self._work.layer != "")
+
+    @property
+    def named_layer_share(self) -> float:
+        """Of the device's time in forward and backward passes, in operations that have a layer.
+
+        Nothing else can have one: the optimizer, the loss and copies belong to none.
+        """
+        work = self._work[~self._work.part.isin([*NO_LAYER, ""])]
+        return _part(work, work.layer != "")
+
+    @property
+    def by_layer(self) -> pd.Series:
+        """Seconds of a step by layer, the longest first; the optimizer and the loss as layers."""
+        named = self._work.assign(
+            layer=self._work.layer.where(self._work.layer != "", self._work.part)
+        )
+        named = named[(named.layer != "") & (named.layer != "other")]
+        return named.groupby("layer").seconds.sum().sort_values(ascending=False)
+
+    @cached_property
+    def arithmetic(self) -> pd.DataFrame:
+        """Matrix work by type: type, tensor_cores (True, False, None), share of the matrix work."""
+        table = arithmetic.of_table(self.rows)
+        table = table[table.cause == "matrix"]
+        if table.empty:
+            return pd.DataFrame(columns=["type", "tensor_cores", "share"])
+        sums = (
+            table.groupby(["arithmetic", "tensor_cores"]).seconds.sum().sort_values(ascending=False)
+        )
+        known = {"yes": True, "no": False, "unknown": None}
+        return pd.DataFrame(
+            {
+                "type": [name for name, _ in sums.index],
+                "tensor_cores": pd.Series([known[used] for _, used in sums.index], dtype=object),
+                "share": (sums / sums.sum()).tolist(),
+            }
+        )
+
+    @property
+    def low_share(self) -> float:
+        """Of the matrix work, in fewer than 32 bits or TF32."""
+        return _part(self.arithmetic, self.arithmetic.type.isin(LOW), "share")
+
+
+def _part(table: pd.DataFrame, which: pd.Series, of: str = "seconds") -> float:
+    total = float(table[of].sum())
+    return float(table[of][which].sum()) / total if total else 0.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two recordings, such as of one training in float32 and in mixed precision."""
+
+    baseline: Recording
+    candidate: Recording
+
+    @property
+    def speedup(self) -> float:
+        """The baseline's median step over the candidate's: above 1 the candidate is faster."""
+        return self.baseline.trace.median_s / self.candidate.trace.median_s
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The ratio of any step to any other, the least and the largest."""
+        before, after = self.baseline.trace.step_times, self.candidate.trace.step_times
+        return min(before) / max(after), max(before) / min(after)
+
+    @property
+    def by_cause(self) -> pd.DataFrame:
+        """Seconds of both by cause: baseline_s, candidate_s, difference_s (above 0 is slower)."""
+        both = {"baseline_s": self.baseline.by_cause, "candidate_s": self.candidate.by_cause}
+        table = pd.DataFrame(both).fillna(0.0)
+        table = table.reindex([name for name in breakdown.LABELS if name in table.index])
+        return table.assign(difference_s=table.candidate_s - table.baseline_s)
+
+    @property
+    def joined(self) -> pd.DataFrame:
+        """Both joined on layer, part and cause, see `breakdown.joined`."""
+        before, after = self.baseline.rows, self.candidate.rows
+        if not set(before.layer) & set(after.layer) - {""}:
+            before, after = numbered(before), numbered(after)
+        return breakdown.joined_tables(before, after)
+
+    @property
+    def unshrunk(self) -> pd.Series:
+        """Seconds of the candidate by cause, of device work that took as long as before."""
+        table = self.by_cause
+        work = table.index.isin(["matrix", "memory", "casts", "optimizer", "loss scaling"])
+        stayed = table[work & (table.candidate_s > SHRUNK * table.baseline_s)]
+        return stayed.candidate_s.sort_values(ascending=False)
+
+    @property
+    def best(self) -> float:
+        """The largest speedup that 16 bits alone could give over the baseline.
+
+        Matrix work for nothing, memory-bound work and casts in half the time, all else as it was.
+        """
+        trace, shares = self.baseline.trace, self.baseline.shares
+        shrinks = {"matrix": 1.0, "memory": 0.5, "casts": 0.5}
+        saved = sum(float(shares.get(name, 0.0)) * part for name, part in shrinks.items())
+        least = 1e-9 if trace.median_s else 1.0
+        return 1 / max(1 - saved, least)
+
+
+def numbered(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with the numbers in layers' names counted from 0: `conv2d_12` as `conv2d`.
+
+    Keras and PyTorch count the layers of a process, so those of a model that was built twice have
+    other numbers the second time.
+    """
+    least: dict[str, int] = {}
+    for layer in rows.layer:
+        for name, number in _numbers(layer):
+            least[name] = min(number, least.get(name, number))
+    return rows.assign(layer=[_renumbered(layer, least) for layer in rows.layer])
+
+
+def _numbers(layer: str) -> list[tuple[str, int]]:
+    parts = [re.fullmatch(r"(.*?)(?:_(\d+))?", part) for part in layer.split("/")]
+    return [(part[1], int(part[2] or 0)) for part in parts if part]
+
+
+def _renumbered(layer: str, least: Mapping[str, int]) -> str:
+    if not layer:
+        return layer
+    return "/".join(f"{name}_{number - least[name]}" for name, number in _numbers(layer))

@@ -1,0 +1,402 @@
+"""What explains a training that mptexp did not run: sentences, tables and a page from its trace."""
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+from great_tables import GT
+
+from mptexp.diagnosis.causes import BREAKDOWN, CAUSES, LABELS, LEAST_SHARE
+from mptexp.diagnosis.recording import BOUNDS, Comparison, Recording
+from mptexp.report import markdown, rendering, text_tables, wording
+from mptexp.report.figures import diagnosis as figures
+from mptexp.report.figures import output
+from mptexp.report.why_tables import percent
+
+MOST_LAYERS = 20
+MOST_ROWS = 15  # of differences between two recordings
+LEAST_SHOWN = 0.0005  # of the step
+TENSOR_CORES = {True: "on Tensor Cores", False: "without Tensor Cores", None: "unknown"}
+# The sentence that says what bounds a step, about its share.
+BOUND = {
+    "input": "Waiting for input bounds this training: {share} of a step of {step}",
+    "host": "The host bounds this training: for {share} of a step of {step} the device has no work",
+    "on the host": "Operations on the CPU bound this training: {share} of a step of {step}",
+    "communication": "Communication between devices bounds this training: {share} of a step of "
+    "{step}",
+    "matrix": "Matrix work bounds this training: {share} of a step of {step}",
+    "memory": "Memory-bound work bounds this training: {share} of a step of {step}",
+    "unexplained": "What bounds this training is unexplained: {share} of a step of {step}",
+}
+# What to try in the frameworks' own words; where none stands here, the cause's row has it.
+TRY = {
+    ("input", "PyTorch"): "more workers of the DataLoader, pin_memory with non_blocking copies, "
+    "prefetch_factor, persistent_workers, decoding on the GPU",
+    ("input", "TensorFlow"): "tf.data: map with num_parallel_calls, cache, prefetch(AUTOTUNE), "
+    "batches as uint8 that are cast on the device",
+    ("input", "JAX"): "prepare and copy the next batch while a step runs (grain, "
+    "jax.device_put ahead), batches as uint8 that are cast on the device",
+    ("host", "PyTorch"): "a larger batch, torch.compile or CUDA graphs, fused optimizers "
+    "(fused=True), zero_grad(set_to_none=True)",
+    ("host", "TensorFlow"): "a larger batch, steps_per_execution, jit_compile=True",
+    ("host", "JAX"): "a larger batch, several steps in one jit (lax.scan), fewer waits for results",
+    ("idle", "PyTorch"): "fewer .item(), .cpu() and print of losses: each waits for the GPU",
+    ("memory", "PyTorch"): "torch.compile, which fuses it; channels_last; fused normalizations",
+    ("casts", "PyTorch"): "channels_last throughout; a model in bfloat16 rather than autocast",
+    ("memory", "JAX"): "jit over the whole step, fewer or cheaper normalizations",
+}
+MATRIX = "16 bits or TF32, where the device has Tensor Cores; a smaller or sparser model"
+
+
+# --- sentences -----------------------------------------------------------------------------------
+
+
+def verdict(recordings: Sequence[Recording]) -> str:
+    """What bounds the training, or how two recordings compare, as plain text."""
+    if len(recordings) == 1:
+        return bound_sentence(recordings[0])
+    return comparison_sentence(Comparison(*recordings))
+
+
+def bound_sentence(recording: Recording) -> str:
+    """What bounds one training, with numbers."""
+    name, share = recording.bound
+    step = f"{wording.digits(recording.trace.median_s * 1e3)} ms"
+    others = recording.shares.drop(list(BOUNDS[name]), errors="ignore")
+    others = others[others >= LEAST_SHARE].sort_values(ascending=False)
+    rest = [f"{_short(cause)} {percent(value)}" for cause, value in others.items()]
+    text = BOUND[name].format(share=percent(share), step=step)
+    text += f"; then {wording.listed(rest)}" if rest else ""
+    if name == "matrix" and not recording.arithmetic.empty:
+        first = recording.arithmetic.iloc[0]
+        used = TENSOR_CORES[first.tensor_cores]
+        used = "Tensor Cores unknown" if used == "unknown" else used
+        text += f"; {percent(first.share)} of the matrix work is in {first.type}, {used}"
+    return f"{text}."
+
+
+def comparison_sentence(comparison: Comparison) -> str:
+    """How the second recording compares with the first, and what made the difference."""
+    before, after = comparison.baseline, comparison.candidate
+    low, high = comparison.spread
+    steps = f"{before.trace.steps} and {after.trace.steps} steps"
+    head = (
+        f"Within these recordings {after.file} is {comparison.speedup:.2f}× as fast as "
+        f"{before.file} ({wording.digits(after.trace.median_s * 1e3)} ms against "
+        f"{wording.digits(before.trace.median_s * 1e3)} ms, medians of {steps}; any step over any "
+        f"other: {low:.2f} to {high:.2f})"
+    )
+    table = comparison.by_cause
+    least = 0.02 * before.trace.median_s
+    changed = table[table.difference_s.abs() >= least]
+    changed = changed.sort_values("difference_s", key=abs, ascending=False)[:3]
+    parts = [
+        f"{_short(str(name))} {'grew' if row.difference_s > 0 else 'fell'} by "
+        f"{wording.digits(abs(row.difference_s) * 1e3)} ms"
+        for name, row in changed.iterrows()
+    ]
+    text = f"{head}: {wording.listed(parts)}" if parts else head
+    return f"{text}. {bound_sentence(after)}"
+
+
+def _short(cause: str) -> str:
+    """A cause's label without its examples."""
+    return LABELS[cause].partition(" (")[0].partition(",")[0]
+
+
+def notes(recording: Recording) -> list[str]:
+    """What else a reader has to know of a recording."""
+    trace = recording.trace
+    said = list(trace.notes)
+    if trace.warm_up:
+        first = wording.count(trace.warm_up, "first step")
+        said.append(f"{first} left out as warm-up")
+    if trace.outside_s > 0:
+        said.append(f"{_ms(trace.outside_s)} of the device's work lies outside the steps")
+    others = {name: s for name, s in trace.gpus.items() if name != trace.gpu}
+    total = sum(trace.gpus.values())
+    if others and total:
+        shares = [f"{name} {percent(s / total)}" for name, s in others.items()]
+        chosen = percent(trace.gpus.get(trace.gpu, 0.0) / total)
+        said.append(
+            f"the busiest GPU is explained, {trace.gpu} with {chosen} of all kernel time; the "
+            f"others: {wording.listed(shares)}"
+        )
+    return said + _counted(recording)
+
+
+def _counted(recording: Recording) -> list[str]:
+    """What hardware counters say of the kernels' names."""
+    counters = recording.trace.counters
+    if counters is None:
+        return []
+    if not counters.disagreements:
+        return [f"hardware counters of {counters.kernels} kernels agree with what their names say"]
+    return [
+        f"hardware counters of {len(counters.disagreements)} of {counters.kernels} kernels "
+        f"disagree with their names: {'; '.join(counters.disagreements[:3])}"
+    ]
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def facts(recording: Recording) -> pd.DataFrame:
+    """What a recording is: framework, device, steps, how they were recognized, shares."""
+    trace = recording.trace
+    times = [f"{wording.digits(s * 1e3)}" for s in (min(trace.step_times), max(trace.step_times))]
+    layers = percent(recording.layer_share)
+    if recording.layer_share:
+        layers += f" ({percent(recording.named_layer_share)} of forward and backward passes)"
+    rows = {
+        "Framework": trace.framework or "unknown",
+        "Device": trace.gpu or "CPU",
+        "Steps": f"{trace.steps}, by {trace.how}",
+        "Step, ms": f"{wording.digits(trace.median_s * 1e3)} (median; {times[0]} to {times[1]})",
+        "Device time with a layer": layers,
+        "Unexplained": f"{percent(recording.share('unexplained'))} of the step",
+    }
+    return pd.DataFrame({"": list(rows), recording.file: list(rows.values())})
+
+
+def breakdown_rows(recordings: Sequence[Recording]) -> pd.DataFrame:
+    """Where the time of a step goes, by cause."""
+    names = _names(recordings)
+    rows = [
+        {"Where the time goes": row.label}
+        | {
+            f"{name}, ms": _cell(r.by_cause.get(row.name, 0.0), r.trace.median_s)
+            for name, r in zip(names, recordings, strict=True)
+        }
+        for row in BREAKDOWN
+        if any(r.share(row.name) >= LEAST_SHOWN for r in recordings)
+    ]
+    total = {
+        f"{name}, ms": f"{r.trace.median_s * 1e3:.3f}"
+        for name, r in zip(names, recordings, strict=True)
+    }
+    return pd.DataFrame([*rows, {"Where the time goes": "the step"} | total])
+
+
+def _names(recordings: Sequence[Recording]) -> list[str]:
+    names = [recording.file for recording in recordings]
+    return names if len(set(names)) == len(names) else ["first", "second"]
+
+
+def _cell(seconds: float, step_s: float) -> str:
+    return f"{seconds * 1e3:.3f} ({percent(seconds / step_s)})"
+
+
+def _ms(seconds: float) -> str:
+    return f"{wording.digits(seconds * 1e3)} ms"
+
+
+def cause_rows(recording: Recording) -> pd.DataFrame:
+    """The causes that take much of a step, the largest first, with what to try."""
+    shares = recording.shares.sort_values(ascending=False)
+    shares = shares[(shares >= LEAST_SHARE) & (shares.index != "unexplained")]
+    return pd.DataFrame(
+        [
+            {
+                "Cause": LABELS[str(name)],
+                "ms": f"{share * recording.trace.median_s * 1e3:.3f}",
+                "Share": percent(share),
+                "What to try": _try(str(name), recording.trace.framework),
+            }
+            for name, share in shares.items()
+        ]
+    )
+
+
+def _try(cause: str, framework: str) -> str:
+    if cause == "matrix":
+        return MATRIX
+    remedies = {row.name: ", ".join(r.text for r in row.remedies) for row in CAUSES}
+    return TRY.get((cause, framework)) or remedies.get(cause, "–")
+
+
+def layer_rows(recording: Recording) -> pd.DataFrame:
+    """The layers that take longest; empty where the trace names none."""
+    if not recording.layer_share:
+        return pd.DataFrame()
+    longest = recording.by_layer[:MOST_LAYERS]
+    return pd.DataFrame(
+        [
+            {
+                "Layer": layer,
+                "ms": f"{s * 1e3:.3f}",
+                "Share": wording.share(s / recording.trace.median_s),
+            }
+            for layer, s in longest.items()
+        ]
+    )
+
+
+def arithmetic_rows(recording: Recording) -> pd.DataFrame:
+    """Which arithmetic the matrix work used; empty where no kernel was traced."""
+    return pd.DataFrame(
+        [
+            {
+                "Matrix work in": row.type,
+                "Tensor Cores": {True: "yes", False: "no", None: "unknown"}[row.tensor_cores],
+                "Share": percent(row.share),
+            }
+            for row in recording.arithmetic.itertuples()
+        ]
+    )
+
+
+def difference_rows(comparison: Comparison) -> pd.DataFrame:
+    """Where two recordings differ most, by layer, part and cause."""
+    table = comparison.joined[:MOST_ROWS]
+    return pd.DataFrame(
+        [
+            {
+                "Layer": row.layer or "–",
+                "Part": row.part or "–",
+                "Cause": _short(row.cause),
+                "first, ms": f"{row.baseline_s * 1e3:.3f}",
+                "second, ms": f"{row.candidate_s * 1e3:.3f}",
+                "Difference, ms": f"{row.difference_s * 1e3:+.3f}",
+            }
+            for row in table.itertuples()
+        ]
+    )
+
+
+def shrink_sentence(comparison: Comparison) -> str:
+    """What 16 bits did not shrink, and the best that they could have given."""
+    stayed = comparison.unshrunk[lambda s: s >= LEAST_SHARE * comparison.candidate.trace.median_s]
+    parts = [f"{_short(str(name))} ({_ms(seconds)})" for name, seconds in stayed.items()]
+    text = f"Did not shrink: {wording.listed(parts)}. " if parts else ""
+    return (
+        f"{text}At best 16 bits alone give {comparison.best:.2f}× over the first: its matrix work "
+        "for nothing, memory-bound work and casts in half the time, all else as it is."
+    )
+
+
+def tables(recordings: Sequence[Recording]) -> dict[str, pd.DataFrame]:
+    """The tables behind a verdict by their headings, in the order of reading."""
+    last = recordings[-1]
+    both = Comparison(*recordings) if len(recordings) == 2 else None
+    made = {
+        "Where the time of a step goes": breakdown_rows(recordings),
+        "What to try": cause_rows(last),
+        "Where they differ": difference_rows(both) if both else pd.DataFrame(),
+    }
+    for name, recording in zip(_names(recordings), recordings, strict=True):
+        of = f": {name}" if both else ""
+        made[f"Layers{of}"] = layer_rows(recording)
+        made[f"Arithmetic{of}"] = arithmetic_rows(recording)
+        made[f"The recording{of}"] = facts(recording)
+    return {heading: table for heading, table in made.items() if not table.empty}
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+
+def content(recordings: Sequence[Recording]) -> dict[str, Any]:
+    """The explanation as data: seconds, shares of the step, of matrix work, of device time."""
+    both = Comparison(*recordings) if len(recordings) == 2 else None
+    return {
+        "traces": [_content(recording) for recording in recordings],
+        "speedup": both.speedup if both else None,
+        "verdict": verdict(recordings),
+    }
+
+
+def _content(recording: Recording) -> dict[str, Any]:
+    trace = recording.trace
+    return {
+        "file": recording.file,
+        "framework": trace.framework,
+        "devices": list(trace.gpus) or ["CPU"],
+        "gpu": trace.gpu,
+        "steps": trace.steps,
+        "step_s": trace.median_s,
+        "rows": [
+            {"cause": name, "seconds": seconds, "share": seconds / trace.median_s}
+            for name, seconds in recording.by_cause.items()
+        ],
+        "arithmetic": recording.arithmetic.to_dict("records"),
+        "layer_share": recording.layer_share,
+        "unexplained_share": recording.share("unexplained"),
+    }
+
+
+# --- a page --------------------------------------------------------------------------------------
+
+
+def page(recordings: Sequence[Recording], source: str = "") -> str:
+    """The explanation as one HTML page that loads nothing.
+
+    Args:
+        source: where the recordings come from, as a sentence for the end of the page.
+    """
+    title = f"Explained: {wording.listed(_names(recordings))}"
+    with TemporaryDirectory() as folder:
+        notebook = Path(folder, "explained.ipynb")
+        cells = [_cell_of(text) for text in _parts(recordings, title, source)]
+        notebook.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4,
+                                        "nbformat_minor": 5}), encoding="utf-8")  # fmt: skip
+        card = {"og:type": "article", "og:title": title, "og:description": verdict(recordings)}
+        return rendering.report_page(notebook, title, card)
+
+
+def _cell_of(html: str) -> dict[str, Any]:
+    """A cell of a notebook that shows something."""
+    shown = {"output_type": "display_data", "metadata": {}, "data": {"text/html": html}}
+    return {"cell_type": "code", "execution_count": None, "metadata": {}, "source": "",
+            "outputs": [shown], "id": f"c{abs(hash(html)) % 10**8}"}  # fmt: skip
+
+
+def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str]:
+    """The parts of the page as HTML: the verdict, the figure, the tables, notes."""
+    opening = f"<h1>{escape(title)}</h1><p><strong>{escape(verdict(recordings))}</strong></p>"
+    if len(recordings) == 2:
+        opening += f"<p>{escape(shrink_sentence(Comparison(*recordings)))}</p>"
+    said = [f"{r.file}: {note}" if len(recordings) == 2 else note
+            for r in recordings for note in notes(r)]  # fmt: skip
+    opening += _listed(said)
+    opening += (
+        "<p>Two recordings prove nothing beyond themselves: other runs, machines and days differ "
+        "by more than the spread of steps shows.</p>"
+        if len(recordings) == 2
+        else ""
+    )
+    return [opening, _figure(recordings), *_sections(recordings), *_source(source)]
+
+
+def _listed(sentences: Sequence[str]) -> str:
+    return f"<ul>{''.join(f'<li>{escape(s)}</li>' for s in sentences)}</ul>" if sentences else ""
+
+
+def _source(text: str) -> list[str]:
+    return (
+        [f'<h2 id="source">Source</h2>{markdown.to_html(markdown.sentence(text))}'] if text else []
+    )
+
+
+def _figure(recordings: Sequence[Recording]) -> str:
+    steps: Mapping[str, pd.Series] = {
+        name: r.by_cause for name, r in zip(_names(recordings), recordings, strict=True)
+    }
+    drawn = output.svg(figures.stacked_by_cause(steps))
+    parts = [
+        f"{n}: {_short(str(s.idxmax()))}, {percent(s.max() / s.sum())}" for n, s in steps.items()
+    ]
+    caption = f"Largest part: {'; '.join(parts)}."
+    alt = "Milliseconds of a step by cause, a stacked bar per recording."
+    return output.as_html(drawn, alt, caption, "Time of a step by cause")
+
+
+def _sections(recordings: Sequence[Recording]) -> list[str]:
+    parts = []
+    for number, (heading, table) in enumerate(tables(recordings).items(), 1):
+        shown: GT = text_tables.plain_table(table, id=f"t{number}")
+        parts.append(f'<h2 id="s{number}">{escape(heading)}</h2>{shown.as_raw_html()}')
+    return parts

@@ -1,0 +1,167 @@
+"""Tells what a file with a trace is by its content, and reads it.
+
+A user's file may come from anywhere: whatever is in it, reading ends in a trace or in one sentence,
+within bounded memory and time.
+"""
+
+import gzip
+import os
+import sqlite3
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from mptexp.spec.errors import ParamsError
+from mptexp.traces import json_events, kineto, nsight, xplane
+from mptexp.traces.operations import Trace
+
+GZIP, SQLITE = b"\x1f\x8b", b"SQLite format 3\0"
+ENDINGS = (".xplane.pb", ".xplane.pb.gz", ".json", ".json.gz", ".sqlite")
+MOST_FILES = 20_000  # of a directory that is searched
+ALLOWED = (
+    "a trace of TensorFlow or JAX (*.xplane.pb), of PyTorch (*.json), each also as .gz, an Nsight "
+    "Systems export (*.sqlite), or a directory that holds one"
+)
+HOW = "pip install 'mptexp[profile]'"
+
+
+def read(path: Path) -> tuple[Path, Trace]:
+    """The trace in a file, or the newest in a directory, and the file that holds it.
+
+    Raises:
+        ParamsError: where there is none, or it cannot be read; one sentence.
+    """
+    file, others = _newest(path) if path.is_dir() else (path, 0)
+    try:
+        trace = _read(file)
+    except ImportError as error:
+        raise ParamsError(f"xprof, which reads {file.name}, is not installed: {HOW}") from error
+    except MemoryError:
+        raise ParamsError(
+            f"{file}: it needs more memory than there is; trace fewer steps"
+        ) from None
+    except Exception as error:  # whatever is in the file; xprof fails in ways of its own
+        raise ParamsError(f"{file}: cannot be read: {_sentence(error)}") from error
+    if others:
+        note = f"the newest of {others + 1} traces in {path}"
+        trace = replace(trace, notes=(*trace.notes, note))
+    return file, trace
+
+
+def _sentence(error: Exception) -> str:
+    text = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:300]}…"
+
+
+def _newest(folder: Path) -> tuple[Path, int]:
+    """The newest trace below a directory, and how many others there are.
+
+    A profiler of TensorFlow or JAX writes its trace in other forms too, beside it.
+    """
+    traces = []
+    for place, _, names in os.walk(folder):
+        traces += [Path(place, name) for name in names if name.endswith(ENDINGS)]
+        if len(traces) > MOST_FILES:
+            raise ParamsError(f"{folder}: holds more than {MOST_FILES:,} files; name one of them")
+    planes = [file for file in traces if ".xplane.pb" in file.name]
+    beside = {file.parent for file in planes}
+    known = planes + [f for f in traces if f not in planes and f.parent not in beside]
+    known = [file for file in known if _is_trace(file)]
+    if not known:
+        raise ParamsError(f"{folder}: holds no trace; allowed: {ALLOWED}")
+    return max(known, key=lambda file: (file.stat().st_mtime, str(file))), len(known) - 1
+
+
+def _is_trace(file: Path) -> bool:
+    """Whether a file of a directory may be one: JSON of other programs is left aside."""
+    if not file.is_file():
+        return False
+    if ".json" not in file.name:
+        return True
+    try:
+        with _opened(file) as content:
+            return b"traceEvents" in content.read(json_events.CHUNK)
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
+def _read(file: Path) -> Trace:
+    if not file.exists():
+        raise ParamsError("there is no such file or directory")
+    if not file.is_file():
+        raise ParamsError(f"it is no file; allowed: {ALLOWED}")
+    with _opened(file) as content:
+        head = content.read(4096)
+    if not head:
+        raise ParamsError("it is empty")
+    if head.startswith(SQLITE):
+        return _sqlite(file)
+    if head.lstrip()[:1] in (b"{", b"["):
+        with _opened(file) as content:
+            return _json(content)
+    with _plain(file) as plain:
+        return xplane.explain(xplane.of_file(plain))
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[BinaryIO]:
+    """The content of a file, unpacked."""
+    with file.open("rb") as raw:
+        packed = raw.read(2) == GZIP
+        raw.seek(0)
+        if not packed:
+            yield raw
+            return
+        with gzip.open(raw) as content:
+            try:
+                yield content  # type: ignore[misc]
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                raise ParamsError(f"it is damaged or was cut off: {error}") from error
+
+
+def _sqlite(file: Path) -> Trace:
+    try:
+        with _plain(file) as plain:
+            return nsight.read(plain)
+    except sqlite3.Error as error:
+        raise ParamsError(f"it is no export of Nsight Systems: {error}") from error
+
+
+@contextmanager
+def _plain(file: Path) -> Iterator[Path]:
+    """A file that is not compressed, under a name that xprof takes."""
+    with tempfile.TemporaryDirectory() as name, _opened(file) as content:
+        plain, size = Path(name, "trace.xplane.pb"), 0
+        with plain.open("wb") as target:
+            while part := content.read(2**20):
+                size += len(part)
+                if size > xplane.MOST_BYTES:
+                    limit = xplane.MOST_BYTES >> 20
+                    raise ParamsError(f"larger than {limit} MiB when unpacked; trace fewer steps")
+                target.write(part)
+        yield plain
+
+
+def _json(content: BinaryIO) -> Trace:
+    """PyTorch's trace, or what TensorFlow and JAX write for a viewer; told by its events."""
+    about: dict[str, Any] = {}
+    events = json_events.events(content, about)
+    first = list(islice(events, 10_000))
+    if not first:
+        raise ParamsError("it holds no events")
+    rest = chain(first, events)
+    if any(kineto.is_kineto(event) for event in first):
+        return kineto.read(rest, about)
+    if any(_of_xla(event) for event in first):
+        return xplane.explain(xplane.timed(rest))
+    raise ParamsError("it is JSON with events that neither PyTorch nor TensorFlow or JAX writes")
+
+
+def _of_xla(event: Mapping[str, Any]) -> bool:
+    name = str((event.get("args") or {}).get("name", ""))
+    return event.get("name") == "process_name" and name.startswith(("/host:", "/device:"))

@@ -1,0 +1,82 @@
+import json
+import re
+
+import pytest
+from builders import KINETO, kineto_step
+
+from mptexp.diagnosis.recording import Comparison, Recording
+from mptexp.report import recordings
+from mptexp.traces import kineto
+
+KEYS = {"file", "framework", "devices", "gpu", "steps", "step_s", "rows", "arithmetic",
+        "layer_share", "unexplained_share"}  # fmt: skip
+
+
+def recording(file="before.json", without=(), steps=2):
+    events = [e for step in range(steps) for e in kineto_step(KINETO[1], step)]
+    kept = [e for e in events if not any(word in e["name"] for word in without)]
+    return Recording(file, kineto.read(kept, {}))
+
+
+@pytest.fixture
+def pair():
+    return [recording(), recording("after <b>.json", without=("DataLoader", "Memcpy"))]
+
+
+def test_the_sentence_says_what_bounds_the_training():
+    sentence = recordings.verdict([recording()])
+    # Of 1000 us 450 pass with neither work nor a wait, and 50 with an idle device.
+    assert sentence.startswith("The host bounds this training: for 50 % of a step of 1 ms")
+    assert "wait for input 25 %" in sentence
+
+
+def test_two_recordings_claim_nothing_beyond_themselves(pair):
+    sentence = recordings.verdict(pair)
+    assert sentence.startswith("Within these recordings after <b>.json is 1.00× as fast")
+    assert "wait for input fell by 0.25 ms" in sentence
+
+
+def test_the_data_have_the_keys_that_are_promised(pair):
+    content = json.loads(json.dumps(recordings.content(pair)))
+    assert set(content) == {"traces", "speedup", "verdict"}
+    assert [set(trace) for trace in content["traces"]] == [KEYS, KEYS]
+    assert content["speedup"] == pytest.approx(1)
+    trace = content["traces"][0]
+    assert sum(row["share"] for row in trace["rows"]) == pytest.approx(1)
+    assert set(trace["rows"][0]) == {"cause", "seconds", "share"}
+    assert set(trace["arithmetic"][0]) == {"type", "tensor_cores", "share"}
+    assert recordings.content(pair[:1])["speedup"] is None
+
+
+def test_tables_stand_under_their_headings(pair):
+    tables = recordings.tables(pair)
+    assert list(tables)[:3] == ["Where the time of a step goes", "What to try", "Where they differ"]
+    first = tables["Where the time of a step goes"]
+    assert first.iloc[-1].tolist()[1:] == ["1.000", "1.000"]
+    assert "Layers" in recordings.tables(pair[:1])
+
+
+def test_what_to_try_is_in_the_framework_s_words():
+    table = recordings.cause_rows(recording())
+    assert "DataLoader" in table[table.Cause == "wait for input"]["What to try"].item()
+
+
+def test_the_page_loads_nothing_and_shows_names_as_they_are(pair):
+    page = recordings.page(pair, "Recorded by somebody.")
+    assert "after &lt;b&gt;.json" in page
+    assert "<b>.json" not in page
+    assert "Recorded by somebody" in page
+    assert not re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', page)
+    assert page == recordings.page(pair, "Recorded by somebody.")
+
+
+def test_the_best_of_16_bits_is_said(pair):
+    said = recordings.shrink_sentence(Comparison(*pair))
+    assert "At best 16 bits alone give" in said
+
+
+def test_notes_name_what_was_left_out():
+    one = recording(without=("cudaLaunchKernel",))
+    bare = kineto.read([dict(e, args={}) for s in range(2) for e in kineto_step(KINETO[1], s)], {})
+    assert recordings.notes(one) == []
+    assert any("launches" in note for note in recordings.notes(Recording("a", bare)))

@@ -1,0 +1,58 @@
+import pytest
+
+from mptexp.traces import steps
+
+
+def test_marks_are_steps_from_start_to_start():
+    made = steps.marked([(100, 150), (0, 90), (200, 290)], [(0, 290)], "marks")
+    assert made.intervals == ((0, 90), (100, 150), (200, 290))
+    assert made.between == (0, 290)
+    assert made.seconds() == pytest.approx((100e-6, 100e-6, 90e-6))
+
+
+def test_a_mark_within_another_is_no_step_of_its_own():
+    assert steps.marked([(0, 100), (10, 20), (100, 200)], [], "marks").intervals == (
+        (0, 100), (100, 200),
+    )  # fmt: skip
+
+
+def test_a_step_whose_host_runs_ahead_ends_when_the_device_has_done_its_work():
+    device = [(10, 40), (40, 90), (90.5, 120), (300, 310)]
+    assert steps.marked([(0, 50)], device, "marks").between == (0, 120)
+    assert steps.marked([(0, 118)], device, "marks").between == (0, 118)  # as any step does
+
+
+def test_first_steps_that_take_much_longer_are_left_out():
+    slow = [(0, 1000), (1000, 1100), (1100, 1210), (1210, 1305)]
+    made = steps.marked(slow, [], "marks")
+    assert made.warm_up == 1
+    assert made.intervals[0] == (1000, 1100)
+    assert steps.marked([(0, 250), (250, 350), (350, 450)], [], "marks").warm_up == 0
+
+
+def kernels(pattern, length=10):
+    return [((i * length, i * length + length - 1), kind) for i, kind in enumerate(pattern)]
+
+
+def test_steps_are_what_repeats():
+    made = steps.repeated(kernels("ecccdo" * 5))
+    assert [start for start, _ in made.intervals] == [0, 60, 120, 180, 240]
+    assert made.between == (0, 299)
+
+
+def test_layers_that_are_alike_are_no_steps():
+    once = "e" + "abcd" * 12 + "lmno"
+    assert steps.repeated(kernels(once)) is None
+    assert len(steps.repeated(kernels(once * 3)).intervals) == 3
+
+
+def test_work_before_the_steps_does_not_hide_them():
+    made = steps.repeated(kernels("i" + "abcdefgh" * 4))
+    assert len(made.intervals) == 4
+    assert made.between[0] == 10
+
+
+def test_what_repeats_nothing_is_one_step():
+    assert steps.repeated(kernels("abcdef")) is None
+    assert steps.repeated([]) is None
+    assert steps.whole(3, 9).between == (3, 9)
