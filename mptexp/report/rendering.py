@@ -1,7 +1,9 @@
 """An executed notebook as one HTML page that loads nothing, and whose notebook runs nothing."""
 
+import html
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -102,6 +104,9 @@ def _with_contents(page: str) -> str:
 # What may stand in it; all else is shown as text.
 TAGS = "a b blockquote br code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img li ol p pre s"
 TAGS += " section span strong sub summary sup table tbody td tfoot th thead tr ul"
+DEEPEST = 100  # elements of one kind within one another, and attributes of one
+# Elements that stay open until they are closed.
+NESTED = {*TAGS.split()} - {"br", "hr", "img", "li", "dd", "p", "td", "th", "tr", "tbody", "thead"}
 ATTRIBUTES = ("alt", "aria-label", "class", "colspan", "id", "role", "rowspan", "scope", "tabindex")
 
 
@@ -110,10 +115,40 @@ def _inert(content: str) -> str:
     import bleach
 
     # Those of pandas' tables: the page has its own, and as text they would be in the way.
-    content = re.sub(r"<style\b.*?</style>", "", content, flags=re.DOTALL)
+    content = _without_styles(content)
+    if _is_bomb(content):
+        return html.escape(content)
     tags, links = TAGS.split(), ("http", "https", "data")
     clean = str(bleach.clean(content, tags=tags, attributes=_may_stand, protocols=links))
     return clean.replace("<th></th>", "<td></td>")  # pandas' corner, which is the head of nothing
+
+
+def _without_styles(content: str) -> str:
+    """The content without <style>...</style>; one that does not end stays."""
+    parts, place = [], 0
+    for style in re.finditer(r"<style\b", content):
+        if style.start() >= place:
+            end = content.find("</style>", style.end())
+            if end < 0:
+                break
+            parts.append(content[place : style.start()])
+            place = end + len("</style>")
+    return "".join(parts) + content[place:]
+
+
+def _is_bomb(content: str) -> bool:
+    """Whether cleaning would take the square of the content's length.
+
+    html5lib goes through all elements that are open at each further one, and through all
+    attributes of an element.
+    """
+    levels, deepest = Counter[str](), 0
+    for end, name in re.findall(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)", content):
+        if name.lower() in NESTED:
+            levels[name] = max(0, levels[name] + (-1 if end else 1))
+            deepest = max(deepest, levels[name])
+    most = max((tag.count("=") for tag in re.findall(r"<[a-zA-Z][^>]*", content)), default=0)
+    return deepest > DEEPEST or most > DEEPEST
 
 
 def _may_stand(tag: str, name: str, value: str) -> bool:

@@ -1,6 +1,7 @@
 """Notebooks as pages: what is folded, left out, listed."""
 
 import re
+import time
 
 import nbformat
 import pytest
@@ -87,3 +88,28 @@ def test_rules_that_tables_share_are_written_once(page):
     assert shown.count("color: red") == 2
     assert ":is(#a, #b) table { color: red }" in shown
     assert ":is(#c) table { color: blue }" in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(tag * 11_000 for tag in ("<style", "<style>", "<b>", "<B>", "<div>", "<pre>", "<i></b>")),
+        f"<a {' '.join(f'a{i}=1' for i in range(9000))}>",
+    ],
+    ids=lambda text: text[:7],
+)
+def test_cleaning_does_not_take_the_square_of_the_length(text):
+    def seconds(content):
+        began = time.process_time()
+        assert "<script" not in rendering._inert(content + "<script>x</script>")
+        return time.process_time() - began
+
+    once = seconds(text)
+    assert seconds(text * 4) < 12 * once + 0.5  # the square would be 16 times
+
+
+def test_styles_are_left_out_of_an_output_and_what_does_not_end_is_text():
+    assert rendering._inert("a<style>x</style>b<style y>z</style>c") == "abc"
+    assert rendering._inert("a<style>x</style>b<style>z") == "ab&lt;style&gt;z"
+    nested = "<div>" * 60 + "<b>deep</b>" + "</div>" * 60
+    assert rendering._inert(nested) == nested

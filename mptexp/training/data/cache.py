@@ -28,6 +28,7 @@ from mptexp.training.machine import cores
 
 VERSION = 1  # of the way images are decoded and stored: another one takes another folder
 CHUNK = 256  # encoded images that are read before they are decoded together
+CHUNK_BYTES = 2**26
 PARTS = ("train", "val")
 FILES = [f"{part}.u8" for part in PARTS]
 
@@ -253,8 +254,19 @@ def _decoded(
             return name, label, error
 
     with ThreadPoolExecutor(cores()) as pool:
-        while chunk := list(islice(examples, CHUNK)):
+        while chunk := _chunk(examples):
             yield from pool.map(one, chunk)
+
+
+def _chunk(examples: Iterator[Example]) -> list[Example]:
+    """The next examples: CHUNK of them, or fewer where they are large."""
+    chunk, size = [], 0
+    for example in islice(examples, CHUNK):
+        chunk.append(example)
+        size += len(example[1])
+        if size > CHUNK_BYTES:
+            break
+    return chunk
 
 
 def _check_classes(source: Source, labels: dict[str, list[int]], broken: list[list[str]]) -> None:

@@ -1,6 +1,8 @@
 """Decodes image files of any origin into arrays for a model."""
 
 import io
+import threading
+from contextlib import nullcontext
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -8,6 +10,10 @@ from PIL import Image, ImageOps
 # Case does not matter. Files of other names are left out, and a note says so.
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 CHANNELS = {"rgb": 3, "grayscale": 1}
+# Decoding takes up to 16 bytes a pixel for a while: below a GB for the largest that is decoded, of
+# which one is at a time, whatever the number of threads.
+MOST_PIXELS, LARGE_PIXELS = 50_000_000, 2_000_000
+_large = threading.Lock()
 
 
 class Broken(ValueError):
@@ -30,20 +36,34 @@ def decode(data: bytes, color_mode: str, image_size: int | None = None) -> np.nd
         Broken: where the bytes are not a whole image.
     """
     try:
-        image = _opened(data, color_mode, image_size)
+        image = _opened(data, image_size)
+        with _large if image.width * image.height > LARGE_PIXELS else nullcontext():
+            return _decoded(image, color_mode, image_size)
     # Damaged files make Pillow's parsers raise nearly anything, struct.error and KeyError included.
     except Exception as error:
         raise Broken(_reason(error)) from None
+
+
+def _opened(data: bytes, image_size: int | None) -> Image.Image:
+    """The image, of which only the head is read so far."""
+    image: Image.Image = Image.open(io.BytesIO(data))
+    if image_size is not None:
+        image.draft(None, (image_size, image_size))  # JPEG decodes a large image in part
+    if image.width * image.height > MOST_PIXELS:
+        most = f"{MOST_PIXELS / 1e6:g} million"
+        raise Broken(f"{image.width} x {image.height} pixels, more than {most}; make it smaller")
+    return image
+
+
+def _decoded(image: Image.Image, color_mode: str, image_size: int | None) -> np.ndarray:
+    image = _in_mode(image, color_mode)
     if image_size is not None and image.size != (image_size, image_size):
         image = image.resize((image_size, image_size), Image.Resampling.BILINEAR)
     array = np.asarray(image)
     return array if array.ndim == 3 else array[..., None]
 
 
-def _opened(data: bytes, color_mode: str, image_size: int | None) -> Image.Image:
-    image: Image.Image = Image.open(io.BytesIO(data))
-    if image_size is not None:
-        image.draft(None, (image_size, image_size))  # JPEG decodes a large image in part
+def _in_mode(image: Image.Image, color_mode: str) -> Image.Image:
     form, image = image.format, ImageOps.exif_transpose(image)
     if image.mode.startswith("I") or image.mode == "F":
         image = Image.fromarray(_in_eight_bits(np.asarray(image), form))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mptexp.records import store
+from mptexp.spec import files
 from mptexp.spec.project import PROJECT
 from mptexp.training.data import decoding
 from mptexp.training.data.sources import (
@@ -44,12 +45,16 @@ def source(dataset: str, validation_split: float) -> Source:
         lists["val"] = _validation(val, classes, dataset)
     else:
         lists = _split(lists["train"], classes, validation_split, dataset)
-    states = {path: _state(path) for paths, _ in lists.values() for path in paths}
+    with _unchanged(dataset):
+        states = {path: _state(path) for paths, _ in lists.values() for path in paths}
+        content = _content(root, states)
 
     def examples(part: str) -> Iterator[Example]:
         for path, label in zip(*lists[part], strict=True):
-            name, data = str(path.relative_to(root)), _bytes(path)
-            if _state(path) != states[path]:
+            name = str(path.relative_to(root))
+            with _unchanged(dataset):
+                data, state = _bytes(path), _state(path)
+            if state != states[path]:
                 raise DataError(
                     f"dataset {dataset}: {name} was changed while it was read; try again"
                 )
@@ -61,7 +66,7 @@ def source(dataset: str, validation_split: float) -> Source:
         color_mode="rgb",
         counts={part: len(paths) for part, (paths, _) in lists.items()},
         identity={
-            "files": _content(root, states),
+            "files": content,
             "parts": {part: len(paths) for part, (paths, _) in lists.items()},
             "split": None if val else validation_split,
             "classes": classes,
@@ -194,11 +199,23 @@ def _split(
     }
 
 
-def _bytes(path: Path) -> bytes | None:
-    """A file's content; None where it may not be read, which is then a broken image."""
+@contextlib.contextmanager
+def _unchanged(dataset: str) -> Iterator[None]:
     try:
-        return path.read_bytes()
-    except PermissionError:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(
+            f"dataset {dataset}: {error.filename} was removed while it was read; try again"
+        ) from None
+
+
+def _bytes(path: Path) -> bytes | None:
+    """A file's content; None where it cannot be read, which is then a broken image."""
+    try:
+        return files.content(path)
+    except FileNotFoundError:
+        raise
+    except OSError:  # without rights, or larger than any image
         return None
 
 

@@ -19,6 +19,7 @@ from mptexp.training.data.sources import DataError
 PARTS = {"train": "train", "val": "t10k"}
 AXES = {"images": 3, "labels": 1}
 UNSIGNED_BYTE = 8
+MOST_BYTES = 2**29  # that are read of a file: MNIST's largest has 2^26
 
 
 class Part(NamedTuple):
@@ -72,21 +73,29 @@ def _array(root: Path, stem: str, axes: int, dataset: str) -> np.ndarray:
     path = next((root / name for name in names if (root / name).is_file()), None)
     if path is None:
         raise DataError(f"dataset {dataset}: has no file {names[0]} or {names[0]}.gz")
+    start = 4 + 4 * axes
     try:
-        data = path.read_bytes()
-        data = gzip.decompress(data) if path.suffix == ".gz" else data
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            head = file.read(start)
+            shape = np.frombuffer(head[4:], ">u4", len(head[4:]) // 4).astype(np.int64).tolist()
+            wanted = int(np.prod(shape, dtype=object))
+            # A byte more, and not all that a compressed file may unfold to.
+            data = file.read(min(wanted, MOST_BYTES) + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"dataset {dataset}: {path.name} cannot be read: {error}") from None
-    start = 4 + 4 * axes
-    if data[:4] != bytes([0, 0, UNSIGNED_BYTE, axes]) or len(data) < start:
+    if head[:4] != bytes([0, 0, UNSIGNED_BYTE, axes]) or len(head) < start:
         raise DataError(
             f"dataset {dataset}: {path.name} is no idx file of bytes with {axes} "
             f"{'axes' if axes > 1 else 'axis'}"
         )
-    shape = np.frombuffer(data, ">u4", axes, 4).astype(np.int64).tolist()
-    wanted = start + int(np.prod(shape, dtype=object))
-    if len(data) != wanted:
+    if wanted > MOST_BYTES:
         raise DataError(
-            f"dataset {dataset}: {path.name} has {len(data):,} bytes, but its head says {wanted:,}"
+            f"dataset {dataset}: {path.name} holds {wanted:,} values; at most {MOST_BYTES:,} are "
+            "read; use folder:PATH"
         )
-    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+    if len(data) != wanted:
+        has = f"{len(data):,}" if len(data) < wanted else "more"
+        raise DataError(
+            f"dataset {dataset}: {path.name} has {has} values, but its head says {wanted:,}"
+        )
+    return np.frombuffer(data, np.uint8).reshape(shape)

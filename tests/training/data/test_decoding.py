@@ -1,4 +1,5 @@
 import io
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -116,3 +117,28 @@ def test_large_and_small_images_get_one_size():
 def test_what_is_not_a_whole_image_is_broken(data):
     with pytest.raises(Broken, match=r"\w"):
         decoding.decode(data, "rgb", 32)
+
+
+def test_an_image_of_more_pixels_than_anybody_decodes_is_broken():
+    data = encoded(Image.new("1", (10_000, 6_000)), "PNG")
+    assert len(data) < 50_000
+    with pytest.raises(Broken, match="10000 x 6000 pixels, more than 50 million; make it smaller"):
+        decoding.decode(data, "rgb", 32)
+
+
+def test_large_images_are_decoded_one_at_a_time(monkeypatch):
+    at_work, most, inner = [], [], decoding._in_mode
+
+    def counted(image, color_mode):
+        at_work.append(image)
+        most.append(len(at_work))
+        try:
+            return inner(image, color_mode)
+        finally:
+            at_work.pop()
+
+    monkeypatch.setattr(decoding, "_in_mode", counted)
+    data = encoded(Image.new("RGB", (2000, 1500)), "PNG")
+    with ThreadPoolExecutor(8) as pool:
+        assert len(list(pool.map(lambda _: decoding.decode(data, "rgb", 32), range(8)))) == 8
+    assert max(most) == 1

@@ -1,11 +1,11 @@
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 from support import PROJECT, until
 from support import write_images as write
 
+from mptexp.spec import files
 from mptexp.training.data import cache, folders
 from mptexp.training.data.sources import DataError, cache_dir
 
@@ -50,14 +50,14 @@ def test_hidden_folders_are_no_classes(tmp_path):
 
 
 def test_an_image_that_may_not_be_read_is_a_broken_one(tree, monkeypatch):
-    refused, read = tree / "Käse/3.png", Path.read_bytes
+    refused, read = tree / "Käse/3.png", files.content
 
     def asked(path):  # root may read everything
         if path == refused:
             raise PermissionError(13, "Permission denied")
         return read(path)
 
-    monkeypatch.setattr(Path, "read_bytes", asked)
+    monkeypatch.setattr(files, "content", asked)
     found = source(tree, 0.25)
     contents = {name: content for name, content, _ in found.examples("train")}
     contents |= {name: content for name, content, _ in found.examples("val")}
@@ -150,7 +150,7 @@ def _touched(path):
 
 
 def test_what_could_not_be_read_is_asked_for_again(tree, settled, monkeypatch):
-    whole, read = source(tree).identity, Path.read_bytes
+    whole, read = source(tree).identity, files.content
     shutil.rmtree(cache_dir() / "index")
 
     def asked(path):  # root may read everything
@@ -159,7 +159,7 @@ def test_what_could_not_be_read_is_asked_for_again(tree, settled, monkeypatch):
         return read(path)
 
     with monkeypatch.context() as refused:
-        refused.setattr(Path, "read_bytes", asked)
+        refused.setattr(files, "content", asked)
         assert source(tree).identity != whole
     assert source(tree).identity == whole
 
@@ -227,3 +227,20 @@ def test_real_photographs_are_prepared_without_a_broken_one(
     assert (len(found.classes), found.counts) == (classes, counts)
     made = cache.prepare(found, 32, "rgb", "refuse")  # grey, 3024 pixels wide, turned by EXIF
     assert len(made.labels("train")) == counts["train"]
+
+
+def test_an_image_that_vanishes_meanwhile_is_named(tree):
+    found = source(tree)
+    examples = found.examples("train")
+    name, _, _ = next(examples)
+    left = sorted(tree.rglob("*.png"))
+    for path in left:
+        path.unlink()
+    with pytest.raises(DataError, match=r"png was removed while it was read; try again"):
+        next(examples)
+    assert name
+
+
+def test_a_file_larger_than_any_image_is_a_broken_one(tree, monkeypatch):
+    monkeypatch.setattr(files.content, "__defaults__", (100,))
+    assert {data for _, data, _ in source(tree).examples("val")} == {b""}

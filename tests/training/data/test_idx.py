@@ -1,5 +1,7 @@
 import gzip
+import resource
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -61,8 +63,8 @@ DAMAGES = {
     "no file train-labels": lambda f: f("train-labels", None),
     "is no idx file of bytes with 3 axes": lambda f: f("train-images", lambda b: b"\x89PNG" + b),
     "idx file of bytes with 1 axis": lambda f: f("t10k-labels", lambda b: b[:2] + b"\x0d" + b[3:]),
-    "9,423 bytes, but its head says 9,424": lambda f: f("train-images", lambda b: b[:-1]),
-    "21 bytes, but its head says 20": lambda f: f("train-labels", lambda b: b + b"\0"),
+    "9,407 values, but its head says 9,408": lambda f: f("train-images", lambda b: b[:-1]),
+    "more values, but its head says 12": lambda f: f("train-labels", lambda b: b + b"\0"),
     "is no idx file of": lambda f: f("t10k-images", lambda b: b[:9]),
     "12 images and 11 labels": lambda f: f("train-labels", lambda b: encoded(np.arange(11) % 3)),
     "has the label 2": lambda f: f("train-labels", lambda b: encoded(np.arange(12) % 2)),
@@ -111,3 +113,16 @@ def test_a_home_folder_is_not_named(monkeypatch, tmp_path):
     assert len(idx.read("idx:~/mnist")["train"].x) == 12
     with pytest.raises(ValueError, match="idx:PATH"):
         Run(dataset="idx:")
+
+
+@pytest.mark.parametrize("shape", [(12, 28, 28), (2**32 - 1, 2**16, 2**16)])
+def test_an_archive_that_unfolds_to_gigabytes_is_not_unfolded(tmp_path, shape):
+    write(tmp_path, "{}-{}-idx{}-ubyte.gz", gzip.compress)
+    packer, zeros = zlib.compressobj(wbits=31), bytes(2**24)
+    head = bytes([0, 0, 8, 3]) + struct.pack(">3I", *shape)
+    packed = [packer.compress(head), *(packer.compress(zeros) for _ in range(128)), packer.flush()]
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(b"".join(packed))  # 2 MB for 2 GiB
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DataError, match=r"its head says 9,408|at most 536,870,912 are read"):
+        idx.read(f"idx:{tmp_path}")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20
