@@ -264,6 +264,8 @@ def sweeps():
     chosen = []
     for root in sorted((PROJECT / "reports/published").iterdir()):
         place = SweepDir(root)
+        if not place.runs.is_dir():
+            continue  # the page of a trace
         parts = {part: _some(root / part, 6) for part in ("runs", "diagnosis/runs", "search/runs")}
         chosen.append((place, {part: records for part, records in parts.items() if records}))
     return chosen

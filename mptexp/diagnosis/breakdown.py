@@ -15,7 +15,10 @@ from mptexp.traces import kernels
 from mptexp.traces.operations import ON_HOST, Trace
 
 MATRIX = re.compile(
-    r"conv(?!ert)|matmul|tensordot|dot_general|^dot|gemm|einsum|cublas|cudnn", re.IGNORECASE
+    r"conv(?!ert)|matmul|tensordot|dot_general|^dot|gemm|einsum|cublas|cudnn(?!_batch_norm)"
+    r"|^(addmm|mm|bmm|baddbmm|addbmm|addmv|mv|linear|bilinear|mkldnn_linear|_addmm_activation)$"
+    r"|attention|_attn_|_rnn$|^(lstm|gru)$",
+    re.IGNORECASE,
 )
 CASTS = re.compile(
     r"^(cast|convert|transpose|bitcast|reshape|copy|layout|memcpyd2d|.*nhwctonchw|.*nchwtonhwc)"
@@ -25,13 +28,18 @@ CASTS = re.compile(
 # Words in the names of memory-bound operations: BiasAddGrad, reduce_sum, loop_add_fusion. XLA names
 # a fusion after the operations in it; one without such a word is unexplained.
 _MEMORY_WORDS = """
-    abs add all and any arg argmax argmin assign bias broadcast clamp compare concat concatenate
-    const constant convert copy count cumprod cumsum difference div divide equal exp expand
-    exponential fill finite floor gather greater iota less log logical logistic max maximum mean
-    memcpy memset min minimum mul multiply neg negate norm not or pad pool pow power random range
-    read reciprocal reduce relu rng round rsqrt scatter select shape sigmoid sign slice softmax
-    sort split sqrt square squared squeeze stateless stitch sub subtract sum tanh tile transpose
-    update window xdivy xor
+    abs add addcdiv addcmul all and any arange arg argmax argmin assign avgpool bernoulli bias
+    broadcast cat clamp clip compare concat concatenate const constant convert copy copysign
+    count cumprod cumsum difference div divide dropout elu embedding equal erf exp expand expm1
+    exponential fill finite flip floor foreach gather gelu greater hardswish hardtanh huber
+    index interpolate iota l1 leaky lerp less linspace log logical logistic lookup masked max
+    maximum maxpool mean memcpy memset min minimum mish mse mul multiply neg negate nll nonzero
+    norm normal normalization normalize not one ones or pad partition philox pool pooling pow
+    power prelu quantize random range read reciprocal reduce relu relu6 repeat resize rng roll
+    round rsqrt scatter segment select selu shape sigmoid sign silu slice softmax softplus sort
+    split sqrt square squared squeeze stack stateless stitch sub subtract sum swish take tanh
+    threshold tile topk transpose tril triu unfold uniform unsorted update upsample where
+    window xdivy xlogy xor zero zeros
 """
 MEMORY_WORDS = frozenset(_MEMORY_WORDS.split())
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")

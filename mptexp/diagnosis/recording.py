@@ -40,6 +40,11 @@ class Recording:
     file: str
     trace: Trace
 
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return re.sub(r"(\.pt)?(\.trace)?\.(json|xplane\.pb|sqlite)(\.gz)?$", "", self.file)
+
     @cached_property
     def rows(self) -> pd.DataFrame:
         """The operations with their causes, see `breakdown.of_trace`."""

@@ -81,17 +81,17 @@ def bound_sentence(recording: Recording) -> str:
 
 def comparison_sentence(comparison: Comparison) -> str:
     """How the second recording compares with the first, and what made the difference."""
-    before, after = comparison.baseline, comparison.candidate
+    first, second = _names([comparison.baseline, comparison.candidate])
+    before, after = comparison.baseline.trace, comparison.candidate.trace
     low, high = comparison.spread
-    steps = f"{before.trace.steps} and {after.trace.steps} steps"
+    times = [wording.digits(trace.median_s * 1e3) for trace in (after, before)]
     head = (
-        f"Within these recordings {after.file} is {comparison.speedup:.2f}× as fast as "
-        f"{before.file} ({wording.digits(after.trace.median_s * 1e3)} ms against "
-        f"{wording.digits(before.trace.median_s * 1e3)} ms, medians of {steps}; any step over any "
-        f"other: {low:.2f} to {high:.2f})"
+        f"Within these recordings {second} is {comparison.speedup:.2f}× as fast as {first} "
+        f"({times[0]} ms against {times[1]} ms, medians of {after.steps} and {before.steps} steps; "
+        f"any step over any other: {low:.2f} to {high:.2f})"
     )
     table = comparison.by_cause
-    least = 0.02 * before.trace.median_s
+    least = 0.02 * before.median_s
     changed = table[table.difference_s.abs() >= least]
     changed = changed.sort_values("difference_s", key=abs, ascending=False)[:3]
     parts = [
@@ -100,7 +100,7 @@ def comparison_sentence(comparison: Comparison) -> str:
         for name, row in changed.iterrows()
     ]
     text = f"{head}: {wording.listed(parts)}" if parts else head
-    return f"{text}. {bound_sentence(after)}"
+    return f"{text}. In {second}: {bound_sentence(comparison.candidate)}"
 
 
 def _short(cause: str) -> str:
@@ -183,7 +183,7 @@ def breakdown_rows(recordings: Sequence[Recording]) -> pd.DataFrame:
 
 
 def _names(recordings: Sequence[Recording]) -> list[str]:
-    names = [recording.file for recording in recordings]
+    names = [recording.name for recording in recordings]
     return names if len(set(names)) == len(names) else ["first", "second"]
 
 
@@ -272,7 +272,8 @@ def shrink_sentence(comparison: Comparison) -> str:
     """What 16 bits did not shrink, and the best that they could have given."""
     stayed = comparison.unshrunk[lambda s: s >= LEAST_SHARE * comparison.candidate.trace.median_s]
     parts = [f"{_short(str(name))} ({_ms(seconds)})" for name, seconds in stayed.items()]
-    text = f"Did not shrink: {wording.listed(parts)}. " if parts else ""
+    lower = comparison.candidate.low_share > comparison.baseline.low_share
+    text = f"Lower precision did not shrink {wording.listed(parts)}. " if parts and lower else ""
     return (
         f"{text}At best 16 bits alone give {comparison.best:.2f}× over the first: its matrix work "
         "for nothing, memory-bound work and casts in half the time, all else as it is."
@@ -337,7 +338,7 @@ def page(recordings: Sequence[Recording], source: str = "") -> str:
     Args:
         source: where the recordings come from, as a sentence for the end of the page.
     """
-    title = f"Explained: {wording.listed(_names(recordings))}"
+    title = _title(recordings)
     with TemporaryDirectory() as folder:
         notebook = Path(folder, "explained.ipynb")
         cells = [_cell_of(text) for text in _parts(recordings, title, source)]
@@ -345,6 +346,13 @@ def page(recordings: Sequence[Recording], source: str = "") -> str:
                                         "nbformat_minor": 5}), encoding="utf-8")  # fmt: skip
         card = {"og:type": "article", "og:title": title, "og:description": verdict(recordings)}
         return rendering.report_page(notebook, title, card)
+
+
+def _title(recordings: Sequence[Recording]) -> str:
+    """The finding in a few words."""
+    if len(recordings) == 2:
+        return f"{Comparison(*recordings).speedup:.2f}× as fast, within these recordings"
+    return BOUND[recordings[0].bound[0]].partition(":")[0]
 
 
 def _cell_of(html: str) -> dict[str, Any]:
@@ -359,8 +367,8 @@ def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str
     opening = f"<h1>{escape(title)}</h1><p><strong>{escape(verdict(recordings))}</strong></p>"
     if len(recordings) == 2:
         opening += f"<p>{escape(shrink_sentence(Comparison(*recordings)))}</p>"
-    said = [f"{r.file}: {note}" if len(recordings) == 2 else note
-            for r in recordings for note in notes(r)]  # fmt: skip
+    names = _names(recordings)
+    said = [f"{n}: {note}" for n, r in zip(names, recordings, strict=True) for note in notes(r)]
     opening += _listed(said)
     opening += (
         "<p>Two recordings prove nothing beyond themselves: other runs, machines and days differ "

@@ -41,6 +41,14 @@ OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|^torch::autograd::")
 SCALING = re.compile(r"^aten::_amp_")
 LOSS = re.compile(r"loss", re.IGNORECASE)
+# Operations that allocate, make views or call others: what they take themselves is the host's.
+DISPATCH = re.compile(
+    r"^(aten::)?(empty\w*|new_\w+|resolve_(conj|neg)|view\w*|_unsafe_view|as_strided_?|t|transpose"
+    r"|permute|expand\w*|reshape\w*|flatten|detach_?|alias|select|slice|unsqueeze|squeeze|narrow"
+    r"|unbind|chunk|split\w*|to|_to_copy|contiguous|item|is_nonzero|_local_scalar_dense|resize_"
+    r"|set_|lift_fresh|result_type|_has_compatible_shallow_copy_type|record_stream)$"
+    r"|^(autograd|torch::autograd)::|Backward\d+$|^Optimizer\.|^detach$"
+)
 COUNTER = re.compile(r"__\w+\.(sum|avg|max|min)")
 
 
@@ -333,7 +341,7 @@ class _Host:
         for thread in self._threads.values():
             for start, end, instant in thread.own():
                 context = thread.at(instant)
-                if not context.within(INPUT):
+                if not context.within(INPUT) and not DISPATCH.search(context.op):
                     yield Span(start, end, self._operation(context, ""))
 
     def _context(self, kernel: Event) -> _Context:

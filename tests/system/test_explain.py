@@ -103,7 +103,7 @@ def test_two_traces_in_the_terminal_and_as_a_page(tmp_path):
         kineto_file(tmp_path / name)
     done = mptexp("explain", "before.json", "after.json", "--out", "page.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Within these recordings after.json is 1.00× as fast")
+    assert done.stdout.startswith("Within these recordings after is 1.00× as fast")
     assert "Where the time of a step goes" in done.stdout
     assert "What to try" in (tmp_path / "page.html").read_text()
 
