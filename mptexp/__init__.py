@@ -14,9 +14,21 @@ if TYPE_CHECKING:  # for editors
     from mptexp.api import answer, compare, diagnose, explain, load, plan, policies, record, run
     from mptexp.spec.grid import Sweep
     from mptexp.spec.run import Run
+    from mptexp.training.step_timer import StepTimer
 
 __version__ = "0.1.0"
-__all__ = ["Run", "Sweep", "answer", "compare", "diagnose", "explain", "load", "plan", "policies"]
+__all__ = [
+    "Run",
+    "StepTimer",
+    "Sweep",
+    "answer",
+    "compare",
+    "diagnose",
+    "explain",
+    "load",
+    "plan",
+    "policies",
+]
 __all__ += ["record", "run"]
 
 
@@ -24,7 +36,8 @@ def __getattr__(name: str) -> Any:
     """Imports what is asked for: `import mptexp` alone costs nothing."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = {"Run": "mptexp.spec.run", "Sweep": "mptexp.spec.grid"}.get(name, "mptexp.api")
+    homes = {"Run": "mptexp.spec.run", "Sweep": "mptexp.spec.grid"}
+    home = (homes | {"StepTimer": "mptexp.training.step_timer"}).get(name, "mptexp.api")
     return getattr(importlib.import_module(home), name)
 
 

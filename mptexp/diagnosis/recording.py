@@ -17,11 +17,19 @@ from mptexp.traces.operations import Trace
 # What bounds a step: causes that are mended alike.
 BOUNDS = {
     "input": ("input",),
-    "host": ("host", "idle"),
+    "host": ("host", "idle", "python"),
     "on the host": ("on the host",),
     "communication": ("communication",),
     "matrix": ("matrix",),
-    "memory": ("memory", "casts", "optimizer", "loss scaling"),
+    "memory": (
+        "memory",
+        "casts",
+        "optimizer",
+        "loss scaling",
+        "loss",
+        "checks",
+        "preprocessing",
+    ),
     "unexplained": ("unexplained",),
 }
 SHRUNK = 0.75  # of the baseline's time: what takes more of it did not shrink with 16 bits
@@ -74,7 +82,7 @@ class Recording:
     @property
     def _work(self) -> pd.DataFrame:
         """What ran on the device: copies and waits left out."""
-        waits = self.rows.cause.isin(["input", "idle", "host", "on the host"])
+        waits = self.rows.cause.isin(["input", "idle", "host", "python", "on the host"])
         return self.rows[~waits]
 
     @property

@@ -1,6 +1,7 @@
 import pytest
 
 from mptexp.diagnosis import recording
+from mptexp.diagnosis.causes import LABELS
 from mptexp.diagnosis.recording import Comparison, Recording
 from mptexp.traces.operations import Operation, Trace
 
@@ -28,6 +29,11 @@ def test_what_takes_most_of_the_step_bounds_the_training():
     assert made(input=0.06, matrix=0.05).bound == ("input", pytest.approx(6 / 11))
     assert made(host=0.06, matrix=0.05).bound[0] == "host"
     assert made(memory=0.04, optimizer=0.03, matrix=0.06).bound[0] == "memory"
+
+
+def test_every_cause_of_the_breakdown_can_bound_a_training():
+    known = [cause for causes in recording.BOUNDS.values() for cause in causes]
+    assert sorted(known) == sorted(LABELS)
 
 
 def test_rows_are_of_the_median_step():

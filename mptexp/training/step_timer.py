@@ -1,0 +1,270 @@
+"""A clock for a training that mptexp does not run: Keras's `fit`, or any loop.
+
+It measures as a run of mptexp's does: windows of steps between two synchronizations of the device,
+first steps left out, sensors and interference beside them. What it cannot know of a foreign script
+is named in its record, from which nothing is claimed.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mptexp.records import schema, store
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec.errors import ParamsError
+from mptexp.spec.policies import POLICY_ROWS
+from mptexp.spec.run import LEAST_STEPS, Run
+from mptexp.training import environment
+from mptexp.training.backends import backend
+from mptexp.training.measure import sensors
+
+NOTEBOOK = "foreign"  # stands for the notebook of a run that mptexp executes
+WINDOW_S = 0.2  # as of the step clock
+SINGLE = 5  # the first windows hold one step each, so that compilation shows
+LACKS = ("data", "data_order", "initial_weights", "model_source", "notebook")
+NOTE = (
+    "timed by StepTimer in a script that mptexp did not run: its data, the order of its images, "
+    "its initial weights and its source are not recorded, so nothing is claimed"
+)
+
+
+def _default(method: Callable[..., None]) -> Callable[..., None]:
+    """Marks a hook that does nothing: Keras then fetches no logs of a step, which would wait."""
+    method._is_default = True  # type: ignore[attr-defined]
+    return method
+
+
+class StepTimer:
+    """Times steps: as a callback of Keras's `fit`, or around the steps of a loop.
+
+    `model.fit(..., callbacks=[timer])`, or `with timer.step(): ...` for each step. Keras is not
+    imported for a loop: Keras asks a callback for its hooks, not for its class.
+
+    Args:
+        synchronize: returns once the device has done its work, such as `torch.cuda.synchronize`;
+            needed for a loop on a GPU. Keras's backend has its own.
+        batch_size: images in a step, without which nothing can be recorded.
+        policy: the precision of a loop, a name of `mptexp.policies()`; of Keras's model read back.
+        backend: tensorflow, jax or torch; by default Keras's, or the framework that was imported.
+
+    Attributes:
+        windows: windows of steps in order, as a record holds them: first_step, steps, seconds.
+    """
+
+    def __init__(
+        self,
+        synchronize: Callable[[], Any] | None = None,
+        batch_size: int | None = None,
+        policy: str | None = None,
+        backend: str | None = None,
+    ) -> None:
+        if policy is not None and policy not in POLICY_ROWS:
+            raise ParamsError(f"policy {policy!r}: unknown; allowed: {', '.join(POLICY_ROWS)}")
+        self._synchronize, self._batch_size, self._policy = synchronize, batch_size, policy
+        self.backend = backend or _imported()
+        self.model: Any = None
+        self.params: Mapping[str, Any] = {}
+        self.windows: list[dict[str, Any]] = []
+        self._opened: list[float] = []
+        self._step, self._size, self._first, self._began = 0, 1, 0, 0.0
+        self._sampler: sensors.Sampler | None = None
+
+    # --- a loop -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Around one step of a loop, the fetching of its batch included if that is to count."""
+        self._begin()
+        yield
+        self._step += 1
+        if self._step - self._first >= self._size:
+            self._close()
+
+    def _begin(self) -> None:
+        if self._sampler is None:
+            self._sampler = sensors.Sampler(environment.device(self.backend)["kind"])
+            self._sampler.start()
+        if not self._began:
+            self._wait()
+            self._first, self._began = self._step, time.perf_counter()
+
+    def _close(self) -> None:
+        """Ends a window; the next one begins with the next step."""
+        self._wait()
+        seconds = time.perf_counter() - self._began
+        steps = self._step - self._first
+        self.windows.append({"first_step": self._first, "steps": steps, "seconds": seconds})
+        self._opened.append(self._began)
+        full = steps >= self._size  # not the remainder of an epoch
+        if len(self.windows) > SINGLE and full and seconds < WINDOW_S / 2:
+            self._size *= 2
+        self._began = 0.0
+
+    def _wait(self) -> None:
+        if self._synchronize is not None:
+            self._synchronize()
+        elif self.model is not None:
+            backend(self.backend).synchronize(self.model)
+
+    # --- Keras ------------------------------------------------------------------------------------
+
+    def set_model(self, model: Any) -> None:
+        """Keras's hook: the model whose steps are timed."""
+        import keras
+
+        self.model, self.backend = model, keras.backend.backend()
+
+    def set_params(self, params: Mapping[str, Any]) -> None:
+        """Keras's hook: what `fit` was called with."""
+        self.params = params or {}
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Keras's hook: a window holds all from the beginning of a step to that of a later one."""
+        if self._began:
+            self._step += 1
+            last = batch + 1 >= (self.params.get("steps") or 0)
+            if self._step - self._first >= self._size or last:
+                self._close()
+        self._begin()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Keras's hook: an epoch's last step belongs to no window, as validation follows it."""
+        self._step += bool(self._began)
+        self._began = 0.0
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Keras's hook: the sensors are read no more."""
+        self._end()
+
+    @_default
+    def on_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Nothing to do."""
+
+    on_batch_end = on_train_batch_end = on_test_batch_begin = on_test_batch_end = on_batch_begin
+    on_predict_batch_begin = on_predict_batch_end = on_batch_begin
+
+    @_default
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Nothing to do."""
+
+    on_test_begin = on_test_end = on_predict_begin = on_predict_end = on_train_begin
+
+    @_default
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Nothing to do."""
+
+    # --- what was measured ------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        if self._sampler is not None and self._sampler.is_alive():
+            self._sampler.__exit__()
+
+    def timing(self) -> dict[str, Any]:
+        """The figures of the steps: step_s, step_s_low, step_s_high, step_ci, first_step_s, ...
+
+        Raises:
+            ParamsError: where too few steps were timed.
+        """
+        clock, windows = self._clock()
+        if len(windows) < LEAST_STEPS:
+            raise ParamsError(
+                f"{len(windows)} windows of steps were timed; allowed: at least {LEAST_STEPS}, "
+                "of more steps"
+            )
+        return dict(clock.timing(windows))
+
+    def _clock(self) -> tuple[Any, list[Any]]:
+        """The module of the step clock, and the windows as it knows them."""
+        os.environ.setdefault("KERAS_BACKEND", self.backend)
+        from mptexp.training.measure import step_clock
+
+        return step_clock, [step_clock.Window(**window) for window in self.windows]
+
+    def record(self, directory: str | os.PathLike[str]) -> Path:
+        """Writes what was measured as a run of a sweep's directory, and returns the record's path.
+
+        `mptexp report` and `mptexp compare` take it beside others; nothing is claimed from it.
+
+        Raises:
+            ParamsError: where too few steps were timed, or the batch size is not known.
+        """
+        self._end()
+        if self._batch_size is None:
+            raise ParamsError("batch_size is None; a record needs it: StepTimer(batch_size=32)")
+        timing, card = self.timing(), environment.card(self.backend)
+        run = self._run(card)
+        run_id = run.run_id(NOTEBOOK)
+        clock, windows = self._clock()
+        steady = clock.warmup_windows(windows)
+        spans = [(b, b + w.seconds) for b, w in zip(self._opened, windows, strict=True)][steady:]
+        samples = self._sampler.samples if self._sampler else []
+        readings = sensors.summary(samples, spans, card["kind"])
+        content = {
+            "schema": schema.SCHEMA,
+            "run_id": run_id,
+            "notebook": NOTEBOOK,
+            "parameters": run.model_dump(),
+            "in_force": self._effective(card),
+            "status": "ok",
+            "error": "",
+            "environment": card,
+            "lacks": list(LACKS),
+            "timing": timing | {"images_per_s": run.batch_size / timing["step_s"]},
+            "windows": self.windows,
+            "history": [],
+            "marks": [NOTE, *sensors.flags(readings)],
+            "readings": readings,
+            "samples": samples,
+            "peak_memory_bytes": self._peak(card["kind"]),
+            "ended_at": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
+        }
+        path = SweepDir(Path(directory)).record(run_id)
+        store.write_record(path, content)
+        return path
+
+    def _peak(self, kind: str) -> int | None:
+        return sensors.peak_memory_bytes(kind) if self.model is not None or kind == "cpu" else None
+
+    def _run(self, card: Mapping[str, Any]) -> Run:
+        """The parameters of a run, as far as they are known of a foreign script."""
+        return Run(
+            gpu_model=card["device"],
+            backend=self.backend,
+            dataset="folder:foreign",
+            model="foreign:model",
+            policy=self._policy or self._read_policy(),
+            batch_size=self._batch_size or 1,
+        )
+
+    def _read_policy(self) -> str:
+        """The policy whose types most of the model's layers with weights have."""
+        if self.model is None:
+            return "float32"
+        names = [layer.dtype_policy.name for layer in self.model.layers if layer.weights]
+        known = [name for name in names if name in POLICY_ROWS]
+        return max(known, key=known.count, default="float32")
+
+    def _effective(self, card: Mapping[str, Any]) -> dict[str, Any]:
+        """What precision was effective: of Keras's model read back, of a loop as it was said."""
+        from mptexp.training import capability
+
+        known: dict[str, Any] = {"default_policy": capability.default_policy(dict(card))}
+        if self.model is not None:
+            layers = [layer for layer in self.model.layers if layer.weights]
+            known["compute_dtype"] = ", ".join(sorted({x.compute_dtype for x in layers}))
+            known["variable_dtype"] = ", ".join(sorted({x.variable_dtype for x in layers}))
+            known["jit"] = bool(getattr(self.model, "jit_compile", False))
+        return known
+
+
+def _imported() -> str:
+    """The framework of this process: Keras's backend, or the first that was imported."""
+    if "keras" in sys.modules:
+        import keras
+
+        return str(keras.backend.backend())
+    return next((name for name in ("torch", "jax", "tensorflow") if name in sys.modules), "torch")

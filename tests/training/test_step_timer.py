@@ -1,0 +1,92 @@
+"""The clock for trainings that mptexp does not run: in child processes, as a user's script is."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from support import PATIENCE_S, mptexp
+
+from mptexp.records import store
+from mptexp.spec.errors import ParamsError
+from mptexp.training.step_timer import StepTimer
+
+KERAS = """
+import os
+os.environ["KERAS_BACKEND"] = "{backend}"
+import keras, numpy as np
+import mptexp
+keras.mixed_precision.set_global_policy("{policy}")
+model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Conv2D(4, 3),
+                          keras.layers.Flatten(), keras.layers.Dense(10, dtype="float32")])
+model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+timer = mptexp.StepTimer(batch_size=16)
+model.fit(np.random.rand(320, 8, 8, 1), np.zeros(320), batch_size=16, epochs=3, verbose=0,
+          callbacks=[timer])
+print(timer.record("sweep"))
+"""
+
+
+def python(program, cwd):
+    """Runs a program of a user's in a child process; returns its last line."""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_a_callback_of_keras_writes_a_record(tmp_path, backend):
+    path = python(KERAS.format(backend=backend, policy="mixed_bfloat16"), tmp_path)
+    record = store.read_record(tmp_path / path)
+    assert record["parameters"]["policy"] == "mixed_bfloat16"
+    assert record["parameters"]["backend"] == backend
+    assert "bfloat16" in record["in_force"]["compute_dtype"]
+    # Each epoch's last step belongs to no window.
+    assert sum(w["steps"] for w in record["windows"]) == 3 * 19
+    assert record["timing"]["first_step_s"] > 0
+    assert record["peak_memory_bytes"] > 2**20
+    assert "identity" not in record
+    assert {"data", "initial_weights"} <= set(record["lacks"])
+
+
+def test_report_takes_the_record_and_claims_nothing(tmp_path):
+    for policy in ("float32", "mixed_bfloat16"):
+        python(KERAS.format(backend="tensorflow", policy=policy), tmp_path)
+    done = mptexp("report", "sweep", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    checked = mptexp("report", "sweep", "--check", cwd=tmp_path)
+    assert checked.returncode == 1
+    assert "identity not recorded" in checked.stdout
+    compared = mptexp("compare", "sweep", "sweep", "--format", "json", cwd=tmp_path)
+    assert compared.returncode in (0, 1)
+    points = json.loads(compared.stdout)["points"] if compared.stdout else []
+    assert all(point["low"] is None for point in points)
+
+
+def test_a_loop_is_timed_in_windows_that_wait_for_the_device():
+    waited = []
+    timer = StepTimer(synchronize=lambda: waited.append(1), batch_size=4, backend="torch")
+    timer._sampler = type("Silent", (), {"samples": [], "is_alive": lambda self: False})()
+    for _ in range(40):
+        with timer.step():
+            time.sleep(0.001)
+    assert sum(w["steps"] for w in timer.windows) <= 40
+    assert [w["steps"] for w in timer.windows][:6] == [1] * 6
+    assert timer.windows[-1]["steps"] > 1
+    # Before and after each window, and before the one that did not end.
+    assert len(waited) in (2 * len(timer.windows), 2 * len(timer.windows) + 1)
+    assert timer.timing()["step_s"] >= 0.001
+
+
+def test_too_few_steps_and_wrong_words_are_one_sentence(tmp_path):
+    with pytest.raises(ParamsError, match="policy 'half': unknown; allowed: float32"):
+        StepTimer(policy="half")
+    timer = StepTimer(backend="torch")
+    with pytest.raises(ParamsError, match="batch_size is None"):
+        timer.record(tmp_path)
+    timer = StepTimer(backend="torch", batch_size=2)
+    with pytest.raises(ParamsError, match="0 windows of steps were timed; allowed: at least 7"):
+        timer.record(tmp_path)
+    assert list(tmp_path.iterdir()) == []
