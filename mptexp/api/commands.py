@@ -36,13 +36,19 @@ if TYPE_CHECKING:
     from mptexp.report.measured import MeasuredSweep
 
 
-def open_sweep(params: Path | Sweep, out: Path | None = None, overrides: Sequence[str] = ()) -> Job:
+def open_sweep(
+    params: Path | Sweep,
+    out: Path | None = None,
+    overrides: Sequence[str] = (),
+    to_run: bool = True,
+) -> Job:
     """Reads a params file and finds its notebook and the directory of its results.
 
     Args:
         params: a params file, or a Sweep.
         out: the results' directory; by default reports/<name of the file>.
         overrides: `key=value` for each value that replaces the file's.
+        to_run: whether points that cannot work with the data that lie here are refused.
 
     Raises:
         ParamsError: if the file, an override or the notebook is wrong.
@@ -51,10 +57,10 @@ def open_sweep(params: Path | Sweep, out: Path | None = None, overrides: Sequenc
         if out is None:
             raise ParamsError("out is None; a Sweep needs the directory for its results")
         file = Path("Sweep")
-        opened, text = files.parse(files.text(params), "Sweep", overrides)
+        opened, text = files.parse(files.text(params), "Sweep", overrides, to_run)
     else:
         file = params
-        opened, text = files.read(file, overrides)
+        opened, text = files.read(file, overrides, to_run)
     notebook = notebook_path(opened.notebook, file)
     max_batch.check(opened)
     return Job(opened, text, notebook, SweepDir(out or Path("reports") / file.stem))

@@ -26,7 +26,7 @@ def open_diagnosis(
     """
     if isinstance(target, Sweep) or not target.is_dir():
         return open_sweep(target, out, overrides), False
-    return open_sweep(SweepDir(target).params, target, overrides), True
+    return open_sweep(SweepDir(target).params, target, overrides, to_run=False), True
 
 
 def execute_diagnosis(

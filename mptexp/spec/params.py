@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from ruamel.yaml.error import YAMLError
 
-from mptexp.spec import documents, fields, files
+from mptexp.spec import documents, feasible, fields, files
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
@@ -17,21 +17,26 @@ from mptexp.spec.run import Run
 Where = tuple[str | int, ...]
 
 
-def read(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> tuple[Sweep, str]:
+def read(
+    path: str | os.PathLike[str], overrides: Sequence[str] = (), to_run: bool = False
+) -> tuple[Sweep, str]:
     """The sweep of a params file, and the text of the file as it will be executed.
 
     Args:
         path: the YAML 1.2 file.
         overrides: `key=value` strings; each sets a default (and replaces an axis of that name)
             or a top-level key.
+        to_run: whether points that cannot work with the data that lie here are refused as well.
 
     Raises:
         ParamsError: one line per fault, each with file, line, what was given, what is allowed.
     """
-    return parse(_read_text(Path(path)), str(path), overrides)
+    return parse(_read_text(Path(path)), str(path), overrides, to_run)
 
 
-def parse(text: str, name: str, overrides: Sequence[str] = ()) -> tuple[Sweep, str]:
+def parse(
+    text: str, name: str, overrides: Sequence[str] = (), to_run: bool = False
+) -> tuple[Sweep, str]:
     """The same as `read` for the text of a params file; `name` stands for the file in messages."""
     document = _parse(text, name)
     faults = _Faults(name, document)
@@ -39,12 +44,14 @@ def parse(text: str, name: str, overrides: Sequence[str] = ()) -> tuple[Sweep, s
         _override(document, override, faults)
     faults.raise_if_any()
     sweep = _validate(document, faults)
+    if to_run:
+        _check_feasible(sweep, faults)
     return sweep, documents.dump(document) if overrides else text
 
 
 def text(sweep: Sweep) -> str:
     """The text of a params file that asks for a sweep."""
-    return documents.dump(sweep.modeldocuments.dump(exclude_defaults=True))
+    return documents.dump(sweep.model_dump(exclude_defaults=True))
 
 
 def _read_text(path: Path) -> str:
@@ -221,6 +228,34 @@ def _check_points(sweep: Sweep, faults: _Faults) -> None:
             section = "include" if index >= len(points) - len(sweep.include) else "matrix"
             faults.add((section,), f"the point {{{shown}}} occurs twice; use repeats to repeat it")
     faults.raise_if_any()
+
+
+def _check_feasible(sweep: Sweep, faults: _Faults) -> None:
+    """Refuses points whose batch does not suit the data, each batch size once."""
+    points, counted = sweep.points(), {}
+    named = set()
+    for index, point in enumerate(points):
+        run = Run(**point).resolved()
+        data = (run.dataset, run.validation_split, run.synthetic_length)
+        if data not in counted:
+            counted[data] = feasible.training_images(run)
+        images = counted[data]
+        message = "" if images is None else feasible.fault(run, images)
+        included = index - len(points) + len(sweep.include)
+        where = _where(sweep, "batch_size", point, included)
+        if message and (where, message) not in named:
+            named.add((where, message))
+            faults.add(where, f"{message} (dataset {run.dataset})")
+    faults.raise_if_any()
+
+
+def _where(sweep: Sweep, name: str, point: Mapping[str, Any], included: int) -> Where:
+    """Where a point's value of a parameter stands; `included` is its place in include, or < 0."""
+    if included >= 0 and name in sweep.include[included]:
+        return ("include", included, name)
+    if included < 0 and name in sweep.matrix:
+        return ("matrix", name, sweep.matrix[name].index(point[name]))
+    return ("defaults", name) if name in sweep.defaults else ("matrix",)
 
 
 def header(text: str) -> dict[str, str]:

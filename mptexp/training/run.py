@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from mptexp.spec import feasible
 from mptexp.spec.run import Run
 from mptexp.training import arithmetic, environment, models, precision, replay
 from mptexp.training.backends import backend
@@ -57,8 +58,7 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
     Stops at the first epoch whose loss is not finite.
     """
     steps = batches.steps_per_epoch(images, run)
-    # The last call of an epoch belongs to no window.
-    _check_input(run, images, (steps // run.steps_per_execution - 1) * run.epochs)
+    _check_input(run, images)
     initial_weights = models.fingerprint(model)
     trained = _compiled(run, model, images, device)
     before = {"initial_weights": initial_weights, **arithmetic.of_step(run, trained)}
@@ -138,7 +138,7 @@ def infer(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) 
     clock. Both include the copies to the device and back. Speed does not depend on the weights.
     """
     order = batches.order(images, run)
-    _check_input(run, images, len(order) // run.steps_per_execution - 1)
+    _check_input(run, images)
     initial_weights = models.fingerprint(model)
     inferring = _compiled(run, model, images, device)
     before = {"initial_weights": initial_weights, **arithmetic.of_step(run, inferring)}
@@ -178,7 +178,7 @@ PHASES = {"train": fit, "inference": infer}
 # --- both ---------------------------------------------------------------------------------------
 
 
-def _check_input(run: Run, images: Images, timed: int) -> None:
+def _check_input(run: Run, images: Images) -> None:
     """Refuses an input that the backend lacks, and one that leaves too few calls to time."""
     if run.input_mode == "keydana" and not (
         backend(run.backend).READS_TF_DATA and run.phase == "train"
@@ -193,17 +193,8 @@ def _check_input(run: Run, images: Images, timed: int) -> None:
             f"input_mode keydana ends an epoch with a batch of {last}, too few for {run.replicas} "
             f"replicas; take another batch size than {run.batch_size}"
         )
-    every = run.steps_per_execution
-    if run.max_steps and every > 1:
-        timed = min(timed, run.max_steps // every - 1)
-    least = 5 if every == 1 else 2
-    if timed < least:
-        what = f"executions of {every} steps" if every > 1 else "steps"
-        raise Unsupported(
-            f"batch_size {run.batch_size} and epochs {run.epochs} leave {max(timed, 0)} {what} to "
-            f"time; the clock needs {least}: take a smaller batch or more epochs"
-            + (", or fewer steps per execution" if every > 1 else "")
-        )
+    if why := feasible.fault(run, len(images.train_x)):
+        raise Unsupported(why)
 
 
 def _compiled(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) -> keras.Model:

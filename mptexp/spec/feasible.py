@@ -1,0 +1,100 @@
+"""Plans that cannot work: a batch that is larger than the data, too few steps to time.
+
+Asked of a plan where the number of images is known without reading them, and of a run, by the same
+rule: a run that cannot work is refused before a Jupyter kernel starts for it, not in each of them.
+"""
+
+import gzip
+import itertools
+import math
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from mptexp.spec.project import PROJECT
+from mptexp.spec.run import Run
+
+IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+DIGITS = 1437  # training images of dataset digits
+MOST_FILES = 100_000  # that are counted: of more, no batch is too large
+LEAST = {True: 5, False: 2}  # calls of the backend that are timed: of one step each, of several
+
+
+def fault(run: Run, images: int) -> str:
+    """Why a run cannot be timed on so many training images, in a sentence; empty where it can.
+
+    The last call of an epoch belongs to no window, so that an epoch of one call has none to time,
+    however many epochs there are.
+    """
+    size, every = run.batch_size, run.steps_per_execution
+    if size > images:
+        allowed = f"allowed: at most {images // 2 or 1}"
+        return f"batch_size {size} is larger than the {images} training images; {allowed}"
+    steps = -(-images // size) if run.input_mode == "keydana" else images // size
+    trains = run.phase == "train"
+    calls = max(1, steps // every) if trains else steps * run.epochs // every
+    timed = (calls - 1) * (run.epochs if trains else 1)
+    if run.max_steps and every > 1:
+        timed = min(timed, run.max_steps // every - 1)
+    if timed >= LEAST[every == 1]:
+        return ""
+    what = f"executions of {every} steps" if every > 1 else "steps"
+    smaller = ", or fewer steps per execution" if every > 1 else ""
+    helps = not trains or calls > 1
+    return (
+        f"batch_size {size} and epochs {run.epochs} leave {max(timed, 0)} {what} to time; "
+        f"the clock needs {LEAST[every == 1]}: with {images} training images take a smaller batch"
+        f"{' or more epochs' * helps}{smaller}"
+        + ("" if helps else " (the last of an epoch is not timed, so more epochs do not help)")
+    )
+
+
+def training_images(run: Run) -> int | None:
+    """The number of images that a run trains on; None where only reading the data can tell.
+
+    At most so many: files that turn out to be broken are not known here.
+    """
+    kind, _, place = run.dataset.partition(":")
+    if run.dataset == "digits":
+        return DIGITS
+    if run.dataset == "synthetic":
+        return run.synthetic_length
+    if kind not in ("idx", "folder"):
+        return None
+    given = Path(place.strip()).expanduser()
+    root = next((r for r in (Path.cwd() / given, PROJECT / given) if r.is_dir()), None)
+    try:
+        return root and (_of_idx(root) if kind == "idx" else _of_folder(root, run))
+    except (OSError, EOFError, zlib.error):
+        return None
+
+
+def _of_idx(root: Path) -> int | None:
+    """As the head of the file of training images says."""
+    names = [f"train-images{mark}idx3-ubyte{end}" for end in ("", ".gz") for mark in "-."]
+    path = next((root / name for name in names if (root / name).is_file()), None)
+    if path is None:
+        return None
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        head = file.read(8)
+    return int.from_bytes(head[4:], "big") if head[:4] == b"\0\0\x08\x03" else None
+
+
+def _of_folder(root: Path, run: Run) -> int | None:
+    """Files in class folders, those below `train` where there is a split."""
+    below = root / "train"
+    split = below.is_dir() and any(p.is_dir() for p in below.iterdir())
+    validates = split and any((root / n).is_dir() for n in ("val", "validation", "valid", "test"))
+    files = itertools.islice(_files(below if split else root), MOST_FILES)
+    images = sum(name.lower().endswith(IMAGES) for name in files)
+    if images == 0 or images >= MOST_FILES / 2:
+        return None
+    return images if validates else images - math.ceil(images * run.validation_split)
+
+
+def _files(root: Path) -> Iterator[str]:
+    """Names of the files in the folders below one, but for hidden ones."""
+    for folder in (p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")):
+        for _, _, names in os.walk(folder):
+            yield from (name for name in names if not name.startswith("."))
