@@ -119,7 +119,10 @@ os._exit(0)  # tf.data's threads, asleep in Python, would hold the interpreter's
 
 # Convolutions at which 16 bits help on a CPU that has them, and nothing else of weight.
 MODELS = """\
+import functools
 import keras
+import numpy as np
+import tensorflow as tf
 from keras import layers
 
 class Table(layers.Layer):  # many weights of which a step uses few: costly to update only
@@ -128,6 +131,85 @@ class Table(layers.Layer):  # many weights of which a step uses few: costly to u
 
     def call(self, x):
         return x + self.table[0]
+
+class Python(layers.Layer):
+    "Sorts in NumPy on the way forward."
+    def call(self, x):
+        @tf.custom_gradient
+        def sorted_too(x):
+            y = tf.numpy_function(lambda a: np.sort(a, 0) * 0 + a, [x], x.dtype)
+            return tf.ensure_shape(y, x.shape), lambda upstream: upstream
+        return sorted_too(x)
+
+class Checks(layers.Layer):
+    def call(self, x):
+        for _ in range(3):
+            x = tf.debugging.check_numerics(x, "not finite")
+        return x
+
+class Casts(layers.Layer):
+    "There and back, under every policy."
+    def call(self, x):
+        for _ in range(2):
+            x = tf.cast(tf.cast(x, "float64"), x.dtype)
+        return x
+
+class Large(layers.Layer):
+    "A large weight, of which a regularizer reads all and the model one number."
+    def __init__(self, regularizer=None):
+        super().__init__(dtype="float32")
+        self.regularizer = regularizer
+
+    def build(self, shape):
+        self.table = self.add_weight(shape=(4_000_000,), regularizer=self.regularizer)
+
+    def call(self, x):
+        return x + tf.cast(self.table[0], x.dtype)
+
+def _turned(x):
+    for _ in range(3):
+        x = layers.RandomZoom(0.1)(layers.RandomRotation(0.1)(x))
+    return layers.RandomContrast(0.1)(x)
+
+PLANTS = {
+    "python": lambda x: Python(dtype="float32")(x),
+    "checks": lambda x: Checks()(x),
+    "casts": lambda x: Casts()(x),
+    "loss": lambda x: Large(keras.regularizers.L1L2(1e-9, 1e-9))(x),
+    "large": lambda x: Large()(x),
+}
+
+def planted(shape, classes, plant):
+    x = pictures = layers.Input(shape)
+    x = _turned(x) if plant == "preprocessing" else x
+    for _ in range(2):
+        x = layers.Conv2D(64, 3, padding="same", activation="relu")(x)
+        x = PLANTS.get(plant, lambda x: x)(x)
+        x = layers.MaxPooling2D()(x)
+    x = layers.Dense(classes)(layers.GlobalAveragePooling2D()(x))
+    return keras.Model(pictures, layers.Activation("softmax", dtype="float32")(x))
+
+for name in (*PLANTS, "preprocessing", "nothing"):
+    globals()[f"with_{name}"] = functools.partial(planted, plant=name)
+
+def separable(shape, classes):
+    x = pictures = layers.Input(shape)
+    x = layers.Conv2D(64, 3, padding="same", activation="relu")(x)
+    for _ in range(2):
+        x = layers.SeparableConv2D(192, 3, padding="same", activation="relu")(x)
+    x = layers.Dense(classes)(layers.GlobalAveragePooling2D()(x))
+    return keras.Model(pictures, layers.Activation("softmax", dtype="float32")(x))
+
+def attentive(shape, classes):
+    x = pictures = layers.Input(shape)
+    x = layers.Reshape((-1, 256))(layers.Conv2D(256, 4, strides=4)(x))
+    for _ in range(2):
+        y = layers.LayerNormalization()(x)
+        x = x + layers.MultiHeadAttention(4, 64)(y, y)
+        y = layers.Dense(1024, activation="relu")(layers.LayerNormalization()(x))
+        x = x + layers.Dense(256)(y)
+    x = layers.Dense(classes)(layers.GlobalAveragePooling1D()(x))
+    return keras.Model(pictures, layers.Activation("softmax", dtype="float32")(x))
 
 def _net(shape, classes, held=None, table=False):
     x = pictures = layers.Input(shape)
@@ -275,6 +357,26 @@ def test_an_expensive_optimizer(place):
     settings = {"model": "planted_models:table", "batch_size": 4, "image_size": 16}
     records, found = diagnosed(place, settings, beside="optimizer")
     check(records[1]["planted"], "optimizer", found, "an expensive optimizer")
+
+
+# Accused falsely of what it does not do; memory-bound work and launches are its own.
+FOREIGN = {"python", "checks", "casts", "preprocessing", "loss", "slow layer", "input"}
+
+
+@pytest.mark.bench
+@pytest.mark.parametrize("model", ["plain", "separable", "attentive"])
+def test_healthy_networks_are_not_accused_of_what_they_do_not_do(place, model):
+    _, found = diagnosed(place, {"model": f"planted_models:{model}"})
+    assert not {loss.cause.name for loss in found.blamed} & FOREIGN, found.losses
+
+
+@pytest.mark.parametrize("name", ["python", "checks", "casts", "loss", "preprocessing"])
+@pytest.mark.bench
+def test_a_part_of_the_model_that_weighs(place, name):
+    settings = {"model": f"planted_models:with_{name}", "batch_size": 64}
+    bare = "with_large" if name == "loss" else "with_nothing"
+    records, found = diagnosed(place, settings, beside=f"planted_models:{bare}")
+    check(records[1]["planted"], name, found, f"{name} in the model")
 
 
 @undisturbed
