@@ -14,11 +14,10 @@ from mptexp.traces.operations import Operation
 
 LAYER = ".layer"  # TensorFlow appends numbers of its own to names; this tells where ours end
 SCALING = {"IsFinite", "All", "LogicalAnd", "is_finite", "reduce_and", "and"}
-# Keras adds regularizers to the loss outside of any scope: TensorFlow names them by the operation.
+# Keras adds regularizers to the loss outside of any scope, where a model's work has two at least:
+# its own and the operation's; a gradient has one more, of the operation that it belongs to.
 WITHOUT_SCOPE = re.compile(
-    r"(\w*PartitionedCall/|while/(body/_\d+/)?)*(gradient_tape/)?(abs|addn?|addv2|max|maximum"
-    r"|mean|mul|packed|pow|range|reshape|sign|sqrt|square|sub|sum|tile|truediv)(_\d+)?(/|$)",
-    re.IGNORECASE,
+    r"(\w*PartitionedCall/|while/(body/_\d+/)?)*(gradient_tape/)?(?(3)([^/]+/)?)[^/]+$"
 )
 # The end of a path that names a scope, not an operation: XLA gives a fusion the path that all
 # operations in it have in common.
@@ -145,7 +144,7 @@ class Naming:
         if self.scaled and (op in SCALING or last in SCALING or "cond" in words):
             return "loss scaling"
         scopes = [scope for part in _parts(path) for scope in _unwrapped(part)]
-        named = words & {"compile_loss", "compile_metrics"} or WITHOUT_SCOPE.match(path)
+        named = words & {"compile_loss", "compile_metrics"} or _adds_to_loss(path, op)
         named = named or any(LOSS.search(scope) for scope in scopes[:-1])
         return "loss" if named else "other"
 
@@ -165,6 +164,12 @@ class Naming:
         if not op or _says_more(instruction, op):
             op = instruction
         return self.operation(path, op, name)
+
+
+def _adds_to_loss(path: str, op: str) -> bool:
+    """Whether an operation of TensorFlow's stands for itself; not casts of images and counters."""
+    own = op[:1].isupper() and not re.search(r"^Cast$|Variable|Iterator", op)
+    return own and bool(WITHOUT_SCOPE.match(path))
 
 
 def full_name(name: str, args: Mapping[str, str]) -> str:

@@ -154,6 +154,9 @@ class Casts(layers.Layer):
             x = tf.cast(tf.cast(x, "float64"), x.dtype)
         return x
 
+def heavy(weights):
+    return 1e-9 * sum(tf.reduce_sum(tf.tanh(i * weights)) for i in range(1, 6))
+
 class Large(layers.Layer):
     "A large weight, of which a regularizer reads all and the model one number."
     def __init__(self, regularizer=None):
@@ -175,7 +178,7 @@ PLANTS = {
     "python": lambda x: Python(dtype="float32")(x),
     "checks": lambda x: Checks()(x),
     "casts": lambda x: Casts()(x),
-    "loss": lambda x: Large(keras.regularizers.L1L2(1e-9, 1e-9))(x),
+    "loss": lambda x: Large(heavy)(x),
     "large": lambda x: Large()(x),
 }
 
