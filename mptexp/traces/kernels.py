@@ -34,7 +34,7 @@ WORK = {
         r"nchwtonhwc|nhwctonchw|foldednchw|swapdimension|shuffleintensor3|addpadding"
         r"|padinputcustom|converttensor|generictranspose|transpose_readwrite|im([23]d)?2col|col2im"
         r"|direct_copy_kernel|rocclr_copy|cast_transpose|castkernel|cast_kernel|convert_(d?q|dkv)"
-        r"|convertqgrad|batched_?transpose|transpose_kernel|copy_device_to_device|tensor_?reorder"
+        r"|convertqgrad|batched_?transpose|transpose_kernel|transpose_nchw|copy_device_to_device|tensor_?reorder"
         r"|^wrapped_(convert|copy|transpose|bitcast)([._]\d+)*$"
         r"|^(loop|input)_(copy|transpose)_fusion([._]\d+)*$"
     ),
@@ -55,7 +55,9 @@ WORK = {
         r"|fmha|flash_|flashatt|sdpa|attention|_attn_|attn_(fwd|bwd)|mha_(fwd|bwd)"
     ),
     "elementwise": re.compile(  # of libraries whose other kernels the rows above know
-        r"at::native::|tensorflow::|^triton_(poi|red|per)_|cub::|thrust::|transformer_engine::"
+        r"at::native::|tensorflow::|^triton_(poi|red|per|fused|for)_|cub::|thrust::"
+        r"|transformer_engine::|rotary|fused_rope|act_and_mul|silu_|gelu|swiglu|dropout|nll_loss"
+        r"|cross_?entropy|topk|radixsort|bitonic|upsample|interpolate|op(\dd)?tensor"
         r"|multi_tensor_apply|vectorized_elementwise|cunn_|reduce_kernel|miopen\w*(pool|activ)"
     ),
 }

@@ -217,8 +217,21 @@ def _steps(events: Sequence[Event], spans: Sequence[Span]) -> Steps:
         for s in spans
         if s.operation.state == "op" and not s.operation.op.startswith("Mem")
     ]
-    whole = steps.whole(min(s.start for s in spans), max(s.end for s in spans))
-    return steps.repeated(work) or whole
+    first, last = min(s.start for s in spans), max(s.end for s in spans)
+    known = steps.repeated(work) or _by_optimizer(events, first, spans)
+    return known or steps.whole(first, last)
+
+
+def _by_optimizer(events: Sequence[Event], first: float, spans: Sequence[Span]) -> Steps | None:
+    """Steps that end when the optimizer has stepped; None where it did not, or several did."""
+    marks = [e for e in events if e.kind == "op" and e.name.startswith("Optimizer.step#")]
+    if len(marks) < 2 or len({e.name for e in marks}) > 1:
+        return None
+    ends = sorted(e.end for e in marks)
+    host = [e.start for e in events if e.kind == "op"]
+    begins = [min([first, *host]), *ends[:-1]]
+    pairs = list(zip(begins, ends, strict=True))
+    return steps.marked(pairs, operations.busy(spans), "the optimizer's steps")
 
 
 def _waits(events: Iterable[Event], states: Sequence[str] = ("input", "idle")) -> Iterator[Span]:

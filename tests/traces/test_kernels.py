@@ -94,6 +94,51 @@ NAMES = [
 ]  # fmt: skip
 
 
+# What kernels do whose names were taken wrongly, or by no rule, in traces of real GPUs.
+DOES = [
+    ("void epilogue::impl::globalKernel<float, float, float, true, true>(int, int, long, float*, "
+     "cublasLtEpilogue_t, int)", "memory", "unknown", None),
+    ("split_embedding_codegen_forward_unweighted_kernel", "memory", "unknown", None),
+    ("void fbgemm_gpu::permute_2D_sparse_data_kernel<false, long>", "memory", "unknown", None),
+    ("bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x8x512u2", "matrix", "float8", True),
+    ("bmm_Bfloat16_MxE2m1Bfloat16_Fp32_t128x8x512", "matrix", "bfloat16", True),
+    ("bmm_E4m3_E4m3E4m3_Fp32_t128x8x512", "matrix", "float8", True),
+    ("fmhaSm100aKernel_QkvE4m3OBfloat16H128PagedKvCausalVarSeqQ128Kv128Persistent", "matrix",
+     "float8", True),
+    ("void fft1d_r2c_32<float, float, float2, false, false>(float2*, float const*)", "matrix",
+     "float32", False),
+    ("void fft1d_c2r_32<float2, float, float, false, true, false, false>(float*)", "matrix",
+     "float32", False),
+    ("void pointwise_mult_and_sum_complex<float2, 8, 4>(float2*, float2*)", "matrix", "float32",
+     False),
+    ("void xmma_new::gemm::kernel<xmma_new::implicit_gemm::fprop::Kernel_traits<"
+     "xmma_new::Ampere_hmma_tf32_traits<unsigned int, float>>>", "matrix", "tf32", True),
+    ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64.kd", "matrix", "unknown", None),
+    ("void ck_tile::kentry<ck_tile::gfx950_t, 2, ck_tile::FmhaFwdKernel<ck_tile::"
+     "BlockFmhaPipelineProblem<std::bfloat16>>> [clone .kd]", "matrix", "bfloat16", None),
+    ("__amd_rocclr_copyBuffer.kd", "casts", "unknown", None),
+    ("__amd_rocclr_fillBufferAligned.kd", "memory", "unknown", None),
+    ("Im3d2Col.kd", "casts", "unknown", None),
+    ("input_transpose_fusion_1.kd", "casts", "unknown", None),
+    ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+     "communication", "unknown", None),
+    ("void multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<float, 4>>",
+     "optimizer", "unknown", None),
+    ("void tensorflow::functor::ApplyAdamKernel<float>(int, float*)", "optimizer", "unknown", None),
+    ("void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<cutlass::bfloat16_t>>",
+     "matrix", "bfloat16", True),
+    ("triton_poi_fused_addmm_relu_3", "memory", "unknown", None),
+    ("triton_tem_fused_mm_7", "matrix", "unknown", None),
+    ("mystery_v7", "", "unknown", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "does", "arithmetic", "tensor_cores"), DOES)
+def test_a_kernels_name_tells_what_it_does(name, does, arithmetic, tensor_cores):
+    assert kernels.work(name) == does
+    assert kernels.kernel(name) == (arithmetic, tensor_cores)
+
+
 @pytest.mark.parametrize(("name", "arithmetic", "tensor_cores"), NAMES)
 def test_a_kernels_name_tells_its_arithmetic(name, arithmetic, tensor_cores):
     assert kernels.kernel(name) == (arithmetic, tensor_cores)

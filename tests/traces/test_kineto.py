@@ -80,6 +80,16 @@ def test_steps_without_marks_are_what_repeats():
     assert trace.how == "the repetition of its operations"
 
 
+def test_steps_end_with_the_optimizer_s_where_kernels_do_not_repeat():
+    events = []
+    for step in range(3):
+        made = [e for e in kineto_step(KINETO[1], step) if "ProfilerStep" not in e["name"]]
+        events += [e | ({"name": f"{e['name']}{step}"} if e["pid"] == 0 else {}) for e in made]
+    trace = read(events)
+    assert (trace.steps, trace.how) == (3, "the optimizer's steps")
+    assert trace.step_times[1] == pytest.approx(1000e-6)
+
+
 def test_a_trace_of_a_cpu_counts_each_operation_without_what_is_in_it():
     events = [e for step in range(2) for e in kineto_step(KINETO[1], step) if e["pid"] != 0]
     trace = read(events)

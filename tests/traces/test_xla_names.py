@@ -1,5 +1,6 @@
 import pytest
 
+from mptexp.traces import xla_names
 from mptexp.traces.xla_names import Naming
 
 
@@ -29,3 +30,44 @@ from mptexp.traces.xla_names import Naming
 def test_layer_and_part_are_read_from_the_path(path, op, scaled, part, layer):
     row = Naming(("adam",), scaled).operation(path, op, "")
     assert (row.part, row.layer) == (part, layer)
+
+
+@pytest.mark.parametrize(
+    ("path", "op", "layer"),
+    [
+        ("gradient_tape/model_1/conv2_block1_2_conv/Conv2D/Conv2DBackpropFilter",
+         "Conv2DBackpropFilter", "model_1/conv2_block1_2_conv"),
+        ("model/dense/BiasAdd/ReadVariableOp", "ReadVariableOp", "model/dense"),
+        ("model/add_3/add", "AddV2", "model/add_3"),
+        ("model/dropout_1/dropout/random_uniform/RandomUniform", "RandomUniform",
+         "model/dropout_1"),
+        ("StatefulPartitionedCall/functional_1/batch_norm_1/batchnorm/mul_1", "Mul",
+         "functional_1/batch_norm_1"),
+        ("replica_4/bert/transformer/layer_5/self_attention/dropout_3/dropout/Cast", "Cast",
+         "bert/transformer/layer_5/self_attention/dropout_3"),
+        ("gradient_tape/model/conv2d/Conv2D/Conv2DBackpropFilter-0-TransposeNHWCToNCHW-LayoutOptimizer",
+         "Transpose", "model/conv2d"),
+        ("jit(train_step)/transpose(jvp(ResNet))/Block_0/Conv_1/conv_general_dilated", "",
+         "ResNet/Block_0/Conv_1"),
+        ("jit(step)/jit(main)/while/body/encoder/checkpoint/layer/dot_general", "",
+         "encoder/layer"),
+        ("jit(loss_fn)/jvp(bsd,de->bse)/dot_general", "", ""),
+        ("Cast", "Cast", ""),
+    ],
+)  # fmt: skip
+def test_a_layer_is_read_from_the_paths_of_keras_and_the_scopes_of_jax(path, op, layer):
+    assert xla_names.layer_path(path, op) == layer
+
+
+def test_in_anybody_s_trace_optimizers_and_losses_have_no_layer():
+    naming = Naming()
+    parts = {
+        ("Adam/Adam/update_3/ResourceApplyAdam", "ResourceApplyAdam"): "optimizer",
+        ("training/update/apply", "ResourceApplyGradientDescent"): "optimizer",
+        ("gradient_tape/categorical_crossentropy/mul", "Mul"): "loss",
+        ("jit(loss_fn)/jvp(head)/dot_general", "dot_general"): "forward",
+    }
+    for (path, op), part in parts.items():
+        row = naming.operation(path, op, "")
+        assert row.part == part
+        assert bool(row.layer) == (part == "forward")
