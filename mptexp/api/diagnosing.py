@@ -98,7 +98,8 @@ def _diagnosis(
 
 def _execute_batch(what: str, runs: Sequence[Run], job: Job, output: Output) -> bool:
     """Executes what is missing of a diagnosis' runs, their cost said first; whether all ended."""
-    place, runs = job.directory.diagnosis, list(dict.fromkeys(runs))
+    # They were made from records, which do not say where data lie.
+    place, runs = job.directory.diagnosis, list(dict.fromkeys(map(job.sweep.located, runs)))
     before = plan.states(runs, job.sweep, place)
     due = [p for p in before if p.due]
     for device in sorted({p.run.gpu_model for p in before if p.state == "elsewhere"}):

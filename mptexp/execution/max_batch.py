@@ -88,7 +88,7 @@ def _bases(runs: Iterable[Run]) -> list[Run]:
 def _key(run: Run) -> str:
     """What is the same for all batch sizes and blocks of a point."""
     first = {"block": 0, "seed": run.seed - run.block, "batch_size": 1}
-    return run.model_copy(update=first).model_dump_json()
+    return run.published().model_copy(update=first).model_dump_json()
 
 
 def _bases_here(sweep: Sweep, runs: Iterable[Run]) -> list[Run]:

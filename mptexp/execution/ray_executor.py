@@ -206,7 +206,8 @@ def _received(
         record = store.read_record(folder / "record.json")
     except store.RecordError as error:
         return _without(planned, name, "failed", str(error))
-    if record.get("run_id") != planned.run_id or record["parameters"] != planned.run.model_dump():
+    asked = planned.run.published().model_dump()
+    if record.get("run_id") != planned.run_id or record["parameters"] != asked:
         return _without(planned, name, "failed", "the node sent the record of another run")
     return record
 

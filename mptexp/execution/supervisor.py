@@ -20,6 +20,7 @@ from mptexp.execution.scratch import scratch_folder
 from mptexp.execution.worker import NO_MEMORY
 from mptexp.records import privacy, schema, store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec import places
 from mptexp.spec.project import child_environment
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
@@ -215,12 +216,13 @@ def _finish(
             why = f"the notebook's record is no record: {str(error).removeprefix(f'{path}: ')}"
             none = "the notebook ended without writing a record"
             record |= {"status": "failed", "error": why if path.exists() else none}
-        if record["parameters"] != run.model_dump():
+        given = {"dataset": places.published(record["parameters"].get("dataset", ""))}
+        if record["parameters"] | given != run.published().model_dump():
             record |= {"status": "failed", "error": "the notebook changed its parameters"}
-    record |= bare(run, name)
+    record = privacy.without_path(record, run.dataset) | bare(run, name)
     if not record.get("profile"):  # a trace whose record says nothing of it
         (folder / xplane.FILE).unlink(missing_ok=True)
-    _clean(folder / "notebook.ipynb")
+    _clean(folder / "notebook.ipynb", run.dataset)
     record["wall_s"], record["ended_at"] = wall_s, _now()
     record["marks"], record["invocation"] = [*record.get("marks", []), *marks], invocation
     store.write_record(path, record)
@@ -233,7 +235,7 @@ def bare(run: Run, name: str) -> dict[str, Any]:
         "schema": schema.SCHEMA,
         "run_id": run.run_id(name),
         "notebook": name,
-        "parameters": run.model_dump(),
+        "parameters": run.published().model_dump(),
     }
 
 
@@ -256,7 +258,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _clean(notebook: Path) -> None:
+def _clean(notebook: Path, dataset: str) -> None:
     """Takes private names out of an executed notebook; removes one whose writing was cut off."""
     try:
         content = json.loads(notebook.read_text(encoding="utf-8"))
@@ -265,4 +267,5 @@ def _clean(notebook: Path) -> None:
     except ValueError:
         notebook.unlink()
         return
-    store.write_text(notebook, json.dumps(privacy.scrub(content), indent=1, ensure_ascii=False))
+    clean = privacy.scrub(privacy.without_path(content, dataset))
+    store.write_text(notebook, json.dumps(clean, indent=1, ensure_ascii=False))

@@ -1,12 +1,16 @@
 """Takes out of records, notebooks and tracebacks where and by whom a run was made."""
 
 import getpass
+import html
+import os
 import re
 import socket
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from mptexp.spec import places
 
 # What stands under these keys stays as it is: it identifies the run, or is an image.
 KEPT = ("parameters", "run_id", "notebook", "image/png")
@@ -31,6 +35,36 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container without an entry for its user id
         return "nobody"
+
+
+def without_path(value: Any, dataset: str) -> Any:
+    """Text, or JSON data, with the last part alone wherever it names the path of a dataset."""
+    forms = _forms(dataset)
+    if not forms:
+        return value
+    written = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
+    pattern = re.compile(rf"(?<![\w./~-])(?:{written})(?![\w-])")
+    last = places.published(dataset).partition(":")[2]
+
+    def shortened(value: Any) -> Any:
+        if isinstance(value, str):
+            return pattern.sub(lambda _: last, value)
+        if isinstance(value, Mapping):
+            return {k: v if k == "image/png" else shortened(v) for k, v in value.items()}
+        return [shortened(v) for v in value] if isinstance(value, list) else value
+
+    return shortened(value)
+
+
+def _forms(dataset: str) -> set[str]:
+    """How a dataset's path may be written: as given, in full, followed, in Python and in HTML."""
+    given = places.path(dataset).rstrip("/")
+    if not given:
+        return set()
+    whole = {given, os.path.normpath(given), places.full(dataset)}
+    whole |= {os.path.realpath(places.full(dataset))}
+    coded = {form.encode("unicode_escape").decode().replace('"', '\\"') for form in whole}
+    return {form for form in (*whole, *coded, *map(html.escape, whole)) if "/" in form.strip("/")}
 
 
 def scrub(value: Any) -> Any:

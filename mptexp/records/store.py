@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from mptexp.records import schema, usable
 from mptexp.records.privacy import scrub
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.spec import files
+from mptexp.spec import files, places
 from mptexp.spec.run import defaults, run_id
 
 if TYPE_CHECKING:
@@ -131,7 +131,9 @@ def _other_parameters(record: Mapping[str, Any]) -> str:
     parameters, notebook = record["parameters"], record.get("notebook")
     if not isinstance(notebook, str) or not set(parameters) <= set(defaults()):
         return ""
-    if run_id(parameters, notebook) == record["run_id"]:
+    # Of older records, a dataset's whole path is part of the id.
+    short = {**parameters, "dataset": places.published(str(parameters.get("dataset", "digits")))}
+    if record["run_id"] in (run_id(short, notebook), run_id(parameters, notebook)):
         return ""
     return f"{CHANGED}: its parameters are not those of run {record['run_id']}"
 

@@ -23,7 +23,7 @@ from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report import answer, measured, page, rendering, wording
 from mptexp.report.figures import output, registry
-from mptexp.spec import files
+from mptexp.spec import documents, files
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.terminal import visible
 
@@ -164,7 +164,7 @@ def _copy(source: SweepDir, target: SweepDir) -> list[str]:
     target.root.mkdir(exist_ok=True, parents=True)
     target.mark(source.order_seed)
     if source.params.is_file() and not source.params.is_symlink():  # it may lead to a private file
-        store.write_text(target.params, privacy.scrub(source.params_text))
+        store.write_text(target.params, privacy.scrub(documents.published(source.params_text)))
     for part, out in ((source, target), (source.search, target.search)):
         faults += _copy_runs(part, out)
     return faults + _copy_runs(source.diagnosis, target.diagnosis)

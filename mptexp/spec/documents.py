@@ -6,6 +6,8 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import StringMark, YAMLError
 
+from mptexp.spec import places
+
 MOST_VALUES = 50_000  # in a document, aliases followed
 MOST_CHARACTERS = 2**20
 DEEPEST = 50  # levels of lists and mappings
@@ -61,6 +63,32 @@ def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(v) for v in value]
     return next((kind(value) for kind in KINDS if isinstance(value, kind)), value)
+
+
+def published(text: str) -> str:
+    """A params file's text for strangers: of a dataset's path the last part, as in its records."""
+    given = content(text)
+    for dataset in sorted(_datasets(given), key=len, reverse=True):
+        text = text.replace(dataset, places.published(dataset))
+    wanted = places.everywhere(given)
+    # A path that YAML has otherwise than as it is, such as with an escape, is in none of the text.
+    return text if content(text) == wanted else dump(wanted)
+
+
+def content(text: str) -> Any:
+    """A document as plain Python; None where it is not YAML."""
+    try:
+        return plain(load(text))
+    except YAMLError:
+        return None
+
+
+def _datasets(value: Any) -> set[str]:
+    """All texts of a params file's content that name a dataset by a path."""
+    if isinstance(value, str):
+        return {value} if places.path(value) else set()
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return {dataset for one in inner for dataset in _datasets(one)}
 
 
 def _yaml() -> YAML:

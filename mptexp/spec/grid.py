@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from mptexp.spec import cells, order
+from mptexp.spec import cells, order, places
 from mptexp.spec.fields import StrictModel
 from mptexp.spec.run import Run, defaults
 
@@ -97,6 +97,11 @@ class Sweep(StrictModel):
             for block, members in blocks
             for point in members
         ]
+
+    def located(self, run: Run) -> Run:
+        """A run as a record has it, with its dataset where this sweep's params file has it."""
+        known = places.known(Run(**point).resolved().dataset for point in self.points())
+        return run.model_copy(update={"dataset": known.get(run.dataset, run.dataset)})
 
     def axes(self) -> list[str]:
         """Names of the parameters that differ between points, in the order of Run's fields."""

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from ruamel.yaml.error import YAMLError
 
-from mptexp.spec import documents, feasible, fields, files
+from mptexp.spec import documents, feasible, fields, files, places
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
@@ -90,10 +90,7 @@ def _parse(text: str, name: str) -> Any:
 
 def load(text: str) -> Any:
     """A params file's text as plain Python, unchecked; None where it is not YAML."""
-    try:
-        return documents.plain(documents.load(text))
-    except YAMLError:
-        return None
+    return documents.content(text)
 
 
 class _Faults:
@@ -218,9 +215,11 @@ def _check_points(sweep: Sweep, faults: _Faults) -> None:
         empty = "matrix" if not sweep.matrix else "exclude"
         reason = "nothing to run" if empty == "matrix" else "every point is excluded"
         faults.add((empty,), f"{reason}; allowed: a matrix with at least one axis, or include")
+    places.known(str(point.get("dataset", "")) for point in points)
     indices: dict[str, int] = {}
     for index, point in enumerate(points):
-        first = indices.setdefault(Run(**point).resolved().model_dump_json(), index)
+        run = Run(**point).resolved().published()
+        first = indices.setdefault(run.model_dump_json(), index)
         if first != index:
             shown = ", ".join(
                 f"{n}: {fields.shown(point[n])}" for n in point if n not in sweep.defaults

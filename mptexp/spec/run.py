@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from mptexp.spec import cells
+from mptexp.spec import cells, places
 from mptexp.spec.backends import BackendName
 from mptexp.spec.devices import CPU_ISAS, local_device
 from mptexp.spec.errors import ParamsError
@@ -244,7 +244,11 @@ class Run(StrictModel):
         """
         if self.gpu_model == "local":
             raise ValueError("gpu_model must be resolved before a run is named; see resolved()")
-        return run_id(self.model_dump(), notebook)
+        return run_id(self.published().model_dump(), notebook)
+
+    def published(self) -> "Run":
+        """This run as a record has it: of a dataset's path the last part, see `places`."""
+        return self.model_copy(update={"dataset": places.published(self.dataset)})
 
     def resolved(self) -> "Run":
         """This run with `gpu_model: local` replaced by the name of this machine's device.

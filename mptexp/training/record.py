@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mptexp.records import schema, store
+from mptexp.records import privacy, schema, store
 from mptexp.spec.project import PROJECT
 from mptexp.traces import xplane
 from mptexp.training import arithmetic
@@ -31,6 +31,7 @@ def save(outcome: Outcome) -> Path:
     if outcome.trace:
         trace.parent.mkdir(parents=True, exist_ok=True)
         trace.write_bytes(outcome.trace)
+    content = privacy.without_path(content, outcome.run.dataset)
     store.write_record(path / "record.json", content)
     return path / "record.json"
 
@@ -53,7 +54,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "schema": schema.SCHEMA,
         "run_id": run.run_id(notebook),
         "notebook": notebook,
-        "parameters": run.model_dump(),
+        "parameters": run.published().model_dump(),
         "in_force": outcome.effective,
         "status": outcome.status,
         "error": _error(outcome),

@@ -1,0 +1,60 @@
+"""Datasets that are named by a path, and how they are named where a stranger may read it.
+
+A record, a run's id and whatever is published hold the last part of the path alone: what lies above
+it names a person or a project, and is another on each machine. Which images were meant is told by
+the digest of their content, which stands in the record beside it.
+"""
+
+import os
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+from mptexp.spec.errors import ParamsError
+from mptexp.spec.names import PLACES
+
+
+def path(dataset: str) -> str:
+    """The path of a dataset `folder:PATH` or `idx:PATH` as it was given; empty for any other."""
+    kind, _, place = dataset.partition(":")
+    return place.strip() if kind in PLACES else ""
+
+
+def full(dataset: str) -> str:
+    """The same as an absolute path, on this machine."""
+    return os.path.abspath(os.path.expanduser(path(dataset)))
+
+
+def published(dataset: str) -> str:
+    """The dataset as records have it: of a path the last part, the same on every system."""
+    if not path(dataset):
+        return dataset
+    home = full(dataset) == os.path.expanduser("~")  # whose last part names its owner
+    last = "~" if home else os.path.basename(full(dataset)) or "/"
+    return f"{dataset.partition(':')[0]}:{unicodedata.normalize('NFC', last)}"
+
+
+def everywhere(value: Any) -> Any:
+    """A params file's content, as plain Python, with its datasets as records have them."""
+    if isinstance(value, str):
+        return published(value)
+    if isinstance(value, dict):
+        return {name: everywhere(inner) for name, inner in value.items()}
+    return [everywhere(inner) for inner in value] if isinstance(value, list) else value
+
+
+def known(datasets: Iterable[str]) -> dict[str, str]:
+    """Where the datasets of a sweep lie, by the names that its records have for them.
+
+    Raises:
+        ParamsError: where two folders have one name, so that their runs would have one id.
+    """
+    found: dict[str, str] = {}
+    for dataset in datasets:
+        other = found.setdefault(published(dataset), dataset)
+        if path(dataset) and full(other) != full(dataset):
+            raise ParamsError(
+                f"{other} and {dataset} have the same last part, by which their runs are named; "
+                "rename one of the folders, or give a link to it that has another name"
+            )
+    return found

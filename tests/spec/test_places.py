@@ -1,0 +1,58 @@
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from mptexp.spec import places
+from mptexp.spec.errors import ParamsError
+
+
+@pytest.mark.parametrize(
+    ("dataset", "shown"),
+    [
+        ("digits", "digits"),
+        ("imagenette/320px-v2", "imagenette/320px-v2"),
+        ("folder:photos", "folder:photos"),
+        ("folder:/home/ada/Secret Project/photos/", "folder:photos"),
+        ("folder: ~/a/../photos", "folder:photos"),
+        ("idx:data/mnist", "idx:mnist"),
+        ("folder:/", "folder:/"),
+        ("folder:~", "folder:~"),
+        (f"folder:{Path.home()}", "folder:~"),
+        (
+            unicodedata.normalize("NFD", "folder:/x/Käse"),
+            unicodedata.normalize("NFC", "folder:Käse"),
+        ),
+    ],
+)
+def test_a_path_is_its_last_part(dataset, shown):
+    assert places.published(dataset) == shown
+    assert places.published(shown) == shown
+
+
+def test_a_relative_path_without_a_name_has_that_of_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "photos/inner").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "photos/inner")
+    assert places.published("folder:.") == "folder:inner"
+    assert places.published("folder:..") == "folder:photos"
+
+
+def test_every_dataset_of_a_params_file_is_meant():
+    content = {
+        "defaults": {"dataset": "idx:/a/b"},
+        "matrix": {"dataset": ["folder:/a/c", "digits"]},
+    }
+    assert places.everywhere(content) == {
+        "defaults": {"dataset": "idx:b"},
+        "matrix": {"dataset": ["folder:c", "digits"]},
+    }
+
+
+def test_two_folders_of_one_name_are_refused():
+    assert places.known(["digits", "folder:/a/x", "idx:/b/x", "folder:/a/./x"]) == {
+        "digits": "digits",
+        "folder:x": "folder:/a/x",
+        "idx:x": "idx:/b/x",
+    }
+    with pytest.raises(ParamsError, match="folder:/a/x and folder:/b/x have the same last part"):
+        places.known(["folder:/a/x", "folder:/b/x"])
