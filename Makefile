@@ -43,7 +43,7 @@ reference: .venv/installed
 soak: .venv/installed-dev
 	$(BIN)/pytest -m soak
 	$(BIN)/pytest -m hypothesis --hypothesis-profile others --ignore tests/system/test_fuzz.py
-	MPTEXP_FUZZ=50 $(BIN)/pytest tests/system/test_fuzz.py
+	MPTEXP_FUZZ=long $(BIN)/pytest tests/system/test_fuzz.py
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 14) else "mptexp needs Python 3.11, 3.12 or 3.13; this is %d.%d. Name another: make PYTHON=python3.12" % v[:2])'

@@ -1,12 +1,14 @@
 """Input that nobody would write by hand: params files and records, damaged in drawn places."""
 
 import copy
+import gzip
 import json
 import re
 import signal
 from contextlib import contextmanager
 from functools import cache
 
+from builders import KINETO, kineto_step
 from hypothesis import strategies as st
 from support import PROJECT
 
@@ -356,3 +358,35 @@ def _named(record):
     except Exception:  # whatever stands there now
         return None
     return record["run_id"]
+
+
+# --- traces ------------------------------------------------------------------------------------
+
+
+@st.composite
+def traces(draw):
+    """A trace of PyTorch's form with values that nobody writes, perhaps cut, changed or packed.
+
+    Returns:
+        The file's name and its content.
+    """
+    names = draw(st.sampled_from(KINETO))
+    events = copy.deepcopy([e for step in range(2) for e in kineto_step(names, step)])
+    whole = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "GPU"}]}
+    whole["traceEvents"] = events
+    for _ in range(draw(st.integers(0, 4))):
+        _change(draw, whole)
+    content = json.dumps(whole).encode()
+    what = draw(st.sampled_from(["whole", "whole", "cut", "flipped", "doubled", "noise"]))
+    place = draw(st.integers(0, len(content) - 1))
+    content = {
+        "whole": content,
+        "cut": content[:place],
+        "flipped": content[:place] + bytes([content[place] ^ 0x24]) + content[place + 1 :],
+        "doubled": content + content,
+        "noise": draw(st.binary(max_size=50)) + content[place:],
+    }[what]
+    name = draw(st.sampled_from(["t.json", "t.json.gz", "t.xplane.pb", "t.sqlite"]))
+    if draw(st.booleans()):
+        content = gzip.compress(content, mtime=0)
+    return name, content

@@ -170,6 +170,21 @@ def _answers(address: str) -> None:
         ) from None
 
 
+def head_answers() -> bool:
+    """Whether something still listens at the head's address.
+
+    Where nothing does, Ray's own calls wait for a minute and then end this process.
+    """
+    import ray
+
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
+    except OSError:
+        return False
+    return True
+
+
 # --- devices of the cluster -------------------------------------------------------------------
 
 

@@ -5,10 +5,12 @@ are alive. What it does not do is done here: it would wait for ever for a device
 and it does not say when the node of a run was lost.
 """
 
+import atexit
 import fcntl
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 import uuid
 from collections import Counter
@@ -61,6 +63,8 @@ def execute(
     on_cpus = bool(ray_cluster.missing({p.run.gpu_model for p in due}, ray_cluster.places()))
     try:
         while waiting or working:
+            if not ray_cluster.head_answers():
+                raise NodesLost(_headless(len(waiting) + len(working)))
             places = ray_cluster.places(on_cpus)
             for planned, place in _startable(waiting, list(working.values()), places):
                 waiting.remove(planned)
@@ -78,7 +82,11 @@ def execute(
                 else:
                     yield planned, record
     finally:
-        _leave(list(working))
+        if ray_cluster.head_answers():
+            _leave(list(working))
+        else:
+            atexit.unregister(ray.shutdown)  # it would wait for the head
+            atexit.register(_end_without_ray)
 
 
 def _startable(
@@ -120,6 +128,18 @@ def _stranded(waiting: Sequence[Planned]) -> str:
     models, n = ", ".join(sorted({p.run.gpu_model for p in waiting})), len(waiting)
     many = f"{n} run{'s' if n > 1 else ''} not executed"
     return f"no node with {models} is left in the Ray cluster: {many}"
+
+
+def _end_without_ray() -> None:
+    """Ends this process before Ray's library does, which fails without its head."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _headless(n: int) -> str:
+    many = f"{n} run{'s' if n > 1 else ''} not executed"
+    return f"the head of the Ray cluster does not answer any more: {many}"
 
 
 def _leave(working: Sequence[Any]) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -194,6 +195,22 @@ def test_a_driver_that_ends_leaves_no_process_and_the_next_goes_on(light, nodes,
     assert "1 of 2 runs are done already" in done.stdout
     assert {r["status"] for r in records(tmp_path)} == {"ok"}
     assert before.items() <= content(tmp_path).items()
+
+
+def test_a_lost_head_is_a_sentence_at_once(light, nodes, tmp_path):  # no test has nodes after it
+    light({"gpu_model": ["V100"], "seed": [13, 14]})
+    nodes.tell("add V100 v3")
+    with nodes.start(cwd=tmp_path) as sweep:
+        until(nodes.at_work, of=sweep)
+        nodes.tell("kill a1")
+        began = time.monotonic()
+        _, said = sweep.communicate(timeout=PATIENCE_S)
+        assert sweep.returncode == 1, said
+        assert time.monotonic() - began < 50  # Ray itself takes a minute
+    lines = said.splitlines()
+    assert len(lines) == 1, lines
+    assert "the head of the Ray cluster does not answer any more: 2 runs not executed" in lines[0]
+    assert "the same command goes on" in lines[0]
 
 
 def _plan(folder):

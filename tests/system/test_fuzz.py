@@ -1,27 +1,32 @@
 """Drawn input: whatever stands in a file of another's, the answer is a result or a sentence.
 
-`make test` draws a little, the same each time; `make soak` draws MPTEXP_FUZZ times as much. No
+`make test` draws a little, `make soak` much, each the same every time. No
 traceback, no answer over fuzz.ANSWER_S seconds of processor time, no memory over a GiB.
 """
 
 import os
 import resource
+import shutil
 
 import fuzz
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from mptexp import api
-from mptexp.execution.sweep import Stopped
-from mptexp.spec.errors import ParamsError
+from mptexp.analysis import sweep_tables
+from mptexp.report import answer, findings, measured, text_tables, warnings
+from mptexp.spec.errors import ParamsError, Stopped
+from mptexp.traces import files
 
-TIMES = int(os.environ.get("MPTEXP_FUZZ", "1"))
+LONG = os.environ.get("MPTEXP_FUZZ") == "long"
 MOST_KIB = 2**20
 
 
-def drawn(n):
+def drawn(few, many):
+    """So many examples in `make test`, and in `make soak`; the same each time."""
     quiet = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
-    return settings(max_examples=n * TIMES, derandomize=True, suppress_health_check=quiet)
+    examples = many if LONG else few
+    return settings(max_examples=examples, derandomize=True, suppress_health_check=quiet)
 
 
 @pytest.fixture(autouse=True)
@@ -32,10 +37,10 @@ def bounded():
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MOST_KIB
 
 
-def refused(act):
+def refused(act, seconds=fuzz.ANSWER_S):
     """Whether what is done is refused in a sentence; any other error is the test's."""
     try:
-        with fuzz.answering():
+        with fuzz.answering(seconds):
             act()
     except (ParamsError, Stopped):
         return True
@@ -43,10 +48,54 @@ def refused(act):
 
 
 @pytest.mark.filterwarnings("ignore:.*duplicate anchor")
-@drawn(200)
+@drawn(200, 10_000)
 @given(fuzz.PARAMS)
 def test_any_params_file_is_planned_or_refused(tmp_path, content):
     path = tmp_path / "drawn.yaml"
     path.write_bytes(content)
     refused(lambda: api.planned(api.open_sweep(path, tmp_path / "out")))
     assert list(tmp_path.iterdir()) == [path]
+
+
+def headline(place):
+    """What a report opens with."""
+    sweep = measured.load(place)
+    tables = sweep.tables
+    answer.card(sweep)
+    warnings.sentences(tables)
+    findings.answer(tables)
+    sweep_tables.device_samples(place, tables)
+    if not tables.ok.empty:
+        text_tables.headline_rows(tables)
+
+
+@drawn(20, 10_000)
+@given(fuzz.damaged_sweeps())
+def test_any_records_are_tables_and_an_answer_or_named_as_damaged(tmp_path, sweep):
+    shutil.rmtree(tmp_path / "sweep", ignore_errors=True)
+    place = fuzz.write(tmp_path / "sweep", *sweep)
+    refused(lambda: headline(place))
+
+
+@pytest.mark.kernel
+@drawn(1, 200)
+@given(fuzz.damaged_sweeps())
+def test_any_records_are_a_report_an_export_and_a_site(tmp_path, sweep):
+    for name in ("sweep", "draft", "site"):
+        shutil.rmtree(tmp_path / name, ignore_errors=True)
+    place = fuzz.write(tmp_path / "sweep", *sweep)
+    if not refused(lambda: api.report(place.root), seconds=300):
+        api.export(place.root, tmp_path / "draft")
+        api.publish([place.root], tmp_path / "site")
+        assert (tmp_path / "site/sweep/index.html").exists()
+
+
+@drawn(30, 1000)
+@given(fuzz.traces())
+def test_any_trace_is_read_or_refused(tmp_path, trace):
+    name, content = trace
+    path = tmp_path / name
+    path.write_bytes(content)
+    refused(lambda: files.read(path))
+    path.unlink()
+    assert list(tmp_path.iterdir()) == []
