@@ -267,8 +267,11 @@ def _name_changes(job: "Job", only: Sequence[str], data_dir: Path | None) -> Non
 
 
 def _print_json(record: Mapping[str, Any]) -> None:
+    from mptexp.analysis import validity
+
     names = ("run_id", "status", "error", "wall_s", "parameters", "timing")
-    print(json.dumps({name: record.get(name) for name in names}), flush=True)
+    flags = validity.of_record(record) if record.get("status") == "ok" else []
+    print(json.dumps({name: record.get(name) for name in names} | {"flags": flags}), flush=True)
 
 
 @command("diagnose params/quickstart.yaml, or mptexp diagnose reports/quickstart")

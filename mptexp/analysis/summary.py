@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from mptexp.analysis import validity
 from mptexp.analysis.points import POINT, rank
 from mptexp.analysis.sweep_tables import Tables
 
@@ -17,7 +18,8 @@ def headline(tables: Tables) -> pd.DataFrame:
     memory_ratio (peak memory over the baseline's: below 1, the policy takes less),
     speedup/low/high/blocks over it, strict_speedup/strict_low/strict_high/strict_blocks over
     float32, val_accuracy (mean), val_accuracy_low, val_accuracy_high (least, most), repeats,
-    peak_memory_bytes, emulated, effective_share (the least), default_policy.
+    peak_memory_bytes, emulated, effective_share (the least), default_policy, run_flags (what is not
+    valid of the row's own runs).
     """
     keys = [*POINT, "policy"]
     cut = tables.ok.ended_by == "target_ci"
@@ -43,6 +45,7 @@ def headline(tables: Tables) -> pd.DataFrame:
         emulated=("emulated", "first"),
         effective_share=("effective_share", "min"),
         default_policy=("default_policy", "first"),
+        run_flags=("flags", validity.together),
     )
     measured = rows.groupby(POINT).policy.transform(lambda names: [set(names)] * len(names))
     rows["baseline"] = [

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import identity
+from mptexp.analysis import identity, steadiness
 from mptexp.analysis.points import POINT
 from mptexp.records.schema import VOID
 from mptexp.records.store import CHANGED
 from mptexp.spec import order
 from mptexp.spec.run import Run
 
-ALL = ("time", "memory", "accuracy")
+ALL = ("time", "memory", "accuracy", "training time")
 SEPARATOR = "; "
 # Standard errors above guessing by which an accuracy must lie: one run of a thousand that learned
 # nothing gets there.
@@ -33,7 +33,7 @@ class Flag:
 
     Attributes:
         name: in CSV files, JSON and beside a number.
-        invalidates: time, memory, accuracy.
+        invalidates: of ALL, where training time is that of a whole training, time that of a step.
         meaning: a clause that follows "not valid: ".
         remedy: what to do, as a clause.
         curable: whether the same run, measured again, may be without it.
@@ -75,21 +75,46 @@ FLAGS = {
         ),
         Flag(
             "in parallel",
-            ("time", "memory"),
+            ("time", "memory", "training time"),
             "runs shared the machine",
             f"{REPAIR} without --parallel measures them again",
         ),
         Flag(
             "interference",
-            ("time",),
+            ("time", "training time"),
             "other programs were at work",
             f"end them, and {REPAIR} measures the block again",
         ),
         Flag(
             "throttled",
-            ("time",),
+            ("time", "training time"),
             "the device lowered its clocks",
             f"cool it or limit its power, and {REPAIR} measures the block again",
+        ),
+        Flag(
+            "repeats apart",
+            ("time", "training time"),
+            "repeats of one policy differ by more than a quarter beyond what their clocks say",
+            f"find out what else the machine does, and {REPAIR} measures the blocks again",
+        ),
+        Flag(
+            "other clocks",
+            ("time", "training time"),
+            "the device ran at another clock than in the other runs of the point",
+            f"fix its clocks (nvidia-smi -lgc, a frequency governor), and {REPAIR} measures again",
+        ),
+        Flag(
+            "uneven utilization",
+            ("time", "training time"),
+            "repeats of one policy used the device to shares that differ by more than a fifth",
+            f"find out what they waited for, and {REPAIR} measures the blocks again",
+        ),
+        Flag(
+            "idle after the last epoch",
+            ("training time",),
+            "seconds in fit go on after the training, while an input pipeline closes",
+            "take the end of the last epoch (elapsed_s), as the report does",
+            curable=False,
         ),
         Flag(
             "too few windows",
@@ -118,11 +143,13 @@ def of_runs(results: pd.DataFrame, records: Sequence[Mapping[str, Any]]) -> pd.S
     """
     by_id = {record["run_id"]: record for record in records}
     unlike, parted = incomparable(results, records), apart(records)
+    unsteady = steadiness.flags(results, records)
     flags = [
         together(
             [
                 *["not comparable"] * (run_id in unlike),
                 *["measured apart"] * (run_id in parted),
+                *unsteady.get(run_id, ()),
                 *of_record(by_id[run_id]),
             ]
         )

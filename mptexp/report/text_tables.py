@@ -37,6 +37,7 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
             for r in records
         ],
         **columns.shown(table, "peak_memory_bytes"),
+        "Not valid": [wording.flagged(flags) or BLANK for flags in table.run_flags],
     }
     if set(table.baseline) <= {"float32", ""}:
         del cells["Speedup over strict float32"]

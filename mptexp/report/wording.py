@@ -119,6 +119,14 @@ def not_valid(flags: str, what: str = "time") -> str:
     return f"not valid: {', '.join(names)}" if names else ""
 
 
+def flagged(flags: str) -> str:
+    """`interference (time, training time)`: every flag of a cell with what it invalidates."""
+    known = [validity.FLAGS[name] for name in validity.names_of(flags)]
+    parts = [(f.name, "all" if f.invalidates == validity.ALL else f.invalidates) for f in known]
+    named = [f"{n} ({what if what == 'all' else ', '.join(what)})" for n, what in parts]
+    return "; ".join(named)
+
+
 def contrast(over: Contrast, flags: str = "") -> str:
     """A ratio that was formed by analysis.contrast, with what is not valid of it."""
     if (reasons := not_valid(flags)) and over.n:

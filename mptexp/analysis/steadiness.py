@@ -1,0 +1,83 @@
+"""What repeats show that a single run cannot: that the machine was not the same all the time.
+
+Each function gives the runs whose own figures are far from those of runs that should be alike.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mptexp.analysis.points import POINT
+
+# Repeats of one policy, beyond what the clock of each run says and what all policies of a block
+# share: a virtual machine's runs differ by a tenth, those beside another program by a half.
+APART = 0.25
+CLOCKS_APART = 0.10  # between the slowest and the fastest clock of a point
+UTILIZATION_APART = 0.20  # of one program on one device, a share
+IDLE_S, IDLE_SHARE = 5.0, 0.10  # after the last epoch; the larger counts
+
+
+def flags(results: pd.DataFrame, records: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The names of the flags that runs get from others of their point, by run id.
+
+    Args:
+        results: one row per run; only those that ended well count.
+        records: the same runs.
+    """
+    ok = results[results.status == "ok"]
+    numbers = {n: pd.to_numeric(ok[n]) for n in ("step_s", "step_ci", "clock_hz")}
+    ok = ok.assign(**numbers, utilization_frac=pd.to_numeric(ok.utilization_frac))
+    found: dict[str, list[str]] = {}
+    for _, runs in ok.groupby(POINT, sort=False):
+        for name, far in (
+            ("repeats apart", _repeats_apart(runs)),
+            ("other clocks", _other_clocks(runs.clock_hz)),
+            ("uneven utilization", _uneven(runs)),
+        ):
+            for run_id in runs.run_id[far]:
+                found.setdefault(run_id, []).append(name)
+    for record in records:
+        if record.get("status") == "ok" and _idle(record):
+            found.setdefault(record["run_id"], []).append("idle after the last epoch")
+    return found
+
+
+def _repeats_apart(runs: pd.DataFrame) -> np.ndarray:
+    """The repeats of each policy whose step times are farther apart than their clocks allow."""
+    logs = np.log(runs.step_s)
+    # What the other policies of a block share, a ratio within the block does not notice.
+    centred = logs - logs.groupby(runs.policy).transform("mean")
+    blocks = centred.groupby(runs.block)
+    others = (blocks.transform("sum") - centred) / (blocks.transform("count") - 1)
+    own = centred - others.replace([np.inf, -np.inf], np.nan).fillna(0.0)
+    allowed = np.log1p(APART) + 2 * runs.step_ci.fillna(0).groupby(runs.policy).transform("max")
+    by_policy = own.groupby(runs.policy)
+    far = by_policy.transform("max") - by_policy.transform("min") > allowed
+    return far.to_numpy(bool)
+
+
+def _other_clocks(clocks: pd.Series) -> np.ndarray:
+    """The runs whose clock is not that of the most, where clocks of a point differ."""
+    if not clocks.max() > clocks.min() * (1 + CLOCKS_APART):
+        return np.zeros(len(clocks), bool)
+    far = (clocks / clocks.median() - 1).abs() > CLOCKS_APART / 2
+    return far.to_numpy(bool)
+
+
+def _uneven(runs: pd.DataFrame) -> np.ndarray:
+    """The repeats of a policy that used the device to different shares."""
+    shares = runs.utilization_frac.groupby(runs.policy)
+    apart = shares.transform("max") - shares.transform("min") > UTILIZATION_APART
+    return apart.to_numpy(bool)
+
+
+def _idle(record: Mapping[str, Any]) -> bool:
+    """Whether much of the time in fit came after the last epoch."""
+    last = (record.get("history") or [{}])[-1].get("elapsed_s")
+    fit_s, first_s = record.get("fit_s"), record.get("timing", {}).get("first_step_s") or 0.0
+    if last is None or fit_s is None:
+        return False
+    # Opening the pipeline takes no longer than the first step, which compiles.
+    return bool(fit_s - last - first_s > max(IDLE_S, IDLE_SHARE * fit_s))
