@@ -20,6 +20,7 @@ from mptexp.execution.progress import Output
 from mptexp.execution.sweep import Stopped, execute
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec import imports
 from mptexp.spec import params as files
 from mptexp.spec.backends import BACKENDS
 from mptexp.spec.errors import ParamsError
@@ -161,6 +162,7 @@ def report(directory: Path, notebook: Path | None = None) -> tuple[Path, list[st
     Raises:
         ParamsError: if the directory holds no record, or the report cannot be written.
     """
+    imports.matplotlib_from_elsewhere()
     from mptexp.report import measured, page
 
     sweep = measured.load(directory)
@@ -198,6 +200,7 @@ def publish(
     Raises:
         ParamsError: if there is nothing to publish, or it cannot be written there.
     """
+    imports.matplotlib_from_elsewhere()
     from mptexp.report import site as sites
 
     with _writing(site):
@@ -210,6 +213,7 @@ def export(directory: Path, folder: Path) -> list[str]:
     Raises:
         ParamsError: if there is nothing to export, or it cannot be written there.
     """
+    imports.matplotlib_from_elsewhere()
     from mptexp.report import export as exports
 
     with _writing(folder):

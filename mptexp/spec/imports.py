@@ -4,8 +4,10 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from typing import Any
+
+from mptexp.spec.project import PACKAGE
 
 
 @contextmanager
@@ -37,6 +39,15 @@ def without(package: str) -> Iterator[None]:
         yield
     finally:
         del sys.modules[package]
+
+
+def matplotlib_from_elsewhere() -> None:
+    """Imports matplotlib, unless it is imported, with no settings from the working directory.
+
+    A `matplotlibrc` there would be the first that it reads: another backend, or texts set by TeX.
+    """
+    with chdir(PACKAGE):
+        importlib.import_module("matplotlib")
 
 
 class Lazy:

@@ -21,6 +21,7 @@ def folder(tmp_path):
     for place in (made, made / "sweep", made / "notebooks"):
         for name in MODULES:
             (place / f"{name}.py").write_text(code)
+    (made / "matplotlibrc").write_text("backend: module://pandas\ntext.usetex: True\n")
     head = (PROJECT / "notebooks/report.py").read_text().partition("# %% [markdown]")[0]
     for name in ("report", "train"):
         (made / "notebooks" / f"{name}.py").write_text(f"{head}# %%\n{code}")
@@ -28,7 +29,8 @@ def folder(tmp_path):
 
 
 def test_a_report_and_a_site_run_no_code_of_the_folder_one_stands_in(folder, tmp_path):
-    for words in (("report", "sweep"), ("publish", "sweep", "--to", "site")):
+    article = ("export", "sweep", "--to", "article")
+    for words in (("report", "sweep"), ("publish", "sweep", "--to", "site"), article):
         done = mptexp(*words, cwd=folder)
         assert done.returncode == 0, done.stdout + done.stderr
     assert "2.00" in (folder / "sweep/index.html").read_text()
