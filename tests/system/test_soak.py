@@ -6,6 +6,7 @@ busy the machine is; tests/system/test_survival.py kills each of them once, at a
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -13,7 +14,8 @@ from collections import Counter
 
 import psutil
 import pytest
-from support import mptexp, processes_of, until
+from builders import written_sweep
+from support import mptexp, processes_of, until, write_images
 
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -78,3 +80,95 @@ def _kill_one(started, folder, chance, kills):
     except psutil.Error:
         return "nothing"
     return what
+
+
+# --- kills while files are written ---------------------------------------------------------------
+
+QUICK = """\
+# ---
+# jupyter:
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+# ---
+# %% tags=["parameters"]
+sweep_dir = ""
+# %%
+print("a report")
+"""
+PREPARES = """
+import sys
+from mptexp.training.data import cache, folders
+prepared = cache.prepare(folders.source("folder:images", 0.2), 32, "rgb", "skip")
+print(prepared.meta["content"], len(prepared.images("train")[:]))
+"""
+MPTEXP = [sys.executable, "-m", "mptexp"]
+REPORTS = ["--notebook", "quick.py"]
+# What is killed, and a file that shows that it is at work on one of its own.
+COMMANDS = {
+    "report": ([*MPTEXP, "report", "sweep", *REPORTS], "sweep/.*"),
+    "publish": ([*MPTEXP, "publish", "sweep", "--to", "site", *REPORTS], "site/**/.*"),
+    "cache": ([sys.executable, "-c", PREPARES], "cache/mptexp/**/*.partial/*"),
+    "index": ([sys.executable, "-c", PREPARES], "cache/mptexp/index/.*"),
+    "record": ([*MPTEXP, "run", "light.yaml", "--no-report"], "reports/light/**/.record.json*"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_kill_while_files_are_written_leaves_nothing_half(light, tmp_path, capsys, name):
+    light({"seed": [0]})
+    (tmp_path / "quick.py").write_text(QUICK)
+    written_sweep(tmp_path / "sweep", "GPU", 1)
+    write_images(tmp_path / "images/a", 200)
+    write_images(tmp_path / "images/b", 200)
+    command, sign = COMMANDS[name]
+    began = time.monotonic()
+    usual = _done(command, tmp_path)
+    usual_s = time.monotonic() - began
+    chance, killed = random.Random(name), Counter()
+    for number in range(max(2, RUNS // 10)):
+        for made in ("site", "cache", "reports"):
+            if chance.random() < 0.7:  # else it goes on from what there is
+                shutil.rmtree(tmp_path / made, ignore_errors=True)
+        after = None if number % 2 else chance.uniform(0, usual_s)
+        killed[_killed(command, tmp_path, sign, after, 3 * usual_s)] += 1
+        until(lambda: not processes_of(tmp_path))
+        again = _done(command, tmp_path)
+        assert again == usual, name
+    with capsys.disabled():
+        print(f"\n{name}: {dict(killed)}")
+
+
+def _killed(command, folder, sign, after, most):
+    """Kills a command after some seconds, or when a file of this name is there; which of them."""
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_own(folder)
+    ) as started:
+        ends, how = time.monotonic() + (most if after is None else after), "at some time"
+        while started.poll() is None and time.monotonic() < ends:
+            if after is None and any(folder.glob(sign)):
+                how = "while writing"
+                break
+            time.sleep(0.001)
+        if started.poll() is not None:
+            return "not at all"
+        started.kill()
+    return how
+
+
+def _own(folder):
+    return {**os.environ, "MPTEXP_DATA_DIR": str(folder / "cache")}
+
+
+def _done(command, folder):
+    """What a command that is not disturbed leaves: its last line, and the files that stay."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=_own(folder))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    files = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for part in ("sweep", "site")
+        for path in (folder / part).rglob("*")
+        if path.is_file() and not path.name.startswith(".") and path.name != "sweep.json"
+    }
+    images = done.stdout.splitlines()[-1] if command[1] == "-c" else ""
+    runs = store.read_records(SweepDir(folder / "reports/light"))
+    return images, files, len(runs[0]), runs[1]
