@@ -30,12 +30,13 @@ def flags(results: pd.DataFrame, records: Sequence[Mapping[str, Any]]) -> dict[s
     numbers = {n: pd.to_numeric(ok[n]) for n in ("step_s", "step_ci", "clock_hz")}
     ok = ok.assign(**numbers, utilization_frac=pd.to_numeric(ok.utilization_frac))
     found: dict[str, list[str]] = {}
+    apart = _repeats_apart(ok)
+    for run_id in ok.run_id[apart]:
+        found.setdefault(run_id, []).append("repeats apart")
     for _, runs in ok.groupby(POINT, sort=False):
-        for name, far in (
-            ("repeats apart", _repeats_apart(runs)),
-            ("other clocks", _other_clocks(runs.clock_hz)),
-            ("uneven utilization", _uneven(runs)),
-        ):
+        flagged = {"other clocks": _other_clocks(runs.clock_hz)}
+        flagged["uneven utilization"] = _uneven(runs)
+        for name, far in flagged.items():
             for run_id in runs.run_id[far]:
                 found.setdefault(run_id, []).append(name)
     for record in records:
@@ -45,17 +46,24 @@ def flags(results: pd.DataFrame, records: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def _repeats_apart(runs: pd.DataFrame) -> np.ndarray:
-    """The repeats of each policy whose step times are farther apart than their clocks allow."""
+    """The repeats of each policy and point that are farther apart than their clocks allow.
+
+    What the other policies of the point share in a block, or all other runs of the device in it,
+    is drift, which a ratio within the block does not notice.
+    """
+    point = [runs[name].astype(str) for name in POINT]
+    own = [*point, runs.policy]
     logs = np.log(runs.step_s)
-    # What the other policies of a block share, a ratio within the block does not notice.
-    centred = logs - logs.groupby(runs.policy).transform("mean")
-    blocks = centred.groupby(runs.block)
-    others = (blocks.transform("sum") - centred) / (blocks.transform("count") - 1)
-    own = centred - others.replace([np.inf, -np.inf], np.nan).fillna(0.0)
-    allowed = np.log1p(APART) + 2 * runs.step_ci.fillna(0).groupby(runs.policy).transform("max")
-    by_policy = own.groupby(runs.policy)
-    far = by_policy.transform("max") - by_policy.transform("min") > allowed
-    return far.to_numpy(bool)
+    centred = logs - logs.groupby(own).transform("mean")
+    clock = runs.step_ci.fillna(0).groupby(own).transform("max")
+    far = np.ones(len(runs), bool)
+    for beside in ([*point, runs.block], [runs.gpu_model, runs.block]):
+        blocks = centred.groupby(beside)
+        others = (blocks.transform("sum") - centred) / (blocks.transform("count") - 1)
+        rest = (centred - others.replace([np.inf, -np.inf], np.nan).fillna(0.0)).groupby(own)
+        spread = rest.transform("max") - rest.transform("min")
+        far &= (spread > np.log1p(APART) + 2 * clock).to_numpy(bool)
+    return far
 
 
 def _other_clocks(clocks: pd.Series) -> np.ndarray:

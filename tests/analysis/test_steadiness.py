@@ -30,6 +30,11 @@ def test_repeats_that_the_clock_does_not_explain_are_apart():
 def test_a_drift_that_all_policies_of_a_block_share_is_none():
     slow = (1, 1.5, 2.25)
     assert flags(*both([0.1 * k for k in slow], [0.05 * k for k in slow])) == {}
+    # So is one that all points of a block share.
+    points = [
+        record(block=b, step_s=0.1 * k, batch_size=n) for b, k in enumerate(slow) for n in (8, 16)
+    ]
+    assert flags(*points) == {}
     # Of one policy alone nothing tells it from interference.
     assert len(flags(*(record(block=b, step_s=0.1 * k) for b, k in enumerate(slow)))) == 3
 
