@@ -14,12 +14,14 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from mptexp.spec.errors import ParamsError
-from mptexp.traces import counters, operations, steps
+from mptexp.traces import counters, json_events, operations, steps
 from mptexp.traces.operations import Operation, Span, Trace
 from mptexp.traces.steps import Steps
+from mptexp.traces.xla_names import LAYER
 
 MOST_EVENTS = 3_000_000  # that are held; some 2 GB
 KINDS = {
@@ -31,6 +33,9 @@ KINDS = {
     "privateuse1_runtime": "launch", "xpu_runtime": "launch",
 }  # fmt: skip
 MODULE = "nn.Module: "
+# The ranges of mptexp's own traces, and the file that they are written to.
+OWN_STEP, OWN_LOSS = "Optimizer.step#keras", "mptexp loss"
+OWN_INPUT, OWN_FILE = "enumerate(DataLoader)#mptexp", "own.trace.json"
 STEP = re.compile(r"^ProfilerStep\s*#\s*\d+$")
 RANGE = re.compile(  # what people call the range of a step, with or without its number
     r"^(train(ing)?[ _-]?)?(step|iter(ation)?|batch)[ _#:=-]*\d*$", re.IGNORECASE
@@ -40,12 +45,13 @@ IDLE = re.compile(r"(Device|Stream|Event|Context|Ctx)Synchronize$")
 OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|^torch::autograd::")
 SCALING = re.compile(r"^aten::_amp_")
+OWN_RANGE = re.compile(rf"^{OWN_LOSS}$")
 LOSS = re.compile(r"loss", re.IGNORECASE)
 # Operations that allocate, make views or call others: what they take themselves is the host's.
 DISPATCH = re.compile(
     r"^(aten::)?(empty\w*|new_\w+|resolve_(conj|neg)|view\w*|_unsafe_view|as_strided_?|t|transpose"
     r"|permute|expand\w*|reshape\w*|flatten|detach_?|alias|select|slice|unsqueeze|squeeze|narrow"
-    r"|unbind|chunk|split\w*|to|_to_copy|contiguous|item|is_nonzero|_local_scalar_dense|resize_"
+    r"|unbind|chunk|split\w*|to|_to_copy|contiguous|clone|item|is_nonzero|_local_scalar_dense|resize_"
     r"|set_|lift_fresh|result_type|_has_compatible_shallow_copy_type|record_stream)$"
     r"|^(autograd|torch::autograd)::|Backward\d+$|^Optimizer\.|^detach$"
 )
@@ -80,6 +86,27 @@ def read(events: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> Trace
     """
     known = list(_known(events))  # `about` is complete from here
     return of_events(known, _models(about), "PyTorch")
+
+
+def read_own(file: Path, optimizers: Sequence[str], scaled: bool, every: int = 1) -> Trace:
+    """The table of operations of the steps that mptexp marked, as `xplane.read` gives it.
+
+    Args:
+        file: as the backend wrote it.
+        optimizers, scaled, every: as of `xplane.read`; ranges say what they say there.
+
+    Raises:
+        OSError, ValueError: where the file holds no such trace.
+    """
+    with file.open("rb") as content:
+        trace = read(json_events.events(content, {}), {})
+    return replace(
+        trace,
+        operations=[
+            row._replace(layer=(re.findall(rf"([^/]+){re.escape(LAYER)}", row.layer) or [""])[-1])
+            for row in trace.operations
+        ],
+    )
 
 
 def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str) -> Trace:
@@ -259,7 +286,8 @@ class _Context:
     @property
     def op(self) -> str:
         """The innermost operation."""
-        named = [e.name for e in self.events if e.kind == "op" and not STEP.match(e.name)]
+        ops = (e.name for e in self.events if e.kind == "op" and not e.name.startswith(MODULE))
+        named = [name for name in ops if not STEP.match(name) and name != OWN_LOSS]
         return named[-1] if named else ""
 
     @property
@@ -307,15 +335,15 @@ class _Thread:
         for place, event in enumerate(self.events):
             inner[self.parents[place]].append(event)
         for place, event in enumerate(self.events):
-            if event.kind != "op" or STEP.match(event.name):
+            if event.kind != "op" or STEP.match(event.name) or event.name.startswith(MODULE):
                 continue
             at = event.start
             for child in inner.get(place, ()):
                 if child.start > at:
-                    yield at, child.start, at
+                    yield at, child.start, (at + child.start) / 2
                 at = max(at, child.end)
             if event.end > at:
-                yield at, event.end, at
+                yield at, event.end, (at + event.end) / 2
 
 
 class _Host:
@@ -373,7 +401,11 @@ class _Host:
             layer, part = "", "optimizer"
         elif context.within(SCALING):
             layer, part = "", "loss scaling"
-        elif LOSS.search(layer.rpartition("/")[2]) or (not layer and LOSS.search(op)):
+        elif (
+            context.within(OWN_RANGE)
+            or LOSS.search(layer.rpartition("/")[2])
+            or (not layer and LOSS.search(op))
+        ):
             layer, part = "", "loss"
         return Operation("op", layer, part, op, kernel)
 

@@ -100,6 +100,17 @@ def test_a_trace_of_a_cpu_counts_each_operation_without_what_is_in_it():
     assert sum(row.seconds for row in trace.operations) == pytest.approx(trace.step_s)
 
 
+def test_what_an_operation_does_after_another_within_it_is_its_own():
+    def op(name, start, length):
+        return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": start,
+                "dur": length, "args": {}}  # fmt: skip
+
+    made = [op("aten::mkldnn_convolution", 0, 100), op("aten::fill_", 10, 20)]
+    known = rows(read(made))
+    assert known["op", "mkldnn_convolution"].seconds == pytest.approx(80e-6)
+    assert known["op", "fill_"].seconds == pytest.approx(20e-6)
+
+
 @pytest.mark.parametrize(
     ("events", "sentence"),
     [

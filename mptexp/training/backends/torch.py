@@ -1,8 +1,8 @@
-"""PyTorch: steps run eagerly, on one device; its profiler is not read yet."""
+"""PyTorch: steps run eagerly, on one device."""
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from mptexp.spec import imports
 from mptexp.spec.run import Run
+from mptexp.traces import kineto
 from mptexp.training import capability
 from mptexp.training.backends import common
 from mptexp.training.backends.common import batches as batches
@@ -29,7 +30,7 @@ else:  # imported at first use
 
 INSTALL = "pip install torch"
 INSTALL_FOR_GPU = "install a CUDA build of PyTorch"
-NO_TRACE = "PyTorch's profiler is not read yet; take backend tensorflow or jax"
+NO_TRACE = ""
 # A convolution large enough for PyTorch to leave it to oneDNN.
 ONEDNN_PROGRAM = (
     "import torch as t; t.nn.functional.conv2d(t.ones(4, 16, 32, 32), t.ones(16, 16, 3, 3))"
@@ -204,27 +205,59 @@ def layer_gradients(layer: "keras.Layer", x: Any, with_input: bool, jit: bool) -
 # --- the profiler ---------------------------------------------------------------------------------
 
 
-def start_trace(folder: Path) -> None:
-    """Not read yet.
+_tracing = ExitStack()  # what the profiler that runs is to end with
 
-    Raises:
-        Unsupported: always.
-    """
-    raise capability.Unsupported(NO_TRACE)
+
+def start_trace(folder: Path) -> None:
+    """Layers, the optimizer and the loss get ranges of their own, as PyTorch gives its modules."""
+    _tracing.enter_context(_ranges(keras.layers.Layer, "__call__", _module))
+    _tracing.enter_context(_ranges(keras.optimizers.Optimizer, "apply", lambda _: kineto.OWN_STEP))
+    _tracing.enter_context(_ranges(keras.Model, "compute_loss", lambda _: kineto.OWN_LOSS))
+    profiler = torch.profiler.profile()
+    _tracing.callback(lambda: profiler.export_chrome_trace(str(folder / kineto.OWN_FILE)))
+    _tracing.callback(profiler.stop)
+    profiler.start()
+
+
+def _module(layer: "keras.layers.Layer") -> str:
+    return f"{kineto.MODULE}{layer.name}"
+
+
+@contextmanager
+def _ranges(owner: Any, method: str, name: Callable[[Any], str]) -> Iterator[None]:
+    """Shows each call of a method in the trace."""
+    original = getattr(owner, method)
+
+    def shown(self: Any, *words: Any, **options: Any) -> Any:
+        with torch.profiler.record_function(name(self)):
+            return original(self, *words, **options)
+
+    setattr(owner, method, shown)
+    try:
+        yield
+    finally:
+        setattr(owner, method, original)
 
 
 def stop_trace() -> None:
-    """Nothing to do: none is started."""
+    """Writes the trace, and takes the ranges back."""
+    _tracing.close()
 
 
 def step_marker(step: int) -> AbstractContextManager[Any]:
-    """None: there is no trace."""
-    return nullcontext()
+    """As PyTorch's own schedule marks a step."""
+    return torch.profiler.record_function(f"ProfilerStep#{step}")
 
 
 def traced_input(batches: Any) -> Any:
-    """As they are: there is no trace."""
-    return batches
+    """The batches, each fetched in a range of its own."""
+    iterator = iter(batches)
+    while True:
+        with torch.profiler.record_function(kineto.OWN_INPUT):
+            batch = next(iterator, None)
+        if batch is None:
+            return
+        yield batch
 
 
 # --- replicas: always one -------------------------------------------------------------------------

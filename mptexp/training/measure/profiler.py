@@ -15,7 +15,7 @@ import numpy as np
 
 from mptexp.spec.project import child_environment
 from mptexp.spec.run import Run
-from mptexp.traces import xplane
+from mptexp.traces import kineto, xplane
 from mptexp.traces.xla_names import LAYER
 from mptexp.training import costs, onednn, precision
 from mptexp.training.backends import backend
@@ -110,10 +110,14 @@ def captured(
             fit([clock, capture])
         if not capture.traced:
             return {"missing": "the training ended before steps could be traced"}, b""
+        how = _how(run, model)
+        own = folder / kineto.OWN_FILE
+        if own.exists():
+            timed_s = step_clock.timing(clock.windows)["step_s"]
+            return kineto.read_own(own, **how).profile(timed_s), b""
         file = xplane.latest(folder)
         if file is None:
             return {"missing": "the profiler left no trace"}, b""
-        how = _how(run, model)
         if importlib.util.find_spec("xprof") is None:
             return {"missing": UNREAD, "trace": how}, xplane.pack(file)
         try:

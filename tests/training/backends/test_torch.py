@@ -5,6 +5,7 @@ import os
 import pytest
 
 from mptexp.spec.run import Run
+from mptexp.traces import kineto
 from mptexp.training import capability
 from mptexp.training.backends import torch
 
@@ -30,11 +31,22 @@ def test_without_an_nvidia_driver_it_takes_the_cpu(monkeypatch):
     assert os.environ["KERAS_TORCH_DEVICE"] == "cpu"
 
 
-def test_its_profiler_is_not_read_yet(tmp_path):
-    with pytest.raises(capability.Unsupported, match="PyTorch's profiler is not read yet"):
-        torch.start_trace(tmp_path)
+def test_its_profiler_shows_layers_only_while_it_runs(tmp_path):
+    framework = pytest.importorskip("torch", reason="torch is not installed; pip install torch")
+    keras = pytest.importorskip("keras")
+    if keras.backend.backend() != "torch":
+        pytest.skip("torch is not installed as the backend of this process")
+    before = keras.layers.Layer.__call__
+    torch.start_trace(tmp_path)
     with torch.step_marker(1):
-        assert torch.traced_input([1]) == [1]
+        keras.layers.Dense(2, name="mine")(framework.ones(1, 3))
+        assert list(torch.traced_input([1])) == [1]
+    torch.stop_trace()
+    assert keras.layers.Layer.__call__ is before
+    text = (tmp_path / kineto.OWN_FILE).read_text()
+    assert "ProfilerStep#1" in text
+    assert "nn.Module: mine" in text
+    assert kineto.OWN_INPUT in text
 
 
 def test_gradients_of_outputs_and_weights():

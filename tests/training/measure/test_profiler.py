@@ -1,3 +1,8 @@
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 from forked import python
 
@@ -5,7 +10,6 @@ from mptexp.diagnosis import breakdown
 from mptexp.records import store
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
-from mptexp.training.backends import backend
 from mptexp.training.measure import profiler
 
 PROGRAM = """\
@@ -115,8 +119,29 @@ def test_a_training_that_diverged_before_says_so(traced):
     assert record["profile"] == {"missing": "the training ended before steps could be traced"}
 
 
-def test_torch_is_not_read_yet():
-    assert "PyTorch" in backend("torch").NO_TRACE
+TORCH = """
+import json
+from mptexp import training
+from mptexp.spec.run import Run
+run = Run(backend="torch", width=0.125, batch_size=64, epochs=1, profile=True)
+device, images = training.use(run), training.load_images(run)
+outcome = training.execute(run, training.build(run, images), images, device)
+print(json.dumps({"profile": outcome.profile, "layers": outcome.work["layers"]}))
+"""
+
+
+def test_the_traced_steps_of_torch_have_layers_and_parts():
+    pytest.importorskip("torch", reason="torch is not installed")
+    command, variables = [sys.executable, "-c", TORCH], os.environ | {"KERAS_BACKEND": "torch"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    rows = told["profile"]["rows"]
+    assert {"forward", "backward", "optimizer", "loss"} <= {row["part"] for row in rows}
+    names = {layer["layer"] for layer in told["layers"]}
+    assert {"conv2d", "dense"} <= {row["layer"] for row in rows} <= names | {""}
+    unexplained = sum(r["seconds"] for r in rows if breakdown.cause(r) == "unexplained")
+    assert unexplained < 0.03 * told["profile"]["step_s"]
 
 
 def test_inference_cannot_be_profiled():
