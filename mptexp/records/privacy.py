@@ -6,6 +6,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,8 @@ def _forms(dataset: str) -> set[str]:
     if not given:
         return set()
     whole = {given, os.path.normpath(given), places.full(dataset)}
-    whole |= {os.path.realpath(places.full(dataset))}
+    with suppress(OSError, ValueError):  # no path that the system knows
+        whole |= {os.path.realpath(places.full(dataset))}
     coded = {form.encode("unicode_escape").decode().replace('"', '\\"') for form in whole}
     return {form for form in (*whole, *coded, *map(html.escape, whole)) if "/" in form.strip("/")}
 

@@ -21,16 +21,21 @@ def path(dataset: str) -> str:
 
 
 def full(dataset: str) -> str:
-    """The same as an absolute path, on this machine."""
-    return os.path.abspath(os.path.expanduser(path(dataset)))
+    """The same as an absolute path, on this machine; of ~ this user's alone is looked up."""
+    place = path(dataset)
+    own = place == "~" or place.startswith("~/")
+    return os.path.abspath(os.path.expanduser(place) if own else place)
 
 
 def published(dataset: str) -> str:
     """The dataset as records have it: of a path the last part, the same on every system."""
     if not path(dataset):
         return dataset
-    home = full(dataset) == os.path.expanduser("~")  # whose last part names its owner
-    last = "~" if home else os.path.basename(full(dataset)) or "/"
+    last = os.path.basename(os.path.normpath(path(dataset)))
+    if path(dataset).startswith(("/", "~")) and full(dataset) == os.path.expanduser("~"):
+        last = "~"  # its last part names its owner
+    elif last in ("", ".", ".."):
+        last = os.path.basename(full(dataset)) or "/"
     return f"{dataset.partition(':')[0]}:{unicodedata.normalize('NFC', last)}"
 
 

@@ -65,3 +65,11 @@ def test_a_sweep_that_nobody_could_plan_is_refused_at_once():
         Sweep(matrix={name: list(range(1000)) for name in axes[:5]})
     with pytest.raises(ParamsError, match=r"exclude is .* of at most 1000 entries"):
         Sweep(matrix={"seed": [1]}, exclude=[{"seed": 1}] * 1001)
+
+
+def test_a_run_from_a_record_finds_its_data_where_the_params_file_has_them():
+    sweep = Sweep(matrix={"dataset": ["folder:/a/photos", "digits"]})
+    for run in sweep.runs():
+        assert sweep.located(run.published()) == run
+    elsewhere = Run(gpu_model="x", dataset="folder:others")
+    assert sweep.located(elsewhere) == elsewhere

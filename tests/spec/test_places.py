@@ -19,6 +19,9 @@ from mptexp.spec.errors import ParamsError
         ("folder:/", "folder:/"),
         ("folder:~", "folder:~"),
         (f"folder:{Path.home()}", "folder:~"),
+        ("folder:~nobody-of-this-name/x", "folder:x"),
+        ("folder:~nobody-of-this-name", "folder:~nobody-of-this-name"),
+        ("folder:~\0/x\0y", "folder:x\0y"),
         (
             unicodedata.normalize("NFD", "folder:/x/Käse"),
             unicodedata.normalize("NFC", "folder:Käse"),
@@ -35,6 +38,13 @@ def test_a_relative_path_without_a_name_has_that_of_its_folder(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path / "photos/inner")
     assert places.published("folder:.") == "folder:inner"
     assert places.published("folder:..") == "folder:photos"
+
+
+def test_a_name_needs_no_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert places.published("folder:a/photos") == "folder:photos"
 
 
 def test_every_dataset_of_a_params_file_is_meant():

@@ -100,3 +100,4 @@ def test_only_the_path_itself_is_shortened():
     assert privacy.without_path(value, "folder:/data/my x") == shown
     assert privacy.without_path(value, "digits") == value
     assert privacy.without_path("an x", "folder:x") == "an x"
+    assert privacy.without_path("in /a\0/x", "folder:/a\0/x") == "in x"

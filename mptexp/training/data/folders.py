@@ -88,7 +88,7 @@ def path_of(dataset: str) -> Path:
         DataError: where there is none, or it cannot be read.
     """
     kind, _, place = dataset.partition(":")
-    given = Path(place.strip()).expanduser()
+    given = Path(os.path.expanduser(place.strip()))  # Path's own raises for an unknown user
     places = [given] if given.is_absolute() else [Path.cwd() / given, PROJECT / given]
     folder = next((place for place in places if place.is_dir()), None)
     if folder is None:

@@ -109,6 +109,12 @@ def test_a_tree_that_cannot_be_used_is_refused_in_a_sentence(tree, spoil, messag
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("place", ["~nobody-of-this-name/x", "a\0b"])
+def test_what_is_no_path_is_refused_in_a_sentence(place):
+    with pytest.raises(DataError, match="does not exist"):
+        folders.source(f"folder:{place}", 0.2)
+
+
 def test_a_file_is_not_a_folder(tree):
     with pytest.raises(DataError, match=r"0.png is a file"):
         folders.source(f"folder:{tree}/Käse/0.png", 0.2)
