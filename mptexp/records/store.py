@@ -73,9 +73,10 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 def amend_record(path: Path, record: Mapping[str, Any], **changes: Any) -> None:
     """Writes a record that was read, perhaps another machine's, with some keys anew.
 
-    The rest stays as it was: this machine's names stand in it by chance, if at all.
+    The rest stays as it was: this machine's names stand in it by chance, if at all. Only a number
+    beyond floats, which JSON can hold and Python cannot write again, becomes null.
     """
-    _write(path, {**record, **scrub(_finite(changes))})
+    _write(path, {**_finite(record), **scrub(_finite(changes))})
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:

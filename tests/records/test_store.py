@@ -165,6 +165,13 @@ def test_a_record_that_is_amended_is_not_changed(tmp_path):
     assert "changed" not in store.read_record(path)
 
 
+def test_a_number_beyond_floats_does_not_keep_a_record_from_being_amended(tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(RECORD)[:-1] + ', "further": [1e999]}')
+    store.amend_record(path, store.read_record(path), error="none")
+    assert store.read_record(path)["further"] == [None]
+
+
 def test_a_record_without_a_digest_is_read(tmp_path):
     path = tmp_path / "r.json"
     path.write_text(json.dumps(RECORD))
