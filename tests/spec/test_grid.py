@@ -4,6 +4,7 @@ import pytest
 
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
+from mptexp.spec.run import Run
 
 
 def sweep(**extra):
