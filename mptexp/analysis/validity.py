@@ -16,6 +16,7 @@ from mptexp.analysis import identity, steadiness
 from mptexp.analysis.points import POINT
 from mptexp.records.schema import VOID
 from mptexp.records.store import CHANGED
+from mptexp.records.tables import devices
 from mptexp.spec import order
 from mptexp.spec.run import Run
 
@@ -246,9 +247,9 @@ def apart(records: Sequence[Mapping[str, Any]]) -> set[str]:
     ended last.
     """
     blocks: dict[Hashable, dict[str, list[Mapping[str, Any]]]] = {}
-    for record in records:
+    for record, device in zip(records, devices(records), strict=True):
         if record["status"] == "ok":
-            key = order.comparison(Run.model_construct(**record["parameters"]))
+            key = device, order.comparison(Run.model_construct(**record["parameters"]))
             parts = blocks.setdefault(key, {})
             parts.setdefault(record.get("invocation", ""), []).append(record)
     parted = set()

@@ -36,7 +36,7 @@ COLUMNS = {
         Column("sweep", "name of the params file", str),
         Column("dataset", "name", str),
         Column("model", "name", str),
-        Column("gpu_model", "device that was asked for", str),
+        Column("gpu_model", "device that was asked for; a CPU's with its cores", str),
         Column("device", "device that was found", str),
         Column("backend", "Keras backend", str),
         Column("policy", "precision policy", str),

@@ -29,8 +29,38 @@ def results_table(
     table = pd.DataFrame([_row(record, sweep) for record in records], columns=list(COLUMNS))
     settings = _settings([*(record["parameters"] for record in records), *others])
     table["setting"] = settings[: len(records)]
+    table["gpu_model"] = devices(records)
     order = ["gpu_model", "backend", "dataset", "model", "batch_size", "policy", "block"]
     return table.sort_values(order, kind="stable", ignore_index=True)
+
+
+def devices(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The name of each run's device; a CPU's with the cores that the run could use.
+
+    With 2 and with 32 of its cores a CPU is two devices, though a params file names it alike. A run
+    that left no environment was on the device of the others of that name, if there is only one.
+    """
+    asked = [record["parameters"]["gpu_model"] for record in records]
+    known = [
+        _with_cores(name, r.get("environment") or {})
+        for name, r in zip(asked, records, strict=True)
+    ]
+    of: dict[str, set[str]] = {}
+    for name, full in zip(asked, known, strict=True):
+        of.setdefault(name, set()).update({full} - {""})
+    return [
+        full or (min(of[name]) if len(of[name]) == 1 else name)
+        for name, full in zip(asked, known, strict=True)
+    ]
+
+
+def _with_cores(name: str, environment: Mapping[str, Any]) -> str:
+    """`AMD EPYC (2 cores)` for `AMD EPYC (CPU)`; a GPU's name as it is; empty where unknown."""
+    cores = environment.get("cores")
+    if not name.endswith(" (CPU)") or not cores:
+        return name if environment else ""
+    usable = min(cores, environment.get("container_cpus") or cores)
+    return f"{name.removesuffix('(CPU)')}({usable:g} {'core' if usable == 1 else 'cores'})"
 
 
 # Nothing is emulated: not worth a word beside runs in which something is.

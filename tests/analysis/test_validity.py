@@ -1,7 +1,7 @@
 import pytest
 from builders import record, tables
 
-from mptexp.analysis import accuracy, validity
+from mptexp.analysis import accuracy, summary, validity
 from mptexp.records.schema import VOID
 from mptexp.report import findings, warnings
 
@@ -117,6 +117,31 @@ def test_runs_measured_apart_form_no_ratio_but_their_accuracy_holds():
     assert made.results["flags"].tolist().count("measured apart") == 1
     assert accuracy.differences(made, 0.01).blocks.tolist() == [3]
     assert "measured apart" in " ".join(warnings.sentences(made))
+
+
+def on_two_machines():
+    """Blocks 0 and 1 on a CPU with 2 cores, 2 and 3 on one of the same name with 32."""
+    for block in range(4):
+        for policy, step_s in (("float32", 0.2), ("mixed_float16", 0.1)):
+            cores = 2 if block < 2 else 32
+            made = record(policy, block, step_s * 2 / cores)
+            made["parameters"] |= {"gpu_model": "AMD EPYC (CPU)"}
+            made["environment"] = {"device": "AMD EPYC (CPU)", "cores": cores, "packages": {}}
+            made["identity"] |= {"cores": cores}
+            yield made | {"invocation": f"on {cores}"}
+
+
+def test_two_machines_with_a_cpu_of_one_name_are_two_devices():
+    made = tables(list(on_two_machines()))
+    names = ["AMD EPYC (2 cores)", "AMD EPYC (32 cores)"]
+    assert sorted(set(made.results.gpu_model)) == names
+    assert set(made.results["flags"]) == {""}  # each is whole
+    assert sorted(zip(made.speedups.gpu_model, made.speedups.blocks, strict=True)) == [
+        (names[0], 2),
+        (names[1], 2),
+    ]
+    headline = summary.headline(made)
+    assert headline.groupby("gpu_model").step_s.min().round(6).tolist() == [0.1, 0.00625]
 
 
 def test_a_sweep_measured_policy_by_policy_claims_nothing_of_time():

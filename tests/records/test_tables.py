@@ -1,3 +1,4 @@
+from mptexp.records import tables
 from mptexp.records.columns import COLUMNS, HISTORY
 from mptexp.records.schema import VOID
 from mptexp.records.tables import history_table, results_table
@@ -33,6 +34,36 @@ def test_parameters_without_a_column_are_the_setting():
     blocks = [PARAMETERS | {"block": k, "seed": k} for k in (0, 1)]
     table = results_table([RECORD | {"parameters": run} for run in blocks], "mine")
     assert set(table.setting) == {""}
+
+
+def named(*devices):
+    """The devices of runs on these: each a name, cores or None, and a container's limit or None."""
+    records = [
+        {
+            "parameters": PARAMETERS | {"gpu_model": name},
+            "environment": {"cores": cores, "container_cpus": limit} if cores else {},
+        }
+        for name, cores, limit in devices
+    ]
+    return tables.devices(records)
+
+
+def test_a_cpu_with_2_and_with_32_cores_is_two_devices():
+    epyc = "AMD EPYC (CPU)"
+    assert named((epyc, 2, None), (epyc, 32, None), (epyc, 32, 4.0), (epyc, 1, 0.5)) == [
+        "AMD EPYC (2 cores)",
+        "AMD EPYC (32 cores)",
+        "AMD EPYC (4 cores)",
+        "AMD EPYC (0.5 cores)",
+    ]
+    assert named(("NVIDIA H200", 32, None)) == ["NVIDIA H200"]
+
+
+def test_a_run_that_left_no_environment_is_on_the_others_device():
+    epyc = "AMD EPYC (CPU)"
+    assert named((epyc, 2, None), (epyc, None, None)) == ["AMD EPYC (2 cores)"] * 2
+    assert named((epyc, 2, None), (epyc, None, None), (epyc, 8, None))[1] == epyc
+    assert named((epyc, None, None)) == [epyc]
 
 
 def test_what_is_not_emulated_is_not_named_in_the_setting():
