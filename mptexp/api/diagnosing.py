@@ -91,16 +91,23 @@ def _diagnosis(
             what = f"{ablation.name} ({reason(ablation)})"
             output.say(f"worth trying, {pair.candidate.policy}: {what}")
     for block in range(job.sweep.repeats):
-        runs = [run for pair, wanted in asked for run in proposals.runs(pair, wanted, block)]
+        of = (block, job.sweep.repeats, place.order_seed)
+        runs = [run for pair, wanted in asked for run in proposals.runs(pair, wanted, *of)]
         yield f"ablations and controls, block {block + 1} of {job.sweep.repeats}", runs
         asked = [(p, proposals.promising(p, wanted, place, tables)) for p, wanted in asked]
+
+
+def _compared(run: Run) -> tuple[str | int | bool, ...]:
+    """What the controls and ablations of a block share; a traced run is compared with none."""
+    alone = run.run_id() if run.profile else ""
+    return (run.block, alone, run.gpu_model, run.backend, run.dataset, run.model, run.phase)
 
 
 def _execute_batch(what: str, runs: Sequence[Run], job: Job, output: Output) -> bool:
     """Executes what is missing of a diagnosis' runs, their cost said first; whether all ended."""
     # They were made from records, which do not say where data lie.
     place, runs = job.directory.diagnosis, list(dict.fromkeys(map(job.sweep.located, runs)))
-    before = plan.states(runs, job.sweep, place)
+    before = blocks.begun_anew(plan.states(runs, job.sweep, place), comparison=_compared)
     due = [p for p in before if p.due]
     for device in sorted({p.run.gpu_model for p in before if p.state == "elsewhere"}):
         output.say(f"diagnosis: {what} on {device} can be made on such a device only")

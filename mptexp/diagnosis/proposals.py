@@ -1,6 +1,7 @@
 """Which ablations are worth a run, from what the traced steps of a pair say."""
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from mptexp.diagnosis.pairs import Pair, in_block
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.names import MODELS
+from mptexp.spec.order import balanced
 from mptexp.spec.run import Run
 
 SLOWER = 0.9  # a change that makes both policies slower than this is not tried in further blocks
@@ -131,10 +133,29 @@ def _ended_well(directory: SweepDir, run_id: str) -> dict[str, Any] | None:
     return record if record["status"] == "ok" else None
 
 
-def runs(pair: Pair, asked: Sequence[Ablation], block: int) -> list[Run]:
-    """The controls and the ablations under both policies, in one block; none where none is."""
-    variants = [run for ablation in asked for run in ablation.variants(*pair.controls)]
-    return [in_block(run, block) for run in [*pair.controls, *variants] if variants]
+def runs(
+    pair: Pair, asked: Sequence[Ablation], block: int, blocks: int = 1, seed: int = 0
+) -> list[Run]:
+    """The controls and the ablations under both policies, in one block; none where none is.
+
+    Both policies follow one another. The controls stand among the ablations that are compared with
+    them: over the blocks each has each place equally often, as a sweep's policies have, for a
+    machine that drifts would make faster or slower whatever always runs last.
+
+    Args:
+        pair: what is diagnosed.
+        asked: the ablations.
+        block: which of the blocks.
+        blocks: how many there are.
+        seed: of the order, see `SweepDir.order_seed`.
+    """
+    if not asked:
+        return []
+    chance = random.Random(seed)
+    groups = [pair.controls, *(ablation.variants(*pair.controls) for ablation in asked)]
+    sides = balanced((0, 1), blocks, chance)[block]
+    groups = balanced(groups, blocks, chance)[block]
+    return [in_block(group[side], block) for group in groups for side in sides]
 
 
 def promising(

@@ -48,6 +48,17 @@ def test_an_effect_is_formed_within_blocks():
     assert ends(effect.speedup) == pytest.approx((2, 2, 2, 3))
 
 
+def test_a_control_and_an_ablation_of_two_calls_form_no_ratio():
+    records = known(ablations.INPUT, [[100, 100], [110, 110]], [[120, 240], [240, 480]])
+    for one in records.values():
+        one["invocation"] = "first"
+    for run in ablations.INPUT.variants(*PAIR.controls):
+        records[in_block(run, 1).run_id()]["invocation"] = "second"
+    effect = effects.effect(PAIR, ablations.INPUT, records, "train")
+    assert ends(effect.gains["float32"])[::3] == pytest.approx((1.2, 1))
+    assert effect.speedup.n == 2  # the two policies of either block were measured in one call
+
+
 def test_one_block_claims_no_interval():
     records = known(ablations.INPUT, [[100], [110]], [[120], [240]])
     effect = effects.effect(PAIR, ablations.INPUT, records, "train")

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from mptexp.diagnosis import ablations, proposals
-from mptexp.diagnosis.pairs import Pair
+from mptexp.diagnosis.pairs import Pair, in_block
 from mptexp.report import why_tables
 from mptexp.spec.run import Run
 
@@ -107,8 +107,24 @@ def test_the_layer_that_lost_most_is_tried_in_float32():
 
 
 def test_controls_and_ablations_share_length_block_and_seed():
-    made = proposals.runs(PAIR, [ablations.INPUT, ablations.BATCH], 2)
+    made = proposals.runs(PAIR, [ablations.INPUT, ablations.BATCH], 2, blocks=3)
     assert len(made) == 6
     assert {(r.block, r.seed, r.max_steps, r.target_ci) for r in made} == {(2, 5, 512, 0.02)}
-    assert [r.batch_size for r in made] == [32, 32, 32, 32, 64, 64]
+    assert sorted(r.batch_size for r in made) == [32, 32, 32, 32, 64, 64]
     assert proposals.runs(PAIR, [], 0) == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_controls_stand_among_the_ablations_that_are_compared_with_them(seed):
+    asked = [ablations.INPUT, ablations.BATCH, ablations.XLA_ON]
+    blocks = [proposals.runs(PAIR, asked, block, blocks=4, seed=seed) for block in range(4)]
+    controls = [in_block(PAIR.controls[0], 0), in_block(PAIR.controls[1], 0)]
+    places = [[in_block(run, 0) for run in runs].index(controls[0]) // 2 for runs in blocks]
+    assert sorted(places) == [0, 1, 2, 3]
+    for runs in blocks:  # both policies of a change follow one another
+        assert all({a.policy, b.policy} == {"float32", "mixed_bfloat16"} for a, b in pairs(runs))
+    assert sorted(runs[0].policy for runs in blocks) == ["float32"] * 2 + ["mixed_bfloat16"] * 2
+
+
+def pairs(runs):
+    return zip(runs[::2], runs[1::2], strict=True)
