@@ -48,6 +48,15 @@ def test_a_difference_in_every_block_is_one_of_these_images_alone():
     assert image_pairs.of_pairs(each).variance < 0.6 * alone.variance
 
 
+def test_a_list_that_is_not_of_its_accuracy_pairs_nothing():
+    made = classified(record(), np.arange(500) >= 50)
+    made["history"][-1]["val_accuracy"] = 0.904
+    assert image_pairs.correct(made) is not None
+    made["history"][-1]["val_accuracy"] = 0.95
+    assert image_pairs.correct(made) is None
+    assert not image_pairs.spread([made], [made]).paired
+
+
 def test_nothing_known_of_the_images_is_said_to_be_nothing():
     one = record()
     del one["in_force"]["validation_images"]
