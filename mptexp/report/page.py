@@ -14,6 +14,7 @@ from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report import answer, data_files, rendering, text_tables
 from mptexp.report.measured import MeasuredSweep
+from mptexp.spec import files
 from mptexp.spec.errors import Stopped
 from mptexp.spec.project import user_cache
 
@@ -100,7 +101,7 @@ def _proof(page: Path) -> Path:
     """
     total = hashlib.sha256(_renderer())
     for path in (page, page.with_suffix(".ipynb")):
-        total.update(hashlib.sha256(path.read_bytes()).digest())
+        total.update(hashlib.sha256(files.content(path)).digest())
     return user_cache() / "pages" / total.hexdigest()[:32]
 
 

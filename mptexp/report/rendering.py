@@ -10,6 +10,7 @@ from typing import Any
 
 from mptexp.records import privacy
 from mptexp.report import sortable
+from mptexp.spec import files
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 NOT_SHOWN = "remove-cell"  # tag of cells for whoever opens the notebook, not for the page
@@ -56,7 +57,7 @@ def _exported(notebook: Path, title: str, resources: dict[str, Any], with_code: 
     )
     exporter.register_filter("clean", _inert if with_code else lambda content: content)
     # Not from_filename, which makes the file's name the title.
-    clean = privacy.scrub(json.loads(notebook.read_text(encoding="utf-8")))
+    clean = privacy.scrub(json.loads(files.text(notebook)))
     node = nbformat.reads(json.dumps(clean), as_version=4)
     node.cells = [cell for cell in node.cells if NOT_SHOWN not in cell.metadata.get("tags", [])]
     page, _ = exporter.from_notebook_node(node, {"metadata": {"name": title}} | resources)

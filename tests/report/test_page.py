@@ -288,3 +288,14 @@ def test_what_is_stopped_is_made_anew_and_leaves_nothing_behind(tmp_path, ending
         assert done.returncode == 0, done.stderr
     assert "1 report by mptexp" in (tmp_path / "site/index.html").read_text()
     assert (tmp_path / "site/sweep/index.html").exists()
+
+
+@pytest.mark.parametrize("name", ["notebook.ipynb", "notebook.html"])
+def test_a_page_of_what_is_no_file_is_not_waited_for(tmp_path, name):
+    place = written_sweep(tmp_path / "sweep", "GPU", 1)
+    folder = next(place.runs.iterdir())
+    for other in {"notebook.ipynb", "notebook.html"} - {name}:
+        (folder / other).write_text("{}")
+    os.mkfifo(folder / name)  # reading it would wait for ever
+    report._render_runs(place, place.index)
+    assert not (folder / "notebook.html").exists()
