@@ -105,7 +105,7 @@ def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) ->
 
     due = [p.run for p in blocks.chosen(job, only) if p.due]
     before = identity.latest(store.read_records(job.directory)[0]) if due else {}
-    runs = {identity.kind(run.model_dump()): run for run in due} if before else {}
+    runs = {identity.kind(run.published().model_dump()): run for run in due} if before else {}
     known = preparation.identities(list(runs.values()), data_dir)
     return identity.between(before, dict(zip(runs, known, strict=True)))
 

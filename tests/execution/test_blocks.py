@@ -186,9 +186,13 @@ def test_repair_measures_a_flagged_comparison_again_as_a_whole(light, tmp_path):
     assert run(tmp_path, "--repair", "--fresh").returncode == 2
 
 
-def test_what_changed_since_the_runs_that_are_there_is_named_before_others_run(light, tmp_path):
-    light({"policy": ["float32", "bfloat16"], "batch_size": [32, 64]})
-    assert run(tmp_path, "--only", "batch_size=32").returncode == 0
+def test_what_changed_since_the_runs_that_are_there_is_named_before_others_run(
+    light, tree, tmp_path
+):
+    # Of images of one's own: records name their folder by its last part alone.
+    dataset = [f"folder:{tree}"]
+    light({"policy": ["float32", "bfloat16"], "batch_size": [2, 4], "dataset": dataset})
+    assert run(tmp_path, "--only", "batch_size=2").returncode == 0
     place = SweepDir(tmp_path / "reports/light")
     for record in measured(tmp_path)[0]:
         known = {"code": "older", "cores": 999, "variables": {"XLA_FLAGS": "--xla_cpu_fast"}}
