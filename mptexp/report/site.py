@@ -137,6 +137,8 @@ def _check(places: Sequence[SweepDir], site: Path, address: str) -> None:
             f"{site}: is not empty, and no site that mptexp publish made; give another folder"
         )
     for place in places:
+        if fault := _unreadable(place):
+            raise ParamsError(f"{place.root}: none of its records can be read: {fault}")
         one, other = files.real(site), files.real(place.root)
         if one == other or one in other.parents or other in one.parents:
             raise ParamsError(f"{site}: lies in {place.root} or around it; give another folder")
@@ -151,6 +153,19 @@ def _holds_more(folder: Path, first: str) -> bool:
     """Whether a folder holds more than the start of its first file, written by who was killed."""
     begun = (f".{first}.", f"{first}.new")
     return not folder.is_dir() or not all(p.name.startswith(begun) for p in folder.iterdir())
+
+
+def _unreadable(place: SweepDir) -> str:
+    """Why the first record of a sweep cannot be read; empty where one of them can."""
+    faults = []
+    for path in sorted(place.runs.glob("*/record.json")):
+        try:
+            store.read_record(path)
+        except RecordError as error:
+            faults.append(str(error))
+        else:
+            return ""
+    return next(iter(faults), "")
 
 
 def _is_ours(place: SweepDir) -> bool:

@@ -178,12 +178,23 @@ def test_what_cannot_be_published_is_refused(tmp_path, monkeypatch, sources, sit
         Path(name).mkdir()
     Path("full/mine.txt").write_text("mine")
     Path("site/a").mkdir(parents=True)
+    Path("site/a/mine.txt").write_text("mine")
     Path("site/index.html").write_text(publish.MARK)
     before = contents(tmp_path)
     with pytest.raises(ParamsError, match=fault):
         publish.publish([Path(s) for s in sources], Path(site), REPORT, url)
     assert contents(tmp_path) == before
     assert not Path("new").exists()
+
+
+def test_a_sweep_none_of_whose_records_can_be_read_is_refused(tmp_path):
+    place, other = SweepDir(tmp_path / "a"), SweepDir(tmp_path / "b")
+    store.write_record(other.record(record()["run_id"]), record())
+    place.root.mkdir()
+    place.runs.symlink_to(other.runs)
+    with pytest.raises(ParamsError, match=r"none of its records can be read: .* leads out"):
+        publish.publish([place.root], tmp_path / "site", REPORT)
+    assert not (tmp_path / "site").exists()
 
 
 def test_a_site_is_never_made_over_its_own_sources(tmp_path):
