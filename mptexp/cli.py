@@ -260,9 +260,9 @@ def _name_changes(job: "Job", only: Sequence[str], data_dir: Path | None) -> Non
     from mptexp import api
 
     if differences := api.changed(job, only, data_dir):
-        from mptexp.report import warnings
+        from mptexp.report import caveats
 
-        for sentence in warnings.changed(str(job.directory.root), differences):
+        for sentence in caveats.changed(str(job.directory.root), differences):
             out.print(f"[yellow]{plain(sentence)}[/]", soft_wrap=True)
 
 
@@ -545,10 +545,10 @@ def merge(
     and was left out, or was changed since it was written.
     """
     from mptexp import api
-    from mptexp.report import warnings, wording
+    from mptexp.report import caveats, wording
 
     merged = api.merge(directories, directory, prefer)
-    unlike = warnings.unlike(str(directories[0]), api.unlike(directories))
+    unlike = caveats.unlike(str(directories[0]), api.unlike(directories))
     total = wording.count(merged.present + sum(merged.copied.values()), "run")
     parts = [f"{n} from {name}" for name, n in merged.copied.items()]
     parts += [f"{merged.present} were there"] if merged.present else []

@@ -1,4 +1,4 @@
-"""Images per second over a baseline's: several replicas, other frameworks, other devices.
+"""Images per second over a baseline's: replicas, frameworks, devices, instruction sets.
 
 A ratio here is images per second over the baseline's: above 1 is faster. Its interval holds for
 all ratios of its table together. Where more differs than what is compared there is no ratio.
@@ -18,7 +18,7 @@ from mptexp.spec.backends import BACKENDS
 
 # What an axis varies with it; see identity.FOLLOWS.
 ALONG = {"replicas": ("replicas", "batch_size"), "backend": ("backend",)}
-ALONG |= {"gpu_model": ("gpu_model",)}
+ALONG |= {"gpu_model": ("gpu_model",), "cpu_isa": ("cpu_isa", "policy")}
 FIGURES = ("speedup", "low", "high", "blocks")
 Records = Mapping[str, Mapping[str, Any]]  # by run id
 
@@ -87,6 +87,29 @@ def by_device(tables: Tables) -> pd.DataFrame:
             row = point | {"gpu_model": device, "jit": jit, "slowest": device == slowest}
             rows.append(row | _medians(runs) | _over(runs, others, jit, "gpu_model", records))
     return _sorted(_claimed(rows), ["gpu_model"])
+
+
+def by_isa(tables: Tables) -> pd.DataFrame:
+    """Every point and policy under each of several CPU instruction sets.
+
+    Returns:
+        Columns of POINT, policy, cpu_isa, step_s, images_per_s (medians over blocks), emulated;
+        speedup (images per second over float32's under the default instruction sets), low, high,
+        blocks, flags, differs (see `_over`). Empty where float32 was not measured so.
+    """
+    rows, records = [], _by_id(tables)
+    asked = {run_id: r["parameters"].get("cpu_isa", "default") for run_id, r in records.items()}
+    ok = validity.comparable(tables.ok).dropna(subset="images_per_s")
+    others = ok.setting.astype(str).str.replace(r"(, )?cpu_isa \w+", "", regex=True)
+    ok = ok.assign(cpu_isa=ok.run_id.map(asked), setting=others)
+    for point, group in ok.groupby(POINT) if ok.cpu_isa.nunique() > 1 else ():
+        usual = (group.cpu_isa == "default") & (group.policy == "float32")
+        for (isa, policy), runs in group[~usual].groupby(["cpu_isa", "policy"]):
+            row = dict(zip(POINT, point, strict=True)) | {"cpu_isa": isa, "policy": policy}
+            row |= {"emulated": bool(runs.emulated.any()), **_medians(runs)}
+            jit = bool(runs.jit.iloc[0])
+            rows.append(row | _over(runs, group[usual], jit, "cpu_isa", records))
+    return pd.DataFrame(_claimed(rows))
 
 
 def begin_alike(tables: Tables) -> bool:

@@ -110,7 +110,7 @@ def run(
     job = _open(params, out, parameters)
     flagged = commands.curable(job) if repair and not fresh else ()
     if not fresh and (differences := commands.changed(job, _filters(only))):
-        from mptexp.report.warnings import changed
+        from mptexp.report.caveats import changed
 
         for sentence in changed(str(job.directory.root), differences):
             warnings.warn(visible(sentence), stacklevel=2)
@@ -212,17 +212,16 @@ def resolved(path: Place) -> Path:
 
 
 def answer(directory: Place) -> "Markdown":
-    """Returns what a sweep says of each policy: the sentences that open its report.
+    """Returns what a sweep says: the sentences that open its report.
 
     Raises:
         ParamsError: if the directory holds no record.
     """
     from IPython.display import Markdown
 
-    from mptexp.report import findings, measured
+    from mptexp.report import lead, measured
 
-    tables = measured.load(resolved(directory)).tables
-    return Markdown("\n\n".join(findings.answer(tables)))
+    return Markdown("\n\n".join(lead.sentences(measured.load(resolved(directory)))))
 
 
 def compare(a: Place | Sequence[Place], b: Place | Sequence[Place]) -> "pd.DataFrame":

@@ -187,9 +187,9 @@ def check(directory: Path) -> list[str]:
 
 
 def _not_valid(sweep: "MeasuredSweep") -> list[str]:
-    from mptexp.report import warnings
+    from mptexp.report import caveats
 
-    return [*warnings.sentences(sweep.tables), *sweep.tables.damaged, *sweep.tables.changed]
+    return [*caveats.sentences(sweep.tables), *sweep.tables.damaged, *sweep.tables.changed]
 
 
 def publish(

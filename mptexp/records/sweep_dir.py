@@ -18,7 +18,7 @@ MAKER = "mptexp"
 RUN_ID, DIGEST = "[0-9a-f]{12}", "[0-9a-f]{8}"
 # The files beside the runs; the marker last, by which what is left of an interruption is known.
 WRITTEN = ("params.yaml", "index.html", "results.csv", "history.csv", "speedups.csv")
-WRITTEN += ("accuracy.csv", "table.md", "speedup.svg", "share.png", "sweep.json")
+WRITTEN += ("accuracy.csv", "table.md", "answer.svg", "speedup.svg", "share.png", "sweep.json")
 
 
 @dataclass(frozen=True)

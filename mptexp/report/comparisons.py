@@ -8,7 +8,7 @@ import pandas as pd
 
 from mptexp.analysis import compare, contrast, scaling
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report import columns, warnings, wording
+from mptexp.report import caveats, columns, wording
 from mptexp.report.columns import BLANK
 from mptexp.spec.backends import BACKEND_ROWS
 
@@ -51,15 +51,15 @@ def sections(tables: Tables) -> list[Section]:
     backends = scaling.by_backend(tables)
     made = []
     if not devices.empty:
-        unlike = warnings.not_compared(devices)
+        unlike = caveats.not_compared(devices)
         made.append(Section("Devices side by side", DEVICES_NOTE, unlike, _device_rows(devices)))
     if not replicas.empty:
         note = REPLICAS_NOTE + LOGICAL_NOTE * bool(replicas.logical.any())
-        sentences = _sentences(replicas) + warnings.not_compared(replicas)
+        sentences = _sentences(replicas) + caveats.not_compared(replicas)
         made.append(Section("Scaling", note, sentences, _replica_rows(replicas)))
     if not backends.empty:
         note = BACKENDS_NOTE + ALIKE[scaling.begin_alike(tables)]
-        unlike = warnings.not_compared(backends)
+        unlike = caveats.not_compared(backends)
         made.append(Section("Frameworks side by side", note, unlike, _backend_rows(backends)))
     return made
 
@@ -70,8 +70,8 @@ def _sentences(table: pd.DataFrame) -> list[str]:
     most = known[known.replicas == known.replicas.max()]
     panels = wording.panels(most.assign(replicas=1, jit=False))
     return [
-        f"On {panel}, {row['policy']}: {row['replicas']} replicas make {wording.ratio_of(row)} the "
-        f"images per second of one, with {row['batch_per_replica']} images for each; efficiency "
+        f"On {panel}, {row['policy']}: {row['replicas']} replicas against one, with "
+        f"{row['batch_per_replica']} images for each: {wording.ratio_of(row)}; efficiency "
         f"{row['efficiency']:.2f}."
         for panel, row in zip(panels, most.to_dict("records"), strict=True)
     ]
@@ -86,11 +86,11 @@ def _replica_rows(table: pd.DataFrame) -> pd.DataFrame:
         "Global batch": table.batch_size,
         "Batch per replica": table.batch_per_replica,
         **columns.shown(table, "step_s", "images_per_s"),
-        "Speedup over 1 replica, same batch per replica [95 % interval]": [
+        "Speed against 1 replica, same batch per replica [95 % interval]": [
             wording.ratio_of(row) for row in records
         ],
         "Efficiency [95 % interval]": [_efficiency(row) for row in records],
-        "Speedup over 1 replica, same global batch [95 % interval]": [
+        "Speed against 1 replica, same global batch [95 % interval]": [
             wording.ratio_of(row, "strong_") for row in records
         ],
         "XLA": [_xla(row, "1 replica", ("base_jit", "strong_base_jit")) for row in records],
@@ -123,7 +123,7 @@ def _against(
         "Batch size": table.batch_size,
         **names,
         **columns.shown(table, "step_s", "images_per_s"),
-        f"Images/s over {base}'s [95 % interval]": [
+        f"Speed against {base} [95 % interval]": [
             "1" if itself else ratio for itself, ratio in zip(is_base, ratios, strict=True)
         ],
     }

@@ -5,8 +5,8 @@ from pathlib import Path
 from mptexp.analysis import accuracy
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
-from mptexp.report import text_tables
-from mptexp.report.figures import output, registry
+from mptexp.report import lead, text_tables
+from mptexp.report.figures import output, style
 from mptexp.report.measured import MeasuredSweep
 
 TABLES = ("results", "history", "speedups")
@@ -19,7 +19,7 @@ def write_tables(tables: Tables, folder: Path) -> None:
 
 
 def write(sweep: MeasuredSweep) -> None:
-    """Writes results.csv, history.csv, speedups.csv, table.md and speedup.svg.
+    """Writes results.csv, history.csv, speedups.csv, table.md and answer.svg.
 
     Where the report does not show all differences in accuracy, accuracy.csv holds them.
     """
@@ -31,5 +31,8 @@ def write(sweep: MeasuredSweep) -> None:
     if not tables.ok.empty:
         rows = text_tables.headline_rows(tables)
         store.write_text(root / "table.md", text_tables.markdown(rows))
-    for figure in list(registry.figures(sweep, "speedups"))[:1]:
-        store.write_text(root / "speedup.svg", output.svg(figure.draw()[0]))
+    figure = lead.figure(sweep)
+    if figure:
+        with style.width(style.LEAD_WIDTH):
+            drawn, _ = figure.draw()
+        store.write_text(root / "answer.svg", output.svg(drawn))

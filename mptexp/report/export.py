@@ -8,7 +8,7 @@ from mptexp.analysis import accuracy, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import data_files, findings, measured, text_tables, warnings
+from mptexp.report import caveats, data_files, lead, measured, text_tables
 from mptexp.report.figures import output, registry
 from mptexp.report.figures.registry import SweepFigure
 from mptexp.report.markdown import bullets, safe
@@ -35,8 +35,8 @@ def export(directory: SweepDir, folder: Path) -> list[str]:
     data_files.write_tables(tables, folder)
     shown = "" if tables.ok.empty else _tables(tables, folder)
     drawn = [_figure(figure, folder) for figure in registry.figures(sweep)]
-    head = f"# {safe(sweep.question)}"
-    sentences = bullets([*warnings.sentences(tables), *findings.answer(tables)])
+    head = f"# {safe(lead.title(sweep))}\n\n*{safe(sweep.question)}*"
+    sentences = bullets([*caveats.sentences(tables), *lead.sentences(sweep)])
     draft = "\n\n".join(part for part in (head, sentences, shown, *drawn) if part)
     store.write_text(folder / "draft.md", draft + "\n")
     return tables.damaged

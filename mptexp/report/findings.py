@@ -1,4 +1,8 @@
-"""The sentences that open a report: of each device and policy, its speed, memory and accuracy."""
+"""What a sweep says of speed and accuracy, grouped by finding: three sentences at most.
+
+Every number is a row of `summary.headline` in the words of `wording.speed`, which write it in the
+headline table, in the caption and in the chart as well.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,147 +13,118 @@ from mptexp.analysis import accuracy, summary
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import wording
-from mptexp.report.wording import INCONCLUSIVE, count, default_name, listed, verbatim
+from mptexp.report.wording import INCONCLUSIVE, default_name, listed, verbatim
 
-SENTENCES = 24  # of the answer: more are not read
-CLAUSES = 8  # batch sizes that a sentence lists; of more it says from what to what
+CLAUSES = 3  # points that a sentence lists; of more it says from what to what
+NONE_SUCCEEDED = "No run of this sweep succeeded, so there is nothing to compare yet."
 
 
 def answer(tables: Tables) -> list[str]:
-    """One sentence per device and policy: the answer that opens a report."""
-    missing = [_left_out(row) for row in summary.left_out(tables.results).to_dict("records")]
+    """The sentences that open a report: native policies, accuracy and memory, emulated policies."""
     if tables.ok.empty:
-        return ["No run of this sweep succeeded, so there is nothing to compare yet.", *missing]
-    table = _with_accuracy(summary.headline(tables), tables)
-    table = _placed(table, table.policy)
-    keys = ["panel", "backend", "phase", "policy", "baseline"]
-    margin = tables.options.equivalence_margin
-    sentences = [
-        _policy_sentence(panel, policy, rows[rows.speedup.notna()], margin)
-        for (panel, _, _, policy, _), rows in table.groupby(keys, sort=False)
-        if rows.speedup.notna().any()
-    ]
-    accuracies = _level(tables) if sentences else _accuracy_answer(tables)
-    return [*(sentences or [_without_baseline(table)]), *accuracies, *missing]
+        return [NONE_SUCCEEDED]
+    rows = compared(tables)
+    if rows.empty:
+        return [_without_baseline(tables), *_accuracy(tables, rows)]
+    emulated = rows.emulated.astype(bool)
+    made = [_speed(rows[~emulated]), *_accuracy(tables, rows), _emulated(rows[emulated])]
+    return [sentence for sentence in made if sentence]
 
 
-def _with_accuracy(table: pd.DataFrame, tables: Tables) -> pd.DataFrame:
-    """A headline table with difference and verdict of each policy's accuracy."""
-    compared = accuracy.differences(tables, tables.options.equivalence_margin)
-    compared = compared.rename(columns={"candidate": "policy"})
-    keys = [*POINT, "policy", "baseline"]
-    return table.merge(compared[[*keys, "difference", "verdict"]], "left", keys)
+def compared(tables: Tables) -> pd.DataFrame:
+    """The rows of the headline table that have a ratio, with what tells each apart: place.
 
-
-def _placed(table: pd.DataFrame, policies: pd.Series) -> pd.DataFrame:
-    """Points with panel: of what a sentence speaks, and place: what sets a point apart there.
-
-    Of more than SENTENCES panels and policies, a sentence speaks of all that a device measured.
+    Also with difference and verdict of the policy's accuracy.
     """
-    panels = wording.panels(table)
-    if panels.nunique() * policies.nunique() <= SENTENCES:
-        return table.assign(panel=panels, place="")
-    places = wording.panels(table.assign(gpu_model="")).str.removeprefix(", ")
-    return table.assign(panel=table.gpu_model, place=places)
-
-
-def _left_out(row: Mapping[str, Any]) -> str:
-    return (
-        f"Left out of the figures: {row['left']} of {count(row['runs'], 'run')} of "
-        f"{row['policy']}, which ended as *{row['status']}*."
-    )
-
-
-def _policy_sentence(panel: str, policy: str, rows: pd.DataFrame, margin: float) -> str:
-    least = rows.loc[rows.effective_share.astype(float).fillna(1).idxmin()]
-    partly = "".join(f" ({note})" for note in wording.partly(least))
-    return (
-        f"On {verbatim(panel)}, **{policy}**{partly} {_speed(rows)}{_memory(rows)}"
-        f"{_of_accuracy(rows, margin)}.{_reason(rows)}"
-    )
+    if tables.ok.empty:
+        return pd.DataFrame()
+    table = summary.headline(tables)
+    differences = accuracy.differences(tables, tables.options.equivalence_margin)
+    differences = differences.rename(columns={"candidate": "policy"})
+    keys = [*POINT, "policy", "baseline"]
+    table = table.merge(differences[[*keys, "difference", "verdict"]], "left", keys)
+    return table.assign(place=wording.places(table)).dropna(subset="speedup")
 
 
 # --- speed ----------------------------------------------------------------------------------------
 
 
 def _speed(rows: pd.DataFrame) -> str:
-    """What the intervals allow to be said: faster, slower or inconclusive, number first."""
-    baseline = _baseline(rows)
-    faster, slower = rows[rows.low > 1], rows[rows.high < 1]
-    decided = [
-        _decided(group, word, baseline, len(rows))
-        for group, word in ((faster, "faster"), (slower, "slower"))
-        if len(group)
-    ]
-    open_rows = rows.drop([*faster.index, *slower.index])
-    flagged = open_rows[open_rows["flags"].map(wording.not_valid) != ""]
-    open_rows = open_rows.drop(flagged.index)
+    """Faster, slower, inconclusive, in this order; what is not valid claims nothing."""
+    classes = rows.apply(wording.finding, axis=1) if len(rows) else pd.Series(dtype=object)
+    decided = [_decided(rows[classes == word], word) for word in ("faster", "slower")]
     doubts = [
-        f"{INCONCLUSIVE}{why} ({_several(group)})"
-        for group, why in (
-            (open_rows[open_rows.low.notna()], ": the interval includes 1"),
-            (open_rows[open_rows.low.isna()], ": fewer than three repeats"),
+        _doubtful(rows[classes == word], opening, reason)
+        for word, opening, reason in (
+            (INCONCLUSIVE, "No difference in speed is shown for", "the interval includes 1"),
+            ("no interval", "Fewer than three repeats show nothing for", ""),
+            ("not valid", "Measured, but nothing is claimed for", ""),
         )
-        if len(group)
     ]
-    doubts += [f"claims nothing: {_several(flagged)}"] if len(flagged) else []
-    if not decided:
-        verb = "" if len(flagged) == len(rows) else "is "
-        return f"against {baseline} {verb}{' and '.join(doubts)}"
-    verb = "trains" if rows.phase.iloc[0] == "train" else "runs inference"
-    return "; ".join([f"{verb} {listed(decided)}", *doubts])
+    return " ".join(f"{text}." for text in (*decided, *doubts) if text)
 
 
-def _decided(rows: pd.DataFrame, word: str, baseline: str, of: int) -> str:
-    """`3.30× slower than float32 (the default) at batch size 32 [3.10, 3.50] (n = 3)`."""
-    if word == "slower":  # a time over the baseline's, so that the number is above 1
-        ends = {"speedup": 1 / rows.speedup, "low": 1 / rows.high, "high": 1 / rows.low}
-        rows = rows.assign(**ends)
-    if len(rows) > CLAUSES:
-        at = f"all {of:,} points" if len(rows) == of else f"{len(rows):,} of {of:,} points"
-        return f"{word} than {baseline} at {at}, {_several(rows)}"
-    thans = [f" than {baseline}", *[""] * (len(rows) - 1)]
-    return listed(
-        [
-            f"{row['speedup']:.2f}× {word}{than} at {_place(row)} "
-            f"[{row['low']:.2f}, {row['high']:.2f}] (n = {row['blocks']:.0f})"
-            for than, row in zip(thans, rows.to_dict("records"), strict=True)
-        ]
-    )
+def _decided(rows: pd.DataFrame, word: str) -> str:
+    """`**bfloat16** trains 1.37× faster than float32 (the default) at batch size 32 [...]`."""
+    parts = []
+    for (policy, phase, baseline), own in rows.groupby(["policy", "phase", "baseline"], sort=False):
+        verb = "trains" if phase == "train" else "runs inference"
+        than = f" than {base_name(baseline, own.default_policy.iloc[0])}"
+        parts.append(f"{_named(policy, own)} {verb} {_ratios(own, word, than)}")
+    return "; ".join(parts)
 
 
-def _several(rows: pd.DataFrame) -> str:
-    """Ratios with their intervals and batch sizes; of many, the ends."""
-    if len(rows) > CLAUSES:
-        rows = rows.loc[[rows.speedup.idxmin(), rows.speedup.idxmax()]]
-        return f"from {' to '.join(_clauses(rows))}"
-    return listed(_clauses(rows))
+def _doubtful(rows: pd.DataFrame, opening: str, reason: str) -> str:
+    """`No difference in speed is shown for **P**: 1.04× as fast as float32 at ... [0.92, 1.19]`."""
+    parts = []
+    for (policy, baseline), own in rows.groupby(["policy", "baseline"], sort=False):
+        than = f" as {base_name(baseline, own.default_policy.iloc[0])}"
+        parts.append(f"{_named(policy, own)}: {_ratios(own, 'as fast', than)}")
+    tail = f" ({reason})" if reason else ""
+    return f"{opening} {'; '.join(parts)}{tail}" if parts else ""
 
 
-def _clauses(rows: pd.DataFrame) -> list[str]:
-    return [f"{wording.ratio_of(row)} at {_place(row)}" for row in rows.to_dict("records")]
+def _named(policy: str, rows: pd.DataFrame) -> str:
+    least = rows.loc[rows.effective_share.astype(float).fillna(1).idxmin()]
+    return f"**{policy}**" + "".join(f" ({note})" for note in wording.partly(least))
 
 
-def _place(row: Mapping[str, Any]) -> str:
-    return f"batch size {row['batch_size']}" + (f" ({row['place']})" if row["place"] else "")
+def _ratios(rows: pd.DataFrame, word: str, than: str) -> str:
+    """Ratios with places and intervals; of more than CLAUSES the least and the largest."""
+    records = rows.sort_values("speedup", kind="stable").to_dict("records")
+    if len(records) <= CLAUSES:
+        records = rows.to_dict("records")
+        return listed([_clause(r, word, than * (k == 0)) for k, r in enumerate(records)])
+    ends = (_clause(records[0], word, than), _clause(records[-1], word, ""))
+    return f"{' to '.join(ends)}, {len(rows):,} points"
 
 
-def _baseline(rows: pd.DataFrame) -> str:
-    """The baseline of some rows, and whether it is what users have."""
-    baseline, default = rows.baseline.iloc[0], rows.default_policy.iloc[0]
+def _clause(row: Mapping[str, Any], word: str, than: str) -> str:
+    value, interval = wording.speed_parts(row)
+    place = verbatim(row["place"])
+    at = f"at {place}" if place.startswith("batch size") else f"({place})"
+    return f"{value}× {word}{than} {at} {interval}".strip()
+
+
+def base_name(baseline: str, default: str) -> str:
+    """The baseline as sentences name it, and whether it is what users have."""
     if baseline == default:
         return f"{default_name(baseline)} (the default)"
-    named = verbatim(default_name(default))
-    return f"strict {baseline} (the default, {named}, was not measured)"
+    return f"strict {baseline} (the default, {verbatim(default_name(default))}, was not measured)"
 
 
-def _reason(rows: pd.DataFrame) -> str:
-    if rows.emulated.iloc[0] and (rows.speedup < 1).any():
-        return " This device has no instructions for the type and emulates it: slower is expected."
-    return ""
+def _emulated(rows: pd.DataFrame) -> str:
+    if rows.empty:
+        return ""
+    reason = ""
+    if (rows.speedup < 1).any():
+        types = listed(sorted({name.removeprefix("mixed_") for name in rows.policy}))
+        reason = f" This device has no {types} arithmetic and emulates it: slower is expected."
+    return _speed(rows) + reason
 
 
-def _without_baseline(table: pd.DataFrame) -> str:
+def _without_baseline(tables: Tables) -> str:
+    table = summary.headline(tables)
     if table.step_s.isna().all():
         return "Timings not valid (runs in parallel): only accuracy is compared."
     names = listed(sorted(set(table.policy)))
@@ -159,30 +134,31 @@ def _without_baseline(table: pd.DataFrame) -> str:
     )
 
 
-# --- memory and accuracy --------------------------------------------------------------------------
+# --- accuracy and memory --------------------------------------------------------------------------
 
 
-def _memory(rows: pd.DataFrame) -> str:
-    """How much less memory a policy takes than its baseline; empty where that is not known."""
-    saved = (1 - rows.memory_ratio.dropna()) * 100
-    if saved.empty:
+def _accuracy(tables: Tables, rows: pd.DataFrame) -> list[str]:
+    """One sentence on accuracy, which ends in the memory that the policies take."""
+    margin = tables.options.equivalence_margin
+    table = accuracy.beside_first(accuracy.differences(tables, margin))
+    parts = [_accuracies(table, margin), _level(tables), _memory(rows)]
+    text = "; ".join(part for part in parts if part)
+    return [f"{text[0].upper()}{text[1:]}."] if text else []
+
+
+def _accuracies(table: pd.DataFrame, margin: float) -> str:
+    """What the intervals allow to be said, once for all policies of which it is the same."""
+    if table.empty:
         return ""
-    if saved.abs().max() < 2:
-        return "; it takes about as much memory"
-    least, most = sorted((saved.min(), saved.max()), key=abs)
-    ends = [f"{abs(v):.0f} %{' less' if v > 0 else ' more'}" for v in (least, most)]
-    if least * most > 0:  # one direction is named once
-        ends[0] = ends[0].rpartition(" ")[0].removesuffix(" %")
-    same = least * most > 0 and f"{abs(least):.0f}" == f"{abs(most):.0f}"
-    return f"; it takes {ends[1] if same else ' to '.join(ends)} memory"
-
-
-def _of_accuracy(rows: pd.DataFrame, margin: float) -> str:
-    """What the intervals allow to be said of a policy's accuracy; empty without one."""
-    rows = rows.dropna(subset="verdict")
-    if rows.empty:
-        return ""
-    return f"; its validation accuracy is {_verdicts(rows, margin)} ({_between(rows)})"
+    said: dict[str, list[str]] = {}
+    several = table.gpu_model.nunique() > 1
+    for (policy, device), own in table.groupby(["candidate", "gpu_model"], sort=False):
+        name = f"**{policy}**" + f" on {verbatim(device)}" * several
+        said.setdefault(_verdicts(own, margin), []).append(name)
+    if len(said) == 1:
+        return f"validation accuracy is {next(iter(said))} ({_between(table)})"
+    clauses = [f"{text} ({listed(names)})" for text, names in said.items()]
+    return f"validation accuracy is {'; '.join(clauses)}"
 
 
 def _verdicts(rows: pd.DataFrame, margin: float) -> str:
@@ -215,31 +191,27 @@ def _between(rows: pd.DataFrame) -> str:
     return f"mean difference {ends} percentage points"
 
 
-def _accuracy_answer(tables: Tables) -> list[str]:
-    margin = tables.options.equivalence_margin
-    table = accuracy.differences(tables, margin)
-    if table.empty:
-        return []
-    table = accuracy.beside_first(table)
-    table = _placed(table, table.candidate)
-    several = table.panel.nunique() > 1
-    sentences = [
-        f"{f'On {verbatim(panel)}, validation' if several else 'Validation'} accuracy of "
-        f"**{policy}** against {default_name(baseline)}: {_verdicts(rows, margin)} "
-        f"({_between(rows)})."
-        for (panel, policy, baseline), rows in table.groupby(
-            ["panel", "candidate", "baseline"], sort=False
-        )
-    ]
-    return [*sentences, *_level(tables)]
-
-
-def _level(tables: Tables) -> list[str]:
+def _level(tables: Tables) -> str:
     """How accurate the policies are that were compared."""
     spread = summary.accuracy_range(tables)
     if spread.empty:
-        return []
+        return ""
     ends = [f"{value * 100:.1f} %" for value in (spread.least.min(), spread.most.max())]
     if ends[0] == ends[1]:
-        return [f"Mean validation accuracy is {ends[0]} everywhere."]
-    return [f"Mean validation accuracy is between {ends[0]} and {ends[1]}."]
+        return f"mean validation accuracy is {ends[0]} everywhere"
+    return f"the means are between {ends[0]} and {ends[1]}"
+
+
+def _memory(rows: pd.DataFrame) -> str:
+    """How much less memory the policies take than their baselines; empty where not known."""
+    saved = (1 - rows.memory_ratio.dropna()) * 100 if len(rows) else pd.Series(dtype=float)
+    if saved.empty:
+        return ""
+    if saved.abs().max() < 2:
+        return "memory is about the same"
+    least, most = sorted((saved.min(), saved.max()), key=abs)
+    ends = [f"{abs(v):.0f} %{' less' if v > 0 else ' more'}" for v in (least, most)]
+    if least * most > 0:  # one direction is named once
+        ends[0] = ends[0].rpartition(" ")[0].removesuffix(" %")
+    same = least * most > 0 and f"{abs(least):.0f}" == f"{abs(most):.0f}"
+    return f"the policies take {ends[1] if same else ' to '.join(ends)} memory"

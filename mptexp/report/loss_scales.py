@@ -48,6 +48,22 @@ def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
     return made
 
 
+def title(rows: pd.DataFrame) -> str:
+    """Of the policy that bears least and still trains, with which scales it does."""
+    trains = {}
+    for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
+        scales = loss_scale.ranges(own)
+        if scales["train"]:
+            tried = sorted({scale for among in scales.values() for scale in among})
+            trains[policy] = (scales["train"], tried)
+    if not trains:
+        return "No loss scale is shown to train as float32 does"
+    policy, (good, tried) = min(trains.items(), key=lambda one: len(one[1][0]))
+    if good == tried:
+        return f"{policy} trains as float32 does with every loss scale that was tried"
+    return f"{policy} trains as float32 does with a loss scale of {_scales(good, tried)}"
+
+
 def _scales(scales: Sequence[float], tried: Sequence[float]) -> str:
     """Scales in words; those between which all that were tried behave alike, by their ends."""
     spans: list[list[float]] = []

@@ -8,7 +8,7 @@ import pandas as pd
 from mptexp.analysis import contrast, emulated
 from mptexp.analysis.emulated import LITTLE, Point
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report import columns, wording
+from mptexp.report import caveats, columns, wording
 from mptexp.report.columns import BLANK
 from mptexp.report.comparisons import Section
 
@@ -39,7 +39,8 @@ def sections(tables: Tables) -> list[Section]:
     if not emulated.emulates(points):
         return []
     papers = (_gupta, _dynamic, _binary, _masters)
-    sentences = [sentence for paper in papers for sentence in paper(points)]
+    reason = caveats.doubts(tables, "accuracy")
+    sentences = [] if reason else [text for paper in papers for text in paper(points)]
     return [Section(TITLE, NOTE, sentences, _rows(points))]
 
 
@@ -56,7 +57,7 @@ def _rows(points: Sequence[Point]) -> pd.DataFrame:
         "Rounding": [p.choice["rounding"] if _rounds(p) else BLANK for p in order],
         "Loss scale": [_unless(str(p.choice["loss_scale"]), "auto") for p in order],
         "Validation error, %, mean (min–max)": [_error(p) for p in order],
-        "Difference from float32, percentage points [95 % interval]": [_loss(p) for p in order],
+        "Difference from float32, percentage points [95 % interval]": [loss(p) for p in order],
         "Updates lost to rounding": columns.cells("lost_updates", [p.lost_updates for p in order]),
         "Runs": [_ended(p.statuses) for p in order],
     }
@@ -78,20 +79,33 @@ def _error(point: Point) -> str:
     return f"{point.errors.mean():.2f} ({point.errors.min():.2f}–{point.errors.max():.2f})"
 
 
-def _loss(point: Point, unit: str = "") -> str:
-    """The loss in percentage points with its interval."""
+def formats(point: Point) -> str:
+    """The choice of formats in a few words: `<8,8>, weights <8,8>, stochastic`."""
+    choice = point.choice
+    words = [choice["policy"]] if choice["policy"] != "float32" else []
+    words += [choice["propagation"]] if choice["propagation"] != "policy" else []
+    words += [f"weights {choice['weight_format']}"] * (choice["weight_format"] != "policy")
+    words += ["stochastic"] * (choice["rounding"] == "stochastic")
+    words += [f"loss scale {choice['loss_scale']}"] * (choice["loss_scale"] != "auto")
+    return ", ".join(words)
+
+
+def loss(point: Point, unit: str = "") -> str:
+    """The loss in percentage points with its interval, or the reason why it has none."""
     if point.is_float32:
         return "0 (it is float32)"
-    loss = point.loss
-    if not loss.n:
+    over = point.loss
+    if not over.n:
         return BLANK
-    if math.isnan(loss.low):
-        return f"{loss.estimate:+.2f}{unit} (no interval, n = {loss.n})"
-    return f"{loss.estimate:+.2f}{unit} [{loss.low:+.2f}, {loss.high:+.2f}] (n = {loss.n})"
+    if reason := wording.not_valid(point.flags, "accuracy"):
+        return f"{over.estimate:+.2f}{unit} ({reason}, n = {over.n})"
+    if math.isnan(over.low):
+        return f"{over.estimate:+.2f}{unit} (no interval, n = {over.n})"
+    return f"{over.estimate:+.2f}{unit} [{over.low:+.2f}, {over.high:+.2f}] (n = {over.n})"
 
 
 def _points(point: Point) -> str:
-    return _loss(point, " points")
+    return loss(point, unit=" points")
 
 
 def _ended(statuses: Sequence[str]) -> str:

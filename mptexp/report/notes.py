@@ -4,7 +4,7 @@ import pandas as pd
 
 from mptexp.analysis import accuracy, summary
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report import wording
+from mptexp.report import caveats, wording
 from mptexp.report.markdown import safe
 
 NOT_DIAGNOSED = (
@@ -26,7 +26,6 @@ BEST_BATCHES = (
 )
 CLAIMS = "What the studies claimed, and what this sweep says of it."
 FAILED = "They are part of the result."
-MEASURED_WHILE = "measured while"  # opens the flags that say what interfered with the timing
 
 
 def headline(tables: Tables) -> str:
@@ -34,9 +33,10 @@ def headline(tables: Tables) -> str:
     if tables.ok.step_s.isna().all():
         return "Validation accuracy: mean (min–max) over repeats."
     lines = [
-        "ms per step: median over repeats of each run's median window. Speedup: time of the "
-        "baseline divided by time of the policy, above 1 is faster. Validation accuracy: mean "
-        "(min–max) over repeats."
+        "ms per step: median over repeats of each run's median window. 2× faster: half the "
+        "baseline's time; 2× slower: twice. Brackets: 95 % intervals that hold for all "
+        "comparisons of the table together. n: repeats. Validation accuracy: mean (min–max) over "
+        "repeats."
     ]
     ended = tables.ok.ended_by.value_counts().drop("epochs", errors="ignore")
     lines += [f"{n} of {len(tables.ok)} runs were ended by {safe(w)}." for w, n in ended.items()]
@@ -92,18 +92,8 @@ def sensors(tables: Tables) -> str:
     ]
     flags = pd.Series([m for r in tables.records for m in r.get("marks", [])], dtype=object)
     of = wording.count(len(tables.results), "run")
-    counts = flags[flags.str.startswith(MEASURED_WHILE)].value_counts()
+    counts = flags[flags.str.startswith(caveats.MEASURED_WHILE)].value_counts()
     lines += [
         f"**{n} of {of}** {'was' if n == 1 else 'were'} {safe(flag)}." for flag, n in counts.items()
     ]
     return " ".join(lines)
-
-
-def warnings(tables: Tables) -> list[str]:
-    """What makes the whole sweep less certain, in Markdown."""
-    flags = {flag for record in tables.records for flag in record.get("marks", [])}
-    lines = sorted(flag for flag in flags if not flag.startswith(MEASURED_WHILE))
-    versions = summary.versions(tables.records)
-    if len(versions) > 1:
-        lines.append(f"the runs were made by different versions of mptexp: {', '.join(versions)}")
-    return [safe(text) for text in lines]

@@ -12,7 +12,7 @@ from mptexp.execution.scratch import scratch_folder
 from mptexp.execution.worker import outcome
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.report import answer, data_files, rendering, text_tables
+from mptexp.report import data_files, lead, rendering, text_tables
 from mptexp.report.measured import MeasuredSweep
 from mptexp.spec import files
 from mptexp.spec.errors import Stopped
@@ -30,7 +30,7 @@ def build(
     Args:
         sweep: what `measured.load` gives of its directory.
         notebook: the report notebook.
-        shared: Open Graph's properties beside those of `answer.card`: addresses on a site.
+        shared: Open Graph's properties beside those of `lead.card`: addresses on a site.
         up: address and name of the page that lists this report.
     """
     directory = sweep.directory
@@ -48,8 +48,8 @@ def build(
         except Exception as error:  # of the notebook, or its Jupyter kernel was killed
             why = outcome(error)["error"]
             raise Stopped(f"{directory.root}: no report was made: {why}; try again") from None
-        card = answer.card(sweep) | dict(shared or {})
-        page = rendering.report_page(executed, answer.title(sweep), card, up)
+        card = lead.card(sweep) | dict(shared or {})
+        page = rendering.report_page(executed, lead.title(sweep), card, up)
     store.write_text(directory.index, page)
     return directory.index
 

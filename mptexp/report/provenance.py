@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from mptexp.analysis import points, summary
+from mptexp.records.schema import VOID
 from mptexp.records.sweep_dir import leads_out
 from mptexp.report import claims, columns, summary_tables, wording
 from mptexp.report.columns import BLANK
@@ -54,7 +55,7 @@ def _notebook(sweep: MeasuredSweep, run_id: str) -> str:
 
 def checked_claims(sweep: MeasuredSweep) -> pd.DataFrame:
     """What the studies claimed and what this sweep says of it; the column Runs holds HTML."""
-    rows = claims.table(sweep.tables)
+    rows = [row for row in claims.table(sweep.tables) if row[2].finding != claims.UNTESTED]
     return pd.DataFrame(
         {
             "Claim": [claim for claim, _, _ in rows],
@@ -115,6 +116,16 @@ def _gibibytes(size: float, decimals: int) -> str:
     return f"{size / 2**30:.{decimals}f} GiB"
 
 
+def _commands(sweep: MeasuredSweep) -> list[str]:
+    """Every command that made the page, in order."""
+    parallel = any(
+        mark.startswith(VOID) for r in sweep.tables.records for mark in r.get("marks", [])
+    )
+    run = "mptexp run params.yaml --out reports/again" + " --parallel 2" * parallel
+    diagnosed = sweep.directory.diagnosis.runs.is_dir()
+    return [run, *["mptexp diagnose reports/again"] * diagnosed, "mptexp report reports/again"]
+
+
 def reproduce(sweep: MeasuredSweep) -> str:
     """How to measure all this again, and what it cost, in Markdown."""
     results = sweep.tables.results
@@ -123,8 +134,9 @@ def reproduce(sweep: MeasuredSweep) -> str:
     versions = safe(", ".join(summary.versions(sweep.tables.records))) or "unknown"
     files = [name for name in DATA if (sweep.directory.root / name).exists()]
     lines = [
-        "    mptexp run params.yaml --out reports/again",
+        "\n".join(f"    {command}" for command in _commands(sweep)),
         "(with `params.yaml` from below, which is the file as it was executed)",
+        f"- question: {safe(sweep.question)}",
         f"- mptexp version and commit: {versions}",
         f"- cost: {cost}",
         f"- measured again: {wording.count(superseded, 'run')} of blocks that were interrupted or "

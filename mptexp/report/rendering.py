@@ -91,13 +91,12 @@ HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)(?:<a class="anchor-link".*?)?</h2>
 
 
 def _with_contents(page: str) -> str:
-    """The page with links to its sections before the first of them."""
+    """The page with links to its sections, folded, behind the first screen."""
     headings = HEADING.findall(page)
     links = "".join(f'<li><a href="#{place}">{title}</a></li>' for place, title in headings)
     nav = f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
-    first = page.find('<div class="output">', page.find("</h1>"))
-    after = page.find('<div class="output">', first + 1)
-    return page[:after] + nav + page[after:] if headings and after > 0 else page
+    nav = f'<details class="contents"><summary>Contents</summary>{nav}</details>'
+    return page.replace("</header>", f"</header>{nav}", 1) if headings else page
 
 
 # --- the page of a run ---------------------------------------------------------------------------

@@ -10,9 +10,10 @@ from IPython import display
 
 from mptexp.analysis import exponent_range, loss_scale
 from mptexp.report import (
-    answer,
+    caveats,
     comparisons,
     dynamic_range,
+    lead,
     loss_scales,
     low_precision,
     notes,
@@ -21,7 +22,6 @@ from mptexp.report import (
     studies,
     summary_tables,
     text_tables,
-    warnings,
     why,
 )
 from mptexp.report.figures import registry
@@ -56,16 +56,19 @@ def show_figures(sweep: MeasuredSweep, section: Section, case: str | None = None
     return bool(figures)
 
 
+def _show_below(sweep: MeasuredSweep, section: Section, case: str) -> None:
+    """Shows a figure of a section, unless the report opens with it."""
+    first = lead.figure(sweep)
+    if first is None or (first.row.section, first.case) != (section, case):
+        show_figures(sweep, section, case)
+
+
 # --- answer and speed ----------------------------------------------------------------------------
 
 
 def show_answer(sweep: MeasuredSweep) -> None:
-    """Title, question, and what the sweep says of it."""
-    show_text(f"# {safe(answer.title(sweep))}\n\n*{safe(sweep.question)}*")
-    # What is not valid comes first: it takes claims from the sentences below.
-    show_text(bullets(warnings.sentences(sweep.tables)))
-    reasons = [why.sentence(verdict, sweep.verdicts) for verdict in sweep.verdicts]
-    show_text(bullets([*answer.sentences(sweep.tables), *reasons]))
+    """The first screen: the finding, on what it rests, its chart, what to do."""
+    display.display(display.HTML(lead.html(sweep)))
 
 
 def show_headline(sweep: MeasuredSweep) -> None:
@@ -166,8 +169,9 @@ def show_loss_scales(sweep: MeasuredSweep) -> None:
     points = loss_scales.by_point(loss_scale.table(sweep.tables))
     for number, (title, rows) in enumerate(points, 1):
         show_text("## Loss scale" + f": {safe(title)}" * bool(title))
-        show_text(bullets(loss_scales.sentences(rows)))
-        show_figures(sweep, "loss scale", str(number))
+        reason = caveats.doubts(sweep.tables, "accuracy")
+        show_text("" if reason else bullets(loss_scales.sentences(rows)))
+        _show_below(sweep, "loss scale", str(number))
         show_table(loss_scales.text(rows))
     show_figures(sweep, "loss scale", "")
 
@@ -231,9 +235,11 @@ def show_published(sweep: MeasuredSweep) -> None:
 
 
 def show_claims(sweep: MeasuredSweep) -> None:
-    """The studies' claims, each with what this sweep says of it."""
-    show_text(f"## Claims checked\n\n{notes.CLAIMS}")
-    show_table(provenance.checked_claims(sweep), links=["Runs"])
+    """The studies' claims that this sweep tests, each with what it says of it."""
+    rows = provenance.checked_claims(sweep)
+    if not rows.empty and not caveats.doubts(sweep.tables, "accuracy"):
+        show_text(f"## Claims checked\n\n{notes.CLAIMS}")
+        show_table(rows, links=["Runs"])
 
 
 def show_failures(sweep: MeasuredSweep) -> None:
@@ -258,8 +264,9 @@ def show_runs(sweep: MeasuredSweep) -> None:
 def show_environment(sweep: MeasuredSweep) -> None:
     """Device, machine and software, and what makes the sweep less certain."""
     show_text("## Environment")
+    show_text(bullets(caveats.sentences(sweep.tables)))
     show_table(provenance.environment(sweep))
-    for warning in notes.warnings(sweep.tables):
+    for warning in caveats.remarks(sweep.tables):
         show_text(f"**Note**: {warning}")
 
 

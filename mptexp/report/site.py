@@ -21,8 +21,8 @@ from PIL import Image, ImageOps
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.report import answer, measured, page, rendering, wording
-from mptexp.report.figures import output, registry
+from mptexp.report import lead, measured, page, rendering, subject, wording
+from mptexp.report.figures import output
 from mptexp.spec import documents, files
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.terminal import visible
@@ -40,6 +40,7 @@ class Entry:
 
     Attributes:
         name: of the sweep; link: the same within an address.
+        title: the finding in a few words.
         answer: one sentence, HTML.
         measured: when its last run ended, for readers; ended_at: the same for sorting.
         figure: text alternative of the headline figure, empty where there is none.
@@ -48,6 +49,7 @@ class Entry:
 
     name: str
     link: str
+    title: str
     question: str
     answer: Markup
     devices: str
@@ -209,7 +211,7 @@ def _report(place: SweepDir, notebook: Path, address: str) -> Entry:
     tables = sweep.tables
     link = quote(place.name)
     shared = {"og:url": f"{_base(address)}{link}/index.html"} if address else {}
-    first = next(registry.figures(sweep, "speedups"), None)
+    first = lead.figure(sweep)
     if first:
         _share(first.draw()[0], place.root / "share.png")
         shared |= _image(f"{_base(address)}{link}/share.png", first.alt) if address else {}
@@ -218,9 +220,10 @@ def _report(place: SweepDir, notebook: Path, address: str) -> Entry:
     return Entry(
         name=visible(place.name),
         link=link,
+        title=lead.title(sweep),
         question=visible(sweep.question),
-        answer=Markup(answer.first_html(sweep)),
-        devices=visible(answer.devices(sweep)),
+        answer=Markup(lead.first_html(sweep)),
+        devices=visible(subject.device(tables)),
         measured=_span(moments),
         ended_at=max(moments, default=""),
         runs=wording.count(len(tables.results), "run"),

@@ -34,7 +34,7 @@ def headline(tables: Tables) -> tuple[GT, str]:
     named = pd.DataFrame(wording.headed(shown, names), index=shown.index)
     shown = pd.concat([named, shown.drop(columns=names)], axis=1)
     interval = " [95 % interval]"
-    heads = {"Speedup": text_tables.baseline_head(table).removesuffix(interval)}
+    heads = {"Speed": text_tables.baseline_head(table).removesuffix(interval)}
     heads |= {name: name + interval for name in ("Least", "Largest")}
     shown = shown.rename(columns=heads)
     note = (
@@ -67,7 +67,7 @@ def _headline(group: pd.DataFrame) -> dict[str, Any]:
         "Points": f"{len(group):,}",
         "Faster": f"{(group.low > 1).sum():,}" if len(over) else BLANK,
         "Slower": f"{(group.high < 1).sum():,}" if len(over) else BLANK,
-        "Speedup": f"{over.speedup.median():.2f}× (median)" if len(over) else own,
+        "Speed": f"{over.speedup.median():.2f}× as fast (median)" if len(over) else own,
         "Least": BLANK,
         "Largest": BLANK,
         "Most images/s": columns.cell("images_per_s", group.images_per_s.max()),

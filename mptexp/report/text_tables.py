@@ -28,7 +28,7 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
         **_named(table),
         **columns.shown(table, "step_s", "images_per_s"),
         baseline_head(table): [over_baseline(r) for r in records],
-        "Speedup over strict float32": [_over_strict(r) for r in records],
+        "Speed against strict float32": [_over_strict(r) for r in records],
         "Latency, median (99 %)": [_latency(r) for r in records],
         "Validation accuracy": [
             wording.mean_accuracy(
@@ -40,7 +40,7 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
         "Not valid": [wording.flagged(flags) or BLANK for flags in table.run_flags],
     }
     if set(table.baseline) <= {"float32", ""}:
-        del cells["Speedup over strict float32"]
+        del cells["Speed against strict float32"]
     return without_blanks(pd.DataFrame(cells))
 
 
@@ -81,15 +81,13 @@ def baseline_head(table: pd.DataFrame) -> str:
     pairs = {(b, d) for b, d in zip(table.baseline, table.default_policy, strict=True) if b}
     if len(pairs) != 1:
         strict = any(b != d for b, d in pairs)
-        instead = ", or over strict float32 where it was not measured" if strict else ""
-        return f"Speedup over the default{instead} [95 % interval]"
+        instead = ", or strict float32 where it was not measured" if strict else ""
+        return f"Speed against the default{instead} [95 % interval]"
     ((baseline, default),) = pairs
-    strict = "strict " if baseline == "float32" else ""
-    named = f"{strict}{wording.default_name(baseline)}"
     if baseline == default:
-        return f"Speedup over the default, {named} [95 % interval]"
-    missing = f"default {wording.default_name(default)} not measured"
-    return f"Speedup over {named} ({missing}) [95 % interval]"
+        return f"Speed against {wording.default_name(baseline)} (the default) [95 % interval]"
+    missing = f"the default, {wording.default_name(default)}, was not measured"
+    return f"Speed against strict {baseline} ({missing}) [95 % interval]"
 
 
 def over_baseline(row: Mapping[str, Any]) -> str:
@@ -199,7 +197,7 @@ def best_rows(tables: Tables) -> pd.DataFrame:
             "Policy": table.policy,
             "Best batch size": table.batch_size,
             **columns.shown(table, "images_per_s"),
-            "Images/s over the baseline's best [95 % interval]": [
+            "Images/s against the baseline's best [95 % interval]": [
                 f"1 ({wording.default_name(r['policy'])})"
                 if r["policy"] == r["baseline"]
                 else wording.ratio_of(r)

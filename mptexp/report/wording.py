@@ -16,6 +16,7 @@ from mptexp.spec.terminal import visible
 EMULATED = "emulated: slower is expected"
 INCONCLUSIVE = "inconclusive"
 XLA = {True: "with XLA", False: "without XLA"}
+SPEEDUP = ("speedup", "low", "high", "blocks")  # columns of a ratio
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 # --- grammar and names ------------------------------------------------------------------------
@@ -47,10 +48,16 @@ def title(name: str) -> str:
 
 def headed(table: pd.DataFrame, names: Iterable[str]) -> dict[str, pd.Series]:
     """Columns under their headings; whether XLA was on, which is true or false, in words."""
+    forms = {"jit": {True: "on", False: "off"}.get, "setting": setting}
     return {
-        title(name): table[name].map({True: "on", False: "off"}) if name == "jit" else table[name]
+        title(name): table[name].map(forms[name]) if name in forms else table[name]
         for name in names
     }
+
+
+def setting(text: str) -> str:
+    """The further parameters of a point, a loss scale as readers know it: `loss_scale 2⁻¹⁶`."""
+    return re.sub(r"\bloss_scale ([\d.e+-]+)", lambda m: f"loss_scale {power(float(m[1]))}", text)
 
 
 def varying(table: pd.DataFrame, without: Iterable[str] = ()) -> dict[str, pd.Series]:
@@ -73,10 +80,25 @@ def panels(table: pd.DataFrame) -> pd.Series:
     return label
 
 
+def places(table: pd.DataFrame) -> list[str]:
+    """What tells each row apart from other points: `batch size 32`, `resident, with XLA`.
+
+    The batch size where nothing does.
+    """
+    names = [n for n in POINT if table[n].nunique() > 1] or ["batch_size"]
+    names.sort(key=lambda n: n != "batch_size")
+    words = [
+        named(table[n], ("gpu_model", "backend", "dataset", "model", "setting")) for n in names
+    ]
+    return [", ".join(filter(None, row)) for row in zip(*words, strict=True)]
+
+
 def named(values: pd.Series, bare: Sequence[str]) -> pd.Series:
     """Values of a parameter as text, after its name unless that is one of the bare ones."""
     if values.name == "jit":
         return values.map(XLA)
+    if values.name == "setting":
+        return values.map(setting)
     words = "" if values.name in bare else str(values.name).replace("_", " ") + " "
     return words + values.astype(str)
 
@@ -102,15 +124,42 @@ def ratio(value: float, low: float, high: float, n: int) -> str:
 
 
 def ratio_of(row: Mapping[str, Any], kind: str = "") -> str:
-    """The ratio of a table's row; its columns may begin with a kind, such as `strict_`.
+    """The speedup of a table's row in words; its columns may begin with a kind, as `strict_`.
 
-    A ratio that is not valid is shown with the reason in place of an interval.
+    `3.39× slower [2.94, 3.91] (n = 3)`: sentence, table, caption and chart say the same of one row.
+    A ratio that is not valid has the reason in place of an interval, and claims no direction.
     """
-    value, low, high, n = (row[f"{kind}{name}"] for name in ("speedup", "low", "high", "blocks"))
-    reasons = not_valid(str(row.get(f"{kind}flags") or ""))
-    if reasons and not math.isnan(value):
-        return f"{value:.2f}× ({reasons}, n = {n:.0f})"
-    return ratio(value, low, high, n)
+    row = {name: row[f"{kind}{name}"] for name in SPEEDUP} | {"flags": row.get(f"{kind}flags")}
+    if math.isnan(row["speedup"]):
+        return "–"
+    word, (value, interval) = finding(row), speed_parts(row)
+    n = f"(n = {row['blocks']:.0f})"
+    if word in ("faster", "slower"):
+        return f"{value}× {word} {interval} {n}"
+    if word == INCONCLUSIVE:
+        return f"{value}× as fast {interval} {n}: {INCONCLUSIVE}"
+    return f"{value}× as fast {interval[:-1]}, {n[1:]}"
+
+
+def finding(row: Mapping[str, Any]) -> str:
+    """What a row's interval allows: faster, slower, inconclusive, no interval, or not valid."""
+    if not_valid(str(row["flags"] or "")):
+        return "not valid"
+    if math.isnan(row["low"]):
+        return "no interval"
+    return "faster" if row["low"] > 1 else "slower" if row["high"] < 1 else INCONCLUSIVE
+
+
+def speed_parts(row: Mapping[str, Any]) -> tuple[str, str]:
+    """A speedup as a number and its interval, or why it has none.
+
+    What is slower is the policy's time over the baseline's, so that the number is above 1.
+    """
+    word, ends = finding(row), (row["speedup"], row["low"], row["high"])
+    if word == "slower":
+        ends = (1 / row["speedup"], 1 / row["high"], 1 / row["low"])
+    reason = {"not valid": not_valid(str(row["flags"])), "no interval": "no interval"}.get(word)
+    return f"{ends[0]:.2f}", f"({reason})" if reason else f"[{ends[1]:.2f}, {ends[2]:.2f}]"
 
 
 def not_valid(flags: str, what: str = "time") -> str:

@@ -5,7 +5,7 @@ import pytest
 from builders import replicated, tables_of
 
 from mptexp.analysis import scaling
-from mptexp.report import comparisons, warnings
+from mptexp.report import caveats, comparisons
 
 
 def test_weak_and_strong_scaling_are_told_apart():
@@ -64,9 +64,9 @@ def test_devices_with_other_versions_form_no_ratio():
     unlike = tables_of(several([{}] * 3), several([other] * 3, "H100"))
     found = scaling.by_device(unlike)
     assert found.speedup.isna().all()
-    (sentence,) = warnings.not_compared(found)
+    (sentence,) = caveats.not_compared(found)
     assert "versions keras" in sentence
-    assert sentence in warnings.sentences(unlike)
+    assert sentence in caveats.sentences(unlike)
 
 
 def test_frameworks_may_differ_in_their_versions_and_not_in_the_data():
@@ -85,7 +85,7 @@ def test_runs_that_are_not_valid_claim_no_scaling():
     assert found["flags"] == "interference"
     part = comparisons.sections(tables_of(one, two))[0]
     assert "(not valid: interference, n = 3)" in " ".join(map(str, part.rows.iloc[1]))
-    assert "2.00× (not valid: interference, n = 3)" in part.sentences[0]
+    assert "2.00× as fast (not valid: interference, n = 3)" in part.sentences[0]
 
 
 def test_few_sweeps_of_noise_claim_a_difference_between_frameworks():

@@ -102,7 +102,9 @@ def test_every_policy_has_its_best_batch():
     assert np.isnan(base.speedup)
     shown = text_tables.best_rows(found)
     assert shown["Smallest that ran out of memory"].tolist() == ["128", "–"]
-    assert shown["Images/s over the baseline's best [95 % interval]"].tolist()[0] == "1 (float32)"
+    assert (
+        shown["Images/s against the baseline's best [95 % interval]"].tolist()[0] == "1 (float32)"
+    )
 
 
 def test_one_batch_size_is_no_comparison_of_batches():

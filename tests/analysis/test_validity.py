@@ -3,7 +3,7 @@ from builders import record, tables
 
 from mptexp.analysis import accuracy, summary, validity
 from mptexp.records.schema import VOID
-from mptexp.report import findings, warnings
+from mptexp.report import caveats, findings
 
 RATIOS = (3.0, 3.1, 3.2)
 
@@ -116,7 +116,7 @@ def test_runs_measured_apart_form_no_ratio_but_their_accuracy_holds():
     assert made.speedups["flags"].tolist() == [""]
     assert made.results["flags"].tolist().count("measured apart") == 1
     assert accuracy.differences(made, 0.01).blocks.tolist() == [3]
-    assert "measured apart" in " ".join(warnings.sentences(made))
+    assert "measured apart" in " ".join(caveats.sentences(made))
 
 
 def on_two_machines():

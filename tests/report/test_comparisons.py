@@ -13,8 +13,8 @@ def test_xla_that_differs_is_said_and_like_is_preferred():
     (section,) = comparisons.sections(tables_of(replicated(1, 32, 0.05, jit=True), off_one, two))
     last = section.rows.iloc[-1]
     assert last.XLA == "off"
-    head = "Speedup over 1 replica, same batch per replica [95 % interval]"
-    assert last[head] == "2.00× [2.00, 2.00] (n = 3)"
+    head = "Speed against 1 replica, same batch per replica [95 % interval]"
+    assert last[head] == "2.00× faster [2.00, 2.00] (n = 3)"
 
 
 def test_logical_devices_are_said_to_be_no_hardware():
@@ -37,7 +37,7 @@ def test_frameworks_stand_beside_tensorflow():
     (section,) = comparisons.sections(tables_of(*both))
     assert "All frameworks began from the same initial weights." in section.note
     rows = section.rows.set_index("Framework")
-    assert rows.loc["JAX", "Images/s over TensorFlow's [95 % interval]"].startswith("2.00×")
+    assert rows.loc["JAX", "Speed against TensorFlow [95 % interval]"].startswith("2.00×")
     assert rows.loc["JAX", "XLA"] == "on (off in TensorFlow, so this ratio is of XLA too)"
 
 

@@ -16,11 +16,11 @@ def test_the_numbers_of_a_report_are_files_beside_it(sweep):
     data_files.write(sweep)
     root = sweep.directory.root
     names = {path.name for path in root.iterdir()}
-    assert names == {"results.csv", "history.csv", "speedups.csv", "table.md", "speedup.svg"}
+    assert names == {"results.csv", "history.csv", "speedups.csv", "table.md", "answer.svg"}
     (row,) = pd.read_csv(root / "speedups.csv").to_dict("records")
     assert row["speedup"] == pytest.approx(2, rel=0.01)
     assert (root / "table.md").read_text().startswith("| ")
-    assert "<svg" in (root / "speedup.svg").read_text()
+    assert "<svg" in (root / "answer.svg").read_text()
 
 
 def test_differences_that_no_table_shows_are_a_file(sweep, monkeypatch):

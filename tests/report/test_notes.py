@@ -23,16 +23,8 @@ def test_a_difference_in_initial_weights_is_a_warning():
     assert notes.starting_points(tables([record() | {"status": "failed"}])) == ""
 
 
-def test_flags_are_counted_or_warned_of():
+def test_interference_is_counted():
     flags = ["measured while throttled", "the tree held changes"]
     made = tables([record() | {"marks": flags}, record(block=1)])
     assert "**1 of 2 runs** was measured while throttled." in notes.sensors(made)
-    assert notes.warnings(made) == ["the tree held changes"]
     assert "were" in notes.sensors(tables([record(block=b) | {"marks": flags} for b in (0, 1)]))
-
-
-def test_runs_of_two_versions_are_warned_of():
-    cards = [{"packages": {"mptexp": version}, "commit": None} for version in ("1", "2")]
-    made = tables([record(block=b) | {"environment": card} for b, card in enumerate(cards)])
-    (warning,) = notes.warnings(made)
-    assert warning == "the runs were made by different versions of mptexp: 1, 2"

@@ -127,7 +127,7 @@ def test_nothing_of_anothers_runs_or_loads(site):
         assert "<script" not in page.read_text().replace(ours, "")
         assert not [name for _, values in head.elements for name in values if name.startswith("on")]
         loaded = head.values("img", "src")
-        assert all(s.startswith("data:") or s.endswith("/speedup.svg") for s in loaded)
+        assert all(s.startswith("data:") or s.endswith("/answer.svg") for s in loaded)
         assert {"<b>", "script"} & set(head.values("a", "href")) == set()
         assert head.card or page.name == "notebook.html"
     odd = Head(site / "odd <b>/index.html").card

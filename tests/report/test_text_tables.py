@@ -17,13 +17,13 @@ def test_a_memory_that_is_not_known_is_not_made_up():
 
 def test_the_baseline_is_named_in_the_column_head():
     rows = text_tables.headline_rows(three("mixed_float16", [2.0, 2.1, 1.9]))
-    assert "Speedup over the default, strict float32 [95 % interval]" in rows
+    assert "Speed against float32 (the default) [95 % interval]" in rows
     both = tables(
         [record(default="tensorfloat32"), record("tensorfloat32", default="tensorfloat32")]
     )
     rows = text_tables.headline_rows(both)
-    assert "Speedup over the default, TF32 [95 % interval]" in rows
-    assert "Speedup over strict float32" in rows
+    assert "Speed against TF32 (the default) [95 % interval]" in rows
+    assert "Speed against strict float32" in rows
 
 
 def test_no_ratio_stands_without_its_interval_and_n():

@@ -11,7 +11,6 @@ from mptexp.analysis import compare, loss_scale, speedups, sweep_tables
 from mptexp.diagnosis import verdict as diagnose
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import (
-    answer,
     claims,
     comparisons,
     findings,
@@ -129,7 +128,7 @@ def test_one_batch_size_without_timings_leaves_the_other(void):
 
 def test_a_scale_is_behind_nothing_where_float32_was_not_run():
     found = sweep(*(made("mixed_float16", loss_scale=s) for s in ("none", 128, "dynamic")))
-    assert not any("behind" in sentence for sentence in answer.sentences(found))
+    assert not any("behind" in sentence for sentence in findings.answer(found))
 
 
 def test_two_networks_loss_scales_are_told_apart():
@@ -173,7 +172,7 @@ def test_more_memory_at_one_batch_size_and_less_at_another():
     groups = [made(batch_size=size) for size in (32, 64)]
     groups += [made(BOTH[1], batch_size=32, memory=2**30 * 1.05)]
     groups += [made(BOTH[1], batch_size=64, memory=2**30 * 0.95)]
-    assert "it takes 5 % more to 5 % less memory" in findings.answer(sweep(*groups))[0]
+    assert "the policies take 5 % more to 5 % less memory" in findings.answer(sweep(*groups))[1]
 
 
 def test_a_device_that_shares_no_block_with_the_slowest_is_not_the_slowest():

@@ -45,7 +45,10 @@ def _caption_time(tables: Tables) -> str:
     last = learned(tables).groupby("run_id").last()
     ends = last.groupby("policy").elapsed_s.median().sort_values()
     by_policy = [f"{seconds:,.1f} s in {policy}" for policy, seconds in ends.items()]
-    return f"The same epochs over time: the last ends after {wording.listed(by_policy)} (medians)."
+    return (
+        "The same epochs over time, validation included: the last ends after "
+        f"{wording.listed(by_policy)} (medians)."
+    )
 
 
 def loss_by_epoch(tables: Tables) -> Figure:
@@ -65,7 +68,15 @@ def _caption_loss(tables: Tables) -> str:
 
 def _curves(epochs: pd.DataFrame, value: str, label: str, by: str = "epoch") -> Figure:
     epochs = epochs.dropna(subset=value)
-    figure, panels = style.panels(style.by_point(epochs))
+    data = style.by_point(epochs)
+    most = sorted(data, key=lambda panel: -_spread(panel[1], value))[: style.PANELS]
+    chosen = {title for title, _ in most}
+    figure, panels = style.panels([panel for panel in data if panel[0] in chosen])
+    if len(chosen) < len(data):
+        figure.set_label(
+            f"{len(chosen)} of {len(data):,} panels are shown, those in which policies differ "
+            "most; history.csv holds all."
+        )
     policies = style.policies(epochs)
     look = {"x": by, "y": value, "hue": "policy", "hue_order": policies, "palette": COLOURS}
     for axis, (title, part) in panels:
@@ -77,13 +88,20 @@ def _curves(epochs: pd.DataFrame, value: str, label: str, by: str = "epoch") -> 
         if part.epoch.nunique() == 1:  # a line of one point is invisible
             strong["marker"] = "o"
         sns.lineplot(_mean_times(part) if by == "elapsed_s" else part, **look, **strong, ax=axis)
-        names = {"epoch": "epoch", "elapsed_s": "seconds from the first step, validation included"}
+        names = {"epoch": "epoch", "elapsed_s": "seconds from the first step"}
         axis.set(title=style.wrapped(title), xlabel=names[by], ylabel=label)
         if by == "epoch":
             axis.xaxis.get_major_locator().set_params(integer=True)
         axis.get_legend().remove()
     style.legend(figure, figure.axes[0])
     return figure
+
+
+def _spread(part: pd.DataFrame, value: str) -> float:
+    """How far the policies' means are apart at the last epoch of a panel."""
+    last = part[part.epoch == part.epoch.max()]
+    means = last.groupby("policy")[value].mean()
+    return float(means.max() - means.min())
 
 
 def _mean_times(part: pd.DataFrame) -> pd.DataFrame:

@@ -96,7 +96,11 @@ def exponents_by_layer(ranges: DynamicRange) -> Figure:
     for exponent in ENDS[:2]:
         axis.axvline(exponent, color="white", linewidth=1.2, linestyle=":")
     axis.set_yticks(range(len(names)), [visible(name) for name in names])
-    axis.set_xlabel("exponent of the gradient of the layer's output, without loss scale")
+    axis.set_xlabel(
+        "exponent of its output's gradient"
+        if style.is_narrow()
+        else "exponent of the gradient of the layer's output"
+    )
     axis.grid(visible=False)
     figure.colorbar(drawn, label="% of those not zero", pad=0.01)
     return figure
@@ -157,7 +161,8 @@ def accuracy_by_loss_scale(rows: pd.DataFrame) -> Figure:
         y = (own.val_accuracy * 100).where(~bad)
         axis.plot(x, y, MARKERS[policy], label=policy, linestyle="-", linewidth=1.2, **look)
         axis.plot(x[bad], np.zeros(bad.sum()), "x", clip_on=False, markeredgewidth=2, **look)
-    words = ["dynamic" if math.isinf(n) else wording.power(n) for n in numbers]
+    auto = "dyn." if style.is_narrow() else "dynamic"
+    words = [auto if math.isinf(n) else wording.power(n) for n in numbers]
     axis.set_xticks(range(len(numbers)), words)
     axis.set(xlabel="loss scale (none is 1)", ylabel="validation accuracy, %", ylim=(0, 102))
     style.legend(figure, axis)

@@ -3,6 +3,7 @@
 import io
 import re
 import warnings
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 from urllib.parse import quote
@@ -11,9 +12,13 @@ import matplotlib
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from mptexp.report.figures.style import INK, STYLE
+from mptexp.report.figures.style import GROUND, INK, STYLE
 
-THEMES = "svg{color:#1d2430}@media(prefers-color-scheme:dark){svg{color:#dfe5ee}}"
+PHONE = 600  # pixels of width up to which a page shows the figures for phones
+THEMES = (
+    "svg{color:#1d2430;--ground:#fff}"
+    "@media(prefers-color-scheme:dark){svg{color:#dfe5ee;--ground:#14181f}}"
+)
 
 
 def svg(figure: Figure) -> str:
@@ -22,7 +27,7 @@ def svg(figure: Figure) -> str:
     Closes the figure.
     """
     text = _saved(figure, format="svg", metadata={"Date": None, "Creator": None}).decode()
-    text = text.replace(INK, "currentColor")
+    text = text.replace(INK, "currentColor").replace(GROUND, "var(--ground)")
     return re.sub(r"(<svg\b[^>]*>)", rf"\1<style>{THEMES}</style>", text, count=1)
 
 
@@ -44,10 +49,24 @@ def _saved(figure: Figure, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def as_html(document: str, alt: str, caption: str, title: str = "") -> str:
-    """An SVG document as an HTML figure with a text alternative and a caption below its title."""
-    # A quarter less than in base64; with parentheses it would read as if it loaded something.
-    data = quote(" ".join(document.split()), safe=" /:;,='!@$*+?")
-    image = f'<img src="data:image/svg+xml,{data}" alt="{escape(alt)}">'
+def as_html(documents: Sequence[str], alt: str, caption: str, title: str = "") -> str:
+    """A figure as HTML, with a text alternative and a caption below its title.
+
+    Args:
+        documents: SVG, drawn wide and drawn for a phone.
+        alt: the text alternative.
+        caption: what it shows.
+        title: a few words.
+    """
+    wide, narrow = (f"data:image/svg+xml,{_quoted(document)}" for document in documents)
+    image = f'<img src="{wide}" alt="{escape(alt)}">'
+    # A blank ends an address in srcset, and a comma may.
+    phone = narrow.replace(" ", "%20").replace(",", "%2C").replace("%2C", ",", 1)
+    picture = f'<picture><source media="(max-width: {PHONE}px)" srcset="{phone}">{image}</picture>'
     head = f"<strong>{escape(title)}.</strong> " if title else ""
-    return f"<figure>{image}<figcaption>{head}{escape(caption)}</figcaption></figure>"
+    return f"<figure>{picture}<figcaption>{head}{escape(caption)}</figcaption></figure>"
+
+
+def _quoted(document: str) -> str:
+    """A quarter less than in base64; with parentheses it would read as if it loaded something."""
+    return quote(" ".join(document.split()), safe=" /:;,='!@$*+?")

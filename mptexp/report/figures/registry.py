@@ -6,12 +6,22 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from mptexp.report.figures import device, diagnosis, learning, numerics, output, speed
+from mptexp.report.figures import (
+    answer,
+    device,
+    diagnosis,
+    learning,
+    numerics,
+    output,
+    speed,
+    style,
+)
 from mptexp.report.figures.row import FigureRow, Section
 from mptexp.report.measured import MeasuredSweep
 
 # In the order in which they are exported.
 FIGURES: tuple[FigureRow, ...] = (
+    *answer.FIGURES,
     *speed.FIGURES,
     *learning.FIGURES,
     *diagnosis.FIGURES,
@@ -58,10 +68,14 @@ class SweepFigure:
         figure = self.row.draw(self.data)
         return figure, f"{self.row.caption(self.data)} {figure.get_label()}".strip()
 
-    def html(self) -> str:
-        """The figure with its text alternative, title and caption."""
-        figure, caption = self.draw()
-        return output.as_html(output.svg(figure), self.alt, caption, self.title)
+    def html(self, inches: float = style.WIDTH, titled: bool = True) -> str:
+        """The figure, also as a phone shows it, with text alternative, title and caption."""
+        documents = []
+        for width in (inches, style.PHONE_WIDTH):
+            with style.width(width):
+                figure, caption = self.draw()
+            documents.append(output.svg(figure))
+        return output.as_html(documents, self.alt, caption, self.title * titled)
 
 
 def figures(sweep: MeasuredSweep, section: Section | None = None) -> Iterator[SweepFigure]:

@@ -10,8 +10,8 @@ from mptexp.report.measured import MeasuredSweep
 
 # The section of a report in which a figure stands; a section shows all figures of its name.
 Section = Literal[
-    "speedups", "throughput", "step times", "latency", "learning", "time breakdown", "roofline",
-    "exponents", "loss scale", "memory", "device",
+    "answer", "speedups", "throughput", "step times", "latency", "learning", "time breakdown",
+    "roofline", "exponents", "loss scale", "memory", "device",
 ]  # fmt: skip
 
 

@@ -2,6 +2,9 @@
 
 import math
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -19,6 +22,7 @@ COLOURS = {name: row.colour for name, row in POLICY_ROWS.items()}
 MARKERS = {name: row.marker for name, row in POLICY_ROWS.items()}
 # Ink is drawn in this colour and replaced by the page's own: it must occur nowhere else.
 INK = "#010203"
+GROUND = "#fdfefc"  # likewise, of what is drawn behind words
 STYLE = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -39,10 +43,32 @@ STYLE = {
     "ytick.color": INK,
 }
 WIDTH = 8.2  # inches, of every figure
-PANELS = 12  # of a figure: more are not read, and take long to draw
+LEAD_WIDTH = 6.4  # of the chart beside the answer
+PHONE_WIDTH = 3.9
+LETTER = 0.085  # inches of one in a legend
+_width: ContextVar[float] = ContextVar("width", default=WIDTH)
+PANELS = 9  # of a figure: more are not read, and take long to draw
 VECTORS = 2000  # dots or lines drawn as vectors; more of them become one raster image
 LABELS = 12  # batch sizes named on an axis: the labels of more would overlap
 Panel = tuple[str, pd.DataFrame]
+
+
+# --- width ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def width(inches: float) -> Iterator[None]:
+    """Figures drawn within have another width; on a narrow one, panels stand below one another."""
+    before = _width.set(inches)
+    try:
+        yield
+    finally:
+        _width.reset(before)
+
+
+def is_narrow() -> bool:
+    """Whether what is drawn is for a phone."""
+    return _width.get() <= PHONE_WIDTH
 
 
 # --- axes ------------------------------------------------------------------------------------
@@ -59,19 +85,25 @@ def new(
     """
     with matplotlib.rc_context(STYLE):
         figure, axes = plt.subplots(
-            rows, columns, figsize=(WIDTH, height), squeeze=False, layout="constrained", **shared
+            rows,
+            columns,
+            figsize=(_width.get(), height),
+            squeeze=False,
+            layout="constrained",
+            **shared,
         )
     return figure, list(axes.flat)
 
 
 def panels(data: list[Panel], height: float = 3.4) -> tuple[Figure, list[tuple[Axes, Panel]]]:
-    """A figure of panels, two in a row, and what to draw on each of its axes.
+    """A figure of panels, two in a row or one on a phone, and what to draw on each of its axes.
 
     Of more than PANELS some are left out, evenly, which the figure's label says.
     """
     shown = min(len(data), PANELS)
-    rows = -(-shown // 2)
-    figure, axes = new(height * rows, rows, min(shown, 2), sharey=True)
+    across = 1 if is_narrow() else 2
+    rows, height = -(-shown // across), height * (0.75 if is_narrow() else 1)
+    figure, axes = new(height * rows, rows, min(shown, across), sharey=True)
     for axis in axes[shown:]:
         axis.set_visible(False)
     if shown < len(data):
@@ -116,10 +148,11 @@ def _number(value: float) -> str:
 
 
 def legend(figure: Figure, axis: Axes, columns: int = 0) -> None:
-    """The figure's legend above its panels, in one row unless `columns` says how many."""
+    """The figure's legend above its panels, in one row unless `columns` says so or fewer fit."""
     handles, labels = axis.get_legend_handles_labels()
     with matplotlib.rc_context(STYLE):
-        ncols = columns or len(labels) or 1
+        longest = max(map(len, labels), default=1) * LETTER + 0.5
+        ncols = min(columns or len(labels) or 1, max(int(_width.get() / longest), 1))
         figure.legend(handles, labels, loc="outside upper left", ncols=ncols)
 
 

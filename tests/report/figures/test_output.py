@@ -23,7 +23,10 @@ def test_svg_follows_the_theme_and_is_the_same_each_time(tables):
 
 
 def test_a_figure_has_a_text_alternative_a_title_and_a_caption():
-    page = output.as_html("<svg></svg>", 'a "quoted" <alt>', "caption & more", "A & b")
+    page = output.as_html(
+        ["<svg></svg>", "<svg a,b />"], 'a "quoted" <alt>', "caption & more", "A & b"
+    )
     assert 'alt="a &quot;quoted&quot; &lt;alt&gt;"' in page
     assert "<figcaption><strong>A &amp; b.</strong> caption &amp; more</figcaption>" in page
     assert 'src="data:image/svg+xml,%3Csvg%3E%3C/svg%3E"' in page
+    assert 'srcset="data:image/svg+xml,%3Csvg%20a%2Cb%20/%3E"' in page

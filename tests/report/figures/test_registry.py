@@ -4,12 +4,14 @@ import re
 from dataclasses import replace
 from typing import get_args
 
+import matplotlib.pyplot as plt
 import pytest
+from legible import faults
 from support import PROJECT
 
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import measured
-from mptexp.report.figures import output, registry
+from mptexp.report.figures import output, registry, style
 from mptexp.report.figures.registry import FIGURES
 from mptexp.report.figures.row import FigureRow, Section
 
@@ -72,3 +74,25 @@ def test_together_the_published_sweeps_have_almost_every_figure():
         for figure in registry.figures(measured.load(SweepDir(path)))
     }
     assert {row.name for row in FIGURES} - names == {"latency_distribution"}
+
+
+@pytest.mark.parametrize("phone", [False, True])
+def test_every_figure_is_legible(sweep, phone):
+    for figure in registry.figures(sweep):
+        wide = style.LEAD_WIDTH if figure.row.section == "answer" else style.WIDTH
+        with style.width(style.PHONE_WIDTH if phone else wide):
+            drawn, _ = figure.draw()
+        assert list(faults(drawn)) == [], figure.name
+        plt.close(drawn)
+
+
+def test_what_is_not_legible_is_named():
+    figure, (axis,) = style.new(2)
+    axis.plot([1, 2, 30], [1, 2, 3], "o")
+    axis.set(xlim=(0, 3), title="$\\mathdefault{10^{2}}$")
+    axis.set_xticks([1, 1.001], ["one tick", "another"])
+    figure.text(0.99, 0.5, "far away")
+    named = " ".join(faults(figure))
+    for words in ("raw markup", "'one tick' and 'another'", "outside the view", "outside the fig"):
+        assert words in named
+    plt.close(figure)

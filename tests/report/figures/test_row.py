@@ -27,7 +27,7 @@ def test_a_whole_row_is_accepted():
         ("cases", None, "its cases is no function"),
         ("draw", "memory", "its draw is no function"),
         ("caption", "a caption", "its caption is no function"),
-        ("section", "memories", "section 'memories'; allowed: speedups, throughput"),
+        ("section", "memories", "section 'memories'; allowed: answer, speedups"),
     ],
 )
 def test_a_row_that_lacks_a_part_is_refused(part, value, message):

@@ -1,15 +1,21 @@
-"""What is not valid of a sweep, in sentences: at the top of its page and in the terminal."""
+"""What is not valid of a sweep, what was left out, what makes it less certain, in sentences.
+
+They stand at the top of its page and in the terminal.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pandas as pd
 
-from mptexp.analysis import scaling, validity
+from mptexp.analysis import scaling, summary, validity
 from mptexp.analysis.identity import Difference
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.analysis.validity import FLAGS, Flag
 from mptexp.report import wording
+from mptexp.report.markdown import safe
 
+MEASURED_WHILE = "measured while"  # opens the marks that say what interfered with the timing
+NOT_VALID = "**Not valid: "  # opens the sentence of a flag
 DIFFERENCES = 4  # that a sentence lists; of more it says how many there are
 NAMES = {
     "code": "the code of mptexp",
@@ -25,6 +31,50 @@ NAMES = {
 }
 
 
+def banner(tables: Tables) -> list[str]:
+    """What opens a page beside its answer: what is not valid, and the runs without a result."""
+    said = sentences(tables)
+    flags = [text for text in said if text.startswith(NOT_VALID)]
+    full = [*(text for text in said if text not in flags), *flags[:1]]
+    names = [text.partition("): ")[0].removeprefix(NOT_VALID) + ")" for text in flags[1:]]
+    names = [name.replace("**", "") for name in names]
+    more = [f"**Also not valid**: {wording.listed(names)}; see [Environment](#Environment)."]
+    return [*full, *(more if names else []), *left_out(tables)]
+
+
+def left_out(tables: Tables) -> list[str]:
+    """The runs that did not end well, by policy and how they ended."""
+    rows = summary.left_out(tables.results).to_dict("records")
+    parts = [
+        f"{row['left']} of {wording.count(row['runs'], 'run')} of {row['policy']} ({row['status']})"
+        for row in rows
+    ]
+    return [f"**Without a result**: {wording.listed(parts)}."] if parts else []
+
+
+def doubts(tables: Tables, what: str) -> str:
+    """`not valid: identity not recorded`: what takes every claim of time or accuracy."""
+    flags = validity.together(tables.ok["flags"])
+    names = [f.name for f in validity.invalid(flags, what) if f.name != "not trained"]
+    return f"not valid: {', '.join(names)}" if names else ""
+
+
+def remedies(tables: Tables, what: str) -> str:
+    """What to do about that, as clauses; empty where nothing is to be done."""
+    flags = validity.invalid(validity.together(tables.ok["flags"]), what)
+    return "; ".join(dict.fromkeys(flag.remedy for flag in flags if flag.name != "not trained"))
+
+
+def remarks(tables: Tables) -> list[str]:
+    """What makes the whole sweep less certain, in Markdown."""
+    flags = {flag for record in tables.records for flag in record.get("marks", [])}
+    lines = sorted(flag for flag in flags if not flag.startswith(MEASURED_WHILE))
+    versions = summary.versions(tables.records)
+    if len(versions) > 1:
+        lines.append(f"the runs were made by different versions of mptexp: {', '.join(versions)}")
+    return [safe(text) for text in lines]
+
+
 def sentences(tables: Tables) -> list[str]:
     """A sentence for each flag of the sweep: how many runs, why, what is lost, what to do."""
     flags = tables.ok["flags"].map(validity.names_of)
@@ -35,9 +85,10 @@ def sentences(tables: Tables) -> list[str]:
 
 
 def _of_tables(tables: Tables) -> list[str]:
-    """What is not compared of devices, replicas and frameworks, each sentence once."""
-    made = (scaling.by_device, scaling.by_replicas, scaling.by_backend)
-    return list(dict.fromkeys(text for table in made for text in not_compared(table(tables))))
+    """What is not compared of devices, replicas, frameworks, instruction sets; each once."""
+    makers = (scaling.by_device, scaling.by_replicas, scaling.by_backend, scaling.by_isa)
+    made = [not_compared(table(tables)) for table in makers]
+    return list(dict.fromkeys(text for said in made for text in said))
 
 
 def not_compared(table: pd.DataFrame) -> list[str]:
@@ -53,7 +104,7 @@ def _sentence(flag: Flag, runs: int, of: int) -> str:
     lost = wording.listed(list(flag.invalidates))
     which = "all runs" if runs == of else f"{runs} of {wording.count(of, 'run')}"
     return (
-        f"**Not valid: {flag.name}** ({which}): {flag.meaning}. Nothing is claimed of their "
+        f"{NOT_VALID}{flag.name}** ({which}): {flag.meaning}. Nothing is claimed of their "
         f"{lost}; {flag.remedy}."
     )
 

@@ -10,7 +10,7 @@ from mptexp import api
 from mptexp.analysis import sweep_tables, validity
 from mptexp.records import schema, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import data_files, export, measured, text_tables, warnings
+from mptexp.report import data_files, export, measured, text_tables, caveats
 
 QUICKSTART = PROJECT / "reports/published/quickstart-cpu"
 
@@ -23,12 +23,12 @@ def three(**changes):
 
 
 def test_a_sweep_that_is_valid_has_no_warning():
-    assert warnings.sentences(tables(list(three()))) == []
+    assert caveats.sentences(tables(list(three()))) == []
 
 
 def test_a_flag_says_how_many_runs_why_what_is_lost_and_what_to_do():
     marks = ["measured while other programs used the processor"]
-    (sentence,) = warnings.sentences(tables(list(three(marks=marks))))
+    (sentence,) = caveats.sentences(tables(list(three(marks=marks))))
     assert sentence == (
         "**Not valid: interference** (3 of 6 runs): other programs were at work. Nothing is "
         "claimed of their time and training time; end them, and `mptexp run --repair` measures the "
@@ -38,7 +38,7 @@ def test_a_flag_says_how_many_runs_why_what_is_lost_and_what_to_do():
 
 def test_what_differs_is_named_with_both_values():
     identity = record()["identity"] | {"model_source": "1f2e", "versions": {"keras": "3.16"}}
-    sentence, flag = warnings.sentences(tables(list(three(identity=identity))))
+    sentence, flag = caveats.sentences(tables(list(three(identity=identity))))
     assert "the source of the model (" in sentence
     assert "versions keras (" in sentence
     assert "They form no ratio." in sentence
@@ -47,7 +47,7 @@ def test_what_differs_is_named_with_both_values():
 
 def test_text_of_a_record_is_shown_not_obeyed():
     identity = record()["identity"] | {"cpu": "*bold* [x](http://y) <b>"}
-    sentence, _ = warnings.sentences(tables(list(three(identity=identity))))
+    sentence, _ = caveats.sentences(tables(list(three(identity=identity))))
     assert "\\*bold\\*" in sentence
     assert "\\[x\\](http\\:" in sentence
 
@@ -145,7 +145,7 @@ def test_a_flag_travels_with_the_figures_wherever_they_go(everything, name):
     assert flag.remedy in said
     for what in flag.invalidates:
         assert what in said
-    assert said in warnings.sentences(tables)
+    assert said in caveats.sentences(tables)
     # The table of the page, beside the numbers of its row, and as a file.
     rows = text_tables.headline_rows(tables)
     what = "all" if flag.invalidates == validity.ALL else ", ".join(flag.invalidates)
@@ -177,3 +177,31 @@ def test_flags_are_in_json_too(everything):
     points = json.loads(done.stdout)["points"]
     for k, name in enumerate(PLANTED):
         assert name in {p["flags"] for p in points if p["batch_size"] == 8 + k}
+
+
+def test_marks_that_are_not_of_timing_are_remarks():
+    flags = ["measured while throttled", "the tree held changes"]
+    made = tables([record() | {"marks": flags}, record(block=1)])
+    assert caveats.remarks(made) == ["the tree held changes"]
+
+
+def test_runs_of_two_versions_are_warned_of():
+    cards = [{"packages": {"mptexp": version}, "commit": None} for version in ("1", "2")]
+    made = tables([record(block=b) | {"environment": card} for b, card in enumerate(cards)])
+    (warning,) = caveats.remarks(made)
+    assert warning == "the runs were made by different versions of mptexp: 1, 2"
+
+
+def test_runs_without_a_result_are_in_the_banner():
+    rows = [record(), record("float16") | {"status": "diverged"}, record("float16", 1)]
+    assert caveats.banner(tables(rows)) == [
+        "**Without a result**: 1 of 2 runs of float16 (diverged)."
+    ]
+
+
+def test_what_is_not_valid_of_one_run_is_a_doubt_of_all():
+    marks = ["measured while other programs used the processor"]
+    made = tables(list(three(marks=marks)))
+    assert caveats.doubts(made, "time") == "not valid: interference"
+    assert caveats.doubts(made, "accuracy") == ""
+    assert caveats.remedies(made, "time").startswith("end them, and `mptexp run --repair`")

@@ -1,0 +1,144 @@
+"""The chart that opens a report: a row for each comparison, with its interval, beside no effect."""
+
+from collections import Counter
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mptexp.report import subject, wording
+from mptexp.report.figures import style
+from mptexp.report.figures.row import FigureRow, single
+from mptexp.report.figures.style import COLOURS, GROUND, INK, MARKERS
+from mptexp.report.measured import MeasuredSweep
+from mptexp.report.subject import Bar, Subject
+from mptexp.spec.terminal import visible
+
+# Factors of which a chart of speed has ticks, on both sides of 1; and its ticks in points.
+STEPS = ((1, 1.01, 1.02), (1, 1.05, 1.1), (1, 1.1, 1.2), (1, 1.2, 1.5, 2), (1, 2, 4, 8),
+         (1, 4, 16, 64), (1, 10, 100, 1000), (1, 100, 10000))  # fmt: skip
+LINE = 70  # characters that fit above a row
+POINTS = (-100, -10, -1, 0, 1, 10, 100)
+AXES = {
+    "speed": "speed against {}",
+    "error": "validation error minus that of {}, percentage points",
+    "accuracy": "validation accuracy minus that of {}, percentage points",
+}
+
+
+def comparisons_at_a_glance(chart: Subject) -> Figure:
+    """A marker and an interval for each comparison, in words above it; a line at no effect.
+
+    On a phone, or where they are long, label and words stand below one another.
+    """
+    bars = chart.bars
+    narrow = style.is_narrow() or max(len(bar.label + _words_of(bar)) for bar in bars) > LINE
+    figure, (axis,) = style.new(0.7 + len(bars) * (0.66 if narrow else 0.46))
+    _scale(axis, chart)
+    axis.axvline(1 if chart.scale == "speed" else 0, color=INK, linewidth=1.2)
+    for place, bar in enumerate(bars):
+        claimed = not np.isnan(bar.low)
+        look = {"color": COLOURS[bar.policy], "marker": MARKERS[bar.policy], "markersize": 7}
+        look |= {} if claimed else {"markerfacecolor": "none"}
+        if claimed:
+            axis.plot([bar.low, bar.high], [place, place], color=COLOURS[bar.policy], linewidth=2.4)
+        axis.plot([bar.value], [place], linestyle="none", **look)
+        _words(axis, place, bar, narrow)
+    axis.set_ylim(len(bars) - 0.6, -0.95 if narrow else -0.75)
+    axis.set_yticks([])
+    axis.grid(axis="y", visible=False)
+    axis.spines["left"].set_visible(False)
+    axis.set_xlabel(AXES[chart.scale].format(visible(chart.baseline)))
+    return figure
+
+
+def _words(axis: Axes, place: int, bar: Bar, narrow: bool) -> None:
+    """Label and words above a row."""
+    look = {"transform": axis.get_yaxis_transform(), "color": INK, "va": "bottom"}
+    look["bbox"] = {"facecolor": GROUND, "edgecolor": "none", "pad": 0.6}
+    size = 8.5 if style.is_narrow() else 9.5
+    axis.text(0, place - (0.55 if narrow else 0.24), _short(bar.label), size=size, **look)
+    x, side = (0, "left") if narrow else (1, "right")
+    axis.text(x, place - 0.25, _words_of(bar), ha=side, size=size, **look)
+
+
+def _words_of(bar: Bar) -> str:
+    """A row in words; why nothing is claimed stands above the chart."""
+    claimed = bar.finding != "not valid"
+    return visible(bar.text if claimed else f"{bar.text.partition(' (')[0]}, no claim")
+
+
+def _short(label: str) -> str:
+    """A label that fits above a row: of a long one the beginning."""
+    most, text = 56 if style.is_narrow() else LINE, visible(label)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _scale(axis: Axes, chart: Subject) -> None:
+    """The axis of all values and of no effect, with few ticks in words."""
+    ends = np.array([[b.value, b.low, b.high] for b in chart.bars], float)
+    if chart.scale != "speed":
+        axis.set_xscale("symlog", linthresh=1, linscale=0.8)
+        low, high = min(np.nanmin(ends) * 1.3, -0.6), max(np.nanmax(ends) * 1.3, 0.6)
+        ticks = [tick for tick in POINTS if low <= tick <= high]
+        axis.set_xticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
+    else:
+        axis.set_xscale("log")
+        room = max(np.nanmax(ends), 1) / min(np.nanmin(ends), 1)
+        room = max(room, 1.02) ** 0.08
+        low, high = min(np.nanmin(ends), 1) / room, max(np.nanmax(ends), 1) * room
+        ticks = _ticks(low, high, 4 if style.is_narrow() else 7)
+        axis.set_xticks(ticks, [_in_words(tick) for tick in ticks])
+    axis.minorticks_off()
+    axis.set_xlim(low, high)
+
+
+def _ticks(low: float, high: float, most: int) -> list[float]:
+    """The finest steps of a scale of speed whose labels have room: a share of 1 / most each."""
+    for steps in STEPS:
+        factors = sorted({*steps, *(1 / step for step in steps)})
+        ticks = [factor for factor in factors if low <= factor <= high]
+        gaps = np.diff(np.log(ticks)) / np.log(high / low)
+        if (gaps > 1 / most).all() and len(ticks) > 1:
+            return ticks
+    return [1.0]
+
+
+def _in_words(factor: float) -> str:
+    """`2× slower`, `same`, `1.5× faster`."""
+    if factor == 1:
+        return "same"
+    return f"{factor:g}× faster" if factor > 1 else f"{1 / factor:g}× slower"
+
+
+def _caption(chart: Subject) -> str:
+    """How many comparisons came to which finding, and what dots, bars and brackets are."""
+    words = {"small": "within 2 points", "large": "more than 2 points worse"}
+    counts = Counter(words.get(bar.finding, bar.finding) for bar in chart.bars)
+    said = wording.listed([f"{n} {finding}" for finding, n in counts.items()])
+    opening = f"Of {wording.count(len(chart.bars), 'comparison')}: {said}."
+    if all(np.isnan(bar.low) for bar in chart.bars):
+        return f"{opening} Hollow markers: measured, without a claim."
+    together = ", which hold for all comparisons together" if chart.scale == "speed" else ""
+    return (
+        f"{opening} Bars and brackets are 95 % intervals{together}; n is the number of repeats. "
+        "What crosses the line is inconclusive."
+    )
+
+
+def _chart(sweep: MeasuredSweep) -> dict[str, Subject]:
+    chart = subject.of(sweep.tables)
+    return single(chart, bool(chart.bars))
+
+
+FIGURES = (
+    FigureRow(
+        "answer",
+        "answer",
+        "The answer",
+        "A marker with an interval for each comparison, beside a line at no effect.",
+        _chart,
+        comparisons_at_a_glance,
+        _caption,
+    ),
+)

@@ -1,0 +1,67 @@
+"""The chart of the answer, as it is drawn."""
+
+from itertools import pairwise
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from mptexp.report.figures import answer, style
+from mptexp.report.subject import Bar, Subject
+
+NAN = float("nan")
+
+
+def chart(*bars, scale="speed"):
+    return Subject("", [], bars, "float32", scale)
+
+
+def bar(value, low=NAN, high=NAN, policy="mixed_float16", label="some"):
+    return Bar(label, policy, value, low, high, "faster", f"{value:.2f}×")
+
+
+@pytest.mark.parametrize("inches", [style.LEAD_WIDTH, style.PHONE_WIDTH])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [(1.0, 0.999, 1.001)],
+        [(1.37, 1.2, 1.5), (0.29, 0.26, 0.34)],
+        [(0.001, 0.0005, 0.002), (900, 700, 1100)],
+        [(1.05, NAN, NAN)] * 12,
+    ],
+)
+def test_every_row_is_within_the_view_and_no_tick_covers_another(values, inches):
+    with style.width(inches):
+        figure = answer.comparisons_at_a_glance(chart(*(bar(*v) for v in values)))
+    figure.canvas.draw()
+    (axis,) = figure.axes
+    low, high = axis.get_xlim()
+    assert all(low < v < high for row in values for v in (*row, 1) if not np.isnan(v))
+    boxes = [label.get_window_extent() for label in axis.get_xticklabels()]
+    assert boxes
+    assert all(a.x1 < b.x0 for a, b in pairwise(boxes))
+    assert len([line for line in axis.lines if line.get_marker() in style.MARKERS.values()]) == len(
+        values
+    )
+    plt.close(figure)
+
+
+def test_what_is_not_claimed_is_hollow_and_has_no_interval():
+    figure = answer.comparisons_at_a_glance(chart(bar(2.0, 1.9, 2.1), bar(2.0)))
+    _, interval, filled, hollow = figure.axes[0].lines
+    assert interval.get_xdata().tolist() == [1.9, 2.1]
+    assert (filled.get_markerfacecolor(), hollow.get_markerfacecolor()) != ("none", "none")
+    assert hollow.get_markerfacecolor() == "none"
+    plt.close(figure)
+
+
+def test_points_are_on_both_sides_of_zero():
+    figure = answer.comparisons_at_a_glance(chart(bar(88.0), bar(-0.2), scale="error"))
+    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert labels == ["0", "+1", "+10", "+100"]
+    plt.close(figure)
+
+
+def test_the_caption_counts_findings():
+    caption = answer._caption(chart(bar(2.0, 1.9, 2.1), bar(2.0, 1.9, 2.1)))
+    assert caption.startswith("Of 2 comparisons: 2 faster. Bars and brackets are 95 % intervals")

@@ -1,0 +1,120 @@
+"""Which question opens a report, and with what."""
+
+import numpy as np
+import pytest
+from builders import (
+    FIXED,
+    IDENTITY,
+    emulated_runs,
+    record,
+    replicated,
+    several_scales,
+    tables,
+    tables_of,
+    three,
+)
+
+from mptexp.report import caveats, subject
+
+
+def identified(found):
+    """The tables again, of records that say what they were."""
+    begun = {"initial_weights": "w", "data_order": "o"}
+    return tables([r | {"identity": IDENTITY | begun} for r in found.records])
+
+
+def test_speed_is_the_subject_of_policies():
+    answer = subject.of(three("mixed_float16", [2.0, 2.1, 1.9]))
+    (bar,) = answer.bars
+    assert (bar.label, bar.finding, answer.baseline) == ("mixed_float16", "faster", "float32")
+    assert bar.text.startswith("2.00× faster [")
+    assert answer.advice.startswith("use **mixed_float16**")
+
+
+@pytest.mark.parametrize(
+    ("speedups", "title"),
+    [
+        ([1.0, 1.1, 0.9], "mixed_float16 is not shown to train faster than float32 on GPU"),
+        ([0.5, 0.51, 0.5], "mixed_float16 trains 1.99× slower than float32 on GPU"),
+    ],
+)
+def test_what_is_not_faster_is_no_advice(speedups, title):
+    answer = subject.of(three("mixed_float16", speedups))
+    assert answer.title == title
+    assert answer.advice.startswith("keep float32")
+
+
+def test_what_is_not_valid_is_not_the_title():
+    rows = [record(p, b, s) for p, s in (("float32", 0.1), ("bfloat16", 0.05)) for b in range(3)]
+    marks = ["measured while other programs used the processor"]
+    answer = subject.of(tables([row | {"marks": marks} for row in rows]))
+    assert answer.title == "Nothing is claimed: interference"
+    assert answer.advice.startswith("end them, and `mptexp run --repair`")
+    assert np.isnan(answer.bars[0].low)
+
+
+def test_loss_scales_open_with_the_range_that_trains():
+    answer = subject.of(identified(several_scales()))
+    assert answer.title == "mixed_float16 trains as float32 does with a loss scale of 1"
+    assert answer.figure == "loss scale"
+    unknown = subject.of(tables([r | {"identity": None} for r in several_scales().records]))
+    assert unknown.title == "Nothing is claimed: identity not recorded"
+    assert "trains as float32" not in " ".join(unknown.sentences)
+
+
+def test_emulated_formats_open_with_their_loss():
+    found = tables_of(emulated_runs([2.0, 2.1, 1.9]), emulated_runs([3.0, 3.1, 2.9], **FIXED))
+    answer = subject.of(identified(found))
+    assert answer.title == "1 of 1 formats train within 2 percentage points of float32's error"
+    assert answer.bars[0].label == "<8,8>, weights <8,8>"
+    assert answer.scale == "error"
+    assert answer.bars[0].value == pytest.approx(1.0)
+
+
+def test_replicas_open_with_their_scaling():
+    answer = subject.of(tables_of(replicated(1, 32, 0.1), replicated(2, 64, 0.11)))
+    assert answer.title.endswith("1.82× faster than 1 replica, same batch for each")
+
+
+def by_isa(**asked):
+    """float32 and bfloat16 under the default instruction sets, and float32 without most of them."""
+    rows = []
+    for policy, isa, step_s in (
+        ("float32", "default", 0.1),
+        ("mixed_bfloat16", "default", 0.05),
+        ("float32", "sse41", 0.4),
+    ):
+        for block in range(3):
+            made = record(policy, block, step_s)
+            made["parameters"] |= {"cpu_isa": isa, "gpu_model": "Some (CPU)"}
+            made["run_id"] = f"{policy}-{isa}-{block}"
+            made["identity"] = made["identity"] | (asked if isa == "sse41" else {})
+            rows.append(made)
+    return tables(rows)
+
+
+def test_instruction_sets_open_with_the_ratio_between_them():
+    answer = subject.of(by_isa())
+    assert answer.title.startswith("sse41, float32 is 4.00× slower than float32 with the CPU's")
+    assert [bar.finding for bar in answer.bars] == ["slower", "faster"]
+
+
+def test_instruction_sets_of_other_models_are_not_compared():
+    answer = subject.of(by_isa(model_source="edited"))
+    assert [bar.finding for bar in answer.bars] == ["faster"]
+    assert answer.title.startswith("default, mixed_bfloat16 is 2.00× faster")
+    (said,) = caveats.sentences(by_isa(model_source="edited"))
+    assert "the source of the model" in said
+
+
+def test_without_a_time_accuracy_is_the_subject():
+    rows = [record(p, b) for p in ("float32", "bfloat16") for b in range(3)]
+    found = tables([row | {"timing": {}} for row in rows])
+    answer = subject.of(found)
+    assert answer.scale == "accuracy"
+    assert answer.bars[0].finding == "equal"
+
+
+def test_nothing_succeeded():
+    failed = record() | {"status": "failed"}
+    assert subject.of(tables([failed])).title == "No run of this sweep succeeded"
