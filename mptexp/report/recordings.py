@@ -14,7 +14,7 @@ from mptexp.diagnosis.causes import BREAKDOWN, CAUSES, LABELS, LEAST_SHARE
 from mptexp.diagnosis.recording import BOUNDS, Comparison, Recording
 from mptexp.report import markdown, rendering, text_tables, wording
 from mptexp.report.figures import diagnosis as figures
-from mptexp.report.figures import output
+from mptexp.report.figures import output, style
 from mptexp.report.why_tables import percent
 
 MOST_LAYERS = 20
@@ -393,7 +393,7 @@ def _figure(recordings: Sequence[Recording]) -> str:
     steps: Mapping[str, pd.Series] = {
         name: r.by_cause for name, r in zip(_names(recordings), recordings, strict=True)
     }
-    drawn = output.svg(figures.stacked_by_cause(steps))
+    drawn = [output.svg(f) for f in style.on_both(lambda: figures.stacked_by_cause(steps))]
     parts = [
         f"{n}: {_short(str(s.idxmax()))}, {percent(s.max() / s.sum())}" for n, s in steps.items()
     ]

@@ -218,10 +218,7 @@ def _instruction_sets(tables: Tables) -> Iterator[Subject]:
     rows = scaling.by_isa(tables)
     rows = rows[rows.speedup.notna()] if len(rows) else rows
     if len(rows):
-        labels = [
-            ", ".join([isa, policy] if rows.policy.nunique() > 1 else [isa])
-            for isa, policy in zip(rows.cpu_isa, rows.policy, strict=True)
-        ]
+        labels = rows.cpu_isa + ", " + rows.policy
         base = "float32 with the CPU's default instruction sets"
         yield _of_ratios(rows.assign(label=labels), base, tables)
 

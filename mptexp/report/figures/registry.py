@@ -70,12 +70,9 @@ class SweepFigure:
 
     def html(self, inches: float = style.WIDTH, titled: bool = True) -> str:
         """The figure, also as a phone shows it, with text alternative, title and caption."""
-        documents = []
-        for width in (inches, style.PHONE_WIDTH):
-            with style.width(width):
-                figure, caption = self.draw()
-            documents.append(output.svg(figure))
-        return output.as_html(documents, self.alt, caption, self.title * titled)
+        drawn = style.on_both(self.draw, inches)
+        documents = [output.svg(figure) for figure, _ in drawn]
+        return output.as_html(documents, self.alt, drawn[0][1], self.title * titled)
 
 
 def figures(sweep: MeasuredSweep, section: Section | None = None) -> Iterator[SweepFigure]:

@@ -2,9 +2,10 @@
 
 import math
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -51,6 +52,7 @@ PANELS = 9  # of a figure: more are not read, and take long to draw
 VECTORS = 2000  # dots or lines drawn as vectors; more of them become one raster image
 LABELS = 12  # batch sizes named on an axis: the labels of more would overlap
 Panel = tuple[str, pd.DataFrame]
+T = TypeVar("T")
 
 
 # --- width ---------------------------------------------------------------------------------------
@@ -64,6 +66,15 @@ def width(inches: float) -> Iterator[None]:
         yield
     finally:
         _width.reset(before)
+
+
+def on_both(draw: Callable[[], T], inches: float = WIDTH) -> list[T]:
+    """What is drawn wide, and for a phone."""
+    made = []
+    for one in (inches, PHONE_WIDTH):
+        with width(one):
+            made.append(draw())
+    return made
 
 
 def is_narrow() -> bool:
