@@ -12,7 +12,7 @@ from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import lead, measured, subject, text_tables
 from mptexp.report.measured import MeasuredSweep
 
-PUBLISHED = sorted((PROJECT / "reports/published").iterdir())
+PUBLISHED = sorted(path.parent for path in (PROJECT / "reports/published").glob("*/runs"))
 RATIO = re.compile(r"(\d+\.\d\d× (?:faster|slower|as fast))[^\[;]*?(\[[\d., ]+\])")
 
 
