@@ -10,7 +10,7 @@ from mptexp import api
 from mptexp.analysis import sweep_tables, validity
 from mptexp.records import schema, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import data_files, export, measured, text_tables, caveats
+from mptexp.report import caveats, data_files, export, measured, text_tables
 
 QUICKSTART = PROJECT / "reports/published/quickstart-cpu"
 

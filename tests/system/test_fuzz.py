@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 
 from mptexp import api
 from mptexp.analysis import sweep_tables
-from mptexp.report import answer, findings, measured, text_tables, warnings
+from mptexp.report import caveats, findings, lead, measured, text_tables
 from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.traces import files
 
@@ -61,8 +61,8 @@ def headline(place):
     """What a report opens with."""
     sweep = measured.load(place)
     tables = sweep.tables
-    answer.card(sweep)
-    warnings.sentences(tables)
+    lead.card(sweep)
+    caveats.sentences(tables)
     findings.answer(tables)
     sweep_tables.device_samples(place, tables)
     if not tables.ok.empty:
