@@ -18,7 +18,7 @@ def test_each_kind_of_values_is_a_line_and_adds_up_to_all(figures):
     lines = [line for line in figure.axes[0].lines if len(line.get_ydata()) > 2]
     assert len(lines) == len(numerics.KIND_COLOURS)
     assert all(sum(line.get_ydata()) == pytest.approx(100) for line in lines)
-    assert "0.16 % of the gradients of activations and 0.0041 % of the gradients of" in caption
+    assert "0.078 % of the gradients of activations and 0.0011 % of the gradients of" in caption
     plt.close("all")
 
 
