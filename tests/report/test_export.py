@@ -34,7 +34,7 @@ def test_tables_are_written_for_people_and_for_programs(exported):
     numbers = pd.read_csv(exported / "table.csv")
     assert numbers.step_s.between(1e-3, 1).all()
     row = numbers[(numbers.policy == "mixed_float16") & (numbers.batch_size == 32)].iloc[0]
-    assert f"{row.speedup:.2f}×" in (exported / "table.md").read_text()
+    assert f"{1 / row.speedup:.2f}× slower" in (exported / "table.md").read_text()
     for name in ("accuracy", "best_batch_size"):
         assert len(pd.read_csv(exported / f"{name}.csv")) > 1
         assert (exported / f"{name}.md").read_text().startswith("| ")
@@ -45,7 +45,7 @@ def test_tables_are_written_for_people_and_for_programs(exported):
 def test_every_figure_is_written_as_svg_and_png(exported):
     drawn = sorted(path.stem for path in exported.glob("*.svg"))
     assert drawn == sorted(path.stem for path in exported.glob("*.png"))
-    assert "speedup_over_float32_by_batch_size" in drawn
+    assert "answer" in drawn
     assert len(drawn) == 9
     for name in drawn:
         ElementTree.parse(exported / f"{name}.svg")
@@ -56,7 +56,7 @@ def test_every_figure_is_written_as_svg_and_png(exported):
 
 def test_the_draft_shows_every_figure_with_its_alternative_and_caption(exported):
     draft = (exported / "draft.md").read_text()
-    assert draft.startswith("# mixed_bfloat16 is not shown to train faster than float32 on 2 cores")
+    assert draft.startswith(r"# mixed\_bfloat16 is not shown to train faster")
     shown = re.findall(r"!\[([^\]]+)\]\(([^)]+)\)\n\n\*[^*]+\*\n", draft)
     assert {name for _, name in shown} == {path.name for path in exported.glob("*.svg")}
     assert (exported / "table.md").read_text() in draft
