@@ -15,7 +15,7 @@ quickstart: .venv/installed
 	$(BIN)/mptexp run params/quickstart.yaml
 
 check: lint
-	$(PYTEST) -m "not kernel"
+	$(PYTEST) -m "not kernel and not bench and not soak"
 
 test: lint
 	$(PYTEST)

@@ -4,6 +4,7 @@ import fcntl
 import inspect
 import os
 import re
+import signal
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +22,11 @@ from support import (
     nvml_library,
     write_images,
 )
+
+# A shell without job control starts what it puts in the background with SIGINT ignored, and the
+# processes of the tests would inherit that: what is sent to them as Ctrl-C would not arrive.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
