@@ -21,12 +21,12 @@ NOT_DIAGNOSED = "`mptexp diagnose` says where the time goes"
 
 def html(sweep: MeasuredSweep) -> str:
     """The first screen as HTML: `<header class="lead">`."""
-    title = escape(subject.of(sweep.tables).title)
+    heading = escape(title(sweep))
     banner = "".join(f"<li>{_inline(text)}</li>" for text in caveats.banner(sweep.tables))
     says = "".join(f"<li>{_inline(text)}</li>" for text in sentences(sweep))
     to_do = advice(sweep)
     parts = [
-        f"<h1>{title}</h1>",
+        f"<h1>{heading}</h1>",
         f'<p class="question">{escape(_asked(sweep))}</p>',
         f'<p class="conditions">{escape(" · ".join(conditions(sweep.tables)))}</p>',
         f'<ul class="banner">{banner}</ul>' if banner else "",

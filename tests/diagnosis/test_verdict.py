@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from html import escape
 
 import pytest
 from support import PROJECT, mptexp
@@ -14,7 +15,7 @@ from mptexp.diagnosis import ablations, proposals, verdict
 from mptexp.diagnosis.effects import Effect
 from mptexp.diagnosis.pairs import pairs
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import why
+from mptexp.report import why, why_tables
 
 WAITS = loss("host", 0.3)
 WHY = SweepDir(PROJECT / "reports/published/why-cpu")
@@ -52,7 +53,10 @@ def test_ablations_that_the_sweep_itself_holds_are_not_made_again(verdicts):
 def test_the_published_page_holds_its_verdicts(verdicts):
     page = WHY.index.read_text()
     for found in verdicts:
-        assert why.sentence(found).replace("**", "").split(": ")[-1] in page
+        assert escape(why.title(found, verdicts)) in page
+        for row in why_tables.cause_rows(found).itertuples():
+            assert escape(row.Cause) in page
+            assert f">{row.Share}</td>" in page
 
 
 @pytest.mark.parametrize("unread", [["float32"], ["mixed_float16"], ["float32", "mixed_float16"]])

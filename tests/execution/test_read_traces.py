@@ -2,6 +2,7 @@ import gzip
 import shutil
 
 import pytest
+from builders import CARD
 from support import gpu_trace
 
 from mptexp.diagnosis import breakdown
@@ -13,6 +14,13 @@ from mptexp.spec.run import Run
 from mptexp.traces import xplane
 
 PACKED = gzip.compress(bytes(range(256)) * 9)
+LAYER = {"layer": "conv", "kind": "Conv2D", "parameters": 9, "channels": 1, "flops": 1e9}
+WORK = {
+    "flops_per_step": 1e9,
+    "bytes_per_step": 1e6,
+    "ceilings": {"dtype": "float32", "matmul_flops_per_s": 1e13, "copy_bytes_per_s": 1e12},
+    "layers": [LAYER | {"bytes": 1e6, "alone_s": None, "alone_low_s": None}],
+}
 HOW = {"optimizers": ["adam"], "scaled": False, "every": 2}
 
 
@@ -24,9 +32,13 @@ def place(tmp_path):
     made = {
         "schema": schema.SCHEMA,
         "run_id": run.run_id("train"),
+        "notebook": "train",
         "status": "ok",
         "parameters": run.model_dump(),
-        "timing": {"step_s": 4e-4},
+        "in_force": {"emulated": False, "jit": True},
+        "environment": CARD | {"device": "some GPU"},
+        "timing": {"step_s": 4e-4, "images_per_s": 8e4},
+        "work": WORK,
         "profile": {"missing": "not read", "trace": HOW},
     }
     store.write_record(place.record(made["run_id"]), made)

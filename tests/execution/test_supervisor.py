@@ -18,7 +18,7 @@ from mptexp.traces import xplane
 def test_a_notebook_that_was_cut_off_is_dropped(tmp_path):
     path = tmp_path / "notebook.ipynb"
     path.write_text('{"cells": [')
-    supervisor._clean(path)
+    supervisor._clean(path, "digits")
     assert not path.exists()
 
 
@@ -28,7 +28,7 @@ def test_a_trace_goes_with_the_record_that_tells_how_to_read_it(tmp_path):
     for status, stays in (("ok", True), ("timeout", False)):
         kept.write_bytes(b"half of a trace")
         store.write_record(tmp_path / "record.json", made)
-        supervisor._finish(tmp_path, run, "train", {"status": status, "error": ""}, 1.0, [])
+        supervisor._finish(tmp_path, run, "train", {"status": status, "error": ""}, 1.0, [], "now")
         assert kept.exists() == stays
 
 

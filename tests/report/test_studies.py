@@ -49,7 +49,7 @@ def test_published_and_measured_stand_in_one_row():
     assert (row["Published baseline"], row["Published mixed_float16"]) == ("56 ms", "52 ms")
     assert row["Published speedup"] == "1.08×"
     assert (row["Measured baseline"], row["Measured mixed_float16"]) == ("300 ms", "150 ms")
-    assert row[RATIO] == "2.00× [2.00, 2.00] (n = 3)"
+    assert row[RATIO] == "2.00× faster [2.00, 2.00] (n = 3)"
     assert row["Source"].startswith('<a href="https://blogs.rstudio.com/')
     other = pick(table, "Tesla V100", "128")
     assert set(other[["Measured baseline", "Measured mixed_float16", RATIO]]) == {"–"}
@@ -242,18 +242,19 @@ def test_committed_records_are_set_beside():
     assert row["Measured baseline"] == f"{steps['float32'] * 1e3:.4g} ms"
     speedups = found.speedups
     same = speedups[(speedups.batch_size == 128) & (speedups.candidate == "mixed_float16")].iloc[0]
-    ratio = f"{same.speedup:.2f}× [{same.claim_low:.2f}, {same.claim_high:.2f}]"
-    assert row[RATIO] == f"{ratio} (n = {same.blocks})"
+    times, ends = 1 / same.speedup, (1 / same.claim_high, 1 / same.claim_low)
+    words = f"{times:.2f}× slower [{ends[0]:.2f}, {ends[1]:.2f}] (n = {same.blocks})"
+    assert row[RATIO] == words
 
 
 @pytest.mark.parametrize(
     ("changes", "cell"),
     [
         ({"identity": IDENTITY | {"model_source": "edited"}}, "–"),
-        ({"identity": None}, "2.00× (not valid: identity not recorded, n = 3)"),
+        ({"identity": None}, "2.00× as fast (not valid: identity not recorded, n = 3)"),
         (
             {"marks": ["measured while other programs used the processor"]},
-            "2.00× (not valid: interference, n = 3)",
+            "2.00× as fast (not valid: interference, n = 3)",
         ),
     ],
 )

@@ -60,7 +60,7 @@ def test_a_path_may_begin_in_the_folder_above_the_notebook(monkeypatch):
     [
         (lambda: load("absent"), "absent: holds no record of a run"),
         (lambda: load(PUBLISHED, "steps"), "allowed: runs, epochs, speedups"),
-        (lambda: record(PUBLISHED, "absent"), "no such file"),
+        (lambda: record(PUBLISHED, "absent"), "No such file"),
         (lambda: plan(Sweep(matrix={"policy": ["float32"]})), "needs the directory"),
         (lambda: plan(Sweep(matrix={"polcy": ["x"]}), "x"), "did you mean policy?"),
         (lambda: plan(PROJECT / "params/quickstart.yaml", epochs=0), "of at least 1"),

@@ -70,8 +70,9 @@ def test_a_value_in_a_table_is_text(text):
 @settings(max_examples=40)
 @given(TEXT)
 def test_a_value_beside_a_figure_is_text(text):
-    made = output.as_html("<svg/>", text, text)
-    assert shape(made).found == shape(output.as_html("<svg/>", "x", "x")).found
+    drawn = ["<svg/>", "<svg/>"]
+    made = output.as_html(drawn, text, text)
+    assert shape(made).found == shape(output.as_html(drawn, "x", "x")).found
 
 
 @settings(max_examples=15)
