@@ -123,7 +123,9 @@ def page(browser):
 # that of the fixtures and helpers that it uses, so that no mark can be forgotten.
 STARTS = re.compile(
     r"KERAS_BACKEND|\b(python|passes_under|started|KernelManager|Nodes|sync_playwright|jupyter_kernel\.execute)\("
-    r"|\bmptexp\((?s:.)*\"(run|diagnose|report|publish|advise)\"|\"(run|diagnose)\"(?s:.)*\bmptexp\("
+    r"|\breport\.build\(|= mptexp\(\*words"
+    r"|\bmptexp\((?s:.)*\"(run|diagnose|report|publish|advise)\""
+    r"|\"(run|diagnose)\"(?s:.)*\bmptexp\("
 )
 
 
