@@ -68,7 +68,8 @@ def test_a_report_has_contents_and_no_code(page):
         output = V4.new_output("display_data", {"text/markdown": text})
         return V4.new_code_cell("secret = 1", outputs=[output])
 
-    cells = (markdown("# Title"), markdown("- An answer"), markdown("## First\n\n## Second"))
+    lead = '<header class="lead"><h1>Title</h1><p>An answer</p></header>'
+    cells = (markdown(lead), markdown("## First\n\n## Second"))
     shown = page(*cells, how=rendering.report_page)
     assert "secret" not in shown
     nav = shown[shown.index("<nav") : shown.index("</nav>")]

@@ -102,10 +102,8 @@ def test_every_link_leads_somewhere(site):
 
 def test_a_shared_link_shows_question_answer_and_headline_figure(site):
     report, index = Head(site / "plain/index.html").card, Head(site / "index.html").card
-    assert report["og:title"] == "Is it?"
-    assert report["og:description"].startswith(
-        "On GPU, mixed_float16 trains 2.00× faster than float32"
-    )
+    assert report["og:title"].startswith("mixed_float16 trains 2.00× faster than")
+    assert "2.00× faster than float32" in report["og:description"]
     assert report["og:url"] == f"{URL}/plain/index.html"
     assert report["og:image"] == index["og:image"] == f"{URL}/plain/share.png"
     assert index["og:url"] == f"{URL}/"
@@ -131,7 +129,7 @@ def test_nothing_of_anothers_runs_or_loads(site):
         assert {"<b>", "script"} & set(head.values("a", "href")) == set()
         assert head.card or page.name == "notebook.html"
     odd = Head(site / "odd <b>/index.html").card
-    assert odd["og:title"] == "<script>owned()</script>"
+    assert odd["og:title"].startswith("mixed_float16 trains 2.00× faster than")
     assert "\x1b" not in "".join(odd.values())
 
 
