@@ -59,7 +59,7 @@ FLAGS = {
         Flag(
             identity.NOT_RECORDED,
             ALL,
-            "the record does not say what else the run was than its parameters",
+            "the record does not say which code, data, versions and machine the run had",
             f"{REPAIR} measures them again",
         ),
         Flag(

@@ -21,8 +21,8 @@ LINE = 70  # characters that fit above a row
 POINTS = (-100, -10, -1, 0, 1, 10, 100)
 AXES = {
     "speed": "speed against {}",
-    "error": "validation error minus that of {}, percentage points",
-    "accuracy": "validation accuracy minus that of {}, percentage points",
+    "error": "validation error minus that of {}, percentage points (above 0: worse)",
+    "accuracy": "validation accuracy minus that of {}, percentage points (below 0: worse)",
 }
 
 
@@ -44,7 +44,7 @@ def comparisons_at_a_glance(chart: Subject) -> Figure:
             axis.plot([bar.low, bar.high], [place, place], color=COLOURS[bar.policy], linewidth=2.4)
         axis.plot([bar.value], [place], linestyle="none", **look)
         _words(axis, place, bar, narrow)
-    axis.set_ylim(len(bars) - 0.6, -0.95 if narrow else -0.75)
+    axis.set_ylim(len(bars) - 0.6, -0.85 if narrow else -0.7)
     axis.set_yticks([])
     axis.grid(axis="y", visible=False)
     axis.spines["left"].set_visible(False)
@@ -57,9 +57,9 @@ def _words(axis: Axes, place: int, bar: Bar, narrow: bool) -> None:
     look = {"transform": axis.get_yaxis_transform(), "color": INK, "va": "bottom"}
     look["bbox"] = {"facecolor": GROUND, "edgecolor": "none", "pad": 0.6}
     size = 8.5 if style.is_narrow() else 9.5
-    axis.text(0, place - (0.55 if narrow else 0.24), _short(bar.label), size=size, **look)
+    axis.text(0, place - (0.44 if narrow else 0.15), _short(bar.label), size=size, **look)
     x, side = (0, "left") if narrow else (1, "right")
-    axis.text(x, place - 0.25, _words_of(bar), ha=side, size=size, **look)
+    axis.text(x, place - (0.16 if narrow else 0.15), _words_of(bar), ha=side, size=size, **look)
 
 
 def _words_of(bar: Bar) -> str:

@@ -173,7 +173,7 @@ def _caption_scales(rows: pd.DataFrame) -> str:
     bad = rows[rows.verdict == "diverged"]
     count = wording.count(int(bad.diverged.sum()), "run")
     lost = f"{count} of {rows.runs.sum()} diverged (crosses)." if len(bad) else "No run diverged."
-    return f"{lost} Dots are means over repeats; none stands at 1."
+    return f"{lost} Dots are means over repeats; no loss scale is drawn at 1."
 
 
 def _points(sweep: MeasuredSweep) -> dict[str, pd.DataFrame]:
