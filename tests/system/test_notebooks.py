@@ -90,7 +90,12 @@ def test_the_first_notebook_answers_for_a_model_and_images_of_ones_own(tmp_path,
     assert alt
     page = html.unescape(rendering.report_page(tmp_path / "done.ipynb", "Start"))
     assert page.count("<figure") == 1  # the time breakdown, with a text alternative of its own
-    for part in ("[2/2] policy", "steps are traced", "nothing is claimed for", "model: mine:build"):
+    for part in (
+        "[2/2] policy",
+        "steps are traced",
+        "as fast as float32 (the default) at",
+        "model: mine:build",
+    ):
         assert part in page, part
 
 
