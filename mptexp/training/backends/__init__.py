@@ -27,7 +27,6 @@ class Backend(Protocol):
 
     INSTALL: str  # how to install it, where the machine has no NVIDIA driver
     INSTALL_FOR_GPU: str  # how to install it so that it sees an NVIDIA GPU
-    NO_TRACE: str  # why its profiler is not read, as a sentence; empty where it is
     ONEDNN_PROGRAM: str  # a program that oneDNN computes on a CPU; empty where XLA compiles all
     READS_TF_DATA: bool  # whether `fit` takes a tf.data pipeline without copies of its own
     DRAWS_AS_TENSORFLOW: bool  # whether Keras draws the weights here as it does with TensorFlow

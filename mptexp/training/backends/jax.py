@@ -28,7 +28,6 @@ else:  # imported at first use
 
 INSTALL = "pip install jax"
 INSTALL_FOR_GPU = "pip install 'jax[cuda12]'"  # without its plugin JAX runs on the CPU
-NO_TRACE = ""
 ONEDNN_PROGRAM = ""
 READS_TF_DATA = False
 DRAWS_AS_TENSORFLOW = False

@@ -24,7 +24,6 @@ else:  # imported at first use
 
 INSTALL = "pip install tensorflow"
 INSTALL_FOR_GPU = "pip install -e '.[cuda]'"
-NO_TRACE = ""
 ONEDNN_PROGRAM = (
     "import tensorflow as t; "
     "t.nn.conv2d(t.ones((4, 32, 32, 16)), t.ones((3, 3, 16, 16)), 1, 'SAME')"

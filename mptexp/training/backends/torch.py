@@ -30,7 +30,6 @@ else:  # imported at first use
 
 INSTALL = "pip install torch"
 INSTALL_FOR_GPU = "install a CUDA build of PyTorch"
-NO_TRACE = ""
 # A convolution large enough for PyTorch to leave it to oneDNN.
 ONEDNN_PROGRAM = (
     "import torch as t; t.nn.functional.conv2d(t.ones(4, 16, 32, 32), t.ones(16, 16, 3, 3))"

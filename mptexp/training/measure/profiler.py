@@ -100,9 +100,6 @@ def captured(
         And the compressed trace, where it could not be read here; `profile` then has under trace
         what reading it takes.
     """
-    if no_trace := backend(run.backend).NO_TRACE:
-        fit([clock])
-        return {"missing": no_trace}, b""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         capture = Capture(clock, run, folder)
