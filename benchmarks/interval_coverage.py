@@ -156,7 +156,7 @@ def print_claims(sweeps: int) -> None:
 # --- accuracies ------------------------------------------------------------------------------
 
 MARGIN = 0.01
-IMAGES = (20, 100, 400, 1000, 5000)
+IMAGES = (20, 200, 400, 1000, 4000)
 APART = {"other images": (0.0, 0.02, 0.0), "same images": (0.02, 0.0, 0.0)}
 APART |= {"trainings differ": (0.01, 0.02, 0.005)}
 
@@ -180,7 +180,7 @@ def _signs(uniform: np.ndarray, share: float | np.ndarray, mean: float | np.ndar
 
 def halves_of(differences: np.ndarray) -> tuple[float, float]:
     """Half widths by blocks alone, and by blocks and images; NaN where none is claimed."""
-    blocks, known = differences.mean(1), image_pairs.of_pairs(differences)
+    blocks, known = differences.mean(1), image_pairs.of_pairs(differences, MARGIN)
     alone = simultaneous.half_widths([blocks])
     both = simultaneous.half_widths([blocks], more=[(known.variance, known.freedom)])
     few = known.images * MARGIN < accuracy.NONE_AMONG
@@ -192,7 +192,7 @@ def print_accuracies(sweeps: int) -> None:
     head = "held, false equal, equal, false different"
     print(f"\n{'images, blocks; trainings':42} by blocks alone: {head}   and images: the same")
     for images in IMAGES:
-        for blocks in (1, 3, 5):
+        for blocks in (1, 3, 5, 10):
             for kind in APART:
                 print(
                     f"{images:5}, {blocks} blocks; {kind:22}",

@@ -57,7 +57,7 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
                 if len(over):
                     sides = [ids[*point, policy] for policy in (candidate, baseline)]
                     both = [flags[*point, policy] for policy in (baseline, candidate)]
-                    spread = image_pairs.spread(*_same_blocks(sides, records))
+                    spread = image_pairs.spread(*_same_blocks(sides, records), margin)
                     row = dict(zip(POINT, point, strict=True)) | {"margin": margin}
                     row |= {"baseline": baseline, "candidate": candidate, "flags": both}
                     row |= {"difference": float(over.mean()), "blocks": len(over)}

@@ -136,7 +136,7 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
         base = next((p for p in made if p.network == point.network and p.is_float32), point)
         blocks = [b for b in point.runs if b in base.runs]
         sides = [{b: records[p.runs[b]] for b in blocks} for p in (point, base)]
-        spread = image_pairs.spread(*(list(side.values()) for side in sides))
+        spread = image_pairs.spread(*(list(side.values()) for side in sides), LITTLE / 100)
         more.append((spread.variance * 1e4, spread.freedom))  # in percentage points
         unlike = validity.across(*sides, ("policy", *FORMATS))
         # That a format learned nothing is a finding; float32 has to have learned something.

@@ -6,6 +6,10 @@ difference in two sweeps of three. So an interval has both parts: its variance i
 over blocks plus that of the mean over images, each with its degrees of freedom (Satterthwaite
 1946). What chance gives to a single image in a single block is in both, so the sum is rather large.
 
+Sets of images that show a small difference also show few images that differ, hence a narrow
+interval: near the margin "equal" would be said too often. So the variance is at least the one that
+there would be if policies differed by the margin (Tango 1998, the score of paired proportions).
+
 Measured by `python benchmarks/interval_coverage.py --images 2000`.
 """
 
@@ -54,29 +58,52 @@ def correct(record: Mapping[str, Any]) -> np.ndarray | None:
     return bits if off * len(bits) <= max(2, OFF * len(bits)) else None
 
 
-def spread(left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]]) -> Spread:
+def spread(
+    left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]], margin: float
+) -> Spread:
     """What the images add to the variance of left's mean accuracy minus right's.
 
     Args:
         left: records of a side, one for each block, in the order of right's.
         right: of the other.
+        margin: largest difference that counts as equal, a fraction.
     """
     lists = [[correct(record) for record in side] for side in (left, right)]
     validated = [r.get("validated") or {} for r in (*left, *right)]
     digests = {(each.get("digest"), each.get("images")) for each in validated}
     known = [bits for side in lists for bits in side if bits is not None]
     if len(digests) == 1 and len(known) == len(left) + len(right) and known:
-        return of_pairs(np.array(lists[0], float) - np.array(lists[1], float))
+        return of_pairs(np.array(lists[0], float) - np.array(lists[1], float), margin)
     return _unpaired(left, right)
 
 
-def of_pairs(differences: np.ndarray) -> Spread:
-    """The spread from differences of shape (blocks, images): 1, 0 or -1."""
+def of_pairs(differences: np.ndarray, margin: float) -> Spread:
+    """The spread from differences of shape (blocks, images): 1, 0 or -1; margin as in `spread`."""
     means = differences.mean(0)
     n = len(means)
     squares = float(((means - means.mean()) ** 2).sum()) + PSEUDO_IMAGES
     more = n + PSEUDO_IMAGES
-    return Spread(squares / (more - 1) / more, more - 1, n, paired=True)
+    variance = squares / (more - 1) / more
+    # Of the variance of a single block, what is left in the mean of blocks: all of it where the
+    # same images differ in each, and 1 / blocks where others do.
+    one = n * float((differences**2).mean() - means.mean() ** 2) + PSEUDO_IMAGES
+    at_margin = squares / one * _at_margin(differences, margin)
+    return Spread(max(variance, at_margin), more - 1, n, paired=True)
+
+
+def _at_margin(differences: np.ndarray, margin: float) -> float:
+    """Variance of one block's mean, were the truth the margin on the side of what was observed.
+
+    Tango (1998), "Equivalence test and confidence interval for the difference in proportions for
+    the paired-sample design": the likeliest shares of images that differ which are a margin apart.
+    """
+    n = differences.shape[1]
+    shares = sorted(float((differences == sign).mean()) * n for sign in (1, -1))
+    fewer, larger = shares
+    linear = -larger - fewer + (2 * n - larger + fewer) * margin
+    constant = -fewer * margin * (1 - margin)
+    least = (np.sqrt(linear**2 - 8 * n * constant) - linear) / (4 * n)
+    return float(2 * least + margin * (1 - margin)) / n
 
 
 def _unpaired(left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]]) -> Spread:

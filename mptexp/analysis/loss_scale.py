@@ -31,7 +31,7 @@ def table(tables: Tables) -> pd.DataFrame:
         if group.groupby("policy").loss_scale.nunique().max() > 1:
             base = _baseline(group)
             for (policy, scale), own in group.groupby(["policy", "loss_scale"], sort=False):
-                measured = _row(own, base)
+                measured = _row(own, base, tables.options.equivalence_margin)
                 rows.append({"point": point, "policy": policy, "loss_scale": scale} | measured)
     made = pd.DataFrame(_claimed(rows, tables.options.equivalence_margin))
     if made.empty:
@@ -103,7 +103,7 @@ def _claimed(rows: list[dict[str, Any]], margin: float) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(rows: pd.DataFrame, base: pd.DataFrame) -> dict[str, Any]:
+def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any]:
     bad = rows[rows.status == "diverged"]
     ended = rows[rows.status == "ok"].set_index("block")
     good, others = (side.val_accuracy.astype(float) for side in (ended, base))
@@ -118,7 +118,7 @@ def _row(rows: pd.DataFrame, base: pd.DataFrame) -> dict[str, Any]:
         "val_accuracy_low": good.min(),
         "val_accuracy_high": good.max(),
         "over": contrast.paired(good, others, "difference"),
-        "spread": image_pairs.spread(*(list(side.values()) for side in sides)),
+        "spread": image_pairs.spread(*(list(side.values()) for side in sides), margin),
         "both": [
             validity.together([*side["flags"], *["not comparable"] * differs])
             for side in (base, ended)

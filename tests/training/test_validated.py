@@ -42,7 +42,7 @@ def test_the_images_of_the_record_are_those_of_its_accuracy(tmp_path, plain, bac
     assert schema.fault(made) == ""
     # Another seed, policy and framework: the same images in the same order.
     assert made["validated"]["digest"] == plain["validated"]["digest"]
-    assert image_pairs.spread([made], [plain]).paired
+    assert image_pairs.spread([made], [plain], 0.01).paired
 
 
 def test_where_nothing_is_validated_there_is_no_list(tmp_path):
@@ -52,4 +52,4 @@ def test_where_nothing_is_validated_there_is_no_list(tmp_path):
 def test_images_at_another_size_are_others(tmp_path, plain):
     larger = train(tmp_path, image_size=16, epochs=1)
     assert larger["validated"]["digest"] != plain["validated"]["digest"]
-    assert not image_pairs.spread([larger], [plain]).paired
+    assert not image_pairs.spread([larger], [plain], 0.01).paired
