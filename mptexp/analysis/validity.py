@@ -14,6 +14,7 @@ import pandas as pd
 
 from mptexp.analysis import identity, steadiness
 from mptexp.analysis.points import POINT
+from mptexp.records import instruments
 from mptexp.records.schema import VOID
 from mptexp.records.store import CHANGED
 from mptexp.records.tables import devices
@@ -125,6 +126,20 @@ FLAGS = {
             curable=False,
         ),
         Flag(
+            "clock not proven",
+            ("time", "training time"),
+            "the step clock failed `mptexp doctor --check` on this device",
+            "end other programs and check again; if it stays so, trust no time from here",
+            curable=False,
+        ),
+        Flag(
+            "memory not proven",
+            ("memory",),
+            "the reading of peak memory failed `mptexp doctor --check` on this device",
+            "check again; if it stays so, trust no figure of memory from here",
+            curable=False,
+        ),
+        Flag(
             "not trained",
             ("accuracy",),
             "validation accuracy is at chance level",
@@ -165,6 +180,8 @@ def of_record(record: Mapping[str, Any]) -> list[str]:
     """The names of the flags that a record shows by itself."""
     marks = record.get("marks", [])
     timed = record.get("timing", {}).get("step_s") is not None
+    broken = instruments.failed(record.get("instruments", ()))
+    unproven = {what for instrument in broken for what in instrument.invalidates}
     cases = {
         identity.NOT_RECORDED: identity.of(record) is None,
         CHANGED: bool(record.get("changed")),
@@ -172,6 +189,8 @@ def of_record(record: Mapping[str, Any]) -> list[str]:
         "interference": any("while other pro" in mark for mark in marks),
         "throttled": any("was throttled" in mark for mark in marks),
         "too few windows": timed and record["timing"].get("step_ci") is None,
+        "clock not proven": "time" in unproven,
+        "memory not proven": "memory" in unproven,
         "not trained": _at_chance(record),
     }
     return [name for name, holds in cases.items() if holds]

@@ -16,6 +16,7 @@ from mptexp.api.cells import (
     resolved,
     run,
 )
+from mptexp.api.checking import check_instruments
 from mptexp.api.commands import (
     advise,
     changed,

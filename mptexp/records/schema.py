@@ -20,6 +20,7 @@ from pydantic import (
 from typing_extensions import TypedDict  # pydantic asks for it below Python 3.12
 
 from mptexp.records.columns import COLUMNS, Number, Positive
+from mptexp.records.instruments import Check
 from mptexp.spec.run import Run
 
 SCHEMA = 1
@@ -86,6 +87,7 @@ def _adapter() -> TypeAdapter[Any]:
         "readings": cells,
         "environment": Card | Empty,
         "identity": dict[str, str | int | float | dict[str, str | int | float | None] | None],
+        "instruments": list[Check],
         "windows": list[Window],
         "samples": list[dict[str, Any]],
         "latencies_s": list[Number],

@@ -1,5 +1,6 @@
 """Where a report's numbers come from: runs, environment, and what it takes to measure again."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,6 +78,12 @@ def environment(sweep: MeasuredSweep) -> pd.DataFrame:
         for name, value in _card(record.get("environment") or {}).items():
             values.setdefault(name, {})[value] = None
     return pd.DataFrame({"What": list(values), "Value": [" · ".join(v) for v in values.values()]})
+
+
+def checks(sweep: MeasuredSweep) -> list[dict[str, Any]]:
+    """What `mptexp doctor --check` found on the devices of the runs, each test once."""
+    found = [check for r in sweep.tables.records for check in r.get("instruments", ())]
+    return list({json.dumps(check, sort_keys=True): check for check in found}.values())
 
 
 def _card(card: Mapping[str, Any]) -> dict[str, str]:

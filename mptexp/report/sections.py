@@ -13,6 +13,7 @@ from mptexp.report import (
     caveats,
     comparisons,
     dynamic_range,
+    instruments,
     lead,
     loss_scales,
     low_precision,
@@ -266,6 +267,9 @@ def show_environment(sweep: MeasuredSweep) -> None:
     show_text("## Environment")
     show_text(bullets(caveats.sentences(sweep.tables)))
     show_table(provenance.environment(sweep))
+    if checks := provenance.checks(sweep):
+        show_text(f"### Instruments\n\n{instruments.sentence(checks)}")
+        show_table(instruments.table(checks))
     for warning in caveats.remarks(sweep.tables):
         show_text(f"**Note**: {warning}")
 

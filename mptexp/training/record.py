@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mptexp.records import privacy, schema, store
+from mptexp.records import instruments, privacy, schema, store
 from mptexp.spec.project import PROJECT
 from mptexp.traces import xplane
 from mptexp.training import arithmetic
@@ -50,6 +50,8 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         notebook: its name, which is a part of the run's id.
     """
     run = outcome.run.resolved()
+    what = identity(run, outcome.card, outcome.effective)
+    checks = instruments.known(what)
     return {
         "schema": schema.SCHEMA,
         "run_id": run.run_id(notebook),
@@ -59,7 +61,8 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "status": outcome.status,
         "error": _error(outcome),
         "environment": outcome.card,
-        "identity": identity(run, outcome.card, outcome.effective),
+        "identity": what,
+        **({"instruments": checks} if checks else {}),
         "timing": outcome.timing,
         "windows": step_clock.as_dicts(outcome.windows),
         **({"latencies_s": outcome.latencies_s} if outcome.latencies_s else {}),

@@ -2,6 +2,7 @@ import pytest
 from builders import record, tables
 
 from mptexp.analysis import accuracy, summary, validity
+from mptexp.records.instruments import check
 from mptexp.records.schema import VOID
 from mptexp.report import caveats, findings
 
@@ -38,6 +39,7 @@ def test_a_clean_comparison_claims():
         ({"marks": ["measured while other processes used the GPU"]}, "interference"),
         ({"marks": ["measured while the device was throttled (heat)"]}, "throttled"),
         ({"timing": {"step_ci": None}}, "too few windows"),
+        ({"instruments": [check("clock", (0.9, 1.15), 1.5)]}, "clock not proven"),
         ({"identity": None}, "identity not recorded"),
         ({"changed": True}, "changed since it was written"),
     ],

@@ -15,6 +15,7 @@ MODULES = sorted(TESTS.rglob("test_*.py"))
 ELSEWHERE = {
     "cli.py": "system/test_cli.py",
     "api/cells.py": "system/test_api.py",
+    "api/checking.py": "system/test_instruments.py",
     "api/commands.py": "system/test_cli.py",
     "api/diagnosing.py": "system/test_notebooks.py",
 }

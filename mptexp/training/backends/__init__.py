@@ -81,6 +81,9 @@ class Backend(Protocol):
     def wait(self, result: Any) -> None:
         """Returns once the device has computed the result of a function."""
 
+    def event_seconds(self, function: Callable[[], Any]) -> float | None:
+        """Seconds of a call between two events of the device itself; None where it has none."""
+
     def peak_memory_bytes(self) -> int | None:
         """Most that its allocator had of a GPU so far, of the fullest one where it uses several."""
 

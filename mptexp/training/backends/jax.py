@@ -125,6 +125,11 @@ def wait(result: Any) -> None:
     jax.block_until_ready(result)
 
 
+def event_seconds(function: Callable[[], Any]) -> float | None:
+    """It gives no events of the device to a program."""
+    return None
+
+
 def peak_memory_bytes() -> int | None:
     """Of the allocator of each device; None where none of them keeps statistics."""
     stats = [device.memory_stats() or {} for device in jax.devices()]

@@ -1,0 +1,79 @@
+"""`mptexp doctor --check`: the instruments of a machine prove themselves, in about two minutes."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from mptexp.api.commands import open_sweep
+from mptexp.execution.local_executor import Execution
+from mptexp.execution.progress import Output
+from mptexp.execution.sweep import execute
+from mptexp.records import instruments, store
+from mptexp.records.instruments import Check
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec.backends import BACKENDS
+from mptexp.spec.errors import ParamsError
+from mptexp.spec.grid import Sweep
+from mptexp.spec.project import child_environment
+
+TIMEOUT_MIN = 5.0
+
+
+def check_instruments(backend: str = "tensorflow", output: Output | None = None) -> list[Check]:
+    """Tests the instruments on work whose answer is known, and keeps what came out.
+
+    Beside other programs nothing is proven, and nothing is kept.
+
+    Records made from now on with the same code, versions and device hold it: see
+    `records.instruments`.
+
+    Args:
+        backend: whose instruments.
+        output: where progress is shown.
+
+    Raises:
+        ParamsError: if there is no such backend, or nothing could be checked.
+        Interrupted, Stopped: as `sweep.execute` does.
+    """
+    # The table of kernels takes pandas, which only this command needs.
+    from mptexp.diagnosis import instruments as on_records
+
+    if backend not in BACKENDS:
+        raise ParamsError(f"--backend {backend}: unknown; allowed: {', '.join(BACKENDS)}")
+    output = output or Output()
+    output.say("instruments: clock, load and memory")
+    checks = _direct(backend)
+    with tempfile.TemporaryDirectory(prefix="mptexp-check-") as folder:
+        root = Path(folder)
+        point = on_records.repeated(backend)
+        records = _made(root / "points", on_records.points(backend), output)
+        (first,) = _made(root / "first", [point], output)
+        (again,) = _made(root / "again", [point], output)
+    checks += on_records.of_records(records, first, again)
+    identities = [r["identity"] for r in (first, again, *records) if r.get("identity")]
+    if not identities:
+        raise ParamsError(f"doctor --check: no run came to its end: {first.get('error', '')}")
+    if instruments.is_quiet(checks):
+        instruments.save(identities[0], checks)
+    return checks
+
+
+def _direct(backend: str) -> list[Check]:
+    """The checks that a process of its own makes."""
+    command = [sys.executable, "-m", "mptexp.training.measure.instruments", backend]
+    child = subprocess.run(command, env=child_environment(), capture_output=True, text=True)
+    if child.returncode:
+        lines = child.stderr.strip().splitlines() or ["it said nothing"]
+        raise ParamsError(f"doctor --check: {backend} could not be asked: {lines[-1]}")
+    return list(json.loads(child.stdout.strip().splitlines()[-1]))
+
+
+def _made(folder: Path, points: list[dict[str, Any]], output: Output) -> list[dict[str, Any]]:
+    """The records of some runs, each in a Jupyter kernel of its own."""
+    sweep = Sweep(include=points, timeout_min=TIMEOUT_MIN)
+    job = open_sweep(sweep, folder)
+    execute(job, how=Execution(TIMEOUT_MIN * 60), output=output)
+    return store.read_records(SweepDir(folder))[0]

@@ -1,0 +1,129 @@
+"""The instruments of a run, tested on the records of runs whose answer is known.
+
+The runs are those of `points` and `repeated`: a small network under each policy, traced; a batch
+that needs more memory than is allowed; the same training twice.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mptexp.diagnosis import arithmetic
+from mptexp.records.instruments import Check, check, not_here
+from mptexp.spec.policies import POLICY_ROWS
+
+POLICIES = ("float32", "tensorfloat32", "mixed_float16", "mixed_bfloat16")
+NETWORK = {"dataset": "synthetic", "model": "keydana_cnn", "input_mode": "resident", "epochs": 1}
+# Traced steps must be far longer than what tracing costs each.
+TRACED = {
+    **NETWORK,
+    "profile": True,
+    "image_size": 32,
+    "width": 0.5,
+    "batch_size": 64,
+    "synthetic_length": 1920,
+}
+TOO_LARGE = {
+    **NETWORK,
+    "image_size": 256,
+    "batch_size": 2048,
+    "synthetic_length": 16384,
+    "memory_limit_gb": 1.0,
+}
+REPEATED = {
+    **NETWORK,
+    "deterministic": True,
+    "image_size": 32,
+    "batch_size": 32,
+    "synthetic_length": 320,
+    "width": 0.25,
+}
+DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+
+
+def points(backend: str) -> list[dict[str, Any]]:
+    """The parameters of the runs that are made once, for a params file."""
+    traced = [{**TRACED, "policy": policy} for policy in POLICIES]
+    return [{"backend": backend, **point} for point in (*traced, TOO_LARGE)]
+
+
+def repeated(backend: str) -> dict[str, Any]:
+    """Those of the run that is made twice."""
+    return {"backend": backend, **REPEATED}
+
+
+def of_records(
+    records: Sequence[Mapping[str, Any]], first: Mapping[str, Any], again: Mapping[str, Any]
+) -> list[Check]:
+    """The checks that records allow.
+
+    Args:
+        records: of the runs of `points`.
+        first: the record of the run of `repeated`.
+        again: of the same run, made anew.
+    """
+    checks: list[Check] = []
+    for record in records:
+        if record["parameters"].get("memory_limit_gb"):
+            checks.append(check("memory_limit", "oom", record["status"]))
+        else:
+            checks += _of_policy(record)
+    return [*checks, _determinism(first, again)]
+
+
+def _of_policy(record: Mapping[str, Any]) -> Iterator[Check]:
+    policy = record["parameters"]["policy"]
+    if record["status"] == "unsupported" and policy == "tensorfloat32":
+        return
+    settings = record.get("in_force") or {}
+    probe = settings.get("probe") or {}
+    for name in ("product", "convolution"):
+        yield check(
+            name, POLICY_ROWS[policy].arithmetic, probe.get(name) or _status(record), policy
+        )
+    yield _kernels(record, policy)
+    profile = record.get("profile") or {}
+    timed = (record.get("timing") or {}).get("step_s")
+    if profile.get("rows") and timed:
+        yield check("trace", (0.9, 1.35), profile["step_s"] / timed, policy)
+    else:
+        yield not_here("trace", profile.get("missing") or _status(record), policy)
+
+
+def _status(record: Mapping[str, Any]) -> str:
+    return f"{record['status']}: {record.get('error', '')}".removesuffix(": ")
+
+
+def _kernels(record: Mapping[str, Any], policy: str) -> Check:
+    """The share of matrix work whose kernel is in the type asked for, per cent."""
+    wanted = POLICY_ROWS[policy].arithmetic
+    kernels = arithmetic.table(record)
+    kernels = kernels[kernels.cause == "matrix"]
+    if len(kernels):
+        right = kernels.seconds[kernels.arithmetic == wanted].sum()
+        return check("kernels", (90, 100), float(100 * right / kernels.seconds.sum()), policy)
+    primitives = arithmetic.instructions(record)
+    matrix = primitives.primitive.str.contains("convolution|matmul|inner_product")
+    primitives = primitives[matrix]
+    if primitives.empty:
+        return not_here("kernels", "neither GPU kernels nor primitives of oneDNN", policy)
+    asked = DTYPES[POLICY_ROWS[policy].compute_dtype]
+    right = primitives.seconds[[_computes_in(d, asked) for d in primitives.dtype]].sum()
+    return check("kernels", (90, 100), float(100 * right / primitives.seconds.sum()), policy)
+
+
+def _computes_in(dtypes: str, asked: str) -> bool:
+    """Whether a primitive reads a type: with a narrow one in it, its sums may still be float32."""
+    named = set(dtypes.split(", "))
+    return named == {asked} if asked == "f32" else asked in named
+
+
+def _determinism(first: Mapping[str, Any], again: Mapping[str, Any]) -> Check:
+    losses = [_losses(record) for record in (first, again)]
+    if not losses[0]:
+        return check("determinism", "equal", _status(first))
+    return check("determinism", "equal", "equal" if losses[0] == losses[1] else "different")
+
+
+def _losses(record: Mapping[str, Any]) -> list[Any]:
+    epochs = record.get("history") or []
+    return [(epoch.get("loss"), epoch.get("val_loss")) for epoch in epochs]

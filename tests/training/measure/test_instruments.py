@@ -1,0 +1,62 @@
+import json
+
+import pytest
+from forked import python
+
+from mptexp.training.measure import instruments
+
+# Faults are planted in what the checks read, each by itself; the work is shorter than a user's.
+PROGRAM = """\
+import json, sys, types
+from mptexp.spec.run import Run
+from mptexp.training.measure import instruments, sensors, step_clock
+from mptexp.training import precision
+instruments.CHAIN_S, instruments.STEPS, instruments.LOAD_S = 0.02, 12, 0.3
+instruments.ROUNDS, instruments.LEAST_BYTES = 2, 2**20
+precision.use(Run())
+
+def passed(checks):
+    return {check["instrument"]: check["passed"] for check in checks}
+
+import time
+slow = types.SimpleNamespace(perf_counter=lambda: 1.5 * time.perf_counter())
+true_time, step_clock.time = step_clock.time, slow
+results = [passed(instruments.clock("cpu"))]
+step_clock.time = true_time
+
+of_processor = sensors.processor
+sensors.processor = lambda: {**of_processor(), "own_cpu_s": 2 * of_processor()["own_cpu_s"]}
+results.append(passed(instruments.load("cpu")))
+sensors.processor = lambda: {**of_processor(), "own_cpu_s": time.perf_counter()}
+results.append(passed(instruments.load("cpu")))
+sensors.processor = of_processor
+results.append(passed(instruments.load("cpu")))
+
+peak = sensors.peak_memory_bytes
+sensors.peak_memory_bytes = lambda kind: peak(kind) // 1024
+results.append(passed([instruments.memory("cpu")]))
+sensors.peak_memory_bytes = peak
+results.append(passed([instruments.memory("cpu")]))
+print(json.dumps(results))
+"""
+
+
+def test_a_planted_fault_in_each_instrument_is_caught():
+    done = python(PROGRAM)
+    assert done.returncode == 0, done.stderr[-2000:]
+    clock, doubled, never_idle, true, halved, whole = json.loads(done.stdout.splitlines()[-1])
+    assert clock["clock"] is False  # it runs fast, so that twice the work still takes twice as long
+    assert clock["device_events"] is None
+    assert doubled["busy"] is False
+    assert never_idle["idle"] is False
+    assert (true["busy"], true["idle"], true["energy"]) == (True, True, None)
+    assert (halved["memory"], whole["memory"]) == (False, True)
+
+
+@pytest.mark.parametrize(("joules", "passed"), [(100.0, True), (50.0, False), (None, None)])
+def test_energy_is_compared_with_the_integral_of_power(joules, passed):
+    def sample(second):
+        counter = None if joules is None else 7 + joules * second
+        return {"time": float(second), "power_w": 100.0, "energy_j": counter}
+
+    assert instruments.energy([sample(second) for second in range(5)])["passed"] is passed
