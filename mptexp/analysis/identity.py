@@ -18,8 +18,9 @@ FOLLOWS = {
     # Not every framework draws the weights alike, and each brings libraries of its own.
     "backend": ("versions", "initial_weights", "cuda", "cudnn"),
     "model": ("model_source", "initial_weights"),
-    "dataset": ("data", "data_order"),
+    "dataset": ("data", "data_order", "fed"),
     "batch_size": ("data_order",),
+    "input_mode": ("data_order", "fed"),
     "replicas": (),
     "cpu_isa": (),
     "normalization": ("initial_weights",),

@@ -64,7 +64,14 @@ def _adapter() -> TypeAdapter[Any]:
     # A record holds columns of results.csv in several places.
     row = {name: c.kind | None for name, c in COLUMNS.items() if name != "marks"}
     cells = _open("Cells", {**row, "latency_warmup": Whole})
-    texts = ("variable_dtype", "initial_weights", "data_order", "propagation", "weight_format")
+    texts = (
+        "variable_dtype",
+        "initial_weights",
+        "data_order",
+        "fed",
+        "propagation",
+        "weight_format",
+    )
     record = {
         **row,
         "error": str,

@@ -63,8 +63,13 @@ def _with_cores(name: str, environment: Mapping[str, Any]) -> str:
     return f"{name.removesuffix('(CPU)')}({usable:g} {'core' if usable == 1 else 'cores'})"
 
 
-# Nothing is emulated: not worth a word beside runs in which something is.
-USUAL = {"propagation": "policy", "weight_format": "policy", "rounding": "nearest"}
+# Nothing is emulated or replaced: not worth a word beside runs in which something is.
+USUAL = {
+    "propagation": "policy",
+    "weight_format": "policy",
+    "rounding": "nearest",
+    "normalization": "batch",
+}
 
 
 def _settings(runs: Sequence[Mapping[str, Any]]) -> list[str]:

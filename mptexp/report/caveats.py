@@ -23,6 +23,7 @@ NAMES = {
     "model_source": "the source of the model",
     "data": "the content of the data",
     "data_order": "the order of the images",
+    "fed": "the first images as the model gets them",
     "initial_weights": "the initial weights",
     "cores": "the number of cores",
     "cpu": "the CPU",

@@ -94,8 +94,8 @@ class Run(StrictModel):
     width_multiple: int = Field(
         1, ge=1, le=256, description="numbers of filters are rounded up to a multiple of it"
     )
-    normalization: Literal["batch", "none"] = Field(
-        "batch", description="batch: as the model has it; none: left out, for timing"
+    normalization: Literal["batch", "fused", "none"] = Field(
+        "batch", description="batch: Keras's; fused: TensorFlow's operation; none: left out"
     )
     float32_layers: str = Field(
         "", description="names of layers that compute in float32, with commas"
@@ -161,6 +161,20 @@ class Run(StrictModel):
             raise ValueError(
                 f"exponents_every {self.exponents_every} with phase {self.phase} and replicas "
                 f"{self.replicas}; allowed: phase train and replicas 1"
+            )
+        if self.exponents_every and self.input_mode == "keydana":
+            raise ValueError(
+                f"exponents_every {self.exponents_every} with input_mode keydana, whose batches "
+                "cannot be had again; allowed: input_mode pipeline or resident"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_fused(self) -> "Run":
+        if self.normalization == "fused" and self.jit != "off":
+            raise ValueError(
+                f"normalization fused with jit {self.jit}, and XLA takes the operation apart; "
+                "allowed: jit off, or normalization batch"
             )
         return self
 

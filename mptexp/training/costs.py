@@ -249,6 +249,7 @@ _RULES = {
         "GaussianNoise AveragePooling1D AveragePooling2D AveragePooling3D MaxPooling1D "
         "MaxPooling2D MaxPooling3D GlobalAveragePooling1D GlobalAveragePooling2D "
         "GlobalAveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D "
+        "FusedBatchNormalization "
         "Add Subtract Multiply Average Maximum Minimum "
         "Divide TrueDivide Negative Absolute Square Sqrt Rsqrt Exp Log Tanh Relu Relu6 Sigmoid "
         "Silu Gelu LeakyRelu Elu Selu Softplus HardSigmoid HardSilu LogSoftmax Mean Sum Max Clip",

@@ -37,7 +37,7 @@ def identity(run: Run, card: Mapping[str, Any], effective: Mapping[str, Any]) ->
     Args:
         run: its parameters.
         card: of its environment, see `environment.card`.
-        effective: what was read back, with data, data_order and initial_weights.
+        effective: what was read back, with data, data_order, fed and initial_weights.
     """
     names = ("keras", "numpy", *BACKEND_ROWS[run.backend].packages)
     return {
@@ -46,6 +46,7 @@ def identity(run: Run, card: Mapping[str, Any], effective: Mapping[str, Any]) ->
         "model_source": model_source(run.model),
         "data": str(effective["data"]),
         "data_order": effective["data_order"],
+        "fed": effective["fed"],
         "initial_weights": effective["initial_weights"],
         "versions": {name: card["packages"].get(name, "") for name in names},
         **{name: card[name] for name in FROM_CARD},

@@ -1,5 +1,6 @@
 """Layers and models of our own: preprocessing, variants of a network, images on the device."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -64,13 +65,13 @@ class Crop(layers.Layer):
 
 
 def varied(run: Run, model: keras.Model) -> keras.Model:
-    """The model without batch normalization, or with its float32 fallback, if the run asks so.
+    """The model with other batch normalization, or with its float32 fallback, if the run asks so.
 
     The layers named in `float32_layers` then compute in float32 under every policy. All other
     layers, weights included, are shared with `model`.
 
     Raises:
-        ModelError: where the model has no such layer.
+        ModelError: where the model has no such layer, or none that can be fused.
     """
     named = [name.strip() for name in run.float32_layers.split(",") if name.strip()]
     known = [leaf.layer.name for leaf in costs.leaves(model)]
@@ -83,17 +84,76 @@ def varied(run: Run, model: keras.Model) -> keras.Model:
     if not named and run.normalization == "batch":
         return model
 
+    normalizations = [
+        leaf.layer
+        for leaf in costs.leaves(model)
+        if isinstance(leaf.layer, layers.BatchNormalization)
+    ]
+    if run.normalization == "fused":
+        _check_fusible(run, normalizations)
+
     def changed(layer: layers.Layer) -> layers.Layer:
-        if run.normalization == "none" and isinstance(layer, layers.BatchNormalization):
+        normalizes = layer in normalizations
+        if run.normalization == "none" and normalizes:
             return Passed(name=layer.name, dtype=layer.dtype_policy)
-        if layer.name not in named:
+        kind = FusedBatchNormalization if run.normalization == "fused" and normalizes else None
+        if layer.name not in named and not kind:
             return layer
-        fallback = type(layer).from_config(layer.get_config() | {"dtype": "float32"})
-        fallback.build(layer.input.shape)
-        fallback.set_weights(layer.get_weights())
-        return fallback
+        config = layer.get_config() | ({"dtype": "float32"} if layer.name in named else {})
+        copy = (kind or type(layer)).from_config(config)
+        copy.build(layer.input.shape)
+        copy.set_weights(layer.get_weights())
+        return copy
 
     return keras.models.clone_model(model, clone_function=changed, recursive=True)
+
+
+def _check_fusible(run: Run, normalizations: Sequence[layers.BatchNormalization]) -> None:
+    """Refuses a model without batch normalization, or with one that the operation does not have."""
+    if not normalizations:
+        raise ModelError(f"normalization fused: model {run.model} has no batch normalization")
+    for layer in normalizations:
+        shape = layer.input.shape
+        if len(shape) != 4 or layer.renorm or layer.synchronized or not layer.trainable:
+            raise ModelError(
+                f"normalization fused: {layer.name} in model {run.model} takes {shape}; TensorFlow "
+                "fuses the plain batch normalization of images, (batch, height, width, channels), "
+                "without renorm, synchronized or frozen weights: take normalization batch"
+            )
+
+
+class FusedBatchNormalization(layers.BatchNormalization):
+    """Batch normalization in TensorFlow's one fused operation, as TensorFlow 2.1 did it.
+
+    Images go in and come out in the compute dtype; the statistics are float32. Keras 3 casts the
+    images to float32 and computes the mean, the variance and the rest each in an operation of its
+    own. As in TensorFlow 2.1 the moving variance is that of a sample, n / (n - 1) times Keras's,
+    where n counts the pixels of a batch.
+    """
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        import tensorflow as tf
+
+        x, dtype = ops.cast(inputs, self.compute_dtype), self.moving_mean.dtype
+        channels = (x.shape[self.axis],)
+        known = [self.gamma if self.scale else ops.ones(channels)]
+        known += [self.beta if self.center else ops.zeros(channels)]
+        known += [] if training else [self.moving_mean, self.moving_variance]
+        scale, offset, *moving = [tf.cast(value, "float32") for value in known]
+        y, mean, variance = tf.compat.v1.nn.fused_batch_norm(
+            x,
+            scale,
+            offset,
+            *moving,
+            epsilon=self.epsilon,
+            data_format="NCHW" if self.axis == 1 else "NHWC",
+            is_training=bool(training),
+        )
+        if training:
+            for average, new in ((self.moving_mean, mean), (self.moving_variance, variance)):
+                old = ops.cast(average, "float32") * self.momentum
+                average.assign(ops.cast(old + new * (1 - self.momentum), dtype))
+        return y
 
 
 class Passed(layers.Layer):

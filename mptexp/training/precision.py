@@ -39,6 +39,11 @@ def use(run: Run) -> dict[str, Any]:
     for name in ONCE:
         _refuse_change(name, str(getattr(run, name)))
     framework = backend(run.backend)
+    if run.normalization == "fused" and not framework.FUSES_BATCH_NORM:
+        raise Unsupported(
+            f"normalization fused is an operation of TensorFlow's, and backend {run.backend} has "
+            "none; take normalization batch"
+        )
     os.environ["KERAS_BACKEND"] = run.backend
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     onednn.limit(run)

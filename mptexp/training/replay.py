@@ -29,8 +29,7 @@ def _batch(run: Run, images: Images, chosen: np.ndarray) -> tuple[np.ndarray, np
     y = images.train_y[chosen]
     if run.input_mode == "resident":  # placeholders
         return np.zeros(len(chosen), np.uint8), y
-    x = images.train_x[chosen]
-    return (x.astype("float32") / 255 if run.input_mode == "keydana" else x), y
+    return images.train_x[chosen], y
 
 
 def first_not_finite(

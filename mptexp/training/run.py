@@ -1,6 +1,5 @@
 """One run, read top to bottom: build the model, train or infer under the clock, gather."""
 
-import hashlib
 import math
 import time
 from collections.abc import Sequence
@@ -233,10 +232,11 @@ def _outcome(
     fit_s: float,
 ) -> Outcome:
     """What clock, sampler and model hold after either phase, and what was read before it."""
-    timing, order = step_clock.timing(clock.windows), batches.order(images, run)
+    timing = step_clock.timing(clock.windows)
     settings = effective(model, run, device) | {
         "data": images.content,
-        "data_order": hashlib.sha256(order.tobytes()).hexdigest()[:12],
+        "data_order": batches.order_digest(images, run),
+        "fed": batches.fingerprint(images, run),
         "validation_images": len(images.val_y),
         **_chance_accuracy(images.val_y),
         **before,

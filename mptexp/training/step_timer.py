@@ -25,7 +25,7 @@ from mptexp.training.measure import sensors
 NOTEBOOK = "foreign"  # stands for the notebook of a run that mptexp executes
 WINDOW_S = 0.2  # as of the step clock
 SINGLE = 5  # the first windows hold one step each, so that compilation shows
-LACKS = ("data", "data_order", "initial_weights", "model_source", "notebook")
+LACKS = ("data", "data_order", "fed", "initial_weights", "model_source", "notebook")
 NOTE = (
     "timed by StepTimer in a script that mptexp did not run: its data, the order of its images, "
     "its initial weights and its source are not recorded, so nothing is claimed"

@@ -29,7 +29,8 @@ def validated(run: Run, model: keras.Model, images: Images) -> dict[str, Any]:
         return {}
     data = arguments["validation_data"]
     total, labels = hashlib.sha256(), []
-    for x, y in (data[i] for i in range(len(data))):
+    for _, batch in zip(range(len(data)), data, strict=False):  # Keras's data has no end
+        x, y = map(np.asarray, batch)
         total.update(np.ascontiguousarray(x).tobytes() + y.tobytes())
         labels.append(y)
     right = np.argmax(model.predict(data, verbose=0), axis=-1) == np.concatenate(labels)

@@ -5,12 +5,13 @@ import json
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from forked import python
 from keras import layers
 from support import PROJECT, noise
 
 from mptexp.spec.run import Run
-from mptexp.training import costs, models
+from mptexp.training import costs, models, precision
 from mptexp.training import layers as own_layers
 
 TINY = {"width": 0.1, "image_size": 16}
@@ -48,6 +49,91 @@ def test_named_layers_compute_in_float32_with_the_same_weights(policy):
 def test_a_layer_that_is_not_there_is_refused():
     with pytest.raises(models.ModelError, match="float32_layers names nose, which model keydana"):
         models.build(Run(float32_layers="nose", **TINY), (16, 16, 1), 10)
+
+
+# --- TensorFlow's fused batch normalization ------------------------------------------------------
+
+# Of values of order 1: a few units in the last place of the compute dtype.
+WEIGHTS = [np.linspace(0.5, 2, 6), np.linspace(-1, 1, 6), np.full(6, 0.2), np.full(6, 3.0)]
+CLOSE = {"float32": 2e-6, "mixed_float16": 2e-3, "mixed_bfloat16": 2e-2}
+
+
+def both_ways(layer, x):
+    """Output, loss and gradients of a layer in training, its moving averages, and inference."""
+    with tf.GradientTape() as tape:
+        x = tf.cast(x, layer.compute_dtype)
+        tape.watch(x)
+        y = layer(x, training=True)
+        weights = tf.cast(tf.reshape(tf.range(tf.size(y)) % 7 - 3, y.shape), "float32")
+        loss = tf.reduce_mean(weights * tf.cast(y, "float32"))
+    ends = tape.gradient(loss, [x, layer.gamma.value, layer.beta.value])
+    moving = [np.asarray(layer.moving_mean), np.asarray(layer.moving_variance)]
+    layer.set_weights(WEIGHTS)
+    return [np.asarray(v, "float32") for v in (y, *ends, *moving, layer(x, training=False))]
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+@pytest.mark.parametrize("name", CLOSE)
+def test_fused_normalization_is_keras_own_within_rounding(policy, name, axis):
+    policy(name)
+    x = np.random.default_rng(1).normal(0.5, 2, (8, 6, 6, 6)).astype("float32")
+    plain, fused = (
+        kind(axis=axis, momentum=0.9)
+        for kind in (layers.BatchNormalization, own_layers.FusedBatchNormalization)
+    )
+    for layer in (plain, fused):
+        layer.build(x.shape)
+        layer.set_weights(WEIGHTS)
+    keras_own, own = both_ways(plain, x), both_ways(fused, x)
+    n = x.size // 6
+    keras_own[5] += 0.1 * np.var(x, (0, 2, 3) if axis == 1 else (0, 1, 2)) / (n - 1)
+    names = ("y", "dx", "dgamma", "dbeta", "mean", "variance", "inference")
+    for what, a, b in zip(names, keras_own, own, strict=True):
+        scale = np.abs(a).max()
+        assert np.abs(a - b).max() <= CLOSE[name] * scale, what
+    assert fused.compute_dtype == plain.compute_dtype
+    assert fused(tf.cast(x, fused.compute_dtype)).dtype == fused.compute_dtype
+
+
+@pytest.mark.parametrize("name", ["float32", "mixed_bfloat16", "float16"])
+def test_a_network_with_fused_normalization_begins_alike_and_learns_alike(policy, name):
+    policy(name)
+    run = Run(policy=name, jit="off", learning_rate=1e-2, **TINY)
+    shape, x, y = (16, 16, 1), noise(32), np.arange(32) % 10
+    losses, nets = [], []
+    for normalization in ("batch", "fused"):
+        one = run.model_copy(update={"normalization": normalization})
+        nets.append(models.build(one, shape, 10))
+        precision.compile_model(nets[-1], one)
+    kinds = [type(layer).__name__ for layer in nets[1].layers]
+    assert kinds.count("FusedBatchNormalization") == 3
+    assert "BatchNormalization" not in kinds
+    assert models.fingerprint(nets[0]) == models.fingerprint(nets[1])
+    assert nets[0].count_params() == nets[1].count_params()
+    names = [[layer.name for layer in net.layers[1:]] for net in nets]
+    assert names[0] == names[1]
+    for net in nets:
+        losses.append([float(net.train_on_batch(x, y)[0]) for _ in range(4)])
+    assert losses[1] == pytest.approx(losses[0], rel={"float32": 1e-4}.get(name, 0.1))
+    graph = tf.function(lambda a: nets[1](a, training=True)).get_concrete_function(x).graph
+    assert sum(op.type == "FusedBatchNormV3" for op in graph.get_operations()) == 3
+
+
+def test_what_cannot_be_fused_is_refused_with_a_sentence(ask):
+    with pytest.raises(ValueError, match=r"normalization fused with jit auto.*allowed: jit off"):
+        Run(normalization="fused")
+    fused = {"normalization": "fused", "jit": "off"}
+    with pytest.raises(models.ModelError, match="model lenet has no batch normalization"):
+        models.build(Run(model="lenet", image_size=28, **fused), (28, 28, 1), 10)
+    with pytest.raises(models.ModelError, match="batch_normalization in model mlp_bn takes"):
+        models.build(Run(model="mlp_bn", width=0.01, **fused), (28, 28, 1), 10)
+    said = ask(json.dumps(fused | {"backend": "torch"}))
+    assert said["error"].startswith(
+        "Unsupported: normalization fused is an operation of TensorFlow"
+    )
+
+
+# --- augmentation -----------------------------------------------------------------------------
 
 
 def changed(x, training, **parameters):

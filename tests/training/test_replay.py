@@ -23,8 +23,6 @@ def test_a_batch_is_what_the_model_was_given():
     chosen = np.array([3, 1])
     x, y = replay._batch(Run(), IMAGES, chosen)
     assert (x.tolist(), y.tolist()) == (X[chosen].tolist(), [3, 1])
-    x, _ = replay._batch(Run(input_mode="keydana"), IMAGES, chosen)
-    assert x.max() == pytest.approx(15 / 255)
     x, _ = replay._batch(Run(input_mode="resident"), IMAGES, chosen)
     assert x.shape == (2,)
 

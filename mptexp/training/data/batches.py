@@ -1,5 +1,6 @@
 """The stream of batches of a run, which is the same under every policy, and its validation."""
 
+import hashlib
 import os
 from typing import Any
 
@@ -9,6 +10,8 @@ from mptexp.spec.run import Run
 from mptexp.training.backends import backend
 from mptexp.training.data import keydana
 from mptexp.training.data.datasets import FREE, Images
+
+FIRST = 32  # images whose pixels are part of a run's fingerprint
 
 
 def steps_per_epoch(images: Images, run: Run) -> int:
@@ -35,6 +38,28 @@ def order(images: Images, run: Run) -> np.ndarray:
     random = np.random.default_rng(run.seed)
     stream = np.concatenate([random.permutation(n) for _ in range(passes)])
     return stream[: steps * run.batch_size].reshape(steps, run.batch_size)
+
+
+def order_digest(images: Images, run: Run) -> str:
+    """12 hex digits of the order in which the run's input mode feeds the training images."""
+    feeds = run.input_mode == "keydana" and run.phase == "train"
+    fed = keydana.order(len(images.train_x), run) if feeds else order(images, run)
+    return hashlib.sha256(fed.tobytes()).hexdigest()[:12]
+
+
+def fingerprint(images: Images, run: Run) -> str:
+    """12 hex digits of the first training and validation images, as a model gets them.
+
+    The prepared images have a digest of their own; an input mode may read others.
+    """
+    digest = hashlib.sha256()
+    for part in ("train", "val"):
+        if run.input_mode == "keydana" and len(images.part(part)[1]):
+            x, y = next(keydana.scaled(images, run, part).batch(FIRST).as_numpy_iterator())
+        else:
+            x, y = (values[:FIRST] for values in images.part(part))
+        digest.update(f"{x.dtype} {x.shape}".encode() + x.tobytes() + y.tobytes())
+    return digest.hexdigest()[:12]
 
 
 def samples(images: Images, run: Run, most: int = 16) -> tuple[np.ndarray, list[str]]:
@@ -81,7 +106,8 @@ def validation(images: Images, run: Run) -> dict[str, Any]:
     n, size = len(images.val_x) - _left_out(images, run), run.batch_size
     if not n or run.input_mode == "resident":
         return {}
-    scale = np.float32(255) if run.input_mode == "keydana" else None
+    if run.input_mode == "keydana":
+        return {"validation_data": keydana.validation(images, run, n)}
 
     class Validation(keras.utils.PyDataset):
         """Not a generator: Keras opens a generator once and would go on where it had stopped."""
@@ -91,8 +117,7 @@ def validation(images: Images, run: Run) -> dict[str, Any]:
 
         def __getitem__(self, i: int) -> tuple[np.ndarray, np.ndarray]:
             chosen = slice(i * size, min((i + 1) * size, n))
-            x = images.val_x[chosen]
-            return x if scale is None else x / scale, images.val_y[chosen]
+            return images.val_x[chosen], images.val_y[chosen]
 
     return {"validation_data": Validation()}
 

@@ -57,6 +57,10 @@ class Images:
         height, width, channels = self.train_x.shape[1:]
         return height, width, channels
 
+    def part(self, name: str) -> tuple[ImageArray, np.ndarray]:
+        """Images and labels of "train" or "val"."""
+        return (self.train_x, self.train_y) if name == "train" else (self.val_x, self.val_y)
+
 
 def load(run: Run) -> Images:
     """The dataset that the run names, at the run's image size; prepared now if it is not yet.

@@ -1,11 +1,15 @@
 """The input pipeline of S. Keydana's study, which is a suspect and so a part of the measurement.
 
-Resize, scale to [0, 1], cache in float32, shuffle with a small buffer, batch; no parallel map, no
-prefetch. Source: S. Keydana, First experiments with TensorFlow mixed-precision training, 2020.
+Resize (tf.image.resize, without antialiasing), scale to [0, 1], cache in float32, shuffle with a
+small buffer, batch; no parallel map, no prefetch. Validation images are resized
+alike, and not cached. Source: S. Keydana, First experiments with TensorFlow mixed-precision
+training, 2020.
 """
 
 from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from mptexp.spec.run import Run
 from mptexp.training.data import decoding
@@ -19,17 +23,48 @@ def stream(images: Images, run: Run) -> Any:
     """
     import tensorflow as tf
 
-    size, n = (run.image_size, run.image_size), len(images.train_x)
-    grey = images.shape[-1] == 1
+    with tf.device("CPU"):
+        images_in_order = scaled(images, run, "train").cache()
+        batches = _shuffled(images_in_order, len(images.train_x), run).batch(run.batch_size)
+    return _in_the_same_order(batches) if run.replicas > 1 else batches
 
-    def scaled(x: Any, y: Any) -> tuple[Any, Any]:
+
+def validation(images: Images, run: Run, count: int) -> Any:
+    """The first `count` validation images in batches, resized and scaled as those of training."""
+    import tensorflow as tf
+
+    with tf.device("CPU"):
+        return scaled(images, run, "val").take(count).batch(run.batch_size)
+
+
+def scaled(images: Images, run: Run, part: str) -> Any:
+    """The images of "train" or "val" one by one: float32 in [0, 1], and labels."""
+    import tensorflow as tf
+
+    size, grey = (run.image_size, run.image_size), images.shape[-1] == 1
+
+    def one(x: Any, y: Any) -> tuple[Any, Any]:
         x = tf.image.rgb_to_grayscale(x) if grey and x.shape[-1] == 3 else x
         return tf.image.resize(x, size) / 255, y
 
+    return _originals(images, part).map(one)
+
+
+def order(n: int, run: Run) -> np.ndarray:
+    """Indices of the images in the order in which `stream` gives them, shape (epochs * n,).
+
+    By the same shuffling of the numbers themselves; n is how many images there are.
+    """
+    import tensorflow as tf
+
     with tf.device("CPU"):
-        batches = _originals(images).map(scaled).cache()
-        batches = batches.shuffle(max(1, (n + 1) // run.batch_size), run.seed).batch(run.batch_size)
-    return _in_the_same_order(batches) if run.replicas > 1 else batches
+        numbers = _shuffled(tf.data.Dataset.range(n), n, run).batch(n)
+        epochs = [next(numbers.as_numpy_iterator()) for _ in range(run.epochs)]
+    return np.concatenate(epochs)
+
+
+def _shuffled(elements: Any, n: int, run: Run) -> Any:
+    return elements.shuffle(max(1, (n + 1) // run.batch_size), run.seed)
 
 
 def _in_the_same_order(batches: Any) -> Any:
@@ -56,18 +91,18 @@ def _in_the_same_order(batches: Any) -> Any:
     return Stream()
 
 
-def _originals(images: Images) -> Any:
+def _originals(images: Images, part: str) -> Any:
     """A tf.data stream of whole images, uint8 at their own sizes, and labels."""
     import tensorflow as tf
 
-    source = images.source
+    source, (x, y) = images.source, images.part(part)
     if source is None:
-        return tf.data.Dataset.from_tensor_slices((images.train_x[:], images.train_y))
+        return tf.data.Dataset.from_tensor_slices((x[:], y))
     if source.stream:
-        return source.stream("train")
+        return source.stream(part)
 
     def readable() -> Iterator[tuple[bytes, int]]:
-        for name, data, label in source.examples("train"):
+        for name, data, label in source.examples(part):
             if name not in images.broken:
                 yield data, label
 
@@ -77,5 +112,5 @@ def _originals(images: Images) -> Any:
 
     signature = (tf.TensorSpec((), tf.string), tf.TensorSpec((), tf.int64))
     encoded = tf.data.Dataset.from_generator(readable, output_signature=signature)
-    known = tf.data.experimental.assert_cardinality(len(images.train_x))
+    known = tf.data.experimental.assert_cardinality(len(y))
     return encoded.apply(known).map(decoded)

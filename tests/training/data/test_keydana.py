@@ -1,7 +1,8 @@
 import numpy as np
+import pytest
 
 from mptexp.spec.run import Run
-from mptexp.training.data import batches, datasets
+from mptexp.training.data import batches, datasets, decoding, keydana
 
 
 def test_keydana_is_the_pipeline_of_the_study(photographs, got):
@@ -43,3 +44,40 @@ def test_keydana_serves_arrays_and_grey_images_too(images, tree, got):
         dataset=f"folder:{tree}", image_size=16, color_mode="grayscale", input_mode="keydana"
     )
     assert got(datasets.load(grey), grey)[0][0].shape == (24, 16, 16, 1)
+
+
+def test_validation_is_resized_as_training_is(tree):
+    """The same photograph gives the same pixels on both sides; Pillow's would differ."""
+    tf = pytest.importorskip("tensorflow")
+    run = Run(dataset=f"folder:{tree}", image_size=8, input_mode="keydana", batch_size=4)
+    images = datasets.load(run)
+    data = batches.validation(images, run)["validation_data"]
+    x, y = (np.concatenate(part) for part in zip(*data.as_numpy_iterator(), strict=True))
+    whole = [decoding.decode(data, "rgb") for _, data, _ in images.source.examples("val")]
+    expected = np.stack([tf.image.resize(image, (8, 8)) / 255 for image in whole])
+    assert np.array_equal(x, expected)
+    assert np.array_equal(y, images.val_y)
+    assert np.abs(x * 255 - images.val_x[:]).mean() > 2  # the pipeline's pixels are others
+
+
+def test_the_recorded_order_is_what_is_fed(got):
+    """Labels that name their image, through the shuffling of three epochs."""
+    x = np.zeros((50, 8, 8, 1), np.uint8)
+    images = datasets.Images(x, np.arange(50), x[:0], np.arange(0), ("a",))
+    run = Run(batch_size=8, epochs=3, seed=5, input_mode="keydana")
+    stream = batches.training(images, run)
+    fed = np.concatenate([y.numpy() for _ in range(3) for _, y in stream])
+    assert np.array_equal(keydana.order(50, run), fed)
+    digests = {
+        batches.order_digest(images, run.model_copy(update=change))
+        for change in ({}, {"seed": 6}, {"input_mode": "pipeline"}, {"batch_size": 16})
+    }
+    assert len(digests) == 4
+
+
+def test_a_fingerprint_tells_what_the_model_gets(photographs):
+    run = Run(batch_size=10, image_size=16)
+    other = run.model_copy(update={"input_mode": "keydana"})
+    marks = [batches.fingerprint(photographs, one) for one in (run, other, run, other)]
+    assert marks[:2] == marks[2:]
+    assert marks[0] != marks[1]
