@@ -82,7 +82,8 @@ def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]
             except (Exception, KeyboardInterrupt) as error:
                 _end(error)
 
-        return app.command(epilog=f"Example: mptexp {example}")(guarded)
+        name = example.split()[0]
+        return app.command(name, epilog=f"Example: mptexp {example}")(guarded)
 
     return register
 
@@ -603,6 +604,48 @@ def _check_instruments(backend: str, format: str) -> None:
         out.print(instruments.sentence(checks), soft_wrap=True)
     if failed(checks):
         raise typer.Exit(1)
+
+
+@command("gpu-hour --minutes 50")
+def gpu_hour(
+    minutes: Annotated[
+        float, typer.Option(help="How long; the archive is whole by then.", min=1, max=1440)
+    ] = 50,
+    directory: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Results; the archive lies beside it.")
+    ] = Path("gpu-hour"),
+    backend: Annotated[
+        str | None, typer.Option(help="tensorflow, jax or torch; by default what is installed.")
+    ] = None,
+    overrides: Set = None,
+) -> None:
+    """Measure on a rented GPU what is worth most, in that order, and pack it to be read elsewhere.
+
+    Given again it goes on. docs/gpu.md lists the steps. `mptexp open` makes the reports.
+    """
+    from mptexp import api
+
+    _say(f"archive: {api.measure_hour(directory, minutes, backend, overrides or [], _say)}")
+
+
+@command("open gpu-hour.tar.gz --to from_gpu")
+def open_(
+    archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="What gpu-hour packed.")],
+    folder: Annotated[
+        Path, typer.Option("--to", metavar="DIR", help="A new folder for it.")
+    ] = Path("from_gpu"),
+) -> None:
+    """Make the reports of an archive of gpu-hour, on a machine that has what the other lacked.
+
+    Exit status 1 where something in it is not valid.
+    """
+    from mptexp import api
+
+    with _working("unpacking, and making the reports"):
+        pages, faults = api.open_archive(archive, folder)
+    for page in pages:
+        _say(f"report: {page}")
+    _left_out(faults, "not valid")
 
 
 def main() -> None:

@@ -4,6 +4,7 @@
 the command line; both execute a sweep by `execution.sweep` and a diagnosis by `diagnosing`.
 """
 
+from mptexp.api.archive import open_archive
 from mptexp.api.cells import (
     answer,
     compare,
@@ -36,6 +37,7 @@ from mptexp.api.commands import (
     write_page,
 )
 from mptexp.api.diagnosing import execute_diagnosis, open_diagnosis
+from mptexp.api.gpu_hour import measure_hour
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.progress import Output, expected
 from mptexp.execution.sweep import Interrupted, Stopped, execute

@@ -14,10 +14,12 @@ MODULES = sorted(TESTS.rglob("test_*.py"))
 # Modules whose tests lie elsewhere: they are tested as commands and cells, in real processes.
 ELSEWHERE = {
     "cli.py": "system/test_cli.py",
+    "api/archive.py": "system/test_gpu_hour.py",
     "api/cells.py": "system/test_api.py",
     "api/checking.py": "system/test_instruments.py",
     "api/commands.py": "system/test_cli.py",
     "api/diagnosing.py": "system/test_notebooks.py",
+    "api/gpu_hour.py": "system/test_gpu_hour.py",
 }
 
 
