@@ -23,7 +23,7 @@ MODELS = {
 }
 # Metrics of speed (of the last epoch, where a study has several) and of final accuracy.
 METRICS = (
-    r"step_time(_epoch20|_1epoch)?|(train_|inference_)?throughput(_median_of_\d+_hosts)?|"
+    r"step_time(_epoch20)?|(train_|inference_)?throughput(_median_of_\d+_hosts)?|"
     r"val_accuracy_epoch20(_approx)?|epoch20_val_accuracy|accuracy_after_5_epochs|test_accuracy|"
     r"top1_accuracy(_\d+_epochs(_mean)?)?"
 )
