@@ -239,8 +239,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 # --- synthetic traces of a GPU ----------------------------------------------------------------
 
 
-def gpu_trace(path, events, steps):
-    """Writes a profiler's trace: `steps` marked steps of 1000 us and events on GPU or host.
+def gpu_trace(path, events, steps, step_us=1000):
+    """Writes a profiler's trace: marked steps that follow one another, and events on GPU or host.
 
     An event is ("gpu" or "host", name, start, duration, stats); times in microseconds. No real
     trace of a GPU could be had so far; the fields are those that TensorFlow and JAX write.
@@ -254,7 +254,7 @@ def gpu_trace(path, events, steps):
     gpu = space.planes.add(name="/device:GPU:0", id=2)
     stream = gpu.lines.add(id=7, name="Stream #7(Kernel)", timestamp_ns=1_000_000)
     for step in range(steps):
-        _event(host, python, "train", step * 1000, 1000, {"step_num": step, "_r": 1})
+        _event(host, python, "train", step * step_us, step_us, {"step_num": step, "_r": 1})
     for where, *event in events:
         plane, line = (gpu, stream) if where == "gpu" else (host, executor)
         _event(plane, line, *event)

@@ -48,14 +48,30 @@ PYTHON = re.compile(r"PyFunc|(pure|io|python\w*)_callback")
 # Reductions to a truth value serve assertions; those of loss scaling are told apart before.
 CHECKS = re.compile(
     r"^(Assert|CheckNumerics|DebugNumericSummary|Print|StringFormat|All|Any|IsNan|IsInf)(V\d)?$"
-    r"|debug_(callback|print)"
+    r"|^(Write)?(Scalar|Histogram|Image|Audio|Tensor|RawProto)?Summary(V\d)?$|debug_(callback|print)"
 )
 # Kinds of Keras's layers that change images before a model computes with them.
 PREPROCESSING = re.compile(
     r"^(Random[A-Z]\w*|Rescaling|Resizing|CenterCrop|AugMix|AutoContrast|CutMix|Equalization|MixUp"
     r"|RandAugment|Solarization)$"
 )
-IMAGE_OPERATIONS = re.compile(r"^(ImageProjective|Adjust(Contrast|Hue|Saturation)|RGBToHSV)")
+INPUT_OPERATIONS = re.compile(  # images, files, text
+    r"^(ImageProjective|Adjust(Contrast|Hue|Saturation)|RGBToHSV|ReadFile|Decode[A-Z]|Parse[A-Z]"
+    r"|String|AsString|StaticRegex|Regex|Unicode|LookupTable|Bucketize)"
+)
+RANDOM = re.compile(
+    r"^(Stateless)?(Random|TruncatedNormal|ParameterizedTruncated|Multinomial)|^_?(fused|native)_dropout$"
+    r"|^(bernoulli|normal|uniform|rand|randn|rand_like|randn_like)_?$|threefry|rng_bit|random_bits"
+)
+# No processor computes them in 16 bits: a framework casts, or works with indices.
+NO_16_BITS = re.compile(
+    r"^((Batch)?(Svd|Qr|Cholesky\w*|Lu|LU|Eig|SelfAdjointEig\w*|Matrix(Inverse|Solve\w*"
+    r"|TriangularSolve|Determinant|SquareRoot|Exponential|Logarithm)|LogMatrixDeterminant))(V\d)?$"
+    r"|^(Batch)?I?R?FFT([123]D|ND)?$|^(Real|Imag|Complex|ComplexAbs|Conj|Angle)$"
+    r"|^(TopK|Unique\w*|NonMaxSuppression|CombinedNonMaxSuppression|CTCLoss)(V\d)?$"
+    r"|^(sort|argsort|topk|top_k|unique\w*|msort|fft|_fft_\w+|fft_\w+|linalg_\w+|_linalg_\w+"
+    r"|cholesky\w*|triangular_solve|lu|qr|svd|eigh?|inverse|_ctc_loss)$"
+)
 COLUMNS = ["cause", "layer", "part", "op", "kernel", "seconds", "share", "count"]
 
 
@@ -70,7 +86,8 @@ def cause(row: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> str
     """
     if row["state"] != "op":
         return row["state"]
-    if row["kernel"] == ON_HOST:
+    by_design = (PYTHON, CHECKS, INPUT_OPERATIONS)  # on the host, whatever the device
+    if row["kernel"] == ON_HOST and not any(kind.search(row["op"]) for kind in by_design):
         return "on the host"
     if row["part"] in ("optimizer", "loss scaling"):
         return row["part"]
@@ -79,10 +96,16 @@ def cause(row: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> str
     if CHECKS.search(row["op"]):
         return "checks"
     kind = (kinds or {}).get(row["layer"], "")
-    if PREPROCESSING.search(kind) or IMAGE_OPERATIONS.search(row["op"]):
+    if PREPROCESSING.search(kind) or INPUT_OPERATIONS.search(row["op"]):
         return "preprocessing"
+    if row["part"] == "loop":
+        return "loop"
     if row["part"] == "loss":
         return "loss"
+    if RANDOM.search(row["op"]):
+        return "random"
+    if NO_16_BITS.search(row["op"]):
+        return "no 16 bits"
     # A kernel's own name goes before the operation that it was launched for.
     by_kernel = kernels.work(row["kernel"])
     if CASTS.search(row["op"]) and by_kernel not in ("matrix", "communication"):

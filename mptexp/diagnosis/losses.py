@@ -8,7 +8,7 @@ interval: a single run proves nothing.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 NOT_FASTER = 0.95  # of the baseline's time: what 16 bits do not shorten by more
 MOST_LAYERS = 3  # named
+NO_FASTER_PEAK = 1.1  # of the baseline's: a type whose measured peak is below it is no faster
+# Matrix work that takes so many times what the measured peaks allow has a bad kernel; in less time
+# than this, launching it may be what takes long.
+BAD_KERNEL, LEAST_KERNEL_S = 10, 1e-3
+NEARLY_ALL = 0.8  # of a loss: layers that hold so much of it are named
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,8 @@ class Case:
         matrix_before: of the baseline's.
         missed: those of them, by layer, that ran without Tensor Cores that the type has.
         effects: of all ablations that were made.
+        least: seconds of a step by layer that the measured peaks allow at best.
+        joined: seconds of both by layer and row of the breakdown, see `breakdown.joined`.
     """
 
     pair: Pair
@@ -70,6 +77,23 @@ class Case:
     matrix_before: pd.Series
     missed: Mapping[str, float]
     effects: tuple[Effect, ...]
+    least: pd.Series = field(default_factory=lambda: pd.Series(dtype=float))
+    joined: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    def layers(self, cause: "Cause", kept: float = 0.0) -> tuple[str, ...]:
+        """The few layers in which nearly all of a row lies; none where it is spread, or has none.
+
+        Args:
+            kept: of the baseline's time, what counts as not lost.
+        """
+        if self.joined.empty:
+            return ()
+        table = self.joined[self.joined.cause == cause.name]
+        lost = (table.candidate_s - kept * table.baseline_s).groupby(table.layer).sum()
+        ordered = lost.clip(lower=0).sort_values(ascending=False)
+        enough = (ordered.cumsum() < NEARLY_ALL * ordered.sum()).sum() + 1
+        named = tuple(ordered.index[:enough])
+        return () if "" in named or enough > MOST_LAYERS else named
 
     def effects_of(self, cause: "Cause") -> tuple[Effect, ...]:
         """What the ablations of a cause changed."""
@@ -96,7 +120,10 @@ class Case:
 def in_full(case: Case, cause: "Cause") -> Loss:
     """All the time that the breakdown gives to the cause, also where the baseline pays it too."""
     spent, before = case.after[cause.name], case.before[cause.name]
-    return case.loss(cause, spent, spent, baseline_s=before, effects=case.effects_of(cause))
+    effects = case.effects_of(cause)
+    return case.loss(
+        cause, spent, spent, baseline_s=before, layers=case.layers(cause), effects=effects
+    )
 
 
 def by_ablation(case: Case, cause: "Cause") -> Loss:
@@ -114,7 +141,10 @@ def beyond_half(case: Case, cause: "Cause") -> Loss:
     """What memory-bound work took beyond half of the baseline's: 16 bits halve its bytes."""
     before, after = case.before[cause.name], case.after[cause.name]
     effects = tuple(effect for effect in case.effects_of(cause) if effect.speedup)
-    return case.loss(cause, after - before / 2, after, baseline_s=before, effects=effects)
+    layers = case.layers(cause, kept=0.5)
+    return case.loss(
+        cause, after - before / 2, after, baseline_s=before, layers=layers, effects=effects
+    )
 
 
 def emulation(case: Case, cause: "Cause") -> Loss:
@@ -154,21 +184,70 @@ def slower_layers(case: Case, cause: "Cause") -> Loss | None:
     the layer alone is faster in 16 bits, they should have taken so much less than the baseline's.
     None where the trace names no layer.
     """
+    after, before, best = _not_faster(case)
+    lost = (after - best).groupby("layer").sum().sort_values(ascending=False)
+    if lost.empty:
+        return None
+    layers = tuple(lost.index)
+    effects = tuple(e for e in case.effects if e.ablation.change.get("float32_layers") in layers)
+    return case.loss(
+        cause,
+        lost.sum(),
+        after.sum(),
+        baseline_s=before.sum(),
+        layers=layers[:MOST_LAYERS],
+        effects=effects,
+    )
+
+
+def _not_faster(case: Case) -> tuple[pd.Series, pd.Series, pd.Series]:
+    """Operations that are not faster than before: seconds after, before, and at best."""
     after, before = _alike(case.matrix, case.matrix_before)
     alone = [_alone(record) for record in (case.baseline, case.candidate)]
     ratio = (alone[1] / alone[0]).clip(upper=1)
     best = before * ratio.reindex(after.index.get_level_values("layer")).fillna(1).to_numpy()
     # What only fell short of its best is not slow: it must not be faster than before.
     slow = (after > best) & (after >= NOT_FASTER * before)
-    lost = (after - best)[slow].groupby("layer").sum().sort_values(ascending=False)
-    if lost.empty:
+    return after[slow], before[slow], best[slow]
+
+
+def bad_kernels(case: Case, cause: "Cause") -> Loss | None:
+    """What matrix work far below the measured peaks takes beyond what other layers' would take.
+
+    Slow under both policies, such as a first convolution at an unlucky shape. Not what another
+    cause has: work that is slower in 16 bits, or without Tensor Cores.
+    """
+    took = case.matrix.groupby("layer").sum().drop(list(case.missed), errors="ignore")
+    after, _, best = _not_faster(case)
+    named = (after - best).groupby("layer").sum()
+    took = (took - named.reindex(took.index).fillna(0.0)).drop("", errors="ignore")
+    least = case.least.reindex(took.index)
+    bad = (took > BAD_KERNEL * least) & (took >= LEAST_KERNEL_S)
+    if not bad.any():
         return None
-    layers = tuple(lost.index)
-    spent, was = after[slow].sum(), before[slow].sum()
-    effects = tuple(e for e in case.effects if e.ablation.change.get("float32_layers") in layers)
-    return case.loss(
-        cause, lost.sum(), spent, baseline_s=was, layers=layers[:MOST_LAYERS], effects=effects
-    )
+    others, theirs = took[~bad].sum(), least[~bad].sum()
+    usual = min(max(others / theirs, 1.0), BAD_KERNEL) if theirs else 1.0
+    lost = (took - usual * least)[bad].sort_values(ascending=False)
+    layers = tuple(lost.index[:MOST_LAYERS])
+    effects = case.effects_of(cause)
+    return case.loss(cause, lost.sum(), took[bad].sum(), layers=layers, effects=effects)
+
+
+def no_faster_type(case: Case, cause: "Cause") -> Loss | None:
+    """All matrix work, where the device's measured peak in 16 bits is no higher."""
+    slow, fast = _peaks(case)
+    if fast >= NO_FASTER_PEAK * slow:
+        return None
+    before, after = case.before["matrix"], case.after["matrix"]
+    return case.loss(cause, after, after, baseline_s=before)
+
+
+def _peaks(case: Case) -> list[float]:
+    """FLOP/s of a large matrix product under both policies, as measured."""
+    return [
+        record["work"]["ceilings"]["matmul_flops_per_s"]
+        for record in (case.baseline, case.candidate)
+    ]
 
 
 def _alike(after: pd.Series, before: pd.Series) -> tuple[pd.Series, pd.Series]:
@@ -202,9 +281,6 @@ def without_tensor_cores(case: Case, cause: "Cause") -> Loss | None:
     """What matrix work without Tensor Cores would save at the ratio of the measured peaks."""
     if not case.missed:
         return None
-    slow, fast = (
-        record["work"]["ceilings"]["matmul_flops_per_s"]
-        for record in (case.baseline, case.candidate)
-    )
+    slow, fast = _peaks(case)
     spent = sum(case.missed.values())
     return case.loss(cause, spent * max(0.0, 1 - slow / fast), spent, layers=tuple(case.missed))

@@ -17,7 +17,7 @@ from mptexp.traces.operations import Trace
 # What bounds a step: causes that are mended alike.
 BOUNDS = {
     "input": ("input",),
-    "host": ("host", "idle", "python"),
+    "host": ("host", "idle", "python", "loop"),
     "on the host": ("on the host",),
     "communication": ("communication",),
     "matrix": ("matrix",),
@@ -29,6 +29,8 @@ BOUNDS = {
         "loss",
         "checks",
         "preprocessing",
+        "random",
+        "no 16 bits",
     ),
     "unexplained": ("unexplained",),
 }

@@ -39,8 +39,8 @@ def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
         bandwidth: of a copy on the device, in bytes/s.
 
     Returns:
-        Index: layer. Columns: seconds, bound (arithmetic or memory), flops, bytes, took_s (in the
-        step, by the time breakdown).
+        Index: layer. Columns: seconds, bound (arithmetic or memory), least_s (what the peaks of
+        arithmetic and copies allow), flops, bytes, took_s (in the step, by the time breakdown).
     """
     took = breakdown.rows(record).groupby("layer").seconds.sum()
     peak = record["work"]["ceilings"]["matmul_flops_per_s"]
@@ -54,6 +54,7 @@ def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
                 "layer": name,
                 "seconds": by_memory if pd.isna(alone) else min(alone, took.get(name, math.inf)),
                 "bound": "arithmetic" if by_arithmetic > by_memory else "memory",
+                "least_s": max(by_memory, by_arithmetic),
                 "flops": flops,
                 "bytes": moved,
                 "took_s": took.get(name, math.nan),
@@ -63,5 +64,5 @@ def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
     parameters = sum(layer["parameters"] for layer in record["work"]["layers"])
     # Gradient, variable and both moments: each read, all but the gradient written.
     moved = ADAM_TOUCHES * parameters * BYTES.get(record["in_force"]["variable_dtype"], 4)
-    table.loc["optimizer"] = [moved / bandwidth, "memory", 0.0, moved, math.nan]
+    table.loc["optimizer"] = [moved / bandwidth, "memory", moved / bandwidth, 0.0, moved, math.nan]
     return table

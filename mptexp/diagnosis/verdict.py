@@ -19,6 +19,7 @@ from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 
 Record = Mapping[str, Any]
+LEAST_NAMED, MOST_NAMED = 0.01, 2  # unknown operations: share of the step, and how many
 # Tried where no trace asks for them, too: a sweep may hold them as axes of its matrix.
 ALWAYS = (ablations.INPUT, ablations.XLA_ON, ablations.XLA_OFF, ablations.STRICT)
 
@@ -68,6 +69,15 @@ class Verdict:
         """Whether both policies' steps were traced and read; without xprof they are not."""
         records = self.records.values()
         return len(records) == 2 and not any(breakdown.rows(r).empty for r in records)
+
+    @property
+    def unknown_operations(self) -> list[str]:
+        """What takes most of the unexplained time, such as `Svd in whiten`; at least 1 % each."""
+        rows = breakdown.rows(self.candidate or {})
+        rows = rows[rows.cause == "unexplained"]
+        sums = rows.groupby(["op", "layer"]).share.sum().sort_values(ascending=False)
+        named = sums[sums >= LEAST_NAMED].index[:MOST_NAMED]
+        return [f"{op} in {layer}" if layer else op for op, layer in named]
 
     def remedies(self, loss: Loss) -> list[tuple[str, Contrast | None]]:
         """What to change against a loss, with what it gave the candidate where it was measured.
@@ -121,8 +131,7 @@ class Verdict:
 
 def verdicts(directory: SweepDir, tables: Tables) -> list[Verdict]:
     """A verdict for every pair of the sweep that was diagnosed, or that holds its own ablations."""
-    records = known(directory, tables)
-    made = [verdict(pair, records) for pair in pairs(tables)]
+    made = of_pairs(pairs(tables), known(directory, tables))
     return [v for v in made if v.candidate is not None or v.effects]
 
 
@@ -132,20 +141,41 @@ def known(directory: SweepDir, tables: Tables) -> dict[str, dict[str, Any]]:
     return {record["run_id"]: record for record in [*tables.records, *extra]}
 
 
-def verdict(pair: Pair, records: Records) -> Verdict:
-    """The verdict on a pair; what was not measured is left open."""
+def of_pairs(chosen: Sequence[Pair], records: Records) -> list[Verdict]:
+    """The verdicts on pairs; what was not measured is left open.
+
+    The intervals of all their ablations hold together: of a report with many pairs a reader takes
+    the most striking.
+    """
     notebook = next(iter(records.values()), {}).get("notebook", "train")
-    traced = [records.get(run.run_id(notebook)) for run in pair.traced]
-    # A breakdown of one policy alone compares nothing.
-    both = [record for record in traced if record and record["status"] == "ok"]
-    baseline, candidate = both if len(both) == 2 else (None, None)
-    made = (effect(pair, a, records, notebook) for a in _ablations(pair, baseline, candidate))
-    effects = together([e for e in made if e is not None])
+    traced = [[records.get(run.run_id(notebook)) for run in pair.traced] for pair in chosen]
+    made = [
+        [effect(pair, a, records, notebook) for a in _ablations(pair, *_both(two))]
+        for pair, two in zip(chosen, traced, strict=True)
+    ]
+    known = [[e for e in effects if e is not None] for effects in made]
+    wide = iter(together([e for effects in known for e in effects]))
+    return [
+        _verdict(pair, two, [next(wide) for _ in effects])
+        for pair, two, effects in zip(chosen, traced, known, strict=True)
+    ]
+
+
+def _both(traced: Sequence[Record | None]) -> tuple[Record | None, Record | None]:
+    """The traced records of a pair; none where one failed: a breakdown of one compares nothing."""
+    baseline, candidate = (r if r and r["status"] == "ok" else None for r in traced)
+    return (baseline, candidate) if baseline and candidate else (None, None)
+
+
+def _verdict(pair: Pair, traced: Sequence[Record | None], effects: list[Effect]) -> Verdict:
+    baseline, candidate = _both(traced)
     return Verdict(
         pair=pair,
         baseline=baseline,
         candidate=candidate,
-        possible=roofline.possible_speedup(*both) if len(both) == 2 else math.nan,
+        possible=roofline.possible_speedup(baseline, candidate)
+        if baseline and candidate
+        else math.nan,
         losses=losses(pair, baseline, candidate, effects),
         effects=effects,
         unexplained=_unexplained(candidate),
@@ -203,6 +233,8 @@ def losses(
             _matrix(baseline) * steps[0],
             arithmetic.missed(candidate),
             tuple(effects),
+            roofline.of_pair(baseline, candidate)[1].least_s,
+            breakdown.joined(baseline, candidate),
         )
         emulated = candidate["in_force"]["emulated"]
         causes = [cause for cause in CAUSES if cause.emulated in (None, emulated)]

@@ -100,7 +100,21 @@ def comparison_sentence(comparison: Comparison) -> str:
         for name, row in changed.iterrows()
     ]
     text = f"{head}: {wording.listed(parts)}" if parts else head
+    text += _same_arithmetic(comparison, first)
     return f"{text}. In {second}: {bound_sentence(comparison.candidate)}"
+
+
+def _same_arithmetic(comparison: Comparison, first: str) -> str:
+    """Says where the two do not differ in what they multiply in, or the first is in TF32."""
+    before, after = (
+        r.arithmetic.type.iloc[0] if len(r.arithmetic) else "unknown"
+        for r in (comparison.baseline, comparison.candidate)
+    )
+    if before == after != "unknown":
+        return f". Both do most of their matrix work in {before}"
+    if before == "tf32":
+        return f". {first} does most of its matrix work in TF32 already, not in strict float32"
+    return ""
 
 
 def _short(cause: str) -> str:

@@ -82,7 +82,9 @@ def _possible(verdict: Verdict) -> str:
 def _explanation(verdict: Verdict) -> str:
     if verdict.candidate is None and not verdict.effects:
         return f"; not diagnosed: {wording.verbatim(verdict.missing)}"
+    named = wording.verbatim(wording.listed(verdict.unknown_operations))
     unexplained = f"; {percent(verdict.unexplained)} of the step is unexplained"
+    unexplained += f" ({named})" if named else ""
     if verdict.blamed:
         parts = [_part(loss, first=i == 0) for i, loss in enumerate(verdict.blamed[:NAMED])]
         rest = unexplained if verdict.unexplained >= UNEXPLAINED else ""

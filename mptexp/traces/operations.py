@@ -27,7 +27,8 @@ class Operation(NamedTuple):
         state: op; for the time without any operation input (a batch is awaited or copied to the
             device), idle (the host awaits the device) or host (the host is at work itself).
         layer: the model's layer that it belongs to; empty where it belongs to none.
-        part: forward, backward, optimizer, loss scaling, loss, other; empty unless state is op.
+        part: forward, backward, loop (of either, within a loop of a layer), optimizer, loss
+            scaling, loss, other; empty unless state is op.
         op: the operation as the framework names it, such as `Conv2D` or `loop_add_fusion`.
         kernel: the GPU kernel's name; `ON_HOST` for an operation that ran on the CPU instead; empty
             where a CPU was traced.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from mptexp.traces.operations import Operation
 
+LOOP = re.compile(r"(^|/)while(_\d+)?/")
 LAYER = ".layer"  # TensorFlow appends numbers of its own to names; this tells where ours end
 SCALING = {"IsFinite", "All", "LogicalAnd", "is_finite", "reduce_and", "and"}
 # Keras adds regularizers to the loss outside of any scope, where a model's work has two at least:
@@ -19,6 +20,8 @@ SCALING = {"IsFinite", "All", "LogicalAnd", "is_finite", "reduce_and", "and"}
 WITHOUT_SCOPE = re.compile(
     r"(\w*PartitionedCall/|while/(body/_\d+/)?)*(gradient_tape/)?(?(3)([^/]+/)?)[^/]+$"
 )
+# What autodiff adds, outside of any scope too, where a tensor is used twice or not at all.
+AUTODIFF = {"AddN", "ZerosLike"}
 # The end of a path that names a scope, not an operation: XLA gives a fusion the path that all
 # operations in it have in common.
 SCOPE = re.compile(
@@ -124,13 +127,12 @@ class Naming:
         op = re.sub(r"^_Mkl(Native)?", "", op)
         layers = re.findall(r"([^/()]+)" + re.escape(LAYER), path)
         if layers:
-            backward = "gradient_tape/" in path or "transpose(" in path
-            return Operation("op", layers[0], "backward" if backward else "forward", op, kernel)
+            return Operation("op", layers[0], _pass(path, path.partition(LAYER)[2]), op, kernel)
         part = self._part(path, op)
         layer = "" if part != "other" or self.optimizers else layer_path(path, op)
         if layer:
-            backward = re.search(r"(^|/)gradient(_tape|s)/|transpose\(", path)
-            return Operation("op", layer, "backward" if backward else "forward", op, kernel)
+            below = path[path.find(layer.partition("/")[0]) :]
+            return Operation("op", layer, _pass(path, below), op, kernel)
         return Operation("op", "", part, op, kernel)
 
     def _part(self, path: str, op: str) -> str:
@@ -166,9 +168,24 @@ class Naming:
         return self.operation(path, op, name)
 
 
+def _pass(path: str, below: str) -> str:
+    """Forward, backward, or loop: an operation within a loop of TensorFlow's that a layer runs.
+
+    Not where steps themselves run in a loop, and not XLA's loops, which hold whole layers.
+
+    Args:
+        below: the path from the layer on.
+    """
+    if LOOP.search(below) and "jit(" not in path:
+        return "loop"
+    backward = re.search(r"(^|/)gradient(_tape|s)/|transpose\(", path)
+    return "backward" if backward else "forward"
+
+
 def _adds_to_loss(path: str, op: str) -> bool:
     """Whether an operation of TensorFlow's stands for itself; not casts of images and counters."""
     own = op[:1].isupper() and not re.search(r"^Cast$|Variable|Iterator", op)
+    own = own and op not in AUTODIFF
     return own and bool(WITHOUT_SCOPE.match(path))
 
 

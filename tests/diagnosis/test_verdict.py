@@ -4,18 +4,21 @@ import shutil
 from dataclasses import replace
 from html import escape
 
+import numpy as np
 import pytest
+from builders import IDENTITY
 from support import PROJECT, mptexp
 from verdicts import loss
 from verdicts import verdict as made
 
 from mptexp.analysis import sweep_tables
 from mptexp.analysis.contrast import Contrast
-from mptexp.diagnosis import ablations, proposals, verdict
+from mptexp.diagnosis import ablations, effects, proposals, verdict
 from mptexp.diagnosis.effects import Effect
-from mptexp.diagnosis.pairs import pairs
+from mptexp.diagnosis.pairs import Pair, in_block, pairs
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import why, why_tables
+from mptexp.spec.run import Run
 
 WAITS = loss("host", 0.3)
 WHY = SweepDir(PROJECT / "reports/published/why-cpu")
@@ -37,6 +40,32 @@ def test_the_case_of_2020_on_a_cpu_is_emulation_not_input(verdicts):
     assert gain.low < 1 < gain.high
     assert (gain.n, round(gain.estimate, 2)) == (3, 1.05)
     assert not any(loss.cause.name == "input" for loss in piped.blamed)
+
+
+def tried(batch_size, seed):
+    """A pair with one ablation in three blocks that changes nothing; and its records."""
+    base = Run(gpu_model="GPU", policy="float32", batch_size=batch_size)
+    pair = Pair(base, base.model_copy(update={"policy": "mixed_float16"}), 0.01)
+    runs = [*pair.controls, *ablations.INPUT.variants(*pair.controls)]
+    noise = np.random.default_rng(seed).normal(0, 0.02, (len(runs), 3))
+    return pair, {
+        in_block(run, block).run_id(): {
+            "status": "ok", "error": "", "identity": IDENTITY, "notebook": "train",
+            "timing": {"images_per_s": float(np.exp(rate))},
+        }
+        for run, rates in zip(runs, noise, strict=True)
+        for block, rate in enumerate(rates)
+    }  # fmt: skip
+
+
+def test_what_ablations_show_holds_for_all_pairs_of_a_report_together():
+    made = [tried(2**size, size) for size in range(4, 10)]
+    records = {run_id: record for _, known in made for run_id, record in known.items()}
+    whole = verdict.of_pairs([pair for pair, _ in made], records)
+    own = [effects.effect(pair, ablations.INPUT, records, "train") for pair, _ in made]
+    together = [effect.gains for effect in effects.together(own)]
+    assert [found.effects[0].gains for found in whole] == together
+    assert together != [effects.together([effect])[0].gains for effect in own]
 
 
 def test_ablations_that_the_sweep_itself_holds_are_not_made_again(verdicts):
@@ -66,7 +95,7 @@ def test_without_a_trace_the_rest_works_and_what_is_missing_is_said(unread):
     for record in records.values():
         if "profile" in record and record["parameters"]["policy"] in unread:
             record["profile"] = {"missing": "xprof is not installed; pip install it"}
-    found = verdict.verdict(pairs(tables)[0], records)
+    (found,) = verdict.of_pairs(pairs(tables)[:1], records)
     assert found.missing.startswith("xprof is not installed")
     assert "xprof is not installed" in why.sentence(found)
     shown = set(why.tables(found)) - {why.ARITHMETIC}  # of the one that was read

@@ -1,6 +1,7 @@
 """The tests' own laws: where they lie, and which of them `make check` leaves out."""
 
 import ast
+import re
 import subprocess
 import sys
 
@@ -51,6 +52,26 @@ def imported(path):
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(TESTS)))
 def test_no_test_imports_another(path):
     assert not imported(path) & {module.stem for module in MODULES}
+
+
+def unplanted(table, tests):
+    """The rows of a table whose last cell names no test, or one that does not exist."""
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    named = {row[0]: re.findall(r"`(\w+)`", row[-1]) if len(row) == 5 else [] for row in rows[2:]}
+    return [row for row, names in named.items() if not names or not {*names} <= tests]
+
+
+def test_every_cause_of_no_speedup_is_planted():
+    table = (PROJECT / "docs/no-speedup.md").read_text().partition("## ")[0]
+    defined = re.findall(r"^def test_(\w+)", "\n".join(p.read_text() for p in MODULES), re.M)
+    assert table.count("\n| ") > 20
+    assert unplanted(table, set(defined)) == []
+
+
+def test_a_cause_that_is_planted_nowhere_is_found():
+    head = "| a | b | c | d | planted in |\n| --- | --- | --- | --- | --- |\n"
+    rows = "| x | y | z | w | `one` |\n| v | y | z | w | `two` |\n| u | y | z | w |\n"
+    assert unplanted(head + rows, {"one"}) == ["v", "u"]
 
 
 def selected(*words):

@@ -71,3 +71,27 @@ def test_in_anybody_s_trace_optimizers_and_losses_have_no_layer():
         row = naming.operation(path, op, "")
         assert row.part == part
         assert bool(row.layer) == (part == "forward")
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        (
+            "functional_1/lstm.layer/lstm/while/body/_35/functional_1/lstm.layer/while/MatMul",
+            "loop",
+        ),
+        ("gradient_tape/functional_1/map.layer/map/while/gradients/Mul", "loop"),
+        ("while/body/_1/while/functional_1/dense.layer/MatMul", "forward"),  # several steps
+        ("jit(train_step)/jvp(functional)/blocks.layer/while/body/dot_general", "forward"),
+    ],
+)
+def test_a_loop_of_a_layer_is_told_from_a_loop_of_steps(path, part):
+    op = path.rpartition("/")[2]
+    assert Naming(["adam"]).operation(path, op, "").part == part
+    foreign = path.replace(".layer", "")
+    assert Naming().operation(foreign, op, "").part == part
+
+
+@pytest.mark.parametrize("op", ["AddN", "ZerosLike"])
+def test_what_autodiff_adds_is_no_loss(op):
+    assert Naming(["adam"]).operation(f"while/{op}_3", op, "").part == "other"

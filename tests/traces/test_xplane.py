@@ -5,14 +5,11 @@ import os
 import pytest
 from support import gpu_trace
 
-from mptexp.diagnosis import arithmetic, breakdown, verdict
-from mptexp.diagnosis.pairs import Pair
-from mptexp.spec.run import Run
+from mptexp.diagnosis import breakdown
 from mptexp.traces import xplane
 
 LAYER = "StatefulPartitionedCall/functional_1/{}.layer/{}"
 CONV = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_cudnn"
-SIMT = "cutlass_80_simt_sgemm_128x64_8x5_nn_align1"
 
 
 def read(tmp_path, *events, steps=2):
@@ -121,78 +118,6 @@ def test_all_events_of_a_long_trace_are_read(tmp_path, monkeypatch):
     assert cut < 60
     assert whole > 300
     assert int(os.environ["TF_PROFILER_TRACE_VIEWER_MAX_EVENTS"]) > 10_000_000
-
-
-def record(trace, policy="mixed_bfloat16", layers=("conv", "norm"), seconds=1e-3):
-    """A record with the profile read from a trace."""
-    known = {"flops": 1e6, "bytes": 1e4, "parameters": 10, "compute_dtype": "bfloat16",
-             "alone_s": None, "alone_low_s": None}  # fmt: skip
-    return {
-        "parameters": Run(gpu_model="GPU", policy=policy).model_dump(),
-        "timing": {"step_s": seconds},
-        "in_force": {"emulated": False, "jit": False, "variable_dtype": "float32"},
-        "profile": trace.profile(trace.step_s),
-        "work": {
-            "ceilings": {
-                "dtype": policy,
-                "matmul_flops_per_s": 8e14 if policy != "float32" else 1e14,
-                "copy_bytes_per_s": 3e12,
-            },
-            "layers": [{"layer": name, "kind": "Conv2D", **known} for name in layers],
-        },
-    }
-
-
-def losses(tmp_path, *events):
-    """The losses in a planted GPU trace, over a baseline whose step is one long kernel."""
-    full = (
-        "gpu",
-        "sm80_xmma_gemm_f32f32_f32f32_f32_tn",
-        0,
-        2000,
-        {"tf_op": LAYER.format("conv", "x:MatMul")},
-    )
-    (tmp_path / "b").mkdir()
-    (tmp_path / "c").mkdir()
-    baseline = record(read(tmp_path / "b", full), "float32")
-    candidate = record(read(tmp_path / "c", *events))
-    runs = [Run(**r["parameters"]) for r in (baseline, candidate)]
-    return verdict.losses(Pair(*runs, 1e-3), baseline, candidate, []), candidate
-
-
-def test_an_operation_that_fell_back_to_the_cpu_is_named_first(tmp_path):
-    conv = ("gpu", CONV, 0, 500, {"tf_op": LAYER.format("conv", "Conv2D:Conv2D")})
-    host = ("host", LAYER.format("norm", "Digamma:Digamma"), 700, 1200, {})
-    lost, candidate = losses(tmp_path, conv, host)
-    assert lost[0].cause.name == "on the host"
-    assert lost[0].share == pytest.approx(0.6)
-    assert breakdown.by_layer(candidate).loc["norm", "on the host"] == pytest.approx(0.6e-3)
-
-
-def test_eligible_convolutions_without_tensor_cores_are_named_first(tmp_path):
-    slow = ("gpu", SIMT, 0, 1600, {"tf_op": LAYER.format("conv", "Conv2D:Conv2D")})
-    fast = ("gpu", CONV, 1600, 300, {"tf_op": LAYER.format("norm", "Conv2D:Conv2D")})
-    lost, candidate = losses(tmp_path, slow, fast)
-    assert lost[0].cause.name == "no tensor cores"
-    assert lost[0].share == pytest.approx(0.8 * (1 - 1 / 8))
-    cores = arithmetic.tensor_core_seconds(candidate)
-    assert cores.loc["conv"].to_dict() == pytest.approx({"yes": 0, "no": 0.8e-3, "unknown": 0})
-
-
-def test_launch_bound_small_kernels_are_host_overhead(tmp_path):
-    name = {"tf_op": LAYER.format("conv", "Conv2D:Conv2D")}
-    small = [("gpu", CONV, start, 10, name) for start in range(0, 2000, 50)]
-    lost, _ = losses(tmp_path, *small)
-    assert lost[0].cause.name == "host"
-    assert lost[0].share == pytest.approx(0.8)
-
-
-def test_a_gpu_idle_for_want_of_input_waits_for_input(tmp_path):
-    conv = ("gpu", CONV, 1500, 400, {"tf_op": LAYER.format("conv", "Conv2D:Conv2D")})
-    wait = ("host", "IteratorGetNextOp::DoCompute", 0, 1400, {})
-    lost, _ = losses(tmp_path, conv, wait)
-    assert lost[0].cause.name == "input"
-    assert lost[0].share == pytest.approx(0.7)
 
 
 def test_a_trace_without_marks_is_refused(tmp_path):

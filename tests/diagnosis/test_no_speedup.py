@@ -1,0 +1,231 @@
+"""The rows of docs/no-speedup.md, planted in traces of a GPU that are made here.
+
+What a CPU can show is planted for real in tests/system/test_planted.py, too.
+"""
+
+import json
+
+import pytest
+from builders import KINETO, kineto_step
+from support import gpu_trace
+
+from mptexp.diagnosis import arithmetic, breakdown, recording, verdict
+from mptexp.diagnosis.pairs import Pair
+from mptexp.report import recordings
+from mptexp.spec.run import Run
+from mptexp.traces import files, xplane
+
+STEP_S = 0.05
+WHOLE = 100_000  # microseconds of the two steps that are traced
+F32 = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8"
+BF16 = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_cudnn"
+SIMT = "cutlass_80_simt_sgemm_128x64_8x5_nn_align1"
+EIGEN = "void tensorflow::functor::FillPhiloxRandomKernelLaunch<float>(float*)"
+PEAKS = {"float32": 1e14, "mixed_bfloat16": 8e14}
+CONV = (BF16, "body", "Conv2D")
+
+
+def kernels(*parts, layer=""):
+    """Kernels one after another: name, layer, operation, and their share of the two steps."""
+    events, at = [], 0
+    for name, layer, op, share in parts:
+        path = f"StatefulPartitionedCall/functional_1/{layer}.layer/{op}:{op.rpartition('/')[2]}"
+        events.append(("gpu", name, at, WHOLE * share, {"tf_op": path}))
+        at += WHOLE * share
+    return events
+
+
+def host(layer, op, at, share):
+    path = f"StatefulPartitionedCall/functional_1/{layer}.layer/{op}:{op}"
+    return ("host", path, at, WHOLE * share, {})
+
+
+def record(folder, events, policy, peaks=PEAKS, alone=(), kinds=()):
+    """The record of a run with this trace; of the layers body and odd."""
+    folder.mkdir()
+    gpu_trace(folder / "a.xplane.pb", events, 2, WHOLE / 2)
+    trace = xplane.read(folder / "a.xplane.pb", ["adam"], scaled=True)
+    known = {"flops": 2e12, "bytes": 1e6, "parameters": 10, "compute_dtype": "bfloat16"}
+    return {
+        "parameters": Run(gpu_model="GPU", policy=policy).model_dump(),
+        "timing": {"step_s": STEP_S},
+        "in_force": {"emulated": False, "jit": False, "variable_dtype": "float32"},
+        "profile": trace.profile(trace.step_s),
+        "work": {
+            "ceilings": {"matmul_flops_per_s": peaks[policy], "copy_bytes_per_s": 3e12},
+            "layers": [
+                {"layer": name, "kind": dict(kinds).get(name, "Conv2D"), **known,
+                 "alone_s": dict(alone).get((name, policy)), "alone_low_s": None}
+                for name in ("body", "odd")
+            ],
+        },
+    }  # fmt: skip
+
+
+def losses(tmp_path, before, after, **known):
+    """What a step lost by these two traces, the largest first."""
+    both = [
+        record(tmp_path / policy, events, policy, **known)
+        for policy, events in zip(PEAKS, (before, after), strict=True)
+    ]
+    pair = Pair(*(Run(**r["parameters"]) for r in both), STEP_S)
+    return verdict.losses(pair, *both, []), both[1]
+
+
+def check(found, name, share, *layers):
+    lost, _ = found
+    assert lost[0].cause.name == name, lost
+    assert lost[0].share == pytest.approx(share, abs=0.1)
+    assert lost[0].layers == layers
+
+
+FULL = kernels((F32, "body", "MatMul", 1.0))
+
+
+def test_an_operation_that_fell_back_to_the_cpu(tmp_path):
+    after = [*kernels((*CONV, 0.25)), host("odd", "Digamma", 0.35 * WHOLE, 0.6)]
+    found = losses(tmp_path, FULL, after)
+    check(found, "on the host", 0.6, "odd")
+    assert breakdown.by_layer(found[1]).loc["odd", "on the host"] == pytest.approx(0.6 * STEP_S)
+
+
+def test_convolutions_without_tensor_cores(tmp_path):
+    after = kernels((SIMT, "odd", "Conv2D", 0.85), (*CONV, 0.15))
+    found = losses(tmp_path, FULL, after)
+    check(found, "no tensor cores", 0.85 * (1 - 1 / 8), "odd")
+    cores = arithmetic.tensor_core_seconds(found[1]).loc["odd"]
+    assert cores.to_dict() == pytest.approx({"yes": 0, "no": 0.85 * STEP_S, "unknown": 0})
+
+
+def test_small_kernels_bound_by_their_launch(tmp_path):
+    name = {"tf_op": "functional_1/body.layer/Conv2D:Conv2D"}
+    small = [("gpu", BF16, start, 10, name) for start in range(0, WHOLE, 50)]
+    check(losses(tmp_path, FULL, small), "host", 0.8)
+
+
+def test_a_gpu_that_waits_for_input(tmp_path):
+    wait = ("host", "IteratorGetNextOp::DoCompute", 0.25 * WHOLE, 0.75 * WHOLE, {})
+    check(losses(tmp_path, FULL, [*kernels((*CONV, 0.25)), wait]), "input", 0.75)
+
+
+def test_a_gpu_that_waits_for_the_host(tmp_path):
+    wait = ("host", "cuStreamSynchronize", 0.25 * WHOLE, 0.75 * WHOLE, {})
+    check(losses(tmp_path, FULL, [*kernels((*CONV, 0.25)), wait]), "idle", 0.75)
+
+
+FILTER = ("odd", "DepthwiseConv2dNativeBackpropFilter")
+
+
+def test_the_gradient_of_a_depthwise_filter_that_is_slower_in_16_bits(tmp_path):
+    slow = "void tensorflow::DepthwiseConv2dBackpropFilterGPUKernelNHWC<Eigen::half, 3, 3>(int)"
+    before = kernels((F32, "body", "Conv2D", 0.9), (slow, *FILTER, 0.1))
+    after = kernels((*CONV, 0.2), (slow, *FILTER, 0.8))
+    check(losses(tmp_path, before, after), "slow layer", 0.7, "odd")
+
+
+def test_a_first_convolution_of_3_channels_that_is_slower_backward_in_16_bits(tmp_path):
+    wgrad = "sm80_xmma_wgrad_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc"
+    before = kernels((F32, "body", "Conv2D", 0.9), (F32, "odd", "Conv2DBackpropFilter", 0.1))
+    after = kernels((*CONV, 0.4), (wgrad, "odd", "Conv2DBackpropFilter", 0.6))
+    check(losses(tmp_path, before, after), "slow layer", 0.5, "odd")
+
+
+def test_a_convolution_that_is_slow_at_one_shape_under_both_policies(tmp_path):
+    # Of 2e12 FLOP each: body takes three times what the peak allows, odd sixteen times.
+    before = kernels((F32, "body", "Conv2D", 0.2), (F32, "odd", "Conv2D", 0.8))
+    after = kernels((*CONV, 0.15), (BF16, "odd", "Conv2D", 0.8))
+    check(losses(tmp_path, before, after), "bad kernel", 0.8 - 0.15, "odd")
+
+
+def test_a_kernel_that_is_slower_in_the_step_than_alone(tmp_path):
+    before = kernels((F32, "body", "Conv2D", 0.2), (F32, "odd", "Conv2D", 0.8))
+    alone = {("odd", "float32"): 0.04, ("odd", "mixed_bfloat16"): 0.01}
+    after = kernels((*CONV, 0.2), (BF16, "odd", "Conv2D", 0.8))
+    check(losses(tmp_path, before, after, alone=alone), "slow layer", 0.6, "odd")
+
+
+def test_a_device_without_tensor_cores(tmp_path):
+    same = dict.fromkeys(PEAKS, 1e14)
+    found = losses(tmp_path, FULL, kernels((SIMT, "body", "Conv2D", 1.0)), peaks=same)
+    check(found, "no faster type", 1.0)
+
+
+def test_batch_normalization_in_float32_that_is_not_fused(tmp_path):
+    plain = [("sub", "Sub"), ("mul", "Mul"), ("rsqrt", "Rsqrt"), ("mul", "RealDiv")]
+    kernel = "void Eigen::internal::EigenMetaKernel<Eigen::TensorEvaluator<float>>(int)"
+    norm = [(kernel, "odd", f"{scope}/{op}", 0.15) for scope, op in plain]
+    found = losses(tmp_path, kernels((F32, "body", "Conv2D", 0.4), *norm),
+                   kernels((*CONV, 0.1), *[(*row[:3], 0.225) for row in norm]))  # fmt: skip
+    check(found, "memory", 0.6, "odd")
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel", "cause"),
+    [
+        ("EagerPyFunc", "", "python"),
+        ("CheckNumericsV2", EIGEN, "checks"),
+        ("PrintV2", "", "checks"),
+        ("WriteHistogramSummary", "", "checks"),
+        ("Cast", "void Eigen::internal::EigenMetaKernel<Eigen::half>(int)", "casts"),
+        ("ImageProjectiveTransformV3", EIGEN, "preprocessing"),
+        ("DecodeJpeg", "", "preprocessing"),
+        ("while/body/_7/functional_1/odd/while/MatMul", "ampere_sgemm_32x32_tn", "loop"),
+        ("StatelessRandomUniformV2", EIGEN, "random"),
+        ("FFT2D", "void regular_fft<256u, 16u>(kernel_arguments_t<unsigned int>)", "no 16 bits"),
+        ("TopKV2", "void tensorflow::impl::TopKKernel<float>(float const*)", "no 16 bits"),
+    ],
+)
+def test_work_that_precision_does_not_shrink(tmp_path, op, kernel, cause):
+    def step(share, conv):
+        if kernel:
+            return kernels((conv, "body", "Conv2D", 1 - share), (kernel, "odd", op, share))
+        ran = kernels((conv, "body", "Conv2D", 1 - share))
+        return [*ran, host("odd", op, WHOLE * (1 - share), share)]
+
+    check(losses(tmp_path, step(0.4, F32), step(0.6, BF16)), cause, 0.6, "odd")
+
+
+def test_a_layer_that_prepares_images(tmp_path):
+    mul = (EIGEN.replace("Philox", ""), "odd", "Mul")
+    before = kernels((F32, "body", "Conv2D", 0.6), (*mul, 0.4))
+    after = kernels((*CONV, 0.3), (*mul, 0.7))
+    found = losses(tmp_path, before, after, kinds={"odd": "RandomZoom"})
+    check(found, "preprocessing", 0.7, "odd")
+
+
+def test_a_loss_that_weighs(tmp_path):
+    sums = ("gpu", EIGEN, 0.3 * WHOLE, 0.7 * WHOLE, {"tf_op": "compile_loss/contrastive/Sum:Sum"})
+    check(losses(tmp_path, FULL, [*kernels((*CONV, 0.3)), sums]), "loss", 0.7)
+
+
+def test_an_operation_that_no_rule_knows_is_named_and_is_no_known_cause(tmp_path):
+    after = kernels((*CONV, 0.3), ("void novel<float>(int)", "odd", "Novelty", 0.7))
+    lost, candidate = losses(tmp_path, FULL, after)
+    assert not [loss for loss in lost if loss.share >= 0.1]
+    found = verdict.Verdict(None, None, candidate, 1.0, lost, [], 0.7)
+    assert found.unknown_operations == ["Novelty in odd"]
+
+
+def compared(tmp_path, before, after):
+    """The sentence about two traces of PyTorch whose convolution runs in these kernels."""
+    made = []
+    for number, kernel in enumerate((before, after)):
+        events = [event for step in range(3) for event in kineto_step(KINETO[1], step)]
+        for event in events:
+            if "xmma" in event["name"] or "wgrad" in event["name"]:
+                event["name"] = kernel
+        path = tmp_path / f"{number}.json"
+        path.write_text(json.dumps({"traceEvents": events}))
+        made.append(recording.Recording(path.name, files.read(path)[1]))
+    return recordings.verdict(made)
+
+
+def test_two_recordings_that_both_ran_mixed(tmp_path):
+    assert "Both do most of their matrix work in bfloat16." in compared(tmp_path, BF16, BF16)
+
+
+def test_a_float32_that_was_tf32_already(tmp_path):
+    tf32 = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16"
+    said = compared(tmp_path, tf32, BF16)
+    assert "0 does most of its matrix work in TF32 already, not in strict float32." in said
+    assert "TF32 already" not in compared(tmp_path, F32, BF16)
