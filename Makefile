@@ -1,7 +1,8 @@
 # make quickstart   a first report, from nothing;  make lab   JupyterLab
 # make check  what needs no Jupyter kernel and no training: three minutes;  make test   all checks
 # make soak   200 runs while kernels, workers and sweeps are killed at random, and commands while
-#   they write; other random values; 10,000 damaged params files, 10,000 records, 1,000 traces
+#   they write; 500 forks of a process with a framework; other random values; 10,000 damaged params
+#   files, 10,000 records, 1,000 traces
 # make bench  what mptexp itself costs, and whether it finds planted causes; with FOLDER=a folder of
 #             images also its input pipeline
 # make reference   docs/params.md and params/schema.json, after a parameter has changed

@@ -3,23 +3,33 @@
     python benchmarks/sweep_overhead.py [--rounds 3] [--epochs 4]
 
 A plain script is what somebody would write without mptexp: Keras and NumPy, the model written out,
-`fit` on arrays, the history to a file. Prints the ratio of whole wall times, sweep over scripts
-(above 1, the sweep costs time), with a 95 % t interval over rounds; a round is scripts, sweep,
-sweep, scripts, so that drift cancels. The report is not made: scripts have none.
+`fit` on arrays, the history to a file. Sweeps are made in two ways, with processes that are forked
+(MPTEXP_FORK=1) and with processes that are each started anew. Prints ratios of whole wall times
+with a 95 % t interval over rounds (above 1, what is named first takes longer); a round is scripts,
+forked, fresh and the same backwards, so that drift cancels. The report is not made: scripts have
+none. Then whether the two ways measure the same: the ratio of their step times and of their peak
+memories, and how much step times scatter from run to run.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from mptexp.analysis import contrast
+from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
 
 POLICIES = ("float32", "mixed_bfloat16")
 BATCH_SIZES = (32, 128)
+WAYS = ("forked", "fresh")
 
 SCRIPT = """
 import json, os, sys
@@ -66,16 +76,26 @@ def scripts(folder: Path, epochs: int) -> float:
     return time.perf_counter() - began
 
 
-def sweep(folder: Path, epochs: int) -> float:
-    """Seconds of the same trainings as a sweep."""
+def sweep(folder: Path, epochs: int, way: str) -> float:
+    """Seconds of the same trainings as a sweep, whose records it leaves in the folder `way`."""
     matrix = {"batch_size": list(BATCH_SIZES), "policy": list(POLICIES)}
     defaults = {"batch_norm_momentum": 0.9, "epochs": epochs, "width": 0.25}
     path = folder / "sweep.yaml"
     path.write_text(json.dumps({"defaults": defaults, "matrix": matrix}))
     command = [sys.executable, "-m", "mptexp", "run", str(path), "--no-report", "--fresh"]
     began = time.perf_counter()
-    subprocess.run([*command, "--out", str(folder / "out")], check=True, capture_output=True)
+    environment = os.environ | {"MPTEXP_FORK": "0" if way == "fresh" else "1"}
+    command += ["--out", str(folder / way)]
+    subprocess.run(command, check=True, capture_output=True, env=environment)
     return time.perf_counter() - began
+
+
+def figures(folder: Path, way: str) -> list[tuple[float, float]]:
+    """Step time and peak memory of each point of a sweep, always in the same order."""
+    records, _ = store.read_records(SweepDir(folder / way))
+    assert {record["identity"]["process"] for record in records} == {way}
+    records.sort(key=lambda r: (r["parameters"]["policy"], r["parameters"]["batch_size"]))
+    return [(record["timing"]["step_s"], record["peak_memory_bytes"]) for record in records]
 
 
 def main() -> None:
@@ -84,24 +104,42 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=4)
     options = parser.parse_args()
-    swept, scripted = [], []
+    sides = ("scripts", "forked", "fresh")
+    walls: dict[str, list[float]] = {side: [] for side in sides}
+    read: dict[str, list[list[tuple[float, float]]]] = {side: [] for side in WAYS}
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         for _ in range(options.rounds):
-            order = (scripts, sweep, sweep, scripts)
-            first, second, third, fourth = (side(folder, options.epochs) for side in order)
-            swept.append(second + third)
-            scripted.append(first + fourth)
+            spent = dict.fromkeys(sides, 0.0)
+            for side in (*sides, *reversed(sides)):
+                if side == "scripts":
+                    spent[side] += scripts(folder, options.epochs)
+                else:
+                    spent[side] += sweep(folder, options.epochs, side)
+                    read[side].append(figures(folder, side))
+            for side, seconds in spent.items():
+                walls[side].append(seconds)
             print(
-                f"scripts {first:.1f} and {fourth:.1f} s, sweep {second:.1f} and {third:.1f} s",
-                flush=True,
+                ", ".join(f"{side} {seconds:.1f} s" for side, seconds in spent.items()), flush=True
             )
     runs = len(POLICIES) * len(BATCH_SIZES)
-    over = contrast.paired(swept, scripted)
-    print(
-        f"{runs} trainings of {options.epochs} epochs, sweep / scripts: {over.estimate:.3f} "
-        f"[{over.low:.3f}, {over.high:.3f}] (n = {options.rounds} rounds)"
-    )
+    print(f"{runs} trainings of {options.epochs} epochs, n = {options.rounds} rounds")
+    for first, second in (("forked", "scripts"), ("fresh", "scripts"), ("forked", "fresh")):
+        show(f"wall time, {first} / {second}", walls[first], walls[second])
+    logs = {way: np.log(read[way]) for way in WAYS}  # sweep, point, figure
+    for place, name in enumerate(("step time", "peak memory")):
+        means = {way: np.exp(values[..., place].mean(1)) for way, values in logs.items()}
+        show(f"{name}, forked / fresh", means["forked"], means["fresh"])
+        scatter = [
+            f"{way} {values[..., place].std(0, ddof=1).mean():.2%}" for way, values in logs.items()
+        ]
+        print(f"    SD from run to run of a point: {', '.join(scatter)}")
+
+
+def show(name: str, numerators: Sequence[float], denominators: Sequence[float]) -> None:
+    """Prints a ratio with its interval."""
+    over = contrast.paired(numerators, denominators)
+    print(f"{name}: {over.estimate:.3f} [{over.low:.3f}, {over.high:.3f}]")
 
 
 if __name__ == "__main__":

@@ -122,7 +122,8 @@ def page(browser):
 # Such a test is marked `kernel`, which `make check` leaves out: it is told by its own source and
 # that of the fixtures and helpers that it uses, so that no mark can be forgotten.
 STARTS = re.compile(
-    r"KERAS_BACKEND|\b(python|passes_under|started|KernelManager|Nodes|sync_playwright|jupyter_kernel\.execute)\("
+    r"KERAS_BACKEND|\b(python|passes_under|started|KernelManager|Nodes|sync_playwright"
+    r"|jupyter_kernel\.execute|supervisor\.execute)\("
     r"|\breport\.build\(|= mptexp\(\*words"
     r"|\bmptexp\((?s:.)*\"(run|diagnose|report|publish|advise)\""
     r"|\"(run|diagnose)\"(?s:.)*\bmptexp\("

@@ -160,6 +160,14 @@ def processes_of(folder):
     return found
 
 
+def is_kernel(process):
+    """Whether one of a run's processes is its Jupyter kernel or below it, not the worker."""
+    try:
+        return "MPTEXP_RUN_DIR" in process.parent().environ()
+    except (psutil.Error, AttributeError):
+        return False
+
+
 class Gate:
     """Where runs of the light notebook with seeds 13 to 15 wait, so that no test has to hurry.
 

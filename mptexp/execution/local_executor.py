@@ -10,7 +10,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from mptexp.execution import devices, supervisor
+from mptexp.execution import devices, forked, supervisor
 from mptexp.execution.devices import Slot
 from mptexp.execution.job import Job
 from mptexp.execution.plan import Planned
@@ -70,14 +70,14 @@ def execute(
     free, waiting = list(slots), list(due)
     working: dict[Future[dict[str, Any]], tuple[Planned, list[Slot]]] = {}
     stop, ended = threading.Event(), SimpleQueue[Future[dict[str, Any]]]()
-    with ThreadPoolExecutor(len(slots)) as pool:
+    with forked.servers(slots) as servers, ThreadPoolExecutor(len(slots)) as pool:
         try:
             while waiting or working:
                 for planned, taken in _startable(waiting, free, slots):
                     waiting.remove(planned)
                     free = [slot for slot in free if slot not in taken]
                     yield planned, None
-                    future = pool.submit(_execute, planned, job, how, taken, stop)
+                    future = pool.submit(_execute, planned, job, how, taken, stop, servers)
                     working[future] = (planned, taken)
                     future.add_done_callback(ended.put)
                 with suppress(Empty):
@@ -109,7 +109,12 @@ def _startable(
 
 
 def _execute(
-    planned: Planned, job: Job, how: Execution, taken: Sequence[Slot], stop: threading.Event
+    planned: Planned,
+    job: Job,
+    how: Execution,
+    taken: Sequence[Slot],
+    stop: threading.Event,
+    servers: forked.Servers | None,
 ) -> dict[str, Any]:
     """Executes one run on its devices, again as often as `retries` allows; its last record."""
     for attempt in range(1, how.retries + 2):
@@ -124,6 +129,7 @@ def _execute(
             [*how.marks, *again],
             stop,
             how.invocation,
+            servers,
         )
         if record["status"] in schema.FINAL:
             break

@@ -109,6 +109,7 @@ class Tail(threading.Thread):
     def run(self) -> None:
         while data := os.read(self.stream.fileno(), TAIL):
             self.kept = (self.kept + data)[-TAIL:]
+        self.stream.close()
 
     def lines(self) -> list[str]:
         """Returns the lines that are not blank, once all writers have ended (or a second later)."""

@@ -15,7 +15,8 @@ from typing import Any
 
 import psutil
 
-from mptexp.execution import processes
+from mptexp.execution import forked, processes
+from mptexp.execution.forked import Servers, Worker
 from mptexp.execution.scratch import scratch_folder
 from mptexp.execution.worker import NO_MEMORY
 from mptexp.records import privacy, schema, store
@@ -45,6 +46,7 @@ def execute(
     marks: Sequence[str] = (),
     stop: threading.Event | None = None,
     invocation: str = "",
+    servers: Servers | None = None,
 ) -> dict[str, Any]:
     """Executes one run in a process of its own and publishes what it left; returns its record.
 
@@ -58,6 +60,7 @@ def execute(
         marks: notes for the record on how the run was executed.
         stop: set by another thread, it ends the run.
         invocation: names the call of `mptexp run`, for the record.
+        servers: where its processes are forked; None: they are started anew.
 
     Raises:
         Stopped: after `stop`.
@@ -72,7 +75,10 @@ def execute(
         with scratch_folder() as scratch:
             task = {"notebook": str(notebook), "parameters": run.model_dump()}
             (scratch / "task.json").write_text(json.dumps(task))
-            worker = _start(scratch, folder, run, name, environment or {})
+            given = _environment(scratch, folder, run, name) | dict(environment or {})
+            worker = servers and servers.worker(run, name, scratch, given, stop)
+            marks = [*marks, forked.FALLBACK] if servers and not worker else marks
+            worker = worker or _start(scratch, given)
             ended = _wait(worker, scratch, folder, timeout_s, _limit(run), stop)
     except BaseException:  # Ctrl-C above all: nothing of this run may stay behind
         processes.end(folder)
@@ -90,18 +96,18 @@ def execute(
     return record
 
 
-def _start(
-    scratch: Path, folder: Path, run: Run, name: str, further: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
-    environment = {
+def _environment(scratch: Path, folder: Path, run: Run, name: str) -> dict[str, str]:
+    return {
         **child_environment(),
         processes.MARK: str(folder),
         "MPTEXP_NOTEBOOK": name,
         "KERAS_BACKEND": run.backend,
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         "TMPDIR": str(scratch),  # what frameworks leave there goes with it
-        **further,
     }
+
+
+def _start(scratch: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "mptexp.execution.worker", str(scratch)],
         stdin=subprocess.PIPE,  # nothing is written: it closes when this process is gone
@@ -119,7 +125,7 @@ def _limit(run: Run) -> int | None:
 
 
 def _wait(
-    worker: subprocess.Popen[bytes],
+    worker: subprocess.Popen[bytes] | Worker,
     scratch: Path,
     folder: Path,
     timeout_s: float,
@@ -150,7 +156,7 @@ def _wait(
 
 
 def _outcome(
-    worker: subprocess.Popen[bytes], scratch: Path, lines: Sequence[str]
+    worker: subprocess.Popen[bytes] | Worker, scratch: Path, lines: Sequence[str]
 ) -> dict[str, str]:
     """Status and error as the worker wrote them, or as its exit status and output show them."""
     try:
@@ -169,7 +175,7 @@ def _outcome(
 
 
 def _watch(
-    worker: subprocess.Popen[bytes],
+    worker: subprocess.Popen[bytes] | Worker,
     deadline: float,
     limit: int | None,
     stop: threading.Event | None = None,

@@ -29,6 +29,7 @@ NAMES = {
     "cpu": "the CPU",
     "device": "the device",
     "driver": "the driver",
+    "process": "how processes were started",
 }
 
 

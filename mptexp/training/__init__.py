@@ -12,6 +12,8 @@ Nothing is imported before it is used: `use` must come before Keras does.
 """
 
 import importlib
+import os
+from contextlib import suppress
 from typing import Any
 
 HOMES = {
@@ -40,3 +42,28 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *HOMES])
+
+
+def preload(parameters: dict[str, Any]) -> dict[str, str]:
+    """Imports all that the functions of HOMES need, as `use` and they would; computes nothing.
+
+    What cannot be imported is left to the run, which says why.
+
+    Args:
+        parameters: of a run, those that `precision.prepare` heeds.
+
+    Returns:
+        The variables of the environment that the imports have set.
+    """
+    from mptexp.spec.run import Run
+    from mptexp.training import capability, precision
+
+    run = Run.model_construct(**parameters)
+    with suppress(capability.Unsupported):
+        precision.prepare(run)
+        before = dict(os.environ)
+        precision.load(run.backend)
+        for name in HOMES:
+            __getattr__(name)
+        return {name: os.environ[name] for name in os.environ.keys() - before.keys()}
+    return {}

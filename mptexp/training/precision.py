@@ -5,6 +5,7 @@ made; so `use` comes before anything that imports Keras, and a process serves on
 reads back what was set here.
 """
 
+import importlib
 import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
@@ -38,23 +39,16 @@ def use(run: Run) -> dict[str, Any]:
     """
     for name in ONCE:
         _refuse_change(name, str(getattr(run, name)))
-    framework = backend(run.backend)
+    framework = prepare(run)
     if run.normalization == "fused" and not framework.FUSES_BATCH_NORM:
         raise Unsupported(
             f"normalization fused is an operation of TensorFlow's, and backend {run.backend} has "
             "none; take normalization batch"
         )
-    os.environ["KERAS_BACKEND"] = run.backend
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    onednn.limit(run)
-    framework.prepare_environment(run)
-    if importlib.util.find_spec(run.backend) is None:
-        hint = environment.install_hint(run.backend)
-        raise Unsupported(f"{run.backend} is not installed; {hint}")
-    # Keras has wrappers for scikit-learn, which takes a second to import.
-    with imports.quiet(), imports.without("sklearn"):
-        import keras
+    load(run.backend)
+    import keras
 
+    with imports.quiet():
         if run.memory_limit_gb and capability.driver():  # on a CPU the sweep watches the run
             framework.limit_memory(int(run.memory_limit_gb * 1e9), run.replicas)
         _split_cpu(run, framework)
@@ -70,6 +64,33 @@ def use(run: Run) -> dict[str, Any]:
     _share_batches(run, framework, device["kind"])
     _set_arithmetic(run, framework, device["kind"])
     return device
+
+
+def prepare(run: Run) -> Backend:
+    """Sets what Keras and the run's backend read from the environment when they are imported.
+
+    Raises:
+        Unsupported: where the CPU lacks what is asked.
+    """
+    framework = backend(run.backend)
+    os.environ["KERAS_BACKEND"] = run.backend
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    onednn.limit(run)
+    framework.prepare_environment(run)
+    return framework
+
+
+def load(name: str) -> None:
+    """Imports Keras with a backend.
+
+    Raises:
+        Unsupported: where the backend is not installed.
+    """
+    if importlib.util.find_spec(name) is None:
+        raise Unsupported(f"{name} is not installed; {environment.install_hint(name)}")
+    # Keras has wrappers for scikit-learn, which takes a second to import.
+    with imports.quiet(), imports.without("sklearn"):
+        importlib.import_module("keras")
 
 
 def _refuse_change(name: str, value: str) -> None:

@@ -15,7 +15,7 @@ from collections import Counter
 import psutil
 import pytest
 from builders import written_sweep
-from support import mptexp, processes_of, until, write_images
+from support import is_kernel, mptexp, processes_of, until, write_images
 
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -67,11 +67,7 @@ def _kill_one(started, folder, chance, kills):
     """
     found = {"sweep": [started.pid], "worker": [], "kernel": []}
     for process in processes_of(folder):
-        try:
-            words = process.cmdline()
-        except psutil.Error:
-            continue
-        found["worker" if "mptexp.execution.worker" in words else "kernel"].append(process.pid)
+        found["kernel" if is_kernel(process) else "worker"].append(process.pid)
     what = min(found, key=lambda what: (kills[what], chance.random()))
     if not found[what]:
         return "nothing"
@@ -172,3 +168,50 @@ def _done(command, folder):
     images = done.stdout.splitlines()[-1] if command[1] == "-c" else ""
     runs = store.read_records(SweepDir(folder / "reports/light"))
     return images, files, len(runs[0]), runs[1]
+
+
+# --- forks of a process that has imported a framework --------------------------------------------
+
+FORKS = """
+import os, select, sys, time
+from mptexp import training
+from mptexp.execution import fork_server
+training.preload({"backend": "tensorflow", "cpu_isa": "default"})
+import keras, numpy as np, tensorflow as tf
+pages = fork_server._resident()
+def computes(number):
+    fork_server._advise(pages)
+    batches = tf.data.Dataset.range(64).map(lambda i: tf.cast(i, "float32"), tf.data.AUTOTUNE)
+    batches = batches.batch(8).prefetch(tf.data.AUTOTUNE)
+    assert sum(float(tf.reduce_sum(batch)) for batch in batches) == 2016
+    product = tf.function(lambda x: tf.linalg.matmul(x, x), autograph=False)(tf.ones((256, 256)))
+    assert float(product[0, 0]) == 256
+    if number % 10 == 0:
+        model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=False)
+        model.fit(batches.map(lambda x: (x[:, None], x)), shuffle=False, verbose=0)
+def ended(child, within_s):
+    handle = os.pidfd_open(child)
+    done = select.select([handle], [], [], within_s)[0]
+    os.close(handle)
+    return done and os.waitpid(child, 0)[1] == 0
+for number in range(int(sys.argv[1])):
+    child = fork_server._forked()
+    if not child:  # as a worker, which forks its Jupyter kernel
+        kernel = fork_server._forked()
+        if not kernel:
+            computes(number)
+            os._exit(0)
+        os._exit(0 if ended(kernel, 300) else 1)
+    if not ended(child, 330):
+        sys.exit(f"fork {number} hung or failed")
+    if number % 50 == 49:
+        print(number + 1, file=sys.stderr, flush=True)
+print("none hung")
+"""
+
+
+def test_no_fork_of_a_process_with_a_framework_hangs():
+    forks = os.environ.get("MPTEXP_SOAK_FORKS", "500")
+    done = subprocess.run([sys.executable, "-c", FORKS, forks], capture_output=True, text=True)
+    assert done.stdout == "none hung\n", done.stderr

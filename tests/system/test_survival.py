@@ -11,8 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import PATIENCE_S, mptexp, processes_of, small_disk, started, until
+from support import PATIENCE_S, is_kernel, mptexp, processes_of, small_disk, started, until
 
+from mptexp.execution.forked import FALLBACK
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 
@@ -31,7 +32,14 @@ def content(folder):
     return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_a_notebook_that_leaves_or_says_too_much(light, tmp_path):
+@pytest.fixture(params=["fresh", "forked"])
+def way(request, monkeypatch):
+    """How the processes of runs are started."""
+    monkeypatch.setenv("MPTEXP_FORK", "1" if request.param == "forked" else "0")
+    return request.param
+
+
+def test_a_notebook_that_leaves_or_says_too_much(light, tmp_path, way):
     light({"seed": [0, 7, 8, 9, 10]})
     # Only what never ends has a limit that a busy machine's other runs might not keep either.
     for only, limit in (((0, 7, 8, 9), "10"), ((10,), "0.15")):
@@ -52,9 +60,9 @@ def test_a_notebook_that_leaves_or_says_too_much(light, tmp_path):
     until(lambda: not processes_of(tmp_path))
 
 
-@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize(("way", "parallel"), [("fresh", 1), ("forked", 2)], indirect=["way"])
 @pytest.mark.parametrize("whom", ["sweep", "worker", "kernel", "machine"])
-def test_a_kill_loses_only_the_run_at_work(light, gate, tmp_path, whom, parallel):
+def test_a_kill_loses_only_the_run_at_work(light, gate, tmp_path, whom, way, parallel):
     light({"seed": [0, 13, 14][: 1 + parallel]})
     command = ("run", "light.yaml", "--no-report", "--parallel", parallel)
     done = mptexp("run", "light.yaml", "--only", "seed=0", "--no-report", cwd=tmp_path)
@@ -62,13 +70,14 @@ def test_a_kill_loses_only_the_run_at_work(light, gate, tmp_path, whom, parallel
     before = content(tmp_path / "reports/light/runs")
     with started(*command, cwd=tmp_path) as sweep:
         until(lambda: len(gate.waiting()) == parallel, of=sweep)
-        scratches = [Path(p.cmdline()[-1]) for p in processes_of(tmp_path) if not _is_kernel(p)]
+        scratches = {Path(p.environ()["TMPDIR"]) for p in processes_of(tmp_path)}
+        children = psutil.Process(sweep.pid).children(recursive=True)
         assert len(scratches) == parallel
         assert all(scratch.is_dir() for scratch in scratches)
         _kill(sweep, tmp_path, whom)
         survives = whom in ("worker", "kernel")
         assert sweep.wait(PATIENCE_S) == (1 if survives else -signal.SIGKILL)
-    until(lambda: not processes_of(tmp_path))
+    until(lambda: not processes_of(tmp_path) and not any(p.is_running() for p in children))
     if whom == "sweep":
         until(lambda: not any(scratch.exists() for scratch in scratches))
     if not survives:
@@ -87,19 +96,27 @@ def test_a_kill_loses_only_the_run_at_work(light, gate, tmp_path, whom, parallel
     assert {p: p.read_bytes() for p in before} == before
 
 
-def _is_kernel(process):
-    try:
-        return "ipykernel_launcher" in " ".join(process.cmdline())
-    except psutil.Error:
-        return False
-
-
-def _kill(started, folder, whom):
+def _kill(sweep, folder, whom):
+    kinds = {
+        process: "kernel" if is_kernel(process) else "worker" for process in processes_of(folder)
+    }
     if whom in ("sweep", "machine"):
-        started.kill()
-    for process in processes_of(folder):
-        if whom == "machine" or whom == ("kernel" if _is_kernel(process) else "worker"):
-            process.kill()
+        sweep.kill()
+    for process in [p for p, kind in kinds.items() if whom in ("machine", kind)]:
+        process.kill()
+
+
+def test_no_run_is_lost_with_the_server_that_forked_it(light, gate, tmp_path, monkeypatch):
+    monkeypatch.setenv("MPTEXP_FORK", "1")
+    light({"seed": [13, 14]})
+    with started("run", "light.yaml", "--no-report", cwd=tmp_path) as sweep:
+        until(gate.waiting, of=sweep)
+        (server,) = psutil.Process(sweep.pid).children()
+        server.kill()
+        gate.let(2)
+        assert sweep.wait(PATIENCE_S) == 0
+    assert sorted(record["marks"] for record in records(tmp_path).values()) == [[], [FALLBACK]]
+    until(lambda: not processes_of(tmp_path))
 
 
 def test_a_full_disk_loses_nothing(light, tmp_path):
@@ -169,7 +186,7 @@ def memory_limit(megabytes):
 
 
 @pytest.mark.kernel
-def test_the_systems_oom_killer_is_told_from_other_kills(light, tmp_path):
+def test_the_systems_oom_killer_is_told_from_other_kills(light, tmp_path, way):
     light({"seed": [2, 12]})
     with memory_limit(450) as group:
         inside = f"echo $$ > {group}/cgroup.procs && exec {sys.executable} -m mptexp"
