@@ -5,6 +5,8 @@ Imports of what is heavy are inside the functions, so that help is immediate.
 
 import functools
 import json
+import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from mptexp.spec import terminal
 from mptexp.spec.errors import ParamsError, Stopped, UserError
 from mptexp.spec.terminal import Stdout, plain
 
@@ -32,6 +35,7 @@ app = typer.Typer(
     help="What does reduced precision buy on this device, in speed, memory and accuracy?",
     epilog="Example: mptexp plan params/quickstart.yaml, then mptexp run params/quickstart.yaml",
 )
+HALF = re.compile("[\ud800-\udfff]")  # as Python reads a byte of a name that is not UTF-8
 out = Console(highlight=False, emoji=False)
 err = Console(stderr=True, highlight=False, emoji=False)
 
@@ -78,6 +82,7 @@ def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]
                 if signal.getsignal(ending) == signal.SIG_DFL:  # nohup ignores one
                     signal.signal(ending, _as_interrupt)
             try:
+                _check_surroundings()
                 function(*words, **options)
             except (Exception, KeyboardInterrupt) as error:
                 _end(error)
@@ -86,6 +91,24 @@ def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]
         return app.command(name, epilog=f"Example: mptexp {example}")(guarded)
 
     return register
+
+
+def _check_surroundings() -> None:
+    """Refuses what no command can work with, once for all of them.
+
+    Raises:
+        ParamsError: where a word or the working directory is not text, that directory is gone, or
+            there is no home directory, in which caches and settings lie.
+    """
+    try:
+        here = os.getcwd()
+    except OSError:
+        raise ParamsError("the working directory was removed; change to another") from None
+    for text in (*sys.argv[1:], here):
+        if HALF.search(text):
+            raise ParamsError(f"{text}: is not UTF-8; rename it, or set LC_ALL=C.UTF-8")
+    if os.path.expanduser("~") == "~":
+        raise ParamsError("this user has no home directory; set HOME to a folder")
 
 
 def _as_interrupt(*_: Any) -> None:
@@ -650,6 +673,7 @@ def open_(
 
 def main() -> None:
     """Entry point of the `mptexp` command."""
+    terminal.open_standard_streams()
     sys.stdout = Stdout(sys.stdout)
     try:
         app(prog_name="mptexp")

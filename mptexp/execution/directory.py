@@ -33,10 +33,12 @@ def locked(directory: SweepDir) -> Iterator[None]:
         root.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise ParamsError(f"{root}: cannot hold results ({error.strerror}); choose --out") from None
+        raise ParamsError(
+            f"{root}: cannot hold results ({error.strerror}); choose another"
+        ) from None
     try:
         if not _acquired(descriptor):
-            raise ParamsError(f"{root}: another mptexp run is at work here; wait for it to end")
+            raise ParamsError(f"{root}: another mptexp command is at work here; wait for it to end")
         yield
     finally:
         os.close(descriptor)  # gives the lock back; so does the end of the process

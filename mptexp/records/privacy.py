@@ -2,14 +2,18 @@
 
 import getpass
 import html
+import ipaddress
 import os
 import re
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from mptexp.spec import places
 
@@ -24,11 +28,35 @@ def _private_names() -> list[tuple[re.Pattern[str], str]]:
     # The longer first: one may lie in the other.
     longest = sorted((p for p in places if len(p) > 1), key=len, reverse=True)
     found = [(re.compile(re.escape(p) + r"(?![\w.-])"), places[p]) for p in longest]
+    found += [(re.compile(re.escape(secret)), "<secret>") for secret in _secrets()]
+    found.append((re.compile(r"(?<=://)[^/\s@'\"<>]+(?=@)"), "<user>"))  # name:password@host
+    own = "|".join(map(re.escape, _addresses()))
+    found += [(re.compile(rf"(?<![\w.:])(?:{own})(?!\w|\.\d)"), "<address>")] if own else []
     host, user = re.escape(socket.gethostname()), re.escape(_user())
     found.append((re.compile(rf"\b{host}\b"), "<host>"))
     # A user's name may be any word; it is one only in a path or an address.
     found.append((re.compile(rf"(?<=[/@]){user}\b|\b{user}(?=@)"), "<user>"))
     return found
+
+
+SECRET = re.compile("(^|_)(TOKEN|SECRET|PASSW(OR)?D|(API|ACCESS|PRIVATE)_?KEY|CREDENTIAL)S?(_|$)")
+SHORTEST = 8  # characters of a secret; a shorter value may be any word
+
+
+def _secrets() -> list[str]:
+    """Values of the environment variables whose names say that nobody may see them."""
+    values = [value for name, value in os.environ.items() if SECRET.search(name.upper())]
+    return sorted((v for v in values if len(v) >= SHORTEST), key=len, reverse=True)
+
+
+def _addresses() -> list[str]:
+    """The addresses of this machine in networks; those that it has for itself say nothing."""
+    with suppress(OSError):  # not everywhere may they be asked
+        known = chain.from_iterable(psutil.net_if_addrs().values())
+        kinds = (socket.AF_INET, socket.AF_INET6)
+        found = {a.address.partition("%")[0] for a in known if a.family in kinds}
+        return sorted(a for a in found if not ipaddress.ip_address(a).is_loopback)
+    return []
 
 
 def _user() -> str:

@@ -1,11 +1,14 @@
 """Writing and reading records: atomically, in publishable form, and checked as data."""
 
+import glob
 import hashlib
 import json
 import math
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 # Those of East Asian width too. Apostrophes before it are ours, or would be taken for ours.
 FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
+ABANDONED_S = 600  # no file takes so long to be written
 CHANGED = "changed since it was written"
 
 
@@ -32,6 +36,7 @@ class RecordError(ValueError):
 def write_text(path: Path, text: str) -> None:
     """Writes beside, then renames: the file is the old one or the new one, never half of either."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_begun(path, time.time() - ABANDONED_S)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with beside.open("w", encoding="utf-8") as file:
@@ -41,6 +46,18 @@ def write_text(path: Path, text: str) -> None:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def remove_begun(path: Path, before: float = math.inf) -> None:
+    """Removes what processes left that were killed while they wrote a file.
+
+    Args:
+        before: seconds since the epoch; what was written later may still be at work.
+    """
+    for begun in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        with suppress(OSError):  # another process has removed it
+            if begun.suffix[1:].isdecimal() and begun.lstat().st_mtime < before:
+                begun.unlink()
 
 
 def write_csv(path: Path, table: "pd.DataFrame") -> None:

@@ -1,15 +1,20 @@
 """A static site of finished sweeps: an index, every report, its executed notebooks, its data.
 
-Everything is made anew from the records and the executed notebooks, and no page is copied: a page
-in another's directory may hold anything, what is made here neither runs nor loads what records say.
+Everything is made from the records and the executed notebooks, and no page is copied: a page in
+another's directory may hold anything, what is made here neither runs nor loads what records say.
 """
 
+import hashlib
 import io
+import json
+import os
 import shutil
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -18,6 +23,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from PIL import Image, ImageOps
 
+from mptexp.execution import directory
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir, leads_out
@@ -25,6 +31,7 @@ from mptexp.report import lead, measured, page, rendering, subject, wording
 from mptexp.report.figures import output
 from mptexp.spec import documents, files
 from mptexp.spec.errors import ParamsError
+from mptexp.spec.project import PACKAGE, user_cache
 from mptexp.spec.terminal import visible
 
 TITLE = "What does reduced precision buy?"
@@ -81,18 +88,32 @@ def publish(sources: Sequence[Path], site: Path, notebook: Path, address: str = 
     """
     places = _sweeps(sources)
     _check(places, site, address)
+    with directory.locked(SweepDir(site)):
+        return _publish(places, site, notebook, address)
+
+
+def _publish(places: Sequence[SweepDir], site: Path, notebook: Path, address: str) -> list[str]:
+    """Removes the reports that are not up to date, and makes those that are missing."""
+    targets = [SweepDir(site / place.name) for place in places]
+    proofs = [_proof(place, notebook, address) for place in places]
+    known = [_published(*pair) for pair in zip(targets, proofs, strict=True)]
+    kept = {target.root for target, entry in zip(targets, known, strict=True) if entry}
     for made in filter(_is_ours, map(SweepDir, site.glob("*/"))):
-        made.clear()
-        with suppress(OSError):  # what else somebody keeps there stays
-            made.root.rmdir()
+        if made.root not in kept:
+            made.clear()
+            with suppress(OSError):  # what else somebody keeps there stays
+                made.root.rmdir()
     index = site / "index.html"
     if not index.exists():  # by it the same command goes on, should this one be killed
         store.write_text(index, _index([], address))
     faults, entries = [], []
-    for place in places:
-        target = SweepDir(site / place.name)
-        faults += _copy(place, target)
-        entries.append(_report(target, notebook, address))
+    for place, target, proof, entry in zip(places, targets, proofs, known, strict=True):
+        if entry is None:
+            _copy(place, target)
+            entry = _report(target, notebook, address)
+            _note(proof, target, entry)
+        entries.append(entry)
+        faults += [fault for (part,) in _parts(place) for fault in _checked(part)[1]]
     # Two stable sorts: by name, and the newest first.
     entries.sort(key=lambda entry: entry.ended_at, reverse=True)
     store.write_text(index, _index(entries, address))
@@ -175,34 +196,106 @@ def _is_ours(place: SweepDir) -> bool:
     return place.is_marked and not place.root.is_symlink()
 
 
-def _copy(source: SweepDir, target: SweepDir) -> list[str]:
-    """Copies what a report is made from; a sentence for each damaged or changed record."""
-    faults = []
+# --- what is up to date -------------------------------------------------------------------------
+# A report of a large sweep takes a minute: one that is there from an earlier call, perhaps killed
+# meanwhile, is kept where it proves to be what was made here of exactly this.
+
+
+def _proof(source: SweepDir, notebook: Path, address: str) -> Path:
+    """A file of the user's cache, where only this user writes, named by all that a report is of."""
+    about = (address, source.name, Path.cwd(), Path.home())  # the last are taken out of pages
+    total = hashlib.sha256(_renderer() + "\0".join(map(str, about)).encode())
+    total.update(_contents([notebook], Path("/")))
+    total.update(_contents(_sources(source), source.root.absolute()))
+    return user_cache() / "reports" / total.hexdigest()[:32]
+
+
+@cache
+def _renderer() -> bytes:
+    """What reports are made by: another version of any package makes them anew."""
+    packages = sorted(f"{one.name} {one.version}" for one in metadata.distributions())
+    code = _contents(PACKAGE.rglob("*.*"), PACKAGE)
+    return hashlib.sha256("\n".join(packages).encode() + code).digest()
+
+
+def _sources(source: SweepDir) -> list[Path]:
+    """The files that are copied from a sweep; links are not followed."""
+    parts = (source, source.search, source.diagnosis)
+    found = [path for part in parts for path in part.runs.glob("*/*")]
+    return [source.params, source.marker, *(p for p in found if p.suffix in (".json", ".ipynb"))]
+
+
+def _contents(paths: Iterable[Path], root: Path) -> bytes:
+    """A digest of the names and contents of files."""
+    total = hashlib.sha256()
+    for path in sorted(map(Path.absolute, paths)):
+        if path.is_file() and not path.is_symlink() and path.suffix != ".pyc":
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            total.update(os.fsencode(f"{path.relative_to(root)}\0{content}\n"))
+    return total.digest()
+
+
+def _digest(target: SweepDir) -> str:
+    return _contents(target.root.rglob("*"), target.root.absolute()).hex()
+
+
+def _published(target: SweepDir, proof: Path) -> Entry | None:
+    """What the index says of a report that is there and up to date; None where it is not."""
+    try:
+        noted = json.loads(files.text(proof))
+    except (OSError, ValueError):
+        return None
+    if not _is_ours(target) or noted["digest"] != _digest(target):
+        return None
+    return Entry(**noted["entry"] | {"answer": Markup(noted["entry"]["answer"])})
+
+
+def _note(proof: Path, target: SweepDir, entry: Entry) -> None:
+    with suppress(OSError):  # without it, the report is made anew each time
+        store.write_text(proof, json.dumps({"digest": _digest(target), "entry": asdict(entry)}))
+
+
+# --- a report ----------------------------------------------------------------------------------
+
+
+def _copy(source: SweepDir, target: SweepDir) -> None:
+    """Copies what a report is made from, but damaged records."""
     target.root.mkdir(exist_ok=True, parents=True)
     target.mark(source.order_seed)
     if source.params.is_file() and not source.params.is_symlink():  # it may lead to a private file
         store.write_text(target.params, privacy.scrub(documents.published(source.params_text)))
-    for part, out in ((source, target), (source.search, target.search)):
-        faults += _copy_runs(part, out)
-    return faults + _copy_runs(source.diagnosis, target.diagnosis)
+    for part, out in _parts(source, target):
+        for run_id in _checked(part)[0]:
+            _copy_run(part.runs / run_id, out.runs / run_id)
 
 
-def _copy_runs(source: SweepDir, target: SweepDir) -> list[str]:
-    faults = []
-    for path in sorted(source.runs.glob("*/record.json")):
+def _copy_run(source: Path, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    shutil.copyfile(source / "record.json", folder / "record.json")
+    notebook = source / "notebook.ipynb"
+    if notebook.is_file() and not leads_out(notebook):
+        shutil.copyfile(notebook, folder / notebook.name)
+
+
+def _parts(*places: SweepDir) -> Iterator[tuple[SweepDir, ...]]:
+    """A sweep, its search and its diagnosis, of each of some directories."""
+    yield places
+    yield tuple(place.search for place in places)
+    yield tuple(place.diagnosis for place in places)
+
+
+def _checked(part: SweepDir) -> tuple[list[str], list[str]]:
+    """The ids of the runs that can be read, and a sentence for each damaged or changed record."""
+    ids, faults = [], []
+    for path in sorted(part.runs.glob("*/record.json")):
         try:
             record = store.read_record(path)
         except RecordError as error:
             faults.append(f"{error}; not published")
             continue
-        faults += [f"{text}; published as not valid" for text in store.changed([record], source)]
-        folder = target.runs / path.parent.name
-        folder.mkdir(parents=True)
-        shutil.copyfile(path, folder / path.name)
-        notebook = path.with_name("notebook.ipynb")
-        if notebook.is_file() and not leads_out(notebook):
-            shutil.copyfile(notebook, folder / notebook.name)
-    return faults
+        faults += [f"{text}; published as not valid" for text in store.changed([record], part)]
+        ids.append(path.parent.name)
+    return ids, faults
 
 
 def _report(place: SweepDir, notebook: Path, address: str) -> Entry:

@@ -1,6 +1,7 @@
 """Text of others for a terminal: markup and control characters are shown, not obeyed."""
 
 import os
+import sys
 from typing import Any, TextIO
 
 from rich.markup import escape
@@ -29,6 +30,17 @@ def _escaped(sign: str) -> str:
 def plain(text: str) -> str:
     """Text for rich to print as it is."""
     return escape(visible(text))
+
+
+def open_standard_streams() -> None:
+    """Leads each standard stream that is closed to nowhere.
+
+    Its number would be that of the next file opened, into which child processes would then write.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdout, sys.stderr = sys.stdout or os.fdopen(1, "w"), sys.stderr or os.fdopen(2, "w")
 
 
 class Stdout:

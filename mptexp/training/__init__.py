@@ -16,6 +16,8 @@ import os
 from contextlib import suppress
 from typing import Any
 
+from mptexp.spec import imports
+
 HOMES = {
     "build": "run.build",
     "dtypes": "effective.dtypes",
@@ -36,6 +38,7 @@ def __getattr__(name: str) -> Any:
     """Imports the module of a function where it is asked for."""
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    imports.matplotlib_from_elsewhere()  # Keras imports it, wherever one stands
     module, _, function = HOMES[name].rpartition(".")
     return getattr(importlib.import_module(f"{__name__}.{module}"), function)
 

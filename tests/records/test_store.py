@@ -52,6 +52,16 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_what_a_killed_process_began_to_write_goes_and_anothers_stays(tmp_path):
+    for name in (".a.csv.7", ".a.csv.8", ".a.csv.new", ".b.csv.7"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1, 1))
+    (tmp_path / ".a.csv.8").touch()  # another process is at work on it
+    store.write_text(tmp_path / "a.csv", "whole")
+    left = [".a.csv.8", ".a.csv.new", ".b.csv.7", "a.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == left
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "{}", '{"schema": 99}', json.dumps(RECORD | {"status": "fine"})]
 )

@@ -13,6 +13,7 @@ from hostile import PIECES, notebook, sweep_of
 from PIL import Image
 from support import PROJECT, mptexp
 
+from mptexp.execution import directory
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import site as publish
@@ -246,7 +247,8 @@ def test_a_link_to_a_private_file_is_not_followed(tmp_path):
     place.record(run_id).with_name("notebook.ipynb").symlink_to(tmp_path / "private.txt")
     place.record(run_id).unlink()
     place.record(run_id).symlink_to(tmp_path / "private.txt")
-    assert len(publish._copy(place, target)) == 1
+    publish._copy(place, target)
+    assert len(publish._checked(place)[1]) == 1
     kept = Path("runs") / record()["run_id"] / "record.json"
     assert set(contents(target.root)) == {kept, Path("sweep.json")}
 
@@ -289,3 +291,60 @@ def test_a_site_that_was_only_begun_is_taken_for_one(tmp_path, left):
     (tmp_path / "site/plain/somebodys").touch()
     with pytest.raises(ParamsError):
         publish._check([SweepDir(tmp_path / "plain")], tmp_path / "site", "")
+
+
+COUNTS = """\
+# ---
+# jupyter:
+#   kernelspec: {{display_name: Python 3, language: python, name: python3}}
+# ---
+# %% tags=["parameters"]
+sweep_dir = ""
+# %%
+import pathlib
+print("a report")
+with pathlib.Path("{log}").open("a") as log:
+    print(pathlib.Path(sweep_dir).name, file=log)
+"""
+
+
+def test_a_report_that_is_up_to_date_is_not_made_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    log, notebook_ = tmp_path / "log", tmp_path / "counts.py"
+    notebook_.write_text(COUNTS.format(log=log))
+    a, b, site = SweepDir(tmp_path / "a"), SweepDir(tmp_path / "b"), tmp_path / "site"
+    for place in (a, b):
+        store.write_record(place.record(record()["run_id"]), record())
+    sources = [a.root, b.root]
+
+    def made(*sources, address=""):
+        log.write_text("")
+        publish.publish(sources, site, notebook_, address)
+        return log.read_text().split()
+
+    assert made(*sources) == ["a", "b"]
+    whole = contents(site)
+    (site / "index.html").write_text(publish.MARK)  # as a call leaves it that is killed later on
+    shutil.rmtree(site / "b/runs")
+    assert made(*sources) == ["b"]
+    assert contents(site) == whole
+    assert made(*sources) == []
+    (site / "a/results.csv").write_text("changed")
+    assert made(*sources) == ["a"]
+    assert contents(site) == whole
+    store.write_record(b.record(record("bfloat16")["run_id"]), record("bfloat16"))
+    assert made(*sources) == ["b"]
+    assert made(*sources, address=URL) == ["a", "b"]
+    assert made(a.root, address=URL) == []
+    assert not (site / "b").exists()
+
+
+def test_two_commands_do_not_write_one_site(tmp_path):
+    place, site = SweepDir(tmp_path / "a"), tmp_path / "site"
+    store.write_record(place.record(record()["run_id"]), record())
+    with (
+        directory.locked(SweepDir(site)),
+        pytest.raises(ParamsError, match="another mptexp command is at work here"),
+    ):
+        publish.publish([place.root], site, REPORT)
+    assert list(site.iterdir()) == []

@@ -13,6 +13,9 @@ import pytest
 from builders import written_sweep
 from support import PROJECT, TINY, mptexp
 
+from mptexp import cli
+from mptexp.spec.errors import ParamsError
+
 
 def test_the_command_and_the_module_are_the_same():
     module = mptexp("--help", cwd=PROJECT)
@@ -203,3 +206,40 @@ def test_a_place_that_cannot_be_read_is_named(place, tmp_path):
         assert done.stderr.startswith("error ")
         assert "Traceback" not in done.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["loop", "sweep"]
+
+
+def shell(line, folder):
+    """A command line of a shell, in which $MPTEXP is the command."""
+    environment = {**os.environ, "MPTEXP": f"{sys.executable} -m mptexp"}
+    return subprocess.run(
+        ["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_standard_stream_may_be_closed(light, tmp_path, closed):
+    light({"seed": [0]})
+    done = shell(f"$MPTEXP plan light.yaml {closed}", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("1 runs, 1 to execute" in done.stdout) == (closed in ("<&-", "2>&-"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("mkdir gone; cd gone; rmdir ../gone; $MPTEXP report x", "working directory was removed"),
+        ("$MPTEXP report $'b\\xe9d'", r"b\udce9d: is not UTF-8; rename it"),
+        ("mkdir $'b\\xe9d'; cd $'b\\xe9d'; $MPTEXP doctor", "is not UTF-8; rename it"),
+    ],
+)
+def test_where_no_command_can_work_says_so(tmp_path, line, said):
+    done = shell(line, tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert said in done.stderr
+
+
+def test_a_user_without_a_home_directory_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli.os.path, "expanduser", lambda path: path)  # as without HOME and entry
+    with pytest.raises(ParamsError, match="has no home directory; set HOME"):
+        cli._check_surroundings()

@@ -1,6 +1,8 @@
 """A folder that somebody else has packed: mptexp runs none of its code and deletes none of it."""
 
 import shutil
+import subprocess
+import sys
 
 import pytest
 from builders import written_sweep
@@ -72,3 +74,13 @@ def test_a_notebook_named_train_is_the_packages_own(folder):
     assert done.stdout.startswith(f"notebook: {PROJECT}/notebooks/train.py\n"), done.stderr
     (folder / "x.yaml").write_text("notebook: ../notebooks/train\nmatrix: {policy: [float32]}\n")
     assert mptexp("plan", "x.yaml", cwd=folder).returncode == 2
+
+
+def test_the_figures_of_a_run_take_no_settings_from_the_folder_one_stands_in(folder, tmp_path):
+    code = "from mptexp import training; training.table; import matplotlib as m; "
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code + "print(m.rcParams['text.usetex'])"],
+        cwd=folder, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout == "False\n", done.stderr
+    assert not (tmp_path / "owned").exists()

@@ -5,6 +5,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from mptexp.records import store
@@ -152,7 +153,8 @@ def _skipped(root: Path) -> dict[str, list[str]]:
     """The folders whose images are left out, by the reason; a class folder itself may be a link."""
     refused, links = [], []
     classes = [path for tree in filter(None, _trees(root)) for path in (tree, *tree.iterdir())]
-    for folder, inner, _ in os.walk(root):
+    linked = [path for path in classes if path.is_symlink() and path.is_dir()]
+    for folder, inner, _ in chain.from_iterable(map(os.walk, (root, *linked))):
         if not _may_be_read(folder):
             inner.clear()
             refused.append(Path(folder))

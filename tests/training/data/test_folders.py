@@ -196,6 +196,7 @@ def test_a_folder_that_is_left_out_is_named(tree, monkeypatch):
     write(tree.parent / "elsewhere", 2)
     (tree / "Käse/linked").symlink_to(tree.parent / "elsewhere")
     (tree / "class by link").symlink_to(tree.parent / "elsewhere")
+    (tree.parent / "elsewhere/deeper").symlink_to(tree.parent)
     allowed = os.access
     locked = str(tree / "Käse/locked")  # root may read everything
     monkeypatch.setattr(os, "access", lambda p, m: str(p) != locked and allowed(p, m))
@@ -204,7 +205,7 @@ def test_a_folder_that_is_left_out_is_named(tree, monkeypatch):
     assert sum(found.counts.values()) == 32
     assert found.notes == [
         "left out as folders that may not be read: Käse/locked",
-        "left out as links to folders: Käse/linked",
+        "left out as links to folders: Käse/linked, class by link/deeper",
     ]
 
 
