@@ -217,39 +217,76 @@ def kineto_step(names, step):
     return made
 
 
-def nsight_export(path, steps):
-    """Writes an export of Nsight Systems: steps of 1000 us, of the tables that NVIDIA documents."""
+def nsight_export(path, steps, version="2023.4", processes=(9,)):
+    """Writes an export of Nsight Systems: steps of 1000 us, with the columns that a version has."""
     strings = ["", "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc"]
     strings += ["cudaLaunchKernel_v7000", "cudaDeviceSynchronize_v3020", "ampere_sgemm_32x32_tn"]
     with sqlite3.connect(path) as database:
-        for table, columns in NSIGHT.items():
+        for table, columns in NSIGHT[version].items():
             database.execute(f"CREATE TABLE {table} ({columns})")
 
-        def add(table, *values):
-            database.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
+        def add(table, **values):
+            marks = ", ".join("?" * len(values))
+            names = ", ".join(values)
+            database.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", [*values.values()])
 
         for number, text in enumerate(strings):
-            add("StringIds", number, text)
-        add("TARGET_INFO_GPU", 0, "NVIDIA H100")
-        for step in range(steps):
-            at, n = step * 1_000_000, step * 10
-            add("NVTX_EVENTS", at, at + 1_000_000, 59, f"step {step}", None, 77)
-            add("NVTX_EVENTS", at + 230_000, at + 290_000, 59, "aten::conv2d, seq = 7", None, 77)
-            add("CUPTI_ACTIVITY_KIND_RUNTIME", at + 240_000, at + 241_000, 77, n, 2)
-            add("CUPTI_ACTIVITY_KIND_KERNEL", at + 300_000, at + 400_000, 0, 7, n, 1, 1)
-            add("CUPTI_ACTIVITY_KIND_RUNTIME", at + 420_000, at + 421_000, 77, n + 1, 2)
-            add("CUPTI_ACTIVITY_KIND_KERNEL", at + 500_000, at + 600_000, 0, 7, n + 1, None, 4)
-            add("CUPTI_ACTIVITY_KIND_MEMCPY", at + 200_000, at + 250_000, 0, 7, n + 2, 1)
-            add("CUPTI_ACTIVITY_KIND_RUNTIME", at + 760_000, at + 810_000, 77, n + 3, 3)
+            add("StringIds", id=number, value=text)
+        add("TARGET_INFO_GPU", id=0, name="NVIDIA H100")
+        for process in processes:
+            for step in range(steps):
+                _nsight_step(add, step, process << 24)
     return path
 
 
-NSIGHT = {
+def _nsight_step(add, step, process):
+    at, n, cupti = step * 1_000_000, step * 10, "CUPTI_ACTIVITY_KIND_"
+
+    def ran(table, begin, end, **values):
+        add(table, start=at + begin * 1000, end=at + end * 1000, **values)
+
+    def kernel(begin, end, number, **values):
+        on = {"deviceId": 0, "streamId": 7, "globalPid": process, "correlationId": n + number}
+        ran(f"{cupti}KERNEL", begin, end, **on, **values)
+
+    def call(begin, end, number, name):
+        of = {"globalTid": process + 77, "correlationId": n + number, "nameId": name}
+        ran(f"{cupti}RUNTIME", begin, end, **of)
+
+    for begin, end, text in ((0, 1000, f"step {step}"), (230, 290, "aten::conv2d, seq = 7")):
+        ran("NVTX_EVENTS", begin, end, eventType=59, text=text, globalTid=process + 77)
+    add("NVTX_EVENTS", start=at + 5, eventType=34, text="a mark", globalTid=process + 77)
+    call(240, 241, 0, 2)
+    kernel(300, 400, 0, demangledName=1, shortName=1)
+    call(420, 421, 1, 2)
+    kernel(500, 600, 1, demangledName=None, shortName=4)
+    ran(f"{cupti}MEMCPY", 200, 250, deviceId=0, globalPid=process, correlationId=n + 2, copyKind=1)
+    call(760, 810, 3, 3)
+
+
+# The columns of exports that Nsight Systems 2022.4.2 and 2023.4.4 (schema 3.7.2) wrote with
+# `--lazy false`; of the tables that are read.
+_KERNEL = """start, end, deviceId, contextId, streamId, correlationId, globalPid, demangledName,
+    shortName, mangledName, launchType, cacheConfig, registersPerThread, gridX, gridY, gridZ,
+    blockX, blockY, blockZ, staticSharedMemory, dynamicSharedMemory, localMemoryPerThread,
+    localMemoryTotal, gridId, sharedMemoryExecuted, graphNodeId, sharedMemoryLimitConfig"""
+_2022 = {
     "StringIds": "id, value",
-    "TARGET_INFO_GPU": "id, name",
-    "NVTX_EVENTS": "start, end, eventType, text, textId, globalTid",
-    "CUPTI_ACTIVITY_KIND_RUNTIME": "start, end, globalTid, correlationId, nameId",
-    "CUPTI_ACTIVITY_KIND_KERNEL": "start, end, deviceId, streamId, correlationId, demangledName, "
-    "shortName",
-    "CUPTI_ACTIVITY_KIND_MEMCPY": "start, end, deviceId, streamId, correlationId, copyKind",
+    "TARGET_INFO_GPU": "vmId, id, name, busLocation, chipName, cuDevice, computeMajor",
+    "NVTX_EVENTS": "start, end, eventType, rangeId, category, color, text, globalTid, "
+    "endGlobalTid, textId, domainId, uint64Value, int64Value, doubleValue, uint32Value, "
+    "int32Value, floatValue, jsonTextId, jsonText",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start, end, eventClass, globalTid, correlationId, nameId, "
+    "returnValue, callchainId",
+    "CUPTI_ACTIVITY_KIND_KERNEL": _KERNEL,
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "start, end, deviceId, contextId, streamId, correlationId, "
+    "globalPid, bytes, copyKind, deprecatedSrcId, srcKind, dstKind, srcDeviceId, srcContextId, "
+    "dstDeviceId, dstContextId, migrationCause, graphNodeId, virtualAddress",
+    "CUPTI_ACTIVITY_KIND_MEMSET": "start, end, deviceId, contextId, streamId, correlationId, "
+    "globalPid, value, bytes, graphNodeId, memKind",
 }
+_2023 = {
+    name: columns.replace("contextId, streamId", "contextId, greenContextId, streamId")
+    for name, columns in _2022.items()
+}
+NSIGHT = {"2022.4": _2022, "2023.4": _2023}

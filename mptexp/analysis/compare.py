@@ -92,7 +92,9 @@ def _tables(
 def points(a: Tables, b: Tables) -> pd.DataFrame:
     """The points that both sweeps measured, for each pair of devices.
 
-    A device that both sweeps have is compared with itself alone.
+    A device that both sweeps have is compared with itself alone. Where each side has one policy and
+    the other another, as trainings timed by StepTimer in float32 and in mixed precision, these are
+    compared: `policy` is `float32 | mixed_float16`.
 
     The unit is the session: how much a day matters, the runs of one day do not say. An interval
     from runs would call 18 to 72 % of sweeps of like machines different, at drifts of 1 to 5 %.
@@ -112,11 +114,15 @@ def points(a: Tables, b: Tables) -> pd.DataFrame:
         (left, right)
         for left in sides[0]
         for right in sides[1]
-        if left[:-1] == right[:-1] and _comparable(left, right, sides)
+        if left[:-2] == right[:-2] and _comparable(left, right, sides)
     ]
+    policies = [{key[-2] for key in side} for side in sides]
+    if max(map(len, policies), default=0) > 1 or policies[0] == policies[1]:
+        pairs = [(left, right) for left, right in pairs if left[-2] == right[-2]]
     level = 0.95 ** (1 / max(len(pairs), 1))
     rows = [
         dict(zip(JOINED, left[:-1], strict=True))
+        | {"policy": " | ".join(dict.fromkeys((left[-2], right[-2])))}
         | {"device_a": left[-1], "device_b": right[-1]}
         | _compared(sides[0][left], sides[1][right], a, b, level)
         for left, right in pairs
@@ -127,7 +133,10 @@ def points(a: Tables, b: Tables) -> pd.DataFrame:
 
 def _comparable(left: tuple, right: tuple, sides: Sequence[Mapping[tuple, Any]]) -> bool:
     """A device is compared with itself where both sweeps have it, else with every other."""
-    return left == right or (left not in sides[1] and right not in sides[0])
+    *point, policy, device = left
+    *_, other_policy, other_device = right
+    alone = (*point, other_policy, device) not in sides[1]
+    return device == other_device or (alone and (*point, policy, other_device) not in sides[0])
 
 
 def _compared(

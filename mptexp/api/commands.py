@@ -342,13 +342,15 @@ def recordings(traces: Sequence[Path]) -> "list[Recording]":
         traces: files, or directories that hold some; one or two.
 
     Raises:
-        ParamsError: if one cannot be read.
+        ParamsError: if one cannot be read, or both hold the same recording.
     """
-    from mptexp.diagnosis.recording import Recording
+    from mptexp.diagnosis.recording import Comparison, Recording
     from mptexp.traces import files as trace_files
 
-    read = [trace_files.read(path) for path in traces]
-    return [Recording(file.name, trace) for file, trace in read]
+    read = [Recording(file.name, trace) for file, trace in map(trace_files.read, traces)]
+    if len(read) == 2 and Comparison(*read).identical:
+        raise ParamsError(f"{traces[0]} and {traces[1]} hold the same recording; give two")
+    return read
 
 
 def write_page(file: Path, text: str) -> None:

@@ -34,6 +34,8 @@ BOUNDS = {
     ),
     "unexplained": ("unexplained",),
 }
+SAME_LAYERS = 0.5  # of all layers of two recordings: so many are in both of one model
+SAME_PRODUCTS = 3.0  # times: one training multiplies by more kernels in one type than in another
 SHRUNK = 0.75  # of the baseline's time: what takes more of it did not shrink with 16 bits
 NO_LAYER = ("optimizer", "loss", "loss scaling")  # parts that belong to no layer, but have a name
 LOW = ("float16", "bfloat16", "float8", "float4", "tf32", "int8")
@@ -112,8 +114,12 @@ class Recording:
 
     @cached_property
     def arithmetic(self) -> pd.DataFrame:
-        """Matrix work by type: type, tensor_cores (True, False, None), share of the matrix work."""
-        table = arithmetic.of_table(self.rows)
+        """Matrix work by type: type, tensor_cores (True, False, None), share of the matrix work.
+
+        Of its time, or of the number of its kernels where none was timed.
+        """
+        rows = self.rows if self.trace.timed else self.rows.assign(seconds=self.rows["count"])
+        table = arithmetic.of_table(rows)
         table = table[table.cause == "matrix"]
         if table.empty:
             return pd.DataFrame(columns=["type", "tensor_cores", "share"])
@@ -146,6 +152,57 @@ class Comparison:
 
     baseline: Recording
     candidate: Recording
+
+    @property
+    def identical(self) -> bool:
+        """Whether both are one recording."""
+        before, after = self.baseline.trace, self.candidate.trace
+        return before.operations == after.operations and before.step_times == after.step_times
+
+    @property
+    def places(self) -> dict[str, tuple[str, str]]:
+        """What differs of where they ran: of both, by what it is."""
+        pairs = {"framework": lambda t: t.framework, "device": lambda t: t.device,
+                 "GPU": lambda t: t.gpu.partition(" ")[2]}  # fmt: skip
+        return self._differing({name: tuple(map(of, self._traces)) for name, of in pairs.items()})
+
+    @property
+    def works(self) -> dict[str, tuple[str, str]]:
+        """What differs of the work of a step, so that no ratio of times is one of precision."""
+        trains = {True: "training", False: "inference", None: ""}
+        known = {
+            "work": tuple(trains[trace.trains] for trace in self._traces),
+            "input of the first product": tuple(trace.input_shape for trace in self._traces),
+        }
+        return self._differing(known) | self._models()
+
+    @property
+    def _traces(self) -> tuple[Trace, Trace]:
+        return self.baseline.trace, self.candidate.trace
+
+    @staticmethod
+    def _differing(pairs: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, str]]:
+        return {name: (a, b) for name, (a, b) in pairs.items() if a and b and a != b}
+
+    def _models(self) -> dict[str, tuple[str, str]]:
+        """The number of layers or of products, where they cannot be of one model."""
+        if "framework" in self.places:  # which name layers and call kernels each in its own way
+            return {}
+        first, second = self.baseline.rows, self.candidate.rows
+        counts = {name: len(set(rows.layer) - {""}) for name, rows in (("a", first), ("b", second))}
+        if min(counts.values()) > 1:
+            common = max(_common(first, second), _common(numbered(first), numbered(second)))
+            named = (str(counts["a"]), str(counts["b"]))
+            return {} if common >= SAME_LAYERS else {"layers": named}
+        products = [float(rows["count"][rows.cause == "matrix"].sum()) for rows in (first, second)]
+        if min(products) and max(products) > SAME_PRODUCTS * min(products):
+            return {"kernels that multiply": (f"{products[0]:.0f}", f"{products[1]:.0f}")}
+        return {}
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the ratio of their steps is one of how fast the same work was done."""
+        return not self.works and self.baseline.trace.timed and self.candidate.trace.timed
 
     @property
     def speedup(self) -> float:
@@ -193,6 +250,12 @@ class Comparison:
         saved = sum(float(shares.get(name, 0.0)) * part for name, part in shrinks.items())
         least = 1e-9 if trace.median_s else 1.0
         return 1 / max(1 - saved, least)
+
+
+def _common(first: pd.DataFrame, second: pd.DataFrame) -> float:
+    """Of the layers of two tables, how many are in both."""
+    a, b = set(first.layer) - {""}, set(second.layer) - {""}
+    return len(a & b) / len(a | b)
 
 
 def numbered(rows: pd.DataFrame) -> pd.DataFrame:

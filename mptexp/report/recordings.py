@@ -16,6 +16,7 @@ from mptexp.report import markdown, rendering, text_tables, wording
 from mptexp.report.figures import diagnosis as figures
 from mptexp.report.figures import output, style
 from mptexp.report.why_tables import percent
+from mptexp.traces.steps import WHOLE
 
 MOST_LAYERS = 20
 MOST_ROWS = 15  # of differences between two recordings
@@ -23,15 +24,16 @@ LEAST_SHOWN = 0.0005  # of the step
 TENSOR_CORES = {True: "on Tensor Cores", False: "without Tensor Cores", None: "unknown"}
 # The sentence that says what bounds a step, about its share.
 BOUND = {
-    "input": "Waiting for input bounds this training: {share} of a step of {step}",
-    "host": "The host bounds this training: for {share} of a step of {step} the device has no work",
-    "on the host": "Operations on the CPU bound this training: {share} of a step of {step}",
-    "communication": "Communication between devices bounds this training: {share} of a step of "
-    "{step}",
-    "matrix": "Matrix work bounds this training: {share} of a step of {step}",
-    "memory": "Memory-bound work bounds this training: {share} of a step of {step}",
-    "unexplained": "What bounds this training is unexplained: {share} of a step of {step}",
+    "input": "Waiting for input bounds {work}: {share} of {step}",
+    "host": "The host bounds {work}: for {share} of {step} the device has no work",
+    "on the host": "Operations on the CPU bound {work}: {share} of {step}",
+    "communication": "Communication between devices bounds {work}: {share} of {step}",
+    "matrix": "Matrix work bounds {work}: {share} of {step}",
+    "memory": "Memory-bound work bounds {work}: {share} of {step}",
+    "unexplained": "What bounds {work} is unexplained: {share} of {step}",
 }
+WORK = {True: "this training", False: "this inference", None: "this recording"}
+UNTIMED = "This recording has hardware counters instead of times: no share of time can be given"
 # What to try in the frameworks' own words; where none stands here, the cause's row has it.
 TRY = {
     ("input", "PyTorch"): "more workers of the DataLoader, pin_memory with non_blocking copies, "
@@ -64,24 +66,62 @@ def verdict(recordings: Sequence[Recording]) -> str:
 
 def bound_sentence(recording: Recording) -> str:
     """What bounds one training, with numbers."""
+    trace = recording.trace
+    if not trace.timed:
+        return f"{UNTIMED}{_by_number(recording)}."
     name, share = recording.bound
-    step = f"{wording.digits(recording.trace.median_s * 1e3)} ms"
+    step = "a step of" if trace.how != WHOLE else "the whole trace, in which no step is marked, of"
+    step = f"{step} {_ms(trace.median_s)}"
     others = recording.shares.drop(list(BOUNDS[name]), errors="ignore")
     others = others[others >= LEAST_SHARE].sort_values(ascending=False)
     rest = [f"{_short(cause)} {percent(value)}" for cause, value in others.items()]
-    text = BOUND[name].format(share=percent(share), step=step)
+    text = BOUND[name].format(work=WORK[trace.trains], share=percent(share), step=step)
     text += f"; then {wording.listed(rest)}" if rest else ""
     if name == "matrix" and not recording.arithmetic.empty:
         first = recording.arithmetic.iloc[0]
         used = TENSOR_CORES[first.tensor_cores]
         used = "Tensor Cores unknown" if used == "unknown" else used
         text += f"; {percent(first.share)} of the matrix work is in {first.type}, {used}"
+    if trace.after_s:
+        text += (
+            f"; not counted: {_ms(trace.after_s)} after it, in which callbacks and the profiler ran"
+        )
     return f"{text}."
+
+
+def _by_number(recording: Recording) -> str:
+    """The arithmetic of kernels that were counted, not timed."""
+    parts = [
+        f"{percent(row.share)} in {row.type}, {TENSOR_CORES[row.tensor_cores]}"
+        for row in recording.arithmetic.itertuples()
+    ]
+    return f"; of its kernels that multiply, {wording.listed(parts)}" if parts else ""
+
+
+def not_compared(comparison: Comparison) -> str:
+    """Why two recordings have no ratio; empty where they have one."""
+    if comparison.comparable:
+        return ""
+    names = _names([comparison.baseline, comparison.candidate])
+    reasons = _differences(comparison.works)
+    if not reasons:
+        reasons = ["hardware counters were recorded instead of times"]
+    return (
+        f"{names[0]} and {names[1]} are not compared, as a ratio of their steps would not be one "
+        f"of the same work: {wording.listed(reasons)}"
+    )
+
+
+def _differences(pairs: Mapping[str, tuple[str, str]]) -> list[str]:
+    return [f"{name} {first} against {second}" for name, (first, second) in pairs.items()]
 
 
 def comparison_sentence(comparison: Comparison) -> str:
     """How the second recording compares with the first, and what made the difference."""
     first, second = _names([comparison.baseline, comparison.candidate])
+    if refused := not_compared(comparison):
+        each = [(first, comparison.baseline), (second, comparison.candidate)]
+        return f"{refused}. " + " ".join(f"{n}: {bound_sentence(r)}" for n, r in each)
     before, after = comparison.baseline.trace, comparison.candidate.trace
     low, high = comparison.spread
     times = [wording.digits(trace.median_s * 1e3) for trace in (after, before)]
@@ -90,6 +130,8 @@ def comparison_sentence(comparison: Comparison) -> str:
         f"({times[0]} ms against {times[1]} ms, medians of {after.steps} and {before.steps} steps; "
         f"any step over any other: {low:.2f} to {high:.2f})"
     )
+    if comparison.places:
+        head += f", but {wording.listed(_differences(comparison.places))}"
     table = comparison.by_cause
     least = 0.02 * before.median_s
     changed = table[table.difference_s.abs() >= least]
@@ -129,7 +171,17 @@ def notes(recording: Recording) -> list[str]:
     if trace.warm_up:
         first = wording.count(trace.warm_up, "first step")
         said.append(f"{first} left out as warm-up")
-    if trace.outside_s > 0:
+    if trace.unusual:
+        first = wording.count(trace.unusual, "step")
+        said.append(
+            f"{first} of more than three times the median left out, as an evaluation, a checkpoint "
+            "or a compilation in it would be"
+        )
+    if trace.hidden_s > LEAST_SHOWN * trace.median_s:
+        said.append(
+            f"other work hides {_ms(trace.hidden_s)} a step of communication, which cost no time"
+        )
+    if trace.outside_s > 0 and trace.timed:
         said.append(f"{_ms(trace.outside_s)} of the device's work lies outside the steps")
     others = {name: s for name, s in trace.gpus.items() if name != trace.gpu}
     total = sum(trace.gpus.values())
@@ -162,6 +214,9 @@ def _counted(recording: Recording) -> list[str]:
 def facts(recording: Recording) -> pd.DataFrame:
     """What a recording is: framework, device, steps, how they were recognized, shares."""
     trace = recording.trace
+    if not trace.timed:
+        rows = {"Framework": trace.framework or "unknown", "Device": trace.gpu or "CPU"}
+        return pd.DataFrame({"": list(rows), recording.file: list(rows.values())})
     times = [f"{wording.digits(s * 1e3)}" for s in (min(trace.step_times), max(trace.step_times))]
     layers = percent(recording.layer_share)
     if recording.layer_share:
@@ -235,7 +290,7 @@ def _try(cause: str, framework: str) -> str:
 
 def layer_rows(recording: Recording) -> pd.DataFrame:
     """The layers that take longest; empty where the trace names none."""
-    if not recording.layer_share:
+    if not recording.layer_share or not recording.trace.timed:
         return pd.DataFrame()
     longest = recording.by_layer[:MOST_LAYERS]
     return pd.DataFrame(
@@ -284,6 +339,13 @@ def difference_rows(comparison: Comparison) -> pd.DataFrame:
 
 def shrink_sentence(comparison: Comparison) -> str:
     """What 16 bits did not shrink, and the best that they could have given."""
+    if not comparison.comparable:
+        return ""
+    if comparison.baseline.low_share > max(0.5, comparison.candidate.low_share):
+        return (
+            "The first recording is that in lower precision: to see what it gives, name the one in "
+            "float32 first."
+        )
     stayed = comparison.unshrunk[lambda s: s >= LEAST_SHARE * comparison.candidate.trace.median_s]
     parts = [f"{_short(str(name))} ({_ms(seconds)})" for name, seconds in stayed.items()]
     lower = comparison.candidate.low_share > comparison.baseline.low_share
@@ -298,10 +360,11 @@ def tables(recordings: Sequence[Recording]) -> dict[str, pd.DataFrame]:
     """The tables behind a verdict by their headings, in the order of reading."""
     last = recordings[-1]
     both = Comparison(*recordings) if len(recordings) == 2 else None
+    timed = [recording for recording in recordings if recording.trace.timed]
     made = {
-        "Where the time of a step goes": breakdown_rows(recordings),
-        "What to try": cause_rows(last),
-        "Where they differ": difference_rows(both) if both else pd.DataFrame(),
+        "Where the time of a step goes": breakdown_rows(timed) if timed else pd.DataFrame(),
+        "What to try": cause_rows(last) if last in timed else pd.DataFrame(),
+        "Where they differ": difference_rows(both) if both and both.comparable else pd.DataFrame(),
     }
     for name, recording in zip(_names(recordings), recordings, strict=True):
         of = f": {name}" if both else ""
@@ -319,7 +382,7 @@ def content(recordings: Sequence[Recording]) -> dict[str, Any]:
     both = Comparison(*recordings) if len(recordings) == 2 else None
     return {
         "traces": [_content(recording) for recording in recordings],
-        "speedup": both.speedup if both else None,
+        "speedup": both.speedup if both and both.comparable else None,
         "verdict": verdict(recordings),
     }
 
@@ -332,14 +395,15 @@ def _content(recording: Recording) -> dict[str, Any]:
         "devices": list(trace.gpus) or ["CPU"],
         "gpu": trace.gpu,
         "steps": trace.steps,
-        "step_s": trace.median_s,
+        "step_s": trace.median_s if trace.timed else None,
         "rows": [
             {"cause": name, "seconds": seconds, "share": seconds / trace.median_s}
             for name, seconds in recording.by_cause.items()
+            if trace.timed
         ],
         "arithmetic": recording.arithmetic.to_dict("records"),
-        "layer_share": recording.layer_share,
-        "unexplained_share": recording.share("unexplained"),
+        "layer_share": recording.layer_share if trace.timed else None,
+        "unexplained_share": recording.share("unexplained") if trace.timed else None,
     }
 
 
@@ -365,8 +429,12 @@ def page(recordings: Sequence[Recording], source: str = "") -> str:
 def _title(recordings: Sequence[Recording]) -> str:
     """The finding in a few words."""
     if len(recordings) == 2:
-        return f"{Comparison(*recordings).speedup:.2f}× as fast, within these recordings"
-    return BOUND[recordings[0].bound[0]].partition(":")[0]
+        both = Comparison(*recordings)
+        ratio = f"{both.speedup:.2f}× as fast, within these recordings"
+        return ratio if both.comparable else "Two recordings that are not of the same work"
+    trace = recordings[0].trace
+    bound = BOUND[recordings[0].bound[0]].partition(":")[0].format(work=WORK[trace.trains])
+    return bound if trace.timed else UNTIMED.partition(":")[0]
 
 
 def _cell_of(html: str) -> dict[str, Any]:
@@ -379,8 +447,8 @@ def _cell_of(html: str) -> dict[str, Any]:
 def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str]:
     """The parts of the page as HTML: the verdict, the figure, the tables, notes."""
     opening = f"<h1>{escape(title)}</h1><p><strong>{escape(verdict(recordings))}</strong></p>"
-    if len(recordings) == 2:
-        opening += f"<p>{escape(shrink_sentence(Comparison(*recordings)))}</p>"
+    shrunk = shrink_sentence(Comparison(*recordings)) if len(recordings) == 2 else ""
+    opening += f"<p>{escape(shrunk)}</p>" if shrunk else ""
     names = _names(recordings)
     said = [f"{n}: {note}" for n, r in zip(names, recordings, strict=True) for note in notes(r)]
     opening += _listed(said)
@@ -390,7 +458,9 @@ def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str
         if len(recordings) == 2
         else ""
     )
-    return [opening, _figure(recordings), *_sections(recordings), *_source(source)]
+    timed = [recording for recording in recordings if recording.trace.timed]
+    figure = [_figure(timed)] if timed else []
+    return [opening, *figure, *_sections(recordings), *_source(source)]
 
 
 def _listed(sentences: Sequence[str]) -> str:

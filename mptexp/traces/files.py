@@ -20,7 +20,7 @@ from mptexp.spec.errors import ParamsError
 from mptexp.traces import json_events, kineto, nsight, xplane
 from mptexp.traces.operations import Trace
 
-GZIP, SQLITE = b"\x1f\x8b", b"SQLite format 3\0"
+GZIP, SQLITE, BOM = b"\x1f\x8b", b"SQLite format 3\0", b"\xef\xbb\xbf"
 ENDINGS = (".xplane.pb", ".xplane.pb.gz", ".json", ".json.gz", ".sqlite")
 MOST_FILES = 20_000  # of a directory that is searched
 ALLOWED = (
@@ -101,7 +101,7 @@ def _read(file: Path) -> Trace:
         raise ParamsError("it is empty")
     if head.startswith(SQLITE):
         return _sqlite(file)
-    if head.lstrip()[:1] in (b"{", b"["):
+    if head.removeprefix(BOM).lstrip()[:1] in (b"{", b"["):
         with _opened(file) as content:
             return _json(content)
     with _plain(file) as plain:
@@ -163,5 +163,5 @@ def _json(content: BinaryIO) -> Trace:
 
 
 def _of_xla(event: Mapping[str, Any]) -> bool:
-    name = str((event.get("args") or {}).get("name", ""))
+    name = str(json_events.details(event).get("name", ""))
     return event.get("name") == "process_name" and name.startswith(("/host:", "/device:"))

@@ -6,11 +6,13 @@ write it, as an object with a list `traceEvents` among other things, or as that 
 
 import codecs
 import json
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from mptexp.spec.errors import ParamsError
+from mptexp.traces.steps import Interval
 
 MOST_TEXT = 4 * 2**30  # bytes of unpacked JSON that are read; a minute on a slow machine
 MOST_EVENT = 2**22  # characters of an event; the longest known, with a stack in it, has some KiB
@@ -20,12 +22,38 @@ _MARK = re.compile(r"\S")
 _DECODER = json.JSONDecoder(strict=False)
 
 
+def instants(event: Mapping[str, Any]) -> Interval:
+    """Begin and end of an event in microseconds; a negative duration counts as none.
+
+    Raises:
+        ParamsError: where one of them is no number.
+    """
+    begin, took = _number(event.get("ts")), _number(event.get("dur"))
+    return begin, begin + max(took, 0.0)
+
+
+def _number(value: Any) -> float:
+    try:
+        number = float(value or 0)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ParamsError(f"the time of an event is {str(value)[:40]!r}, no number")
+    return number
+
+
+def details(event: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands under `args`; empty where that is no object."""
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
+
+
 class _Text:
     """The text of a file, of which only a window is in memory."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._read, self.text, self.at, self.ended = file, 0, "", 0, False
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")("replace")  # with a BOM or not
 
     def more(self) -> bool:
         """Reads on; what was dealt with is forgotten."""

@@ -55,7 +55,7 @@ WORK = {
         r"|fmha|flash_|flashatt|sdpa|attention|_attn_|attn_(fwd|bwd)|mha_(fwd|bwd)"
     ),
     "elementwise": re.compile(  # of libraries whose other kernels the rows above know
-        r"at::native::|tensorflow::|^triton_(poi|red|per|fused|for)_|cub::|thrust::"
+        r"at::native::|tensorflow::|cub::|thrust::"
         r"|transformer_engine::|rotary|fused_rope|act_and_mul|silu_|gelu|swiglu|dropout|nll_loss"
         r"|cross_?entropy|topk|radixsort|bitonic|upsample|interpolate|op(\dd)?tensor"
         r"|multi_tensor_apply|vectorized_elementwise|cunn_|reduce_kernel|miopen\w*(pool|activ)"
@@ -225,6 +225,10 @@ RULES: tuple[tuple[str, Callable[[re.Match], Kernel]], ...] = (
 def work(name: str) -> str:
     """What a kernel does, a key of `WORK`; empty where its name does not tell."""
     lowered = _bare(name)
+    # Inductor names a kernel after all operations around it: triton_poi_fused_convolution_relu_3
+    # adds a bias; what multiplies is called triton_tem.
+    if re.match(r"triton_(poi|red|per|fused|for)_", lowered):
+        return "memory"
     kind = next((kind for kind, pattern in WORK.items() if pattern.search(lowered)), "")
     return "memory" if kind == "elementwise" else kind
 

@@ -2,23 +2,27 @@
 
 Categories have two sets of names: those of PyTorch 1.8 to 1.12 (`Operator`, `Kernel`, `Runtime`,
 `Memcpy`) and later ones (`cpu_op`, `kernel`, `cuda_runtime`, `gpu_memcpy`), which are read alike.
-
-A kernel belongs to what the host was doing when it launched it: the operation, the module
-(`nn.Module: Linear_5`, with `with_modules` or `with_stack`), the optimizer. The launch is found by
-the kernel's correlation; where it is missing, the operation by its external id. The backward pass
-runs elsewhere: its operations bear the "Sequence number" of the forward ones that made them.
 """
 
 import re
-from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mptexp.spec.errors import ParamsError
 from mptexp.traces import counters, json_events, operations, steps
+from mptexp.traces.host import (
+    BACKWARD,
+    GRAPH,
+    INPUT,
+    MODULE,
+    OPTIMIZER,
+    STEP,
+    Event,
+    Host,
+)
 from mptexp.traces.operations import Operation, Span, Trace
 from mptexp.traces.steps import Steps
 from mptexp.traces.xla_names import LAYER
@@ -32,41 +36,21 @@ KINDS = {
     "cuda_driver": "launch", "hip_driver": "launch", "python_function": "python",
     "privateuse1_runtime": "launch", "xpu_runtime": "launch",
 }  # fmt: skip
-MODULE = "nn.Module: "
 # The ranges of mptexp's own traces, and the file that they are written to.
-OWN_STEP, OWN_LOSS = "Optimizer.step#keras", "mptexp loss"
+OWN_STEP = "Optimizer.step#keras"
 OWN_INPUT, OWN_FILE = "enumerate(DataLoader)#mptexp", "own.trace.json"
-STEP = re.compile(r"^ProfilerStep\s*#\s*\d+$")
 RANGE = re.compile(  # what people call the range of a step, with or without its number
     r"^(train(ing)?[ _-]?)?(step|iter(ation)?|batch)[ _#:=-]*\d*$", re.IGNORECASE
 )
-INPUT = re.compile(r"^enumerate\(DataLoader\)|dataloader_next|dataloader\.py\(\d+\): __next__")
 IDLE = re.compile(r"(Device|Stream|Event|Context|Ctx)Synchronize$")
-OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
-BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|^torch::autograd::")
-SCALING = re.compile(r"^aten::_amp_")
-OWN_RANGE = re.compile(rf"^{OWN_LOSS}$")
-LOSS = re.compile(r"loss", re.IGNORECASE)
-# Operations that allocate, make views or call others: what they take themselves is the host's.
-DISPATCH = re.compile(
-    r"^(aten::)?(empty\w*|new_\w+|resolve_(conj|neg)|view\w*|_unsafe_view|as_strided_?|t|transpose"
-    r"|permute|expand\w*|reshape\w*|flatten|detach_?|alias|select|slice|unsqueeze|squeeze|narrow"
-    r"|unbind|chunk|split\w*|to|_to_copy|contiguous|clone|item|is_nonzero|_local_scalar_dense|resize_"
-    r"|set_|lift_fresh|result_type|_has_compatible_shallow_copy_type|record_stream)$"
-    r"|^(autograd|torch::autograd)::|Backward\d+$|^Optimizer\.|^detach$"
+# Operations that only GPUs have; PyTorch's profiler does not trace Apple's.
+OF_GPU = re.compile(
+    r"^aten::(_?(cudnn|miopen|mps)_|_efficient_attention|_flash_attention|_fused_\w+_cuda)"
 )
+OF_APPLE = re.compile(r"^aten::_?mps_")
+GRADIENT = re.compile(r"wgrad|dgrad|backward|_bwd", re.IGNORECASE)  # in kernels' names
+PRODUCT = re.compile(r"^aten::(conv\w*|_convolution|linear|addmm|mm|bmm|matmul)$")
 COUNTER = re.compile(r"__\w+\.(sum|avg|max|min)")
-
-
-class Event(NamedTuple):
-    """An event with a duration; times in microseconds."""
-
-    kind: str
-    name: str
-    thread: Any
-    start: float
-    end: float
-    args: Mapping[str, Any]
 
 
 def is_kineto(event: Mapping[str, Any]) -> bool:
@@ -118,26 +102,34 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
     Raises:
         ParamsError: where nothing ran.
     """
-    devices, host = _by_device(events), _Host(events)
+    _refuse_merged(events)
+    devices, host = _by_device(events), Host(events)
+    if not devices:
+        _refuse_untraced_gpu(events)
     name = max(devices, key=lambda n: (_work_s(devices[n]), n), default="")
     ran = devices.get(name, [])
     spans = [host.span(event) for event in ran] or list(host.on_cpu())
     if not spans:
         raise ParamsError("it holds no operation and no kernel")
+    found = _steps(events, spans)
     trace = operations.of_steps(
         operations.without_root(spans),
         _waits(events),
         _waits(events, ("input",)),
-        _steps(events, spans),
+        found,
         "gpu" if devices else "cpu",
     )
+    replayed = _replayed(ran)
     return replace(
         trace,
         framework=framework,
+        timed=not replayed,
+        trains=_trains(events),
+        input_shape=_input_shape(events, found),
         gpu=_device_name(name, models) if devices else "",
         gpus={_device_name(n, models): _work_s(of) for n, of in devices.items()},
         counters=counters.compared((event.name, _counts(event.args)) for event in ran),
-        notes=tuple(_notes(ran, host)),
+        notes=(*_notes(ran, host), *_accumulated(events, found)),
     )
 
 
@@ -154,31 +146,25 @@ def _known(events: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
         number += 1
         if number > MOST_EVENTS:
             raise ParamsError(f"it holds more than {MOST_EVENTS:,} events; trace fewer steps")
-        args = event.get("args")
-        begin, took = _number(event.get("ts")), _number(event.get("dur"))
-        thread = (event.get("pid"), event.get("tid"))
-        yield Event(kind, name, thread, begin, begin + max(took, 0.0), _kept(kind, args, event))
+        thread = (str(event.get("pid")), str(event.get("tid")))
+        yield Event(kind, name, thread, *json_events.instants(event), _kept(kind, event))
 
 
-def _number(value: Any) -> float:
-    try:
-        return float(value or 0)
-    except (TypeError, ValueError):
-        raise ParamsError(f"the time of an event is {str(value)[:40]!r}, no number") from None
-
-
-def _kept(kind: str, args: Any, event: Mapping[str, Any]) -> dict[str, Any]:
+def _kept(kind: str, event: Mapping[str, Any]) -> dict[str, Any]:
     """The details of an event that are read, under one name each."""
-    args = args if isinstance(args, dict) else {}
+    args = json_events.details(event)
     kept = {
         "correlation": args.get("correlation"),
         "external": args.get("External id", args.get("external id")),
         "sequence": args.get("Sequence number"),
     }
+    if kind == "op" and PRODUCT.match(str(event.get("name"))):
+        kept["shapes"] = args.get("Input Dims", args.get("Input dims"))
     if kind in ("kernel", "copy", "counted"):
         kept["device"] = args.get("device", event.get("pid"))
         kept |= {name: value for name, value in args.items() if COUNTER.search(name)}
-    return {name: value for name, value in kept.items() if value is not None}
+    plain = (str, int, float)  # not null, and nothing that cannot be a key
+    return {n: value for n, value in kept.items() if n == "shapes" or isinstance(value, plain)}
 
 
 def _counts(args: Mapping[str, Any]) -> dict[str, float]:
@@ -218,16 +204,92 @@ def _device_name(number: str, models: Mapping[str, str]) -> str:
     return f"GPU:{number} {models.get(number, '')}".strip()
 
 
-def _notes(events: Sequence[Event], host: "_Host") -> Iterator[str]:
+def _notes(events: Sequence[Event], host: Host) -> Iterator[str]:
     kernels = [event for event in events if event.kind != "copy"]
     missing = sum(1 for event in kernels if not host.launches(event))
     if missing:
         yield f"the launches of {missing} of {len(kernels)} kernels are not in the trace"
-    lengths = {round(event.end - event.start, 3) for event in kernels}
-    if kernels and kernels[0].kind == "counted" and len(lengths) == 1 and len(kernels) > 2:
+    graphs = sum(1 for event in kernels if event.name == GRAPH)
+    if graphs:
         yield (
-            "every kernel has the same duration, as hardware counters were recorded instead of "
-            "times: no share of time in it is a measurement"
+            f"{graphs} CUDA graphs were recorded as a whole, without their kernels: what they did "
+            "is unexplained; record with --cuda-graph-trace=node"
+        )
+    replays = sum(1 for event in kernels if host.replays(event))
+    if replays:
+        yield (
+            f"{replays} of {len(kernels)} kernels ran in CUDA graphs, whose launch says neither "
+            "layer nor operation"
+        )
+
+
+def _replayed(events: Sequence[Event]) -> bool:
+    """Whether kernels were run again and again for their hardware counters, and not timed.
+
+    Kineto then writes the same duration with each kernel, or ranges of the profiler instead.
+    """
+    kernels = [event for event in events if event.kind != "copy"]
+    lengths = {round(event.end - event.start, 3) for event in kernels}
+    counted = any(_counts(event.args) for event in kernels)
+    return counted and (kernels[0].kind == "counted" or (len(lengths) == 1 and len(kernels) > 2))
+
+
+def _trains(events: Iterable[Event]) -> bool | None:
+    """Whether the host ran a backward pass or an optimizer; None where it does not tell."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for event in events:
+        names[event.kind].add(event.name)
+    if any(BACKWARD.search(name) or OPTIMIZER.search(name) for name in names["op"]):
+        return True
+    known = any(name.startswith("aten::") for name in names["op"])
+    return False if known and not any(map(GRADIENT.search, names["kernel"])) else None
+
+
+def _input_shape(events: Iterable[Event], found: Steps) -> str:
+    """The shape of what the first product of a step reads; empty where shapes were not recorded."""
+    begin = found.intervals[0][0]
+    with_shapes = [e for e in events if e.start >= begin and e.args.get("shapes")]
+    first = min(with_shapes, key=lambda event: event.start, default=None)
+    shapes = first.args["shapes"] if first else []
+    shape = shapes[0] if isinstance(shapes, list) and shapes and isinstance(shapes[0], list) else []
+    return "x".join(map(str, shape))
+
+
+def _accumulated(events: Iterable[Event], found: Steps) -> Iterator[str]:
+    """Says where a marked step is only part of one, as gradients are accumulated over several."""
+    begin, end = found.between
+    stepped = Counter(
+        e.name for e in events
+        if e.kind == "op" and e.name.startswith("Optimizer.step#") and begin <= e.start < end
+    )  # fmt: skip
+    times, steps_ = max(stepped.values(), default=0), len(found.intervals)
+    if 0 < times < steps_ - 1:
+        yield (
+            f"the optimizer stepped in {times} of {steps_} steps: gradients are accumulated, and a "
+            "step here is the work on one micro-batch"
+        )
+
+
+def _refuse_merged(events: Iterable[Event]) -> None:
+    """Refuses traces of several processes in one file: numbers that tie events are not unique."""
+    ranks = {e.thread[0] for e in events if e.kind == "op" and STEP.match(e.name) and e.thread}
+    if len(ranks) > 1:
+        raise ParamsError(
+            f"it holds the steps of {len(ranks)} processes in one file; give the trace of one rank"
+        )
+
+
+def _refuse_untraced_gpu(events: Iterable[Event]) -> None:
+    """Refuses a training on a GPU of which only the host was traced."""
+    names = {event.name for event in events if event.kind in ("op", "launch")}
+    if any(OF_APPLE.match(name) for name in names):
+        raise ParamsError(
+            "it is of an Apple GPU (MPS), whose work PyTorch's profiler does not record"
+        )
+    if any(OF_GPU.match(name) or "LaunchKernel" in name for name in names):
+        raise ParamsError(
+            "it ran on a GPU and holds none of its kernels; record with "
+            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
         )
 
 
@@ -272,149 +334,3 @@ def _waits(events: Iterable[Event], states: Sequence[str] = ("input", "idle")) -
             continue
         if state in states:
             yield Span(event.start, event.end, Operation(state))
-
-
-# --- what the host was doing ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Context:
-    """What went on in a thread at an instant, the outermost first."""
-
-    events: tuple[Event, ...] = ()
-
-    @property
-    def op(self) -> str:
-        """The innermost operation."""
-        ops = (e.name for e in self.events if e.kind == "op" and not e.name.startswith(MODULE))
-        named = [name for name in ops if not STEP.match(name) and name != OWN_LOSS]
-        return named[-1] if named else ""
-
-    @property
-    def module(self) -> str:
-        """The modules around it as a path."""
-        names = [e.name.removeprefix(MODULE) for e in self.events if e.name.startswith(MODULE)]
-        return "/".join(names)
-
-    @property
-    def sequence(self) -> Any:
-        """The number that ties the backward operation to the forward one."""
-        numbers = [e.args["sequence"] for e in self.events if "sequence" in e.args]
-        return numbers[0] if numbers else None
-
-    def within(self, pattern: re.Pattern[str]) -> bool:
-        return any(pattern.search(e.name) for e in self.events if e.kind == "op")
-
-
-class _Thread:
-    """The nested events of one thread, to be asked for an instant."""
-
-    def __init__(self, events: Iterable[Event]) -> None:
-        self.events = sorted(events, key=lambda e: (e.start, -e.end))
-        self.parents: list[int] = []
-        stack: list[int] = []
-        for place, event in enumerate(self.events):
-            while stack and self.events[stack[-1]].end <= event.start:
-                stack.pop()
-            self.parents.append(stack[-1] if stack else -1)
-            stack.append(place)
-        self.starts = [event.start for event in self.events]
-
-    def at(self, instant: float) -> _Context:
-        place = bisect_right(self.starts, instant) - 1
-        chain: list[Event] = []
-        while place >= 0:
-            if self.events[place].end >= instant:
-                chain.append(self.events[place])
-            place = self.parents[place]
-        return _Context(tuple(reversed(chain)))
-
-    def own(self) -> Iterator[tuple[float, float, float]]:
-        """When an operation was at work, none within it: start, end, and an instant in it."""
-        inner: dict[int, list[Event]] = defaultdict(list)
-        for place, event in enumerate(self.events):
-            inner[self.parents[place]].append(event)
-        for place, event in enumerate(self.events):
-            if event.kind != "op" or STEP.match(event.name) or event.name.startswith(MODULE):
-                continue
-            at = event.start
-            for child in inner.get(place, ()):
-                if child.start > at:
-                    yield at, child.start, (at + child.start) / 2
-                at = max(at, child.end)
-            if event.end > at:
-                yield at, event.end, (at + event.end) / 2
-
-
-class _Host:
-    """What the host did, by which kernels get an operation, a layer and a part."""
-
-    def __init__(self, events: Sequence[Event]) -> None:
-        threads: dict[Any, list[Event]] = defaultdict(list)
-        self._launch: dict[Any, Event] = {}
-        self._external: dict[Any, Event] = {}
-        for event in events:
-            if event.kind in ("op", "python"):
-                threads[event.thread].append(event)
-                if event.kind == "op" and "external" in event.args:
-                    self._external[event.args["external"]] = event
-            elif event.kind == "launch" and "correlation" in event.args:
-                self._launch[event.args["correlation"]] = event
-        self._threads = {thread: _Thread(of) for thread, of in threads.items()}
-        self._forward = dict(self._forward_modules())
-
-    def launches(self, kernel: Event) -> bool:
-        """Whether the trace tells what launched a kernel."""
-        known = kernel.args.get("correlation") in self._launch
-        return known or kernel.args.get("external") in self._external
-
-    def span(self, kernel: Event) -> Span:
-        """A kernel or copy as what it was launched for."""
-        context = self._context(kernel)
-        if kernel.kind == "copy":
-            operation = Operation("copy", op=kernel.name.split(" (")[0].replace(" ", ""))
-        else:
-            operation = self._operation(context, kernel.name)
-        return Span(kernel.start, kernel.end, operation)
-
-    def on_cpu(self) -> Iterator[Span]:
-        """Operations that ran on the CPU, each without those within it."""
-        for thread in self._threads.values():
-            for start, end, instant in thread.own():
-                context = thread.at(instant)
-                if not context.within(INPUT) and not DISPATCH.search(context.op):
-                    yield Span(start, end, self._operation(context, ""))
-
-    def _context(self, kernel: Event) -> _Context:
-        launch = self._launch.get(kernel.args.get("correlation"))
-        if launch is None:
-            launch = self._external.get(kernel.args.get("external"))
-        thread = self._threads.get(launch.thread) if launch else None
-        return thread.at(launch.start) if thread and launch else _Context()
-
-    def _operation(self, context: _Context, kernel: str) -> Operation:
-        op = context.op.rpartition("::")[2] if context.op.startswith("aten::") else context.op
-        backward = context.within(BACKWARD)
-        layer = context.module or (self._forward.get(context.sequence, "") if backward else "")
-        part = "backward" if backward else "forward" if layer else "other"
-        if context.within(OPTIMIZER):
-            layer, part = "", "optimizer"
-        elif context.within(SCALING):
-            layer, part = "", "loss scaling"
-        elif (
-            context.within(OWN_RANGE)
-            or LOSS.search(layer.rpartition("/")[2])
-            or (not layer and LOSS.search(op))
-        ):
-            layer, part = "", "loss"
-        return Operation("op", layer, part, op, kernel)
-
-    def _forward_modules(self) -> Iterator[tuple[Any, str]]:
-        """The module of each sequence number; the last operation that bears it made the node."""
-        for thread in self._threads.values():
-            for event in thread.events:
-                if "sequence" not in event.args or BACKWARD.search(event.name):
-                    continue
-                context = thread.at(event.start)
-                if context.module and not context.within(BACKWARD):
-                    yield event.args["sequence"], context.module

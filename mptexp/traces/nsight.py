@@ -1,31 +1,40 @@
 """Reads exports of Nsight Systems (`nsys export --type sqlite`).
 
-After NVIDIA's documentation, "Nsight Systems Export Database Schema": no real export was at hand.
-Kernels and copies are tied to the calls that launched them by their correlation, as in PyTorch's
-traces; what the host was doing stands in NVTX ranges: those of PyTorch's `emit_nvtx`
+The tables and columns are those that Nsight Systems 2022.4 and 2023.4 write, read from exports made
+with both (schema 3.7.2 and the one before it), and of CUDA graphs those that NVIDIA documents. Each
+table but that of the kernels may be missing, as may a column that only some versions have.
+
+Kernels and copies are tied to the calls that launched them by process and correlation, as in
+PyTorch's traces; what the host was doing stands in NVTX ranges: those of PyTorch's `emit_nvtx`
 (`aten::conv2d, seq = 7`), of people (`step 3`).
 """
 
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mptexp.spec.errors import ParamsError
 from mptexp.traces import kineto
-from mptexp.traces.kineto import Event
+from mptexp.traces.host import GRAPH, Event
 from mptexp.traces.operations import Trace
 
 KERNELS, COPIES = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY"
 FILLS, CALLS = "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_RUNTIME"
-COPY_KINDS = {1: "MemcpyHtoD", 2: "MemcpyDtoH", 8: "MemcpyDtoD", 10: "MemcpyPtoP"}
+GRAPHS, RANGES = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "NVTX_EVENTS"
+# ENUM_CUDA_MEMCPY_OPER; of unified memory from 11.
+COPY_KINDS = {1: "MemcpyHtoD", 2: "MemcpyDtoH", 8: "MemcpyDtoD", 9: "MemcpyHtoH", 10: "MemcpyPtoP"}
+COPY_KINDS |= {11: "MemcpyHtoD", 12: "MemcpyDtoH", 13: "MemcpyDtoD"}
 OF_PYTORCH = re.compile(r"^(?P<name>[\w:#.<>()~ ]+?), (?:seq|op_id) = (?P<number>\d+)")
+VERSION = re.compile(r"(_pt[sd][sz])?_v\d+$")  # cudaStreamSynchronize_ptsz_v7000
 
 
 def read(file: Path) -> Trace:
-    """The table of operations of an export.
+    """The table of operations of an export: of the process whose kernels take longest.
 
     Raises:
         ParamsError: where the database holds no kernels.
@@ -33,50 +42,88 @@ def read(file: Path) -> Trace:
     """
     with closing(sqlite3.connect(f"file:{file}?mode=ro&immutable=1", uri=True)) as database:
         database.row_factory = sqlite3.Row
+        pages = [
+            database.execute(f"PRAGMA {of}").fetchone()[0] for of in ("page_count", "page_size")
+        ]
+        if file.stat().st_size < pages[0] * pages[1]:
+            raise ParamsError("it was cut off")
         tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
-        if KERNELS not in tables:
-            raise ParamsError(
-                "it is a database without CUDA kernels; record with --trace=cuda,nvtx"
-            )
+        process, share = _busiest(database, tables)
         events: list[Event] = []
-        for event in _events(database, tables):
+        for event in _events(database, tables, process):
             events.append(event)
             if len(events) > kineto.MOST_EVENTS:
                 most = f"{kineto.MOST_EVENTS:,}"
                 raise ParamsError(f"it holds more than {most} events; trace fewer steps")
         models = _models(database, tables)
     of_pytorch = any(event.name.startswith("aten::") for event in events)
-    return kineto.of_events(events, models, "PyTorch" if of_pytorch else "")
+    trace = kineto.of_events(events, models, "PyTorch" if of_pytorch else "")
+    if share == 1:
+        return trace
+    note = f"of several processes that with most kernel time is explained, {share:.0%} of all"
+    return replace(trace, notes=(*trace.notes, note))
 
 
-def _events(database: sqlite3.Connection, tables: set[str]) -> Iterator[Event]:
-    strings = dict(map(tuple, database.execute("SELECT id, value FROM StringIds")))
-    for row in _rows(database, KERNELS, "demangledName", "shortName"):
-        number = row["demangledName"] if row["demangledName"] is not None else row["shortName"]
-        yield _event("kernel", str(strings.get(number, "")), row)
-    if COPIES in tables:
-        for row in _rows(database, COPIES, "copyKind"):
-            yield _event("copy", COPY_KINDS.get(row["copyKind"], "Memcpy"), row)
-    if FILLS in tables:
-        for row in _rows(database, FILLS):
-            yield _event("kernel", "Memset", row)
-    if CALLS in tables:
-        columns = "start, end, globalTid, correlationId, nameId"
-        for row in database.execute(f"SELECT {columns} FROM {CALLS}"):
-            # `cudaLaunchKernel_v7000`
-            name = re.sub(r"_v\d+$", "", str(strings.get(row["nameId"], "")))
-            args = {"correlation": row["correlationId"]}
-            yield Event("launch", name, row["globalTid"], *_times(row), args)
-    if "NVTX_EVENTS" in tables:
-        columns = "start, end, globalTid, text, textId"
-        for row in database.execute(f"SELECT {columns} FROM NVTX_EVENTS WHERE end IS NOT NULL"):
-            text = row["text"] if row["text"] is not None else strings.get(row["textId"], "")
-            yield _range(str(text or ""), row)
+def _busiest(database: sqlite3.Connection, tables: set[str]) -> tuple[int | None, float]:
+    """The process whose kernels take longest, and its share of all kernel time."""
+    took: Counter[int | None] = Counter()
+    for table in (KERNELS, GRAPHS):
+        for row in _rows(database, tables, table, "globalPid"):
+            if isinstance(row["start"], int) and isinstance(row["end"], int):
+                took[_process(row["globalPid"])] += max(row["end"] - row["start"], 1)
+    if not took:
+        raise ParamsError("it is a database without CUDA kernels; record with --trace=cuda,nvtx")
+    ((process, longest),) = took.most_common(1)
+    return process, longest / took.total()
 
 
-def _rows(database: sqlite3.Connection, table: str, *more: str) -> Iterator[sqlite3.Row]:
-    columns = ", ".join(("start", "end", "deviceId", "correlationId", *more))
-    yield from database.execute(f"SELECT {columns} FROM {table}")
+def _events(database: sqlite3.Connection, tables: set[str], process: int | None) -> Iterator[Event]:
+    """What ran and was launched in a process; ranges that did not end are left out."""
+    strings: dict[Any, Any] = {}
+    if "StringIds" in tables:
+        strings = dict(map(tuple, database.execute("SELECT id, value FROM StringIds")))
+
+    def text(*numbers: Any) -> str:
+        return next((str(strings[n]) for n in numbers if n in strings), "")
+
+    def rows(table: str, *columns: str) -> Iterator[sqlite3.Row]:
+        of = "globalTid" if "globalTid" in columns else "globalPid"
+        for row in _rows(database, tables, table, of, *columns):
+            ended = isinstance(row["start"], int) and isinstance(row["end"], int)
+            if ended and (row[of] is None or _process(row[of]) == process):
+                yield row
+
+    on_device = ("deviceId", "correlationId")
+    for row in rows(KERNELS, *on_device, "demangledName", "shortName"):
+        yield _event("kernel", text(row["demangledName"], row["shortName"]), row)
+    for row in rows(GRAPHS, *on_device):
+        yield _event("kernel", GRAPH, row)
+    for row in rows(COPIES, *on_device, "copyKind"):
+        yield _event("copy", COPY_KINDS.get(row["copyKind"], "Memcpy"), row)
+    for row in rows(FILLS, *on_device):
+        yield _event("kernel", "Memset", row)
+    for row in rows(CALLS, "globalTid", "correlationId", "nameId"):
+        args = {"correlation": row["correlationId"]}
+        name = VERSION.sub("", text(row["nameId"]))
+        yield Event("launch", name, row["globalTid"], *_times(row), args)
+    for row in rows(RANGES, "globalTid", "text", "textId"):
+        yield _range(str(row["text"] or text(row["textId"])), row)
+
+
+def _rows(
+    database: sqlite3.Connection, tables: set[str], table: str, *more: str
+) -> Iterator[sqlite3.Row]:
+    """The rows of a table, none where it is missing; NULL for a column that its version lacks."""
+    if table not in tables:
+        return
+    has = {row["name"] for row in database.execute(f"PRAGMA table_info({table})")}
+    columns = [name if name in has else f"NULL AS {name}" for name in dict.fromkeys(more)]
+    yield from database.execute(f"SELECT start, end, {', '.join(columns)} FROM {table}")
+
+
+def _process(identifier: int | None) -> int | None:
+    """The process of a `globalPid` or `globalTid`, whose last 24 bits are the thread."""
+    return None if identifier is None else int(identifier) >> 24
 
 
 def _event(kind: str, name: str, row: sqlite3.Row) -> Event:
@@ -94,10 +141,8 @@ def _range(text: str, row: sqlite3.Row) -> Event:
     return Event("op", text, row["globalTid"], *_times(row), args)
 
 
-def _times(row: sqlite3.Row) -> Sequence[float]:
+def _times(row: Mapping[str, Any] | sqlite3.Row) -> Sequence[float]:
     """Start and end in microseconds; the database has nanoseconds."""
-    if not isinstance(row["start"], int) or not isinstance(row["end"], int):
-        raise ParamsError("an event of it has a time that is no number")
     return row["start"] / 1e3, max(row["end"], row["start"]) / 1e3
 
 

@@ -2,18 +2,21 @@
 
 A profile's format is read by one module that returns a `Trace`: `xplane` is that of TensorFlow and
 JAX, `kineto` PyTorch's, `nsight` that of Nsight Systems. The reader names what ran (`Span`),
-`traced` makes the table, and the time breakdown works on it without knowing where it came from.
+`of_steps` makes the table, and the time breakdown works on it without knowing where it came from.
 """
 
 import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from mptexp.spec.errors import ParamsError
+from mptexp.traces import kernels
 from mptexp.traces.steps import Interval, Steps
 
+LONGEST_S = 7200.0  # of a step; no profiler records for so long
 ON_HOST = "(on the host)"  # stands for the kernel of an operation that no GPU kernel came from
 # An instant without any operation belongs to the first of these that is going on, else to host.
 WAITS = ("input", "idle", "host")
@@ -45,6 +48,9 @@ class Operation(NamedTuple):
     count: float = 0.0
 
 
+GAP, WORKING = Operation("gap"), Operation("op")  # between two steps; anything at all
+
+
 class Span(NamedTuple):
     """An event: from when to when, in microseconds, and what it was.
 
@@ -69,12 +75,16 @@ class Trace:
         operations: the table, the longest row first.
         step_times: seconds of each step, as the host or the device marks them.
         how: how the steps were recognized.
-        warm_up: how many first steps were left out.
+        warm_up, unusual, after_s: what was left out, as of `steps.Steps`.
         outside_s: seconds of work on the device in the trace, but outside the steps.
+        hidden_s: seconds of a step in which other work hid communication between devices.
         framework: that wrote the trace; empty where it does not tell.
         gpu: the GPU that is explained, with its model where the trace tells; empty of a CPU.
         gpus: seconds of work of each GPU of the trace by its name.
         counters: what hardware counters say against the kernels' names.
+        timed: whether durations in it are measured; with hardware counters they are made up.
+        trains: whether it has a backward pass or an optimizer in it; None where it does not tell.
+        input_shape: of the first product of a step, such as 32x3x224x224, where the trace tells.
         notes: what else a reader has to know of the trace, as sentences.
     """
 
@@ -86,11 +96,17 @@ class Trace:
     step_times: tuple[float, ...] = ()
     how: str = ""
     warm_up: int = 0
+    unusual: int = 0
+    after_s: float = 0.0
     outside_s: float = 0.0
+    hidden_s: float = 0.0
     framework: str = ""
     gpu: str = ""
     gpus: Mapping[str, float] = field(default_factory=dict)
     counters: "Counters | None" = None
+    timed: bool = True
+    trains: bool | None = None
+    input_shape: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -136,19 +152,63 @@ def of_steps(
     device: str,
     every: int = 1,
 ) -> Trace:
-    """The table of the steps of a trace, as `traced` makes it, and what lies outside them.
+    """The table of what ran in the steps of a trace, and how much lies outside them.
 
     Args:
+        operations: what ran on the traced device, and copies to and from it.
+        waits: what the host did meanwhile, with a state of `WAITS`.
+        pipeline: when the input pipeline worked.
         every: steps that an interval holds.
+
+    Raises:
+        ParamsError: where a step takes hours.
     """
-    spans = list(operations)
-    trace = traced(spans, waits, pipeline, steps.between, len(steps.intervals) * every, device)
+    spans, number = list(operations), len(steps.intervals) * every
+    if max(steps.seconds()) > LONGEST_S:
+        hours = max(steps.seconds()) / 3600
+        raise ParamsError(f"a step in it takes {hours:,.0f} hours: the clock of its events jumped")
     begin, end = steps.between
-    outside = sum(span.end - span.start for span in spans if span.end <= begin or span.start >= end)
-    times = tuple(seconds / every for seconds in steps.seconds())
-    return replace(
-        trace, step_times=times, how=steps.how, warm_up=steps.warm_up, outside_s=outside / 1e6
+    inside = [span for span in spans if span.end > begin and span.start < end]
+    counts = Counter(_resolved(s.operation) for s in inside if not _within(s, steps.gaps))
+    owned = _owned(inside, waits, steps)
+    sent = [span._replace(operation=WORKING) for span in inside if _communicates(span.operation)]
+    shown = sum(us for owner, us in owned.items() if _communicates(owner))
+    return Trace(
+        steps=number,
+        step_s=sum(steps.seconds()) / number,
+        device=device,
+        input_busy_s=_busy_s((s._replace(operation=WORKING) for s in pipeline), steps) / number,
+        operations=[
+            owner._replace(seconds=us / number / 1e6, count=counts[owner] / number)
+            for owner, us in sorted(owned.items(), key=lambda item: -item[1])
+        ],
+        step_times=tuple(seconds / every for seconds in steps.seconds()),
+        how=steps.how,
+        warm_up=steps.warm_up,
+        unusual=steps.unusual,
+        after_s=steps.after_s / every,
+        outside_s=sum(s.end - s.start for s in spans if s.end <= begin or s.start >= end) / 1e6,
+        hidden_s=max(0.0, _busy_s(sent, steps) - shown / 1e6) / number,
     )
+
+
+def _within(span: Span, gaps: Iterable[Interval]) -> bool:
+    return any(begin <= span.start and span.end <= end for begin, end in gaps)
+
+
+def _owned(
+    operations: Iterable[Span], waits: Iterable[Span], steps: Steps
+) -> dict[Operation, float]:
+    """Microseconds of the steps that each operation owns; what lies between them left out."""
+    gaps = [Span(begin, end, GAP) for begin, end in steps.gaps]
+    owned = shares((*operations, *gaps), waits, *steps.between)
+    owned.pop(GAP, None)
+    return owned
+
+
+def _busy_s(spans: Iterable[Span], steps: Steps) -> float:
+    """Seconds of the steps in which any of some spans, of operation `WORKING`, went on."""
+    return _owned(spans, (), steps).get(WORKING, 0.0) / 1e6
 
 
 def busy(operations: Iterable[Span]) -> list[Interval]:
@@ -178,47 +238,14 @@ def _shorter(span: Span, root: str) -> Span:
     return span._replace(operation=span.operation._replace(layer=layer[len(root) + 1 :]))
 
 
-def traced(
-    operations: Iterable[Span],
-    waits: Iterable[Span],
-    pipeline: Iterable[Span],
-    between: tuple[float, float],
-    steps: int,
-    device: str,
-) -> Trace:
-    """The table of what ran between two instants that hold a number of steps.
-
-    Args:
-        operations: what ran on the traced device, and copies to and from it.
-        waits: what the host did meanwhile, with a state of `WAITS`.
-        pipeline: when the input pipeline worked.
-        between: first and last instant, in microseconds.
-    """
-    begin, end = between
-    inside = [span for span in operations if span.end > begin and span.start < end]
-    counts = Counter(_resolved(span.operation) for span in inside)
-    owned = sorted(shares(inside, waits, begin, end).items(), key=lambda item: -item[1])
-    working = Operation("op")
-    busy = shares((s._replace(operation=working) for s in pipeline), (), begin, end)
-    return Trace(
-        steps=steps,
-        step_s=(end - begin) / steps / 1e6,
-        device=device,
-        input_busy_s=busy.get(working, 0.0) / steps / 1e6,
-        operations=[
-            owner._replace(seconds=us / steps / 1e6, count=counts[owner] / steps)
-            for owner, us in owned
-        ],
-    )
-
-
 def shares(
     operations: Iterable[Span], waits: Iterable[Span], begin: float, end: float
 ) -> dict[Operation, float]:
     """Microseconds between two instants that each operation owns; they sum to end - begin.
 
-    An instant belongs in equal shares to the operations that run at it, to copies where nothing
-    else runs, else to one of `WAITS`.
+    An instant belongs in equal shares to the operations that run at it, to communication between
+    devices where nothing else runs, else to copies, else to one of `WAITS`: what other work hides
+    costs no time.
     """
     # A sweep over the instants at which something begins (1) or ends (-1), begins first.
     points: list[tuple[float, int, Operation | None]] = [(begin, 0, None), (end, 0, None)]
@@ -244,13 +271,26 @@ def shares(
 
 def _owners(active: Counter[Operation]) -> list[tuple[Operation, float]]:
     """What an instant belongs to, and the share of each."""
-    for state in ("op", "copy"):
-        working = {key: n for key, n in active.items() if key.state == state}
-        if working:
-            total = sum(working.values())
-            return [(_resolved(key), n / total) for key, n in working.items()]
+    working = [key for key in active if key.state not in WAITS]
+    if working:
+        first = min(map(_rank, working))
+        ran: Counter[Operation] = Counter()
+        for key in working:
+            ran[_resolved(key)] += active[key] * (_rank(key) == first)
+        return [(key, n / ran.total()) for key, n in ran.items() if n]
     going_on = {key.state for key in active}
     return [(Operation(next((s for s in WAITS if s in going_on), "host")), 1.0)]
+
+
+def _rank(operation: Operation) -> int:
+    """Which of the operations at an instant own it: those of the lowest rank."""
+    if operation.state in ("gap", "copy"):
+        return -1 if operation.state == "gap" else 2
+    return 1 if _communicates(operation) else 0
+
+
+def _communicates(operation: Operation) -> bool:
+    return operation.state == "op" and kernels.work(operation.kernel) == "communication"
 
 
 def _resolved(operation: Operation) -> Operation:

@@ -3,15 +3,18 @@
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Interval = tuple[float, float]  # first and last instant, in microseconds
-# A first step that takes so many times as long as the others is a warm-up.
-WARM_UP = 3.0
+# A step that takes so many times as long as the others is none: a first one compiles and tunes,
+# a later one has an evaluation, a checkpoint or another compilation in it.
+UNUSUAL = 3.0
 # Work that the device still has to do when the last step's mark ends, as a share of the steps: from
 # here the marks end too early, for the host is ahead of the device.
 LAG = 0.05
 PAUSE = 0.02  # of a step: a device that rests for longer has come to the end of its work
+AFTER = 0.05  # of a step: what it goes on for after its function ended, from where it is cut off
+WHOLE = "nothing: the whole trace is taken as one step"
 # Of the kinds of kernels, and of their time: how much must repeat as often as the steps do.
 LEAST_KINDS, LEAST_TIME = 0.8, 0.9
 
@@ -21,24 +24,40 @@ class Steps:
     """The steps of a trace.
 
     Attributes:
-        intervals: of the steps in their order; they may overlap nowhere.
+        intervals: of the steps in their order; they overlap nowhere. Between two of them lies what
+            belongs to no step.
         how: how they were recognized, such as `ProfilerStep#N`.
         warm_up: how many first steps were left out.
+        unusual: how many later ones were, for they took much longer than the others.
+        after_s: mean seconds that were cut off each step's end, see `ending_with`.
     """
 
     intervals: tuple[Interval, ...]
     how: str
     warm_up: int = 0
+    unusual: int = 0
+    after_s: float = 0.0
 
     @property
     def between(self) -> Interval:
         """First and last instant of all."""
         return self.intervals[0][0], self.intervals[-1][1]
 
+    @property
+    def gaps(self) -> tuple[Interval, ...]:
+        """What lies between two steps and belongs to none."""
+        pairs = zip(self.intervals, self.intervals[1:], strict=False)
+        return tuple((end, begin) for (_, end), (begin, _) in pairs if begin > end)
+
     def seconds(self) -> tuple[float, ...]:
-        """Of each step: until the next one begins, the last until its own end."""
-        ends = [*(start for start, _ in self.intervals[1:]), self.intervals[-1][1]]
-        return tuple((e - s) / 1e6 for (s, _), e in zip(self.intervals, ends, strict=True))
+        """Of each step."""
+        return tuple((end - begin) / 1e6 for begin, end in self.intervals)
+
+
+def adjoining(marks: Sequence[Interval], how: str) -> Steps:
+    """Steps of which each lasts until the next one begins, the last until the end of its mark."""
+    ends = [*(begin for begin, _ in marks[1:]), marks[-1][1]]
+    return Steps(tuple((b, e) for (b, _), e in zip(marks, ends, strict=True)), how)
 
 
 def marked(marks: Sequence[Interval], busy: Sequence[Interval], how: str) -> Steps:
@@ -57,7 +76,28 @@ def marked(marks: Sequence[Interval], busy: Sequence[Interval], how: str) -> Ste
     worked = _worked_until(end, busy, (end - begin) / len(kept) * PAUSE)
     if worked - end > LAG * (end - begin):
         kept[-1] = (kept[-1][0], worked)
-    return without_warm_up(Steps(tuple(kept), how))
+    return usual(adjoining(kept, how))
+
+
+def ending_with(steps: Steps, calls: Sequence[Interval], busy: Sequence[Interval]) -> Steps:
+    """Steps that end when the functions called in them and their work on the device have ended.
+
+    What follows, such as the callbacks of Keras and the profiler's own work, is cut off. Steps stay
+    as they are where one has no call, or where little follows.
+    """
+    intervals, ordered = [], sorted(busy)
+    for begin, end in steps.intervals:
+        ends = [e for b, e in calls if begin <= b < end]
+        if not ends:
+            return steps
+        intervals.append(
+            (begin, min(end, _worked_until(max(ends), ordered, (end - begin) * PAUSE)))
+        )
+    kept = replace(steps, intervals=tuple(intervals))
+    after = sum(steps.seconds()) - sum(kept.seconds())
+    if after < AFTER * sum(steps.seconds()):
+        return steps
+    return replace(kept, after_s=after / len(intervals))
 
 
 def _worked_until(end: float, busy: Sequence[Interval], pause: float) -> float:
@@ -69,12 +109,14 @@ def _worked_until(end: float, busy: Sequence[Interval], pause: float) -> float:
     return until
 
 
-def without_warm_up(steps: Steps) -> Steps:
-    """The steps without first ones that compile, tune or fill caches."""
+def usual(steps: Steps) -> Steps:
+    """The steps without first ones that compile, tune or fill caches, and later ones like them."""
     times, first = steps.seconds(), 0
-    while first + 1 < len(times) and times[first] > WARM_UP * statistics.median(times[first + 1 :]):
+    while first + 1 < len(times) and times[first] > UNUSUAL * statistics.median(times[first + 1 :]):
         first += 1
-    return Steps(steps.intervals[first:], steps.how, steps.warm_up + first)
+    longest = UNUSUAL * statistics.median(times[first:])
+    kept = [i for i, s in zip(steps.intervals[first:], times[first:], strict=True) if s <= longest]
+    return Steps(tuple(kept), steps.how, first, len(times) - first - len(kept))
 
 
 def repeated(work: Sequence[tuple[Interval, Hashable]]) -> Steps | None:
@@ -96,7 +138,7 @@ def repeated(work: Sequence[tuple[Interval, Hashable]]) -> Steps | None:
         whole = [kind for kind, count in counts.items() if count % n == 0]
         share = sum(took[kind] for kind in whole) / total if total else 0.0
         if len(whole) >= LEAST_KINDS * len(counts) and share >= LEAST_TIME:
-            return without_warm_up(_cut(sorted(work, key=lambda item: item[0]), counts, n))
+            return usual(_cut(sorted(work, key=lambda item: item[0]), counts, n))
     return None
 
 
@@ -108,11 +150,9 @@ def _cut(work: Sequence[tuple[Interval, Hashable]], counts: Counter[Hashable], n
     every = counts[anchor] // n
     starts = [interval[0] for interval, kind in work if kind == anchor][::every]
     last = max(ends for (_, ends), _ in work)
-    return Steps(
-        tuple(zip(starts, [*starts[1:], last], strict=True)), "the repetition of its operations"
-    )
+    return adjoining([(start, last) for start in starts], "the repetition of its operations")
 
 
 def whole(begin: float, end: float) -> Steps:
     """A trace without marks in which nothing repeats, as one step."""
-    return Steps(((begin, end),), "nothing: the whole trace is taken as one step")
+    return Steps(((begin, end),), WHOLE)

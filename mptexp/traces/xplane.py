@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mptexp.spec import imports
+from mptexp.spec.errors import ParamsError
 from mptexp.traces import json_events, operations
 from mptexp.traces import steps as recognized
 from mptexp.traces.operations import ON_HOST, Operation, Span, Trace
@@ -44,7 +45,6 @@ IDLE_EVENTS = ("Await", "BlockHostUntilDone", "SynchronizeAllActivity", "cuStrea
 IDLE_EVENTS += ("cuCtxSynchronize", "hipStreamSynchronize", "hipDeviceSynchronize")
 IDLE_EVENTS += ("np.asarray(jax.Array)", "block_until_ready")
 LEAST_FALLBACK_US = 50.0  # launching an operation takes less
-AFTER = 0.05  # of a step: what it goes on for after its function ended, from where it is said
 # What Keras's trainers call for each batch, or for several.
 KERAS_STEPS = re.compile(r"^(train_function|one_step_on_data|multi_step_on_iterator)$")
 
@@ -117,13 +117,17 @@ def explain(events: Sequence["Event"]) -> Trace:
         ValueError: where nothing of a training is in the trace.
     """
     gpus = _by_gpu(events)
+    others = {_short(e.process) for e in events if e.on_device and not e.of_gpu}
+    if others and not gpus:
+        named = sorted(others)[0]
+        raise ParamsError(f"it is of a device that is no GPU, {named}; allowed: GPUs and CPUs")
     naming, name = Naming(), _busiest(gpus)
     steps = _steps(events, gpus, naming)
     trace = _trace(events, gpus, steps, naming)
     return replace(
         trace,
-        notes=tuple(_notes(events, steps, _busy(gpus, name))),
         framework=_framework(events),
+        trains=_trains(trace),
         gpu=_short(name),
         gpus={_short(gpu): _work_s(spans) for gpu, spans in gpus.items()},
     )
@@ -171,15 +175,14 @@ def timed(events: Iterable[Mapping[str, Any]]) -> list["Event"]:
     thread: dict[Any, str] = {}
     kept: list[tuple[Any, Any, str, float, float, Mapping[str, Any]]] = []
     for e in events:
-        args = e.get("args") or {}
+        args, pid, tid = json_events.details(e), str(e.get("pid")), str(e.get("tid"))
         if e.get("name") == "process_name":
-            process[e.get("pid")] = str(args.get("name", ""))
+            process[pid] = str(args.get("name", ""))
         elif e.get("name") == "thread_name":
-            thread[e.get("pid"), e.get("tid")] = str(args.get("name", ""))
+            thread[pid, tid] = str(args.get("name", ""))
         elif e.get("ph") == "X" and "ts" in e:
-            begin = float(e["ts"])
-            kept.append((e.get("pid"), e.get("tid"), str(e.get("name", "")), begin,
-                         begin + float(e.get("dur") or 0), args))  # fmt: skip
+            name = str(e.get("name", ""))
+            kept.append((pid, tid, name, *json_events.instants(e), args))
             if len(kept) > MOST_HELD:
                 raise ValueError(f"it holds more than {MOST_HELD:,} events; trace fewer steps")
     return [
@@ -243,7 +246,7 @@ def _own_steps(events: Iterable["Event"]) -> Steps | None:
     if not marks:
         return None
     ordered = sorted((e.start, e.end) for e in marks)
-    return Steps(tuple(ordered), f"the marker {MARK}")
+    return recognized.adjoining(ordered, f"the marker {MARK}")
 
 
 def _steps(
@@ -257,13 +260,18 @@ def _steps(
             e for e in events if "step_num" in e.args and not e.on_device
         ],
         "xprof's Steps line": [e for e in events if e.process == name and e.thread == "Steps"],
-        "train_function": [
-            e for e in events if KERAS_STEPS.match(e.name) and not e.on_device and not e.in_pipeline
-        ],
     }
+    calls = [
+        (e.start, e.end)
+        for e in events
+        if KERAS_STEPS.match(e.name) and not e.on_device and not e.in_pipeline
+    ]
     for how, marks in ways.items():
         if marks:
-            return recognized.marked([(e.start, e.end) for e in marks], busy, how)
+            steps = recognized.marked([(e.start, e.end) for e in marks], busy, how)
+            return recognized.ending_with(steps, calls, busy)
+    if calls:
+        return recognized.ending_with(recognized.marked(calls, busy, "train_function"), calls, busy)
     spans = list(_on_gpu(events, gpus[name], naming) if name else _on_cpu(events, naming))
     if not spans:
         raise ValueError("it holds no operation of a training")
@@ -277,21 +285,12 @@ def _steps(
     return kinds or recognized.whole(first, last)
 
 
-def _notes(
-    events: Iterable["Event"], steps: Steps, busy: Sequence[tuple[float, float]]
-) -> Iterator[str]:
-    """Says where xprof counts to a step of Keras what its callbacks do after it."""
-    calls = [(e.start, e.end) for e in events if KERAS_STEPS.match(e.name) and not e.on_device]
-    if len(calls) != 1 or len(steps.intervals) != 1:
-        return
-    end = recognized.marked(calls, busy, "").between[1]
-    begin, last = steps.between
-    after = (last - end) / (last - begin)
-    if after > AFTER:
-        yield (
-            f"the step goes on for {(last - end) / 1e3:.1f} ms ({after:.0%}) after train_function "
-            "and its kernels ended: metrics and callbacks, the profiler's own among them"
-        )
+def _trains(trace: Trace) -> bool | None:
+    """Whether a backward pass or an optimizer ran; None where no operation has a layer."""
+    parts = {row.part for row in trace.operations}
+    if parts & {"backward", "optimizer", "loss scaling"}:
+        return True
+    return False if any(row.layer for row in trace.operations) else None
 
 
 def _trace(

@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from builders import KINETO, kineto_step
@@ -12,8 +13,8 @@ KEYS = {"file", "framework", "devices", "gpu", "steps", "step_s", "rows", "arith
         "layer_share", "unexplained_share"}  # fmt: skip
 
 
-def recording(file="before.json", without=(), steps=2):
-    events = [e for step in range(steps) for e in kineto_step(KINETO[1], step)]
+def recording(file="before.json", without=(), steps=2, more=()):
+    events = [e for step in range(steps) for e in kineto_step(KINETO[1], step)] + list(more)
     kept = [e for e in events if not any(word in e["name"] for word in without)]
     return Recording(file, kineto.read(kept, {}))
 
@@ -81,3 +82,52 @@ def test_notes_name_what_was_left_out():
     bare = kineto.read([dict(e, args={}) for s in range(2) for e in kineto_step(KINETO[1], s)], {})
     assert recordings.notes(one) == []
     assert any("launches" in note for note in recordings.notes(Recording("a", bare)))
+
+
+def conv(*shape):
+    return {"ph": "X", "cat": "cpu_op", "name": "aten::conv2d", "pid": 9, "tid": 3, "ts": 1,
+            "dur": 1, "args": {"Input Dims": [list(shape)]}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "why"),
+    [
+        ({"more": [conv(32, 3)]}, {"more": [conv(64, 3)]}, "32x3 against 64x3"),
+        ({}, {"without": ("Backward", "backward", "wgrad", "Optimizer")}, "training against infer"),
+    ],
+)
+def test_recordings_of_other_work_have_no_ratio(first, second, why):
+    pair = [recording(**first), recording("after.json", **second)]
+    sentence = recordings.verdict(pair)
+    assert "before and after are not compared" in sentence
+    assert why in sentence
+    assert recordings.content(pair)["speedup"] is None
+    assert "Where they differ" not in recordings.tables(pair)
+    assert recordings.shrink_sentence(Comparison(*pair)) == ""
+    assert "not of the same work</title>" in recordings.page(pair)
+
+
+def test_recordings_of_two_gpus_are_compared_and_the_gpus_named():
+    before, after = recording(), recording("after.json", steps=3)
+    for made, model in ((before, "A100"), (after, "H100")):
+        object.__setattr__(made, "trace", replace(made.trace, gpu=f"GPU:0 {model}"))
+    assert "GPU A100 against H100" in recordings.verdict([before, after])
+
+
+def test_a_recording_without_times_gives_no_share_of_time():
+    untimed = recording()
+    object.__setattr__(untimed, "trace", replace(untimed.trace, timed=False))
+    assert recordings.verdict([untimed]).startswith("This recording has hardware counters instead")
+    content = recordings.content([untimed])["traces"][0]
+    assert (content["step_s"], content["rows"]) == (None, [])
+    assert "Where the time of a step goes" not in recordings.tables([untimed])
+    assert recordings.content([untimed, recording("b.json")])["speedup"] is None
+    assert "ms" not in recordings.verdict([untimed])
+
+
+def test_what_bounds_is_said_of_training_or_inference_and_of_what_was_cut_off():
+    made = recording()
+    object.__setattr__(made, "trace", replace(made.trace, trains=False, after_s=0.002, unusual=1))
+    assert "The host bounds this inference" in recordings.verdict([made])
+    assert "not counted: 2 ms after it" in recordings.verdict([made])
+    assert any("more than three times the median" in note for note in recordings.notes(made))

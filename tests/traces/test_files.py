@@ -254,3 +254,28 @@ def test_a_directory_with_a_damaged_database_is_one_sentence(tmp_path):
     file.write_bytes(content)
     with pytest.raises(ParamsError, match="no export of Nsight"):
         files.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": NaN}]}', "no number"),
+        (b'[{"ph": "X", "cat": "devtools.timeline", "args": "text"}]', "neither PyTorch nor"),
+        (b'[{"ph": "M", "name": "process_name", "args": ["/host:CPU"]}]', "neither PyTorch nor"),
+        (b'[{"ph": "B", "cat": "cpu_op", "name": "aten::mm", "ts": 1}]', "neither PyTorch nor"),
+        ("{\"traceEvents\": []}".encode("utf-16"), "cannot be read"),
+        (b'[{"ph":"M","name":"process_name","pid":1,"args":{"name":"/device:TPU:0"}},'
+         b'{"ph":"X","name":"fusion.1","pid":1,"ts":1,"dur":9}]', "no GPU, TPU:0"),
+        (b'[{"ph":"M","name":"process_name","pid":1,"args":{"name":"/host:CPU"}},'
+         b'{"ph":"X","name":"a","pid":1,"ts":"x","dur":9}]', "no number"),
+    ],
+)  # fmt: skip
+def test_json_that_is_no_trace_of_a_gpu_or_cpu_is_one_sentence(tmp_path, content, why):
+    (tmp_path / "a").write_bytes(content)
+    assert why in sentence(tmp_path / "a")
+
+
+def test_a_byte_order_mark_does_not_matter(tmp_path):
+    plain = kineto_file(tmp_path / "a.json")
+    (tmp_path / "b.json").write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
+    assert files.read(tmp_path / "b.json")[1] == files.read(plain)[1]

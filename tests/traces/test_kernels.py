@@ -161,3 +161,16 @@ def test_the_recorded_kernels_are_of_every_kind():
     assert {"float16", "bfloat16", "tf32", "float32", "unknown"} == values["arithmetic"]
     known = [row for row in RECORDED if row["cause"] == "matrix"]
     assert len([row for row in known if row["arithmetic"] == "unknown"]) < 0.05 * len(known)
+
+
+@pytest.mark.parametrize(
+    ("name", "work"),
+    [
+        ("triton_poi_fused_convolution_relu_3", "memory"),
+        ("triton_per_fused_convolution_backward_sum_12", "memory"),
+        ("triton_red_fused__log_softmax_nll_loss_forward_0", "memory"),
+        ("triton_tem_fused_addmm_relu_5", "matrix"),
+    ],
+)
+def test_what_inductor_generates_is_named_after_all_around_it(name, work):
+    assert kernels.work(name) == work

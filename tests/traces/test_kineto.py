@@ -92,7 +92,9 @@ def test_steps_end_with_the_optimizer_s_where_kernels_do_not_repeat():
 
 def test_a_trace_of_a_cpu_counts_each_operation_without_what_is_in_it():
     events = [e for step in range(2) for e in kineto_step(KINETO[1], step) if e["pid"] != 0]
-    trace = read(events)
+    with pytest.raises(ParamsError, match="ran on a GPU and holds none of its kernels"):
+        read(events)
+    trace = read([e for e in events if not e["name"].startswith("cuda")])
     assert trace.device == "cpu"
     known = rows(trace)
     assert known["op", "conv2d"].layer == "Conv2d_0"
@@ -121,3 +123,90 @@ def test_what_an_operation_does_after_another_within_it_is_its_own():
 def test_what_holds_no_training_is_one_sentence(events, sentence):
     with pytest.raises(ParamsError, match=sentence):
         read(events)
+
+
+def gpu_steps(number, *more):
+    return [e for step in range(number) for e in kineto_step(KINETO[1], step)] + list(more)
+
+
+def device(name, start, length, **args):
+    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 20, "ts": start,
+            "dur": length, "args": {"device": 0, **args}}  # fmt: skip
+
+
+def host(name, start, length, cat="cpu_op", pid=9, **args):
+    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": 1, "ts": start, "dur": length,
+            "args": args}  # fmt: skip
+
+
+def test_communication_that_other_work_hides_costs_no_time():
+    # In step 0 from 300 to 450: a convolution runs until 400, nothing does afterwards.
+    trace = read(gpu_steps(2, device("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 300, 150)))
+    rows = {row.kernel[:4]: row for row in trace.operations if row.kernel}
+    assert rows["nccl"].seconds == pytest.approx(25e-6)  # 50 us in two steps
+    assert rows["sm80"].seconds == pytest.approx(100e-6)
+    assert trace.hidden_s == pytest.approx(50e-6)
+
+
+def test_kernels_of_a_cuda_graph_have_neither_the_layer_nor_the_operation_of_its_launch():
+    launch = host("cudaGraphLaunch", 235, 2, "cuda_runtime", correlation=7777)
+    events = gpu_steps(2, launch, device("mystery", 450, 40, correlation=7777))
+    trace = read(events)
+    row = next(row for row in trace.operations if row.kernel == "mystery")
+    assert (row.layer, row.part, row.op) == ("", "other", "")
+    assert any("ran in CUDA graphs" in note for note in trace.notes)
+
+
+def test_a_step_with_an_evaluation_in_it_is_left_out_and_counted():
+    slow = [dict(e, ts=e["ts"] + (9000 if e["ts"] >= 3000 else 0)) for e in gpu_steps(6)]
+    for event in slow:
+        if event["name"] == "ProfilerStep#2":
+            event["dur"] += 9000
+    slow.append(device("sm80_xmma_gemm_f32f32_f32f32_f32_evaluation", 3000, 8000))
+    trace = read(slow)
+    assert (trace.steps, trace.unusual) == (5, 1)
+    assert trace.median_s == pytest.approx(1000e-6)
+    assert not any("evaluation" in row.kernel for row in trace.operations)
+    assert sum(row.seconds for row in trace.operations) == pytest.approx(trace.step_s)
+
+
+def test_accumulated_gradients_are_said():
+    events = [e for e in gpu_steps(6) if not (e["name"].startswith("Optimizer") and e["ts"] < 4000)]
+    assert any("in 2 of 6 steps" in note for note in read(events).notes)
+
+
+def test_an_inference_is_no_training():
+    assert read(gpu_steps(2)).trains is True
+    words = ("Backward", "backward", "Optimizer")
+    kept = [e for e in gpu_steps(2) if not any(word in e["name"] for word in words)]
+    assert read([e for e in kept if "wgrad" not in e["name"]]).trains is False
+    assert read(kept).trains is None  # a kernel of a gradient, and nothing else that tells
+    assert read([e for e in kept if e["pid"] == 0]).trains is None
+
+
+def test_the_input_of_the_first_product_is_told():
+    events = gpu_steps(2, host("aten::conv2d", 1, 5, **{"Input Dims": [[32, 3, 8, 8], []]}))
+    assert read(events).input_shape == "32x3x8x8"
+    assert read(gpu_steps(2)).input_shape == ""
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        ([host("aten::_mps_convolution", 0, 9)], "Apple GPU"),
+        ([host("aten::cudnn_convolution", 0, 9)], "holds none of its kernels"),
+        ([host("ProfilerStep#0", 0, 9), host("ProfilerStep#0", 0, 9, pid=10)], "of 2 processes"),
+        ([host("aten::mm", 0, float("nan"))], "no number"),
+        ([host("aten::mm", 0, 9), host("aten::add", 4e16, 9)], "clock of its events jumped"),
+    ],
+)
+def test_what_cannot_be_explained_is_refused_in_a_sentence(events, why):
+    with pytest.raises(ParamsError, match=why):
+        read(events)
+
+
+def test_kernels_with_counters_instead_of_times_are_not_timed():
+    counted = {"smsp__sass_thread_inst_executed_op_ffma_pred_on.sum": 5}
+    events = [device(f"sgemm_{n}", n * 10, 7, **counted) for n in range(4)]
+    assert read(events).timed is False
+    assert read([device(f"sgemm_{n}", n * 10, n + 1, **counted) for n in range(4)]).timed is True

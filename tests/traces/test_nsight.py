@@ -1,16 +1,17 @@
-"""Exports of Nsight Systems: made after NVIDIA's schema, for no real one could be had."""
+"""Exports of Nsight Systems with the columns of two versions; their CUDA tables are made."""
 
 import sqlite3
 
 import pytest
-from builders import nsight_export
+from builders import NSIGHT, nsight_export
 
 from mptexp.spec.errors import ParamsError
 from mptexp.traces import nsight
 
 
-def test_an_export_is_read_as_a_trace(tmp_path):
-    trace = nsight.read(nsight_export(tmp_path / "a.sqlite", steps=3))
+@pytest.mark.parametrize("version", NSIGHT)
+def test_an_export_is_read_as_a_trace(tmp_path, version):
+    trace = nsight.read(nsight_export(tmp_path / "a.sqlite", steps=3, version=version))
     assert (trace.framework, trace.steps, trace.how) == ("PyTorch", 3, "ranges named as steps")
     assert trace.step_s == pytest.approx(1000e-6)
     assert trace.gpu == "GPU:0 NVIDIA H100"
@@ -32,8 +33,56 @@ def test_an_export_without_ranges_has_the_steps_that_repeat(tmp_path):
     assert trace.framework == ""
 
 
-def test_a_database_of_something_else_is_one_sentence(tmp_path):
-    with sqlite3.connect(tmp_path / "a.sqlite") as database:
+@pytest.mark.parametrize("table", ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY"])
+def test_any_other_table_may_be_missing(tmp_path, table):
+    file = nsight_export(tmp_path / "a.sqlite", steps=3)
+    with sqlite3.connect(file) as database:
+        database.execute(f"DROP TABLE {table}")
+        database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN shortName")
+    assert nsight.read(file).steps == 3
+
+
+def test_of_several_processes_one_is_explained_with_its_own_launches(tmp_path):
+    # Numbers that tie kernels to launches are those of a process: both have the same ones.
+    file = nsight_export(tmp_path / "a.sqlite", steps=3, processes=(9, 10))
+    with sqlite3.connect(file) as database:
+        database.execute(
+            "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = end + 50000 WHERE globalPid = 10 << 24"
+        )
+        database.execute(
+            "UPDATE NVTX_EVENTS SET text = 'aten::linear' "
+            "WHERE globalTid >> 24 = 9 AND text LIKE 'aten%'"
+        )
+    trace = nsight.read(file)
+    assert trace.steps == 3
+    names = {row.op for row in trace.operations if row.state == "op"}
+    assert "conv2d" in names
+    assert "linear" not in names
+    assert any("of several processes" in note and "60%" in note for note in trace.notes)
+
+
+def test_a_cuda_graph_recorded_as_a_whole_is_unexplained_work_not_an_idle_device(tmp_path):
+    file = nsight_export(tmp_path / "a.sqlite", steps=3)
+    with sqlite3.connect(file) as database:
+        database.execute(
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE AS SELECT start, end, deviceId, "
+            "contextId, streamId, correlationId, globalPid, 1 AS graphId, 1 AS graphExecId "
+            "FROM CUPTI_ACTIVITY_KIND_KERNEL"
+        )
+        database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+    trace = nsight.read(file)
+    graphs = [row for row in trace.operations if "CUDA graph" in row.kernel]
+    assert sum(row.seconds for row in graphs) == pytest.approx(200e-6)
+    assert {row.op for row in graphs} == {""}  # not of the range that launched it
+    assert any("--cuda-graph-trace=node" in note for note in trace.notes)
+
+
+def test_a_database_without_kernels_is_one_sentence(tmp_path):
+    file = nsight_export(tmp_path / "cpu.sqlite", steps=3)
+    with sqlite3.connect(file) as database:
+        database.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL")
+    with sqlite3.connect(tmp_path / "pets.sqlite") as database:
         database.execute("CREATE TABLE pets (name)")
-    with pytest.raises(ParamsError, match="without CUDA kernels"):
-        nsight.read(tmp_path / "a.sqlite")
+    for name in ("cpu.sqlite", "pets.sqlite"):
+        with pytest.raises(ParamsError, match="without CUDA kernels"):
+            nsight.read(tmp_path / name)

@@ -1,6 +1,6 @@
 import pytest
 
-from mptexp.traces import operations
+from mptexp.traces import operations, steps
 from mptexp.traces.operations import Operation, Span
 
 A, B, COPY = Operation("op", op="a"), Operation("op", op="b"), Operation("copy", op="MemcpyH2D")
@@ -26,7 +26,7 @@ def test_what_lies_outside_the_steps_does_not_count():
 def test_a_trace_is_told_per_step_and_sums_to_it():
     spans = [Span(0, 600, A), Span(1000, 1600, A), Span(600, 800, COPY), Span(-9, 0, B)]
     pipeline = [Span(500, 1500, Operation("input")), Span(700, 900, Operation("input"))]
-    trace = operations.traced(spans, [], pipeline, (0, 2000), 4, "gpu")
+    trace = operations.of_steps(spans, [], pipeline, steps.whole(0, 2000), "gpu", 4)
     assert trace.step_s == pytest.approx(500e-6)
     assert trace.input_busy_s == pytest.approx(250e-6)
     rows = {(row.state, row.op): row for row in trace.operations}

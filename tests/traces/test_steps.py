@@ -5,7 +5,7 @@ from mptexp.traces import steps
 
 def test_marks_are_steps_from_start_to_start():
     made = steps.marked([(100, 150), (0, 90), (200, 290)], [(0, 290)], "marks")
-    assert made.intervals == ((0, 90), (100, 150), (200, 290))
+    assert made.intervals == ((0, 100), (100, 200), (200, 290))
     assert made.between == (0, 290)
     assert made.seconds() == pytest.approx((100e-6, 100e-6, 90e-6))
 
@@ -56,3 +56,21 @@ def test_what_repeats_nothing_is_one_step():
     assert steps.repeated(kernels("abcdef")) is None
     assert steps.repeated([]) is None
     assert steps.whole(3, 9).between == (3, 9)
+
+
+def test_a_later_step_that_takes_much_longer_is_left_out():
+    marks = [(0, 100), (100, 200), (200, 900), (900, 1000)]
+    made = steps.marked(marks, [], "marks")
+    assert (made.unusual, made.warm_up) == (1, 0)
+    assert made.intervals == ((0, 100), (100, 200), (900, 1000))
+    assert made.gaps == ((200, 900),)
+
+
+def test_what_follows_the_function_of_a_step_is_cut_off():
+    whole = steps.adjoining([(0, 100), (100, 200)], "the Steps line")
+    calls, busy = [(5, 40), (105, 130)], [(10, 50), (110, 160)]
+    made = steps.ending_with(whole, calls, busy)
+    assert made.intervals == ((0, 50), (100, 160))
+    assert made.after_s == pytest.approx(45e-6)
+    assert steps.ending_with(whole, calls[:1], busy) == whole  # the second has no call
+    assert steps.ending_with(whole, [(5, 99), (105, 199)], []) == whole  # little follows

@@ -65,6 +65,18 @@ def test_report_takes_the_record_and_claims_nothing(tmp_path):
     assert all(point["low"] is None for point in points)
 
 
+def test_float32_and_mixed_precision_timed_in_two_scripts_are_compared(tmp_path):
+    for policy in ("float32", "mixed_bfloat16"):
+        program = KERAS.format(backend="tensorflow", policy=policy).replace("sweep", policy)
+        python(program, tmp_path)
+    done = mptexp("compare", "float32", "mixed_bfloat16", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (point,) = json.loads(done.stdout)["points"]
+    assert point["policy"] == "float32 | mixed_bfloat16"
+    assert point["ratio"] == pytest.approx(point["step_s_a"] / point["step_s_b"])
+    assert point["low"] is None  # nothing is claimed of one session a side without identity
+
+
 def test_a_loop_is_timed_in_windows_that_wait_for_the_device():
     waited = []
     timer = StepTimer(synchronize=lambda: waited.append(1), batch_size=4, backend="torch")

@@ -1,0 +1,197 @@
+"""What the host was doing when it launched a kernel, of PyTorch's traces and Nsight's.
+
+A kernel belongs to what the host was doing then: the operation, the module (`nn.Module: Linear_5`,
+with `with_modules` or `with_stack`), the optimizer. The launch is found by the kernel's
+correlation; where it is missing, the operation by its external id. The backward pass runs
+elsewhere: its operations bear the "Sequence number" of the forward ones that made them.
+"""
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mptexp.traces.operations import Operation, Span
+
+OWN_LOSS = "mptexp loss"  # the range around the loss in mptexp's own traces
+MODULE = "nn.Module: "
+GRAPH = "(a CUDA graph)"  # stands for the kernels of a graph that was traced as a whole
+GRAPH_LAUNCH = re.compile(r"GraphLaunch")  # of CUDA, its driver, and HIP
+STEP = re.compile(r"^ProfilerStep\s*#\s*\d+$")
+INPUT = re.compile(r"^enumerate\(DataLoader\)|dataloader_next|dataloader\.py\(\d+\): __next__")
+OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
+BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|^torch::autograd::")
+SCALING = re.compile(r"^aten::_amp_")
+OWN_RANGE = re.compile(rf"^{OWN_LOSS}$")
+LOSS = re.compile(r"loss", re.IGNORECASE)
+# Operations that allocate, make views or call others: what they take themselves is the host's.
+DISPATCH = re.compile(
+    r"^(aten::)?(empty\w*|new_\w+|resolve_(conj|neg)|view\w*|_unsafe_view|as_strided_?|t|transpose"
+    r"|permute|expand\w*|reshape\w*|flatten|detach_?|alias|select|slice|unsqueeze|squeeze|narrow"
+    r"|unbind|chunk|split\w*|to|_to_copy|contiguous|clone|item|is_nonzero|_local_scalar_dense|resize_"
+    r"|set_|lift_fresh|result_type|_has_compatible_shallow_copy_type|record_stream)$"
+    r"|^(autograd|torch::autograd)::|Backward\d+$|^Optimizer\.|^detach$"
+)
+
+
+class Event(NamedTuple):
+    """An event with a duration; times in microseconds."""
+
+    kind: str
+    name: str
+    thread: Any
+    start: float
+    end: float
+    args: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What went on in a thread at an instant, the outermost first."""
+
+    events: tuple[Event, ...] = ()
+
+    @property
+    def op(self) -> str:
+        """The innermost operation."""
+        ops = (e.name for e in self.events if e.kind == "op" and not e.name.startswith(MODULE))
+        named = [name for name in ops if not STEP.match(name) and name != OWN_LOSS]
+        return named[-1] if named else ""
+
+    @property
+    def module(self) -> str:
+        """The modules around it as a path."""
+        names = [e.name.removeprefix(MODULE) for e in self.events if e.name.startswith(MODULE)]
+        return "/".join(names)
+
+    @property
+    def sequence(self) -> Any:
+        """The number that ties the backward operation to the forward one."""
+        numbers = [e.args["sequence"] for e in self.events if "sequence" in e.args]
+        return numbers[0] if numbers else None
+
+    def within(self, pattern: re.Pattern[str]) -> bool:
+        return any(pattern.search(e.name) for e in self.events if e.kind == "op")
+
+
+class Thread:
+    """The nested events of one thread, to be asked for an instant."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.events = sorted(events, key=lambda e: (e.start, -e.end))
+        self.parents: list[int] = []
+        stack: list[int] = []
+        for place, event in enumerate(self.events):
+            while stack and self.events[stack[-1]].end <= event.start:
+                stack.pop()
+            self.parents.append(stack[-1] if stack else -1)
+            stack.append(place)
+        self.starts = [event.start for event in self.events]
+
+    def at(self, instant: float) -> Context:
+        place = bisect_right(self.starts, instant) - 1
+        chain: list[Event] = []
+        while place >= 0:
+            if self.events[place].end >= instant:
+                chain.append(self.events[place])
+            place = self.parents[place]
+        return Context(tuple(reversed(chain)))
+
+    def own(self) -> Iterator[tuple[float, float, float]]:
+        """When an operation was at work, none within it: start, end, and an instant in it."""
+        inner: dict[int, list[Event]] = defaultdict(list)
+        for place, event in enumerate(self.events):
+            inner[self.parents[place]].append(event)
+        for place, event in enumerate(self.events):
+            if event.kind != "op" or STEP.match(event.name) or event.name.startswith(MODULE):
+                continue
+            at = event.start
+            for child in inner.get(place, ()):
+                if child.start > at:
+                    yield at, child.start, (at + child.start) / 2
+                at = max(at, child.end)
+            if event.end > at:
+                yield at, event.end, (at + event.end) / 2
+
+
+class Host:
+    """What the host did, by which kernels get an operation, a layer and a part."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        threads: dict[Any, list[Event]] = defaultdict(list)
+        self._launch: dict[Any, Event] = {}
+        self._external: dict[Any, Event] = {}
+        for event in events:
+            if event.kind in ("op", "python"):
+                threads[event.thread].append(event)
+                if event.kind == "op" and "external" in event.args:
+                    self._external[event.args["external"]] = event
+            elif event.kind == "launch" and "correlation" in event.args:
+                self._launch[event.args["correlation"]] = event
+        self._threads = {thread: Thread(of) for thread, of in threads.items()}
+        self._forward = dict(self._forward_modules())
+
+    def launches(self, kernel: Event) -> bool:
+        """Whether the trace tells what launched a kernel."""
+        known = kernel.args.get("correlation") in self._launch
+        return known or kernel.args.get("external") in self._external
+
+    def replays(self, kernel: Event) -> bool:
+        """Whether a kernel is one of a graph, whose launch is that of all of them."""
+        launch = self._launch.get(kernel.args.get("correlation"))
+        return launch is not None and bool(GRAPH_LAUNCH.search(launch.name))
+
+    def span(self, kernel: Event) -> Span:
+        """A kernel or copy as what it was launched for."""
+        context = self._context(kernel)
+        if kernel.kind == "copy":
+            operation = Operation("copy", op=kernel.name.split(" (")[0].replace(" ", ""))
+        elif kernel.name == GRAPH or self.replays(kernel):
+            operation = Operation("op", "", "other", "", kernel.name)
+        else:
+            operation = self._operation(context, kernel.name)
+        return Span(kernel.start, kernel.end, operation)
+
+    def on_cpu(self) -> Iterator[Span]:
+        """Operations that ran on the CPU, each without those within it."""
+        for thread in self._threads.values():
+            for start, end, instant in thread.own():
+                context = thread.at(instant)
+                if not context.within(INPUT) and not DISPATCH.search(context.op):
+                    yield Span(start, end, self._operation(context, ""))
+
+    def _context(self, kernel: Event) -> Context:
+        launch = self._launch.get(kernel.args.get("correlation"))
+        if launch is None:
+            launch = self._external.get(kernel.args.get("external"))
+        thread = self._threads.get(launch.thread) if launch else None
+        return thread.at(launch.start) if thread and launch else Context()
+
+    def _operation(self, context: Context, kernel: str) -> Operation:
+        op = context.op.rpartition("::")[2] if context.op.startswith("aten::") else context.op
+        backward = context.within(BACKWARD)
+        layer = context.module or (self._forward.get(context.sequence, "") if backward else "")
+        part = "backward" if backward else "forward" if layer else "other"
+        if context.within(OPTIMIZER):
+            layer, part = "", "optimizer"
+        elif context.within(SCALING):
+            layer, part = "", "loss scaling"
+        elif (
+            context.within(OWN_RANGE)
+            or LOSS.search(layer.rpartition("/")[2])
+            or (not layer and LOSS.search(op))
+        ):
+            layer, part = "", "loss"
+        return Operation("op", layer, part, op, kernel)
+
+    def _forward_modules(self) -> Iterator[tuple[Any, str]]:
+        """The module of each sequence number; the last operation that bears it made the node."""
+        for thread in self._threads.values():
+            for event in thread.events:
+                if "sequence" not in event.args or BACKWARD.search(event.name):
+                    continue
+                context = thread.at(event.start)
+                if context.module and not context.within(BACKWARD):
+                    yield event.args["sequence"], context.module
