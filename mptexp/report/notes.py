@@ -24,7 +24,11 @@ BEST_BATCHES = (
     "policy the batch size at which it was fastest in images per second. A larger batch may need "
     "another learning rate to learn as well."
 )
-CLAIMS = "What the studies claimed, and what this sweep says of it."
+CLAIMS = (
+    "What the studies claimed, what this sweep says of it, and the rule that decides between "
+    "consistent and inconsistent; between the two it is inconclusive. What it does not test is "
+    "left out."
+)
 FAILED = "They are part of the result."
 
 

@@ -56,16 +56,17 @@ def _notebook(sweep: MeasuredSweep, run_id: str) -> str:
 
 def checked_claims(sweep: MeasuredSweep) -> pd.DataFrame:
     """What the studies claimed and what this sweep says of it; the column Runs holds HTML."""
-    rows = [row for row in claims.table(sweep.tables) if row[2].finding != claims.UNTESTED]
+    rows = [row for row in claims.table(sweep.tables) if row[1].finding != claims.UNTESTED]
     return pd.DataFrame(
         {
-            "Claim": [claim for claim, _, _ in rows],
-            "Of": [source for _, source, _ in rows],
-            "Finding": [finding.finding for _, _, finding in rows],
-            "Evidence": [finding.evidence or BLANK for _, _, finding in rows],
+            "Claim": [claim.words for claim, _ in rows],
+            "Of": [claim.source for claim, _ in rows],
+            "Finding": [finding.finding for _, finding in rows],
+            "Evidence": [finding.evidence or BLANK for _, finding in rows],
+            "Rule": [claim.rule for claim, _ in rows],
             "Runs": [
                 " ".join(_notebook(sweep, run_id) for run_id in finding.runs) or BLANK
-                for _, _, finding in rows
+                for _, finding in rows
             ],
         }
     )

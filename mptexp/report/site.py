@@ -27,7 +27,7 @@ from mptexp.execution import directory
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.report import lead, measured, page, rendering, subject, wording
+from mptexp.report import caveats, claims, lead, measured, page, rendering, subject, wording
 from mptexp.report.figures import output
 from mptexp.spec import documents, files
 from mptexp.spec.errors import ParamsError
@@ -52,6 +52,7 @@ class Entry:
         measured: when its last run ended, for readers; ended_at: the same for sorting.
         figure: text alternative of the headline figure, empty where there is none.
         files: data files beside the report.
+        claims: of the studies, all of them, and what the sweep says of each.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Entry:
     runs: str
     figure: str
     files: list[str]
+    claims: list[tuple[claims.Claim, claims.Finding]]
 
 
 def publish(sources: Sequence[Path], site: Path, notebook: Path, address: str = "") -> list[str]:
@@ -324,6 +326,7 @@ def _report(place: SweepDir, notebook: Path, address: str) -> Entry:
         files=[
             p.name for p in sorted(place.root.iterdir()) if p.suffix in (".csv", ".yaml", ".md")
         ],
+        claims=[] if caveats.doubts(tables, "accuracy") else claims.table(tables),
     )
 
 
@@ -368,4 +371,6 @@ def _index(entries: Sequence[Entry], address: str) -> str:
         card = {**card, "og:url": _base(address)}
     if address and first:
         card = {**card, **_image(f"{_base(address)}{first.link}/share.png", first.figure)}
-    return template.render(title=TITLE, lead=lead, card=card, entries=entries) + "\n"
+    tested = {entry.link: entry.claims for entry in entries if entry.claims}
+    table = claims.over_all(tested) if entries else []
+    return template.render(title=TITLE, lead=lead, card=card, entries=entries, claims=table) + "\n"
