@@ -78,6 +78,21 @@ def pairs(models: Collection[str], phases: Collection[str]) -> pd.DataFrame:
     return both.iloc[both.row_baseline.fillna(both.row_mixed).argsort()].reset_index(drop=True)
 
 
+def epochs(model: str, batch_size: int, value: str) -> pd.Series:
+    """What a study printed of a network's training: value by epoch, mixed_float16; often empty.
+
+    Args:
+        model: a name of MODELS' values.
+        batch_size: of the training.
+        value: a column of history.csv, such as loss or val_accuracy (a fraction).
+    """
+    rows = table()
+    rows = rows[(rows.model_here == model) & (rows.batch_size == batch_size)]
+    number = rows.metric.str.extract(rf"^epoch(\d+)_{value}$", expand=False)
+    known = rows.assign(epoch=number).dropna(subset="epoch")
+    return known.set_index(known.epoch.astype(int)).value.sort_index()
+
+
 def peak(device: str, dtype: str = "") -> float:
     """What a device can do by its published specifications: FLOP/s of dense matrix products.
 

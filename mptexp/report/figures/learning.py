@@ -2,15 +2,18 @@
 
 import pandas as pd
 import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mptexp.analysis import summary
+from mptexp.analysis import published, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import wording
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS
 from mptexp.report.measured import MeasuredSweep
+
+PUBLISHED = "published (mixed_float16, V100)"
 
 
 def learned(tables: Tables) -> pd.DataFrame:
@@ -91,10 +94,24 @@ def _curves(epochs: pd.DataFrame, value: str, label: str, by: str = "epoch") -> 
         names = {"epoch": "epoch", "elapsed_s": "seconds from the first step"}
         axis.set(title=style.wrapped(title), xlabel=names[by], ylabel=label)
         if by == "epoch":
+            _published(axis, part, value)
             axis.xaxis.get_major_locator().set_params(integer=True)
         axis.get_legend().remove()
     style.legend(figure, figure.axes[0])
     return figure
+
+
+def _published(axis: Axes, part: pd.DataFrame, value: str) -> None:
+    """Draws the epochs that a study printed of this network and batch size behind our curves.
+
+    Of the same data alone, Imagenette, whichever its size and split.
+    """
+    part = part[part.dataset.str.contains("imagenette")]
+    for model, size in part[["model", "batch_size"]].drop_duplicates().itertuples(index=False):
+        known = published.epochs(model, size, value)
+        if len(known):
+            look = {"color": "grey", "marker": "x", "linewidth": 1, "zorder": 0}
+            axis.plot(known.index, known, label=PUBLISHED, **look)
 
 
 def _spread(part: pd.DataFrame, value: str) -> float:

@@ -3,6 +3,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from builders import record, tables, three
 
+from mptexp.analysis import published
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.figures import learning
 from mptexp.report.measured import MeasuredSweep
@@ -18,6 +19,27 @@ def test_repeats_are_faint_lines_below_their_mean():
     curves = learning.accuracy_by_epoch(made).axes[0]
     assert curves.get_ylabel() == "validation accuracy"
     assert len(curves.lines) >= 6 + 2  # each repeat, and a mean per policy
+    plt.close("all")
+
+
+def test_the_epochs_that_a_study_printed_stand_behind_our_curves():
+    made = three("mixed_float16", [2.0, 2.1, 1.9])
+    assert not any(
+        line.get_label() == learning.PUBLISHED
+        for line in learning.accuracy_by_epoch(made).axes[0].lines  # of digits
+    )
+    for one in made.records:
+        one["parameters"]["dataset"] = "folder:imagenette2"
+    made = tables(made.records)
+    printed = published.epochs("keydana_cnn", 32, "val_accuracy")
+    assert dict(printed) == {16: 0.806, 17: 0.782, 18: 0.784, 19: 0.77, 20: 0.746}
+    assert published.epochs("keydana_cnn", 64, "val_accuracy").empty
+    for draw in (learning.accuracy_by_epoch, learning.loss_by_epoch):
+        lines = draw(made).axes[0].lines
+        (drawn,) = [line for line in lines if line.get_label() == learning.PUBLISHED]
+        assert list(drawn.get_xdata()) == [16, 17, 18, 19, 20]
+    lines = learning.accuracy_by_time(made).axes[0].lines
+    assert not any(line.get_label() == learning.PUBLISHED for line in lines)
     plt.close("all")
 
 
