@@ -31,6 +31,7 @@ lab: .venv/installed-lab
 
 bench: .venv/installed-dev
 	$(BIN)/python benchmarks/interval_coverage.py
+	$(BIN)/python benchmarks/false_blame.py
 	$(BIN)/python benchmarks/measuring_overhead.py
 	$(BIN)/python benchmarks/sweep_overhead.py
 	$(BIN)/python benchmarks/scale.py --runs 2000

@@ -98,7 +98,7 @@ def cause(row: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> str
     kind = (kinds or {}).get(row["layer"], "")
     if PREPROCESSING.search(kind) or INPUT_OPERATIONS.search(row["op"]):
         return "preprocessing"
-    if row["part"] == "loop":
+    if row["part"] == "loop" or row["op"].startswith("TensorList"):  # which carries its results
         return "loop"
     if row["part"] == "loss":
         return "loss"

@@ -40,7 +40,8 @@ def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
 
     Returns:
         Index: layer. Columns: seconds, bound (arithmetic or memory), least_s (what the peaks of
-        arithmetic and copies allow), flops, bytes, took_s (in the step, by the time breakdown).
+        arithmetic and copies allow; NaN where no rule knows the layer's arithmetic), flops, bytes,
+        took_s (in the step, by the time breakdown).
     """
     took = breakdown.rows(record).groupby("layer").seconds.sum()
     peak = record["work"]["ceilings"]["matmul_flops_per_s"]
@@ -54,7 +55,7 @@ def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
                 "layer": name,
                 "seconds": by_memory if pd.isna(alone) else min(alone, took.get(name, math.inf)),
                 "bound": "arithmetic" if by_arithmetic > by_memory else "memory",
-                "least_s": max(by_memory, by_arithmetic),
+                "least_s": max(by_memory, by_arithmetic) if flops > 0 else math.nan,
                 "flops": flops,
                 "bytes": moved,
                 "took_s": took.get(name, math.nan),

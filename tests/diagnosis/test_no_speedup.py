@@ -40,12 +40,12 @@ def host(layer, op, at, share):
     return ("host", path, at, WHOLE * share, {})
 
 
-def record(folder, events, policy, peaks=PEAKS, alone=(), kinds=()):
+def record(folder, events, policy, peaks=PEAKS, alone=(), kinds=(), flops=2e12):
     """The record of a run with this trace; of the layers body and odd."""
     folder.mkdir()
     gpu_trace(folder / "a.xplane.pb", events, 2, WHOLE / 2)
     trace = xplane.read(folder / "a.xplane.pb", ["adam"], scaled=True)
-    known = {"flops": 2e12, "bytes": 1e6, "parameters": 10, "compute_dtype": "bfloat16"}
+    known = {"flops": flops, "bytes": 1e6, "parameters": 10, "compute_dtype": "bfloat16"}
     return {
         "parameters": Run(gpu_model="GPU", policy=policy).model_dump(),
         "timing": {"step_s": STEP_S},
@@ -135,6 +135,13 @@ def test_a_convolution_that_is_slow_at_one_shape_under_both_policies(tmp_path):
     before = kernels((F32, "body", "Conv2D", 0.2), (F32, "odd", "Conv2D", 0.8))
     after = kernels((*CONV, 0.15), (BF16, "odd", "Conv2D", 0.8))
     check(losses(tmp_path, before, after), "bad kernel", 0.8 - 0.15, "odd")
+
+
+def test_a_layer_whose_arithmetic_no_rule_knows_has_no_bad_kernel(tmp_path):
+    before = kernels((F32, "body", "Conv2D", 0.2), (F32, "odd", "MatMul", 0.8))
+    after = kernels((*CONV, 0.2), (BF16, "odd", "MatMul", 0.8))
+    lost, _ = losses(tmp_path, before, after, flops=None)
+    assert "bad kernel" not in [loss.cause.name for loss in lost]
 
 
 def test_a_kernel_that_is_slower_in_the_step_than_alone(tmp_path):
