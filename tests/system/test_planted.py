@@ -156,10 +156,9 @@ class Casts(layers.Layer):
         return x
 
 class Noise(layers.Layer):
-    "A level of noise for each image, of many draws."
+    "Draws for every activation, of which one for each image is used."
     def call(self, x):
-        drawn = tf.random.normal(tf.shape(x))
-        return x + tf.cast(tf.reduce_mean(drawn, (1, 2, 3), keepdims=True), x.dtype)
+        return x + tf.cast(tf.random.normal(tf.shape(x))[:, :1, :1, :1], x.dtype)
 
 class Top(layers.Layer):
     "The mean of an image's largest activations, taken off."
