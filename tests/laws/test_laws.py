@@ -223,8 +223,8 @@ def test_the_readmes_commands_exist():
     assert {"quickstart", "test", "lab"} <= used <= targets
     from mptexp.cli import app
 
-    commands = {command.callback.__name__ for command in app.registered_commands}
-    used = set(re.findall(r"^mptexp ([a-z]+)", readme, re.MULTILINE))
+    commands = {command.name for command in app.registered_commands}
+    used = set(re.findall(r"^mptexp ([a-z-]+)", readme, re.MULTILINE))
     assert used == commands
     for path in re.findall(r"(?:params|notebooks|reports/published)/[\w./-]+\.\w+", readme):
         assert (PROJECT / path).exists() or "mine" in path, path
