@@ -234,7 +234,8 @@ def run(
     no_report: NoReport = False,
     data_dir: DataDir = None,
     format: Annotated[
-        str, typer.Option(help="text, or json: a line of JSON per ended run; the text to stderr.")
+        str,
+        typer.Option(help="text, or json: a line per run, then per comparison; text to stderr."),
     ] = "text",
 ) -> None:
     """Execute the runs of a params file that are missing, then make the report.
@@ -257,6 +258,9 @@ def run(
     if not fresh and executor == "local":  # on a cluster each node has an environment of its own
         _name_changes(job, only or [], data_dir)
     left = api.execute(job, only or [], fresh, how, address, output, flagged)
+    if format == "json":
+        for row in api.claims(job):
+            print(json.dumps({"comparison": row}))
     if not no_report and any(job.directory.runs.iterdir()):
         _report(job.directory.root)
     if not left.searched:

@@ -6,8 +6,8 @@ A loss is error minus float32's error of the same block, in percentage points: a
 import json
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pandas as pd
@@ -34,6 +34,7 @@ class Point:
         statuses: how every run ended.
         runs: the ids by block of those that ended well.
         flags: what is not valid of its runs or of float32's, see `validity`.
+        nearest: errors of the same choice rounded to nearest, minus these; n = 0 without it.
     """
 
     network: str
@@ -44,6 +45,7 @@ class Point:
     statuses: list[str]
     runs: dict[int, str]
     flags: str = ""
+    nearest: Contrast = field(default_factory=Contrast)
 
     @property
     def is_float32(self) -> bool:
@@ -136,8 +138,7 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
         base = next((p for p in made if p.network == point.network and p.is_float32), point)
         blocks = [b for b in point.runs if b in base.runs]
         sides = [{b: records[p.runs[b]] for b in blocks} for p in (point, base)]
-        spread = image_pairs.spread(*(list(side.values()) for side in sides), LITTLE / 100)
-        more.append((spread.variance * 1e4, spread.freedom))  # in percentage points
+        more.append(_spread(point, base, records))
         unlike = validity.across(*sides, ("policy", *FORMATS))
         # That a format learned nothing is a finding; float32 has to have learned something.
         names = [flags[base.runs[b]] for b in blocks]
@@ -145,9 +146,38 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
         names += ["not comparable"] * bool(unlike)
         made[k] = replace(point, flags=validity.together(names))
     asked = [k for k, point in enumerate(made) if not point.is_float32]
-    wide = simultaneous.together([made[k].loss for k in asked], [more[k] for k in asked])
-    losses = dict(zip(asked, wide, strict=True))
-    return [replace(point, loss=losses.get(k, point.loss)) for k, point in enumerate(made)]
+    rounded = [(k, j) for k in asked for j in _to_nearest(made[k], made)]
+    nearest = [contrast.paired(made[j].errors, made[k].errors, "difference") for k, j in rounded]
+    spreads = [_spread(made[j], made[k], records) for k, j in rounded]
+    wide = simultaneous.together(
+        [*(made[k].loss for k in asked), *nearest], [*(more[k] for k in asked), *spreads]
+    )
+    losses = dict(zip(asked, wide[: len(asked)], strict=True))
+    others = {k: over for (k, _), over in zip(rounded, wide[len(asked) :], strict=True)}
+    return [
+        replace(point, loss=losses.get(k, point.loss), nearest=others.get(k, Contrast()))
+        for k, point in enumerate(made)
+    ]
+
+
+def _to_nearest(point: Point, made: Sequence[Point]) -> list[int]:
+    """The place of the same choice rounded to nearest, if this one is rounded stochastically."""
+    if point.choice["rounding"] != "stochastic":
+        return []
+    other = point.sibling(made, rounding="nearest")
+    if other is None or validity.invalid(other.flags, "accuracy"):
+        return []
+    return [k for k, each in enumerate(made) if each is other]
+
+
+def _spread(
+    point: Point, base: Point, records: Mapping[str, Mapping[str, Any]]
+) -> tuple[float, float]:
+    """What the images add to the variance, in percentage points, and its degrees of freedom."""
+    blocks = [b for b in point.runs if b in base.runs]
+    sides = [[records[p.runs[b]] for b in blocks] for p in (point, base)]
+    known = image_pairs.spread(*sides, LITTLE / 100)
+    return known.variance * 1e4, known.freedom
 
 
 def _compared(point: Point, others: Sequence[Point]) -> Point:

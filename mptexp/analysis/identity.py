@@ -14,14 +14,14 @@ WITHIN_BLOCK = ("initial_weights", "data_order")
 # What differs between the sides of a comparison because of the parameter that it is about.
 FOLLOWS = {
     "policy": (),
-    "gpu_model": ("device", "cpu", "cores", "cpu_limits", "driver", "cuda", "cudnn"),
+    "gpu_model": ("device", "cpu", "cores", "threads", "cpu_limits", "driver", "cuda", "cudnn"),
     # Not every framework draws the weights alike, and each brings libraries of its own.
-    "backend": ("versions", "initial_weights", "cuda", "cudnn"),
-    "model": ("model_source", "initial_weights"),
-    "dataset": ("data", "data_order", "fed"),
-    "batch_size": ("data_order",),
-    "input_mode": ("data_order", "fed"),
-    "replicas": (),
+    "backend": ("versions", "initial_weights", "cuda", "cudnn", "threads", "products_flops"),
+    "model": ("model_source", "initial_weights", "network", "products_flops"),
+    "dataset": ("data", "data_order", "fed", "network", "products_flops"),
+    "input_mode": ("data_order", "fed", "network"),
+    "batch_size": ("data_order", "products_flops"),
+    "replicas": ("products_flops",),
     "cpu_isa": (),
     "normalization": ("initial_weights",),
     "width_multiple": ("initial_weights",),

@@ -5,6 +5,7 @@ stands beside it wherever it is shown: page, table, terminal, CSV, export.
 """
 
 import math
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ import pandas as pd
 from mptexp.analysis import identity, steadiness
 from mptexp.analysis.points import POINT
 from mptexp.records import instruments
-from mptexp.records.schema import VOID
+from mptexp.records.schema import SEEN, VOID
 from mptexp.records.store import CHANGED
 from mptexp.records.tables import devices
 from mptexp.spec import order
@@ -23,6 +24,7 @@ from mptexp.spec.run import Run
 
 ALL = ("time", "memory", "accuracy", "training time")
 SEPARATOR = "; "
+SEEN_MATTERS = 0.1  # share of the validation images; data sets hold a few twice
 # Standard errors above guessing by which an accuracy must lie: one run of a thousand that learned
 # nothing gets there.
 SIGMAS = 3.0
@@ -71,8 +73,8 @@ FLAGS = {
         ),
         Flag(
             "measured apart",
-            ("time",),
-            "other runs of the same comparison and block were measured in another call",
+            ("time", "training time"),
+            "others of the same comparison and block were measured in another call, or elsewhere",
             f"{REPAIR} measures the block again as a whole",
         ),
         Flag(
@@ -86,6 +88,12 @@ FLAGS = {
             ("time", "training time"),
             "other programs were at work",
             f"end them, and {REPAIR} measures the block again",
+        ),
+        Flag(
+            "interrupted",
+            ("time", "training time"),
+            "the process was stopped, or its processors or priority changed, or the machine slept",
+            f"leave it alone, and {REPAIR} measures the block again",
         ),
         Flag(
             "throttled",
@@ -122,7 +130,14 @@ FLAGS = {
             "too few windows",
             ("time",),
             "fewer than ten windows of steps were timed",
-            "more epochs or a larger max_steps",
+            "more epochs or a larger max_steps, which makes other runs",
+            curable=False,
+        ),
+        Flag(
+            "seen in training",
+            ("accuracy",),
+            "a tenth of the validation images or more are among those that are trained on",
+            "take them out of one of the two",
             curable=False,
         ),
         Flag(
@@ -187,13 +202,21 @@ def of_record(record: Mapping[str, Any]) -> list[str]:
         CHANGED: bool(record.get("changed")),
         "in parallel": any(mark.startswith(VOID) for mark in marks),
         "interference": any("while other pro" in mark for mark in marks),
+        "interrupted": any("was stopped" in m or "were changed" in m for m in marks),
         "throttled": any("was throttled" in mark for mark in marks),
         "too few windows": timed and record["timing"].get("step_ci") is None,
         "clock not proven": "time" in unproven,
         "memory not proven": "memory" in unproven,
+        "seen in training": _seen_in_training(marks),
         "not trained": _at_chance(record),
     }
     return [name for name, holds in cases.items() if holds]
+
+
+def _seen_in_training(marks: Iterable[str]) -> bool:
+    """Whether a mark says so of a share of the validation images that matters."""
+    known = [re.match(r"(\d+) of (\d+) ", mark) for mark in marks if mark.endswith(SEEN)]
+    return any(int(m[1]) >= SEEN_MATTERS * int(m[2]) for m in known if m)
 
 
 def _at_chance(record: Mapping[str, Any]) -> bool:
@@ -260,7 +283,7 @@ def _holds_float32(record: Mapping[str, Any]) -> bool:
 
 
 def apart(records: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The runs that another call of `mptexp run` measured than the rest of their block.
+    """The runs that another call of `mptexp run`, or another machine, measured than their block's.
 
     Of what a ratio may compare within a block, the larger part stays; of equal ones, the one that
     ended last.
@@ -270,7 +293,8 @@ def apart(records: Sequence[Mapping[str, Any]]) -> set[str]:
         if record["status"] == "ok":
             key = device, order.comparison(Run.model_construct(**record["parameters"]))
             parts = blocks.setdefault(key, {})
-            parts.setdefault(record.get("invocation", ""), []).append(record)
+            made = f"{record.get('invocation', '')} {record.get('boot', '')}"
+            parts.setdefault(made, []).append(record)
     parted = set()
     for parts in blocks.values():
         *others, _ = sorted(parts.values(), key=lambda part: (len(part), _last(part)))

@@ -22,6 +22,7 @@ from mptexp.api.commands import (
     advise,
     changed,
     check,
+    claims,
     compared,
     curable,
     doctor,

@@ -93,6 +93,14 @@ def curable(job: Job) -> frozenset[str]:
     return frozenset(runs.run_id[[validity.curable(flags) for flags in runs["flags"]]])
 
 
+def claims(job: Job) -> list[dict[str, Any]]:
+    """Returns the rows of a sweep's speedups.csv, with their flags, as plain JSON types."""
+    from mptexp.analysis import sweep_tables
+
+    rows = sweep_tables.load(job.directory).speedups
+    return list(json.loads(rows.to_json(orient="records")))
+
+
 def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) -> "list[Difference]":
     """Returns what differs between runs of a sweep that are there and those that would run now.
 

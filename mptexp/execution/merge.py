@@ -97,6 +97,8 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
         wanted = [one for one in chosen if one.place != out]
         for one in wanted:
             _copy(one, _part_of(out, one))
+        for place in places:
+            _keep_superseded(place, out)
     copied = Counter(str(one.place.root) for one in wanted)
     faults += [f"{_record(one)}: {store.CHANGED}; merged as it is" for one in chosen if one.changed]
     return Merged(dict(copied), len(chosen) - len(wanted), faults, _missing(out))
@@ -219,6 +221,18 @@ def _conflict(copies: Sequence[Copy]) -> str:
     named = [f"{n} {v}" for n, v in given if n != "seed" and v != usual.get(n)]
     places = ", ".join(f"{one.part.root} ({one.status})" for one in copies)
     return f"run {copies[0].run_id} ({', '.join(named)}) differs between {places}"
+
+
+def _keep_superseded(place: SweepDir, out: SweepDir) -> None:
+    """Copies the runs that were measured again, which a page counts, to those of the result."""
+    for part, ours in zip(_parts(place), _parts(out), strict=True):
+        for record in [] if part.superseded.is_symlink() else part.superseded.glob("*/record.json"):
+            kept = ours.superseded / record.parent.name
+            if not kept.exists() and not record.parent.is_symlink():
+                kept.mkdir(parents=True)
+                for path in filter(Path.is_file, map(record.parent.joinpath, FILES)):
+                    if not path.is_symlink():  # a link may lead out of the directory
+                        shutil.copyfile(path, kept / path.name)
 
 
 def _copy(one: Copy, out: SweepDir) -> None:

@@ -27,6 +27,7 @@ SCHEMA = 1
 STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "killed", "timeout")
 FINAL = ("ok", "oom", "diverged", "unsupported")  # the others run again at the next call
 VOID = "timings are void"  # how the mark begins of a run that was not alone on its device
+SEEN = "are trained on too"  # how the mark ends that says how many validation images are
 
 OPEN = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -76,6 +77,7 @@ def _adapter() -> TypeAdapter[Any]:
         **row,
         "error": str,
         "notebook": str,
+        "boot": str,  # names the machine that measured the run, from one start of it to the next
         "invocation": str,  # names the call of `mptexp run` that measured the run
         "ended_at": Moment,
         "in_force": _open(

@@ -5,6 +5,7 @@ import json
 import re
 import secrets
 import shutil
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +110,24 @@ class SweepDir:
         return self.root / "superseded"
 
     @property
+    def measured(self) -> Path:
+        """The id of each run that came to an end here, a line each; --fresh leaves it."""
+        return self.root / "measured.txt"
+
+    def discarded_runs(self) -> int:
+        """How many results were measured here and are here no longer.
+
+        Whoever measures until the result pleases throws away the others.
+        """
+        try:
+            ids = files.text(self.measured).split()
+        except (OSError, ValueError):
+            return 0
+        left = Counter(run_id for run_id in ids if re.fullmatch(RUN_ID, run_id))
+        kept = {i: sum((p / "record.json").is_file() for p in self.of_run(i)) for i in left}
+        return sum(max(0, n - kept[run_id]) for run_id, n in left.items())
+
+    @property
     def search(self) -> "SweepDir":
         """Where the attempts to find the largest batch lie, as in a sweep of their own."""
         return SweepDir(self.root / "search")
@@ -142,6 +161,10 @@ class SweepDir:
         elif target.exists():
             shutil.rmtree(target)
         (self.partial / run_id).rename(target)
+        # A link may lead anywhere.
+        if keep and _digest_if_ended(target) and not self.measured.is_symlink():
+            with self.measured.open("a", encoding="ascii") as file:
+                file.write(f"{run_id}\n")
 
     def of_run(self, run_id: str) -> list[Path]:
         """The folders of a run: that of its result, and those of its superseded ones."""

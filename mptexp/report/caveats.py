@@ -3,6 +3,7 @@
 They stand at the top of its page and in the terminal.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pandas as pd
@@ -16,17 +17,22 @@ from mptexp.report.markdown import safe
 
 MEASURED_WHILE = "measured while"  # opens the marks that say what interfered with the timing
 NOT_VALID = "**Not valid: "  # opens the sentence of a flag
+# Ten windows of 0.2 s give an interval (see training.measure.step_clock); two more to be sure.
+WINDOWS, WINDOW_S = 12, 0.2
 DIFFERENCES = 4  # that a sentence lists; of more it says how many there are
 NAMES = {
     "code": "the code of mptexp",
     "notebook": "the notebook",
     "model_source": "the source of the model",
+    "network": "the layers of the model",
+    "products_flops": "the arithmetic of a step (FLOPs of its products)",
     "data": "the content of the data",
     "data_order": "the order of the images",
     "fed": "the first images as the model gets them",
     "initial_weights": "the initial weights",
     "cores": "the number of cores",
     "cpu": "the CPU",
+    "nice": "the priority of the process",
     "device": "the device",
     "driver": "the driver",
     "process": "how processes were started",
@@ -81,9 +87,31 @@ def sentences(tables: Tables) -> list[str]:
     """A sentence for each flag of the sweep: how many runs, why, what is lost, what to do."""
     flags = tables.ok["flags"].map(validity.names_of)
     counts = {name: int(sum(name in names for names in flags)) for name in FLAGS}
-    found = [_sentence(FLAGS[name], n, len(flags)) for name, n in counts.items() if n]
+    found = [
+        _sentence(FLAGS[name], n, len(flags), _to_do(FLAGS[name], tables))
+        for name, n in counts.items()
+        if n
+    ]
     differing = _differing(tables) if counts["not comparable"] else ""
     return [*([differing] if differing else []), *_of_tables(tables), *found]
+
+
+def _to_do(flag: Flag, tables: Tables) -> str:
+    """What to do about a flag; of runs that were too short also how long they must be."""
+    runs = tables.ok[[flag.name in validity.names_of(flags) for flags in tables.ok["flags"]]]
+    step_s, steps = (pd.to_numeric(runs[name]) for name in ("step_s", "steps_timed"))
+    needed_s = WINDOWS * step_s.clip(lower=WINDOW_S)
+    times = (needed_s / (step_s * steps)).max()
+    if flag.name != "too few windows" or not math.isfinite(times):
+        return flag.remedy
+    asked = {r["run_id"]: r["parameters"] for r in tables.records}
+    name = "max_steps" if set(runs.ended_by) == {"max_steps"} else "epochs"
+    factor = math.ceil(times + 1)
+    most = max(asked[run_id][name] or 0 for run_id in runs.run_id) * factor
+    return (
+        f"{flag.remedy}: about {factor} times as many steps, `mptexp run params.yaml --set "
+        f"{name}={most} --out DIR`"
+    )
 
 
 def _of_tables(tables: Tables) -> list[str]:
@@ -102,12 +130,12 @@ def not_compared(table: pd.DataFrame) -> list[str]:
     return [f"**Not comparable**: {_listed(by_name.values())}. These runs form no ratio."]
 
 
-def _sentence(flag: Flag, runs: int, of: int) -> str:
+def _sentence(flag: Flag, runs: int, of: int, to_do: str) -> str:
     lost = wording.listed(list(flag.invalidates))
     which = "all runs" if runs == of else f"{runs} of {wording.count(of, 'run')}"
     return (
         f"{NOT_VALID}{flag.name}** ({which}): {flag.meaning}. Nothing is claimed of their "
-        f"{lost}; {flag.remedy}."
+        f"{lost}; {to_do}."
     )
 
 

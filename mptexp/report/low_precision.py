@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from mptexp.analysis import contrast, emulated
+from mptexp.analysis import emulated
 from mptexp.analysis.emulated import LITTLE, Point
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import caveats, columns, wording
@@ -142,8 +142,7 @@ def _of_nearest(nearest: Point | None) -> str:
 def _on_rounding(stochastic: Point, nearest: Point | None) -> str:
     if stochastic.size != "small" or nearest is None:
         return AGREEMENT[stochastic.size]
-    over = contrast.paired(nearest.errors, stochastic.errors, "difference")
-    if not nearest.loss.n or over.low > 0:
+    if not nearest.loss.n or stochastic.nearest.low > 0:
         return "consistent, and nearest rounding is worse"
     return "consistent; that nearest rounding is worse is not shown"
 

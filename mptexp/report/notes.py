@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, summary
+from mptexp.analysis import accuracy, emulated, loss_scale, scaling, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import caveats, wording
 from mptexp.report.markdown import safe
@@ -50,6 +50,46 @@ def headline(tables: Tables) -> str:
             "frameworks convert to 32 bits and back, so slower is expected."
         )
     return " ".join(lines)
+
+
+def families(tables: Tables) -> str:
+    """Which intervals hold together, and what a reader of all of them gets."""
+    known = {what: n for what, n in _families(tables).items() if n}
+    if not known:
+        return ""
+    listed = wording.listed([f"{what} ({n})" for what, n in known.items()])
+    if len(known) == 1:
+        return (
+            f"Intervals hold for all comparisons of {listed} together: of pure noise, a sweep "
+            "claims anything in 5 % of cases at most."
+        )
+    return (
+        f"Intervals hold together within each of {len(known)} families of comparisons: {listed}. "
+        "Of pure noise, a family claims anything in 5 % of sweeps at most; who reads all of them "
+        f"meets a false claim in up to {5 * len(known)} %."
+    )
+
+
+def _families(tables: Tables) -> dict[str, int]:
+    """How many comparisons have an interval, by what they compare; families of their own."""
+    margin = tables.options.equivalence_margin
+    points = emulated.points(tables)
+    errors = pd.DataFrame(
+        {"low": [p.loss.low for p in points], "more_low": [p.nearest.low for p in points]}
+    )
+    made = {
+        "time at the same batch size": tables.claims,
+        "time at each policy's best batch size": speedups.at_best_batch(tables.results),
+        "accuracy": accuracy.differences(tables, margin),
+        "accuracy by loss scale": loss_scale.table(tables),
+        "errors of emulated formats": errors if emulated.emulates(points) else pd.DataFrame(),
+        "devices": scaling.by_device(tables),
+        "replicas": scaling.by_replicas(tables),
+        "frameworks": scaling.by_backend(tables),
+        "instruction sets": scaling.by_isa(tables),
+    }
+    ends = {what: [name for name in table if name.endswith("low")] for what, table in made.items()}
+    return {what: int(made[what][names].notna().sum().sum()) for what, names in ends.items()}
 
 
 def details(tables: Tables) -> str:

@@ -151,6 +151,10 @@ def reproduce(sweep: MeasuredSweep) -> str:
         "not valid; the earlier records lie under `superseded` and are not used"
         if superseded
         else "",
+        f"- **discarded**: {wording.count(discarded, 'result')} that this directory once held, by "
+        "--fresh or by hand; whoever measures until the answer pleases finds one"
+        if (discarded := sweep.directory.discarded_runs())
+        else "",
         f"- expected beforehand: {safe(sweep.header['expected'])}"
         if "expected" in sweep.header
         else "",

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mptexp.analysis import accuracy, contrast, published, simultaneous, validity
+from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT
 from mptexp.analysis.published import MIXED
 from mptexp.analysis.sweep_tables import Tables
@@ -296,25 +297,52 @@ def _repeats(results: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     )
     mine = runs.model.isin(rows.model_here) & runs.val_accuracy.notna()
     groups = runs[mine].groupby(["panel", "batch_size", "replicas"])
-    return [opening, *filter(None, (_repeats_here(*point, group) for point, group in groups))]
+    compared = [(point, *known) for point, group in groups if (known := _training_times(group))]
+    overs = iter(simultaneous.together([over for *_, over, flags in compared if not _void(flags)]))
+    return [
+        opening,
+        *(
+            _repeats_here(*point, runs, name, over if _void(flags) else next(overs), flags)
+            for point, runs, name, over, flags in compared
+        ),
+    ]
 
 
-def _repeats_here(panel: str, batch_size: int, replicas: int, runs: pd.DataFrame) -> str:
-    """Training time and worst accuracy of mixed_float16 against float32, or TF32 without it."""
+def _void(flags: str) -> bool:
+    return bool(validity.invalid(flags, "training time"))
+
+
+def _training_times(runs: pd.DataFrame) -> tuple[pd.DataFrame, str, Contrast, str] | None:
+    """The runs, the policy that mixed_float16 is compared with, the ratio, what is not valid.
+
+    The policy is float32, or TF32 without it; None where no block has both.
+    """
     name = "float32" if "float32" in set(runs.policy) else "tensorfloat32"
     times = runs.pivot(index="block", columns="policy", values="training_s")
     times = times.reindex(columns=[name, MIXED]).dropna()
-    worst = runs.groupby("policy").val_accuracy.min() * 100
     if times.empty:
-        return ""
-    over = contrast.paired(times[MIXED], times[name])
+        return None
     flags = validity.together(runs["flags"][runs.policy.isin([name, MIXED])])
+    return runs, name, contrast.paired(times[MIXED], times[name]), flags
+
+
+def _repeats_here(
+    panel: str,
+    batch_size: int,
+    replicas: int,
+    runs: pd.DataFrame,
+    name: str,
+    over: Contrast,
+    flags: str,
+) -> str:
+    """Training time and worst accuracy of mixed_float16 against another policy."""
+    worst = runs.groupby("policy").val_accuracy.min() * 100
     panel = wording.verbatim(panel) + f" ({replicas} replicas)" * (replicas > 1)
     return (
         f"Measured on {panel} at batch size {batch_size}: training time in mixed_float16 over that "
-        f"in {name} is {wording.contrast(over, flags)}, and the worst validation accuracy "
-        f"after {wording.count(runs.epochs.max(), 'epoch')} {worst[MIXED]:.1f} %, against "
-        f"{worst[name]:.1f} % in {name}."
+        f"in {name} is {wording.contrast(over, flags, 'training time')}, and the worst "
+        f"validation accuracy after {wording.count(runs.epochs.max(), 'epoch')} "
+        f"{worst[MIXED]:.1f} %, against {worst[name]:.1f} % in {name}."
     )
 
 

@@ -176,9 +176,9 @@ def flagged(flags: str) -> str:
     return "; ".join(named)
 
 
-def contrast(over: Contrast, flags: str = "") -> str:
+def contrast(over: Contrast, flags: str = "", what: str = "time") -> str:
     """A ratio that was formed by analysis.contrast, with what is not valid of it."""
-    if (reasons := not_valid(flags)) and over.n:
+    if (reasons := not_valid(flags, what)) and over.n:
         return f"{over.estimate:.2f}× ({reasons}, n = {over.n:.0f})"
     return ratio(over.estimate, over.low, over.high, over.n)
 

@@ -6,7 +6,7 @@ traced program, from which `backends.Backend.products` gives each matrix product
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -14,7 +14,7 @@ import numpy as np
 
 from mptexp.spec.policies import EFFECTIVE_SHARE, POLICY_ROWS, share_mark
 from mptexp.spec.run import Run
-from mptexp.training import environment
+from mptexp.training import costs, environment
 from mptexp.training.backends import backend
 from mptexp.training.capability import Unsupported
 from mptexp.training.numerics import emulation, probe
@@ -45,14 +45,16 @@ def of_step(run: Run, model: keras.Model) -> dict[str, Any]:
 
     Keys: arithmetic (type -> share of the FLOPs of products), effective_share (of the policy's
     compute type; None without products), weights (type -> share of the trained parameters), probe
-    (what a product and a convolution under this policy compute in, see probe.py).
+    (what a product and a convolution under this policy compute in, see probe.py); of a user's own
+    model also network (see costs.structure) and products_flops (in all).
 
     Raises:
         Unsupported: where the policy has no effect on the products or weights of this model, or
             where the engine computes with fewer bits than the policy promises.
     """
     policy = POLICY_ROWS[run.policy]
-    arithmetic = _shares(backend(run.backend).products(model, _batch(run, model), _trains(run)))
+    products = backend(run.backend).products(model, _batch(run, model), _trains(run))
+    arithmetic = _shares(products)
     weights = _shares((w.dtype, math.prod(w.shape)) for w in emulation.trained_weights(model))
     _refuse_none(run, "products compute", policy.compute_dtype, arithmetic)
     _refuse_none(run, "weights are kept", policy.variable_dtype, weights)
@@ -63,7 +65,18 @@ def of_step(run: Run, model: keras.Model) -> dict[str, Any]:
         "effective_share": arithmetic.get(policy.compute_dtype, 0.0) if arithmetic else None,
         "weights": weights,
         "probe": readings,
+        **_of_users_own(run, model, products),
     }
+
+
+def _of_users_own(
+    run: Run, model: keras.Model, products: Sequence[tuple[str, float]]
+) -> dict[str, Any]:
+    """What a user's function made, which may be something else each time that it is called."""
+    if ":" not in run.model:
+        return {}
+    flops = sum(amount for _, amount in products)
+    return {"network": costs.structure(model), "products_flops": round(flops)}
 
 
 def flags(run: Run, settings: Mapping[str, Any]) -> list[str]:

@@ -1,8 +1,10 @@
 """What is in a model, layer by layer, and what each layer costs in arithmetic and bytes."""
 
+import hashlib
+import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -92,6 +94,39 @@ def table(model: keras.Model) -> pd.DataFrame:
     columns = "kind elements parameters flops_forward flops_training bytes_forward bytes_weights"
     table = pd.DataFrame(rows).set_index("layer").rename_axis(None)
     return table[[*columns.split(), "compute_dtype"]]
+
+
+def structure(model: keras.Model) -> str:
+    """12 hex digits of the layers, their settings, shapes and what of them is trained.
+
+    Equal for two models that differ in the types that they compute in alone. A user's function may
+    make another network under each policy, or each day.
+    """
+    parts = [
+        [
+            type(call.layer).__name__,
+            _settings(call.layer),
+            [[*w.shape, w.trainable] for w in getattr(call.layer, "weights", ()) if is_float(w)],
+            [list(output.shape) for output in call.outputs],
+        ]
+        for call in calls(model)
+    ]
+    text = json.dumps(parts, sort_keys=True, default=lambda value: type(value).__name__)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _settings(layer: keras.Operation) -> Any:
+    """A layer's configuration without its types, names and seeds; nothing where it has none."""
+    try:
+        return _without(layer.get_config())
+    except (NotImplementedError, TypeError, ValueError):  # a user's own may lack one
+        return {}
+
+
+def _without(value: Any, names: Container[str] = ("dtype", "name", "seed")) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _without(v, names) for k, v in value.items() if k not in names}
+    return [_without(v, names) for v in value] if isinstance(value, list | tuple) else value
 
 
 def input_shape(model: keras.Model) -> tuple[int, int, int]:

@@ -49,6 +49,14 @@ VARIABLES = [
     "KERAS_BACKEND",
     "NVIDIA_TF32_OVERRIDE",
     "OMP_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "OMP_PLACES",
+    "OMP_WAIT_POLICY",
+    "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
     "ONEDNN_MAX_CPU_ISA",
     "ONEDNN_DEFAULT_FPMATH_MODE",
     "DNNL_DEFAULT_FPMATH_MODE",
@@ -76,8 +84,9 @@ def card(name: str = "tensorflow") -> dict[str, Any]:
 
     Keys: device (its name), kind (cpu or gpu), capability ([major, minor] or None), cuda, cudnn,
     driver, device_memory_bytes (of a GPU), native (16-bit types that it computes in), cpu,
-    instruction_sets, cores, memory_bytes, and what machine.state gives, os, python, packages,
-    commit, clean (None outside a git checkout), variables.
+    instruction_sets, cores, nice, threads (see Backend.threads), memory_bytes, and what
+    machine.state gives, os, python, packages, commit, clean (None outside a git checkout),
+    variables.
     """
     used = device(name)
     return {
@@ -86,6 +95,8 @@ def card(name: str = "tensorflow") -> dict[str, Any]:
         "cpu": cpu_name().removesuffix(" (CPU)"),
         "instruction_sets": capability.instruction_sets(),
         "cores": machine.cores(),
+        "nice": machine.nice(),
+        "threads": backend(name).threads(),
         "memory_bytes": psutil.virtual_memory().total,
         **machine.state(),
         "os": f"{platform.system()} {platform.release()}",

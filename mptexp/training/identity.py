@@ -25,10 +25,10 @@ from mptexp.training import capability, environment, machine
 # commits change what is written about a record, not what a run does.
 IN_KERNEL = ("spec", "records", "traces", "training")
 # Values of the environment's card that are part of the identity as they are.
-FROM_CARD = ("device", "cpu", "cores", "driver", "cuda", "cudnn")
+FROM_CARD = ("device", "cpu", "cores", "nice", "threads", "driver", "cuda", "cudnn")
 # Which GPU of several, and the backend, are parameters of a run or chosen for it.
 OF_THE_RUN = ("CUDA_VISIBLE_DEVICES", "KERAS_BACKEND")
-LIMITS = ("container_cpus", "container_memory_bytes")
+LIMITS = ("container_cpus", "container_memory_bytes", "governor", "on_battery")
 
 
 def identity(run: Run, card: Mapping[str, Any], effective: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,6 +44,7 @@ def identity(run: Run, card: Mapping[str, Any], effective: Mapping[str, Any]) ->
         "code": code(),
         "notebook": os.environ.get("MPTEXP_NOTEBOOK_DIGEST", ""),
         "model_source": model_source(run.model),
+        **{name: effective.get(name, "") for name in ("network", "products_flops")},
         "data": str(effective["data"]),
         "data_order": effective["data_order"],
         "fed": effective["fed"],
@@ -66,6 +67,7 @@ def beforehand(run: Run) -> dict[str, Any]:
         "versions": {name: installed.get(name, "") for name in names},
         "cpu": cpu_name().removesuffix(" (CPU)"),
         "cores": machine.cores(),
+        "nice": machine.nice(),
         "driver": capability.driver(),
         "cpu_limits": {name: state[name] for name in LIMITS},
         "variables": variables(),

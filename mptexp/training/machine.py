@@ -1,5 +1,6 @@
 """The machine around a measurement: what limits it, and what interferes with it."""
 
+import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,20 @@ FEW_CORES = 4
 def cores() -> int:
     """Processors that this process may use, which a container may have limited."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def nice() -> int:
+    """Priority that the system gives this process, from -20, the highest, to 19."""
+    return os.getpriority(os.PRIO_PROCESS, 0) if hasattr(os, "getpriority") else 0
+
+
+def boot(root: Path = Path("/")) -> str:
+    """Names the machine from its start to its end, and nothing else; empty where it has no name.
+
+    The system draws it at random when it starts, and the digest of it leads to no machine.
+    """
+    drawn = _read(root / "proc/sys/kernel/random/boot_id")
+    return hashlib.sha256(f"mptexp {drawn}".encode()).hexdigest()[:12] if drawn else ""
 
 
 def state(root: Path = Path("/")) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from mptexp.records import instruments, privacy, schema, store
 from mptexp.spec.project import PROJECT
 from mptexp.traces import xplane
-from mptexp.training import arithmetic
+from mptexp.training import arithmetic, machine
 from mptexp.training.identity import identity
 from mptexp.training.measure import sensors, step_clock
 from mptexp.training.numerics import emulation
@@ -61,6 +61,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "status": outcome.status,
         "error": _error(outcome),
         "environment": outcome.card,
+        "boot": machine.boot(),
         "identity": what,
         **({"instruments": checks} if checks else {}),
         "timing": outcome.timing,

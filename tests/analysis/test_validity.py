@@ -3,7 +3,7 @@ from builders import record, tables
 
 from mptexp.analysis import accuracy, summary, validity
 from mptexp.records.instruments import check
-from mptexp.records.schema import VOID
+from mptexp.records.schema import SEEN, VOID
 from mptexp.report import caveats, findings
 
 RATIOS = (3.0, 3.1, 3.2)
@@ -104,6 +104,19 @@ def test_an_accuracy_at_chance_level_is_not_trained(accuracy, flag):
     assert tables([made]).results["flags"].tolist() == [flag]
 
 
+@pytest.mark.parametrize(
+    ("mark", "flag"),
+    [
+        (f"90 of 90 validation images {SEEN}", "seen in training"),
+        (f"2 of 90 validation images {SEEN}", ""),
+        (f"all of the validation images {SEEN}", ""),
+    ],
+)
+def test_validation_images_that_are_trained_on_claim_no_accuracy(mark, flag):
+    # The lie: the validation folder is a copy of the training folder, and 100 % "equal".
+    assert tables([record() | {"marks": [mark]}]).results["flags"].tolist() == [flag]
+
+
 def in_two_calls(*blocks):
     """Three blocks; in those given, one policy was measured in another call of `mptexp run`."""
     for made in runs():
@@ -119,6 +132,42 @@ def test_runs_measured_apart_form_no_ratio_but_their_accuracy_holds():
     assert made.results["flags"].tolist().count("measured apart") == 1
     assert accuracy.differences(made, 0.01).blocks.tolist() == [3]
     assert "measured apart" in " ".join(caveats.sentences(made))
+
+
+def test_runs_of_a_block_on_two_machines_that_are_alike_form_no_ratio():
+    # Two nodes of a cluster: the same names of device, CPU and driver, one invocation.
+    records = [made | {"invocation": "one", "boot": "a"} for made in runs()]
+    records[3]["boot"] = "b"
+    made = tables(records)
+    assert made.speedups.blocks.tolist() == [2]
+    assert made.results["flags"].tolist().count("measured apart") == 1
+
+
+@pytest.mark.parametrize("name", ["driver", "cuda", "cudnn", "device", "cpu", "nice"])
+def test_another_device_or_library_of_one_run_forms_no_ratio(name):
+    records = [made | {"invocation": "one"} for made in runs()]
+    records[3]["identity"] = records[3]["identity"] | {name: "other"}
+    made = tables(records)
+    assert made.speedups.blocks.tolist() == [2]
+    assert name in " ".join(caveats.sentences(made)) or caveats.NAMES[name] in " ".join(
+        caveats.sentences(made)
+    )
+
+
+def test_other_numbers_of_threads_form_no_ratio():
+    records = list(runs())
+    records[3]["identity"] = records[3]["identity"] | {"threads": {"intra_op": 1}}
+    made = tables(records)
+    assert made.speedups.blocks.tolist() == [2]
+    assert "(1 against none)" in " ".join(caveats.sentences(made))
+
+
+def test_too_few_windows_say_how_long_a_run_must_be():
+    made = tables(list(runs(timing={"step_ci": None, "ended_by": "epochs"})))
+    (sentence,) = [text for text in caveats.sentences(made) if "too few windows" in text]
+    # 9 steps of 0.1 s are 0.9 s, where 12 windows of 0.2 s are wanted.
+    assert "4 times as many steps" in sentence
+    assert "--set epochs=80 --out DIR" in sentence
 
 
 def on_two_machines():

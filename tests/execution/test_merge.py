@@ -202,6 +202,22 @@ def test_the_search_and_the_diagnosis_are_merged_too(made, tmp_path):
     assert statuses(place.search) == statuses(place.diagnosis) == ["failed", "ok"]
 
 
+def test_runs_that_were_measured_again_are_merged_too(made, tmp_path):
+    # The lie: a page of merged directories counts none of the blocks that were measured again.
+    a, b = made("a", "ok", None), made("b", None, "ok")
+    for place, part in ((a, a), (b, b.diagnosis)):
+        (folder,) = place.runs.iterdir()
+        part.superseded.mkdir(parents=True)
+        shutil.copytree(folder, part.superseded / f"{folder.name}-12345678")
+    outside = tmp_path / "outside"
+    shutil.copytree(folder, outside)
+    (a.superseded / f"{folder.name}-87654321").symlink_to(outside)
+    for _ in range(2):
+        merge.merge([a.root, b.root], tmp_path / "all")
+        merged = SweepDir(tmp_path / "all")
+        assert (merged.superseded_runs(), merged.diagnosis.superseded_runs()) == (1, 1)
+
+
 def test_what_the_directories_differ_in_is_named(made, tmp_path):
     a, b = made("a", "ok"), made("b", None, "ok")
     for place, code in ((a, "aaaa"), (b, "bbbb")):

@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 
 from mptexp.records.sweep_dir import SweepDir, leads_out
@@ -96,3 +98,28 @@ def test_another_programs_marker_is_none(tmp_path):
     place = SweepDir(tmp_path)
     place.marker.write_text('{"method": "bayes", "order_seed": 1}')
     assert not place.is_marked
+
+
+def test_results_that_were_thrown_away_are_counted(tmp_path):
+    # The lie: measured again and again with --fresh, or rm, until the answer pleases.
+    directory = SweepDir(tmp_path)
+    run_id = "0123456789ab"
+
+    def measure(digit):
+        folder = directory.partial / run_id
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text(f'{{"status": "ok", "wall_s": {digit}}}')
+        directory.publish(run_id)
+
+    measure(1)
+    measure(2)
+    assert (directory.superseded_runs(), directory.discarded_runs()) == (1, 0)
+    shutil.rmtree(directory.runs / run_id)
+    assert directory.discarded_runs() == 1
+    measure(3)
+    directory.clear()
+    assert directory.discarded_runs() == 3
+    measure(4)
+    assert directory.discarded_runs() == 3
+    directory.measured.write_text("no id\n../../etc\n")
+    assert directory.discarded_runs() == 0

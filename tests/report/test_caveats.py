@@ -76,6 +76,9 @@ PLANTED = {
     "interference": lambda made, block: made["marks"].append(
         "measured while other programs used the processor"
     ),
+    "interrupted": lambda made, block: made["marks"].append(
+        "measured while the process was stopped or the machine asleep (45 s)"
+    ),
     "throttled": lambda made, block: made["marks"].append(
         "measured while the device was throttled (heat)"
     ),
@@ -86,6 +89,9 @@ PLANTED = {
     ),
     "idle after the last epoch": lambda made, block: made.update(fit_s=65.0),
     "too few windows": lambda made, block: made["timing"].update(step_ci=None),
+    "seen in training": lambda made, block: made["marks"].append(
+        f"90 of 90 validation images {schema.SEEN}"
+    ),
     "not trained": lambda made, block: made["history"][-1].update(val_accuracy=0.1),
 }
 

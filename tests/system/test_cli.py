@@ -117,7 +117,8 @@ def test_run_tells_scripts_a_line_of_json_per_run(light, tmp_path):
     light("{seed: [0, 1]}")
     done = mptexp("run", "light.yaml", "--no-report", "--format", "json", cwd=tmp_path)
     assert done.returncode == 1
-    lines = {line["parameters"]["seed"]: line for line in map(json.loads, done.stdout.splitlines())}
+    told = [line for line in map(json.loads, done.stdout.splitlines()) if "run_id" in line]
+    lines = {line["parameters"]["seed"]: line for line in told}
     assert [lines[seed]["status"] for seed in (0, 1)] == ["ok", "failed"]
     assert lines[0]["timing"]["step_s"] > 0
     assert "the second value is odd" in lines[1]["error"]

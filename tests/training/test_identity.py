@@ -78,7 +78,46 @@ def test_what_is_known_beforehand_is_what_the_run_then_says(tmp_path, monkeypatc
 
 def test_a_module_that_the_users_model_imports_is_part_of_it(first, tmp_path):
     # The lie that was told: the user's model was edited while a sweep was stopped.
-    assert differing(first, train(tmp_path / "edited", "relu")) == ["model_source"]
+    assert differing(first, train(tmp_path / "edited", "relu")) == ["model_source", "network"]
+
+
+# What a user's function might do under one policy alone, or on some days: fewer layers, layers that
+# are not trained, another activation.
+CHEATS = {
+    "fewer layers": "x = x if mixed else layers.Dense(64)(layers.Dense(64)(x))",
+    "frozen": "x = layers.Dense(64, trainable=not mixed)(x)",
+    "no gradient": "x = layers.Dense(64)(ops.stop_gradient(y) if mixed else y)",
+    "activation": "x = layers.Activation('relu' if mixed else 'gelu')(x)",
+    "honest": "x = layers.Activation('relu')(layers.Dropout(0.1)(layers.Dense(64)(x)))",
+}
+CHEATING = """
+import keras
+from keras import layers, ops
+
+def build(shape, classes):
+    mixed = "bfloat16" in {}
+    entry = keras.Input(shape)
+    y = x = layers.Dense(64)(layers.Flatten()(entry))
+    {}
+    x = layers.Dense(classes)(x)
+    return keras.Model(entry, layers.Activation("softmax", dtype="float32")(x))
+"""
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_model_that_does_other_work_under_one_policy_is_another(tmp_path, cheat):
+    (tmp_path / "theirs.py").write_text(
+        CHEATING.format("keras.config.dtype_policy().name", CHEATS[cheat])
+    )
+    known = []
+    for policy in ("float32", "mixed_bfloat16"):
+        asked = SMALL | {"model": "theirs:build", "policy": policy}
+        said = python(PROGRAM, asked, cwd=tmp_path, MPTEXP_RUN_DIR=str(tmp_path / policy))
+        assert said.returncode == 0, said.stderr
+        known.append(json.loads((tmp_path / policy / "record.json").read_text())["identity"])
+    unlike = set(differing(*known)) - {"initial_weights"}
+    assert bool(unlike) == (cheat != "honest")
+    assert unlike <= {"network", "products_flops"}
 
 
 def test_variables_that_change_arithmetic_are_part_of_it(first, tmp_path):

@@ -71,6 +71,9 @@ class Backend(Protocol):
     def is_deterministic(self) -> bool:
         """Whether it was told to give the same result each time, by us or by the environment."""
 
+    def threads(self) -> dict[str, int]:
+        """How many threads it was told to compute with, by pool; 0 leaves the number to it."""
+
     # --- computing and waiting
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:

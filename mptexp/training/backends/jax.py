@@ -103,6 +103,11 @@ def is_deterministic() -> bool:
     return DETERMINISTIC in os.environ.get("XLA_FLAGS", "")
 
 
+def threads() -> dict[str, int]:
+    """XLA's own pool has no setting."""
+    return {}
+
+
 # --- computing and waiting ------------------------------------------------------------------------
 
 

@@ -121,6 +121,15 @@ def is_deterministic() -> bool:
     return bool(config.is_op_determinism_enabled()) or by_environment
 
 
+def threads() -> dict[str, int]:
+    """Within an operation, and operations beside one another."""
+    pools = tf.config.threading
+    return {
+        "intra_op": pools.get_intra_op_parallelism_threads(),
+        "inter_op": pools.get_inter_op_parallelism_threads(),
+    }
+
+
 # --- computing and waiting ------------------------------------------------------------------------
 
 

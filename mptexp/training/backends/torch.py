@@ -107,6 +107,11 @@ def is_deterministic() -> bool:
     return bool(torch.are_deterministic_algorithms_enabled())
 
 
+def threads() -> dict[str, int]:
+    """Within an operation, and operations beside one another; a number even where none was set."""
+    return {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()}
+
+
 # --- computing and waiting ------------------------------------------------------------------------
 
 

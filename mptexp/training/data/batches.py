@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mptexp.records.schema import SEEN
 from mptexp.spec.run import Run
 from mptexp.training.backends import backend
 from mptexp.training.data import keydana
@@ -129,8 +130,22 @@ def _left_out(images: Images, run: Run) -> int:
 
 def notes(images: Images, run: Run) -> tuple[str, ...]:
     """What a reader should know of the dataset and of how the run uses it, as sentences."""
-    n = _left_out(images, run)
-    if not n or run.phase != "train" or run.input_mode == "resident":
+    if run.phase != "train" or run.input_mode == "resident":
         return images.notes
+    n, seen, of = _left_out(images, run), seen_in_training(images), len(images.val_x)
     shared = f"they cannot be shared equally by {run.replicas} replicas"
-    return (*images.notes, f"{n} of {len(images.val_x)} images not validated with: {shared}")
+    cases = {
+        f"{n} of {of} images not validated with: {shared}": n,
+        f"{seen} of {of} validation images {SEEN}": seen,
+    }
+    return (*images.notes, *(text for text, holds in cases.items() if holds))
+
+
+def seen_in_training(images: Images) -> int:
+    """How many of the validation images are, pixel for pixel, among those that are trained on."""
+    trained, validated = (
+        [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in part]
+        for part in (images.train_x, images.val_x)
+    )
+    known = set(trained)
+    return sum(digest in known for digest in validated)

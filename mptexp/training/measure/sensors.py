@@ -15,7 +15,7 @@ import psutil
 import pynvml
 
 from mptexp.spec.devices import nvidia_handle
-from mptexp.training import backends
+from mptexp.training import backends, machine
 
 INTERVAL_S = 0.25
 Sample = dict[str, Any]
@@ -30,6 +30,9 @@ THROTTLES = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
+# Between two samples that are a quarter of a second apart otherwise; and of that, the share in
+# which a process that works has processor time, though one call may keep the sampler waiting.
+STOPPED_S, WORKING = 2.0, 0.05
 OTHERS_MATTER = 0.1  # share of the processor that other programs may use before a run is flagged
 
 
@@ -54,7 +57,8 @@ class Sampler(threading.Thread):
         self._take()
 
     def _take(self) -> None:
-        self.samples.append({"time": time.perf_counter(), **self._read()})
+        state = {"asleep_s": _asleep_s(), "cores": machine.cores(), "nice": machine.nice()}
+        self.samples.append({"time": time.perf_counter(), **state, **self._read()})
 
     def __enter__(self) -> "Sampler":
         self.start()
@@ -63,6 +67,16 @@ class Sampler(threading.Thread):
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self.join()
+
+
+def _asleep_s() -> float:
+    """Seconds that the machine has been suspended since it started: its other clock stands still.
+
+    0 where the system does not say (macOS).
+    """
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def reader(kind: str) -> Callable[[], Sample]:
@@ -190,7 +204,9 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
         clock_hz, temperature_c (means), device_memory_used_bytes (the most in use on the GPU,
         by anyone), other_load_frac (processor time of others, the hypervisor included, over what
         all processors had), other_processes (most at a time on the GPU besides this one),
-        throttled_frac (share of the samples or of their gaps), throttle_reasons.
+        throttled_frac (share of the samples or of their gaps), throttle_reasons, stopped_s (seconds
+        of all samples in which the process was stopped, or the machine asleep), limits_changed
+        (whether processors or priority of the process were changed in that time).
     """
     timed, gaps = _within(samples, joined(spans))
     if not gaps and spans:
@@ -213,7 +229,18 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
         "other_processes": max(0, max(processes) - 1) if processes else None,
         "throttled_frac": throttled,
         "throttle_reasons": reasons,
+        "stopped_s": sum(_stopped_s(a, b) for a, b in pairwise(samples)),
+        "limits_changed": any(len(set(_values(samples, n))) > 1 for n in ("cores", "nice")),
     }
+
+
+def _stopped_s(before: Sample, after: Sample) -> float:
+    """Seconds between two samples in which nothing ran, by the clocks."""
+    asleep, between, worked = (
+        after.get(name, 0.0) - before.get(name, 0.0) for name in ("asleep_s", "time", "own_cpu_s")
+    )
+    idle = between > STOPPED_S and worked < WORKING * between
+    return float((asleep if asleep > INTERVAL_S else 0.0) + (between if idle else 0.0))
 
 
 def _within(
@@ -280,6 +307,9 @@ def flags(summary: Mapping[str, Any]) -> list[str]:
         "measured while other programs used the processor": (summary["other_load_frac"] or 0)
         > OTHERS_MATTER,
         "measured while other processes used the GPU": bool(summary["other_processes"]),
+        f"measured while the process was stopped or the machine asleep "
+        f"({summary['stopped_s']:.0f} s)": summary["stopped_s"] > INTERVAL_S,
+        "measured while its processors or its priority were changed": summary["limits_changed"],
         f"measured while the device was throttled ({reasons})": bool(summary["throttled_frac"]),
     }
     return [text for text, holds in cases.items() if holds]

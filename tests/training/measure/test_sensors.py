@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -82,6 +83,48 @@ def test_epochs_shorter_than_the_interval_are_not_left_unread():
     assert sensors.flags(found) == ["measured while other programs used the processor"]
 
 
+STOPPED = """
+import json, sys, time
+from mptexp.training.measure import sensors
+with sensors.Sampler("cpu", interval_s=0.05) as sampler:
+    print("ready", flush=True)
+    end = time.process_time() + 1.0
+    while time.process_time() < end:
+        pass
+summary = sensors.summary(sampler.samples, [(sampler.samples[0]["time"], 1e9)], "cpu")
+print(json.dumps([summary["stopped_s"], sensors.flags(summary)]))
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3.0])
+def test_a_process_that_was_stopped_says_so(seconds):
+    # The lie: 45 s of nothing in a training, explained by an input pipeline that closes.
+    with subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        if seconds:
+            child.send_signal(signal.SIGSTOP)
+            time.sleep(seconds)
+            child.send_signal(signal.SIGCONT)
+        stopped_s, marks = json.loads(child.stdout.read())
+    named = [mark for mark in marks if "was stopped" in mark]
+    assert bool(named) == bool(seconds)
+    assert stopped_s == pytest.approx(seconds, abs=1.0)
+
+
+def test_a_machine_that_slept_says_so():
+    # Its clock for intervals stands still meanwhile, that since the start does not.
+    samples = [sample(0.25 * k, 0.2 * k, asleep_s=45.0 * (k > 3)) for k in range(8)]
+    found = sensors.summary(samples, [(0.0, 2.0)], "cpu")
+    assert found["stopped_s"] == 45.0
+    assert "machine asleep (45 s)" in " ".join(sensors.flags(found))
+
+
+def test_other_processors_or_another_priority_halfway_are_said():
+    samples = [sample(0.25 * k, 0.2 * k, cores=2 if k < 4 else 1, nice=0) for k in range(8)]
+    found = sensors.summary(samples, [(0.0, 2.0)], "cpu")
+    assert "were changed" in " ".join(sensors.flags(found))
+
+
 def test_a_reading_that_fails_costs_nothing(monkeypatch):
     def fails():
         raise NotImplementedError("can't find current frequency file")
@@ -97,8 +140,10 @@ def test_nothing_is_made_up():
     found = sensors.summary([sample(0.0)], [(5.0, 6.0)], "gpu")
     assert found.pop("readings") == 0
     assert found.pop("throttle_reasons") == []
+    stopped = {name: found.pop(name) for name in ("stopped_s", "limits_changed")}
+    assert stopped == {"stopped_s": 0, "limits_changed": False}
     assert set(found.values()) == {None}
-    assert sensors.flags(found | {"throttle_reasons": []}) == []
+    assert sensors.flags(found | stopped | {"throttle_reasons": []}) == []
 
 
 def test_power_comes_from_the_energy_counter():
