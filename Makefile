@@ -5,12 +5,13 @@
 #   files, 10,000 records, 1,000 traces
 # make bench  what mptexp itself costs, and whether it finds planted causes; with FOLDER=a folder of
 #             images also its input pipeline
+# make wheel-test  a wheel in fresh environments elsewhere; PYTHONS="python3.12 python3.13" names them
 # make reference   docs/params.md and params/schema.json, after a parameter has changed
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart check test lint lab bench soak reference
+.PHONY: quickstart check test lint lab wheel-test bench soak reference
 
 quickstart: .venv/installed
 	$(BIN)/mptexp run params/quickstart.yaml
@@ -28,6 +29,9 @@ lint: .venv/installed-dev
 lab: .venv/installed-lab
 	JUPYTER_CONFIG_PATH="$(CURDIR)/notebooks/.jupyter:$$JUPYTER_CONFIG_PATH" \
 		$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/start_here.py
+
+wheel-test: .venv/installed-dev
+	$(BIN)/python tests/wheel.py $(PYTHONS)
 
 bench: .venv/installed-dev
 	$(BIN)/python benchmarks/interval_coverage.py

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # for editors
     from mptexp.spec.run import Run
     from mptexp.training.step_timer import StepTimer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Run",
     "StepTimer",

@@ -4,18 +4,20 @@ Imports of what is heavy are inside the functions, so that help is immediate.
 """
 
 import functools
+import inspect
 import json
 import os
 import re
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from mptexp.spec import terminal
 from mptexp.spec.errors import ParamsError, Stopped, UserError
@@ -23,23 +25,48 @@ from mptexp.spec.terminal import Stdout, plain
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Console
 
     from mptexp.execution.job import Job
 
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # rich's help takes as long to import as all the rest
     pretty_exceptions_enable=False,
-    help="What does reduced precision buy on this device, in speed, memory and accuracy?",
-    epilog="Example: mptexp plan params/quickstart.yaml, then mptexp run params/quickstart.yaml",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: mptexp plan quickstart, then mptexp run quickstart",
 )
 HALF = re.compile("[\ud800-\udfff]")  # as Python reads a byte of a name that is not UTF-8
-out = Console(highlight=False, emoji=False)
-err = Console(stderr=True, highlight=False, emoji=False)
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A params file.", show_default=False)]
+
+def _console(**how: bool) -> "Console":
+    from rich.console import Console  # only when something is printed: it is slow to import
+
+    return Console(highlight=False, emoji=False, **how)
+
+
+@cache
+def out() -> "Console":
+    """The terminal, for results."""
+    return _console()
+
+
+@cache
+def progress() -> "Console":
+    """The terminal, for what a command says while it works: nothing with --quiet."""
+    return _console()
+
+
+@cache
+def err() -> "Console":
+    """The terminal, for errors."""
+    return _console(stderr=True)
+
+
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A params file, or a study's name: quickstart, ...")
+]
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="A sweep's directory.")]
 Set = Annotated[
     list[str] | None,
@@ -72,21 +99,41 @@ Notebook = Annotated[
 NoReport = Annotated[bool, typer.Option("--no-report", help="Make no report.")]
 
 
+COMMON = {
+    "quiet": (bool, typer.Option("--quiet", "-q", help="Print results and errors alone.")),
+    "verbose": (bool, typer.Option("--verbose", "-v", help="Show where an error came from.")),
+    "no_color": (bool, typer.Option("--no-color", help="No colours; so does NO_COLOR.")),
+}
+
+
 def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Registers a command, whose mistakes and interruptions end in a sentence and a status."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
-        def guarded(*words: Any, **options: Any) -> None:
+        def guarded(
+            *words: Any, quiet: bool, verbose: bool, no_color: bool, **options: Any
+        ) -> None:
             for ending in (signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(ending) == signal.SIG_DFL:  # nohup ignores one
                     signal.signal(ending, _as_interrupt)
+            if quiet:
+                progress().quiet = True
+            if no_color:
+                os.environ["NO_COLOR"] = "1"  # for the processes that it starts as well
             try:
                 _check_surroundings()
                 function(*words, **options)
             except (Exception, KeyboardInterrupt) as error:
-                _end(error)
+                _end(error, verbose)
 
+        own = inspect.signature(function)
+        common = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+            for name, kind in ((n, Annotated[row]) for n, row in COMMON.items())
+        ]
+        guarded.__signature__ = own.replace(parameters=[*own.parameters.values(), *common])
+        guarded.__annotations__ |= {each.name: each.annotation for each in common}
         name = example.split()[0]
         return app.command(name, epilog=f"Example: mptexp {example}")(guarded)
 
@@ -111,26 +158,45 @@ def _check_surroundings() -> None:
         raise ParamsError("this user has no home directory; set HOME to a folder")
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from mptexp import __version__
+
+        print(f"mptexp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it, and end.")
+    ] = False,
+) -> None:
+    """What does reduced precision buy on this device, in speed, memory and accuracy?"""
+
+
 def _as_interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _end(error: BaseException) -> None:
+def _end(error: BaseException, verbose: bool = False) -> None:
     """Ends the command where an error's message says all: never with a traceback."""
     from mptexp.api import Interrupted
 
     if isinstance(error, Interrupted):
-        err.print(f"stopped: {error.kept}; the same command goes on")
+        err().print(f"stopped: {error.kept}; the same command goes on")
         raise typer.Exit(130) from None
     if isinstance(error, KeyboardInterrupt):
-        err.print("stopped; the same command begins anew")
+        err().print("stopped; the same command begins anew")
         raise typer.Exit(130) from None
     if isinstance(error, OSError) and error.filename:  # a name too long, a folder without rights
         error = ParamsError(f"{error.filename}: {error.strerror}")
     if not isinstance(error, UserError):
         raise error
+    if verbose:
+        traceback.print_exception(error)
     for line in str(error).splitlines():
-        err.print(f"[bold red]error[/] {plain(line)}", soft_wrap=True)
+        err().print(f"[bold red]error[/] {plain(line)}", soft_wrap=True)
     raise typer.Exit(1 if isinstance(error, Stopped) else 2) from None
 
 
@@ -140,13 +206,13 @@ def _allow(format: str, *allowed: str) -> None:
 
 
 def _say(text: str) -> None:
-    out.print(plain(text), soft_wrap=True)
+    out().print(plain(text), soft_wrap=True)
 
 
 def _left_out(sentences: Sequence[str], what: str) -> None:
     """Prints what was left out, to standard error; exit status 1 where something was."""
     for sentence in sentences:
-        err.print(f"[yellow]{what}[/] {plain(sentence)}", soft_wrap=True)
+        err().print(f"[yellow]{what}[/] {plain(sentence)}", soft_wrap=True)
     if sentences:
         raise typer.Exit(1)
 
@@ -154,11 +220,27 @@ def _left_out(sentences: Sequence[str], what: str) -> None:
 @contextmanager
 def _working(text: str) -> Iterator[None]:
     """Shows on a terminal what takes a while."""
-    with out.status(text) if out.is_terminal else nullcontext():
+    with progress().status(text) if progress().is_terminal else nullcontext():
         yield
 
 
 # --- sweeps ----------------------------------------------------------------------------------
+
+
+@command("init first, then cd first && mptexp plan mine.yaml")
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="Where; here if not given.")
+    ] = Path(),
+    study: Annotated[
+        str, typer.Option(metavar="NAME", help="Begin with a study that mptexp ships.")
+    ] = "",
+) -> None:
+    """Write a params file to begin with, its model, and the schema that editors check it by."""
+    from mptexp import api
+
+    for file in api.init(folder, study):
+        print(file)
 
 
 @command("plan params/quickstart.yaml --only policy=float32")
@@ -168,9 +250,16 @@ def plan(
     overrides: Set = None,
     directory: Out = None,
     repair: Repair = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Look at no data of yours, build no model of yours.")
+    ] = False,
     format: Annotated[str, typer.Option(help="table or json.")] = "table",
 ) -> None:
-    """Show the runs of a params file, their state and estimated cost. Executes nothing."""
+    """Show the runs of a params file, their state and cost.
+
+    Executes none. A model of your own is built and its head checked, and your data looked at, so
+    that a mistake costs seconds.
+    """
     from mptexp import api
     from mptexp.report import terminal_tables
     from mptexp.spec.names import MODELS
@@ -178,6 +267,9 @@ def plan(
     _allow(format, "table", "json")
     job = api.open_sweep(file, directory, overrides or [])
     chosen, rows = api.planned(job, only or [], api.curable(job) if repair else ())
+    if not fast:
+        with _working("looking at data and model"):
+            api.look(p.run for p in chosen if p.due)
     # What a params file executes beside the package's own code, for who did not write it.
     functions = sorted({p.run.model for p in chosen} - set(MODELS))
     if format == "json":
@@ -193,9 +285,9 @@ def plan(
         _say(f"model function: {name}")
     if functions:
         _say(f"modules are imported from: {Path.cwd()}")
-    terminal_tables.plan(out, rows)
+    terminal_tables.plan(out(), rows)
     due = sum(p.due for p in chosen)
-    out.print(f"{len(chosen)} runs, {due} to execute; time: {api.expected(chosen, job.sweep)}")
+    out().print(f"{len(chosen)} runs, {due} to execute; time: {api.expected(chosen, job.sweep)}")
 
 
 @command("run params/quickstart.yaml --set epochs=2 --only batch_size=32 --out reports/try")
@@ -249,11 +341,11 @@ def run(
 
     _allow(format, "text", "json")
     if format == "json":
-        out.file = sys.stderr
+        out().file = progress().file = sys.stderr
     job = api.open_sweep(file, directory, overrides or [])
     seconds = (timeout or job.sweep.timeout_min) * 60
     how = api.Execution(seconds, retries, parallel, executor, data_dir, fail_fast)
-    output = api.Output(out, on_record=_print_json if format == "json" else None)
+    output = api.Output(progress(), on_record=_print_json if format == "json" else None)
     flagged = _flagged(job, fresh) if repair else frozenset()
     if not fresh and executor == "local":  # on a cluster each node has an environment of its own
         _name_changes(job, only or [], data_dir)
@@ -264,9 +356,11 @@ def run(
     if not no_report and any(job.directory.runs.iterdir()):
         _report(job.directory.root)
     if not left.searched:
-        out.print("the search for the largest batch did not end; the same command goes on with it")
+        out().print(
+            "the search for the largest batch did not end; the same command goes on with it"
+        )
     if left.due:
-        out.print(f"{left.due} of {left.runs} runs failed; the same command tries them again")
+        out().print(f"{left.due} of {left.runs} runs failed; the same command tries them again")
     if left.due or not left.searched:
         raise typer.Exit(1)
 
@@ -291,7 +385,7 @@ def _name_changes(job: "Job", only: Sequence[str], data_dir: Path | None) -> Non
         from mptexp.report import caveats
 
         for sentence in caveats.changed(str(job.directory.root), differences):
-            out.print(f"[yellow]{plain(sentence)}[/]", soft_wrap=True)
+            out().print(f"[yellow]{plain(sentence)}[/]", soft_wrap=True)
 
 
 def _print_json(record: Mapping[str, Any]) -> None:
@@ -324,11 +418,13 @@ def diagnose(
     from mptexp import api
 
     job, finished = api.open_diagnosis(target, directory, overrides or [])
-    ended = api.execute_diagnosis(job, only or [], traces_only, finished, data_dir, api.Output(out))
+    ended = api.execute_diagnosis(
+        job, only or [], traces_only, finished, data_dir, api.Output(progress())
+    )
     if not no_report:
         _report(job.directory.root)
     if not ended:
-        out.print("some runs of the diagnosis failed; the same command tries them again")
+        out().print("some runs of the diagnosis failed; the same command tries them again")
         raise typer.Exit(1)
 
 
@@ -361,13 +457,13 @@ def explain(
     if format == "json":
         print(json.dumps(recordings.content(read), indent=1))
         return
-    out.print(f"[bold]{plain(recordings.verdict(read))}[/]", soft_wrap=True)
+    out().print(f"[bold]{plain(recordings.verdict(read))}[/]", soft_wrap=True)
     for each in read:
         for note in recordings.notes(each):
             _say(f"  {each.file if other else 'note'}: {note}")
     for heading, table in recordings.tables(read).items():
         print()
-        terminal_tables.rows(out, heading, table)
+        terminal_tables.rows(out(), heading, table)
     if page is not None:
         _say(f"page: {page}")
 
@@ -392,12 +488,12 @@ def advise(
 
     place = directory or Path("reports") / f"{file.stem}-advice"
     job = api.open_sweep(file, place, overrides or [])
-    sentences = api.advise(job, only or [], steps, data_dir, api.Output(out))
+    sentences = api.advise(job, only or [], steps, data_dir, api.Output(progress()))
     _report(place)
     if not sentences:
-        out.print("the probe did not end well, so there is no advice; see its report")
+        out().print("the probe did not end well, so there is no advice; see its report")
         raise typer.Exit(1)
-    out.print(f"[bold]{plain(sentences[0])}[/]", soft_wrap=True)
+    out().print(f"[bold]{plain(sentences[0])}[/]", soft_wrap=True)
     for sentence in sentences[1:]:
         _say(f"  {sentence}")
 
@@ -436,7 +532,7 @@ def _report(directory: Path, notebook: Path | None = None) -> None:
     with _working("making the report"):
         index, warnings = api.report(directory, notebook)
     for sentence in warnings:
-        out.print(f"[yellow]{plain(sentence.replace('**', ''))}[/]", soft_wrap=True)
+        out().print(f"[yellow]{plain(sentence.replace('**', ''))}[/]", soft_wrap=True)
     _say(f"report: {index}")
 
 
@@ -535,9 +631,9 @@ def compare(
         return
     _print_table(f"A is {a}, B is {b}", comparisons.two_sweeps(made.points), format)
     for sentence in made.advice:
-        out.print(plain(sentence))
+        out().print(plain(sentence))
     if made.differences.empty:
-        out.print("Nothing else differs that records and identities hold.")
+        out().print("Nothing else differs that records and identities hold.")
     else:
         print()
         _print_table("What else differs", made.differences, format)
@@ -550,7 +646,7 @@ def _print_table(title: str, table: "pd.DataFrame", format: str) -> None:
     if format == "markdown":
         print(f"**{title}**\n\n{text_tables.markdown(table)}")
     else:
-        terminal_tables.rows(out, title, table)
+        terminal_tables.rows(out(), title, table)
 
 
 @command("merge reports/a100 reports/h100 --out reports/all")
@@ -586,7 +682,7 @@ def merge(
         devices = ", ".join(f"{n} on {name}" for name, n in merged.missing.items())
         _say(f"{left} without a result yet: {devices}")
     for sentence in unlike:
-        out.print(f"[yellow]{plain(sentence)}[/]", soft_wrap=True)
+        out().print(f"[yellow]{plain(sentence)}[/]", soft_wrap=True)
     _left_out(merged.faults, "record")
 
 
@@ -614,7 +710,7 @@ def doctor(
     if format == "json":
         print(json.dumps(card, indent=1))
     else:
-        terminal_tables.card(out, card)
+        terminal_tables.card(out(), card)
 
 
 def _check_instruments(backend: str, format: str) -> None:
@@ -622,13 +718,13 @@ def _check_instruments(backend: str, format: str) -> None:
     from mptexp.records.instruments import failed
     from mptexp.report import instruments, terminal_tables
 
-    checks = api.check_instruments(backend, api.Output(err, brief=True))
+    checks = api.check_instruments(backend, api.Output(err(), brief=True))
     if format == "json":
         print(json.dumps(checks, indent=1))
     else:
         rows = instruments.table(checks).drop(columns="Test")
-        terminal_tables.rows(out, "Instruments", rows)
-        out.print(instruments.sentence(checks), soft_wrap=True)
+        terminal_tables.rows(out(), "Instruments", rows)
+        out().print(instruments.sentence(checks), soft_wrap=True)
     if failed(checks):
         raise typer.Exit(1)
 
@@ -685,5 +781,5 @@ def main() -> None:
         try:  # while it can be said, not when Python ends
             sys.stdout.flush()
         except Stopped as error:
-            err.print(f"[bold red]error[/] {error}")
+            err().print(f"[bold red]error[/] {error}")
             sys.exit(1)

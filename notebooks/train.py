@@ -37,6 +37,7 @@ input_mode: str = "pipeline"  # pipeline; keydana: as its study; resident: a bat
 augmentation: str = "none"  # random, on the device: none, flip, crop, flip_crop
 data_format: str = "auto"  # auto, channels_last, channels_first; auto: as Keras is configured
 model: str = "keydana_cnn"  # a built-in name, see docs/guide.md, or module:function
+from_logits: bool = False  # a model of yours ends in logits: softmax in float32 is added
 width: float = 1.0  # multiplies the number of filters
 width_multiple: int = 1  # numbers of filters are rounded up to a multiple of it
 normalization: str = "batch"  # batch: Keras's; fused: TensorFlow's operation; none: left out

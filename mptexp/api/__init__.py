@@ -27,7 +27,9 @@ from mptexp.api.commands import (
     curable,
     doctor,
     export,
+    init,
     merge,
+    named,
     open_sweep,
     planned,
     publish,
@@ -40,5 +42,6 @@ from mptexp.api.commands import (
 from mptexp.api.diagnosing import execute_diagnosis, open_diagnosis
 from mptexp.api.gpu_hour import measure_hour
 from mptexp.execution.local_executor import Execution
+from mptexp.execution.preparation import look
 from mptexp.execution.progress import Output, expected
 from mptexp.execution.sweep import Interrupted, Stopped, execute

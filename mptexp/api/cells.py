@@ -65,7 +65,7 @@ def plan(
     """Returns the runs of a params file or a Sweep: state and estimated cost. Executes nothing.
 
     Args:
-        params: a params file, or a Sweep.
+        params: a params file, the name of a study such as `quickstart`, or a Sweep.
         out: the results' directory; by default reports/<name of the file>.
         only: parameters and the value, or list of values, that the runs are to have.
         parameters: values that replace the file's, such as `epochs=2`.
@@ -93,7 +93,7 @@ def run(
     on with the others.
 
     Args:
-        params: a params file, or a Sweep.
+        params: a params file, the name of a study such as `quickstart`, or a Sweep.
         out: the results' directory; by default reports/<name of the file>.
         only: parameters and the value, or list of values, that the runs are to have.
         fresh: whether to discard earlier results.
@@ -120,9 +120,15 @@ def run(
 
 def _open(params: Place | Sweep, out: Place | None, parameters: Mapping[str, Any]) -> Job:
     """Opens a sweep that a cell names."""
-    file = params if isinstance(params, Sweep) else resolved(params)
+    file = params if isinstance(params, Sweep) else _named(params)
     job = commands.open_sweep(file, None if out is None else resolved(out), _overrides(parameters))
     return job if out else replace(job, directory=SweepDir(resolved(job.directory.root)))
+
+
+def _named(params: Place) -> Path:
+    """A study of this name that mptexp ships, unless there is such a file or folder."""
+    path = resolved(params)
+    return path if path.exists() else commands.named(Path(params))
 
 
 def _overrides(parameters: Mapping[str, Any]) -> list[str]:
@@ -255,7 +261,7 @@ def diagnose(
     """Finds out why a policy was faster, or why it was not, by traces and ablations.
 
     Args:
-        params: a params file, a Sweep, or the directory of a finished sweep.
+        params: a params file, the name of a study, a Sweep, or the directory of a finished sweep.
         out: the results' directory; by default reports/<name of the file>.
         only: parameters and the value, or list of values, of the runs to diagnose.
         traces_only: whether to trace steps and make no ablations.
@@ -270,7 +276,7 @@ def diagnose(
     """
     from mptexp.report import explanation
 
-    target = params if isinstance(params, Sweep) else resolved(params)
+    target = params if isinstance(params, Sweep) else _named(params)
     place = None if out is None else resolved(out)
     job, finished = diagnosing.open_diagnosis(target, place, _overrides(parameters))
     brief = Output(brief=True)

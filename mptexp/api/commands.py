@@ -4,6 +4,7 @@ What only some of them need is imported inside them: pandas alone takes half a s
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -20,7 +21,7 @@ from mptexp.execution.progress import Output
 from mptexp.execution.sweep import Stopped, execute
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import imports
+from mptexp.spec import imports, project
 from mptexp.spec import params as files
 from mptexp.spec.backends import BACKENDS
 from mptexp.spec.errors import ParamsError
@@ -46,7 +47,7 @@ def open_sweep(
     """Reads a params file and finds its notebook and the directory of its results.
 
     Args:
-        params: a params file, or a Sweep.
+        params: a params file, the name of a study that mptexp ships, or a Sweep.
         out: the results' directory; by default reports/<name of the file>.
         overrides: `key=value` for each value that replaces the file's.
         to_run: whether points that cannot work with the data that lie here are refused.
@@ -60,11 +61,46 @@ def open_sweep(
         file = Path("Sweep")
         opened, text = files.parse(files.text(params), "Sweep", overrides, to_run)
     else:
-        file = params
+        file = named(params)
         opened, text = files.read(file, overrides, to_run)
     notebook = notebook_path(opened.notebook, file)
     max_batch.check(opened)
     return Job(opened, text, notebook, SweepDir(out or Path("reports") / file.stem))
+
+
+def named(params: Path) -> Path:
+    """The params file of a study that is given by its name; any other path as it is."""
+    return params if params.is_file() else project.studies().get(str(params), params)
+
+
+def init(folder: Path, study: str = "") -> list[Path]:
+    """Writes a params file to begin with, its model, and the schema that editors check it by.
+
+    Args:
+        folder: where; it is made if need be.
+        study: the name of one that mptexp ships, to begin with it.
+
+    Returns:
+        The files.
+
+    Raises:
+        ParamsError: if there is no such study, or a file is there already; nothing is written.
+    """
+    if study and study not in project.studies():
+        raise ParamsError(f"--study {study}: unknown; allowed: {', '.join(project.studies())}")
+    texts = {folder / name: text for name, text in project.template(study).items()}
+    there = [file for file, text in texts.items() if os.path.lexists(file) and not _is(file, text)]
+    if there:
+        raise ParamsError(f"{there[0]}: is there already; give another folder, or move it away")
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, text in texts.items():
+            store.write_text(file, text)
+    return list(texts)
+
+
+def _is(file: Path, text: str) -> bool:
+    return file.is_file() and file.read_bytes() == text.encode()
 
 
 def planned(

@@ -30,12 +30,28 @@ def prepare(runs: Iterable[Run], data_dir: Path | None = None) -> None:
     Raises:
         ParamsError: the child's sentence about what is wrong.
     """
+    needed = _needed(runs)
+    if needed or data_dir:
+        identities(needed, data_dir, quiet=False)
+
+
+def look(runs: Iterable[Run]) -> None:
+    """Looks at the data of some runs and builds the user's own models; prepares no images.
+
+    Raises:
+        ParamsError: the child's sentence about what is wrong.
+    """
+    if needed := _needed(runs):
+        _prepare(needed, True, "--look")
+
+
+def _needed(runs: Iterable[Run]) -> list[Run]:
+    """A run for each preparation."""
     needed: dict[tuple[Any, ...], Run] = {}
     for run in runs:
         needed.setdefault(key(run), run)
     needed.pop((), None)
-    if needed or data_dir:
-        identities(list(needed.values()), data_dir, quiet=False)
+    return list(needed.values())
 
 
 def identities(
@@ -61,11 +77,11 @@ def identities(
         raise ParamsError(error.strerror) from None
 
 
-def _prepare(runs: Sequence[Run], quiet: bool) -> list[dict[str, Any]]:
+def _prepare(runs: Sequence[Run], quiet: bool, *words: str) -> list[dict[str, Any]]:
     with scratch_folder() as scratch:
         parameters = [run.model_dump() for run in runs]
         (scratch / "runs.json").write_text(json.dumps(parameters))
-        command = [sys.executable, "-m", "mptexp.training.prepare", str(scratch)]
+        command = [sys.executable, "-m", "mptexp.training.prepare", str(scratch), *words]
         output = subprocess.DEVNULL if quiet else None
         child = subprocess.run(command, env=child_environment(), stdout=output)
         if child.returncode:
@@ -82,6 +98,6 @@ def key(run: Run) -> tuple[Any, ...]:
 
     It consists of the model, if it is the user's own, and of what decides the prepared data.
     """
-    model = None if run.model in MODELS else run.model
+    model = None if run.model in MODELS else (run.model, run.from_logits)
     data = (run.dataset, run.image_size, run.color_mode, run.validation_split, run.on_broken)
     return (model, *data) if model or run.dataset not in DATASETS else ()

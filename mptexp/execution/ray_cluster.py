@@ -16,6 +16,7 @@ from typing import Any
 from mptexp.execution.local_executor import Execution
 from mptexp.spec.devices import cpu_name, same_model
 from mptexp.spec.errors import ParamsError
+from mptexp.spec.project import install
 from mptexp.spec.run import Run
 
 EXECUTORS = ("local", "ray")
@@ -91,7 +92,7 @@ def check(how: Execution, address: str | None, max_batch: bool) -> None:
             raise ParamsError(f"--address {address}: of a Ray cluster; allowed: --executor ray")
         return
     if importlib.util.find_spec("ray") is None:
-        raise ParamsError("--executor ray: Ray is not installed; pip install 'mptexp[ray]'")
+        raise ParamsError(f"--executor ray: Ray is not installed; {install('ray')}")
     if max_batch:
         raise ParamsError(
             "--executor ray: max_batch searches on one machine; allowed: --executor local, or "

@@ -8,9 +8,8 @@ from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.spec import imports
 from mptexp.spec.errors import ParamsError
+from mptexp.spec.project import install
 from mptexp.traces import xplane
-
-HOW = "pip install 'mptexp[profile]'"
 
 
 def read(place: SweepDir) -> tuple[int, list[str]]:
@@ -34,7 +33,8 @@ def read(place: SweepDir) -> tuple[int, list[str]]:
         with imports.quiet():
             import xprof.convert  # noqa: F401
     except ImportError as error:
-        raise ParamsError(f"xprof, which reads traces, is not installed: {error}; {HOW}") from None
+        why = f"xprof, which reads traces, is not installed: {error}; {install('profile')}"
+        raise ParamsError(why) from None
     with directory.locked(place):
         faults = [f"{file}: {fault}" for file in files if (fault := _complete(file))]
     return len(files) - len(faults), faults

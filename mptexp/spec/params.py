@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from ruamel.yaml.error import YAMLError
 
-from mptexp.spec import documents, feasible, fields, files, places
+from mptexp.spec import documents, feasible, fields, files, places, project
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
@@ -58,9 +58,11 @@ def _read_text(path: Path) -> str:
     try:
         return files.text(path)
     except FileNotFoundError:
-        near = difflib.get_close_matches(path.name, _siblings(path), 1)
+        near = difflib.get_close_matches(path.name, [*_siblings(path), *project.studies()], 1)
         hint = f"; did you mean {path.parent / near[0]}?" if near else ""
-        raise ParamsError(f"{path}: no such file; give the path of a params file{hint}") from None
+        raise ParamsError(
+            f"{path}: no such file; give the path of a params file or a study's name{hint}"
+        ) from None
     except IsADirectoryError:
         raise ParamsError(f"{path}: is a directory; give the path of a params file") from None
     except OSError as error:

@@ -1,6 +1,9 @@
-"""Where this package lies, its notebooks, and what its child processes may import."""
+"""Where this package lies, what it ships, and what its child processes may import."""
 
 import os
+import shlex
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,14 +13,49 @@ IS_CHECKOUT = (PROJECT / "pyproject.toml").is_file()
 
 
 def notebooks() -> dict[str, Path]:
-    """The package's own notebooks by name: those in the wheel, or in the checkout around it.
+    """The package's own notebooks by name."""
+    return {path.stem: path for path in sorted(_shipped("notebooks").glob("*.py"))}
 
-    Never those of the working directory, which may be a folder that somebody else has packed.
+
+def studies() -> dict[str, Path]:
+    """The package's own params files by name."""
+    return {path.stem: path for path in sorted(_shipped("params").glob("*.yaml"))}
+
+
+def template(study: str) -> dict[str, str]:
+    """The text of each file, by its name, that a folder needs for a study or for one's own."""
+    folder = _shipped("params")
+    own = [folder / "template/mine.yaml", folder / "template/my_model.py"]
+    files = [folder / f"{study}.yaml"] if study else own
+    return {path.name: path.read_text("utf-8") for path in (*files, folder / "schema.json")}
+
+
+def _shipped(name: str) -> Path:
+    """A folder of the package's own files: in the wheel, or in the checkout around it.
+
+    Never that of the working directory, which may be a folder that somebody else has packed.
     """
-    shipped = PACKAGE / "notebooks"
-    folder = shipped if shipped.is_dir() else PROJECT / "notebooks"
-    known = (shipped.is_dir() or IS_CHECKOUT) and folder.is_dir()
-    return {path.stem: path for path in sorted(folder.glob("*.py"))} if known else {}
+    shipped = PACKAGE / name
+    return PROJECT / name if IS_CHECKOUT and not shipped.is_dir() else shipped
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra of mptexp beside it, wherever the user stands.
+
+    It names the packages themselves: `mptexp[profile]` would ask an index for mptexp.
+    """
+    import importlib.metadata
+
+    pip = Path(sys.executable).with_name("pip")
+    active = shutil.which("pip") == str(pip)
+    try:
+        lines = importlib.metadata.requires("mptexp") or []
+    except importlib.metadata.PackageNotFoundError:  # imported from a folder, without installing
+        lines = []
+    parts = [line.partition(";") for line in lines]
+    named = [package.strip() for package, _, marker in parts if f"extra == '{extra}'" in marker]
+    command = "pip" if active else f"{shlex.quote(sys.executable)} -m pip"
+    return f"{command} install {shlex.join(named or [f'mptexp[{extra}]'])}"
 
 
 def user_cache() -> Path:

@@ -18,6 +18,7 @@ from mptexp.spec.devices import CPU_ISAS, local_device
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.fields import StrictModel
 from mptexp.spec.names import (
+    MODELS,
     PLACES,
     known_dataset,
     known_model,
@@ -90,6 +91,9 @@ class Run(StrictModel):
     model: Annotated[str, AfterValidator(known_model)] = Field(
         "keydana_cnn", description="a built-in name, see docs/guide.md, or module:function"
     )
+    from_logits: bool = Field(
+        False, description="a model of yours ends in logits: softmax in float32 is added"
+    )
     width: float = Field(1.0, gt=0, le=8, description="multiplies the number of filters")
     width_multiple: int = Field(
         1, ge=1, le=256, description="numbers of filters are rounded up to a multiple of it"
@@ -148,6 +152,15 @@ class Run(StrictModel):
         0, ge=0, le=2**31 - 1001, description="weights, data order; block is added to it"
     )
     block: int = Field(0, ge=0, description="which repeat this is")
+
+    @model_validator(mode="after")
+    def _can_end_in_logits(self) -> "Run":
+        if self.from_logits and self.model in MODELS:
+            raise ValueError(
+                f"from_logits true with model {self.model}, which has its softmax; allowed: "
+                "a model of yours, module:function"
+            )
+        return self
 
     @model_validator(mode="after")
     def _can_be_profiled(self) -> "Run":

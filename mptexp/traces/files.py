@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mptexp.spec.errors import ParamsError
+from mptexp.spec.project import install
 from mptexp.traces import json_events, kineto, nsight, xplane
 from mptexp.traces.operations import Trace
 
@@ -27,7 +28,6 @@ ALLOWED = (
     "a trace of TensorFlow or JAX (*.xplane.pb), of PyTorch (*.json), each also as .gz, an Nsight "
     "Systems export (*.sqlite), or a directory that holds one"
 )
-HOW = "pip install 'mptexp[profile]'"
 
 
 def read(path: Path) -> tuple[Path, Trace]:
@@ -40,7 +40,8 @@ def read(path: Path) -> tuple[Path, Trace]:
     try:
         trace = _read(file)
     except ImportError as error:
-        raise ParamsError(f"xprof, which reads {file.name}, is not installed: {HOW}") from error
+        why = f"xprof, which reads {file.name}, is not installed: {install('profile')}"
+        raise ParamsError(why) from error
     except MemoryError:
         raise ParamsError(
             f"{file}: it needs more memory than there is; trace fewer steps"

@@ -89,7 +89,7 @@ def model_source(model: str) -> str:
     """
     if ":" not in model:
         return ""
-    paths = sorted({path for path in map(_file, list(sys.modules.values())) if _is_users(path)})
+    paths = sorted({path for path in map(_file, list(sys.modules.values())) if is_users(path)})
     # Named by the last parts: the same files elsewhere are the same model.
     return _digest((path.name, path.read_bytes()) for path in paths if path.is_file())
 
@@ -99,7 +99,7 @@ def _file(module: Any) -> Path | None:
     return Path(file).resolve() if isinstance(file, str) and file.endswith(".py") else None
 
 
-def _is_users(path: Path | None) -> bool:
+def is_users(path: Path | None) -> bool:
     """Whether a file is neither Python's, an installed package's, mptexp's, nor TensorFlow's own.
 
     TensorFlow leaves a file of a random name for each function that it rewrites.

@@ -2,7 +2,8 @@
 
 `python -m mptexp.training.prepare FOLDER` is the sweep's child process: it reads from
 FOLDER/runs.json one run for each dataset and model, and leaves a sentence in FOLDER/error.txt where
-something is wrong, else what is known of their identity in FOLDER/identities.json.
+something is wrong, else what is known of their identity in FOLDER/identities.json. With `--look`
+behind FOLDER it prepares nothing: whoever plans is told of a mistake in seconds.
 """
 
 import importlib.util
@@ -34,20 +35,31 @@ def prepare(run: Run) -> dict[str, Any]:
     for note in images.source.notes if images.source else ():
         print(f"{run.dataset}: {note}", flush=True)
     if run.model not in MODELS and importlib.util.find_spec(run.backend):
-        _try_model(run, images)
+        _try_model(run, images.shape, len(images.classes))
         known["model_source"] = identity.model_source(run.model)
     return known
 
 
-def _try_model(run: Run, images: datasets.Images) -> None:
+def look(run: Run) -> None:
+    """Looks at the run's data and builds the user's own model, but prepares no images.
+
+    Raises:
+        sources.DataError, models.ModelError: where one of them cannot be used.
+    """
+    seen = datasets.at_a_glance(run)
+    if seen and run.model not in MODELS and importlib.util.find_spec(run.backend):
+        _try_model(run, *seen)
+
+
+def _try_model(run: Run, shape: tuple[int, int, int], classes: int) -> None:
     """Builds the model under a mixed policy, which shows whether its last layer is in float32."""
     os.environ["KERAS_BACKEND"] = run.backend
     with imports.quiet(), imports.without("sklearn"):
         import keras
-    from mptexp.training import models
+    from mptexp.training import models, user_model
 
     keras.config.set_dtype_policy("mixed_bfloat16")
-    models.build(run, images.shape, len(images.classes))
+    user_model.check_values(run, models.build(run, shape, classes))
 
 
 def main() -> None:
@@ -56,7 +68,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
     try:
         asked = json.loads((folder / "runs.json").read_text())
-        known = [prepare(Run(**parameters)) for parameters in asked]
+        verb = look if sys.argv[2:] == ["--look"] else prepare
+        known = [verb(Run(**parameters)) for parameters in asked]
         (folder / "identities.json").write_text(json.dumps(known))
     except KeyboardInterrupt:
         raise SystemExit(130) from None

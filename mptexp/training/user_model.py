@@ -2,14 +2,18 @@
 
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
+from keras import layers
 
 from mptexp.spec.run import Run
+from mptexp.training import costs, identity
 from mptexp.training.layers import ModelError
 
 
@@ -31,17 +35,18 @@ def probabilities(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTe
         except ModelError:
             raise
         except Exception as error:
-            raise ModelError(f"model {call} raised {_first_line(error)}") from error
+            raise ModelError(f"model {call} raised {_told(error)}") from error
         if not isinstance(network, keras.Model):
             what = f"returned {_kind(network)}; it must return a keras.Model"
             raise ModelError(f"model {call} {what}")
         try:
             output = network(x)
         except Exception as error:
-            why = f"does not take such images: {_first_line(error)}"
+            why = f"does not take such images: {_told(error)}"
             raise ModelError(f"model {call} {why}") from error
-    _check_output(call, output, classes)
-    return output
+    _check_output(run, call, output, classes)
+    # As behind the models here: probabilities near zero need float32's range.
+    return layers.Activation("softmax", dtype="float32")(output) if run.from_logits else output
 
 
 @contextmanager
@@ -67,7 +72,7 @@ def _function(name: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        reason = f"module {module_name} cannot be imported: {_first_line(error)}"
+        reason = f"module {module_name} cannot be imported: {_told(error)}"
         raise ModelError(f"model {name}: {reason}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
@@ -75,21 +80,70 @@ def _function(name: str) -> Callable[..., Any]:
     return function
 
 
-def _check_output(call: str, output: Any, classes: int) -> None:
+def _check_output(run: Run, call: str, output: Any, classes: int) -> None:
     shape = getattr(output, "shape", None)
     if shape != (None, classes):
         what = f"output {_kind(output)}" if shape is None else f"output shape {shape}"
         raise ModelError(f"model {call} has {what}; it must be (None, {classes})")
-    if output.dtype in ("float16", "bfloat16"):
+    if output.dtype in ("float16", "bfloat16") and not run.from_logits:
         raise ModelError(
-            f"model {call} gives probabilities in {output.dtype}; end it in "
-            "Activation('softmax', dtype='float32')"
+            f"model {call} gives probabilities in {output.dtype}; end it in {HEAD}, or set "
+            "from_logits true where these are logits"
         )
 
 
-def _first_line(error: Exception) -> str:
+HEAD = "Activation('softmax', dtype='float32')"
+SUM_WITHIN = 0.01  # of 1: float32's softmax is within 1e-5, a head of something else is not
+
+
+def check_values(run: Run, model: keras.Model) -> None:
+    """Refuses a model whose output is no distribution over the classes, on random images.
+
+    It is asked as built, and once more with other weights in its last layer: before training, two
+    sigmoids give about 0.5 and 0.5. The model must not be used afterwards.
+
+    Raises:
+        ModelError: with what to add.
+    """
+    rows = _outputs(keras.Model(model.input, model.layers[-1].input) if run.from_logits else model)
+    within, sums = bool(((rows >= 0) & (rows <= 1)).all()), rows.sum(axis=1)
+    distribution = within and bool((abs(sums - 1) < SUM_WITHIN).all())
+    if distribution == run.from_logits and len(rows):
+        raise ModelError(f"model {run.model} gives {_remedy(run, within, rows, sums)}")
+
+
+def _outputs(model: keras.Model) -> np.ndarray:
+    """What a model gives for random images, before and after its last weights were changed."""
+    random, (images,) = np.random.default_rng(0), model.inputs
+    batch = random.integers(0, 256, (8, *images.shape[1:])).astype(images.dtype)
+    weighted = [leaf.layer for leaf in costs.leaves(model) if leaf.layer.trainable_weights]
+    parts = [model(batch)]
+    for weight in weighted[-1].trainable_weights if weighted else ():
+        weight.assign(weight + random.normal(size=weight.shape).astype("float32"))
+    parts.append(model(batch))
+    rows = np.concatenate([keras.ops.convert_to_numpy(part) for part in parts]).astype("float64")
+    return rows[np.isfinite(rows).all(axis=1)]
+
+
+def _remedy(run: Run, within: bool, rows: np.ndarray, sums: np.ndarray) -> str:
+    if run.from_logits:
+        return "probabilities, to which from_logits adds a second softmax; leave from_logits out"
+    if within:
+        between = f"whose sums over the classes are {sums.min():.3g} to {sums.max():.3g}"
+        return f"values from 0 to 1 {between}, not 1; end it in {HEAD}"
+    values = f"values from {rows.min():.3g} to {rows.max():.3g}, not probabilities"
+    return f"{values}; end it in {HEAD}, or set from_logits true"
+
+
+def _told(error: Exception) -> str:
+    """An error's first line, and where in the user's own files it arose."""
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    told = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    places = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append((error.filename, error.lineno))
+    own = [(Path(name), line) for name, line in places if identity.is_users(Path(name).resolve())]
+    return f"{told} ({own[-1][0].name}, line {own[-1][1]})" if own else told
 
 
 def _kind(value: Any) -> str:

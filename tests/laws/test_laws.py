@@ -46,7 +46,8 @@ def imports(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module == "mptexp":
-            yield from (f"mptexp.{alias.name}" for alias in node.names)
+            names = (alias.name for alias in node.names)
+            yield from (f"mptexp.{name}" for name in names if name != "__version__")
         elif isinstance(node, ast.ImportFrom):
             yield node.module
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(

@@ -1,4 +1,5 @@
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,23 @@ def test_the_package_lies_in_the_checkout():
 
 def test_the_notebooks_are_those_of_the_checkout():
     assert set(project.notebooks()) == {"diagnose", "numerics", "report", "start_here", "train"}
+
+
+def test_the_studies_are_those_of_the_checkout():
+    files = {path.stem: path for path in (project.PROJECT / "params").glob("*.yaml")}
+    assert project.studies() == files
+
+
+def test_what_to_install_is_a_command_that_works_from_here(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))  # the environment is not the active one
+    command = shlex.split(project.install("profile"))
+    assert command[:4] == [sys.executable, "-m", "pip", "install"]
+    assert command[4].startswith("xprof>=")
+    pip = tmp_path / "pip"
+    pip.touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert shlex.split(project.install("ray"))[:2] == ["pip", "install"]
+    assert "extra" not in project.install("cuda")
 
 
 INSTALLED = """

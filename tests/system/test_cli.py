@@ -9,11 +9,13 @@ import sys
 import termios
 from pathlib import Path
 
+import jsonschema
 import pytest
 from builders import written_sweep
 from support import PROJECT, TINY, mptexp
 
-from mptexp import cli
+from mptexp import __version__, cli
+from mptexp.spec import params
 from mptexp.spec.errors import ParamsError
 
 
@@ -36,6 +38,76 @@ def test_every_command_has_help_with_an_example(name):
     done = mptexp(name, "--help", cwd=PROJECT)
     assert done.returncode == 0
     assert "Example: mptexp" in done.stdout
+
+
+def test_the_version_is_said_and_nothing_is_imported():
+    said = mptexp("--version", cwd=PROJECT).stdout
+    assert said == f"mptexp {__version__}\n"
+
+
+def test_a_newcomers_folder_has_what_a_sweep_needs(tmp_path):
+    done = mptexp("init", "first", cwd=tmp_path)
+    names = {"mine.yaml", "my_model.py", "schema.json"}
+    assert {Path(line).name for line in done.stdout.splitlines()} == names
+    first = tmp_path / "first"
+    assert {p.name for p in first.iterdir()} == names
+    text = (first / "mine.yaml").read_text()
+    assert text.startswith("# yaml-language-server: $schema=schema.json\n")
+    schema = json.loads((first / "schema.json").read_text())
+    assert not list(jsonschema.Draft7Validator(schema).iter_errors(params.load(text)))
+    done = mptexp("plan", "mine.yaml", "--fast", cwd=first)
+    assert "my_model:build" in done.stdout
+    assert mptexp("init", "first", cwd=tmp_path).returncode == 0  # nothing of it was changed
+    (first / "my_model.py").write_text("mine")
+    done = mptexp("init", "first", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "first/my_model.py: is there already" in done.stderr
+    assert (first / "my_model.py").read_text() == "mine"
+
+
+def test_a_study_is_known_by_its_name_anywhere(tmp_path):
+    words = ("plan", "tf32", "--fast", "--set", "policy=float32")
+    named = json.loads(mptexp(*words, "--format", "json", cwd=tmp_path).stdout)["runs"]
+    assert mptexp("init", ".", "--study", "tf32", cwd=tmp_path).returncode == 0
+    words = ("plan", "tf32.yaml", "--fast", "--set", "policy=float32")
+    copied = json.loads(mptexp(*words, "--format", "json", cwd=tmp_path).stdout)["runs"]
+    assert named == copied != []
+    assert {p.name for p in tmp_path.iterdir()} == {"tf32.yaml", "schema.json"}
+    (tmp_path / "tf32").mkdir()  # a folder of that name is no params file
+    assert mptexp(*words, cwd=tmp_path).returncode == 0
+    done = mptexp("plan", "tf23", cwd=tmp_path)
+    assert "did you mean tf32?" in done.stderr
+    done = mptexp("init", "x", "--study", "tf23", cwd=tmp_path)
+    assert (done.returncode, (tmp_path / "x").exists()) == (2, False)
+
+
+def test_quiet_leaves_results_and_errors(tiny, tmp_path):
+    done = mptexp("run", "tiny.yaml", "--no-report", "--quiet", cwd=tiny)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert "unsupported" in mptexp("plan", "tiny.yaml", "-q", cwd=tiny).stdout
+    done = mptexp("plan", "absent.yaml", "-q", cwd=tmp_path)
+    assert done.stderr.startswith("error absent.yaml")
+
+
+def test_verbose_shows_where_an_error_came_from(tmp_path):
+    done = mptexp("plan", "absent.yaml", "--verbose", cwd=tmp_path)
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error absent.yaml: no such file")
+
+
+def test_a_flag_has_no_value_and_a_default_is_shown_once():
+    for name in ("run", "plan", "report"):
+        said = mptexp(name, "--help", cwd=PROJECT).stdout
+        assert "<bool>" not in said
+        assert "--no-color" in said
+        assert all(line.count("default") <= 1 for line in said.splitlines())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands(shell):
+    words = {"_MPTEXP_COMPLETE": f"complete_{shell}", "COMP_WORDS": "mptexp re", "COMP_CWORD": "1"}
+    words |= {"_TYPER_COMPLETE_ARGS": "mptexp re", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    assert "report" in mptexp(cwd=PROJECT, **words).stdout
 
 
 def test_plan_is_a_table_and_executes_nothing(tmp_path):
@@ -154,11 +226,14 @@ def test_an_error_is_red_on_a_terminal(tmp_path):
     assert said.startswith("\x1b[1;31merror\x1b[0m absent.yaml: no such file")
 
 
-@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
-def test_without_colours_a_terminal_shows_the_same_words(environment, tmp_path):
+@pytest.mark.parametrize("words", [(), ("--no-color",)])
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}], ids=str)
+def test_without_colours_a_terminal_shows_the_same_words(environment, words, tmp_path):
+    if not (environment or words):
+        return
     shutil.copy(PROJECT / "params/quickstart.yaml", tmp_path)
     coloured = in_terminal("plan", "quickstart.yaml", cwd=tmp_path)[1]
-    plain = in_terminal("plan", "quickstart.yaml", cwd=tmp_path, **environment)[1]
+    plain = in_terminal("plan", "quickstart.yaml", *words, cwd=tmp_path, **environment)[1]
     assert f"{COLOUR}36mpending" in coloured
     assert "[3" not in plain
     assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == re.sub(r"\x1b\[[\d;]*m", "", plain)

@@ -67,6 +67,21 @@ def test_what_is_wrong_is_said_once_and_nothing_is_written(tree, dataset, extra,
     assert not (tree.parent / "reports").exists()
 
 
-def test_a_plan_needs_no_data(tree):
+def test_a_fast_plan_needs_no_data(tree):
     (tree.parent / "mine.yaml").write_text(SMALL.format(dataset="folder:nowhere") + MATRIX)
-    assert mptexp("plan", "mine.yaml", cwd=tree.parent).returncode == 0
+    assert mptexp("plan", "mine.yaml", "--fast", cwd=tree.parent).returncode == 0
+    done = mptexp("plan", "mine.yaml", cwd=tree.parent)
+    assert done.returncode == 2
+    assert "nowhere does not exist" in done.stderr
+
+
+def test_a_plan_tries_a_model_of_ones_own_on_data_that_it_does_not_prepare(tree):
+    text = SMALL.format(dataset=f"folder:{tree.name}")
+    (tree.parent / "mine.py").write_text(MODEL)
+    for name, said in (("good", ""), ("half", "in bfloat16; end it in"), ("none", "no function")):
+        changed = text.replace("epochs", f"model: 'mine:{name}', epochs")
+        (tree.parent / "mine.yaml").write_text(changed + MATRIX)
+        done = mptexp("plan", "mine.yaml", cwd=tree.parent)
+        assert done.returncode == (2 if said else 0), done.stderr
+        assert said in done.stderr
+    assert {p.name for p in tree.parent.iterdir()} == {tree.name, "mine.py", "mine.yaml"}

@@ -14,7 +14,7 @@ CPU = {"kind": "cpu", "capability": None, "device": "x"}
 
 def test_a_driver_without_a_gpu_in_the_framework_is_told_with_the_remedy():
     where = CPU | {"driver": "580.1", "cores": 64} | machine.state()
-    assert "pip install -e '.[cuda]'" in " ".join(environment.advice("tensorflow", where))
+    assert "pip install 'tensorflow[and-cuda]" in " ".join(environment.advice("tensorflow", where))
 
 
 def test_a_backend_that_sees_no_gpu_runs_on_the_cpu_whatever_the_driver_says(monkeypatch):

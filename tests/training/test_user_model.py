@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from support import noise
 
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
-from mptexp.training import costs, effective, models
+from mptexp.training import costs, effective, models, user_model
 from mptexp.training import layers as own_layers
 
 OWN = """
@@ -40,6 +41,33 @@ def attentive(shape, classes):
 def raises(shape, classes):
     raise KeyError("no such file")
 
+def calls_wrongly(shape, classes):
+    return layers.Conv2D(4, kernel=3)
+
+def headed(shape, classes, head, **how):
+    dense = layers.Dense(classes, **how)
+    return keras.Sequential([layers.Input(shape), layers.Flatten(), dense, head])
+
+def logits(shape, classes):
+    return headed(shape, classes, layers.Identity())
+
+def wide_logits(shape, classes):
+    return headed(shape, classes, layers.Identity(dtype="float32"))
+
+def sigmoids(shape, classes):
+    head = layers.Activation("sigmoid", dtype="float32")
+    return headed(shape, classes, head, kernel_initializer="zeros")
+
+def rectified(shape, classes):
+    return headed(shape, classes, layers.Activation("relu", dtype="float32"))
+
+def log_probabilities(shape, classes):
+    return headed(shape, classes, layers.Activation("log_softmax", dtype="float32"))
+
+def softmax_twice(shape, classes):
+    softmax = layers.Activation("softmax", dtype="float32")
+    return headed(shape, classes, keras.Sequential([softmax, softmax]))
+
 def nothing(shape, classes):
     return None
 
@@ -67,12 +95,15 @@ def own(tmp_path, monkeypatch):
     module = f"own_{tmp_path.name}".replace("-", "_")
     (tmp_path / f"{module}.py").write_text(OWN)
     (tmp_path / f"{module}_broken.py").write_text("import no_such_package")
+    (tmp_path / f"{module}_syntax.py").write_text("\ndef x(:")
     monkeypatch.chdir(tmp_path)
 
-    def build(name, **parameters):
+    def build(name, classes=10, **parameters):
         model = f"{module}{name}" if ":" in name else f"{module}:{name}"
-        return models.build(Run(model=model, image_size=16, **parameters), (16, 16, 1), 10)
+        made.append(Run(model=model, image_size=16, **parameters))
+        return models.build(made[-1], (16, 16, 1), classes)
 
+    made = build.asked = []
     before = list(sys.path)
     yield build
     added = [place for place in sys.path if place not in before]
@@ -123,14 +154,19 @@ def test_what_a_model_of_ones_own_has_not_is_refused(own):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("raises", r":raises\(\(16, 16, 1\), 10\) raised KeyError: 'no such file'$"),
+        (
+            "raises",
+            r":raises\(\(16, 16, 1\), 10\) raised KeyError: 'no such file' \(own_.*, line 27\)$",
+        ),
+        ("calls_wrongly", r"raised .*'kernel_size' \(own_.*, line 30\)$"),
         ("nothing", "returned a NoneType; it must return a keras.Model$"),
         ("wrong_classes", r"output shape \(None, 11\); it must be \(None, 10\)$"),
         ("two_outputs", r"has output a list; it must be \(None, 10\)$"),
         ("other_images", "does not take such images: ValueError: "),
         ("missing", "has no function missing$"),
         ("number", "has no function number$"),
-        ("_broken:x", "cannot be imported: ModuleNotFoundError: No module named 'no_such_package'"),
+        ("_broken:x", r"No module named 'no_such_package' \(own_.*_broken\.py, line 1\)$"),
+        ("_syntax:x", r"cannot be imported: SyntaxError: .* \(own_.*_syntax\.py, line 2\)$"),
         ("_absent:x", "cannot be imported: ModuleNotFoundError: No module named 'own_"),
     ],
 )
@@ -145,6 +181,45 @@ def test_a_head_in_16_bits_is_told_with_the_remedy(policy, own):
     policy("mixed_float16")
     with pytest.raises(models.ModelError, match=r"in float16; end it in Activation\('softmax', dt"):
         own("sixteen")
+
+
+@pytest.mark.parametrize("classes", [10, 2])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("good", ""),
+        ("listed", ""),
+        ("softmax_twice", ""),
+        ("wide_logits", r"values from -.*; end it in Activation\('softmax'.* from_logits true$"),
+        ("log_probabilities", r"values from -.*, not probabilities; end it in Activation"),
+        ("rectified", r"values from 0 to [\d.]+, not probabilities; end it in Activation"),
+        ("sigmoids", r"sums over the classes are .*, not 1; end it in Activation\('softmax', dt"),
+    ],
+)
+def test_a_head_is_checked_by_its_values(policy, own, name, said, classes):
+    policy("mixed_bfloat16")
+    model, run = own(name, classes=classes), own.asked[-1]
+    if not said:
+        return user_model.check_values(run, model)
+    with pytest.raises(models.ModelError, match=said):
+        user_model.check_values(run, model)
+
+
+@pytest.mark.parametrize("classes", [10, 2])
+def test_logits_get_their_softmax_where_the_params_file_says_so(policy, own, classes):
+    policy("mixed_float16")
+    model, run = own("logits", classes=classes, from_logits=True), own.asked[-1]
+    assert model.output.dtype == "float32"
+    assert np.allclose(model.predict(noise(), verbose=0).sum(axis=1), 1, atol=1e-5)
+    user_model.check_values(run, model)
+    model, run = own("listed", classes=classes, from_logits=True), own.asked[-1]
+    with pytest.raises(models.ModelError, match="second softmax; leave from_logits out"):
+        user_model.check_values(run, model)
+
+
+def test_a_model_here_has_its_softmax():
+    with pytest.raises(ParamsError, match="from_logits true with model mlp, which has its softmax"):
+        Run(model="mlp", from_logits=True)
 
 
 def test_what_lies_beside_a_model_takes_no_librarys_place(own, tmp_path):

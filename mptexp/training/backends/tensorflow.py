@@ -23,7 +23,7 @@ else:  # imported at first use
     keras, tf = imports.Lazy("keras"), imports.Lazy("tensorflow")
 
 INSTALL = "pip install tensorflow"
-INSTALL_FOR_GPU = "pip install -e '.[cuda]'"
+INSTALL_FOR_GPU = "pip install 'tensorflow[and-cuda]>=2.21,<2.22'"
 ONEDNN_PROGRAM = (
     "import tensorflow as t; "
     "t.nn.conv2d(t.ones((4, 32, 32, 16)), t.ones((3, 3, 16, 16)), 1, 'SAME')"

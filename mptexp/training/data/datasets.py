@@ -91,6 +91,25 @@ def load(run: Run) -> Images:
     )
 
 
+def at_a_glance(run: Run) -> tuple[tuple[int, int, int], int] | None:
+    """The shape of an image and the number of classes, without decoding or downloading images.
+
+    None for a set of tensorflow-datasets: its name is checked, the rest may not be here.
+
+    Raises:
+        sources.DataError: where the dataset is absent or cannot be used.
+    """
+    if run.dataset in DATASETS or run.dataset.startswith("idx:"):
+        images = load(run)
+        return images.shape, len(images.classes)
+    if run.dataset.startswith("folder:"):
+        classes = folders.classes(run.dataset)
+        channels = decoding.CHANNELS["grayscale" if run.color_mode == "grayscale" else "rgb"]
+        return (run.image_size, run.image_size, channels), len(classes)
+    tfds.builder(run.dataset)
+    return None
+
+
 def _source(run: Run) -> Source:
     if run.dataset.startswith("folder:"):
         return folders.source(run.dataset, run.validation_split)

@@ -77,6 +77,11 @@ def source(dataset: str, validation_split: float) -> Source:
     )
 
 
+def classes(dataset: str) -> list[str]:
+    """The names of the classes of a dataset `folder:PATH`; raises as `source` does."""
+    return list(_by_class(_trees(path_of(dataset))[0], dataset)[0])
+
+
 UNREADABLE = "unreadable"
 SETTLED_NS = 2 * 10**9  # the coarsest clock of a file system, FAT's
 HOLDS = {"folder": "a folder per class", "idx": "the four idx files"}

@@ -1,0 +1,92 @@
+"""What `make wheel-test` does: sdist, wheel from it, and a newcomer's first report elsewhere.
+
+For each Python named on the command line: a fresh environment in a folder away from the checkout,
+the wheel in it, then init, plan, run and report there. It says how long each took.
+"""
+
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+CONSTRAINTS = PROJECT / "constraints.txt"
+SHORT = ("--set", "epochs=2", "--set", "repeats=1")
+# Nothing of the checkout may be found by the way of Python's or make's variables.
+ENVIRONMENT = {n: v for n, v in os.environ.items() if not n.startswith(("PYTHON", "MAKE"))}
+
+
+def call(*words: object, cwd: Path) -> str:
+    """Runs a command; returns what it printed.
+
+    Raises:
+        SystemExit: where it fails, with what it said.
+    """
+    began = time.perf_counter()
+    command = [str(word) for word in words]
+    done = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True)
+    shown = " ".join(Path(w).name if "/" in w else w for w in command)
+    print(f"  {time.perf_counter() - began:6.1f} s  {shown}", flush=True)
+    if done.returncode:
+        raise SystemExit(f"exit status {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def built(folder: Path) -> Path:
+    """Makes the sdist, and the wheel from the sdist alone, as an index would; returns the wheel."""
+    call(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder, cwd=PROJECT)
+    (sdist,) = folder.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        assert not [name for name in archive.getnames() if "/reports/" in name]
+    call(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", folder, sdist, cwd=folder)
+    (wheel,) = folder.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for part in ("params/quickstart.yaml", "params/template/mine.yaml", "params/schema.json"):
+        assert f"mptexp/{part}" in names, part
+    assert {"mptexp/notebooks/train.py", "mptexp/py.typed"} <= names
+    print(f"  sdist {sdist.stat().st_size:,} bytes, wheel {wheel.stat().st_size:,} bytes")
+    return wheel
+
+
+def newcomer(python: str, wheel: Path, folder: Path) -> None:
+    """A person with an empty folder and a wheel: from pip install to a report of their own."""
+    began = time.perf_counter()
+    call(python, "-m", "venv", folder / "env", cwd=folder)
+    bin = folder / "env/bin"
+    call(bin / "python", "-m", "pip", "install", "-q", "-c", CONSTRAINTS, wheel, cwd=folder)
+    installed = time.perf_counter()
+    mptexp = bin / "mptexp"
+    call(mptexp, "--version", cwd=folder)
+    call(mptexp, "init", "first", cwd=folder)
+    first = folder / "first"
+    call(mptexp, "plan", "mine.yaml", cwd=first)
+    call(mptexp, "run", "mine.yaml", *SHORT, "--no-report", cwd=first)
+    call(mptexp, "report", "reports/mine", cwd=first)
+    assert "my_model" in (first / "reports/mine/index.html").read_text("utf-8")
+    end = time.perf_counter()
+    print(
+        f"  from pip install to the report: {end - began:.0f} s, {end - installed:.0f} s after it"
+    )
+    call(mptexp, "run", "quickstart", *SHORT, "--only", "batch_size=128", cwd=folder)
+    assert (folder / "reports/quickstart/index.html").is_file()
+
+
+def main() -> None:
+    """Builds once, then meets every Python that is named, or that runs this."""
+    with tempfile.TemporaryDirectory(prefix="mptexp-wheel-") as place:
+        wheel = built(Path(place))
+        for python in sys.argv[1:] or [sys.executable]:
+            version = call(python, "--version", cwd=Path(place)).strip()
+            print(version, flush=True)
+            folder = Path(place, version.replace(" ", "-"))
+            folder.mkdir()
+            newcomer(python, wheel, folder)
+            subprocess.run(["rm", "-r", str(folder / "env")], check=True)
+
+
+if __name__ == "__main__":
+    main()
