@@ -4,6 +4,8 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
+from itertools import chain
 
 import jupytext
 import pytest
@@ -272,6 +274,39 @@ def test_the_citation_names_this_version():
     citation = params.load((PROJECT / "CITATION.cff").read_text())
     assert citation["version"] == mptexp.__version__
     assert citation["license"] == "Apache-2.0"
+
+
+def test_every_supported_python_is_tested():
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    least, most = map(int, re.findall(r"3\.(\d+)", project["requires-python"]))
+    supported = [f"3.{minor}" for minor in range(least, most)]
+    stem = "Programming Language :: Python :: "
+    assert [c.removeprefix(stem) for c in project["classifiers"] if stem in c] == supported
+    jobs = params.load((PROJECT / ".github/workflows/tests.yml").read_text())["jobs"]
+    assert jobs["linux"]["strategy"]["matrix"]["python"] == supported
+    assert {"run": "bash .ci/run"} in jobs["linux"]["steps"]
+    assert {"run": "make check"} in jobs["macos"]["steps"]
+
+
+def test_this_version_has_its_changes():
+    assert f"\n## {mptexp.__version__}" in (PROJECT / "CHANGELOG.md").read_text()
+    assert f"`schema`, now {schema.SCHEMA}." in (PROJECT / "CHANGELOG.md").read_text()
+
+
+# Imported names whose distribution has another.
+DISTRIBUTIONS = {"IPython": "ipykernel", "PIL": "pillow", "ruamel": "ruamel-yaml"}
+DISTRIBUTIONS |= {"sklearn": "scikit-learn", "pynvml": "nvidia-ml-py", "pydantic_core": "pydantic"}
+
+
+def test_every_imported_distribution_is_declared():
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    declared = {re.match(r"[\w.-]+", line)[0].lower().replace(".", "-") for line in lines}
+    imported = {
+        module.partition(".")[0] for p in modules().values() for module in imports(p.read_text())
+    }
+    known = {DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in imported}
+    assert known - declared - {*sys.stdlib_module_names, "mptexp"} == set()
 
 
 def test_the_workflow_publishes_what_is_there():
