@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=6)
     options = parser.parse_args()
     if importlib.util.find_spec("ray") is None:
-        print("Ray is not installed: pip install 'mptexp[ray]'")
+        print("Ray is not installed: pip install 'ray>=2.60'")
         return
     os.environ.update(OWN)
     from ray.cluster_utils import Cluster

@@ -10,7 +10,7 @@ from mptexp.report.markdown import safe
 NOT_DIAGNOSED = (
     "Not diagnosed yet. `mptexp diagnose` with this sweep's directory traces some steps, runs the "
     "ablations that the traces call for, and puts a verdict here; reading traces takes "
-    "`pip install 'mptexp[profile]'`."
+    "`pip install 'xprof>=2.24'`."
 )
 ACCURACY = (
     "Differences (policy minus baseline) are formed within a block and image by image; the "
