@@ -87,7 +87,7 @@ FLAGS = {
             "interference",
             ("time", "training time"),
             "other programs were at work",
-            f"end them, and {REPAIR} measures the block again",
+            f"end other programs, and {REPAIR} measures the block again",
         ),
         Flag(
             "interrupted",
@@ -157,7 +157,7 @@ FLAGS = {
         Flag(
             "not trained",
             ("accuracy",),
-            "validation accuracy is at chance level",
+            "nothing was learned, validation accuracy is at chance level",
             "more epochs or another learning rate",
             curable=False,
         ),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import pandas as pd
 
 from mptexp.analysis import scaling, summary, validity
+from mptexp.analysis.contrast import FEWEST
 from mptexp.analysis.identity import Difference
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.analysis.validity import FLAGS, Flag
@@ -44,10 +45,9 @@ def banner(tables: Tables) -> list[str]:
     said = sentences(tables)
     flags = [text for text in said if text.startswith(NOT_VALID)]
     full = [*(text for text in said if text not in flags), *flags[:1]]
-    names = [text.partition("): ")[0].removeprefix(NOT_VALID) + ")" for text in flags[1:]]
-    names = [name.replace("**", "") for name in names]
-    more = [f"**Also not valid**: {wording.listed(names)}; see [Environment](#Environment)."]
-    return [*full, *(more if names else []), *left_out(tables)]
+    if more := [_short(*counted) for counted in _counted(tables)[1:]]:
+        full.append(f"**Also not valid**: {'; '.join(more)}; see [Environment](#Environment).")
+    return [*full, *left_out(tables)]
 
 
 def left_out(tables: Tables) -> list[str]:
@@ -68,9 +68,30 @@ def doubts(tables: Tables, what: str) -> str:
 
 
 def remedies(tables: Tables, what: str) -> str:
-    """What to do about that, as clauses; empty where nothing is to be done."""
-    flags = validity.invalid(validity.together(tables.ok["flags"]), what)
-    return "; ".join(dict.fromkeys(flag.remedy for flag in flags if flag.name != "not trained"))
+    """What to do for a claim, with the command and its cost; empty where nothing is to be done."""
+    runs = tables.ok
+    flags = validity.invalid(validity.together(runs["flags"]), what)
+    first = [flag.remedy.partition(validity.REPAIR)[0].removesuffix(", and ") for flag in flags]
+    steps = [*dict.fromkeys(filter(None, first))]
+    again = runs[runs["flags"].map(validity.curable)]
+    if any(flag.curable for flag in flags):
+        count, minutes = _cost(again)
+        steps.append(f"{_command('--out . --repair')} {count} again, {minutes}")
+    blocks = tables.results.block.nunique()
+    if blocks < FEWEST:
+        cost = ", ".join(_cost(runs, FEWEST / blocks))
+        steps.append(f"{_command(f'--out ../again --set repeats={FEWEST}')} {cost}")
+    return f"for a claim, {'; then '.join(steps)}." if steps else ""
+
+
+def _command(options: str) -> str:
+    return f"run `mptexp run params.yaml {options}` in this report's folder, which measures"
+
+
+def _cost(runs: pd.DataFrame, times: float = 1) -> tuple[str, str]:
+    """`9 runs` and `about 12 min`: as long as they took, so many times."""
+    minutes = runs.wall_s.sum() * times / 60
+    return wording.count(round(len(runs) * times), "run"), f"about {max(minutes, 1):.0f} min"
 
 
 def remarks(tables: Tables) -> list[str]:
@@ -85,15 +106,17 @@ def remarks(tables: Tables) -> list[str]:
 
 def sentences(tables: Tables) -> list[str]:
     """A sentence for each flag of the sweep: how many runs, why, what is lost, what to do."""
+    counted = _counted(tables)
+    differing = [_differing(tables) for flag, *_ in counted if flag.name == "not comparable"]
+    found = [_sentence(*each, _to_do(each[0], tables)) for each in counted]
+    return [*filter(None, differing), *_of_tables(tables), *found]
+
+
+def _counted(tables: Tables) -> list[tuple[Flag, int, int]]:
+    """Each flag that runs have, how many, of how many."""
     flags = tables.ok["flags"].map(validity.names_of)
     counts = {name: int(sum(name in names for names in flags)) for name in FLAGS}
-    found = [
-        _sentence(FLAGS[name], n, len(flags), _to_do(FLAGS[name], tables))
-        for name, n in counts.items()
-        if n
-    ]
-    differing = _differing(tables) if counts["not comparable"] else ""
-    return [*([differing] if differing else []), *_of_tables(tables), *found]
+    return [(FLAGS[name], n, len(flags)) for name, n in counts.items() if n]
 
 
 def _to_do(flag: Flag, tables: Tables) -> str:
@@ -132,11 +155,19 @@ def not_compared(table: pd.DataFrame) -> list[str]:
 
 def _sentence(flag: Flag, runs: int, of: int, to_do: str) -> str:
     lost = wording.listed(list(flag.invalidates))
-    which = "all runs" if runs == of else f"{runs} of {wording.count(of, 'run')}"
     return (
-        f"{NOT_VALID}{flag.name}** ({which}): {flag.meaning}. Nothing is claimed of their "
-        f"{lost}; {to_do}."
+        f"{NOT_VALID}{flag.name}** ({_which(runs, of)}): {flag.meaning}. Nothing is claimed of "
+        f"their {lost}; {to_do}."
     )
+
+
+def _short(flag: Flag, runs: int, of: int) -> str:
+    """`interference (all runs: time and training time)`."""
+    return f"{flag.name} ({_which(runs, of)}: {wording.listed(list(flag.invalidates))})"
+
+
+def _which(runs: int, of: int) -> str:
+    return "all runs" if runs == of else f"{runs} of {wording.count(of, 'run')}"
 
 
 def _differing(tables: Tables) -> str:

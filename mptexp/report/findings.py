@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, summary
+from mptexp.analysis import accuracy, summary, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import wording
@@ -27,7 +27,8 @@ def answer(tables: Tables) -> list[str]:
     if rows.empty:
         return [_without_baseline(tables), *_accuracy(tables, rows)]
     emulated = rows.emulated.astype(bool)
-    made = [_speed(rows[~emulated]), *_accuracy(tables, rows), _emulated(rows[emulated])]
+    native, others = _speed(rows[~emulated]), _emulated(rows[emulated])
+    made = [native or others, *_accuracy(tables, rows), others if native else ""]
     return [sentence for sentence in made if sentence]
 
 
@@ -52,36 +53,32 @@ def compared(tables: Tables) -> pd.DataFrame:
 def _speed(rows: pd.DataFrame) -> str:
     """Faster, slower, inconclusive, in this order; what is not valid claims nothing."""
     classes = rows.apply(wording.finding, axis=1) if len(rows) else pd.Series(dtype=object)
-    decided = [_decided(rows[classes == word], word) for word in ("faster", "slower")]
+    decided = [_decided(rows[classes == word]) for word in ("faster", "slower")]
     doubts = [
-        _doubtful(rows[classes == word], opening, reason)
-        for word, opening, reason in (
-            (INCONCLUSIVE, "No difference in speed is shown for", "the interval includes 1"),
-            ("no interval", "Fewer than three repeats show nothing for", ""),
-            ("not valid", "Measured, but nothing is claimed for", ""),
-        )
+        _doubtful(rows[classes == word], opening)
+        for word, opening in wording.OPENINGS.items()
+        if word not in ("faster", "slower")
     ]
     return " ".join(f"{text}." for text in (*decided, *doubts) if text)
 
 
-def _decided(rows: pd.DataFrame, word: str) -> str:
+def _decided(rows: pd.DataFrame) -> str:
     """`**bfloat16** trains 1.37× faster than float32 (the default) at batch size 32 [...]`."""
     parts = []
     for (policy, phase, baseline), own in rows.groupby(["policy", "phase", "baseline"], sort=False):
         verb = "trains" if phase == "train" else "runs inference"
-        than = f" than {base_name(baseline, own.default_policy.iloc[0])}"
-        parts.append(f"{_named(policy, own)} {verb} {_ratios(own, word, than)}")
+        ratios = _ratios(own, base_name(baseline, own.default_policy.iloc[0]))
+        parts.append(f"{_named(policy, own)} {verb} {ratios}")
     return "; ".join(parts)
 
 
-def _doubtful(rows: pd.DataFrame, opening: str, reason: str) -> str:
-    """`No difference in speed is shown for **P**: 1.04× as fast as float32 at ... [0.92, 1.19]`."""
-    parts = []
-    for (policy, baseline), own in rows.groupby(["policy", "baseline"], sort=False):
-        than = f" as {base_name(baseline, own.default_policy.iloc[0])}"
-        parts.append(f"{_named(policy, own)}: {_ratios(own, 'as fast', than)}")
-    tail = f" ({reason})" if reason else ""
-    return f"{opening} {'; '.join(parts)}{tail}" if parts else ""
+def _doubtful(rows: pd.DataFrame, opening: str) -> str:
+    """`No difference is shown, ...: **P** 1.04× as fast as float32 at ... [0.92, 1.19]`."""
+    parts = [
+        f"{_named(policy, own)} {_ratios(own, base_name(baseline, own.default_policy.iloc[0]))}"
+        for (policy, baseline), own in rows.groupby(["policy", "baseline"], sort=False)
+    ]
+    return f"{opening}: {'; '.join(parts)}" if parts else ""
 
 
 def _named(policy: str, rows: pd.DataFrame) -> str:
@@ -89,21 +86,26 @@ def _named(policy: str, rows: pd.DataFrame) -> str:
     return f"**{policy}**" + "".join(f" ({note})" for note in wording.partly(least))
 
 
-def _ratios(rows: pd.DataFrame, word: str, than: str) -> str:
+def _ratios(rows: pd.DataFrame, base: str) -> str:
     """Ratios with places and intervals; of more than CLAUSES the least and the largest."""
-    records = rows.sort_values("speedup", kind="stable").to_dict("records")
-    if len(records) <= CLAUSES:
+    if len(rows) <= CLAUSES:
         records = rows.to_dict("records")
-        return listed([_clause(r, word, than * (k == 0)) for k, r in enumerate(records)])
-    ends = (_clause(records[0], word, than), _clause(records[-1], word, ""))
+        return listed([_clause(r, base * (k == 0)) for k, r in enumerate(records)])
+    ordered = rows.sort_values("speedup", kind="stable").to_dict("records")
+    ends = (_clause(ordered[0], base), _clause(ordered[-1], ""))
     return f"{' to '.join(ends)}, {len(rows):,} points"
 
 
-def _clause(row: Mapping[str, Any], word: str, than: str) -> str:
+def _clause(row: Mapping[str, Any], base: str) -> str:
+    """`1.37× faster than float32 (the default) at batch size 32 [1.2, 1.5]`.
+
+    Why one is not valid stands once, in the banner, and in each table.
+    """
     value, interval = wording.speed_parts(row)
-    place = verbatim(row["place"])
-    at = f"at {place}" if place.startswith("batch size") else f"({place})"
-    return f"{value}× {word}{than} {at} {interval}".strip()
+    word, place = wording.direction(row), verbatim(row["place"])
+    base = f" {'as' if word == 'as fast' else 'than'} {base}" if base else ""
+    at = f" at {place}" if place.startswith("batch size") else f" ({place})"
+    return f"{value}× {word}{base}{at}" + f" {interval}" * interval.startswith("[")
 
 
 def base_name(baseline: str, default: str) -> str:
@@ -156,7 +158,7 @@ def _accuracies(table: pd.DataFrame, margin: float) -> str:
         name = f"**{policy}**" + f" on {verbatim(device)}" * several
         said.setdefault(_verdicts(own, margin), []).append(name)
     if len(said) == 1:
-        return f"validation accuracy is {next(iter(said))} ({_between(table)})"
+        return f"validation accuracy is {next(iter(said))} (mean difference {between(table)})"
     clauses = [f"{text} ({listed(names)})" for text, names in said.items()]
     return f"validation accuracy is {'; '.join(clauses)}"
 
@@ -185,10 +187,11 @@ def _verdicts(rows: pd.DataFrame, margin: float) -> str:
     )
 
 
-def _between(rows: pd.DataFrame) -> str:
+def between(rows: pd.DataFrame) -> str:
+    """`-0.2 to +0.1 percentage points`."""
     least, most = (wording.signed(v) for v in (rows.difference.min(), rows.difference.max()))
     ends = least if least == most else f"{least} to {most}"
-    return f"mean difference {ends} percentage points"
+    return f"{ends} percentage points"
 
 
 def _level(tables: Tables) -> str:
@@ -197,6 +200,9 @@ def _level(tables: Tables) -> str:
     if spread.empty:
         return ""
     ends = [f"{value * 100:.1f} %" for value in (spread.least.min(), spread.most.max())]
+    if all("not trained" in validity.names_of(flags) for flags in tables.ok["flags"]):
+        level = " to ".join(dict.fromkeys(ends))
+        return f"**nothing was learned**: every run's accuracy is at chance level, {level}"
     if ends[0] == ends[1]:
         return f"mean validation accuracy is {ends[0]} everywhere"
     return f"the means are between {ends[0]} and {ends[1]}"

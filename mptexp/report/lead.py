@@ -20,19 +20,42 @@ NOT_DIAGNOSED = "`mptexp diagnose` says where the time goes"
 
 
 def html(sweep: MeasuredSweep) -> str:
-    """The first screen as HTML: `<header class="lead">`."""
-    heading = escape(title(sweep))
-    banner = "".join(f"<li>{_inline(text)}</li>" for text in caveats.banner(sweep.tables))
-    says = "".join(f"<li>{_inline(text)}</li>" for text in sentences(sweep))
-    to_do = advice(sweep)
+    """The first screen of a sweep's report as HTML."""
+    first = figure(sweep)
+    return screen(
+        title(sweep),
+        _asked(sweep),
+        conditions(sweep.tables),
+        caveats.banner(sweep.tables),
+        first.html(style.LEAD_WIDTH, titled=False) if first else "",
+        sentences(sweep),
+        advice(sweep),
+    )
+
+
+def screen(
+    heading: str,
+    question: str,
+    rests_on: Sequence[str],
+    warnings: Sequence[str],
+    chart: str,
+    says: Sequence[str],
+    to_do: str,
+) -> str:
+    """The first screen of any page as HTML: `<header class="lead">`.
+
+    Args:
+        heading, question, rests_on: plain text.
+        warnings, says, to_do: Markdown.
+        chart: HTML.
+    """
+    banner, items = ("".join(f"<li>{_inline(t)}</li>" for t in own) for own in (warnings, says))
     parts = [
-        f"<h1>{heading}</h1>",
-        f'<p class="question">{escape(_asked(sweep))}</p>',
-        f'<p class="conditions">{escape(" · ".join(conditions(sweep.tables)))}</p>',
+        f"<h1>{escape(heading)}</h1>",
+        f'<p class="question">{escape(question)}</p>',
+        f'<p class="conditions">{escape(" · ".join(rests_on))}</p>',
         f'<ul class="banner">{banner}</ul>' if banner else "",
-        '<div class="answer">',
-        "".join(one.html(style.LEAD_WIDTH, titled=False) for one in [figure(sweep)] if one),
-        f'<div class="says"><ul>{says}</ul>',
+        f'<div class="answer">{chart}<div class="says"><ul>{items}</ul>',
         f"<p><strong>What to do:</strong> {_inline(to_do)}</p>" if to_do else "",
         "</div></div>",
     ]
@@ -53,12 +76,12 @@ def _inline(text: str) -> str:
 
 def title(sweep: MeasuredSweep) -> str:
     """The finding of a sweep in a few words."""
-    return visible(subject.of(sweep.tables).title)
+    return visible(sweep.subject.title)
 
 
 def sentences(sweep: MeasuredSweep) -> list[str]:
     """At most three sentences in Markdown; the last says why, where pairs were diagnosed."""
-    said = list(subject.of(sweep.tables).sentences)
+    said = list(sweep.subject.sentences)
     why = causes(sweep.verdicts)
     return [*said[: SHOWN - 1], why] if why else said[:SHOWN]
 
@@ -85,12 +108,11 @@ def _span(least: float, most: float) -> str:
 
 def advice(sweep: MeasuredSweep) -> str:
     """What follows from the answer, in Markdown."""
-    answer = subject.of(sweep.tables)
-    parts = [answer.advice.rstrip(".")]
-    if answer.figure == "answer" and answer.scale == "speed" and parts[0] and not sweep.verdicts:
-        parts.append(NOT_DIAGNOSED)
-    text = ". ".join(part for part in parts if part)
-    return f"{text}." if text else ""
+    answer = sweep.subject
+    proven = any(bar.finding in ("faster", "slower", wording.INCONCLUSIVE) for bar in answer.bars)
+    if answer.scale == "speed" and proven and answer.advice and not sweep.verdicts:
+        return f"{answer.advice.rstrip('.')}. {NOT_DIAGNOSED}."
+    return answer.advice
 
 
 def conditions(tables: Tables) -> list[str]:
@@ -124,8 +146,7 @@ def _some(noun: str, values: pd.Series) -> str:
 
 def figure(sweep: MeasuredSweep) -> SweepFigure | None:
     """The chart of the answer; else the first figure that compares policies."""
-    section = subject.of(sweep.tables).figure
-    return next(registry.figures(sweep, section), None)
+    return next(registry.figures(sweep, sweep.subject.figure), None)
 
 
 def card(sweep: MeasuredSweep) -> dict[str, str]:

@@ -48,6 +48,12 @@ def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
     return made
 
 
+def by_means(rows: pd.DataFrame, margin: float) -> pd.DataFrame:
+    """The rows with verdicts by their means alone, for what is provisional."""
+    near = (rows.difference >= -margin).map({True: "equal", False: "lower"})
+    return rows.assign(verdict=rows.verdict.where(rows.verdict == "diverged", near))
+
+
 def title(rows: pd.DataFrame) -> str:
     """Of the policy that bears least and still trains, with which scales it does."""
     trains = {}

@@ -86,7 +86,8 @@ def formats(point: Point) -> str:
     words += [choice["propagation"]] if choice["propagation"] != "policy" else []
     words += [f"weights {choice['weight_format']}"] * (choice["weight_format"] != "policy")
     words += ["stochastic"] * (choice["rounding"] == "stochastic")
-    words += [f"loss scale {choice['loss_scale']}"] * (choice["loss_scale"] != "auto")
+    scale = wording.setting(f"loss_scale {choice['loss_scale']}").replace("_", " ")
+    words += [scale] * (choice["loss_scale"] != "auto")
     return ", ".join(words)
 
 

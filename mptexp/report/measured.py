@@ -10,6 +10,8 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import verdict
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.report import subject
+from mptexp.report.subject import Subject
 from mptexp.spec import params
 from mptexp.spec.errors import ParamsError
 
@@ -30,6 +32,11 @@ class MeasuredSweep:
     def header(self) -> dict[str, str]:
         """Question, cost and expected outcome, where the params file's header states them."""
         return params.header(self.directory.params_text)
+
+    @cached_property
+    def subject(self) -> Subject:
+        """What opens the report: title, sentences, chart and card are all made from it."""
+        return subject.of(self.tables)
 
     @property
     def question(self) -> str:

@@ -14,6 +14,10 @@ from mptexp.report.columns import BLANK
 from mptexp.report.markdown import safe
 from mptexp.report.measured import MeasuredSweep
 
+WITHOUT_NOTEBOOKS = (
+    "This copy holds no executed notebooks: each run's record holds every sample and setting, and "
+    "the commands under [Reproduce this](#Reproduce-this) write notebooks anew."
+)
 DATA = ("results.csv", "history.csv", "speedups.csv", "accuracy.csv", "params.yaml")
 
 
@@ -42,7 +46,7 @@ def runs(sweep: MeasuredSweep) -> tuple[pd.DataFrame, str]:
             **columns.shown(rows, "fit_s", "wall_s"),
         }
     )
-    return table, note
+    return table, note or ("" if table.Run.str.contains("<a ").any() else WITHOUT_NOTEBOOKS)
 
 
 def _notebook(sweep: MeasuredSweep, run_id: str) -> str:

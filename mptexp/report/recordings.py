@@ -10,12 +10,13 @@ from typing import Any
 import pandas as pd
 from great_tables import GT
 
-from mptexp.diagnosis.causes import BREAKDOWN, CAUSES, LABELS, LEAST_SHARE
+from mptexp.diagnosis.causes import CAUSES, LABELS, LEAST_SHARE
 from mptexp.diagnosis.recording import BOUNDS, Comparison, Recording
-from mptexp.report import markdown, rendering, text_tables, wording
+from mptexp.report import lead, markdown, rendering, text_tables, why_tables, wording
 from mptexp.report.figures import diagnosis as figures
 from mptexp.report.figures import output, style
 from mptexp.report.why_tables import percent
+from mptexp.spec.terminal import visible
 from mptexp.traces.steps import WHOLE
 
 MOST_LAYERS = 20
@@ -51,6 +52,11 @@ TRY = {
     ("casts", "PyTorch"): "channels_last throughout; a model in bfloat16 rather than autocast",
     ("memory", "JAX"): "jit over the whole step, fewer or cheaper normalizations",
 }
+QUESTION = "Where does the time of a training step go?"
+ONCE = (
+    "**One recording each**: they prove nothing beyond themselves. Other runs, machines and days "
+    "differ by more than the spread of steps shows."
+)
 MATRIX = "16 bits or TF32, where the device has Tensor Cores; a smaller or sparser model"
 
 
@@ -126,7 +132,7 @@ def comparison_sentence(comparison: Comparison) -> str:
     low, high = comparison.spread
     times = [wording.digits(trace.median_s * 1e3) for trace in (after, before)]
     head = (
-        f"Within these recordings {second} is {comparison.speedup:.2f}× as fast as {first} "
+        f"Within these recordings {second} is {wording.over(comparison.speedup)} {first} "
         f"({times[0]} ms against {times[1]} ms, medians of {after.steps} and {before.steps} steps; "
         f"any step over any other: {low:.2f} to {high:.2f})"
     )
@@ -234,30 +240,18 @@ def facts(recording: Recording) -> pd.DataFrame:
 
 def breakdown_rows(recordings: Sequence[Recording]) -> pd.DataFrame:
     """Where the time of a step goes, by cause."""
-    names = _names(recordings)
-    rows = [
-        {"Where the time goes": row.label}
-        | {
-            f"{name}, ms": _cell(r.by_cause.get(row.name, 0.0), r.trace.median_s)
-            for name, r in zip(names, recordings, strict=True)
-        }
-        for row in BREAKDOWN
-        if any(r.share(row.name) >= LEAST_SHOWN for r in recordings)
-    ]
-    total = {
-        f"{name}, ms": f"{r.trace.median_s * 1e3:.3f}"
-        for name, r in zip(names, recordings, strict=True)
-    }
-    return pd.DataFrame([*rows, {"Where the time goes": "the step"} | total])
+    return why_tables.by_cause(_steps(recordings))
+
+
+def _steps(recordings: Sequence[Recording]) -> dict[str, pd.Series]:
+    """Seconds of a step by cause, by the recording's name."""
+    steps = (recording.by_cause for recording in recordings)
+    return dict(zip(_names(recordings), steps, strict=True))
 
 
 def _names(recordings: Sequence[Recording]) -> list[str]:
     names = [recording.name for recording in recordings]
     return names if len(set(names)) == len(names) else ["first", "second"]
-
-
-def _cell(seconds: float, step_s: float) -> str:
-    return f"{seconds * 1e3:.3f} ({percent(seconds / step_s)})"
 
 
 def _ms(seconds: float) -> str:
@@ -430,11 +424,12 @@ def _title(recordings: Sequence[Recording]) -> str:
     """The finding in a few words."""
     if len(recordings) == 2:
         both = Comparison(*recordings)
-        ratio = f"{both.speedup:.2f}× as fast, within these recordings"
+        first, second = _names(recordings)
+        ratio = f"Provisional: {second} is {wording.over(both.speedup)} {first}"
         return ratio if both.comparable else "Two recordings that are not of the same work"
-    trace = recordings[0].trace
-    bound = BOUND[recordings[0].bound[0]].partition(":")[0].format(work=WORK[trace.trains])
-    return bound if trace.timed else UNTIMED.partition(":")[0]
+    trace, (name, share) = recordings[0].trace, recordings[0].bound
+    bound = BOUND[name].partition(":")[0].format(work=WORK[trace.trains])
+    return f"{bound}: {percent(share)} of a step" if trace.timed else UNTIMED.partition(":")[0]
 
 
 def _cell_of(html: str) -> dict[str, Any]:
@@ -445,26 +440,45 @@ def _cell_of(html: str) -> dict[str, Any]:
 
 
 def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str]:
-    """The parts of the page as HTML: the verdict, the figure, the tables, notes."""
-    opening = f"<h1>{escape(title)}</h1><p><strong>{escape(verdict(recordings))}</strong></p>"
-    shrunk = shrink_sentence(Comparison(*recordings)) if len(recordings) == 2 else ""
-    opening += f"<p>{escape(shrunk)}</p>" if shrunk else ""
-    names = _names(recordings)
-    said = [f"{n}: {note}" for n, r in zip(names, recordings, strict=True) for note in notes(r)]
-    opening += _listed(said)
-    opening += (
-        "<p>Two recordings prove nothing beyond themselves: other runs, machines and days differ "
-        "by more than the spread of steps shows.</p>"
-        if len(recordings) == 2
-        else ""
-    )
+    """The parts of the page as HTML: the first screen, the tables, notes."""
+    said, warnings = [verdict(recordings)], []
+    if len(recordings) == 2:
+        head, found, bound = said[0].partition(". In ")
+        said = [f"{head}.", f"In {bound}"] if found else said
+        said += filter(None, [shrink_sentence(Comparison(*recordings))])
+        warnings = [ONCE]
+    causes = cause_rows(recordings[-1])
+    to_do = f"{causes.iloc[0]['What to try']}." if len(causes) else ""
     timed = [recording for recording in recordings if recording.trace.timed]
-    figure = [_figure(timed)] if timed else []
-    return [opening, *figure, *_sections(recordings), *_source(source)]
+    opening = lead.screen(
+        title,
+        QUESTION,
+        _conditions(recordings),
+        warnings,
+        _figure(timed) if timed else "",
+        [wording.verbatim(text) for text in said],
+        wording.verbatim(to_do),
+    )
+    names = _names(recordings)
+    more = [f"{n}: {note}" for n, r in zip(names, recordings, strict=True) for note in notes(r)]
+    return [opening, *_sections(recordings), *_listed(more), *_source(source)]
 
 
-def _listed(sentences: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(s)}</li>' for s in sentences)}</ul>" if sentences else ""
+def _conditions(recordings: Sequence[Recording]) -> list[str]:
+    """Device, framework and steps of each recording."""
+    traces = [recording.trace for recording in recordings]
+    steps = wording.listed([str(trace.steps) for trace in traces])
+    parts = [
+        wording.listed([*dict.fromkeys(trace.gpu or "CPU" for trace in traces)]),
+        wording.listed([*dict.fromkeys(trace.framework for trace in traces if trace.framework)]),
+        f"{wording.count(len(traces), 'recording')} of {steps} steps",
+    ]
+    return [visible(part) for part in parts if part]
+
+
+def _listed(sentences: Sequence[str]) -> list[str]:
+    items = "".join(f"<li>{escape(text)}</li>" for text in sentences)
+    return [f'<h2 id="notes">Notes</h2><ul>{items}</ul>'] if items else []
 
 
 def _source(text: str) -> list[str]:
@@ -474,10 +488,9 @@ def _source(text: str) -> list[str]:
 
 
 def _figure(recordings: Sequence[Recording]) -> str:
-    steps: Mapping[str, pd.Series] = {
-        name: r.by_cause for name, r in zip(_names(recordings), recordings, strict=True)
-    }
-    drawn = [output.svg(f) for f in style.on_both(lambda: figures.stacked_by_cause(steps))]
+    steps = _steps(recordings)
+    both = style.on_both(lambda: figures.stacked_by_cause(steps), style.LEAD_WIDTH)
+    drawn = [output.svg(figure) for figure in both]
     parts = [
         f"{n}: {_short(str(s.idxmax()))}, {percent(s.max() / s.sum())}" for n, s in steps.items()
     ]

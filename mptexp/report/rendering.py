@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.records import privacy
-from mptexp.report import sortable
+from mptexp.report import glossary, sortable
 from mptexp.spec import files
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -31,7 +31,7 @@ def report_page(
     resources = {"card": dict(card or {}), "up": up}
     resources |= {"script": sortable.script(), "script_hash": sortable.hash_source()}
     page = _exported(notebook, title, resources, with_code=False)
-    return _with_contents(_with_shared_styles(page))
+    return _with_contents(glossary.explained(_with_shared_styles(page)))
 
 
 def run_page(notebook: Path, title: str, up: tuple[str, str] | None = None) -> str:

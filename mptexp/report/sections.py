@@ -113,7 +113,8 @@ def show_reasons(sweep: MeasuredSweep) -> None:
     for number, verdict in enumerate(sweep.verdicts, 1):
         show_text(f"## Why: {safe(why.title(verdict, sweep.verdicts))}")
         for section, rows in why.tables(verdict).items():
-            show_text(f"### {section.heading}\n\n{section.note}")
+            note = section.note if number == 1 else ""
+            show_text(f"### {section.heading}\n\n{note}")
             show_table(rows)
             if section in BELOW:
                 show_figures(sweep, BELOW[section], str(number))

@@ -264,12 +264,8 @@ def sensor_rows(tables: Tables) -> pd.DataFrame:
 def headline_html(tables: Tables) -> GT:
     """The headline table for a report."""
     rows = _visible(headline_rows(tables))
-    words = ("Policy", *(wording.title(n) for n in points.POINT))
-    numbers = [c for c in rows if c not in words or c == "Batch size"]
     table = _styled(rows, rowname_col="Policy").tab_stubhead("Policy")
-    if rows.shape[1] > 9:
-        table = table.tab_options(table_font_size="0.7rem")
-    return table.cols_align("right", numbers)
+    return table.cols_align("right", [name for name in rows if _numeric(rows[name])])
 
 
 def plain_table(rows: pd.DataFrame, links: Sequence[str] = (), id: str | None = None) -> GT:

@@ -147,17 +147,22 @@ def breakdown_rows(verdict: Verdict) -> pd.DataFrame:
     """Where the step's time goes under both policies, by category."""
     if not verdict.traced:
         return pd.DataFrame()
-    steps = {policy: breakdown.by_cause(record) for policy, record in verdict.records.items()}
+    return by_cause({name: breakdown.by_cause(record) for name, record in verdict.records.items()})
+
+
+def by_cause(steps: Mapping[str, pd.Series]) -> pd.DataFrame:
+    """Seconds of steps by cause as text, a column for each step under its name."""
     rows = [
         {"Where the time goes": row.label}
         | {
-            f"{policy}, ms": f"{s[row.name] * 1e3:.3f} ({percent(s[row.name] / s.sum())})"
-            for policy, s in steps.items()
+            f"{name}, ms": f"{s.get(row.name, 0.0) * 1e3:.3f} "
+            f"({percent(s.get(row.name, 0.0) / s.sum())})"
+            for name, s in steps.items()
         }
         for row in BREAKDOWN
-        if max(s[row.name] / s.sum() for s in steps.values()) >= 0.0005
+        if max(s.get(row.name, 0.0) / s.sum() for s in steps.values()) >= 0.0005
     ]
-    total = {f"{policy}, ms": f"{s.sum() * 1e3:.3f}" for policy, s in steps.items()}
+    total = {f"{name}, ms": f"{s.sum() * 1e3:.3f}" for name, s in steps.items()}
     return pd.DataFrame([*rows, {"Where the time goes": "the step"} | total])
 
 

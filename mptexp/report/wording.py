@@ -15,6 +15,15 @@ from mptexp.spec.terminal import visible
 
 EMULATED = "emulated: slower is expected"
 INCONCLUSIVE = "inconclusive"
+NO_CLAIM = "Measured, but nothing is claimed"
+# How a sentence opens that lists the comparisons with a baseline of one finding, in this order.
+OPENINGS = {
+    "faster": "Faster than {}",
+    "slower": "Slower than {}",
+    INCONCLUSIVE: "No difference is shown, the interval includes 1",
+    "no interval": "Fewer than three repeats show nothing",
+    "not valid": NO_CLAIM,
+}
 XLA = {True: "with XLA", False: "without XLA"}
 SPEEDUP = ("speedup", "low", "high", "blocks")  # columns of a ratio
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -127,18 +136,16 @@ def ratio_of(row: Mapping[str, Any], kind: str = "") -> str:
     """The speedup of a table's row in words; its columns may begin with a kind, as `strict_`.
 
     `3.39× slower [2.94, 3.91] (n = 3)`: sentence, table, caption and chart say the same of one row.
-    A ratio that is not valid has the reason in place of an interval, and claims no direction.
+    A ratio that is not valid has the reason in place of an interval.
     """
     row = {name: row[f"{kind}{name}"] for name in SPEEDUP} | {"flags": row.get(f"{kind}flags")}
     if math.isnan(row["speedup"]):
         return "–"
-    word, (value, interval) = finding(row), speed_parts(row)
-    n = f"(n = {row['blocks']:.0f})"
-    if word in ("faster", "slower"):
-        return f"{value}× {word} {interval} {n}"
-    if word == INCONCLUSIVE:
-        return f"{value}× as fast {interval} {n}: {INCONCLUSIVE}"
-    return f"{value}× as fast {interval[:-1]}, {n[1:]}"
+    value, interval = speed_parts(row)
+    text, n = f"{value}× {direction(row)} {interval}", f"(n = {row['blocks']:.0f})"
+    if math.isnan(row["low"]) or finding(row) == "not valid":
+        return f"{text[:-1]}, {n[1:]}"
+    return f"{text} {n}" + f": {INCONCLUSIVE}" * (finding(row) == INCONCLUSIVE)
 
 
 def finding(row: Mapping[str, Any]) -> str:
@@ -150,13 +157,27 @@ def finding(row: Mapping[str, Any]) -> str:
     return "faster" if row["low"] > 1 else "slower" if row["high"] < 1 else INCONCLUSIVE
 
 
+def over(speedup: float) -> str:
+    """`1.15× faster than`, `2.00× slower than`, `1.00× as fast as`: a ratio without an interval."""
+    if f"{speedup:.2f}" == "1.00":
+        return "1.00× as fast as"
+    return f"{speedup:.2f}× faster than" if speedup > 1 else f"{1 / speedup:.2f}× slower than"
+
+
+def direction(row: Mapping[str, Any]) -> str:
+    """`faster` or `slower`, also of a ratio without a claim; `as fast` of what is inconclusive."""
+    if finding(row) == INCONCLUSIVE or f"{row['speedup']:.2f}" == "1.00":
+        return "as fast"
+    return "faster" if row["speedup"] > 1 else "slower"
+
+
 def speed_parts(row: Mapping[str, Any]) -> tuple[str, str]:
     """A speedup as a number and its interval, or why it has none.
 
     What is slower is the policy's time over the baseline's, so that the number is above 1.
     """
     word, ends = finding(row), (row["speedup"], row["low"], row["high"])
-    if word == "slower":
+    if direction(row) == "slower":
         ends = (1 / row["speedup"], 1 / row["high"], 1 / row["low"])
     reason = {"not valid": not_valid(str(row["flags"])), "no interval": "no interval"}.get(word)
     return f"{ends[0]:.2f}", f"({reason})" if reason else f"[{ends[1]:.2f}, {ends[2]:.2f}]"

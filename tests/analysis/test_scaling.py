@@ -85,7 +85,7 @@ def test_runs_that_are_not_valid_claim_no_scaling():
     assert found["flags"] == "interference"
     part = comparisons.sections(tables_of(one, two))[0]
     assert "(not valid: interference, n = 3)" in " ".join(map(str, part.rows.iloc[1]))
-    assert "2.00× as fast (not valid: interference, n = 3)" in part.sentences[0]
+    assert "2.00× faster (not valid: interference, n = 3)" in part.sentences[0]
 
 
 def test_few_sweeps_of_noise_claim_a_difference_between_frameworks():

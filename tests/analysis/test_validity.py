@@ -64,7 +64,7 @@ def test_a_model_that_was_edited_halfway_forms_no_ratio_with_the_old_one():
     unlike = validity.incomparable(made.results, records)
     assert len(unlike) == 3
     assert {d.name for found in unlike.values() for d in found} == {"model_source"}
-    assert "faster" not in " ".join(findings.answer(made))
+    assert "trains" not in " ".join(findings.answer(made))
 
 
 def test_one_side_edited_leaves_no_ratio():
@@ -199,7 +199,7 @@ def test_a_sweep_measured_policy_by_policy_claims_nothing_of_time():
     # float32 today, the other tomorrow: every ratio spans a night.
     made = tables(list(in_two_calls(0, 1, 2)))
     assert made.speedups.empty
-    assert "faster" not in " ".join(findings.answer(made))
+    assert "trains" not in " ".join(findings.answer(made))
 
 
 def test_of_a_block_measured_apart_the_larger_part_is_compared():

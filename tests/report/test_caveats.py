@@ -31,8 +31,8 @@ def test_a_flag_says_how_many_runs_why_what_is_lost_and_what_to_do():
     (sentence,) = caveats.sentences(tables(list(three(marks=marks))))
     assert sentence == (
         "**Not valid: interference** (3 of 6 runs): other programs were at work. Nothing is "
-        "claimed of their time and training time; end them, and `mptexp run --repair` measures the "
-        "block again."
+        "claimed of their time and training time; end other programs, and `mptexp run --repair` "
+        "measures the block again."
     )
 
 
@@ -210,4 +210,4 @@ def test_what_is_not_valid_of_one_run_is_a_doubt_of_all():
     made = tables(list(three(marks=marks)))
     assert caveats.doubts(made, "time") == "not valid: interference"
     assert caveats.doubts(made, "accuracy") == ""
-    assert caveats.remedies(made, "time").startswith("end them, and `mptexp run --repair`")
+    assert caveats.remedies(made, "time").startswith("for a claim, end other programs; then run `")

@@ -9,8 +9,8 @@ from mptexp.report import findings, text_tables
     [
         ([2.0, 2.1, 1.9], "trains 2.00× faster than float32 (the default) at batch size 32 ["),
         ([0.5, 0.6, 0.55], "trains 1.82× slower than float32 (the default) at batch size 32 ["),
-        ([0.9, 1.0, 1.1], "No difference in speed is shown for **mixed_float16**: 1.00× as fast"),
-        ([2.0, 2.1], "Fewer than three repeats show nothing for **mixed_float16**: 2.05× as fast"),
+        ([0.9, 1.0, 1.1], "the interval includes 1: **mixed_float16** 1.00× as fast as float32"),
+        ([2.0, 2.1], "Fewer than three repeats show nothing: **mixed_float16** 2.05× faster"),
     ],
 )
 def test_the_answer_says_what_the_interval_allows(speedups, verdict):
@@ -26,9 +26,9 @@ def test_the_answer_says_what_the_interval_allows(speedups, verdict):
 
 
 def test_emulation_is_the_reason_of_a_slowdown_only():
-    slow = findings.answer(three("mixed_float16", [0.3, 0.31, 0.29], emulated=True))[-1]
+    slow = findings.answer(three("mixed_float16", [0.3, 0.31, 0.29], emulated=True))[0]
     assert "no float16 arithmetic and emulates it: slower is expected" in slow
-    fast = findings.answer(three("mixed_float16", [3.0, 3.1, 2.9], emulated=True))[-1]
+    fast = findings.answer(three("mixed_float16", [3.0, 3.1, 2.9], emulated=True))[0]
     assert "slower is expected" not in fast
 
 
@@ -89,4 +89,16 @@ def test_a_policy_that_is_effective_in_part_is_never_under_its_bare_name():
 
 def test_a_policy_that_is_effective_has_its_bare_name():
     (sentence, *_) = findings.answer(three("mixed_bfloat16", [2.0, 2.1], effective_share=0.96))
-    assert "**mixed_bfloat16**: 2.05× as fast as" in sentence
+    assert "**mixed_bfloat16** 2.05× faster than" in sentence
+
+
+def test_chance_level_is_said_to_be_nothing_learned():
+    rows = [
+        record(policy, block, chance_accuracy=0.1)
+        for policy in ("float32", "mixed_float16")
+        for block in range(3)
+    ]
+    for made in rows:
+        made["history"][-1]["val_accuracy"] = 0.1
+    sentence = findings.answer(tables(rows))[1]
+    assert "**nothing was learned**: every run's accuracy is at chance level, 10.0 %" in sentence

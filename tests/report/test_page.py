@@ -37,7 +37,8 @@ def test_the_report_tells_the_whole_story(place):
     page = (place / "index.html").read_text()
     for words in (
         "Does the whole path work?",
-        "Nothing is claimed: ",
+        "Provisional: ",
+        '<h2 id="terms">Terms',
         "(the default)",
         "fewer than ten windows of steps were timed",
         ", n = 1)",

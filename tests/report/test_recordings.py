@@ -66,7 +66,8 @@ def test_the_page_loads_nothing_and_shows_names_as_they_are(pair):
     page = recordings.page(pair, "Recorded by somebody.")
     assert "after &lt;b&gt;" in page
     assert "after <b>" not in page
-    assert "1.00× as fast, within these recordings</title>" in page
+    assert "<title>Provisional: after &lt;b&gt; is 1.00× as fast as before</title>" in page
+    assert page.index('class="banner"') < page.index("<figure>") < page.index("What to do")
     assert "Recorded by somebody" in page
     assert not re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', page)
     assert page == recordings.page(pair, "Recorded by somebody.")

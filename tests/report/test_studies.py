@@ -274,10 +274,10 @@ def test_committed_records_are_set_beside():
     ("changes", "cell"),
     [
         ({"identity": IDENTITY | {"model_source": "edited"}}, "–"),
-        ({"identity": None}, "2.00× as fast (not valid: identity not recorded, n = 3)"),
+        ({"identity": None}, "2.00× faster (not valid: identity not recorded, n = 3)"),
         (
             {"marks": ["measured while other programs used the processor"]},
-            "2.00× as fast (not valid: interference, n = 3)",
+            "2.00× faster (not valid: interference, n = 3)",
         ),
     ],
 )

@@ -48,8 +48,12 @@ def test_what_is_not_valid_is_not_the_title():
     rows = [record(p, b, s) for p, s in (("float32", 0.1), ("bfloat16", 0.05)) for b in range(3)]
     marks = ["measured while other programs used the processor"]
     answer = subject.of(tables([row | {"marks": marks} for row in rows]))
-    assert answer.title == "Nothing is claimed: interference"
-    assert answer.advice.startswith("end them, and `mptexp run --repair`")
+    assert answer.title == "Provisional: bfloat16 trains 2.00× faster than float32 on GPU"
+    assert answer.bars[0].text == "2.00× faster (not valid: interference, n = 3)"
+    assert answer.advice == (
+        "for a claim, end other programs; then run `mptexp run params.yaml --out . --repair` in "
+        "this report's folder, which measures 6 runs again, about 1 min."
+    )
     assert np.isnan(answer.bars[0].low)
 
 
@@ -58,8 +62,16 @@ def test_loss_scales_open_with_the_range_that_trains():
     assert answer.title == "mixed_float16 trains as float32 does with a loss scale of 1"
     assert answer.figure == "loss scale"
     unknown = subject.of(tables([r | {"identity": None} for r in several_scales().records]))
-    assert unknown.title == "Nothing is claimed: identity not recorded"
-    assert "trains as float32" not in " ".join(unknown.sentences)
+    assert unknown.title == f"Provisional: {answer.title}"
+    assert unknown.sentences[0] == "Measured, but nothing is claimed."
+    assert "--repair`" in unknown.advice
+
+
+def test_with_too_few_repeats_the_command_says_how_many_and_their_cost():
+    answer = subject.of(three("mixed_float16", [2.0, 2.1]))
+    assert answer.title == "Provisional: mixed_float16 trains 2.05× faster than float32 on GPU"
+    assert "`mptexp run params.yaml --out ../again --set repeats=3`" in answer.advice
+    assert "which measures 6 runs, about 1 min" in answer.advice
 
 
 def test_emulated_formats_open_with_their_loss():

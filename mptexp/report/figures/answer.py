@@ -1,15 +1,16 @@
 """The chart that opens a report: a row for each comparison, with its interval, beside no effect."""
 
+import textwrap
 from collections import Counter
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mptexp.report import subject, wording
+from mptexp.report import wording
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
-from mptexp.report.figures.style import COLOURS, GROUND, INK, MARKERS
+from mptexp.report.figures.style import COLOURS, INK, MARKERS
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.subject import Bar, Subject
 from mptexp.spec.terminal import visible
@@ -17,7 +18,7 @@ from mptexp.spec.terminal import visible
 # Factors of which a chart of speed has ticks, on both sides of 1; and its ticks in points.
 STEPS = ((1, 1.01, 1.02), (1, 1.05, 1.1), (1, 1.1, 1.2), (1, 1.2, 1.5, 2), (1, 2, 4, 8),
          (1, 4, 16, 64), (1, 10, 100, 1000), (1, 100, 10000))  # fmt: skip
-LINE = 70  # characters that fit above a row
+SHORT = 24  # letters of a finding that stands in the line of its label
 POINTS = (-100, -10, -1, 0, 1, 10, 100)
 AXES = {
     "speed": "speed against {}",
@@ -27,13 +28,10 @@ AXES = {
 
 
 def comparisons_at_a_glance(chart: Subject) -> Figure:
-    """A marker and an interval for each comparison, in words above it; a line at no effect.
-
-    On a phone, or where they are long, label and words stand below one another.
-    """
-    bars = chart.bars
-    narrow = style.is_narrow() or max(len(bar.label + _words_of(bar)) for bar in bars) > LINE
-    figure, (axis,) = style.new(0.7 + len(bars) * (0.66 if narrow else 0.46))
+    """A marker and an interval for each comparison, in words beside it; a line at no effect."""
+    bars, words = chart.bars, [_words(bar) for bar in chart.bars]
+    lines = sum(text.count("\n") + 1 for text in words)
+    figure, (axis,) = style.new(0.7 + 0.145 * lines + 0.1 * len(bars))
     _scale(axis, chart)
     axis.axvline(1 if chart.scale == "speed" else 0, color=INK, linewidth=1.2)
     for place, bar in enumerate(bars):
@@ -43,35 +41,24 @@ def comparisons_at_a_glance(chart: Subject) -> Figure:
         if claimed:
             axis.plot([bar.low, bar.high], [place, place], color=COLOURS[bar.policy], linewidth=2.4)
         axis.plot([bar.value], [place], linestyle="none", **look)
-        _words(axis, place, bar, narrow)
-    axis.set_ylim(len(bars) - 0.6, -0.85 if narrow else -0.7)
-    axis.set_yticks([])
+    axis.set_ylim(len(bars) - 0.5, -0.5)
+    axis.set_yticks(range(len(bars)), words, size=8 if style.is_narrow() else 8.5)
+    axis.tick_params(axis="y", length=0)
     axis.grid(axis="y", visible=False)
     axis.spines["left"].set_visible(False)
-    axis.set_xlabel(AXES[chart.scale].format(visible(chart.baseline)))
+    label = AXES[chart.scale].format(visible(chart.baseline))
+    axis.set_xlabel(textwrap.fill(label, 32 if style.is_narrow() else 60))
     return figure
 
 
-def _words(axis: Axes, place: int, bar: Bar, narrow: bool) -> None:
-    """Label and words above a row."""
-    look = {"transform": axis.get_yaxis_transform(), "color": INK, "va": "bottom"}
-    look["bbox"] = {"facecolor": GROUND, "edgecolor": "none", "pad": 0.6}
-    size = 8.5 if style.is_narrow() else 9.5
-    axis.text(0, place - (0.44 if narrow else 0.15), _short(bar.label), size=size, **look)
-    x, side = (0, "left") if narrow else (1, "right")
-    axis.text(x, place - (0.16 if narrow else 0.15), _words_of(bar), ha=side, size=size, **look)
-
-
-def _words_of(bar: Bar) -> str:
-    """A row in words; why nothing is claimed stands above the chart."""
+def _words(bar: Bar) -> str:
+    """Label and finding of a row, in lines; why nothing is claimed stands above the chart."""
     claimed = bar.finding != "not valid"
-    return visible(bar.text if claimed else f"{bar.text.partition(' (')[0]}, no claim")
-
-
-def _short(label: str) -> str:
-    """A label that fits above a row: of a long one the beginning."""
-    most, text = 56 if style.is_narrow() else LINE, visible(label)
-    return text if len(text) <= most else text[: most - 1] + "…"
+    text = bar.text if claimed else f"{bar.text.partition(' (')[0]}, no claim"
+    letters, label = 29 if style.is_narrow() else 40, visible(bar.label)
+    text = visible(text).replace("n = ", "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+    parts = [label, text] if len(text) > SHORT else [f"{label}: {text}"]
+    return "\n".join(line for part in parts for line in textwrap.wrap(part, letters)[:4])
 
 
 def _scale(axis: Axes, chart: Subject) -> None:
@@ -87,7 +74,7 @@ def _scale(axis: Axes, chart: Subject) -> None:
         room = max(np.nanmax(ends), 1) / min(np.nanmin(ends), 1)
         room = max(room, 1.02) ** 0.08
         low, high = min(np.nanmin(ends), 1) / room, max(np.nanmax(ends), 1) * room
-        ticks = _ticks(low, high, 4 if style.is_narrow() else 7)
+        ticks = _ticks(low, high, 2 if style.is_narrow() else 4)
         axis.set_xticks(ticks, [_in_words(tick) for tick in ticks])
     axis.minorticks_off()
     axis.set_xlim(low, high)
@@ -127,8 +114,7 @@ def _caption(chart: Subject) -> str:
 
 
 def _chart(sweep: MeasuredSweep) -> dict[str, Subject]:
-    chart = subject.of(sweep.tables)
-    return single(chart, bool(chart.bars))
+    return single(sweep.subject, bool(sweep.subject.bars))
 
 
 FIGURES = (

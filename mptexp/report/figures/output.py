@@ -12,13 +12,10 @@ import matplotlib
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from mptexp.report.figures.style import GROUND, INK, STYLE
+from mptexp.report.figures.style import INK, STYLE
 
 PHONE = 600  # pixels of width up to which a page shows the figures for phones
-THEMES = (
-    "svg{color:#1d2430;--ground:#fff}"
-    "@media(prefers-color-scheme:dark){svg{color:#dfe5ee;--ground:#14181f}}"
-)
+THEMES = "svg{color:#1d2430}@media(prefers-color-scheme:dark){svg{color:#dfe5ee}}"
 
 
 def svg(figure: Figure) -> str:
@@ -27,7 +24,7 @@ def svg(figure: Figure) -> str:
     Closes the figure.
     """
     text = _saved(figure, format="svg", metadata={"Date": None, "Creator": None}).decode()
-    text = text.replace(INK, "currentColor").replace(GROUND, "var(--ground)")
+    text = text.replace(INK, "currentColor")
     return re.sub(r"(<svg\b[^>]*>)", rf"\1<style>{THEMES}</style>", text, count=1)
 
 

@@ -9,7 +9,7 @@ from mptexp.analysis import summary
 from mptexp.analysis.points import POINT
 from mptexp.analysis.speedups import with_jit
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report import subject, wording
+from mptexp.report import wording
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS, Panel
@@ -61,7 +61,7 @@ def _caption_speedup(speedups: pd.DataFrame) -> str:
 def _not_in_the_answer(sweep: MeasuredSweep) -> dict[str, pd.DataFrame]:
     """The speedups of each baseline, where the chart of the answer does not hold them all."""
     cases = dict(tuple(sweep.tables.claims.groupby("baseline", sort=False)))
-    drawn = len(subject.of(sweep.tables).bars)
+    drawn = len(sweep.subject.bars)
     return {} if drawn == sum(map(len, cases.values())) else cases
 
 

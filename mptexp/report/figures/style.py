@@ -23,7 +23,6 @@ COLOURS = {name: row.colour for name, row in POLICY_ROWS.items()}
 MARKERS = {name: row.marker for name, row in POLICY_ROWS.items()}
 # Ink is drawn in this colour and replaced by the page's own: it must occur nowhere else.
 INK = "#010203"
-GROUND = "#fdfefc"  # likewise, of what is drawn behind words
 STYLE = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,

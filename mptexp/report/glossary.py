@@ -1,0 +1,84 @@
+"""The terms of a page that readers may not know: where each first stands, and in a list."""
+
+import re
+from html import escape
+
+TERMS = {  # of a term, as a page writes it, its meaning in a sentence
+    "policy": "What layers compute in and what their weights are stored in; mixed_float16 computes "
+    "in float16 over float32 weights.",
+    "float32": "Numbers of 32 bits, the usual precision; strict: without TF32.",
+    "TF32": "float32 numbers whose products are formed with 10 bits of mantissa, on NVIDIA's "
+    "Tensor Cores.",
+    "mixed_float16": "Computes in float16 and keeps weights in float32; needs a loss scale.",
+    "mixed_bfloat16": "Computes in bfloat16, which has float32's range, and keeps weights in "
+    "float32.",
+    "loss scale": "The factor by which the loss is multiplied so that small gradients are not "
+    "rounded to zero; dynamic: adjusted while training.",
+    "emulates": "The device has no instructions for the type and converts to 32 bits and back.",
+    "interval": "Where the true value lies, at 95 % confidence; for a ratio, one that includes 1 "
+    "shows no difference.",
+    "repeats": "The same comparison measured again in a new block: all policies once, close "
+    "together in time, in random order, from an own seed.",
+    "no claim": "Measured, but not valid as evidence; the banner on top says why.",
+    "identity not recorded": "The record does not say which code, data, versions and machine a run "
+    "had, so that nothing shows two runs to be comparable.",
+    "repeats apart": "Repeats of one policy took times that differ by more than a quarter, so that "
+    "something else than the policy decided them.",
+    "interference": "Other programs used the device while steps were timed.",
+    "in parallel": "Several runs shared the machine, so that no time is valid.",
+    "idle after the last epoch": "Seconds in fit that an input pipeline takes to close, after the "
+    "training.",
+    "input mode keydana": "Batches are decoded and resized while training, as in S. Keydana's "
+    "study of 2020.",
+    "input mode resident": "One batch stays on the device, so that no time goes into input.",
+    "input mode pipeline": "tf.data with cache and prefetch.",
+    "XLA": "The compiler that fuses a model's operations, jit_compile in Keras.",
+    "dynamic&lt;10&gt;": "Dynamic fixed point: 10 bits with a common exponent for each tensor, "
+    "which follows its values.",
+    "&lt;8,8&gt;": "Fixed point with 8 bits before the point and 8 behind it; likewise for other "
+    "numbers.",
+    "stochastic": "Rounded up or down at random, so that the mean is exact.",
+    "binary": "Weights and activations are +1 or -1.",
+    "sse41": "One of a CPU's instruction sets; avx2, avx512_core and avx512_core_bf16 have wider "
+    "vectors, and the last also bfloat16 instructions.",
+    "MFU": "Arithmetic of the model over that of the device's large matrix product.",
+    "casts": "Conversions between 16 and 32 bits.",
+}
+
+
+def explained(page: str) -> str:
+    """The page with each term's meaning where it first stands, and in a list at the end.
+
+    Terms are looked for in the text of its main part, in no link, heading, code or figure.
+    """
+    head, opened, rest = page.partition("<main>")
+    body, closed, tail = rest.partition("</main>")
+    pieces, depth, met = re.split(r"(<[^>]*>)", body), 0, {}
+    left = dict(TERMS)
+    for place, piece in enumerate(pieces):
+        if place % 2:
+            if re.match(r"</?(a|h1|h2|code|summary|style|nav|th|pre)\b", piece):
+                depth += -1 if piece.startswith("</") else 1
+        elif not depth and left:
+            pieces[place] = _marked(piece, left, met)
+    if not met:
+        return page
+    items = "".join(f"<dt>{t}</dt><dd>{escape(met[t])}</dd>" for t in TERMS if t in met)
+    terms = f'<section class="text"><h2 id="terms">Terms</h2><dl>{items}</dl></section>'
+    return f"{head}{opened}{''.join(pieces)}{terms}{closed}{tail}"
+
+
+def _marked(text: str, left: dict[str, str], met: dict[str, str]) -> str:
+    """A text with its first terms marked, which go over from `left` into `met`."""
+    if not text.strip():
+        return text
+    longest = sorted(left, key=len, reverse=True)
+    either = "|".join(map(re.escape, longest))
+
+    def mark(match: re.Match[str]) -> str:
+        if match[0] not in left:
+            return match[0]
+        met[match[0]] = left.pop(match[0])
+        return f'<abbr title="{escape(met[match[0]])}">{match[0]}</abbr>'
+
+    return re.sub(rf"(?<![\w&])(?:{either})(?![\w;])", mark, text)
