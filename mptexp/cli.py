@@ -261,15 +261,17 @@ def plan(
     that a mistake costs seconds.
     """
     from mptexp import api
+    from mptexp.execution import preparation
     from mptexp.report import terminal_tables
     from mptexp.spec.names import MODELS
 
     _allow(format, "table", "json")
     job = api.open_sweep(file, directory, overrides or [])
     chosen, rows = api.planned(job, only or [], api.curable(job) if repair else ())
-    if not fast:
+    due = [p.run for p in chosen if p.due]
+    if not fast and any(map(preparation.key, due)):
         with _working("looking at data and model"):
-            api.look(p.run for p in chosen if p.due)
+            api.look(due)
     # What a params file executes beside the package's own code, for who did not write it.
     functions = sorted({p.run.model for p in chosen} - set(MODELS))
     if format == "json":
@@ -286,8 +288,9 @@ def plan(
     if functions:
         _say(f"modules are imported from: {Path.cwd()}")
     terminal_tables.plan(out(), rows)
-    due = sum(p.due for p in chosen)
-    out().print(f"{len(chosen)} runs, {due} to execute; time: {api.expected(chosen, job.sweep)}")
+    out().print(
+        f"{len(chosen)} runs, {len(due)} to execute; time: {api.expected(chosen, job.sweep)}"
+    )
 
 
 @command("run params/quickstart.yaml --set epochs=2 --only batch_size=32 --out reports/try")
