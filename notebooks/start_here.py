@@ -90,8 +90,7 @@ runs.groupby("policy")[["device", "emulated", "loss_scale", "default_policy"]].f
 # includes 1 is inconclusive.
 
 # %%
-speedups = mptexp.load(out, "speedups")
-speedups[["candidate", "baseline", "speedup", "low", "high", "blocks"]].round(2)
+runs.speedups[["candidate", "baseline", "speedup", "low", "high", "blocks"]].round(2)
 
 # %% alt="Milliseconds per step by block, a line per policy"
 times = runs.pivot_table(index="block", columns="policy", values="step_s") * 1e3

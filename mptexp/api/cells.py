@@ -5,7 +5,6 @@ JupyterLab starts a Jupyter kernel in the folder of its notebook.
 """
 
 import json
-import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -27,10 +26,11 @@ if TYPE_CHECKING:
     import pandas as pd
     from IPython.display import Markdown
 
+    from mptexp.api.results import Results
     from mptexp.report.explanation import Explanation, RecordedExplanation
 
 Place = str | os.PathLike[str]
-TABLES = ("runs", "epochs", "speedups")
+TABLES = ("results", "history", "speedups")
 
 
 def policies() -> "pd.DataFrame":
@@ -86,7 +86,7 @@ def run(
     fresh: bool = False,
     repair: bool = False,
     **parameters: Any,
-) -> "pd.DataFrame":
+) -> "Results":
     """Executes the runs that are missing, each in its own Jupyter kernel, and shows their progress.
 
     Interrupting the cell ends the run at work; the finished ones are kept, and the same cell goes
@@ -166,20 +166,25 @@ def _figure(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else visible(str(value))
 
 
-def load(directory: Place, table: str = "runs") -> "pd.DataFrame":
+def load(directory: Place, table: str = "results") -> "Results | pd.DataFrame":
     """Returns a finished sweep as a tidy table, from its records: `load("reports/quickstart")`.
 
     Args:
         directory: the sweep's, or one to which records were copied.
-        table: `runs` (a row per run; columns and units in `mptexp.records.columns.COLUMNS`),
-            `epochs` (a row per run and epoch) or `speedups` (a row per point and policy: baseline
-            time over candidate time, above 1 is faster, with its 95 % interval from `low` to
-            `high`).
+        table: one of the names of its CSV files: `results` (a row per run; columns and units in
+            `mptexp.records.columns.COLUMNS`), `history` (a row per run and epoch) or `speedups` (a
+            row per point and policy: baseline time over candidate time, above 1 is faster, with
+            its 95 % interval from `low` to `high`).
+
+    Returns:
+        A DataFrame. That of `results` has the other two as `.history` and `.speedups`, and a cell
+        shows of it what varies and was measured; `.whole` is all of it.
 
     Raises:
         ParamsError: if the directory holds no record, or there is no such table.
     """
     from mptexp.analysis import sweep_tables
+    from mptexp.api.results import Results, filled
 
     if table not in TABLES:
         raise ParamsError(f"table {table!r}: unknown; allowed: {', '.join(TABLES)}")
@@ -193,8 +198,9 @@ def load(directory: Place, table: str = "runs") -> "pd.DataFrame":
             f"{directory}: holds no record of a run; give the directory of a sweep, such as "
             "reports/quickstart"
         )
-    asked = {"runs": tables.results, "epochs": tables.epochs, "speedups": tables.speedups}[table]
-    return asked.fillna(math.nan).infer_objects()  # a column without any value is one of numbers
+    if table == "results":
+        return Results.of(tables)
+    return filled({"history": tables.epochs, "speedups": tables.speedups}[table])
 
 
 def record(directory: Place, run_id: str) -> Record:

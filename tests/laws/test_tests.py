@@ -21,6 +21,7 @@ ELSEWHERE = {
     "api/commands.py": "system/test_cli.py",
     "api/diagnosing.py": "system/test_notebooks.py",
     "api/gpu_hour.py": "system/test_gpu_hour.py",
+    "api/results.py": "system/test_api.py",
 }
 
 

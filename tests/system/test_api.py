@@ -44,9 +44,22 @@ def test_a_finished_sweep_loads_as_tidy_tables():
     assert runs.run_id.is_unique
     assert len(runs) == 18
     assert {runs[name].dtype.kind for name in ("step_s", "power_w", "latency_p50_s")} == {"f"}
-    speedups, epochs = load(PUBLISHED, "speedups"), load(PUBLISHED, "epochs")
-    assert (speedups.low < speedups.speedup).all()
-    assert len(epochs) == 18 * 12
+    assert (runs.speedups.low < runs.speedups.speedup).all()
+    assert len(runs.history) == 18 * 12
+    assert load(PUBLISHED, "speedups").equals(runs.speedups)
+    assert load(PUBLISHED, "history").equals(runs.history)
+
+
+def test_a_cell_shows_what_varies_and_was_measured_and_the_rest_on_request():
+    runs = load(PUBLISHED)
+    assert {"policy", "block", "step_s", "val_accuracy"} <= set(runs.short())
+    assert {"run_id", "backend", "cpu_s"} & set(runs.short()) == set()
+    for shown in (repr(runs), runs._repr_html_()):
+        assert "step_s" in shown
+        assert "cpu_s" not in shown
+        assert f"of {len(COLUMNS)} in .whole" in shown
+    assert list(runs.whole) == list(COLUMNS)
+    assert type(runs[runs.policy == "float32"]) is type(runs.whole)
 
 
 def test_a_path_may_begin_in_the_folder_above_the_notebook(monkeypatch):
@@ -59,7 +72,7 @@ def test_a_path_may_begin_in_the_folder_above_the_notebook(monkeypatch):
     ("call", "message"),
     [
         (lambda: load("absent"), "absent: holds no record of a run"),
-        (lambda: load(PUBLISHED, "steps"), "allowed: runs, epochs, speedups"),
+        (lambda: load(PUBLISHED, "steps"), "allowed: results, history, speedups"),
         (lambda: record(PUBLISHED, "absent"), "No such file"),
         (lambda: plan(Sweep(matrix={"policy": ["float32"]})), "needs the directory"),
         (lambda: plan(Sweep(matrix={"polcy": ["x"]}), "x"), "did you mean policy?"),
