@@ -21,40 +21,53 @@ class Sweep(StrictModel):
     """All runs of one params file: GitHub Actions' matrix vocabulary over the fields of Run."""
 
     notebook: str = Field(
-        "train", min_length=1, description="a name from notebooks/, or a path beside the file"
+        default="train",
+        min_length=1,
+        description="a name from notebooks/, or a path beside the file",
     )
-    defaults: dict[str, Any] = Field({}, description="parameters that all runs share")
+    defaults: dict[str, Any] = Field(default={}, description="parameters that all runs share")
     matrix: dict[str, list[Any]] = Field(
-        {}, description="axes: parameter -> list of values; every combination is a point"
+        default={}, description="axes: parameter -> list of values; every combination is a point"
     )
     exclude: list[dict[str, Any]] = Field(
-        [],
+        default=[],
         max_length=1000,
         description="points that agree with all values of an entry are dropped",
     )
     include: list[dict[str, Any]] = Field(
-        [], description="each entry is a further point over the defaults"
+        default=[], description="each entry is a further point over the defaults"
     )
-    repeats: int = Field(1, ge=1, le=1000, description="blocks: each point runs once in each")
-    timeout_min: float = Field(60.0, gt=0, le=1e6, description="minutes after which a run is ended")
+    repeats: int = Field(
+        default=1, ge=1, le=1000, description="blocks: each point runs once in each"
+    )
+    timeout_min: float = Field(
+        default=60.0, gt=0, le=1e6, description="minutes after which a run is ended"
+    )
     expected_run_s: float | None = Field(
-        None,
+        default=None,
         gt=0,
         le=1e8,
         description="seconds of a run, for the plan, until one ended",
     )
     max_batch: bool = Field(
-        False, description="first finds the largest batch of each policy, and measures at it too"
+        default=False,
+        description="first finds the largest batch of each policy, and measures at it too",
     )
     # What a report says beyond the measurements; the others decide what is measured.
     equivalence_margin: float = Field(
-        0.01, gt=0, lt=1, description="accuracies are equal within this, a fraction; report only"
+        default=0.01,
+        gt=0,
+        lt=1,
+        description="accuracies are equal within this, a fraction; report only",
     )
     target_accuracy: float | None = Field(
-        None, gt=0, le=1, description="the time to reach it is reported, a fraction; report only"
+        default=None,
+        gt=0,
+        le=1,
+        description="the time to reach it is reported, a fraction; report only",
     )
     price_per_hour: float | None = Field(
-        None, gt=0, le=1e9, description="of the device, any currency; report only"
+        default=None, gt=0, le=1e9, description="of the device, any currency; report only"
     )
 
     @model_validator(mode="after")

@@ -53,105 +53,120 @@ class Run(StrictModel):
     A field's description is the comment behind the parameter in the notebook.
     """
 
-    gpu_model: str = Field("local", min_length=1, description="device name; local: this machine's")
-    backend: BackendName = Field("tensorflow", description="Keras backend: tensorflow, jax, torch")
-    replicas: int = Field(1, ge=1, le=1024, description="devices that share a batch")
+    gpu_model: str = Field(
+        default="local", min_length=1, description="device name; local: this machine's"
+    )
+    backend: BackendName = Field(
+        default="tensorflow", description="Keras backend: tensorflow, jax, torch"
+    )
+    replicas: int = Field(default=1, ge=1, le=1024, description="devices that share a batch")
     cpu_isa: CpuIsa = Field(
-        "default", description="most that oneDNN may use of a CPU, see docs/guide.md"
+        default="default", description="most that oneDNN may use of a CPU, see docs/guide.md"
     )
     memory_limit_gb: float | None = Field(
-        None, gt=0, le=1e6, description="more is out of memory; GB of 1e9 bytes"
+        default=None, gt=0, le=1e6, description="more is out of memory; GB of 1e9 bytes"
     )
     dataset: Annotated[str, AfterValidator(known_dataset)] = Field(
-        "digits", description="a built-in or tfds name, folder:PATH or idx:PATH; see docs/guide.md"
+        default="digits",
+        description="a built-in or tfds name, folder:PATH or idx:PATH; see docs/guide.md",
     )
-    image_size: int = Field(32, ge=8, le=1024, description="pixels, height and width")
+    image_size: int = Field(default=32, ge=8, le=1024, description="pixels, height and width")
     color_mode: Literal["auto", "rgb", "grayscale"] = Field(
-        "auto", description="auto, rgb, grayscale; auto: digits are grey, all else is rgb"
+        default="auto", description="auto, rgb, grayscale; auto: digits are grey, all else is rgb"
     )
     validation_split: float = Field(
-        0.2, gt=0, lt=1, description="share kept for validation where the data has no split"
+        default=0.2, gt=0, lt=1, description="share kept for validation where the data has no split"
     )
     on_broken: Literal["skip", "refuse"] = Field(
-        "skip", description="images that cannot be read: skip, refuse"
+        default="skip", description="images that cannot be read: skip, refuse"
     )
-    synthetic_classes: int = Field(10, ge=2, le=100_000, description="of dataset synthetic")
+    synthetic_classes: int = Field(default=10, ge=2, le=100_000, description="of dataset synthetic")
     synthetic_length: int = Field(
-        1024, ge=1, le=10_000_000, description="training images of dataset synthetic"
+        default=1024, ge=1, le=10_000_000, description="training images of dataset synthetic"
     )
     input_mode: Literal["pipeline", "keydana", "resident"] = Field(
-        "pipeline", description="pipeline; keydana: as its study; resident: a batch on the device"
+        default="pipeline",
+        description="pipeline; keydana: as its study; resident: a batch on the device",
     )
     augmentation: Literal["none", "flip", "crop", "flip_crop"] = Field(
-        "none", description="random, on the device: none, flip, crop, flip_crop"
+        default="none", description="random, on the device: none, flip, crop, flip_crop"
     )
     data_format: Literal["auto", "channels_last", "channels_first"] = Field(
-        "auto", description="auto, channels_last, channels_first; auto: as Keras is configured"
+        default="auto",
+        description="auto, channels_last, channels_first; auto: as Keras is configured",
     )
     model: Annotated[str, AfterValidator(known_model)] = Field(
-        "keydana_cnn", description="a built-in name, see docs/guide.md, or module:function"
+        default="keydana_cnn", description="a built-in name, see docs/guide.md, or module:function"
     )
     from_logits: bool = Field(
-        False, description="a model of yours ends in logits: softmax in float32 is added"
+        default=False, description="a model of yours ends in logits: softmax in float32 is added"
     )
-    width: float = Field(1.0, gt=0, le=8, description="multiplies the number of filters")
+    width: float = Field(default=1.0, gt=0, le=8, description="multiplies the number of filters")
     width_multiple: int = Field(
-        1, ge=1, le=256, description="numbers of filters are rounded up to a multiple of it"
+        default=1, ge=1, le=256, description="numbers of filters are rounded up to a multiple of it"
     )
     normalization: Literal["batch", "fused", "none"] = Field(
-        "batch", description="batch: Keras's; fused: TensorFlow's operation; none: left out"
+        default="batch", description="batch: Keras's; fused: TensorFlow's operation; none: left out"
     )
     float32_layers: str = Field(
-        "", description="names of layers that compute in float32, with commas"
+        default="", description="names of layers that compute in float32, with commas"
     )
     batch_norm_momentum: float = Field(
-        0.99, ge=0, lt=1, description="of the moving averages that validation uses"
+        default=0.99, ge=0, lt=1, description="of the moving averages that validation uses"
     )
     optimizer: Literal["adam", "sgd"] = Field(
-        "adam", description="adam, sgd (Nesterov momentum 0.9)"
+        default="adam", description="adam, sgd (Nesterov momentum 0.9)"
     )
-    learning_rate: float = Field(1e-3, gt=0, allow_inf_nan=False, description="of the optimizer")
+    learning_rate: float = Field(
+        default=1e-3, gt=0, allow_inf_nan=False, description="of the optimizer"
+    )
     learning_rate_decay: Literal["none", "cosine"] = Field(
-        "none", description="none, cosine: to zero over all epochs"
+        default="none", description="none, cosine: to zero over all epochs"
     )
-    policy: PolicyName = Field("float32", description="precision policy, see docs/guide.md")
+    policy: PolicyName = Field(default="float32", description="precision policy, see docs/guide.md")
     loss_scale: (
         Literal["auto", "dynamic", "none"] | Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    ) = Field("auto", description="auto, dynamic, none or a number; auto: as Keras decides")
+    ) = Field(default="auto", description="auto, dynamic, none or a number; auto: as Keras decides")
     propagation: Annotated[str, AfterValidator(known_propagation)] = Field(
-        "policy", description="emulated activation format, see docs/guide.md"
+        default="policy", description="emulated activation format, see docs/guide.md"
     )
     weight_format: Annotated[str, AfterValidator(known_weight_format)] = Field(
-        "policy", description="emulated storage format of weights, see docs/guide.md"
+        default="policy", description="emulated storage format of weights, see docs/guide.md"
     )
     rounding: Literal["nearest", "stochastic"] = Field(
-        "nearest", description="nearest, stochastic: to both emulated formats"
+        default="nearest", description="nearest, stochastic: to both emulated formats"
     )
-    jit: Literal["auto", "on", "off"] = Field("auto", description="XLA: auto, on, off")
-    deterministic: bool = Field(False, description="op determinism; turns XLA off in TensorFlow")
+    jit: Literal["auto", "on", "off"] = Field(default="auto", description="XLA: auto, on, off")
+    deterministic: bool = Field(
+        default=False, description="op determinism; turns XLA off in TensorFlow"
+    )
     steps_per_execution: int = Field(
-        1, ge=1, le=10_000, description="steps that one call of the backend executes"
+        default=1, ge=1, le=10_000, description="steps that one call of the backend executes"
     )
-    profile: bool = Field(False, description="traces some steps after the timed ones")
+    profile: bool = Field(default=False, description="traces some steps after the timed ones")
     exponents_every: int = Field(
-        0, ge=0, le=1_000_000, description="steps between histograms of exponents; 0: none"
+        default=0, ge=0, le=1_000_000, description="steps between histograms of exponents; 0: none"
     )
-    phase: Literal["train", "inference"] = Field("train", description="train, inference")
-    batch_size: int = Field(32, ge=1, le=2**20, description="images per step, over all replicas")
-    epochs: int = Field(20, ge=1, le=10_000, description="passes over the training images")
+    phase: Literal["train", "inference"] = Field(default="train", description="train, inference")
+    batch_size: int = Field(
+        default=32, ge=1, le=2**20, description="images per step, over all replicas"
+    )
+    epochs: int = Field(default=20, ge=1, le=10_000, description="passes over the training images")
     max_steps: int | None = Field(
-        None, ge=LEAST_STEPS, description="the run ends after this many steps; None: no limit"
+        default=None,
+        ge=LEAST_STEPS,
+        description="the run ends after this many steps; None: no limit",
     )
     target_ci: float | None = Field(
-        None,
+        default=None,
         ge=0.001,
         le=0.5,
         description="the run ends once step_ci, see results.csv, is at most this",
     )
     seed: int = Field(
-        0, ge=0, le=2**31 - 1001, description="weights, data order; block is added to it"
+        default=0, ge=0, le=2**31 - 1001, description="weights, data order; block is added to it"
     )
-    block: int = Field(0, ge=0, description="which repeat this is")
+    block: int = Field(default=0, ge=0, description="which repeat this is")
 
     @model_validator(mode="after")
     def _can_end_in_logits(self) -> "Run":

@@ -1,7 +1,11 @@
+import ast
+import inspect
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mptexp.spec import grid, run
 from mptexp.spec.devices import local_device
 from mptexp.spec.run import Run
 
@@ -43,3 +47,13 @@ def test_different_runs_have_different_ids(values):
 def test_what_cannot_be_emulated_is_refused(parameters, said):
     with pytest.raises(ValueError, match=said):
         Run(**parameters)
+
+
+@pytest.mark.parametrize("module", [run, grid])
+def test_type_checkers_see_which_parameters_have_defaults(module):
+    # Of pydantic's Field they know the keyword alone, and ask for all arguments otherwise.
+    calls = [n for n in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(n, ast.Call)]
+    fields = [call for call in calls if getattr(call.func, "id", "") == "Field" and call.keywords]
+    described = [f for f in fields if any(k.arg == "description" for k in f.keywords)]
+    assert len(described) > 10
+    assert all("default" in [k.arg for k in field.keywords] for field in described)
