@@ -14,7 +14,8 @@ import pytest
 from builders import written_sweep
 from support import PROJECT, TINY, mptexp
 
-from mptexp import __version__, cli
+from mptexp import __version__
+from mptexp.cli import common
 from mptexp.spec import params
 from mptexp.spec.errors import ParamsError
 
@@ -316,6 +317,8 @@ def test_where_no_command_can_work_says_so(tmp_path, line, said):
 
 
 def test_a_user_without_a_home_directory_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(cli.os.path, "expanduser", lambda path: path)  # as without HOME and entry
+    monkeypatch.setattr(
+        common.os.path, "expanduser", lambda path: path
+    )  # as without HOME and entry
     with pytest.raises(ParamsError, match="has no home directory; set HOME"):
-        cli._check_surroundings()
+        common._check_surroundings()

@@ -1,0 +1,233 @@
+"""What all commands share: the app, the options they have in common, and how they say and end."""
+
+import functools
+import inspect
+import os
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mptexp.spec.errors import ParamsError, Stopped, UserError
+from mptexp.spec.terminal import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,  # rich's help takes as long to import as all the rest
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: mptexp plan quickstart, then mptexp run quickstart",
+)
+HALF = re.compile("[\ud800-\udfff]")  # as Python reads a byte of a name that is not UTF-8
+
+
+def _console(**how: bool) -> "Console":
+    from rich.console import Console  # only when something is printed: it is slow to import
+
+    return Console(highlight=False, emoji=False, **how)
+
+
+@cache
+def out() -> "Console":
+    """The terminal, for results."""
+    return _console()
+
+
+@cache
+def progress() -> "Console":
+    """The terminal, for what a command says while it works: nothing with --quiet."""
+    return _console()
+
+
+@cache
+def err() -> "Console":
+    """The terminal, for errors."""
+    return _console(stderr=True)
+
+
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A params file, or a study's name: quickstart, ...")
+]
+Dir = Annotated[Path, typer.Argument(metavar="DIR", help="A sweep's directory.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a default or a top-level key."),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="KEY=VALUE", help="Keep only the runs that match."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Results directory; default reports/<name of FILE>."),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Where downloads and prepared images lie; default ~/tensorflow_datasets and "
+        "~/.cache/mptexp.",
+    ),
+]
+Repair = Annotated[
+    bool,
+    typer.Option("--repair", help="Measure comparisons again whose flags that can cure, whole."),
+]
+Notebook = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="A notebook that makes the report, in place of mptexp's."),
+]
+NoReport = Annotated[bool, typer.Option("--no-report", help="Make no report.")]
+
+
+COMMON = {
+    "quiet": (bool, typer.Option("--quiet", "-q", help="Print results and errors alone.")),
+    "verbose": (bool, typer.Option("--verbose", "-v", help="Show where an error came from.")),
+    "no_color": (bool, typer.Option("--no-color", help="No colours; so does NO_COLOR.")),
+}
+
+
+def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Registers a command, whose mistakes and interruptions end in a sentence and a status."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def guarded(
+            *words: Any, quiet: bool, verbose: bool, no_color: bool, **options: Any
+        ) -> None:
+            for ending in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(ending) == signal.SIG_DFL:  # nohup ignores one
+                    signal.signal(ending, _as_interrupt)
+            if quiet:
+                progress().quiet = True
+            if no_color:
+                os.environ["NO_COLOR"] = "1"  # for the processes that it starts as well
+            try:
+                _check_surroundings()
+                function(*words, **options)
+            except (Exception, KeyboardInterrupt) as error:
+                _end(error, verbose)
+
+        own = inspect.signature(function)
+        common = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+            for name, kind in ((n, Annotated[row]) for n, row in COMMON.items())
+        ]
+        guarded.__signature__ = own.replace(parameters=[*own.parameters.values(), *common])
+        guarded.__annotations__ |= {each.name: each.annotation for each in common}
+        name = example.split()[0]
+        return app.command(name, epilog=f"Example: mptexp {example}")(guarded)
+
+    return register
+
+
+def _check_surroundings() -> None:
+    """Refuses what no command can work with, once for all of them.
+
+    Raises:
+        ParamsError: where a word or the working directory is not text, that directory is gone, or
+            there is no home directory, in which caches and settings lie.
+    """
+    try:
+        here = os.getcwd()
+    except OSError:
+        raise ParamsError("the working directory was removed; change to another") from None
+    for text in (*sys.argv[1:], here):
+        if HALF.search(text):
+            raise ParamsError(f"{text}: is not UTF-8; rename it, or set LC_ALL=C.UTF-8")
+    if os.path.expanduser("~") == "~":
+        raise ParamsError("this user has no home directory; set HOME to a folder")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from mptexp import __version__
+
+        print(f"mptexp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it, and end.")
+    ] = False,
+) -> None:
+    """What does reduced precision buy on this device, in speed, memory and accuracy?"""
+
+
+def _as_interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _end(error: BaseException, verbose: bool = False) -> None:
+    """Ends the command where an error's message says all: never with a traceback."""
+    from mptexp.api import Interrupted
+
+    if isinstance(error, Interrupted):
+        err().print(f"stopped: {error.kept}; the same command goes on")
+        raise typer.Exit(130) from None
+    if isinstance(error, KeyboardInterrupt):
+        err().print("stopped; the same command begins anew")
+        raise typer.Exit(130) from None
+    if isinstance(error, OSError) and error.filename:  # a name too long, a folder without rights
+        error = ParamsError(f"{error.filename}: {error.strerror}")
+    if not isinstance(error, UserError):
+        raise error
+    if verbose:
+        traceback.print_exception(error)
+    for line in str(error).splitlines():
+        err().print(f"[bold red]error[/] {plain(line)}", soft_wrap=True)
+    raise typer.Exit(1 if isinstance(error, Stopped) else 2) from None
+
+
+def allow(format: str, *allowed: str) -> None:
+    """Refuses a format that a command does not print.
+
+    Raises:
+        ParamsError: where it is none of those allowed.
+    """
+    if format not in allowed:
+        raise ParamsError(f"--format {format}: unknown; allowed: {', '.join(allowed)}")
+
+
+def say(text: str) -> None:
+    """Prints a line of results, however long, with its control characters shown."""
+    out().print(plain(text), soft_wrap=True)
+
+
+def left_out(sentences: Sequence[str], what: str) -> None:
+    """Prints what was left out, to standard error; exit status 1 where something was."""
+    for sentence in sentences:
+        err().print(f"[yellow]{what}[/] {plain(sentence)}", soft_wrap=True)
+    if sentences:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """Shows on a terminal what takes a while."""
+    with progress().status(text) if progress().is_terminal else nullcontext():
+        yield
+
+
+def show_report(directory: Path, notebook: Path | None = None) -> None:
+    """Makes the report of a sweep; says where it is, and what of it is not valid."""
+    from mptexp import api
+
+    with working("making the report"):
+        index, warnings = api.report(directory, notebook)
+    for sentence in warnings:
+        out().print(f"[yellow]{plain(sentence.replace('**', ''))}[/]", soft_wrap=True)
+    say(f"report: {index}")

@@ -1,0 +1,94 @@
+"""Commands on the machine: what it has, whether its instruments are right, an hour on a GPU."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mptexp.cli.common import Set, allow, command, err, left_out, out, say, working
+
+
+@command("doctor --backend jax")
+def doctor(
+    backend: Annotated[str, typer.Option(help="tensorflow, jax or torch.")] = "tensorflow",
+    check: Annotated[bool, typer.Option("--check", help="Test the instruments.")] = False,
+    format: Annotated[str, typer.Option(help="table or json.")] = "table",
+) -> None:
+    """Say what this machine has: device, 16-bit support, driver, libraries, versions.
+
+    With --check the instruments prove themselves in about two minutes: clock, memory, utilization,
+    energy, arithmetic, trace, determinism, each on work whose answer is known. Reports of runs made
+    from then on show the result. Exit status 1 where one failed.
+    """
+    from mptexp import api
+    from mptexp.report import terminal_tables
+
+    allow(format, "table", "json")
+    if check:
+        _check_instruments(backend, format)
+        return
+    with working(f"asking {backend} and the system"):
+        card = api.doctor(backend)
+    if format == "json":
+        print(json.dumps(card, indent=1))
+    else:
+        terminal_tables.card(out(), card)
+
+
+def _check_instruments(backend: str, format: str) -> None:
+    from mptexp import api
+    from mptexp.records.instruments import failed
+    from mptexp.report import instruments, terminal_tables
+
+    checks = api.check_instruments(backend, api.Output(err(), brief=True))
+    if format == "json":
+        print(json.dumps(checks, indent=1))
+    else:
+        rows = instruments.table(checks).drop(columns="Test")
+        terminal_tables.rows(out(), "Instruments", rows)
+        out().print(instruments.sentence(checks), soft_wrap=True)
+    if failed(checks):
+        raise typer.Exit(1)
+
+
+@command("gpu-hour --minutes 50")
+def gpu_hour(
+    minutes: Annotated[
+        float, typer.Option(help="How long; the archive is whole by then.", min=1, max=1440)
+    ] = 50,
+    directory: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Results; the archive lies beside it.")
+    ] = Path("gpu-hour"),
+    backend: Annotated[
+        str | None, typer.Option(help="tensorflow, jax or torch; by default what is installed.")
+    ] = None,
+    overrides: Set = None,
+) -> None:
+    """Measure on a rented GPU what is worth most, in that order, and pack it to be read elsewhere.
+
+    Given again it goes on. docs/gpu.md lists the steps. `mptexp open` makes the reports.
+    """
+    from mptexp import api
+
+    say(f"archive: {api.measure_hour(directory, minutes, backend, overrides or [], say)}")
+
+
+@command("open gpu-hour.tar.gz --to from_gpu")
+def open_(
+    archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="What gpu-hour packed.")],
+    folder: Annotated[
+        Path, typer.Option("--to", metavar="DIR", help="A new folder for it.")
+    ] = Path("from_gpu"),
+) -> None:
+    """Make the reports of an archive of gpu-hour, on a machine that has what the other lacked.
+
+    Exit status 1 where something in it is not valid.
+    """
+    from mptexp import api
+
+    with working("unpacking, and making the reports"):
+        pages, faults = api.open_archive(archive, folder)
+    for page in pages:
+        say(f"report: {page}")
+    left_out(faults, "not valid")

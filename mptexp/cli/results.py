@@ -1,0 +1,235 @@
+"""Commands on what was measured: reports, tables, sites, comparisons, and traces of others."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mptexp.cli.common import (
+    Dir,
+    Notebook,
+    allow,
+    command,
+    left_out,
+    out,
+    say,
+    show_report,
+    working,
+)
+from mptexp.spec.terminal import plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@command("explain profile/ or mptexp explain float32.json.gz mixed.json.gz --out page.html")
+def explain(
+    trace: Annotated[
+        Path, typer.Argument(metavar="TRACE", help="A profiler's trace, or a directory with one.")
+    ],
+    other: Annotated[
+        Path | None, typer.Argument(metavar="[OTHER]", help="A second one: mixed, or after.")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write one HTML page.")
+    ] = None,
+    format: Annotated[str, typer.Option(help="table or json.")] = "table",
+) -> None:
+    """Say what bounds a training of yours, from a trace of PyTorch, JAX, TensorFlow or Nsight.
+
+    Reads *.xplane.pb, PyTorch's *.json, both also as .gz, Nsight Systems' *.sqlite, or a directory
+    that holds some. Two traces are compared, such as float32 with mixed precision.
+    """
+    from mptexp import api
+    from mptexp.report import recordings, terminal_tables
+
+    allow(format, "table", "json")
+    with working("reading the trace"):
+        read = api.recordings([path for path in (trace, other) if path is not None])
+    if page is not None:
+        api.write_page(page, recordings.page(read))
+    if format == "json":
+        print(json.dumps(recordings.content(read), indent=1))
+        return
+    out().print(f"[bold]{plain(recordings.verdict(read))}[/]", soft_wrap=True)
+    for each in read:
+        for note in recordings.notes(each):
+            say(f"  {each.file if other else 'note'}: {note}")
+    for heading, table in recordings.tables(read).items():
+        print()
+        terminal_tables.rows(out(), heading, table)
+    if page is not None:
+        say(f"page: {page}")
+
+
+@command("report reports/quickstart")
+def report(
+    directory: Dir,
+    check: Annotated[
+        bool, typer.Option("--check", help="Make no report; say what is not valid.")
+    ] = False,
+    notebook: Notebook = None,
+) -> None:
+    """Make the report of a sweep again, from its records alone.
+
+    Exit status with --check: 1 where anything is not comparable or not valid.
+    """
+    if not check:
+        show_report(directory, notebook)
+        return
+    from mptexp import api
+
+    sentences = api.check(directory)
+    for sentence in sentences:
+        say(sentence.replace("**", ""))
+    if sentences:
+        raise typer.Exit(1)
+    say(f"{directory}: every comparison is valid")
+
+
+@command("traces reports/why_no_speedup")
+def traces(directory: Dir) -> None:
+    """Read the traces that runs with profile kept where xprof is missing; make the report again.
+
+    Exit status 1 where a trace could not be read; its record stays as it was.
+    """
+    from mptexp import api
+    from mptexp.report import wording
+
+    with working("reading traces"):
+        number, faults = api.read_traces(directory)
+    say(f"{directory}: {wording.count(number, 'trace')} read")
+    show_report(directory)
+    left_out(faults, "not read")
+
+
+@command("publish reports/published --to site --url https://me.github.io/mptexp")
+def publish(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Sweeps' directories, or folders of them."),
+    ],
+    site: Annotated[
+        Path, typer.Option("--to", metavar="SITE", help="A new folder, or an earlier site.")
+    ],
+    url: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Where the site will be: shared links show a figure."),
+    ] = "",
+    notebook: Notebook = None,
+) -> None:
+    """Make a static site: an index of all reports, each report, its notebooks and its data.
+
+    Made from the records alone, the same bytes for the same records. Exit status 1 where a record
+    is damaged and was left out, or was changed since it was written.
+    """
+    from mptexp import api
+
+    with working("making the site"):
+        faults = api.publish(directories, site, url, notebook)
+    say(f"site: {site / 'index.html'}")
+    left_out(faults, "record")
+
+
+@command("export reports/quickstart --to article")
+def export(
+    directory: Dir,
+    folder: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="Where the files go.")],
+) -> None:
+    """Write tables as Markdown and CSV, figures as SVG and PNG, and a draft that shows them.
+
+    Exit status 1 where a record is damaged and was left out.
+    """
+    from mptexp import api
+
+    damaged = api.export(directory, folder)
+    say(f"draft: {folder / 'draft.md'}")
+    left_out(damaged, "not exported")
+
+
+@command("compare reports/a100 reports/h100 --format markdown")
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A sweep's directory.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another's: other device, versions.")],
+    more_a: Annotated[
+        list[Path] | None, typer.Option("--a", metavar="DIR", help="Another session of A.")
+    ] = None,
+    more_b: Annotated[
+        list[Path] | None, typer.Option("--b", metavar="DIR", help="Another session of B.")
+    ] = None,
+    format: Annotated[str, typer.Option(help="table, markdown or json.")] = "table",
+) -> None:
+    """Set two sweeps side by side: the points that both measured, and what else differs.
+
+    From three sessions a side, in directories of their own, ratios have intervals, with sessions
+    as the unit. Exit status 1 where a record is damaged and was left out, or was changed since it
+    was written.
+    """
+    from mptexp import api
+    from mptexp.report import comparisons
+
+    allow(format, "table", "markdown", "json")
+    made = api.compared([a, *(more_a or [])], [b, *(more_b or [])])
+    if format == "json":
+        tables = {"points": made.points, "differences": made.differences}
+        content = {name: json.loads(t.to_json(orient="records")) for name, t in tables.items()}
+        said = {"advice": made.advice, "faults": made.faults}
+        print(json.dumps({"a": str(a), "b": str(b), **content, **said}, indent=1))
+        left_out(made.faults, "record")
+        return
+    _print_table(f"A is {a}, B is {b}", comparisons.two_sweeps(made.points), format)
+    for sentence in made.advice:
+        out().print(plain(sentence))
+    if made.differences.empty:
+        out().print("Nothing else differs that records and identities hold.")
+    else:
+        print()
+        _print_table("What else differs", made.differences, format)
+    left_out(made.faults, "record")
+
+
+def _print_table(title: str, table: "pd.DataFrame", format: str) -> None:
+    from mptexp.report import terminal_tables, text_tables
+
+    if format == "markdown":
+        print(f"**{title}**\n\n{text_tables.markdown(table)}")
+    else:
+        terminal_tables.rows(out(), title, table)
+
+
+@command("merge reports/a100 reports/h100 --out reports/all")
+def merge(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Directories of one params file.")
+    ],
+    directory: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="One of them, a new or an empty one.")
+    ],
+    prefer: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The one that decides where records differ."),
+    ] = None,
+) -> None:
+    """Copy the directories that several machines made of one params file together into one.
+
+    A run that came to an end goes before one that would run again. Where two hold different
+    records of a run, nothing is written and the exit status is 2; it is 1 where a record is damaged
+    and was left out, or was changed since it was written.
+    """
+    from mptexp import api
+    from mptexp.report import caveats, wording
+
+    merged = api.merge(directories, directory, prefer)
+    unlike = caveats.unlike(str(directories[0]), api.unlike(directories))
+    total = wording.count(merged.present + sum(merged.copied.values()), "run")
+    parts = [f"{n} from {name}" for name, n in merged.copied.items()]
+    parts += [f"{merged.present} were there"] if merged.present else []
+    say(f"{directory}: {total}{': ' if parts else ''}{', '.join(parts)}")
+    if merged.missing:
+        left = wording.count(sum(merged.missing.values()), "run")
+        devices = ", ".join(f"{n} on {name}" for name, n in merged.missing.items())
+        say(f"{left} without a result yet: {devices}")
+    for sentence in unlike:
+        out().print(f"[yellow]{plain(sentence)}[/]", soft_wrap=True)
+    left_out(merged.faults, "record")

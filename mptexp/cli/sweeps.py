@@ -1,0 +1,265 @@
+"""Commands that plan, execute and diagnose a sweep."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mptexp.cli.common import (
+    DataDir,
+    File,
+    NoReport,
+    Only,
+    Out,
+    Repair,
+    Set,
+    allow,
+    command,
+    out,
+    progress,
+    say,
+    show_report,
+    working,
+)
+from mptexp.spec.errors import ParamsError
+from mptexp.spec.terminal import plain
+
+if TYPE_CHECKING:
+    from mptexp.execution.job import Job
+
+
+@command("init first, then cd first && mptexp plan mine.yaml")
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="Where; here if not given.")
+    ] = Path(),
+    study: Annotated[
+        str, typer.Option(metavar="NAME", help="Begin with a study that mptexp ships.")
+    ] = "",
+) -> None:
+    """Write a params file to begin with, its model, and the schema that editors check it by."""
+    from mptexp import api
+
+    for file in api.init(folder, study):
+        print(file)
+
+
+@command("plan params/quickstart.yaml --only policy=float32")
+def plan(
+    file: File,
+    only: Only = None,
+    overrides: Set = None,
+    directory: Out = None,
+    repair: Repair = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Look at no data of yours, build no model of yours.")
+    ] = False,
+    format: Annotated[str, typer.Option(help="table or json.")] = "table",
+) -> None:
+    """Show the runs of a params file, their state and cost.
+
+    Executes none. A model of your own is built and its head checked, and your data looked at, so
+    that a mistake costs seconds.
+    """
+    from mptexp import api
+    from mptexp.execution import preparation
+    from mptexp.report import terminal_tables
+    from mptexp.spec.names import MODELS
+
+    allow(format, "table", "json")
+    job = api.open_sweep(file, directory, overrides or [])
+    chosen, rows = api.planned(job, only or [], api.curable(job) if repair else ())
+    due = [p.run for p in chosen if p.due]
+    if not fast and any(map(preparation.key, due)):
+        with working("looking at data and model"):
+            api.look(due)
+    # What a params file executes beside the package's own code, for who did not write it.
+    functions = sorted({p.run.model for p in chosen} - set(MODELS))
+    if format == "json":
+        runs = [
+            {"run_id": p.run_id, "state": p.state, "parameters": p.run.model_dump()} for p in chosen
+        ]
+        code: dict[str, Any] = {"notebook": str(job.notebook), "functions": functions}
+        code["import_path"] = [str(Path.cwd())] if functions else []
+        print(json.dumps({"runs": runs, "executes": code}, indent=1))
+        return
+    say(f"notebook: {job.notebook}")
+    for name in functions:
+        say(f"model function: {name}")
+    if functions:
+        say(f"modules are imported from: {Path.cwd()}")
+    terminal_tables.plan(out(), rows)
+    out().print(
+        f"{len(chosen)} runs, {len(due)} to execute; time: {api.expected(chosen, job.sweep)}"
+    )
+
+
+@command("run params/quickstart.yaml --set epochs=2 --only batch_size=32 --out reports/try")
+def run(
+    file: File,
+    only: Only = None,
+    overrides: Set = None,
+    directory: Out = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard earlier results.")] = False,
+    repair: Repair = False,
+    retries: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, max=1000, help="Try a run that failed again, N times."),
+    ] = 0,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast/--keep-going", help="Stop at the first run that failed.")
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MIN", min=0.01, max=1e6, help="End a run after MIN minutes; see timeout_min."
+        ),
+    ] = None,
+    parallel: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, max=1024, help="N runs at a time on a CPU: timings not valid."
+        ),
+    ] = 1,
+    executor: Annotated[
+        str, typer.Option(help="local, or ray: on the devices of a Ray cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Of the Ray cluster's head, or auto.")
+    ] = None,
+    no_report: NoReport = False,
+    data_dir: DataDir = None,
+    format: Annotated[
+        str,
+        typer.Option(help="text, or json: a line per run, then per comparison; text to stderr."),
+    ] = "text",
+) -> None:
+    """Execute the runs of a params file that are missing, then make the report.
+
+    A machine's GPUs each take one run at a time.
+
+    Exit status: 0 when every run came to an end, 1 when some failed and would run again, 2 for
+    wrong input, 130 when stopped with Ctrl-C; the same command then goes on.
+    """
+    from mptexp import api
+
+    allow(format, "text", "json")
+    if format == "json":
+        out().file = progress().file = sys.stderr
+    job = api.open_sweep(file, directory, overrides or [])
+    seconds = (timeout or job.sweep.timeout_min) * 60
+    how = api.Execution(seconds, retries, parallel, executor, data_dir, fail_fast)
+    output = api.Output(progress(), on_record=_print_json if format == "json" else None)
+    flagged = _flagged(job, fresh) if repair else frozenset()
+    if not fresh and executor == "local":  # on a cluster each node has an environment of its own
+        _name_changes(job, only or [], data_dir)
+    left = api.execute(job, only or [], fresh, how, address, output, flagged)
+    if format == "json":
+        for row in api.claims(job):
+            print(json.dumps({"comparison": row}))
+    if not no_report and any(job.directory.runs.iterdir()):
+        show_report(job.directory.root)
+    if not left.searched:
+        out().print(
+            "the search for the largest batch did not end; the same command goes on with it"
+        )
+    if left.due:
+        out().print(f"{left.due} of {left.runs} runs failed; the same command tries them again")
+    if left.due or not left.searched:
+        raise typer.Exit(1)
+
+
+def _flagged(job: "Job", fresh: bool) -> frozenset[str]:
+    """The runs that --repair is about; a line where there are none."""
+    from mptexp import api
+
+    if fresh:
+        raise ParamsError("--repair and --fresh: one keeps what is valid, the other discards all")
+    flagged = api.curable(job)
+    if not flagged:
+        say(f"{job.directory.root}: no run has a flag that another measurement could cure")
+    return flagged
+
+
+def _name_changes(job: "Job", only: Sequence[str], data_dir: Path | None) -> None:
+    """Says what is no longer as it was when the runs in the sweep's directory were measured."""
+    from mptexp import api
+
+    if differences := api.changed(job, only, data_dir):
+        from mptexp.report import caveats
+
+        for sentence in caveats.changed(str(job.directory.root), differences):
+            out().print(f"[yellow]{plain(sentence)}[/]", soft_wrap=True)
+
+
+def _print_json(record: Mapping[str, Any]) -> None:
+    from mptexp.analysis import validity
+
+    names = ("run_id", "status", "error", "wall_s", "parameters", "timing")
+    flags = validity.of_record(record) if record.get("status") == "ok" else []
+    print(json.dumps({name: record.get(name) for name in names} | {"flags": flags}), flush=True)
+
+
+@command("diagnose params/quickstart.yaml, or mptexp diagnose reports/quickstart")
+def diagnose(
+    target: Annotated[
+        Path, typer.Argument(metavar="FILE|DIR", help="A params file, or a sweep's directory.")
+    ],
+    only: Only = None,
+    overrides: Set = None,
+    directory: Out = None,
+    traces_only: Annotated[
+        bool, typer.Option("--traces-only", help="Trace steps; make no ablations.")
+    ] = False,
+    no_report: NoReport = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Find out why a policy was faster, or why it was not: time breakdown, ablations, verdict.
+
+    Of a params file, runs what is missing of its sweep first. Every point is diagnosed at the
+    largest batch size that both policies reached; --only chooses others. Exit status as of run.
+    """
+    from mptexp import api
+
+    job, finished = api.open_diagnosis(target, directory, overrides or [])
+    ended = api.execute_diagnosis(
+        job, only or [], traces_only, finished, data_dir, api.Output(progress())
+    )
+    if not no_report:
+        show_report(job.directory.root)
+    if not ended:
+        out().print("some runs of the diagnosis failed; the same command tries them again")
+        raise typer.Exit(1)
+
+
+@command("advise params/mine.yaml, or with --set model=my_models:build --set dataset=folder:photos")
+def advise(
+    file: File,
+    only: Only = None,
+    overrides: Set = None,
+    directory: Out = None,
+    steps: Annotated[
+        int, typer.Option(metavar="N", min=25, max=10**6, help="Steps of the probe, in float32.")
+    ] = 100,
+    data_dir: DataDir = None,
+) -> None:
+    """Say which policy and loss scale a model needs on its data, from a short training in float32.
+
+    Of a params file, probes the first run, or the first that matches --only. The gradients'
+    exponents, which are the evidence, are in the report; default reports/<name of FILE>-advice.
+    """
+    from mptexp import api
+
+    place = directory or Path("reports") / f"{file.stem}-advice"
+    job = api.open_sweep(file, place, overrides or [])
+    sentences = api.advise(job, only or [], steps, data_dir, api.Output(progress()))
+    show_report(place)
+    if not sentences:
+        out().print("the probe did not end well, so there is no advice; see its report")
+        raise typer.Exit(1)
+    out().print(f"[bold]{plain(sentences[0])}[/]", soft_wrap=True)
+    for sentence in sentences[1:]:
+        say(f"  {sentence}")
