@@ -1,8 +1,10 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from mptexp.spec.run import Run
-from mptexp.training.data import batches
+from mptexp.training.data import batches, datasets
 
 
 def test_the_order_depends_on_the_seed_alone(images):
@@ -81,3 +83,14 @@ def test_images_of_unknown_terms_are_not_shown_in_a_sweep(photographs, images, t
         assert len(batches.samples(images, Run(dataset=name))[0]) == 16
     for name in ("imagenette/320px", "folder:imagenette2"):
         assert len(batches.samples(images, Run(dataset=name))[0]) == 0
+
+
+def test_validation_images_that_are_trained_on_are_counted_as_far_as_looked_at(monkeypatch):
+    images = datasets.load(Run(image_size=8))
+    assert batches.seen_in_training(images) == 0
+    val = images.val_x.copy()
+    val[:3], val[7] = images.train_x[:3], images.train_x[-1]
+    leaking = dataclasses.replace(images, val_x=val)
+    assert batches.seen_in_training(leaking) == 4
+    monkeypatch.setattr(batches, "LOOKED_AT", 300 * 8 * 8)
+    assert batches.seen_in_training(leaking) == 3
