@@ -94,7 +94,8 @@ COLUMNS = {
         ),
         Column(
             "mfu_frac",
-            "flops_per_s / that of the device's largest measured matrix product, same type",
+            "flops_per_s / that of the device's largest measured matrix product, same type; empty "
+            "where it exceeds that, which was then measured beside other programs",
             timed=True,
         ),
         Column("energy_per_image_j", "power_w / images_per_s", timed=True),

@@ -126,7 +126,8 @@ def _achieved(record: Mapping[str, Any]) -> dict[str, float]:
     return {
         "flops_per_s": flops,
         "bytes_per_s": moved / step_s if moved else math.nan,
-        "mfu_frac": flops / peak,
+        # A peak that a model exceeds is none: other programs were at work when it was measured.
+        "mfu_frac": flops / peak if flops <= peak else math.nan,
     }
 
 

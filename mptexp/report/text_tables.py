@@ -73,7 +73,8 @@ def _achieved(row: Mapping[str, Any]) -> str:
     traffic = row["bytes_per_s"]
     moved = "" if pd.isna(traffic) else f", {wording.gigabytes(traffic)}"
     achieved = wording.teraflops(row["flops_per_s"])
-    return f"{achieved} ({row['mfu_frac'] * 100:.0f} %){moved}"
+    mfu = "peak unknown" if pd.isna(row["mfu_frac"]) else f"{row['mfu_frac'] * 100:.0f} %"
+    return f"{achieved} ({mfu}){moved}"
 
 
 def baseline_head(table: pd.DataFrame) -> str:

@@ -223,7 +223,7 @@ def _peak_row(record: Record) -> dict[str, str]:
         "Peak of a matrix product": wording.teraflops(peak)
         + _of_published(peak, published.peak(device, ceilings["dtype"]) * run.replicas),
         "Achieved": wording.teraflops(flops / step_s) if flops else "–",
-        "MFU": percent(flops / step_s / peak) if flops else "–",
+        "MFU": percent(flops / step_s / peak) if flops and flops / step_s <= peak else "–",
         "Peak of a copy": wording.gigabytes(bandwidth)
         + _of_published(bandwidth, published.peak(device) * run.replicas),
         "Least traffic": wording.gigabytes(moved / step_s) if moved else "–",

@@ -1,3 +1,5 @@
+import math
+
 from mptexp.records import tables
 from mptexp.records.columns import COLUMNS, HISTORY
 from mptexp.records.schema import VOID
@@ -95,3 +97,13 @@ def test_the_history_has_a_row_per_run_and_epoch():
     table = history_table([RECORD, {"run_id": "b" * 12}])
     assert list(table.columns) == ["run_id", *HISTORY]
     assert table.val_accuracy.tolist() == [0.5]
+
+
+def test_a_peak_that_a_model_exceeds_is_none():
+    def mfu(peak):
+        ceilings = {"matmul_flops_per_s": peak, "copy_bytes_per_s": 1e9}
+        work = {"flops_per_step": 1e9, "bytes_per_step": 1e6, "ceilings": ceilings}
+        return results_table([RECORD | {"work": work}], "mine").mfu_frac[0]
+
+    assert mfu(8e9) == 0.5
+    assert math.isnan(mfu(3.9e9))
