@@ -83,10 +83,10 @@ def default_name(policy: str) -> str:
 def panels(table: pd.DataFrame) -> pd.Series:
     """What tells the points of a table apart, besides the batch size: the titles of panels."""
     names = [n for n in POINT if n not in ("gpu_model", "batch_size") and table[n].nunique() > 1]
-    label = table.gpu_model.astype(str)
-    for name in names:
-        label = label + ", " + named(table[name], ("backend", "dataset", "model", "setting"))
-    return label
+    bare = ("backend", "dataset", "model", "setting")
+    parts = [table.gpu_model.astype(str), *(named(table[name], bare) for name in names)]
+    titles = [", ".join(filter(None, row)) for row in zip(*parts, strict=True)]
+    return pd.Series(titles, table.index, dtype=object)
 
 
 def places(table: pd.DataFrame) -> list[str]:

@@ -55,3 +55,10 @@ def test_scales_are_written_as_powers_of_two(number, words):
 )
 def test_no_share_is_zero_that_is_not(share, words):
     assert wording.share(share) == words
+
+
+def test_a_panels_title_leaves_out_what_is_at_its_default():
+    rows = {name: ["x", "x"] for name in wording.POINT}
+    rows |= {"input_mode": ["keydana", "pipeline"], "setting": ["", "normalization fused"]}
+    titles = wording.panels(pd.DataFrame(rows)).tolist()
+    assert titles == ["x, input mode keydana", "x, input mode pipeline, normalization fused"]

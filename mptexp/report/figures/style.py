@@ -215,7 +215,7 @@ def by_point(table: pd.DataFrame) -> list[Panel]:
     if titles.nunique() == 1:
         titles = batches
     elif batches.nunique() > 1:
-        titles = titles + ", " + batches
+        titles = (titles + ", " + batches).str.removeprefix(", ")
     return list(table.groupby(table.run_id.map(titles), sort=False))
 
 
