@@ -50,8 +50,8 @@ def test_what_is_not_valid_is_shown_and_claims_nothing(changes, flag):
     assert row.speedup == pytest.approx(3.1, rel=1e-3)
     assert row.low > 1
     assert row[["claim_low", "claim_high"]].isna().all()
-    assert "faster" not in text
-    assert f"not valid: {flag}" in text
+    assert "trains" not in text
+    assert text.startswith("Measured, but nothing is claimed")
 
 
 def test_a_model_that_was_edited_halfway_forms_no_ratio_with_the_old_one():

@@ -263,7 +263,7 @@ def test_wrong_input_is_a_sentence_and_nothing_is_written(made, tmp_path, words,
 
 def test_a_directory_at_work_is_left_alone(made, tmp_path):
     a, b = made("a", "ok"), made("b", None, "ok")
-    with directory.locked(b), pytest.raises(ParamsError, match="another mptexp run is at work"):
+    with directory.locked(b), pytest.raises(ParamsError, match="another mptexp command is at work"):
         merge.merge([a.root, b.root], b.root)
     assert len(list(b.runs.iterdir())) == 1
 

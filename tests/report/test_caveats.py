@@ -8,7 +8,7 @@ from support import PROJECT, mptexp
 
 from mptexp import api
 from mptexp.analysis import sweep_tables, validity
-from mptexp.records import schema, store
+from mptexp.records import instruments, schema, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import caveats, data_files, export, measured, text_tables
 
@@ -89,6 +89,12 @@ PLANTED = {
     ),
     "idle after the last epoch": lambda made, block: made.update(fit_s=65.0),
     "too few windows": lambda made, block: made["timing"].update(step_ci=None),
+    "clock not proven": lambda made, block: made.update(
+        instruments=[instruments.check("clock", (0.9, 1.15), 1.5)]
+    ),
+    "memory not proven": lambda made, block: made.update(
+        instruments=[instruments.check("memory", (0.97, 1.03), 0.5)]
+    ),
     "seen in training": lambda made, block: made["marks"].append(
         f"90 of 90 validation images {schema.SEEN}"
     ),
