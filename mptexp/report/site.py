@@ -253,10 +253,9 @@ def _published(target: SweepDir, proof: Path) -> Entry | None:
 
 
 def _note(proof: Path, target: SweepDir, entry: Entry) -> None:
-    with suppress(OSError):  # without it, the report is made anew each time
-        with suppress(TypeError):  # an entry that JSON cannot hold is made anew each time
-            text = json.dumps({"digest": _digest(target), "entry": asdict(entry)})
-            store.write_text(proof, text)
+    with suppress(OSError, TypeError):  # without it, the report is made anew each time
+        text = json.dumps({"digest": _digest(target), "entry": asdict(entry)})
+        store.write_text(proof, text)
 
 
 # --- a report ----------------------------------------------------------------------------------
