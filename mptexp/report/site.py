@@ -52,7 +52,7 @@ class Entry:
         measured: when its last run ended, for readers; ended_at: the same for sorting.
         figure: text alternative of the headline figure, empty where there is none.
         files: data files beside the report.
-        claims: of the studies, all of them, and what the sweep says of each.
+        findings: what the sweep says of each of `claims.CLAIMS`; empty where it may say nothing.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Entry:
     runs: str
     figure: str
     files: list[str]
-    claims: list[tuple[claims.Claim, claims.Finding]]
+    findings: list[claims.Finding]
 
 
 def publish(sources: Sequence[Path], site: Path, notebook: Path, address: str = "") -> list[str]:
@@ -249,13 +249,16 @@ def _published(target: SweepDir, proof: Path) -> Entry | None:
         return None
     if not _is_ours(target) or noted["digest"] != _digest(target):
         return None
-    return Entry(**noted["entry"] | {"answer": Markup(noted["entry"]["answer"])})
+    entry = noted["entry"]
+    findings = [
+        claims.Finding(f["finding"], f["evidence"], tuple(f["runs"])) for f in entry["findings"]
+    ]
+    return Entry(**entry | {"answer": Markup(entry["answer"]), "findings": findings})
 
 
 def _note(proof: Path, target: SweepDir, entry: Entry) -> None:
-    with suppress(OSError, TypeError):  # without it, the report is made anew each time
-        text = json.dumps({"digest": _digest(target), "entry": asdict(entry)})
-        store.write_text(proof, text)
+    with suppress(OSError):  # without it, the report is made anew each time
+        store.write_text(proof, json.dumps({"digest": _digest(target), "entry": asdict(entry)}))
 
 
 # --- a report ----------------------------------------------------------------------------------
@@ -327,7 +330,9 @@ def _report(place: SweepDir, notebook: Path, address: str) -> Entry:
         files=[
             p.name for p in sorted(place.root.iterdir()) if p.suffix in (".csv", ".yaml", ".md")
         ],
-        claims=[] if caveats.doubts(tables, "accuracy") else claims.table(tables),
+        findings=[]
+        if caveats.doubts(tables, "accuracy")
+        else [finding for _, finding in claims.table(tables)],
     )
 
 
@@ -372,6 +377,10 @@ def _index(entries: Sequence[Entry], address: str) -> str:
         card = {**card, "og:url": _base(address)}
     if address and first:
         card = {**card, **_image(f"{_base(address)}{first.link}/share.png", first.figure)}
-    tested = {entry.link: entry.claims for entry in entries if entry.claims}
+    tested = {
+        entry.link: list(zip(claims.CLAIMS, entry.findings, strict=True))
+        for entry in entries
+        if entry.findings
+    }
     table = claims.over_all(tested) if entries else []
     return template.render(title=TITLE, lead=lead, card=card, entries=entries, claims=table) + "\n"
