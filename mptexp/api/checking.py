@@ -1,25 +1,21 @@
 """`mptexp doctor --check`: the instruments of a machine prove themselves, in about two minutes."""
 
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from mptexp.api.commands import open_sweep
+from mptexp.api.commands import asked, check_backend, open_sweep
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.progress import Output
 from mptexp.execution.sweep import execute
 from mptexp.records import instruments, store
 from mptexp.records.instruments import Check
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.backends import BACKENDS
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
-from mptexp.spec.project import child_environment
 
 TIMEOUT_MIN = 5.0
+DIRECT = "mptexp.training.measure.instruments"
 
 
 def check_instruments(backend: str = "tensorflow", output: Output | None = None) -> list[Check]:
@@ -41,11 +37,10 @@ def check_instruments(backend: str = "tensorflow", output: Output | None = None)
     # The table of kernels takes pandas, which only this command needs.
     from mptexp.diagnosis import instruments as on_records
 
-    if backend not in BACKENDS:
-        raise ParamsError(f"--backend {backend}: unknown; allowed: {', '.join(BACKENDS)}")
+    check_backend(backend)
     output = output or Output()
     output.say("instruments: clock, load and memory")
-    checks = _direct(backend)
+    checks: list[Check] = asked(DIRECT, backend, "doctor --check")
     with tempfile.TemporaryDirectory(prefix="mptexp-check-") as folder:
         root = Path(folder)
         point = on_records.repeated(backend)
@@ -59,16 +54,6 @@ def check_instruments(backend: str = "tensorflow", output: Output | None = None)
     if instruments.is_quiet(checks):
         instruments.save(identities[0], checks)
     return checks
-
-
-def _direct(backend: str) -> list[Check]:
-    """The checks that a process of its own makes."""
-    command = [sys.executable, "-m", "mptexp.training.measure.instruments", backend]
-    child = subprocess.run(command, env=child_environment(), capture_output=True, text=True)
-    if child.returncode:
-        lines = child.stderr.strip().splitlines() or ["it said nothing"]
-        raise ParamsError(f"doctor --check: {backend} could not be asked: {lines[-1]}")
-    return list(json.loads(child.stdout.strip().splitlines()[-1]))
 
 
 def _made(folder: Path, points: list[dict[str, Any]], output: Output) -> list[dict[str, Any]]:

@@ -369,14 +369,37 @@ def doctor(backend: str = "tensorflow") -> dict[str, Any]:
     Raises:
         ParamsError: if there is no such backend, or it cannot be asked.
     """
-    if backend not in BACKENDS:
-        raise ParamsError(f"--backend {backend}: unknown; allowed: {', '.join(BACKENDS)}")
-    command = [sys.executable, "-m", "mptexp.training.environment", backend]
-    child = subprocess.run(command, env=child_environment(), capture_output=True, text=True)
+    return dict(asked("mptexp.training.environment", backend, "doctor"))
+
+
+def asked(module: str, backend: str, command: str) -> Any:
+    """What a module of `training` prints as JSON about a backend, in a process of its own.
+
+    Args:
+        module: its name.
+        backend: the word that it takes.
+        command: which command asks, for its message.
+
+    Raises:
+        ParamsError: if there is no such backend, or it cannot be asked.
+    """
+    check_backend(backend)
+    words = [sys.executable, "-m", module, backend]
+    child = subprocess.run(words, env=child_environment(), capture_output=True, text=True)
     if child.returncode:
         lines = child.stderr.strip().splitlines() or ["it said nothing"]
-        raise ParamsError(f"doctor: {backend} could not be asked: {lines[-1]}")
-    return dict(json.loads(child.stdout.strip().splitlines()[-1]))
+        raise ParamsError(f"{command}: {backend} could not be asked: {lines[-1]}")
+    return json.loads(child.stdout.strip().splitlines()[-1])
+
+
+def check_backend(backend: str) -> None:
+    """Refuses a backend that there is not.
+
+    Raises:
+        ParamsError: then.
+    """
+    if backend not in BACKENDS:
+        raise ParamsError(f"--backend {backend}: unknown; allowed: {', '.join(BACKENDS)}")
 
 
 def recordings(traces: Sequence[Path]) -> "list[Recording]":

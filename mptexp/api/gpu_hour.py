@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mptexp.api import archive
+from mptexp.api.commands import check_backend
 from mptexp.spec.backends import BACKENDS
 from mptexp.spec.errors import ParamsError
-from mptexp.spec.project import PROJECT, child_environment
+from mptexp.spec.project import child_environment, studies
 
 LEAST_S = 20.0  # with less time left nothing is begun: a run takes longer to start and end
 ENDING_S = 20.0  # what a sweep needs to end its runs after Ctrl-C
@@ -77,25 +78,30 @@ def measure_hour(
     """
     ends = time.monotonic() + 60 * minutes
     backend = backend or _installed()
-    if backend not in BACKENDS:
-        raise ParamsError(f"--backend {backend}: unknown; allowed: {', '.join(BACKENDS)}")
+    check_backend(backend)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / INSTRUMENTS).exists() and _left(ends) > LEAST_S:
         say("instruments: do they read what is known?")
         _check(folder / INSTRUMENTS, backend, _left(ends))
-        archive.pack(folder)
+    packed = archive.pack(folder)
     settings = [word for text in (f"backend={backend}", *overrides) for word in ("--set", text)]
     for number, step in enumerate(STEPS, 1):
         if _left(ends) < LEAST_S:
             say(f"time is up before step {number} of {len(STEPS)}; the same command goes on")
             break
         say(f"step {number} of {len(STEPS)}: {step.command} {step.study} {' '.join(step.words)}")
-        file = PROJECT / "params" / f"{step.study}.yaml"
-        words = [step.command, file, *settings, *step.words, "--out", folder / step.study]
+        words = [
+            step.command,
+            studies()[step.study],
+            *settings,
+            *step.words,
+            "--out",
+            folder / step.study,
+        ]
         if _command([*map(str, words), "--no-report"], _left(ends)) == 2:
             say(f"step {number} cannot be made here, for the reason above; the next one follows")
-        archive.pack(folder)
-    return archive.pack(folder)
+        packed = archive.pack(folder)
+    return packed
 
 
 def _installed() -> str:
