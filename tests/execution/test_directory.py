@@ -15,7 +15,7 @@ def test_two_sweeps_in_one_directory_do_not_meet(light, tmp_path):
     with directory.locked(SweepDir(tmp_path / "reports/light")):
         done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
     assert done.returncode == 2
-    assert "another mptexp run is at work" in done.stderr
+    assert "another mptexp command is at work" in done.stderr
 
 
 def test_a_directory_of_another_params_file_is_refused(light, tmp_path):

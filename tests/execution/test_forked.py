@@ -115,6 +115,7 @@ def test_one_server_for_a_block_and_none_for_another_environment(tmp_path, monke
 
 def test_a_server_that_does_not_answer_in_time_is_ended_and_done_without(tmp_path, monkeypatch):
     monkeypatch.setattr(forked, "START_S", 0)
+    monkeypatch.setattr(forked, "CHECK_S", 0)
     with forked.Servers() as servers:
         for name in ("one", "two"):
             record, seen = executed(tmp_path / name, servers, LIGHT, "mine.py")
