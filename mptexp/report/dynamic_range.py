@@ -40,8 +40,13 @@ def answer(measured: DynamicRange) -> list[str]:
 
 def advice_sentence(advised: Advice) -> str:
     """The advice itself."""
+    return f"Use policy {choice(advised)}."
+
+
+def choice(advised: Advice) -> str:
+    """`mixed_float16 with loss_scale dynamic`: a policy, with its loss scale where it needs one."""
     scale = "" if advised.loss_scale == "none" else f" with loss_scale {advised.loss_scale}"
-    return f"Use policy {advised.policy}{scale}."
+    return f"{advised.policy}{scale}"
 
 
 def reasons(advised: Advice) -> list[str]:

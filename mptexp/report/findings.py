@@ -131,8 +131,8 @@ def _without_baseline(tables: Tables) -> str:
         return "Timings not valid (runs in parallel): only accuracy is compared."
     names = listed(sorted(set(table.policy)))
     return (
-        f"This sweep measured {names}; a speedup needs float32 or the device's default and "
-        "another policy at the same point, and there is none."
+        f"This sweep measured {names}; a speedup needs two policies at the same point, one of them "
+        "float32 or the device's default."
     )
 
 

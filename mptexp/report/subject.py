@@ -12,10 +12,19 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import accuracy, emulated, loss_scale, scaling
+from mptexp.analysis import accuracy, emulated, exponent_range, loss_scale, scaling, summary
+from mptexp.analysis import advice as advices
 from mptexp.analysis.points import rank
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report import caveats, findings, loss_scales, low_precision, wording
+from mptexp.report import (
+    caveats,
+    columns,
+    dynamic_range,
+    findings,
+    loss_scales,
+    low_precision,
+    wording,
+)
 from mptexp.report.wording import INCONCLUSIVE, count, listed, verbatim
 from mptexp.spec.backends import BACKEND_ROWS
 
@@ -188,7 +197,7 @@ def _only_accuracy(tables: Tables) -> Iterator[Subject]:
     margin = tables.options.equivalence_margin
     table = accuracy.beside_first(accuracy.differences(tables, margin))
     if table.empty:
-        yield Subject("No comparison: there is no baseline", findings.answer(tables))
+        yield Subject(_alone(tables), findings.answer(tables))
         return
     bars = [
         _of_accuracy(row, place)
@@ -203,6 +212,25 @@ def _only_accuracy(tables: Tables) -> Iterator[Subject]:
     )
     advice = caveats.remedies(tables, "accuracy")
     yield Subject(title, findings.answer(tables), bars, base, "accuracy", advice)
+
+
+def _alone(tables: Tables) -> str:
+    """What was measured where nothing is compared."""
+    rows = summary.headline(tables).dropna(subset="step_s")
+    if len(rows) == 1:
+        row, where = rows.iloc[0], device(tables)
+        return f"{row.policy} alone: {columns.cell('step_s', row.step_s)} ms per step on {where}"
+    return "Nothing to compare: no policy was measured beside its baseline"
+
+
+def _dynamic_range(tables: Tables) -> Iterator[Subject]:
+    """What histograms of exponents advise, where no policies are compared."""
+    for training in exponent_range.measured(tables.records)[:1]:
+        advised = advices.advise(training)
+        sentence, *reasons = dynamic_range.answer(training)
+        title = f"The numbers of this training ask for {dynamic_range.choice(advised)}"
+        to_do = sentence[0].lower() + sentence[1:]
+        yield Subject(title, reasons, advice=to_do, figure="exponents")
 
 
 def _of_accuracy(row: Mapping[str, Any], place: str) -> Bar:
@@ -344,5 +372,6 @@ SUBJECTS: tuple[Callable[[Tables], Iterator[Subject]], ...] = (
     _replicas,
     _frameworks,
     _speed,
+    _dynamic_range,
     _only_accuracy,
 )

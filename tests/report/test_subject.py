@@ -135,3 +135,21 @@ def test_without_a_time_accuracy_is_the_subject():
 def test_nothing_succeeded():
     failed = record() | {"status": "failed"}
     assert subject.of(tables([failed])).title == "No run of this sweep succeeded"
+
+
+def test_a_policy_alone_is_named_with_its_time():
+    answer = subject.of(tables([record("float32", block, 0.1) for block in range(3)]))
+    assert answer.title == "float32 alone: 100.00 ms per step on GPU"
+    assert "a speedup needs two policies" in answer.sentences[0]
+    several = subject.of(tables([record("float32", 0, 0.1), record("float32", 0, 0.1, batch_size=7)]))
+    assert several.title.startswith("Nothing to compare: ")
+
+
+def test_histograms_alone_open_with_what_they_advise():
+    rows = {"kind": "weight_gradients", "layer": "all", "lowest": -20, "counts": [5, 5]}
+    rows |= {"zeros": 0, "not_finite": 0, "largest": 2.0**-19}
+    sampled = {"exponents": {"samples": [{"step": 0, "swallowed": {}}], "layers": [rows]}}
+    answer = subject.of(tables([record("float32", 0, 0.1) | sampled]))
+    assert answer.title == "The numbers of this training ask for float32"
+    assert (answer.figure, answer.advice) == ("exponents", "use policy float32.")
+    assert answer.sentences
