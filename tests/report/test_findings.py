@@ -42,7 +42,7 @@ def test_what_is_proven_comes_first_and_what_is_emulated_last():
 
 
 def test_one_policy_alone_is_told():
-    assert "needs float32" in findings.answer(tables([record("mixed_float16")]))[0]
+    assert "one of them float32" in findings.answer(tables([record("mixed_float16")]))[0]
 
 
 def test_no_success_is_told():

@@ -141,7 +141,8 @@ def test_a_policy_alone_is_named_with_its_time():
     answer = subject.of(tables([record("float32", block, 0.1) for block in range(3)]))
     assert answer.title == "float32 alone: 100.00 ms per step on GPU"
     assert "a speedup needs two policies" in answer.sentences[0]
-    several = subject.of(tables([record("float32", 0, 0.1), record("float32", 0, 0.1, batch_size=7)]))
+    rows = [record("float32", 0, 0.1), record("float32", 0, 0.1, batch_size=7)]
+    several = subject.of(tables(rows))
     assert several.title.startswith("Nothing to compare: ")
 
 
