@@ -12,7 +12,7 @@ public traces of TensorFlow, JAX and PyTorch (tests/recorded_kernels.csv).
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ LOW = ("float16", "bfloat16", "tf32", "float8", "float4")
 WORK = {
     "communication": re.compile(
         r"^(void )?(nccl|rccl|mscclpp|msccl|nvshmem)|cross_device_reduce|userbuffers_"
-        r"|(one|two)_?shot_all_?reduce|multimem_all_?(reduce|gather)"
+        r"|(one|two)_?shot_all_?reduce|multimem_all_?(reduce|gather)|deep_ep::"
     ),
     "optimizer": re.compile(
         r"fused_?adam|fused_?sgd|fused_?lamb|fused_?adagrad|multi_tensor_(adam|sgd|lamb|novograd)"
@@ -34,7 +34,9 @@ WORK = {
         r"nchwtonhwc|nhwctonchw|foldednchw|swapdimension|shuffleintensor3|addpadding"
         r"|padinputcustom|converttensor|generictranspose|transpose_readwrite|im([23]d)?2col|col2im"
         r"|direct_copy_kernel|rocclr_copy|cast_transpose|castkernel|cast_kernel|convert_(d?q|dkv)"
-        r"|convertqgrad|batched_?transpose|transpose_kernel|transpose_nchw|copy_device_to_device|tensor_?reorder"
+        r"|convertqgrad|convertdq|b?float\d+\w*_copy_kernel|^cast_gpu_|batched_?transpose"
+        r"|transpose_kernel|transpose_nchw|copy_device_to_device|tensor_?reorder"
+        r"|(?<![a-z])k?(de)?quantize(?!d|\w*(gemm|linear|matmul))"
         r"|^wrapped_(convert|copy|transpose|bitcast)([._]\d+)*$"
         r"|^(loop|input)_(copy|transpose)_fusion([._]\d+)*$"
     ),
@@ -42,17 +44,19 @@ WORK = {
         r"splitkreduce|reducesplitk|split_k_kernel|reduce_wgrad|compute\w*offsets|gemm_pointers"
         r"|flip_filter|precompute_indices|scalepackedtensor|redzone|eigenmetakernel|_gpu_dt_"
         r"|(::|\d)bn_[fb]w|batch_?norm|layer_?norm|rms_?norm|group_?norm|instance_?norm|pooling"
-        r"|softmax_|softmaxforward|softmaxbackward|(::|_)elementwise|cublaslt::epilogue"
+        r"|softmax_|softmaxforward|softmaxbackward|miopensoftmax|(::|_)elementwise|elemwisernncell"
+        r"|cublaslt::epilogue|gridwise_generic_reduce|cucompute(part)?grad"
         r"|epilogue::impl::globalkernel|op_generic_tensor|subtensorop|rocclr_fill"
         r"|split_embedding|fbgemm_gpu|embedding|index_?select|populate_rng|rowwisemoments"
-        r"|dot_do_o|graddoto|memset"
+        r"|dot_do_o|graddoto|bwdpreprocess|splitkv_combine|reshape_and_cache|memset"
     ),
     "matrix": re.compile(
         r"xmma|cutlass|nvjet|gemm|gemv|dot_kernel|cublas|convol|conv2d|conv3d|convnd|convfwd"
         r"|fprop|dgrad|wgrad|winograd|[fs]p3asmconv|naive_conv|grouped_conv|depthwise"
-        r"|fft[12]d|_fft(_|<|$)|pointwise_mult_and_sum_complex|s\d{3,5}cudnn|[shd]cudnn_"
-        r"|cudnn_generated|blockpersist|^cijk_|^bmm_|^wvsplitk|matmul|triton_tem_\w*mm"
-        r"|fmha|flash_|flashatt|sdpa|attention|_attn_|attn_(fwd|bwd)|mha_(fwd|bwd)"
+        r"|fft[12]d|_fft(_|<|$)|pointwise_mult_and_sum_complex|[shd](\d{3,5})?cudnn_|gcnasmconv"
+        r"|cudnn_generated|blockpersist|^cijk_|^bmm_|^wvsplitk|matmul|marlin\w*::marlin"
+        r"|fused_moe_kernel|fmha|flash_|flashatt|sdpa|attention|_attn_|attn_(fwd|bwd)|mha_(fwd|bwd|forward|backward)"
+        r"|(prefill|decode)with\w*kvcache"
     ),
     "elementwise": re.compile(  # of libraries whose other kernels the rows above know
         r"at::native::|tensorflow::|cub::|thrust::"
@@ -79,6 +83,8 @@ UNKNOWN = Kernel("unknown", None)
 TYPES = {"f16": "float16", "fp16": "float16", "bf16": "bfloat16", "tf32": "tf32"}
 TYPES |= {"f32": "float32", "f64": "float64", "i8": "int8", "s8": "int8", "int8": "int8"}
 TYPES |= {"e4m3": "float8", "e5m2": "float8", "e2m1": "float4", "bfloat16": "bfloat16"}
+TYPES |= {"half_t": "float16", "bfloat16_t": "bfloat16", "float_e4m3_t": "float8"}
+TYPES |= {"float_e5m2_t": "float8", "float_e2m1_t": "float4"}
 TYPE = r"bf16|fp16|f16|tf32|f32|f64|i8|s8|int8|e4m3|e5m2"
 LETTERS = {"h": "float16", "s": "float32", "d": "float64", "c": "float32", "z": "float64"}
 
@@ -89,7 +95,8 @@ def _xmma(match: re.Match) -> Kernel:
     A first layer's has one type of sums instead: `first_layer_f16f16_f32_f16`.
     """
     arithmetic = TYPES[match["math"] if match["sums"] else match["operand"]]
-    return Kernel(arithmetic, arithmetic not in ("float32", "float64"))
+    ordinary = arithmetic == "float32" or (arithmetic == "float64" and "tensor" not in match.string)
+    return Kernel(arithmetic, not ordinary)
 
 
 def _hmma(match: re.Match) -> Kernel:
@@ -102,6 +109,29 @@ def _mangled(match: re.Match) -> Kernel:
     """A template of CUTLASS, whose operands are among its arguments."""
     named = {"tfloat32_t": "tf32", "half_t": "float16", "bfloat16_t": "bfloat16"}
     return Kernel(named[match["type"]], True)
+
+
+def _collective(match: re.Match) -> Kernel:
+    """A template of CUTLASS 3: the instruction's types, else the wider of the two operands'.
+
+    Tensor Cores multiply operands of one type; the narrower is converted before.
+    """
+    if match["atom"]:
+        return Kernel(TYPES[match["atom"]], True)
+    text = match.string[match.end("of") :]
+    operands = re.findall(r"(?<![a-z])(bfloat16_t|half_t|float_(?:e4m3|e5m2|e2m1)_t)", text)[:2]
+    return Kernel(_widest(operands), True)
+
+
+def _widest(operands: Sequence[str]) -> str:
+    """The arithmetic of operands that are converted to the widest of them."""
+    width = ("bfloat16", "float16", "float8", "float4")
+    return min((TYPES[name] for name in operands), key=width.index, default="unknown")
+
+
+def _block_scaled(match: re.Match) -> Kernel:
+    """`bstensorop_..._ue4m3xf4_ue4m3xf4_f32`: the type of the scales, that of an operand."""
+    return Kernel({"4": "float4", "8": "float8"}.get(match["bits"], "unknown"), True)
 
 
 def _nvjet(match: re.Match) -> Kernel:
@@ -120,8 +150,8 @@ def _tensorop(match: re.Match) -> Kernel:
     low = [TYPES[name] for name in named if TYPES[name] in (*LOW, "int8")]
     if low:
         return Kernel(low[0], True)
-    if match["letter"] == "h":
-        return Kernel("float16", True)
+    if match["letter"] in "hd":
+        return Kernel(LETTERS[match["letter"]], True)
     return Kernel("tf32" if match["shape"].startswith("1688") else "unknown", True)
 
 
@@ -132,7 +162,7 @@ def _sass(match: re.Match) -> Kernel:
     a type before it only that of the data.
     """
     if not match["shape"]:
-        return Kernel(LETTERS.get(match["letter"], "unknown"), False)
+        return Kernel({**LETTERS, "i": "int8"}[match["letter"]], False)
     named = TYPES.get(match["type"] or "") or TYPES.get(match["result"] or "")
     usual = {"h": "float16", "s": "tf32", "d": "float64", "i": "int8"}
     if match["shape"] == "884" and match["letter"] == "s":  # of Volta, which has no TF32
@@ -159,6 +189,8 @@ def _attention(match: re.Match) -> Kernel:
     if match["cudnn"]:
         return Kernel("unknown", True)
     tensor_cores = None if re.search(r"ck_tile|gfx\d|aiter", match.string) else True
+    if "float_e4m3_t" in match.string:  # what comes out is wider, and named too
+        return Kernel("float8", tensor_cores)
     if inputs := re.search(r"qkv?(e4m3|e5m2|e2m1|bfloat16|bf16|fp16|f16)", match.string):
         return Kernel(TYPES[inputs[1]], tensor_cores)
     half = "bfloat16" if re.search(r"bf16|bfloat16", match.string) else "float16"
@@ -172,9 +204,23 @@ def _bmm(match: re.Match) -> Kernel:
     Where only one type is named, it is that of all.
     """
     named = re.findall(r"e2m1|e4m3|e5m2|bfloat16|fp16", match["operands"] or match["result"])
-    width = ("bfloat16", "float16", "float8", "float4")
-    types = sorted({TYPES[name] for name in named}, key=width.index)
-    return Kernel(types[0] if types else "unknown", True)
+    return Kernel(_widest(named), True)
+
+
+def _efficient_attention(match: re.Match) -> Kernel:
+    """`fmha_cutlassF_f32_aligned_..._sm80`; without Tensor Cores before the first that have them.
+
+    From 8.0 on a float32 product is three of TF32: neither type's arithmetic.
+    """
+    arithmetic, capability = TYPES[match["type"]], int(match["capability"])
+    if arithmetic == "float32" and capability >= 80:
+        return Kernel("unknown", True)
+    return Kernel(arithmetic, capability >= 70 and arithmetic != "float32")
+
+
+def _igemm(match: re.Match) -> Kernel:
+    """Of MIOpen: `igemm_fwd_gtcx3_nhwc_fp16_bx0`."""
+    return Kernel({**TYPES, "fp32": "float32"}[match["type"]], None)
 
 
 def _by_convolve(match: re.Match) -> Kernel:
@@ -192,6 +238,7 @@ RULES: tuple[tuple[str, Callable[[re.Match], Kernel]], ...] = (
     (rf"xmma_.*?_(?P<operand>{TYPE})(?:{TYPE})_(?P<math>{TYPE})(?P<sums>{TYPE})?", _xmma),
     (r"nvjet_(?:sm\d+_)?(?P<code>[a-z]+)_(?P<tf32>tf32)?", _nvjet),
     (r"simt_(?P<letter>[shdcz])(?:gemm|fprop|dgrad|wgrad)", _by_letter),
+    (r"bstensorop_\w*?_u?e\dm\dx(?:m?x?f(?P<bits>\d)|e\dm\d)", _block_scaled),
     (
         r"tensorop_(?:(?:bf16|f16|tf32|e4m3|e5m2)_)*(?P<letter>[shdi])(?P<shape>\d[\dx]*)"
         r"(?P<fast>bf16|f16|tf32)?(?:gemm|fprop|dgrad|wgrad|implicit_gemm|_conv3d)",
@@ -205,11 +252,19 @@ RULES: tuple[tuple[str, Callable[[re.Match], Kernel]], ...] = (
     (r"(?<![a-z])hmma(?:_(?P<type>bf16|tf32))?", _hmma),
     (r"cutlass.*?(?P<type>tfloat32_t|bfloat16_t|half_t).*mmatensorop", _mangled),
     (
+        r"cutlass.*?(?P<of>collectivemma)(?:.*?sm90_\d+x\d+x\d+_[fs]\d+(?P<atom>bf16|tf32|f16|e4m3|e5m2"
+        r"|s8))?",
+        _collective,
+    ),
+    (
         r"^bmm_(?P<result>(?:mx)?[a-z0-9]+)(?:_(?P<operands>[a-z0-9]*(?:e2m1|e4m3|e5m2|bfloat16|fp16)"
         r"[a-z0-9]*))?",
         _bmm,
     ),
+    (r"fmha_cutlass[fb]_(?P<type>f32|f16|bf16)_.*_sm(?P<capability>\d+)", _efficient_attention),
+    (r"igemm_(?:fwd|bwd|wrw)_gtcx?\d*_n[a-z]+_(?P<type>fp32|fp16|bf16)", _igemm),
     (r"(?P<cudnn>sdpa_sm\d+_flash)|flash_(?:fwd|bwd)|flashatt|fmha|attention", _attention),
+    (r"(?<![a-z0-9])fp8_gemm", lambda _: Kernel("float8", True)),
     (r"gemv|dot_kernel|gemmsn_|gemmk1_|depthwise", _by_argument),
     (r"convolve_(?P<letter>[shd])gemm|magma_(?P<magma>[shd])gemm", _by_convolve),
     (r"convolve_common_engine_float|convolvend_\w*float_engine|gcgemm", _float32),
@@ -227,8 +282,8 @@ def work(name: str) -> str:
     lowered = _bare(name)
     # Inductor names a kernel after all operations around it: triton_poi_fused_convolution_relu_3
     # adds a bias; what multiplies is called triton_tem.
-    if re.match(r"triton_(poi|red|per|fused|for)_", lowered):
-        return "memory"
+    if match := re.match(r"triton_(?:(tem)|[a-z]{3,5})_fused", lowered):
+        return "matrix" if match[1] else "memory"
     kind = next((kind for kind, pattern in WORK.items() if pattern.search(lowered)), "")
     return "memory" if kind == "elementwise" else kind
 

@@ -129,6 +129,70 @@ DOES = [
      "matrix", "bfloat16", True),
     ("triton_poi_fused_addmm_relu_3", "memory", "unknown", None),
     ("triton_tem_fused_mm_7", "matrix", "unknown", None),
+    # Templates of CUTLASS 3, plain and mangled: the instruction's types, else the operands'.
+    ("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int>, "
+     "cutlass::gemm::collective::CollectiveMma<cutlass::gemm::MainloopSm90TmaGmmaWarpSpecialized<4>,"
+     " cute::tuple<cute::C<64>>, cutlass::bfloat16_t, cute::tuple<long>, cutlass::bfloat16_t, "
+     "cute::TiledMMA<cute::MMA_Atom<cute::SM90_64x128x16_F32BF16BF16_SS<>>>>>>", "matrix",
+     "bfloat16", True),
+    ("void cutlass::device_kernel<GemmUniversal<CollectiveMma<MainloopSm90TmaGmma<4>"
+     ", float, cute::tuple<long>, float, cute::SM90_64x128x8_F32TF32TF32_SS_TN<>>>>", "matrix",
+     "tf32", True),
+    ("void cutlass::device_kernel<GemmUniversal<CollectiveMma<MainloopSm100TmaUmma<4>"
+     ", cutlass::float_e4m3_t, cute::tuple<long>, cutlass::float_e4m3_t>, cutlass::bfloat16_t>>",
+     "matrix", "float8", True),
+    ("_ZN7cutlass13device_kernelINS_4gemm6kernel13GemmUniversalIN4cute5tupleIJiiiiEEENS1_10collective"
+     "13CollectiveMmaINS1_34MainloopSm90TmaGmmaWarpSpecializedILi4EEENS_6half_tENS_6half_tE",
+     "matrix", "float16", True),
+    ("cutlass3x_sm100_bstensorop_s128x256x64gemm_block_scaled_ue4m3xf4_ue4m3xf4_f32_bf16_bf16",
+     "matrix", "float4", True),
+    ("cutlass3x_sm100_bstensorop_s128x256x32gemm_block_scaled_ue8m0xmxf8_ue8m0xmxf8_f32_bf16_bf16",
+     "matrix", "float8", True),
+    ("void deep_gemm::sm90_fp8_gemm_1d2d_impl<0u, 2112u, 7168u>", "matrix", "float8", True),
+    ("cutlass_80_tensorop_d884gemm_64x64_16x4_nn_align1", "matrix", "float64", True),
+    ("sm80_xmma_gemm_f64f64_f64f64_f64_tn_n_tilesize64x64x16_stage3_tensor8x8x4", "matrix",
+     "float64", True),
+    ("ampere_igemm_int8_128x128_ldg4_nn", "matrix", "int8", False),
+    ("volta_h884cudnn_256x128_ldg8_relu_exp_interior_nhwc_tn_v1", "matrix", "float16", True),
+    ("igemm_wrw_gtcx3_nhwc_fp16_bx0_ex1_bt256x256x32_wt32x32x8_gkgs", "matrix", "float16", None),
+    ("igemm_fwd_gtcx35_nhwc_fp32_bx0_ex0_bt128x64x16", "matrix", "float32", None),
+    ("miopenGcnAsmConv1x1U", "matrix", "unknown", None),
+    # PyTorch's memory-efficient attention; in float32 from 8.0 on three products in TF32.
+    ("fmha_cutlassF_f32_aligned_64x64_rf_sm75(AttentionKernel<float>::Params)", "matrix",
+     "float32", False),
+    ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(AttentionKernel<float>::Params)", "matrix",
+     "unknown", True),
+    ("fmha_cutlassF_f16_aligned_64x64_rf_sm50(AttentionKernel<cutlass::half_t>::Params)", "matrix",
+     "float16", False),
+    ("fmha_cutlassB_bf16_aligned_64x64_k64_sm80(AttentionBackwardKernel<>)", "matrix", "bfloat16",
+     True),
+    ("void cutlass::device_kernel<flash::FlashAttnFwdSm90<CollectiveMainloopFwdSm90<2, "
+     "cutlass::float_e4m3_t, float>, CollectiveEpilogueFwd<cutlass::bfloat16_t>>>", "matrix",
+     "float8", True),
+    # What attention launches besides its products.
+    ("void pytorch_flash::flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits<128, "
+     "cutlass::half_t>>", "memory", "unknown", None),
+    ("void cutlass::device_kernel<flash::FlashAttnBwdPreprocess<cutlass::bfloat16_t, float>>",
+     "memory", "unknown", None),
+    ("void cutlass::device_kernel<flash::FlashAttnBwdPostprocessConvertdQ<cutlass::bfloat16_t>>",
+     "casts", "unknown", None),
+    ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>", "memory", "unknown", None),
+    ("void flashinfer::BatchPrefillWithPagedKVCacheKernel<x>", "matrix", "unknown", None),
+    ("mha_forward", "matrix", "unknown", None),
+    ("fused_moe_kernel", "matrix", "unknown", None),
+    # Changes of type.
+    ("void at::native::vectorized_elementwise_kernel<4, at::native::bfloat16_copy_kernel_cuda("
+     "at::TensorIteratorBase&)::{lambda(float)#1}>", "casts", "unknown", None),
+    ("Cast_GPU_DT_FLOAT_DT_HALF_kernel", "casts", "unknown", None),
+    ("kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 1>", "casts", "unknown", None),
+    ("void quantize_mxfp8_kernel<true>", "casts", "unknown", None),
+    ("void cuComputePartGradGammaBeta<float, float>", "memory", "unknown", None),
+    ("void elemWiseRNNcell<float, float, float, (cudnnRNNMode_t)2>", "memory", "unknown", None),
+    ("MIOpenSoftmax", "memory", "unknown", None),
+    ("gridwise_generic_reduce_1", "memory", "unknown", None),
+    ("void deep_ep::intranode::combine<__nv_bfloat16, 8, 768>", "communication", "unknown", None),
+    ("triton_tem_fused_addmm_native_layer_norm_5", "matrix", "unknown", None),
+    ("triton_mix_fused_native_layer_norm_backward_2", "memory", "unknown", None),
     ("mystery_v7", "", "unknown", None),
 ]  # fmt: skip
 
