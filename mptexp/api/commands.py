@@ -3,6 +3,7 @@
 What only some of them need is imported inside them: pandas alone takes half a second.
 """
 
+import errno
 import json
 import os
 import subprocess
@@ -18,13 +19,13 @@ from mptexp.execution.job import Job, notebook_path, report_notebook
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.plan import Planned
 from mptexp.execution.progress import Output
-from mptexp.execution.sweep import Stopped, execute
+from mptexp.execution.sweep import execute
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import imports, project
 from mptexp.spec import params as files
 from mptexp.spec.backends import BACKENDS
-from mptexp.spec.errors import ParamsError
+from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.spec.grid import Sweep
 from mptexp.spec.project import child_environment
 from mptexp.spec.run import Run
@@ -204,16 +205,15 @@ def report(directory: Path, notebook: Path | None = None) -> tuple[Path, list[st
         Its page, and what is not valid of it: see `check`.
 
     Raises:
-        ParamsError: if the directory holds no record, or the report cannot be written.
+        ParamsError: if the directory holds no record, or takes no files.
+        Stopped: if the disk is full or fails.
     """
     imports.matplotlib_from_elsewhere()
     from mptexp.report import measured, page
 
     sweep = measured.load(directory)
-    try:
+    with _writing(directory, "no report could be written"):
         index = page.build(sweep, report_notebook(notebook))
-    except OSError as error:
-        raise ParamsError(f"{directory}: no report could be written: {error}") from None
     return index, _not_valid(sweep)
 
 
@@ -279,13 +279,18 @@ def read_traces(directory: Path) -> tuple[int, list[str]]:
         return traces.read(SweepDir(directory))
 
 
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # no fault of what was asked for
+
+
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def _writing(folder: Path, failed: str = "could not be written") -> Iterator[None]:
     """Says in a sentence that a folder takes no files."""
     try:
         yield
     except OSError as error:
-        raise ParamsError(f"{folder}: could not be written: {error}") from None
+        kind = Stopped if error.errno in DISK else ParamsError
+        which = f" ({error.filename})" if error.filename else ""
+        raise kind(f"{folder}: {failed}: {error.strerror or error}{which}") from None
 
 
 # --- several sweeps, and the machine ----------------------------------------------------------

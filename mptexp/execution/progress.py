@@ -90,8 +90,8 @@ def duration(seconds: float) -> str:
 
 # Why runs that have ended are measured again.
 AGAIN = {
-    plan.INTERRUPTED: "their block was interrupted; what it had is kept under superseded",
-    plan.FLAGGED: "their comparison is not valid; what it had is kept under superseded",
+    plan.INTERRUPTED: "the block was interrupted; what it had is kept under superseded",
+    plan.FLAGGED: "the comparison is not valid; what it had is kept under superseded",
 }
 Bar = Callable[[int, str], None]  # shows how many runs have ended, and what is at work
 

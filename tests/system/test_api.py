@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from jupyter_client import KernelManager
@@ -13,10 +14,11 @@ from support import PATIENCE_S, PROJECT, mptexp, processes_of, until
 
 from mptexp import Run, Sweep, api, load, plan, record
 from mptexp import __all__ as mptexp_names
+from mptexp.api import commands
 from mptexp.execution.scratch import scratch_folder
 from mptexp.records import store
 from mptexp.records.columns import COLUMNS
-from mptexp.spec.errors import ParamsError
+from mptexp.spec.errors import ParamsError, Stopped
 
 PUBLISHED = PROJECT / "reports/published/quickstart-cpu"
 NASTY = "<script>alert(1)</script>$x$\u202e"
@@ -200,3 +202,10 @@ def test_a_mistake_in_a_cell_is_one_line(tmp_path):
     with started(tmp_path) as (_, client):
         reply, _, _ = executed(client, "import mptexp\nmptexp.load('nowhere')")
     assert reply["traceback"] == [f"ParamsError: {reply['evalue']}"]
+
+
+def test_a_full_disk_is_no_wrong_usage(tmp_path):
+    with pytest.raises(Stopped, match="No space left"), commands._writing(tmp_path):
+        Path("/dev/full").write_text("of no room")
+    with pytest.raises(ParamsError, match="Is a directory"), commands._writing(tmp_path):
+        tmp_path.write_text("of no file")
