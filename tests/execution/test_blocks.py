@@ -118,7 +118,7 @@ def test_an_interrupted_block_is_begun_anew_and_what_it_had_is_kept(light, gate,
         until(gate.waiting)
         sweep.send_signal(signal.SIGINT)
         sweep.communicate(timeout=PATIENCE_S)
-    assert "1 of them is measured again: their block was interrupted" in "".join(output)
+    assert "1 of them is measured again: the block was interrupted" in "".join(output)
     gate.let(2)
     done = run(tmp_path)
     assert done.returncode == 0, done.stderr
@@ -175,7 +175,7 @@ def test_repair_measures_a_flagged_comparison_again_as_a_whole(light, tmp_path):
     # Of one policy alone, the comparison is measured as a whole nevertheless.
     done = run(tmp_path, "--repair", "--only", "policy=float32")
     assert done.returncode == 0, done.stderr
-    assert "2 of them are measured again: their comparison is not valid" in done.stdout
+    assert "2 of them are measured again: the comparison is not valid" in done.stdout
     after, superseded = measured(tmp_path)
     assert {r["run_id"] for r in superseded} == {r["run_id"] for r in again}
     assert not any(r.get("marks") for r in after)
