@@ -157,8 +157,8 @@ class Window(TypedDict):
     """Some steps that were timed together."""
 
     first_step: Whole
-    steps: Whole
-    seconds: Number
+    steps: Annotated[int, Field(ge=1, lt=2**31)]
+    seconds: Annotated[float, Field(ge=0, le=1e30)]
 
 
 @with_config(OPEN)
@@ -167,9 +167,9 @@ class Epoch(TypedDict, total=False):
 
     epoch: Whole
     loss: Number | None
-    accuracy: Number | None
+    accuracy: Share | None
     val_loss: Number | None
-    val_accuracy: Number | None
+    val_accuracy: Share | None
     elapsed_s: Number | None
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from mptexp.records import schema, usable
+from mptexp.records import consistent, schema, usable
 from mptexp.records.privacy import scrub
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.spec import files, places
@@ -130,10 +130,12 @@ def read_record(path: Path) -> dict[str, Any]:
     fault = schema.fault(record) or usable.fault(record)
     if not fault and folder not in ("", record["run_id"]):
         fault = f"run_id {record['run_id']} in a folder of another name"
-    fault = fault or _other_parameters(record)
+    fault = fault or _other_parameters(record) or consistent.fault(record)
     if fault:
         raise RecordError(f"{path}: {fault}")
-    if record.pop("digest", digest(record)) != digest(record):  # another program writes none
+    # Another program writes none, and no identity either.
+    signed = record.pop("digest", None if record.get("identity") else digest(record))
+    if signed != digest(record):
         record["changed"] = True
     # As in the run's id, a parameter that is not named is at its default.
     record["parameters"] = defaults() | record["parameters"]

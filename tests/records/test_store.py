@@ -152,9 +152,9 @@ def test_parameters_of_another_run_are_a_damaged_record(tmp_path, changes):
 
 def test_parameters_of_a_later_version_prove_nothing(tmp_path):
     known = run()
-    known["parameters"] = known["parameters"] | {"of_a_later_version": 1, "batch_size": 64}
+    known["parameters"] = known["parameters"] | {"of_a_later_version": 1, "epochs": 64}
     store.write_record(tmp_path / "r.json", known)
-    assert store.read_record(tmp_path / "r.json")["parameters"]["batch_size"] == 64
+    assert store.read_record(tmp_path / "r.json")["parameters"]["epochs"] == 64
 
 
 def test_a_record_that_was_changed_is_named(tmp_path):
@@ -182,7 +182,14 @@ def test_a_number_beyond_floats_does_not_keep_a_record_from_being_amended(tmp_pa
     assert store.read_record(path)["further"] == [None]
 
 
-def test_a_record_without_a_digest_is_read(tmp_path):
+def test_a_record_of_another_program_has_no_digest_and_is_read(tmp_path):
     path = tmp_path / "r.json"
     path.write_text(json.dumps(RECORD))
     assert "changed" not in store.read_record(path)
+
+
+def test_a_record_of_a_run_from_which_the_digest_was_taken_was_changed(tmp_path):
+    # Else whoever edits a record need only delete the line that shows it.
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(RECORD | {"identity": {"code": "c0de"}}))
+    assert store.read_record(path)["changed"] is True

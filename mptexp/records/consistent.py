@@ -1,0 +1,75 @@
+"""Whether the figures of a record are those that follow from its own samples.
+
+A digest shows that a record was edited; it shows nothing where it was made anew. But a run keeps
+what its figures were made of: the windows of steps, the latencies, the images it got right. A
+figure that does not follow from them was not measured by that run.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+ROUNDING = 1e-6  # relative: far above that of floats, far below any effect
+# Of the validation images: predicting once more may round a few otherwise, and a model with noise
+# of its own gets others right. Four standard errors of two such counts, and never less than this.
+OFF, SIGMAS = 0.01, 4.0
+
+
+def fault(record: Mapping[str, Any]) -> str:
+    """Which figure contradicts the samples, in a sentence; empty where none does.
+
+    What a record does not have is not asked for. It must have passed the check of the schema.
+    """
+    timing = record.get("timing") or {}
+    given = {name: value for name, value in _expected(record, timing).items() if None not in value}
+    for name, (value, expected) in given.items():
+        if not math.isclose(value, expected, rel_tol=ROUNDING):
+            return f"{name} is {value:.6g}, but {expected:.6g} follows from the record's samples"
+    windows_s = sum(window["seconds"] for window in record.get("windows") or ())
+    fit_s = record.get("fit_s")
+    if fit_s is not None and windows_s > fit_s * (1 + ROUNDING):
+        return f"fit_s is {fit_s:.6g}, but its windows took {windows_s:.6g} s together"
+    return _other_images(record)
+
+
+def _expected(record: Mapping[str, Any], timing: Mapping[str, Any]) -> dict[str, Any]:
+    """Each figure that can be made again, with its value in the record and the expected one."""
+    figures: dict[str, Any] = {}
+    step_s, warmup = timing.get("step_s"), timing.get("warmup_steps")
+    if record.get("windows") and warmup is not None:
+        figures["timing.step_s"] = (step_s, median_step_s(record["windows"], warmup))
+    batch_size = record["parameters"].get("batch_size")
+    if step_s and batch_size:
+        figures["timing.images_per_s"] = (timing.get("images_per_s"), batch_size / step_s)
+    latencies = (record.get("latencies_s") or [])[timing.get("latency_warmup") or 0 :]
+    if latencies:
+        median = statistics.median(latencies)
+        figures["timing.latency_p50_s"] = (timing.get("latency_p50_s"), median)
+    return figures
+
+
+def median_step_s(windows: Sequence[Mapping[str, Any]], warmup_steps: int) -> float | None:
+    """The median window after the warm-up, weighted by steps, as the step clock takes it."""
+    steady = [w for w in windows if w["first_step"] >= warmup_steps]
+    rates = sorted((window["seconds"] / window["steps"], window["steps"]) for window in steady)
+    half, before = sum(steps for _, steps in rates) / 2, 0
+    for rate, steps in rates:
+        before += steps
+        if before >= half:
+            return float(rate)
+    return None
+
+
+def _other_images(record: Mapping[str, Any]) -> str:
+    """What is wrong where the images that a run got right are not as many as its accuracy says."""
+    known = record.get("validated")
+    accuracy = (record.get("history") or [{}])[-1].get("val_accuracy")
+    if not known or accuracy is None or record.get("status") != "ok":
+        return ""
+    images = known["images"]
+    right = (int(known["correct"], 16) >> (-images % 8)).bit_count()  # without what fills a byte
+    error = math.sqrt(2 * accuracy * (1 - accuracy) * images)
+    if abs(right - accuracy * images) <= max(2, OFF * images, SIGMAS * error):
+        return ""
+    return f"val_accuracy is {accuracy:.4g}, but {right:,} of {images:,} images are listed as right"

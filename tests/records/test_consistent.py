@@ -1,0 +1,96 @@
+"""Figures that do not follow from a record's own samples: made anew, with a digest that fits."""
+
+import json
+import shutil
+
+import pytest
+from support import PROJECT, mptexp
+
+from mptexp.records import consistent, store
+from mptexp.records.store import RecordError
+from mptexp.records.sweep_dir import SweepDir
+
+PUBLISHED = PROJECT / "reports/published/imagenette-64px-cpu"
+
+
+def trained():
+    """A real run that validated and learned something."""
+    records = (json.loads(p.read_text()) for p in sorted(PUBLISHED.glob("runs/*/record.json")))
+    return next(r for r in records if r.get("validated") and r["history"][-1]["accuracy"] > 0.2)
+
+
+def signed(path, record):
+    """Writes a record with a digest of its own, as whoever wants to deceive would."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record["digest"] = store.digest(record)
+    path.write_text(json.dumps(record))
+    return path
+
+
+def published():
+    return sorted((PROJECT / "reports/published").glob("**/record.json"))
+
+
+def test_what_runs_wrote_agrees_with_their_samples():
+    records = [json.loads(path.read_text()) for path in published()]
+    assert len(records) > 300
+    assert [consistent.fault(record) for record in records if consistent.fault(record)] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda r: r["timing"].update(step_s=1e-12), "timing.step_s is 1e-12, but"),
+        (
+            lambda r: r["timing"].update(
+                step_s=r["timing"]["step_s"] / 2, images_per_s=r["timing"]["images_per_s"] * 2
+            ),
+            "follows from the record's samples",
+        ),
+        (lambda r: r["timing"].update(images_per_s=1e6), "timing.images_per_s is 1e+06, but"),
+        (lambda r: [w.update(seconds=w["seconds"] / 2) for w in r["windows"]], "timing.step_s is"),
+        (lambda r: r.update(fit_s=1.0), "fit_s is 1, but its windows took"),
+        (lambda r: r["history"][-1].update(val_accuracy=0.9), "val_accuracy is 0.9, but"),
+        (lambda r: r["history"][-1].update(val_accuracy=1.7), "val_accuracy: Input should be less"),
+        (lambda r: r["windows"][3].update(seconds=-1.0), "windows.3.seconds: Input should be"),
+        (lambda r: r["windows"][3].update(steps=0), "windows.3.steps: Input should be"),
+    ],
+)
+def test_a_figure_that_the_samples_contradict_is_a_damaged_record(tmp_path, change, said):
+    made = trained()
+    path = SweepDir(tmp_path).record(made["run_id"])
+    assert "changed" not in store.read_record(signed(path, made))
+    change(made)
+    with pytest.raises(RecordError, match=said.replace("+", r"\+")):
+        store.read_record(signed(path, made))
+
+
+def test_a_latency_is_the_median_of_the_latencies():
+    made = {"parameters": {}, "latencies_s": [9.0, 0.1, 0.2, 0.3]}
+    timing = {"latency_warmup": 1, "latency_p50_s": 0.2}
+    assert consistent.fault(made | {"timing": timing}) == ""
+    timing["latency_p50_s"] = 0.02
+    assert "latency_p50_s is 0.02, but 0.2 follows" in consistent.fault(made | {"timing": timing})
+
+
+def test_a_model_with_noise_of_its_own_gets_other_images_right_when_asked_again():
+    made = trained()
+    n = made["validated"]["images"]
+    right = round(made["history"][-1]["val_accuracy"] * n)
+    for off, contradicts in ((0, False), (int(0.02 * n), False), (int(0.2 * n), True)):
+        bits = (1 << right + off) - 1 << (8 * -(-n // 8) - (right + off))
+        made["validated"]["correct"] = f"{bits:0{2 * -(-n // 8)}x}"
+        assert bool(consistent.fault(made)) == contradicts
+
+
+def test_a_report_leaves_out_times_that_were_made_up(tmp_path):
+    # The lie that was told: "trains up to 1360612987934.79x faster", confirmed by --check.
+    place = shutil.copytree(PUBLISHED, tmp_path / "made-up")
+    for path in place.glob("runs/*/record.json"):
+        made = json.loads(path.read_text())
+        if made["parameters"]["policy"] == "mixed_bfloat16":
+            made["timing"]["step_s"] = 1e-12
+            signed(path, made)
+    done = mptexp("report", "made-up", "--check", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "timing.step_s is 1e-12, but" in done.stdout
