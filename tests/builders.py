@@ -190,7 +190,7 @@ def kineto_step(names, step):
                      "ts": begin + start, "dur": length, "args": args})  # fmt: skip
 
     def device(name, start, length, launched, cat=kernel, thread=1):
-        number = step * 100 + launched
+        number = step * 1000 + launched
         made.append({"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": 7, "ts": begin + start,
                      "dur": length, "args": {"device": 0, "correlation": number,
                                              "External id": number}})  # fmt: skip
@@ -200,17 +200,17 @@ def kineto_step(names, step):
     host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 200)
     host("nn.Module: Net_0", 210, 100, "python_function")
     host("nn.Module: Conv2d_0", 220, 80, "python_function")
-    host("aten::conv2d", 230, 60, **{"External id": step * 100 + 240, "Sequence number": 7})
+    host("aten::conv2d", 230, 60, **{"External id": step * 1000 + 240, "Sequence number": 7})
     device("Memcpy HtoD (Pageable -> Device)", 200, 50, 205, copy)
     device("sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32",
            300, 100, 240)  # fmt: skip
     host("autograd::engine::evaluate_function: ConvolutionBackward0", 400, 90, thread=2,
          **{"Sequence number": 7})  # fmt: skip
-    host("aten::convolution_backward", 410, 60, thread=2, **{"External id": step * 100 + 420})
+    host("aten::convolution_backward", 410, 60, thread=2, **{"External id": step * 1000 + 420})
     device("void cudnn::cnn::wgrad_alg1_engine<float, float, 128, 6, 8, 3, 3, 5>(int)",
            500, 100, 420, thread=2)  # fmt: skip
     host("Optimizer.step#SGD.step", 600, 100)
-    host("aten::add_", 610, 50, **{"External id": step * 100 + 620})
+    host("aten::add_", 610, 50, **{"External id": step * 1000 + 620})
     device("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>",
            700, 50, 620)  # fmt: skip
     host("cudaDeviceSynchronize", 760, 50, launch)

@@ -133,10 +133,10 @@ class Host:
         self._threads = {thread: Thread(of) for thread, of in threads.items()}
         self._forward = dict(self._forward_modules())
 
-    def launches(self, kernel: Event) -> bool:
-        """Whether the trace tells what launched a kernel."""
-        known = kernel.args.get("correlation") in self._launch
-        return known or kernel.args.get("external") in self._external
+    def launch(self, kernel: Event) -> Event | None:
+        """What launched a kernel; None where the trace does not tell."""
+        call = self._launch.get(kernel.args.get("correlation"))
+        return call or self._external.get(kernel.args.get("external"))
 
     def replays(self, kernel: Event) -> bool:
         """Whether a kernel is one of a graph, whose launch is that of all of them."""
@@ -163,9 +163,7 @@ class Host:
                     yield Span(start, end, self._operation(context, ""))
 
     def _context(self, kernel: Event) -> Context:
-        launch = self._launch.get(kernel.args.get("correlation"))
-        if launch is None:
-            launch = self._external.get(kernel.args.get("external"))
+        launch = self.launch(kernel)
         thread = self._threads.get(launch.thread) if launch else None
         return thread.at(launch.start) if thread and launch else Context()
 

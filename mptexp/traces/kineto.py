@@ -5,6 +5,7 @@ Categories have two sets of names: those of PyTorch 1.8 to 1.12 (`Operator`, `Ke
 """
 
 import re
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from mptexp.traces.host import (
     Host,
 )
 from mptexp.traces.operations import Operation, Span, Trace
-from mptexp.traces.steps import Steps
+from mptexp.traces.steps import Interval, Steps
 from mptexp.traces.xla_names import LAYER
 
 MOST_EVENTS = 3_000_000  # that are held; some 2 GB
@@ -50,6 +51,8 @@ OF_GPU = re.compile(
 OF_APPLE = re.compile(r"^aten::_?mps_")
 GRADIENT = re.compile(r"wgrad|dgrad|backward|_bwd", re.IGNORECASE)  # in kernels' names
 PRODUCT = re.compile(r"^aten::(conv\w*|_convolution|linear|addmm|mm|bmm|matmul)$")
+LEAST_WITHIN = 0.5  # of the time of what was launched in the steps: so much ran in them
+SKEW_US = 50.0  # by so much two clocks may differ, unsaid
 COUNTER = re.compile(r"__\w+\.(sum|avg|max|min)")
 
 
@@ -111,7 +114,10 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
     spans = [host.span(event) for event in ran] or list(host.on_cpu())
     if not spans:
         raise ParamsError("it holds no operation and no kernel")
-    found = _steps(events, spans)
+    calls = [(host.launch(event), (event.start, event.end)) for event in ran]
+    launched = [(call.start, interval) for call, interval in calls if call]
+    found = _steps(events, spans, launched)
+    _refuse_skewed(found, launched)
     trace = operations.of_steps(
         operations.without_root(spans),
         _waits(events),
@@ -129,7 +135,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
         gpu=_device_name(name, models) if devices else "",
         gpus={_device_name(n, models): _work_s(of) for n, of in devices.items()},
         counters=counters.compared((event.name, _counts(event.args)) for event in ran),
-        notes=(*_notes(ran, host), *_accumulated(events, found)),
+        notes=(*_notes(ran, host), *_skew(launched), *_accumulated(events, found)),
     )
 
 
@@ -206,7 +212,7 @@ def _device_name(number: str, models: Mapping[str, str]) -> str:
 
 def _notes(events: Sequence[Event], host: Host) -> Iterator[str]:
     kernels = [event for event in events if event.kind != "copy"]
-    missing = sum(1 for event in kernels if not host.launches(event))
+    missing = sum(1 for event in kernels if host.launch(event) is None)
     if missing:
         yield f"the launches of {missing} of {len(kernels)} kernels are not in the trace"
     graphs = sum(1 for event in kernels if event.name == GRAPH)
@@ -247,7 +253,7 @@ def _trains(events: Iterable[Event]) -> bool | None:
 
 def _input_shape(events: Iterable[Event], found: Steps) -> str:
     """The shape of what the first product of a step reads; empty where shapes were not recorded."""
-    begin = found.intervals[0][0]
+    begin = found.launched[0]
     with_shapes = [e for e in events if e.start >= begin and e.args.get("shapes")]
     first = min(with_shapes, key=lambda event: event.start, default=None)
     shapes = first.args["shapes"] if first else []
@@ -257,7 +263,7 @@ def _input_shape(events: Iterable[Event], found: Steps) -> str:
 
 def _accumulated(events: Iterable[Event], found: Steps) -> Iterator[str]:
     """Says where a marked step is only part of one, as gradients are accumulated over several."""
-    begin, end = found.between
+    begin, end = found.launched
     stepped = Counter(
         e.name for e in events
         if e.kind == "op" and e.name.startswith("Optimizer.step#") and begin <= e.start < end
@@ -271,11 +277,37 @@ def _accumulated(events: Iterable[Event], found: Steps) -> Iterator[str]:
 
 
 def _refuse_merged(events: Iterable[Event]) -> None:
-    """Refuses traces of several processes in one file: numbers that tie events are not unique."""
-    ranks = {e.thread[0] for e in events if e.kind == "op" and STEP.match(e.name) and e.thread}
+    """Refuses traces of several processes in one file: numbers that tie events are not unique.
+
+    Nsight's are of one process here, and their threads are plain numbers.
+    """
+    threads = {e.thread for e in events if e.kind == "launch" or STEP.match(e.name)}
+    ranks = {thread[0] for thread in threads if isinstance(thread, tuple)}
     if len(ranks) > 1:
         raise ParamsError(
-            f"it holds the steps of {len(ranks)} processes in one file; give the trace of one rank"
+            f"it holds the work of {len(ranks)} processes in one file; give the trace of one rank"
+        )
+
+
+def _refuse_skewed(found: Steps, launched: Sequence[tuple[float, Interval]]) -> None:
+    """Refuses a trace whose device ran the steps at another time than its host launched them."""
+    (begin, end), (first, last) = found.between, found.launched
+    ran = [interval for at, interval in launched if first <= at <= last]
+    total = sum(e - b for b, e in ran)
+    within = sum(max(0.0, min(e, end) - max(b, begin)) for b, e in ran)
+    if within < LEAST_WITHIN * total:
+        raise ParamsError(
+            "its device ran at another time than its host launched: the clocks of the two differ"
+        )
+
+
+def _skew(launched: Sequence[tuple[float, Interval]]) -> Iterator[str]:
+    """Says where kernels begin before they were launched."""
+    early = [at - begin for at, (begin, _) in launched if at - begin > SKEW_US]
+    if len(early) > len(launched) / 2:
+        yield (
+            f"kernels begin {statistics.median(early) / 1e3:.3g} ms before the calls that launch "
+            "them: the clocks of host and device differ, and waits are only roughly right"
         )
 
 
@@ -296,22 +328,29 @@ def _refuse_untraced_gpu(events: Iterable[Event]) -> None:
 # --- steps and waits -----------------------------------------------------------------------------
 
 
-def _steps(events: Sequence[Event], spans: Sequence[Span]) -> Steps:
+def _steps(
+    events: Sequence[Event], spans: Sequence[Span], launched: Sequence[tuple[float, Interval]]
+) -> Steps:
     for pattern, how in ((STEP, "ProfilerStep#N"), (RANGE, "ranges named as steps")):
         marks = [(e.start, e.end) for e in events if e.kind == "op" and pattern.match(e.name)]
         if marks:
-            return steps.marked(marks, operations.busy(spans), how)
+            return steps.marked(marks, operations.busy(spans), how, launched)
     work = [
         ((s.start, s.end), (s.operation.kernel or s.operation.op))
         for s in spans
         if s.operation.state == "op" and not s.operation.op.startswith("Mem")
     ]
     first, last = min(s.start for s in spans), max(s.end for s in spans)
-    known = steps.repeated(work) or _by_optimizer(events, first, spans)
+    known = steps.repeated(work) or _by_optimizer(events, first, spans, launched)
     return known or steps.whole(first, last)
 
 
-def _by_optimizer(events: Sequence[Event], first: float, spans: Sequence[Span]) -> Steps | None:
+def _by_optimizer(
+    events: Sequence[Event],
+    first: float,
+    spans: Sequence[Span],
+    launched: Sequence[tuple[float, Interval]],
+) -> Steps | None:
     """Steps that end when the optimizer has stepped; None where it did not, or several did."""
     marks = [e for e in events if e.kind == "op" and e.name.startswith("Optimizer.step#")]
     if len(marks) < 2 or len({e.name for e in marks}) > 1:
@@ -320,7 +359,7 @@ def _by_optimizer(events: Sequence[Event], first: float, spans: Sequence[Span]) 
     host = [e.start for e in events if e.kind == "op"]
     begins = [min([first, *host]), *ends[:-1]]
     pairs = list(zip(begins, ends, strict=True))
-    return steps.marked(pairs, operations.busy(spans), "the optimizer's steps")
+    return steps.marked(pairs, operations.busy(spans), "the optimizer's steps", launched)
 
 
 def _waits(events: Iterable[Event], states: Sequence[str] = ("input", "idle")) -> Iterator[Span]:

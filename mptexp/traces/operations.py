@@ -161,12 +161,14 @@ def of_steps(
         every: steps that an interval holds.
 
     Raises:
-        ParamsError: where a step takes hours.
+        ParamsError: where a step takes hours, or no time.
     """
     spans, number = list(operations), len(steps.intervals) * every
     if max(steps.seconds()) > LONGEST_S:
         hours = max(steps.seconds()) / 3600
         raise ParamsError(f"a step in it takes {hours:,.0f} hours: the clock of its events jumped")
+    if statistics.median(steps.seconds()) <= 0:
+        raise ParamsError("a step in it takes no time")
     begin, end = steps.between
     inside = [span for span in spans if span.end > begin and span.start < end]
     counts = Counter(_resolved(s.operation) for s in inside if not _within(s, steps.gaps))

@@ -1,6 +1,7 @@
 """Which part of a trace is which training step: by marks, or by what repeats."""
 
 import statistics
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ UNUSUAL = 3.0
 # Work that the device still has to do when the last step's mark ends, as a share of the steps: from
 # here the marks end too early, for the host is ahead of the device.
 LAG = 0.05
+AHEAD = 0.5  # of a step: from here the marks say how long launching takes, not a step
 PAUSE = 0.02  # of a step: a device that rests for longer has come to the end of its work
 AFTER = 0.05  # of a step: what it goes on for after its function ended, from where it is cut off
 WHOLE = "nothing: the whole trace is taken as one step"
@@ -30,6 +32,7 @@ class Steps:
         warm_up: how many first steps were left out.
         unusual: how many later ones were, for they took much longer than the others.
         after_s: mean seconds that were cut off each step's end, see `ending_with`.
+        on_host: from when to when the host launched them, where the device ran them later.
     """
 
     intervals: tuple[Interval, ...]
@@ -37,6 +40,13 @@ class Steps:
     warm_up: int = 0
     unusual: int = 0
     after_s: float = 0.0
+    on_host: tuple[Interval, ...] = ()
+
+    @property
+    def launched(self) -> Interval:
+        """First and last instant of all on the host."""
+        intervals = self.on_host or self.intervals
+        return intervals[0][0], intervals[-1][1]
 
     @property
     def between(self) -> Interval:
@@ -60,12 +70,21 @@ def adjoining(marks: Sequence[Interval], how: str) -> Steps:
     return Steps(tuple((b, e) for (b, _), e in zip(marks, ends, strict=True)), how)
 
 
-def marked(marks: Sequence[Interval], busy: Sequence[Interval], how: str) -> Steps:
+def marked(
+    marks: Sequence[Interval],
+    busy: Sequence[Interval],
+    how: str,
+    launched: Sequence[tuple[float, Interval]] = (),
+) -> Steps:
     """Steps that the host marked; the last one ends when the device has done its work.
+
+    Where the host is far ahead, its marks say how long launching takes: there the steps are what
+    the device ran of each.
 
     Args:
         marks: one or more, of the host's clock.
         busy: when the device worked.
+        launched: when the host launched something and when it ran, as far as that is known.
     """
     ordered = sorted(marks)
     kept = [ordered[0]]
@@ -73,10 +92,32 @@ def marked(marks: Sequence[Interval], busy: Sequence[Interval], how: str) -> Ste
         if mark[0] >= kept[-1][1] - (kept[-1][1] - kept[-1][0]) / 2:  # not nested in the one before
             kept.append(mark)
     begin, end = kept[0][0], max(e for _, e in kept)
-    worked = _worked_until(end, busy, (end - begin) / len(kept) * PAUSE)
+    last = max([end, *(ran[1] for at, ran in launched if kept[-1][0] <= at <= end)])
+    worked = _worked_until(end, busy, (last - begin) / len(kept) * PAUSE)
+    ahead = max(last, worked) - end
+    if ahead > AHEAD * (end - begin) / len(kept) and (ran := _run(kept, launched)):
+        return usual(replace(adjoining(ran, f"{how}, as the device ran them"), on_host=tuple(kept)))
     if worked - end > LAG * (end - begin):
         kept[-1] = (kept[-1][0], worked)
     return usual(adjoining(kept, how))
+
+
+def _run(
+    marks: Sequence[Interval], launched: Sequence[tuple[float, Interval]]
+) -> list[Interval] | None:
+    """From when to when the device ran what was launched in each of several marks.
+
+    None where it ran nothing of one of them, or not in their order.
+    """
+    ran: list[list[Interval]] = [[] for _ in marks]
+    begins, last = [begin for begin, _ in marks], max(end for _, end in marks)
+    for at, interval in launched:
+        if begins[0] <= at <= last:
+            ran[bisect_right(begins, at) - 1].append(interval)
+    if len(marks) < 2 or not all(ran):
+        return None
+    spans = [(min(b for b, _ in of), max(e for _, e in of)) for of in ran]
+    return spans if spans == sorted(spans) and len({b for b, _ in spans}) == len(spans) else None
 
 
 def ending_with(steps: Steps, calls: Sequence[Interval], busy: Sequence[Interval]) -> Steps:
@@ -115,8 +156,14 @@ def usual(steps: Steps) -> Steps:
     while first + 1 < len(times) and times[first] > UNUSUAL * statistics.median(times[first + 1 :]):
         first += 1
     longest = UNUSUAL * statistics.median(times[first:])
-    kept = [i for i, s in zip(steps.intervals[first:], times[first:], strict=True) if s <= longest]
-    return Steps(tuple(kept), steps.how, first, len(times) - first - len(kept))
+    kept = [n for n, seconds in enumerate(times) if n >= first and seconds <= longest]
+    return replace(
+        steps,
+        intervals=tuple(steps.intervals[n] for n in kept),
+        on_host=tuple(steps.on_host[n] for n in kept if steps.on_host),
+        warm_up=first,
+        unusual=len(times) - first - len(kept),
+    )
 
 
 def repeated(work: Sequence[tuple[Interval, Hashable]]) -> Steps | None:

@@ -268,7 +268,8 @@ def _steps(
     ]
     for how, marks in ways.items():
         if marks:
-            steps = recognized.marked([(e.start, e.end) for e in marks], busy, how)
+            spans = [(e.start, e.end) for e in marks]
+            steps = recognized.marked(spans, busy, how, _launched(marks, gpus.get(name, ())))
             return recognized.ending_with(steps, calls, busy)
     if calls:
         return recognized.ending_with(recognized.marked(calls, busy, "train_function"), calls, busy)
@@ -283,6 +284,15 @@ def _steps(
     kinds = recognized.repeated(work)
     first, last = min(s.start for s in spans), max(s.end for s in spans)
     return kinds or recognized.whole(first, last)
+
+
+def _launched(
+    marks: Iterable["Event"], ran: Iterable["Event"]
+) -> list[tuple[float, tuple[float, float]]]:
+    """When what a GPU ran was launched: with the mark that bears the same number of a group."""
+    begins = {e.args["group_id"]: e.start for e in marks if "group_id" in e.args}
+    grouped = [(e.args.get("group_id"), (e.start, e.end)) for e in ran]
+    return [(begins[group], interval) for group, interval in grouped if group in begins]
 
 
 def _trains(trace: Trace) -> bool | None:

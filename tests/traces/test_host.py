@@ -15,8 +15,8 @@ def test_a_kernel_belongs_to_the_innermost_operation_of_the_thread_that_launched
     events = [event("op", "aten::linear", 10, 30), event("op", "aten::mm", 12, 20),
               event("op", "aten::relu", 10, 30, thread=2), LAUNCH]  # fmt: skip
     assert Host(events).span(KERNEL).operation.op == "mm"
-    assert Host(events).launches(KERNEL)
-    assert not Host(events[:3]).launches(KERNEL)
+    assert Host(events).launch(KERNEL) == LAUNCH
+    assert Host(events[:3]).launch(KERNEL) is None
     assert Host([]).span(KERNEL).operation.op == ""
 
 

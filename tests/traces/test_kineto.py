@@ -210,3 +210,43 @@ def test_kernels_with_counters_instead_of_times_are_not_timed():
     events = [device(f"sgemm_{n}", n * 10, 7, **counted) for n in range(4)]
     assert read(events).timed is False
     assert read([device(f"sgemm_{n}", n * 10, n + 1, **counted) for n in range(4)]).timed is True
+
+
+def moved(events, us, kinds=("kernel", "gpu_memcpy")):
+    return [dict(e, ts=e["ts"] + us) if e["cat"] in kinds else e for e in events]
+
+
+def test_clocks_that_differ_are_said_or_refused():
+    events = [event for step in range(3) for event in kineto_step(KINETO[1], step)]
+    assert read(moved(events, -20)).notes == ()
+    (note,) = read(moved(events, -200)).notes
+    assert note.startswith("kernels begin 0.13 ms before the calls that launch them")
+    with pytest.raises(ParamsError, match="the clocks of the two differ"):
+        read(moved(events, -1e6))
+
+
+def test_a_host_that_is_far_ahead_does_not_shorten_the_steps():
+    # Each step is launched in 100 us, and the device works 350 us for it.
+    events = [event for step in range(4) for event in kineto_step(KINETO[1], step)]
+    ahead = [e | {"ts": e["ts"] / 10, "dur": e["dur"] / 10} for e in events]
+    late = [e | {"ts": e["ts"] + 200} if e["cat"] in ("kernel", "gpu_memcpy") else a
+            for e, a in zip(events, ahead, strict=True)]  # fmt: skip
+    trace = read(late)
+    assert trace.how == "ProfilerStep#N, as the device ran them"
+    assert trace.median_s == pytest.approx(1000e-6)
+    assert trace.notes == ()  # nor does the optimizer seem to step less often
+
+
+def test_the_work_of_several_processes_in_one_file_is_refused():
+    marked = [event for step in range(2) for event in kineto_step(KINETO[1], step)]
+    bare = [e for e in marked if not e["name"].startswith("ProfilerStep")]
+    for events in (marked, bare):
+        other = [e | {"pid": 10} if e["pid"] == 9 else e for e in events]
+        with pytest.raises(ParamsError, match="the work of 2 processes in one file"):
+            read(events + other)
+
+
+def test_what_takes_no_time_is_refused():
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 0}
+    with pytest.raises(ParamsError, match="takes no time"):
+        read([kernel])

@@ -22,6 +22,26 @@ def test_a_step_whose_host_runs_ahead_ends_when_the_device_has_done_its_work():
     assert steps.marked([(0, 118)], device, "marks").between == (0, 118)  # as any step does
 
 
+def test_where_the_host_is_far_ahead_a_step_is_what_the_device_ran_of_it():
+    marks = [(0, 10), (10, 20), (20, 30)]
+    ran = [(2, (5, 60)), (8, (60, 65)), (12, (65, 125)), (22, (125, 190))]
+    made = steps.marked(marks, [interval for _, interval in ran], "marks", ran)
+    assert made.intervals == ((5, 65), (65, 125), (125, 190))
+    assert made.how == "marks, as the device ran them"
+    assert (made.launched, made.unusual) == ((0, 30), 0)
+    # A device that ran nothing of a mark, or ran them in another order, has no such steps.
+    assert steps.marked(marks, [], "marks", ran[:2]).between == (0, 30)
+    swapped = [(2, (65, 70)), (12, (5, 60)), (22, (125, 190))]
+    assert steps.marked(marks, [], "marks", swapped).how == "marks"
+
+
+def test_a_step_left_out_is_left_out_on_the_host_too():
+    marks = [(0, 10), (10, 20), (20, 30), (30, 40)]
+    ran = [(0, (5, 400)), (10, (400, 460)), (20, (460, 520)), (30, (520, 580))]
+    made = steps.marked(marks, [], "marks", ran)
+    assert (made.warm_up, made.between, made.launched) == (1, (400, 580), (10, 40))
+
+
 def test_first_steps_that_take_much_longer_are_left_out():
     slow = [(0, 1000), (1000, 1100), (1100, 1210), (1210, 1305)]
     made = steps.marked(slow, [], "marks")
