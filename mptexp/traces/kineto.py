@@ -4,6 +4,7 @@ Categories have two sets of names: those of PyTorch 1.8 to 1.12 (`Operator`, `Ke
 `Memcpy`) and later ones (`cpu_op`, `kernel`, `cuda_runtime`, `gpu_memcpy`), which are read alike.
 """
 
+import math
 import re
 import statistics
 from collections import Counter, defaultdict
@@ -341,21 +342,29 @@ def _steps(
         if s.operation.state == "op" and not s.operation.op.startswith("Mem")
     ]
     first, last = min(s.start for s in spans), max(s.end for s in spans)
-    known = steps.repeated(work) or _by_optimizer(events, first, spans, launched)
-    return known or steps.whole(first, last)
+    # What repeats more often than the optimizer steps is a layer, or a micro-batch.
+    ended = _optimized(events)
+    known = steps.repeated(work, len(ended) or math.inf)
+    return known or _by_optimizer(events, ended, first, spans, launched) or steps.whole(first, last)
+
+
+def _optimized(events: Iterable[Event]) -> list[float]:
+    """When the only optimizer had stepped, in order; none where several step, or one steps once."""
+    marks = [e for e in events if e.kind == "op" and e.name.startswith("Optimizer.step#")]
+    one = len(marks) > 1 and len({e.name for e in marks}) == 1
+    return sorted(e.end for e in marks) if one else []
 
 
 def _by_optimizer(
     events: Sequence[Event],
+    ends: Sequence[float],
     first: float,
     spans: Sequence[Span],
     launched: Sequence[tuple[float, Interval]],
 ) -> Steps | None:
-    """Steps that end when the optimizer has stepped; None where it did not, or several did."""
-    marks = [e for e in events if e.kind == "op" and e.name.startswith("Optimizer.step#")]
-    if len(marks) < 2 or len({e.name for e in marks}) > 1:
+    """Steps that end when the optimizer has stepped, see `_optimized`; None where it did not."""
+    if not ends:
         return None
-    ends = sorted(e.end for e in marks)
     host = [e.start for e in events if e.kind == "op"]
     begins = [min([first, *host]), *ends[:-1]]
     pairs = list(zip(begins, ends, strict=True))

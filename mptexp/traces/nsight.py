@@ -42,6 +42,7 @@ def read(file: Path) -> Trace:
     """
     with closing(sqlite3.connect(f"file:{file}?mode=ro&immutable=1", uri=True)) as database:
         database.row_factory = sqlite3.Row
+        database.text_factory = lambda text: text.decode(errors="replace")  # of people's ranges
         pages = [
             database.execute(f"PRAGMA {of}").fetchone()[0] for of in ("page_count", "page_size")
         ]

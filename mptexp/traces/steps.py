@@ -1,5 +1,6 @@
 """Which part of a trace is which training step: by marks, or by what repeats."""
 
+import math
 import statistics
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -166,7 +167,7 @@ def usual(steps: Steps) -> Steps:
     )
 
 
-def repeated(work: Sequence[tuple[Interval, Hashable]]) -> Steps | None:
+def repeated(work: Sequence[tuple[Interval, Hashable]], most: float = math.inf) -> Steps | None:
     """Steps as what a device repeats; None where it repeats nothing.
 
     Of n steps nearly every kind of kernel runs n times or a multiple of n. Layers that are alike
@@ -174,6 +175,7 @@ def repeated(work: Sequence[tuple[Interval, Hashable]]) -> Steps | None:
 
     Args:
         work: when something ran and of what kind it is.
+        most: so many steps at most are in it, where that is known.
     """
     counts: Counter[Hashable] = Counter()
     took: dict[Hashable, float] = defaultdict(float)
@@ -181,7 +183,7 @@ def repeated(work: Sequence[tuple[Interval, Hashable]]) -> Steps | None:
         counts[kind] += 1
         took[kind] += ends - begins
     total = sum(took.values())
-    for n in sorted({count for count in counts.values() if count > 1}, reverse=True):
+    for n in sorted({count for count in counts.values() if 1 < count <= most}, reverse=True):
         whole = [kind for kind, count in counts.items() if count % n == 0]
         share = sum(took[kind] for kind in whole) / total if total else 0.0
         if len(whole) >= LEAST_KINDS * len(counts) and share >= LEAST_TIME:

@@ -250,3 +250,20 @@ def test_what_takes_no_time_is_refused():
     kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 0}
     with pytest.raises(ParamsError, match="takes no time"):
         read([kernel])
+
+
+def test_layers_that_repeat_more_often_than_the_optimizer_steps_are_no_steps():
+    events = []
+    for step in range(4):
+        begin = step * 1000
+        names = ["gemm", "relu", "gelu", "tanh"] * 4
+        events += [{"ph": "X", "cat": "kernel", "name": name, "ts": begin + 50 * place, "dur": 50}
+                   for place, name in enumerate(names)]  # fmt: skip
+        events += [
+            {"ph": "X", "cat": "kernel", "name": "update", "ts": begin + 900, "dur": 9},
+            {"ph": "X", "cat": "cpu_op", "name": "Optimizer.step#SGD.step", "pid": 9, "tid": 1,
+             "ts": begin + 850, "dur": 100},
+        ]  # fmt: skip
+    trace = read(events)
+    assert (trace.steps, trace.notes[1:]) == (4, ())
+    assert trace.median_s == pytest.approx(1000e-6)

@@ -86,3 +86,22 @@ def test_a_database_without_kernels_is_one_sentence(tmp_path):
     for name in ("cpu.sqlite", "pets.sqlite"):
         with pytest.raises(ParamsError, match="without CUDA kernels"):
             nsight.read(tmp_path / name)
+
+
+def test_a_range_may_be_named_by_any_bytes(tmp_path):
+    file = nsight_export(tmp_path / "a.sqlite", steps=3)
+    with sqlite3.connect(file) as database:
+        database.execute(
+            "UPDATE NVTX_EVENTS SET text = CAST(x'ff00fe' AS TEXT) WHERE text LIKE 'aten%'"
+        )
+    assert nsight.read(file).steps == 3
+
+
+def test_steps_may_bear_the_names_of_pytorchs_profiler(tmp_path):
+    file = nsight_export(tmp_path / "a.sqlite", steps=3)
+    with sqlite3.connect(file) as database:
+        database.execute(
+            "UPDATE NVTX_EVENTS SET text = replace(text, 'step ', 'ProfilerStep#') "
+            "WHERE text LIKE 'step %'"
+        )
+    assert nsight.read(file).how == "ProfilerStep#N"
