@@ -4,6 +4,7 @@ A user's file may come from anywhere: whatever is in it, reading ends in a trace
 within bounded memory and time.
 """
 
+import codecs
 import gzip
 import os
 import sqlite3
@@ -22,6 +23,22 @@ from mptexp.traces import json_events, kineto, nsight, xplane
 from mptexp.traces.operations import Trace
 
 GZIP, SQLITE, BOM = b"\x1f\x8b", b"SQLite format 3\0", b"\xef\xbb\xbf"
+# What people give in a trace's place, by how it begins or how its name ends.
+OTHERS = {
+    b"PK\x03\x04": "it is a ZIP archive; unpack it first",
+    b"BZh": "it is packed with bzip2; unpack it first",
+    b"\xfd7zXZ": "it is packed with xz; unpack it first",
+    b"\x28\xb5\x2f\xfd": "it is packed with zstd; unpack it first",
+    GZIP: "it is packed with gzip twice; unpack it first",
+    codecs.BOM_UTF16_LE: "it is text in UTF-16; save it in UTF-8",
+    codecs.BOM_UTF16_BE: "it is text in UTF-16; save it in UTF-8",
+    b"version https://git-lfs": "it is a pointer of Git LFS; git lfs pull fetches the file",
+}
+REPORTS = {
+    (".nsys-rep", ".qdrep"): "it is a report of Nsight Systems; "
+    "nsys export --type sqlite makes of it what can be read",
+    (".ncu-rep",): "it is a report of Nsight Compute, which holds no steps of a training",
+}
 ENDINGS = (".xplane.pb", ".xplane.pb.gz", ".json", ".json.gz", ".sqlite")
 MOST_FILES = 20_000  # of a directory that is searched
 ALLOWED = (
@@ -79,16 +96,19 @@ def _newest(folder: Path) -> tuple[Path, int]:
 
 
 def _is_trace(file: Path) -> bool:
-    """Whether a file of a directory may be one: JSON of other programs is left aside."""
+    """Whether a file of a directory may be one: JSON of other programs is left aside.
+
+    What is damaged may be one; that is said of it where it is the newest.
+    """
     if not file.is_file():
         return False
     if ".json" not in file.name:
         return True
     try:
         with _opened(file) as content:
-            return b"traceEvents" in content.read(json_events.CHUNK)
-    except (OSError, EOFError, zlib.error):
-        return False
+            return b"traceEvents" in content.read(json_events.MOST_HEAD)
+    except (OSError, ParamsError):
+        return True
 
 
 def _read(file: Path) -> Trace:
@@ -105,8 +125,16 @@ def _read(file: Path) -> Trace:
     if head.removeprefix(BOM).lstrip()[:1] in (b"{", b"["):
         with _opened(file) as content:
             return _json(content)
+    _refuse_other(file, head)
     with _plain(file) as plain:
         return xplane.explain(xplane.of_file(plain))
+
+
+def _refuse_other(file: Path, head: bytes) -> None:
+    """Refuses what is known to be no trace."""
+    named = [why for endings, why in REPORTS.items() if file.name.endswith(endings)]
+    if said := named or [why for begin, why in OTHERS.items() if head.startswith(begin)]:
+        raise ParamsError(said[0])
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import time
 from pathlib import Path
 
@@ -106,11 +107,37 @@ def sentence(path):
         (b"SQLite format 3\0 and nothing", "no export of Nsight"),
         (b"\x1f\x8b and nothing", "damaged or was cut off"),
         (b"\xff" * 5000, "cut off, or no trace"),
+        (b"PK\x03\x04 and more", "a ZIP archive"),
+        ('{"traceEvents": []}'.encode("utf-16"), "UTF-16"),
+        (gzip.compress(gzip.compress(b"{}")), "packed with gzip twice"),
+        (b"version https://git-lfs.github.com/spec/v1\noid", "git lfs pull"),
     ],
 )
 def test_what_is_no_trace_is_one_sentence(tmp_path, content, why):
     (tmp_path / "a").write_bytes(content)
     assert why in sentence(tmp_path / "a")
+
+
+def test_a_profilers_own_report_is_one_sentence_that_says_what_to_do(tmp_path):
+    for name, why in (("run.nsys-rep", "nsys export"), ("run.ncu-rep", "no steps of a training")):
+        (tmp_path / name).write_bytes(b"\x01\x02")
+        assert why in sentence(tmp_path / name)
+
+
+def test_a_damaged_file_of_a_directory_matters_only_where_it_is_the_newest(tmp_path):
+    good, damaged = kineto_file(tmp_path / "a.json"), tmp_path / "b.json.gz"
+    damaged.write_bytes(b"\x1f\x8b and nothing")
+    os.utime(damaged, (1, 1))
+    assert files.read(tmp_path)[0] == good
+    os.utime(good, (0, 0))
+    with pytest.raises(ParamsError, match=r"b\.json\.gz: cannot be read: it is damaged"):
+        files.read(tmp_path)
+
+
+def test_a_trace_of_a_directory_may_begin_with_other_things(tmp_path):
+    content = {"about": ["x" * 2**21], "traceEvents": kineto_step(KINETO[1], 0)}
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    assert files.read(tmp_path)[1].steps == 1
 
 
 def test_what_is_not_there_and_what_is_no_file_is_one_sentence(tmp_path):
