@@ -2,6 +2,7 @@
 
 import ast
 import re
+import os
 import subprocess
 import sys
 
@@ -78,7 +79,10 @@ def test_a_cause_that_is_planted_nowhere_is_found():
 def selected(*words):
     """The tests that pytest collects, without their parameters."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-    said = subprocess.run([*command, *words], cwd=PROJECT, capture_output=True, text=True).stdout
+    environment = os.environ | {"PYTEST_ADDOPTS": ""}  # which may change what is printed
+    said = subprocess.run(
+        [*command, *words], cwd=PROJECT, env=environment, capture_output=True, text=True
+    ).stdout
     return {
         line.rpartition("::")[2].partition("[")[0] for line in said.splitlines() if "::" in line
     }
