@@ -1,8 +1,8 @@
 """The tests' own laws: where they lie, and which of them `make check` leaves out."""
 
 import ast
-import re
 import os
+import re
 import subprocess
 import sys
 
