@@ -250,8 +250,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 def gpu_trace(path, events, steps, step_us=1000):
     """Writes a profiler's trace: marked steps that follow one another, and events on GPU or host.
 
-    An event is ("gpu" or "host", name, start, duration, stats); times in microseconds. No real
-    trace of a GPU could be had so far; the fields are those that TensorFlow and JAX write.
+    An event is ("gpu", "host" or "python", name, start, duration, stats); times in microseconds.
+    Steps are marked on the thread "python", others work on "host".
     """
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
@@ -264,7 +264,9 @@ def gpu_trace(path, events, steps, step_us=1000):
     for step in range(steps):
         _event(host, python, "train", step * step_us, step_us, {"step_num": step, "_r": 1})
     for where, *event in events:
-        plane, line = (gpu, stream) if where == "gpu" else (host, executor)
+        plane, line = {"gpu": (gpu, stream), "host": (host, executor), "python": (host, python)}[
+            where
+        ]
         _event(plane, line, *event)
     path.write_bytes(space.SerializeToString())
 

@@ -170,8 +170,8 @@ def of_steps(
     if statistics.median(steps.seconds()) <= 0:
         raise ParamsError("a step in it takes no time")
     begin, end = steps.between
-    inside = [span for span in spans if span.end > begin and span.start < end]
-    counts = Counter(_resolved(s.operation) for s in inside if not _within(s, steps.gaps))
+    inside, gaps = [s for s in spans if s.end > begin and s.start < end], steps.gaps
+    counts = Counter(_resolved(s.operation) for s in inside if not _within(s, gaps))
     owned = _owned(inside, waits, steps)
     sent = [span._replace(operation=WORKING) for span in inside if _communicates(span.operation)]
     shown = sum(us for owner, us in owned.items() if _communicates(owner))

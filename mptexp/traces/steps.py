@@ -44,6 +44,11 @@ class Steps:
     on_host: tuple[Interval, ...] = ()
 
     @property
+    def found(self) -> int:
+        """How many there are with those that were left out."""
+        return len(self.intervals) + self.warm_up + self.unusual
+
+    @property
     def launched(self) -> Interval:
         """First and last instant of all on the host."""
         intervals = self.on_host or self.intervals
@@ -101,6 +106,13 @@ def marked(
     if worked - end > LAG * (end - begin):
         kept[-1] = (kept[-1][0], worked)
     return usual(adjoining(kept, how))
+
+
+def outrun(steps: Steps, busy: Sequence[Interval]) -> bool:
+    """Whether the device did more work after the steps than within them."""
+    begin, end = steps.between
+    within = sum(max(0.0, min(e, end) - max(b, begin)) for b, e in busy)
+    return sum(e - b for b, e in busy if b >= end) > within
 
 
 def _run(

@@ -270,20 +270,28 @@ def _steps(
         if marks:
             spans = [(e.start, e.end) for e in marks]
             steps = recognized.marked(spans, busy, how, _launched(marks, gpus.get(name, ())))
+            if recognized.outrun(steps, busy):
+                kinds = recognized.repeated(_work(_on_gpu(events, gpus[name], naming)))
+                if kinds and kinds.found == len(marks):
+                    return kinds
             return recognized.ending_with(steps, calls, busy)
     if calls:
         return recognized.ending_with(recognized.marked(calls, busy, "train_function"), calls, busy)
     spans = list(_on_gpu(events, gpus[name], naming) if name else _on_cpu(events, naming))
     if not spans:
         raise ValueError("it holds no operation of a training")
-    work = [
+    kinds = recognized.repeated(_work(spans))
+    first, last = min(s.start for s in spans), max(s.end for s in spans)
+    return kinds or recognized.whole(first, last)
+
+
+def _work(spans: Iterable[Span]) -> list[tuple[tuple[float, float], Operation]]:
+    """When something was computed, and what; copies left out."""
+    return [
         ((s.start, s.end), s.operation)
         for s in spans
         if s.operation.state == "op" and not COPY.search(s.operation.kernel or s.operation.op)
     ]
-    kinds = recognized.repeated(work)
-    first, last = min(s.start for s in spans), max(s.end for s in spans)
-    return kinds or recognized.whole(first, last)
 
 
 def _launched(

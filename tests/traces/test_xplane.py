@@ -131,3 +131,23 @@ def test_the_latest_trace_of_a_folder_is_taken(tmp_path):
         (tmp_path / day).mkdir()
         (tmp_path / day / "host.xplane.pb").touch()
     assert xplane.latest(tmp_path).parent.name == "2026_01_03"
+
+
+@pytest.mark.parametrize("thread", ["python", "host"])
+def test_a_host_that_dispatches_ahead_does_not_shorten_the_steps(tmp_path, thread):
+    # Marks of 100 us, for each of which the device works 900 us. What is launched on the thread of
+    # the mark, xprof groups with it; what it cannot group repeats as often as there are marks.
+    events = []
+    for step in range(4):
+        for place, (name, took) in enumerate(
+            (("ampere_sgemm_32x32_tn", 700), ("relu_kernel", 200))
+        ):
+            stats = {"correlation_id": 10 * step + place + 1}
+            path = {"tf_op": f"model/dense_{place}/MatMul:MatMul"}
+            events.append((thread, "cuLaunchKernel", 100 * step + 10 + place, 1, stats))
+            events.append(("gpu", name, 50 + 900 * step + 700 * place, took, stats | path))
+    gpu_trace(tmp_path / "a.xplane.pb", events, steps=4, step_us=100)
+    trace = xplane.explain(xplane.of_file(tmp_path / "a.xplane.pb"))
+    assert trace.steps == 4
+    assert trace.median_s == pytest.approx(900e-6)
+    assert trace.outside_s == 0
