@@ -10,7 +10,7 @@ import pandas as pd
 from mptexp.analysis import contrast, identity, speedups, sweep_tables, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.records import store
+from mptexp.records import consistent, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import history_table
 from mptexp.spec import params
@@ -34,7 +34,8 @@ def load(a: Sequence[SweepDir], b: Sequence[SweepDir]) -> tuple[Tables, Tables]:
         written, is in `damaged` and `changed`.
 
     Raises:
-        params.ParamsError: where a directory holds no record, or is given twice on one side.
+        params.ParamsError: where a directory holds no record, or is given twice on one side, itself
+            or as a copy.
     """
     read = [[_read(place) for place in side] for side in (a, b)]
     for side in (a, b):
@@ -42,6 +43,8 @@ def load(a: Sequence[SweepDir], b: Sequence[SweepDir]) -> tuple[Tables, Tables]:
         twice = [str(name) for name in names if names.count(name) > 1]
         if twice:
             raise params.ParamsError(f"{twice[0]}: given twice; a session counts once")
+    for side, sessions in zip((a, b), read, strict=True):
+        _refuse_copies(side, [own for own, *_ in sessions])
     everything = [[record for own, *_ in side for record in own] for side in read]
     return _tables(a, read[0], everything[1]), _tables(b, read[1], everything[0])
 
@@ -55,6 +58,20 @@ def _read(place: SweepDir) -> tuple[list[dict], list[str], list[str]]:
             "reports/quickstart"
         )
     return own, damaged, store.changed(own, place)
+
+
+def _refuse_copies(places: Sequence[SweepDir], sessions: Sequence[Sequence[dict]]) -> None:
+    """Refuses sessions of a side that share a measurement: a copy says nothing of another day."""
+    first: dict[tuple[float, ...], SweepDir] = {}
+    for place, own in zip(places, sessions, strict=True):
+        for record in own:
+            measured = consistent.measurement(record)
+            other = first.setdefault(measured, place) if measured else place
+            if other is not place:
+                raise params.ParamsError(
+                    f"{place.root}: holds the same measurement as {other.root} (run "
+                    f"{record['run_id']}); a session counts once, give another"
+                )
 
 
 def disjoint(a: Tables, b: Tables) -> dict[str, tuple[list[str], list[str]]]:

@@ -15,7 +15,6 @@ def headline(tables: Tables) -> pd.DataFrame:
     Columns: step_s, step_s_low, step_s_high, images_per_s, latency_p50_s, latency_p99_s (medians
     over blocks; latencies of inference only), flops_per_s, bytes_per_s, mfu_frac (medians),
     baseline (the device's default where it was measured at this point, else float32, else none),
-    memory_ratio (peak memory over the baseline's: below 1, the policy takes less),
     speedup/low/high/blocks over it, strict_speedup/strict_low/strict_high/strict_blocks over
     float32, val_accuracy (mean), val_accuracy_low, val_accuracy_high (least, most), repeats,
     peak_memory_bytes, emulated, effective_share (the least), default_policy, run_flags (what is not
@@ -52,9 +51,6 @@ def headline(tables: Tables) -> pd.DataFrame:
         next((name for name in (default, "float32") if name in names), "")
         for default, names in zip(rows.default_policy, measured, strict=True)
     ]
-    memory = rows.set_index(keys).peak_memory_bytes.astype(float)
-    base = pd.MultiIndex.from_frame(rows[[*POINT, "baseline"]])
-    rows["memory_ratio"] = rows.peak_memory_bytes.to_numpy(float) / memory.reindex(base).to_numpy()
     ratios = tables.claims.rename(columns={"candidate": "policy"})
     rows = rows.merge(ratios, "left", [*keys, "baseline"])
     figures = ["speedup", "low", "high", "blocks", "flags"]

@@ -15,7 +15,7 @@ import pandas as pd
 
 from mptexp.analysis import identity, steadiness
 from mptexp.analysis.points import POINT
-from mptexp.records import instruments
+from mptexp.records import consistent, instruments
 from mptexp.records.schema import SEEN, VOID
 from mptexp.records.store import CHANGED
 from mptexp.records.tables import devices
@@ -70,6 +70,12 @@ FLAGS = {
             ALL,
             "the record is not what the run wrote",
             f"{REPAIR} measures them again",
+        ),
+        Flag(
+            "same measurement",
+            ALL,
+            "another run holds the same times to the last digit: one of them is a copy",
+            f"{REPAIR} measures both again",
         ),
         Flag(
             "measured apart",
@@ -174,12 +180,13 @@ def of_runs(results: pd.DataFrame, records: Sequence[Mapping[str, Any]]) -> pd.S
     """
     by_id = {record["run_id"]: record for record in records}
     unlike, parted = incomparable(results, records), apart(records)
-    unsteady = steadiness.flags(results, records)
+    unsteady, copied = steadiness.flags(results, records), consistent.repeated(records)
     flags = [
         together(
             [
                 *["not comparable"] * (run_id in unlike),
                 *["measured apart"] * (run_id in parted),
+                *["same measurement"] * (run_id in copied),
                 *unsteady.get(run_id, ()),
                 *of_record(by_id[run_id]),
             ]

@@ -7,7 +7,8 @@ figure that does not follow from them was not measured by that run.
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 ROUNDING = 1e-6  # relative: far above that of floats, far below any effect
@@ -73,3 +74,18 @@ def _other_images(record: Mapping[str, Any]) -> str:
     if abs(right - accuracy * images) <= max(2, OFF * images, SIGMAS * error):
         return ""
     return f"val_accuracy is {accuracy:.4g}, but {right:,} of {images:,} images are listed as right"
+
+
+def measurement(record: Mapping[str, Any]) -> tuple[float, ...]:
+    """What no two runs have in common: seconds to the last digit; empty where not recorded."""
+    timing, readings = record.get("timing") or {}, record.get("readings") or {}
+    known = [timing.get("step_s"), timing.get("first_step_s")]
+    known += [record.get("fit_s"), readings.get("cpu_s")]
+    return () if None in known else tuple(known)
+
+
+def repeated(records: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The runs that hold the same measurement as another: one of them was copied."""
+    known = [(record["run_id"], measurement(record)) for record in records]
+    times = Counter(measured for _, measured in known)
+    return {run_id for run_id, measured in known if measured and times[measured] > 1}

@@ -9,12 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, summary, validity
+from mptexp.analysis import accuracy, memory, summary, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import wording
 from mptexp.report.wording import INCONCLUSIVE, default_name, listed, verbatim
 
+SAME_MEMORY = 0.02  # a share within which a difference in memory is none
 CLAUSES = 3  # points that a sentence lists; of more it says from what to what
 NONE_SUCCEEDED = "No run of this sweep succeeded, so there is nothing to compare yet."
 
@@ -25,10 +26,10 @@ def answer(tables: Tables) -> list[str]:
         return [NONE_SUCCEEDED]
     rows = compared(tables)
     if rows.empty:
-        return [_without_baseline(tables), *_accuracy(tables, rows)]
+        return [_without_baseline(tables), *_accuracy(tables)]
     emulated = rows.emulated.astype(bool)
     native, others = _speed(rows[~emulated]), _emulated(rows[emulated])
-    made = [native or others, *_accuracy(tables, rows), others if native else ""]
+    made = [native or others, *_accuracy(tables), others if native else ""]
     return [sentence for sentence in made if sentence]
 
 
@@ -139,11 +140,11 @@ def _without_baseline(tables: Tables) -> str:
 # --- accuracy and memory --------------------------------------------------------------------------
 
 
-def _accuracy(tables: Tables, rows: pd.DataFrame) -> list[str]:
+def _accuracy(tables: Tables) -> list[str]:
     """One sentence on accuracy, which ends in the memory that the policies take."""
     margin = tables.options.equivalence_margin
     table = accuracy.beside_first(accuracy.differences(tables, margin))
-    parts = [_accuracies(table, margin), _level(tables), _memory(rows)]
+    parts = [_accuracies(table, margin), _level(tables), _memory(tables)]
     text = "; ".join(part for part in parts if part)
     return [f"{text[0].upper()}{text[1:]}."] if text else []
 
@@ -208,16 +209,33 @@ def _level(tables: Tables) -> str:
     return f"the means are between {ends[0]} and {ends[1]}"
 
 
-def _memory(rows: pd.DataFrame) -> str:
-    """How much less memory the policies take than their baselines; empty where not known."""
-    saved = (1 - rows.memory_ratio.dropna()) * 100 if len(rows) else pd.Series(dtype=float)
-    if saved.empty:
+def _memory(tables: Tables) -> str:
+    """How much less memory the policies take than their baselines; empty where not known.
+
+    Only what an interval shows has a number.
+    """
+    rows = memory.ratios(tables)
+    if rows.empty:
         return ""
-    if saved.abs().max() < 2:
-        return "memory is about the same"
+    ends = zip(rows.ratio, rows.low, rows.high, strict=True)
+    words = pd.Series([memory.finding(*each, SAME_MEMORY) for each in ends], rows.index)
+    met = set(words)
+    if met == {"same"}:
+        return f"memory is about the same, within {SAME_MEMORY:.0%}".replace("%", " %")
+    proven = rows[words.isin(["less", "more"])]
+    if proven.empty:
+        few = " with fewer than three repeats" * (met == {"no interval"})
+        return f"memory is {INCONCLUSIVE}{few}"
+    rest = len(rows) - len(proven)
+    beyond = f" at {len(proven)} of {len(rows)} points, else no difference is shown" * bool(rest)
+    return f"the policies take {_saved((1 - proven.ratio) * 100)} memory{beyond}"
+
+
+def _saved(saved: pd.Series) -> str:
+    """`5 % to 20 % less`, `5 % more to 2 % less`, from percentages of which more is below zero."""
     least, most = sorted((saved.min(), saved.max()), key=abs)
     ends = [f"{abs(v):.0f} %{' less' if v > 0 else ' more'}" for v in (least, most)]
     if least * most > 0:  # one direction is named once
         ends[0] = ends[0].rpartition(" ")[0].removesuffix(" %")
     same = least * most > 0 and f"{abs(least):.0f}" == f"{abs(most):.0f}"
-    return f"the policies take {ends[1] if same else ' to '.join(ends)} memory"
+    return ends[1] if same else " to ".join(ends)

@@ -184,7 +184,8 @@ def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
         best = faster.loc[faster.low.idxmax()]
         check = "" if best.verdict == "equal" else ", and look at its accuracy in your own training"
         return f"use **{best.policy}**{check}."
-    if rows.finding.isin(["not valid", "no interval"]).all():
+    native = rows[~rows.emulated.astype(bool)]
+    if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
         return caveats.remedies(tables, "time")
     more = (
         "; more repeats would narrow the intervals" if (rows.finding == INCONCLUSIVE).any() else ""

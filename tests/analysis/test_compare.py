@@ -12,7 +12,9 @@ from support import mptexp
 
 from mptexp.analysis import compare
 from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import comparisons
+from mptexp.spec.errors import ParamsError
 
 
 @pytest.fixture
@@ -158,6 +160,21 @@ def test_runs_that_are_not_valid_claim_nothing(tmp_path):
     found = compare.points(*compare.load(a, b))
     assert set(found["flags"]) == {"interference"}
     assert found.low.isna().all()
+
+
+def test_a_copy_of_a_session_is_no_other_session(tmp_path):
+    # The lie that was told: three copies of one day, "from three sessions", an interval of nought.
+    a, b = sessions(tmp_path, "a", (1, 1.02, 0.98)), sessions(tmp_path, "b", (0.5, 0.49, 0.51))
+    for k, path in enumerate(sorted(tmp_path.glob("*/runs/*/record.json"))):
+        made = store.read_record(path)
+        store.write_record(path, made | {"readings": {"cpu_s": 5 + k / 1e9}})
+    assert compare.points(*compare.load(a, b)).low.notna().all()
+    copied = tmp_path / "copied"
+    shutil.copytree(a[0].root, copied)
+    with pytest.raises(ParamsError, match=r"copied: holds the same measurement as .*a0 \(run "):
+        compare.load([*a, SweepDir(copied)], b)
+    # Both sides may share one: a sweep beside itself.
+    assert compare.points(*compare.load([a[0]], [SweepDir(copied)])).ratio.tolist() == [1, 1]
 
 
 def test_what_one_side_alone_was_is_part_of_what_differs(tmp_path):

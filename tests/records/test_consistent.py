@@ -6,9 +6,11 @@ import shutil
 import pytest
 from support import PROJECT, mptexp
 
+from mptexp.analysis import sweep_tables
 from mptexp.records import consistent, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec.run import run_id
 
 PUBLISHED = PROJECT / "reports/published/imagenette-64px-cpu"
 
@@ -94,3 +96,20 @@ def test_a_report_leaves_out_times_that_were_made_up(tmp_path):
     done = mptexp("report", "made-up", "--check", cwd=tmp_path)
     assert done.returncode == 1
     assert "timing.step_s is 1e-12, but" in done.stdout
+
+
+def test_a_block_that_was_copied_is_no_repeat(tmp_path):
+    # The lie that was told: "1.07x faster [1.07, 1.07] (n = 3)" from one block under three ids.
+    place = shutil.copytree(PROJECT / "reports/published/quickstart-cpu", tmp_path / "copied")
+    records = [json.loads(path.read_text()) for path in place.glob("runs/*/record.json")]
+    shutil.rmtree(place / "runs")
+    for made in [r for r in records if r["parameters"]["block"] == 0]:
+        for block in range(3):
+            again = json.loads(json.dumps(made))
+            again["parameters"] |= {"block": block, "seed": made["parameters"]["seed"] + block}
+            again["run_id"] = run_id(again["parameters"], again["notebook"])
+            signed(SweepDir(place).record(again["run_id"]), again)
+    done = mptexp("report", "copied", "--check", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Not valid: same measurement (all runs)" in done.stdout
+    assert sweep_tables.load(SweepDir(place)).speedups.claim_low.isna().all()

@@ -71,6 +71,7 @@ PLANTED = {
     "not comparable": lambda made, block: made["identity"].update(model_source="edited"),
     "identity not recorded": lambda made, block: made.pop("identity"),
     "changed since it was written": lambda made, block: None,  # after it was written
+    "same measurement": lambda made, block: made["readings"].update(cpu_s=12.3456789),
     "measured apart": lambda made, block: made.update(invocation="another"),
     "in parallel": lambda made, block: made["marks"].append(f"{schema.VOID}: 2 runs shared it"),
     "interference": lambda made, block: made["marks"].append(

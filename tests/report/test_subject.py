@@ -57,6 +57,15 @@ def test_what_is_not_valid_is_not_the_title():
     assert np.isnan(answer.bars[0].low)
 
 
+def test_what_is_not_valid_beside_a_slow_emulation_is_no_reason_to_keep_float32():
+    marks = ["measured while other programs used the processor"]
+    rows = [record("float32", b, 0.1) for b in range(3)]
+    rows += [record("mixed_float16", b, 0.5, emulated=True) for b in range(3)]
+    rows += [record("mixed_bfloat16", b, 0.05) | {"marks": marks} for b in range(3)]
+    answer = subject.of(tables(rows))
+    assert answer.advice.startswith("for a claim, end other programs")
+
+
 def test_loss_scales_open_with_the_range_that_trains():
     answer = subject.of(identified(several_scales()))
     assert answer.title == "mixed_float16 trains as float32 does with a loss scale of 1"
