@@ -12,6 +12,7 @@ from functools import cached_property
 import pandas as pd
 
 from mptexp.diagnosis import arithmetic, breakdown
+from mptexp.diagnosis.causes import LEAST_SHARE
 from mptexp.traces.operations import Trace
 
 # What bounds a step: causes that are mended alike.
@@ -186,17 +187,16 @@ class Comparison:
 
     def _models(self) -> dict[str, tuple[str, str]]:
         """The number of layers or of products, where they cannot be of one model."""
-        if "framework" in self.places:  # which name layers and call kernels each in its own way
-            return {}
         first, second = self.baseline.rows, self.candidate.rows
         counts = {name: len(set(rows.layer) - {""}) for name, rows in (("a", first), ("b", second))}
-        if min(counts.values()) > 1:
+        if min(counts.values()) > 1 and "framework" not in self.places:  # each names its own way
             common = max(_common(first, second), _common(numbered(first), numbered(second)))
             named = (str(counts["a"]), str(counts["b"]))
             return {} if common >= SAME_LAYERS else {"layers": named}
         products = [float(rows["count"][rows.cause == "matrix"].sum()) for rows in (first, second)]
-        if min(products) and max(products) > SAME_PRODUCTS * min(products):
-            return {"kernels that multiply": (f"{products[0]:.0f}", f"{products[1]:.0f}")}
+        known = max(r.share("unexplained") for r in (self.baseline, self.candidate)) < LEAST_SHARE
+        if max(products) > SAME_PRODUCTS * min(products) and (min(products) or known):
+            return {"matrix operations": (f"{products[0]:.0f}", f"{products[1]:.0f}")}
         return {}
 
     @property

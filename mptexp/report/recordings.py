@@ -129,12 +129,10 @@ def comparison_sentence(comparison: Comparison) -> str:
         each = [(first, comparison.baseline), (second, comparison.candidate)]
         return f"{refused}. " + " ".join(f"{n}: {bound_sentence(r)}" for n, r in each)
     before, after = comparison.baseline.trace, comparison.candidate.trace
-    low, high = comparison.spread
     times = [wording.digits(trace.median_s * 1e3) for trace in (after, before)]
     head = (
         f"Within these recordings {second} is {wording.over(comparison.speedup)} {first} "
-        f"({times[0]} ms against {times[1]} ms, medians of {after.steps} and {before.steps} steps; "
-        f"any step over any other: {low:.2f} to {high:.2f})"
+        f"({times[0]} ms against {times[1]} ms, {_of_steps(comparison)})"
     )
     if comparison.places:
         head += f", but {wording.listed(_differences(comparison.places))}"
@@ -150,6 +148,18 @@ def comparison_sentence(comparison: Comparison) -> str:
     text = f"{head}: {wording.listed(parts)}" if parts else head
     text += _same_arithmetic(comparison, first)
     return f"{text}. In {second}: {bound_sentence(comparison.candidate)}"
+
+
+def _of_steps(comparison: Comparison) -> str:
+    """Of how many steps the medians are, and how far the ratio of any two goes."""
+    steps = [r.trace.steps for r in (comparison.candidate, comparison.baseline)]
+    if max(steps) == 1:
+        return "one step of each, whose spread is unknown"
+    low, high = comparison.spread
+    return (
+        f"medians of {steps[0]} and {steps[1]} steps; any step over any other: "
+        f"{low:.2f} to {high:.2f}"
+    )
 
 
 def _same_arithmetic(comparison: Comparison, first: str) -> str:

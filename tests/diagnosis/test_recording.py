@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from mptexp.diagnosis import recording
@@ -87,3 +89,18 @@ def test_a_model_that_was_built_twice_is_joined_by_the_order_of_its_layers():
     assert len(joined) == 1
     rows = recording.numbered(first.rows.assign(layer=["a_3/b", *[""] * (len(first.rows) - 1)]))
     assert rows.layer.iloc[0] == "a_0/b_0"
+
+
+def test_another_framework_does_not_hide_another_model():
+    def of(framework, count, **seconds):
+        one = made(**seconds)
+        rows = [row._replace(count=count) for row in one.trace.operations]
+        return Recording(framework, replace(one.trace, operations=rows, framework=framework))
+
+    resnet = of("PyTorch", 160, matrix=0.1)
+    assert Comparison(resnet, of("TensorFlow", 120, matrix=0.1)).comparable
+    other = Comparison(resnet, of("TensorFlow", 15, matrix=0.1))
+    assert other.works == {"matrix operations": ("160", "15")}
+    assert not Comparison(resnet, of("TensorFlow", 160, memory=0.1)).comparable
+    # What is unexplained may be products.
+    assert Comparison(resnet, of("TensorFlow", 160, unknown=0.05, memory=0.05)).comparable

@@ -37,6 +37,12 @@ def test_two_recordings_claim_nothing_beyond_themselves(pair):
     assert "wait for input fell by 0.25 ms" in sentence
 
 
+def test_a_single_step_of_each_has_no_spread():
+    pair = [recording(steps=1), recording("after.json", steps=1, without=("Memcpy",))]
+    assert "one step of each, whose spread is unknown" in recordings.verdict(pair)
+    assert "any step over any other" not in recordings.verdict(pair)
+
+
 def test_the_data_have_the_keys_that_are_promised(pair):
     content = json.loads(json.dumps(recordings.content(pair)))
     assert set(content) == {"traces", "speedup", "verdict"}
