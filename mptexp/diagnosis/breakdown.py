@@ -21,10 +21,11 @@ MATRIX = re.compile(
     re.IGNORECASE,
 )
 CASTS = re.compile(
-    r"^(cast|convert|transpose|bitcast|reshape|copy|layout|memcpyd2d|.*nhwctonchw|.*nchwtonhwc)"
+    r"^(cast|convert|transpose|bitcast|reshape|copy|layout|memcpyd(2|to)d|.*nhwctonchw|.*nchwtonhwc)"
     r"|convert_element_type|tomkl|mkltotf",
     re.IGNORECASE,
 )
+BETWEEN_DEVICES = re.compile(r"^MemcpyP(2|to)P$")  # a copy from one GPU to another
 # Words in the names of memory-bound operations: BiasAddGrad, reduce_sum, loop_add_fusion. XLA names
 # a fusion after the operations in it; one without such a word is unexplained.
 _MEMORY_WORDS = """
@@ -108,6 +109,8 @@ def cause(row: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> str
         return "no 16 bits"
     # A kernel's own name goes before the operation that it was launched for.
     by_kernel = kernels.work(row["kernel"])
+    if BETWEEN_DEVICES.match(row["op"]):
+        return "communication"
     if CASTS.search(row["op"]) and by_kernel not in ("matrix", "communication"):
         return "casts"
     if by_kernel or MATRIX.search(row["op"]):

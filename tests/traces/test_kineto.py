@@ -267,3 +267,18 @@ def test_layers_that_repeat_more_often_than_the_optimizer_steps_are_no_steps():
     trace = read(events)
     assert (trace.steps, trace.notes[1:]) == (4, ())
     assert trace.median_s == pytest.approx(1000e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("Memcpy HtoD (Pinned -> Device)", "input"),
+        ("Memcpy DtoD (Device -> Device)", "casts"),
+        ("Memcpy PtoP (Device -> Device)", "communication"),
+        ("Memcpy DtoH (Device -> Pageable)", "memory"),
+    ],
+)
+def test_a_copy_is_what_it_copies_between(name, cause):
+    copy = {"ph": "X", "cat": "gpu_memcpy", "name": name, "ts": 1, "dur": 5}
+    (row,) = read([copy]).operations
+    assert breakdown.cause(row._asdict()) == cause
