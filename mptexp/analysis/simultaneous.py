@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from mptexp.analysis.contrast import Contrast
 
@@ -68,7 +68,7 @@ def half_widths(
     freedom = blocks - 1
     variance = np.maximum([samples[k].var(ddof=1) for k in known], TINY)
     beyond = np.array([(0.0, 1.0) if more is None else more[k] for k in known]).T
-    widths = stats.t.ppf((1 + own) / 2, freedom) * np.sqrt(variance / blocks)
+    widths = special.stdtrit(freedom, (1 + own) / 2) * np.sqrt(variance / blocks)
     widths = np.maximum(widths, _width(own, variance / blocks, freedom, *beyond))
     if len(known) > 1:
         moderated, df = _moderated(variance, freedom)
@@ -85,7 +85,7 @@ def _width(
     """Half width of an interval whose variance has two parts (Satterthwaite 1946)."""
     total = variance + more
     df = total**2 / (variance**2 / freedom + more**2 / its)
-    return np.asarray(stats.t.ppf((1 + level) / 2, df) * np.sqrt(total))
+    return np.asarray(special.stdtrit(df, (1 + level) / 2) * np.sqrt(total))
 
 
 def _moderated(variance: np.ndarray, freedom: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

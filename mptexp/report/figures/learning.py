@@ -1,7 +1,8 @@
 """Figures of learning: accuracy and loss by epoch and by time."""
 
+from typing import TYPE_CHECKING
+
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -12,6 +13,12 @@ from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS
 from mptexp.report.measured import MeasuredSweep
+from mptexp.spec import imports
+
+if TYPE_CHECKING:
+    import seaborn as sns
+else:  # imported at first use: it takes a second, and most figures have no need of it
+    sns = imports.Lazy("seaborn")
 
 PUBLISHED = "published (mixed_float16, V100)"
 

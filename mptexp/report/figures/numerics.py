@@ -1,10 +1,10 @@
 """Figures of numerics: exponents of a training's values, loss scales."""
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -15,8 +15,14 @@ from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS
 from mptexp.report.measured import MeasuredSweep
+from mptexp.spec import imports
 from mptexp.spec.formats import FORMATS
 from mptexp.spec.terminal import visible
+
+if TYPE_CHECKING:
+    import seaborn as sns
+else:  # imported at first use: it takes a second, and most figures have no need of it
+    sns = imports.Lazy("seaborn")
 
 # --- exponents -----------------------------------------------------------------------------------
 
