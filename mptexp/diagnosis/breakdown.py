@@ -25,7 +25,10 @@ CASTS = re.compile(
     r"|convert_element_type|tomkl|mkltotf",
     re.IGNORECASE,
 )
-BETWEEN_DEVICES = re.compile(r"^MemcpyP(2|to)P$")  # a copy from one GPU to another
+BETWEEN_DEVICES = re.compile(  # copies from one GPU to another, collective operations
+    r"^MemcpyP(2|to)P$|^(Nccl|Collective)[A-Z]|^(c10d::|gloo:|nccl:)"
+    r"|^(all-(reduce|gather|to-all)|reduce-scatter|collective-permute)(-start|-done)?([._]\d+)*$"
+)
 # Words in the names of memory-bound operations: BiasAddGrad, reduce_sum, loop_add_fusion. XLA names
 # a fusion after the operations in it; one without such a word is unexplained.
 _MEMORY_WORDS = """
@@ -87,6 +90,9 @@ def cause(row: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> str
     """
     if row["state"] != "op":
         return row["state"]
+    # Gradients are reduced within the optimizer's scope, metrics within the loss's.
+    if kernels.work(row["kernel"]) == "communication" or BETWEEN_DEVICES.match(row["op"]):
+        return "communication"
     by_design = (PYTHON, CHECKS, INPUT_OPERATIONS)  # on the host, whatever the device
     if row["kernel"] == ON_HOST and not any(kind.search(row["op"]) for kind in by_design):
         return "on the host"
@@ -109,8 +115,6 @@ def cause(row: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> str
         return "no 16 bits"
     # A kernel's own name goes before the operation that it was launched for.
     by_kernel = kernels.work(row["kernel"])
-    if BETWEEN_DEVICES.match(row["op"]):
-        return "communication"
     if CASTS.search(row["op"]) and by_kernel not in ("matrix", "communication"):
         return "casts"
     if by_kernel or MATRIX.search(row["op"]):

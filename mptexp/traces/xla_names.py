@@ -36,7 +36,7 @@ OPTIMIZERS |= {"optimizer"}
 APPLIES = re.compile(r"^(Resource)?(Sparse)?Apply[A-Z]")  # ResourceApplyAdam
 LOSS = re.compile(
     r"cross_?entropy|mean_(squared|absolute)|huber|hinge|kullback|log_cosh|cosine_similarity"
-    r"|compile_(loss|metrics)|(^|_)loss(_|$)",
+    r"|compile_(loss|metrics)|(^|_)loss(_|$)|regularizer$",
     re.IGNORECASE,
 )
 # What frameworks put around the scopes of a model, and the function that an XLA module was made of.
@@ -47,7 +47,11 @@ FUNCTIONS = {"jit", "pjit", "pmap", "xla_pmap"}  # what they hold is a function,
 AROUND = re.compile(
     r"^(gradient_tape|gradients|(Stateful)?PartitionedCall|XlaModule|replica|cond|then|else|while"
     r"|body|branch_\d+_fun|closed_call|core_call|xla_run|checkpoint|remat|rematted_computation"
-    r"|custom_[jv]jp(_call)?|scan|shard_map|S|)(_\d+)?:?$|^_\d+$"
+    r"|custom_[jv]jp(_call)?|scan|shard_map|cluster(_\d+)?|S|)(_\d+)?:?$|^_\d+$"
+)
+# Outermost scopes of what belongs to no layer: clipping, metrics, batches, communication.
+OUTSIDE = re.compile(
+    r"^(clip_by_(global_)?norm|global_norm|\w*accuracy|IteratorGetNext|psum|pmean|all_gather)(_\d+)?$"
 )
 # Scopes below a layer of Keras, which are functions that it calls.
 CALLS = {"add", "sub", "subtract", "mul", "multiply", "truediv", "floordiv", "div", "pow", "square"}
@@ -71,6 +75,8 @@ def layer_path(path: str, op: str) -> str:
     scopes = [scope for part in _parts(path) for scope in _unwrapped(part)]
     of_xla = "jit(" in path
     scopes = [s for s in scopes[:-1] if not AROUND.match(s) and "->" not in s and " " not in s]
+    if scopes and OUTSIDE.match(scopes[0]):
+        return ""
     return "/".join(scopes if of_xla else _without_calls(scopes, op))
 
 

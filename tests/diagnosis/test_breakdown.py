@@ -39,6 +39,16 @@ def row(op="", layer="", part="", state="op", kernel="", seconds=1.0):
         (row("ynn_fusion", part="other"), "unexplained"),
         (row("EagerPyFunc", "odd", "forward"), "python"),
         (row("Novelty", part="other"), "unexplained"),
+        # Between devices, in whichever scope.
+        (
+            row("Mul", part="optimizer", kernel="ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+            "communication",
+        ),
+        (row("CollectiveReduceV2", part="optimizer"), "communication"),
+        (row("NcclAllReduce", part="loss"), "communication"),
+        (row("all-reduce-start.1", "dense", "backward"), "communication"),
+        (row("c10d::allreduce_", part="other"), "communication"),
+        (row("MemcpyPtoP", part="other"), "communication"),
     ],
 )
 def test_every_row_has_a_cause(found, cause):

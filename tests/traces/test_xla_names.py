@@ -13,6 +13,7 @@ from mptexp.traces.xla_names import Naming
         ("S/IsFinite_3", "IsFinite", True, "loss scaling", ""),
         ("S/IsFinite_3", "IsFinite", False, "other", ""),
         ("S/compile_loss/crossentropy/Sum", "Sum", True, "loss", ""),
+        ("S/model/dense/kernel/Regularizer/L2Loss", "L2Loss", False, "loss", ""),
         # A regularizer, as Keras adds it to the loss, and its gradient; what is none.
         ("StatefulPartitionedCall/Square", "Square", False, "loss", ""),
         ("StatefulPartitionedCall/gradient_tape/Abs/Sign", "Sign", False, "loss", ""),
@@ -39,6 +40,11 @@ def test_layer_and_part_are_read_from_the_path(path, op, scaled, part, layer):
          "Conv2DBackpropFilter", "model_1/conv2_block1_2_conv"),
         ("model/dense/BiasAdd/ReadVariableOp", "ReadVariableOp", "model/dense"),
         ("model/add_3/add", "AddV2", "model/add_3"),
+        ("cluster_0_1/model/add_3/add", "AddV2", "model/add_3"),
+        # No layers: clipping, metrics, communication.
+        ("clip_by_global_norm/mul_3", "Mul", ""),
+        ("categorical_accuracy/ArgMax", "ArgMax", ""),
+        ("jit(step)/jit(main)/pmean/psum", "psum", ""),
         ("model/dropout_1/dropout/random_uniform/RandomUniform", "RandomUniform",
          "model/dropout_1"),
         ("StatefulPartitionedCall/functional_1/batch_norm_1/batchnorm/mul_1", "Mul",
