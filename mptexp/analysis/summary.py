@@ -47,10 +47,11 @@ def headline(tables: Tables) -> pd.DataFrame:
         run_flags=("flags", validity.together),
     )
     measured = rows.groupby(POINT).policy.transform(lambda names: [set(names)] * len(names))
-    rows["baseline"] = [
+    firsts = [
         next((name for name in (default, "float32") if name in names), "")
         for default, names in zip(rows.default_policy, measured, strict=True)
     ]
+    rows["baseline"] = pd.Series(firsts, rows.index, dtype=object)  # of no rows it has no type
     ratios = tables.claims.rename(columns={"candidate": "policy"})
     rows = rows.merge(ratios, "left", [*keys, "baseline"])
     figures = ["speedup", "low", "high", "blocks", "flags"]

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from mptexp.analysis import speedups, validity
+from mptexp.analysis import asked, speedups, validity
+from mptexp.analysis.asked import Asked
 from mptexp.analysis.points import POINT
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -32,7 +33,8 @@ class Tables:
     `records` are without the raw series RAW, which no table needs: of thousands of runs they take
     gigabytes. `attempts` are the runs that searched for the largest batch, the columns of
     COLUMNS. `damaged` and `changed` are a sentence for each record, those of the search and of the
-    diagnosis too, that cannot be read, or is another than the one that was written.
+    diagnosis too, that cannot be read, or is another than the one that was written. `asked` is how
+    the runs and the params file agree.
     """
 
     results: pd.DataFrame
@@ -43,6 +45,7 @@ class Tables:
     options: Options = Options()
     attempts: pd.DataFrame = field(default_factory=pd.DataFrame)
     changed: list[str] = field(default_factory=list)
+    asked: Asked = field(default_factory=Asked)
 
     @property
     def ok(self) -> pd.DataFrame:
@@ -101,7 +104,8 @@ def load(directory: SweepDir) -> Tables:
     attempts = _attempts(directory, records)
     ratios = speedups.at_same_batch(results)
     settings = options(directory)
-    return Tables(results, history, ratios, records, damaged, settings, attempts, changed)
+    wanted = asked.of(records, directory.params_text)
+    return Tables(results, history, ratios, records, damaged, settings, attempts, changed, wanted)
 
 
 def flagged(records: Sequence[dict], sweep: str, beside: Sequence[dict] = ()) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from mptexp.execution.local_executor import Execution
 from mptexp.execution.plan import Planned
 from mptexp.execution.progress import Output
 from mptexp.execution.sweep import execute
-from mptexp.records import store
+from mptexp.records import privacy, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import imports, project
 from mptexp.spec import params as files
@@ -151,7 +151,8 @@ def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) ->
     due = [p.run for p in blocks.chosen(job, only) if p.due]
     before = identity.latest(store.read_records(job.directory)[0]) if due else {}
     runs = {identity.kind(run.published().model_dump()): run for run in due} if before else {}
-    known = preparation.identities(list(runs.values()), data_dir)
+    # As records have it: a variable may name a place below the home directory.
+    known = privacy.scrub(preparation.identities(list(runs.values()), data_dir))
     return identity.between(before, dict(zip(runs, known, strict=True)))
 
 

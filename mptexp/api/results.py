@@ -44,10 +44,11 @@ class Results(pd.DataFrame):
         return pd.DataFrame(self)
 
     def short(self) -> pd.DataFrame:
-        """What varies between runs, and what was measured of them."""
+        """What varies between runs, what was measured of them, and what of it is not valid."""
         axes = [name for name in AXES if name in self and self[name].nunique() > 1]
         measured = [name for name in MEASURED if name in self and self[name].notna().any()]
-        return self.whole[[*axes, *measured]]
+        flags = ["flags"] if "flags" in self and self["flags"].astype(bool).any() else []
+        return self.whole[[*axes, *measured, *flags]]
 
     def _repr_html_(self) -> str:
         shown = pd.DataFrame._repr_html_(self.short())

@@ -101,7 +101,27 @@ def remarks(tables: Tables) -> list[str]:
     versions = summary.versions(tables.records)
     if len(versions) > 1:
         lines.append(f"the runs were made by different versions of mptexp: {', '.join(versions)}")
-    return [safe(text) for text in lines]
+    return [safe(text) for text in (*lines, *_asked(tables))]
+
+
+def _asked(tables: Tables) -> list[str]:
+    """What of the runs params.yaml does not ask for, and what it asks for and is not there."""
+    asked, said = tables.asked, []
+    if asked.other:
+        named = [
+            f"{name} {wording.verbatim(left)} (params.yaml: {wording.verbatim(right)})"
+            for name, (left, right) in list(asked.differing.items())[:DIFFERENCES]
+        ]
+        which = wording.listed(named) or "parameters in another combination"
+        runs = wording.count(len(tables.results), "run")
+        said.append(
+            f"params.yaml does not ask for {asked.other} of {runs}, which were made with {which}: "
+            "it was edited after them, or they were copied from elsewhere"
+        )
+    if asked.missing:
+        planned = wording.count(asked.planned, "run")
+        said.append(f"{asked.missing} of {planned} that params.yaml asks for have no record yet")
+    return said
 
 
 def sentences(tables: Tables) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from support import PATIENCE_S, mptexp, processes_of, started, until
@@ -187,15 +188,18 @@ def test_repair_measures_a_flagged_comparison_again_as_a_whole(light, tmp_path):
 
 
 def test_what_changed_since_the_runs_that_are_there_is_named_before_others_run(
-    light, tree, tmp_path
+    light, tree, tmp_path, monkeypatch
 ):
     # Of images of one's own: records name their folder by its last part alone.
     dataset = [f"folder:{tree}"]
     light({"policy": ["float32", "bfloat16"], "batch_size": [2, 4], "dataset": dataset})
     assert run(tmp_path, "--only", "batch_size=2").returncode == 0
     place = SweepDir(tmp_path / "reports/light")
+    below_home = str(Path.home() / "malloc")  # of which a record has no home
+    monkeypatch.setenv("MALLOC_CONF", below_home)
     for record in measured(tmp_path)[0]:
-        known = {"code": "older", "cores": 999, "variables": {"XLA_FLAGS": "--xla_cpu_fast"}}
+        variables = {"XLA_FLAGS": "--xla_cpu_fast", "MALLOC_CONF": below_home}
+        known = {"code": "older", "cores": 999, "variables": variables}
         store.amend_record(place.record(record["run_id"]), record, identity=known)
     done = run(tmp_path)
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from builders import written_sweep
 from jupyter_client import KernelManager
 from support import PATIENCE_S, PROJECT, mptexp, processes_of, until
 
@@ -209,3 +210,14 @@ def test_a_full_disk_is_no_wrong_usage(tmp_path):
         Path("/dev/full").write_text("of no room")
     with pytest.raises(ParamsError, match="Is a directory"), commands._writing(tmp_path):
         tmp_path.write_text("of no file")
+
+
+def test_a_loaded_sweep_shows_what_of_it_is_not_valid(tmp_path):
+    place = written_sweep(tmp_path / "a", "A100", 1.0)
+    assert "flags" not in load(place.root).short()
+    (first, *_) = sorted(place.runs.glob("*/record.json"))
+    first.write_text(first.read_text().replace('"wall_s": 2.0', '"wall_s": 1.0'))
+    with pytest.warns(UserWarning, match="changed since it was written"):
+        loaded = load(place.root)
+    assert "changed since it was written" in repr(loaded)
+    assert loaded.short()["flags"].ne("").sum() == 1

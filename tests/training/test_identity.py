@@ -126,6 +126,14 @@ def test_variables_that_change_arithmetic_are_part_of_it(first, tmp_path):
     assert other["variables"]["ONEDNN_DEFAULT_FPMATH_MODE"] == "BF16"
 
 
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "MALLOC_ARENA_MAX", "JAX_DISABLE_JIT"])
+def test_variables_that_change_speed_or_memory_are_part_of_it(name):
+    code = "from mptexp.training import identity; print(identity.variables())"
+    said = python(code, **{name: "1" if name != "LD_PRELOAD" else ""})
+    assert said.returncode == 0, said.stderr
+    assert f"'{name}': " in said.stdout
+
+
 def test_keras_configuration_is_part_of_it_and_changes_no_arithmetic(first, tmp_path):
     (tmp_path / "keras.json").write_text('{"floatx": "float16", "epsilon": 1e-3}')
     other = train(tmp_path / "config", KERAS_HOME=str(tmp_path))

@@ -1,0 +1,72 @@
+"""Whether the runs that are there are those that the sweep's params file asks for."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mptexp.spec import params, places
+from mptexp.spec.errors import ParamsError
+from mptexp.spec.grid import Sweep
+from mptexp.spec.run import Run, defaults
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How the runs of a directory and its params file agree.
+
+    Attributes:
+        other: how many runs the file does not ask for: it was edited after they were made, or they
+            were copied from elsewhere.
+        differing: parameters whose values of these runs the file does not have, with both values.
+        missing: how many runs that it asks for have no record.
+        planned: how many it asks for, those of several devices counted once.
+    """
+
+    other: int = 0
+    differing: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    missing: int = 0
+    planned: int = 0
+
+
+def of(records: Sequence[Mapping[str, Any]], text: str) -> Asked:
+    """What the text of a params file says of some records; nothing where it cannot be read.
+
+    Devices do not count, since machines share a params file, nor batch sizes that were searched.
+    """
+    try:
+        sweep, _ = params.parse(text, "params.yaml", to_run=False)
+    except ParamsError:  # of an older version, or there is none
+        return Asked()
+    points = [Run(**point).published().model_dump() for point in sweep.points()]
+    wanted = [point | {"block": block} for point in points for block in range(sweep.repeats)]
+    runs = [_as_asked(defaults() | record["parameters"]) for record in records]
+    asked, there = ({_key(run, sweep) for run in side} for side in (wanted, runs))
+    others = [run for run in runs if _key(run, sweep) not in asked]
+    return Asked(len(others), _differing(others, wanted, sweep), len(asked - there), len(asked))
+
+
+def _as_asked(run: Mapping[str, Any]) -> dict[str, Any]:
+    """As a params file has it: the seed of block 0; of older records' datasets the last part."""
+    dataset = places.published(str(run["dataset"]))
+    return {**run, "dataset": dataset, "seed": run["seed"] - run["block"]}
+
+
+def _names(sweep: Sweep) -> list[str]:
+    free = {"gpu_model", *(["batch_size"] if sweep.max_batch else [])}
+    return [name for name in Run.model_fields if name not in free]
+
+
+def _key(run: Mapping[str, Any], sweep: Sweep) -> str:
+    return json.dumps([run[name] for name in _names(sweep)])
+
+
+def _differing(
+    others: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]], sweep: Sweep
+) -> dict[str, tuple[str, str]]:
+    found = {}
+    for name in _names(sweep):
+        sides = [sorted({str(run[name]) for run in side}) for side in (others, wanted)]
+        if set(sides[0]) - set(sides[1]):
+            found[name] = (", ".join(sides[0]), ", ".join(sides[1]))
+    return found

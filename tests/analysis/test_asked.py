@@ -1,0 +1,63 @@
+"""Runs that are not those of the params file that lies beside them."""
+
+import pytest
+from builders import record, tables
+from support import PROJECT
+
+from mptexp.analysis import asked, sweep_tables
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.report import caveats
+
+TEXT = """
+defaults: {batch_size: 32}
+matrix: {policy: [float32, mixed_float16]}
+repeats: 2
+"""
+PUBLISHED = PROJECT / "reports/published"
+
+
+def runs(**more):
+    return [record(p, b, **more) for p in ("float32", "mixed_float16") for b in range(2)]
+
+
+def said(records, text):
+    found = tables(records)
+    object.__setattr__(found, "asked", asked.of(records, text))
+    return " ".join(caveats.remarks(found))
+
+
+def test_the_runs_of_a_params_file_are_those_it_asks_for():
+    assert asked.of(runs(), TEXT) == asked.Asked(planned=4)
+    assert said(runs(), TEXT) == ""
+
+
+@pytest.mark.parametrize(
+    ("edited", "text"),
+    [
+        ("batch_size: 64", "batch\\_size 32 (params.yaml: 64)"),
+        ("batch_size: 32, epochs: 3", "epochs 20 (params.yaml: 3)"),
+        ("batch_size: 32, seed: 7", "seed 0 (params.yaml: 7)"),
+    ],
+)
+def test_a_params_file_that_was_edited_after_its_runs_says_so(edited, text):
+    told = said(runs(), TEXT.replace("batch_size: 32", edited))
+    assert "does not ask for 4 of 4 runs, which were made with" in told
+    assert text in told
+    assert "4 of 4 runs that params.yaml asks for have no record yet" in told
+
+
+def test_fewer_repeats_than_were_made_and_runs_that_are_missing_are_named():
+    assert "1 of 4 runs that params.yaml asks for have no record yet" in said(runs()[:3], TEXT)
+    told = said(runs(), TEXT.replace("repeats: 2", "repeats: 1"))
+    assert "2 of 4 runs, which were made with block 1 (params.yaml: 0)" in told
+
+
+def test_batch_sizes_that_were_searched_and_other_devices_are_asked_for():
+    searched = asked.of(runs(batch_size=48), TEXT + "max_batch: true\n")
+    assert (searched.other, searched.missing) == (0, 0)
+    assert asked.of(runs(), "matrix: [") == asked.Asked()
+
+
+@pytest.mark.parametrize("name", sorted(p.parent.name for p in PUBLISHED.glob("*/runs")))
+def test_published_runs_are_those_of_their_params_files(name):
+    assert sweep_tables.load(SweepDir(PUBLISHED / name)).asked.other == 0
