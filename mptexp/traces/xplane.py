@@ -121,9 +121,15 @@ def explain(events: Sequence["Event"]) -> Trace:
     if others and not gpus:
         named = sorted(others)[0]
         raise ParamsError(f"it is of a device that is no GPU, {named}; allowed: GPUs and CPUs")
+    if not gpus and any(map(_needs_gpu, events)):
+        raise ParamsError(
+            "it ran on a GPU and holds none of its kernels: the profiler had no access to CUPTI"
+        )
     naming, name = Naming(), _busiest(gpus)
     steps = _steps(events, gpus, naming)
     trace = _trace(events, gpus, steps, naming)
+    if not any(row.state == "op" for row in trace.operations):
+        raise ParamsError("no operation of a training ran in its steps")
     return replace(
         trace,
         framework=_framework(events),
@@ -203,11 +209,17 @@ def _by_gpu(events: Iterable["Event"]) -> dict[str, list["Event"]]:
     return gpus
 
 
+def _needs_gpu(event: "Event") -> bool:
+    """Whether an event of the host is one that only a GPU's driver or its watcher has."""
+    return bool(OF_DRIVER.match(event.name)) or event.thread.startswith("tf_GPU_")
+
+
 def _work_s(events: Iterable["Event"]) -> float:
     """Seconds of kernels, without copies."""
     return sum(e.end - e.start for e in events if not COPY.search(e.name)) / 1e6
 
 
+OF_DRIVER = re.compile(r"(cu|cuda|hip)(Launch|Memcpy|GraphLaunch|ModuleLaunch|StreamSync)")
 COPY = re.compile(r"^(Memcpy|Memset)|rocclr_(copy|fill)", re.IGNORECASE)
 
 

@@ -6,6 +6,7 @@ import pytest
 from support import gpu_trace
 
 from mptexp.diagnosis import breakdown
+from mptexp.spec.errors import ParamsError
 from mptexp.traces import xplane
 
 LAYER = "StatefulPartitionedCall/functional_1/{}.layer/{}"
@@ -151,3 +152,16 @@ def test_a_host_that_dispatches_ahead_does_not_shorten_the_steps(tmp_path, threa
     assert trace.steps == 4
     assert trace.median_s == pytest.approx(900e-6)
     assert trace.outside_s == 0
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        ([("host", "cuLaunchKernel", 20, 5, {})], "holds none of its kernels"),
+        ([("host", "ExecutorState::Process", 20, 5, {"id": 3})], "no operation of a training"),
+    ],
+)
+def test_a_trace_of_the_host_alone_is_refused(tmp_path, events, why):
+    gpu_trace(tmp_path / "a.xplane.pb", events, steps=2)
+    with pytest.raises(ParamsError, match=why):
+        xplane.explain(xplane.of_file(tmp_path / "a.xplane.pb"))
