@@ -53,6 +53,7 @@ OF_APPLE = re.compile(r"^aten::_?mps_")
 GRADIENT = re.compile(r"wgrad|dgrad|backward|_bwd", re.IGNORECASE)  # in kernels' names
 PRODUCT = re.compile(r"^aten::(conv\w*|_convolution|linear|addmm|mm|bmm|matmul)$")
 LEAST_WITHIN = 0.5  # of the time of what was launched in the steps: so much ran in them
+STRAY = 0.01  # of the launches: so few with another process's number are no other process
 SKEW_US = 50.0  # by so much two clocks may differ, unsaid
 COUNTER = re.compile(r"__\w+\.(sum|avg|max|min)")
 
@@ -282,12 +283,17 @@ def _refuse_merged(events: Iterable[Event]) -> None:
 
     Nsight's are of one process here, and their threads are plain numbers.
     """
-    threads = {e.thread for e in events if e.kind == "launch" or STEP.match(e.name)}
-    ranks = {thread[0] for thread in threads if isinstance(thread, tuple)}
+    marks = Counter(e.thread[0] for e in events if STEP.match(e.name) and _of_process(e))
+    calls = Counter(e.thread[0] for e in events if e.kind == "launch" and _of_process(e))
+    ranks = {*marks, *(process for process, n in calls.items() if n > STRAY * calls.total())}
     if len(ranks) > 1:
         raise ParamsError(
             f"it holds the work of {len(ranks)} processes in one file; give the trace of one rank"
         )
+
+
+def _of_process(event: Event) -> bool:
+    return isinstance(event.thread, tuple)
 
 
 def _refuse_skewed(found: Steps, launched: Sequence[tuple[float, Interval]]) -> None:

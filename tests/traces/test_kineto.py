@@ -246,6 +246,13 @@ def test_the_work_of_several_processes_in_one_file_is_refused():
             read(events + other)
 
 
+def test_a_launch_with_a_number_that_is_no_process_s_does_not_make_two_of_one():
+    events = [event for step in range(40) for event in kineto_step(KINETO[1], step)]
+    stray = {"ph": "X", "cat": "cuda_runtime", "name": "cudaEventQuery", "pid": -1, "tid": 0,
+             "ts": 5, "dur": 1, "args": {}}  # fmt: skip
+    assert read([*events, stray]).steps == 40
+
+
 def test_what_takes_no_time_is_refused():
     kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 0}
     with pytest.raises(ParamsError, match="takes no time"):
