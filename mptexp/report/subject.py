@@ -15,7 +15,7 @@ import pandas as pd
 from mptexp.analysis import accuracy, emulated, exponent_range, loss_scale, scaling, summary
 from mptexp.analysis import advice as advices
 from mptexp.analysis.points import rank
-from mptexp.analysis.sweep_tables import Tables
+from mptexp.analysis.sweep_tables import Options, Tables
 from mptexp.report import (
     caveats,
     columns,
@@ -30,6 +30,7 @@ from mptexp.spec.backends import BACKEND_ROWS
 
 Scale = Literal["speed", "error", "accuracy"]
 MOST = 12  # rows of the chart; of more, the least and the largest of each policy
+MARGIN = Options.equivalence_margin  # of accuracies that a title calls equal without a word more
 NAMED = 3  # comparisons that a sentence lists
 
 
@@ -153,8 +154,9 @@ def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
     faster = rows[rows.finding == "faster"]
     if len(faster):
         best = faster.loc[faster.speedup.idxmax()]
-        equal = ", at equal accuracy" if best.verdict == "equal" else ""
-        return _extreme(best, rows, where) + equal
+        within = _equal(tables)
+        equal = ", at equal accuracy" if within == "equal" else f", accuracy {within}"
+        return _extreme(best, rows, where) + equal * bool(best.verdict == "equal")
     if (rows.finding == "slower").all():
         return _extreme(rows.loc[rows.speedup.idxmax()], rows, where)
     base = wording.default_name(rows.baseline.iloc[0])
@@ -177,12 +179,19 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
     return f"{row.policy}{note} {verb} {bound}{ratio} {than} {base} on {where}"
 
 
+def _equal(tables: Tables) -> str:
+    """`equal`; within what, where the params file allows more: in 90 points all are."""
+    margin = tables.options.equivalence_margin
+    return "equal" + f" within {wording.percentage_points(margin)}" * (margin > MARGIN)
+
+
 def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
     base = wording.default_name(rows.baseline.iloc[0])
     faster = rows[(rows.finding == "faster") & ~(rows.verdict == "lower")]
     if len(faster):
         best = faster.loc[faster.low.idxmax()]
-        check = "" if best.verdict == "equal" else ", and look at its accuracy in your own training"
+        within = best.verdict == "equal" and _equal(tables) == "equal"
+        check = "" if within else ", and look at its accuracy in your own training"
         return f"use **{best.policy}**{check}."
     native = rows[~rows.emulated.astype(bool)]
     if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
@@ -205,7 +214,7 @@ def _only_accuracy(tables: Tables) -> Iterator[Subject]:
         for row, place in zip(table[:MOST].to_dict("records"), wording.places(table), strict=False)
     ]
     base, verdicts = wording.default_name(table.baseline.iloc[0]), set(table.verdict)
-    title = f"Accuracy is equal to {base}'s" if verdicts == {"equal"} else ""
+    title = f"Accuracy is {_equal(tables)} to {base}'s" if verdicts == {"equal"} else ""
     if not title and verdicts <= {"lower", "higher"}:
         title = f"Accuracy differs from {base}'s"
     title = title or _provisional(
