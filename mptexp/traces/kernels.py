@@ -282,7 +282,7 @@ def work(name: str) -> str:
     lowered = _bare(name)
     # Inductor names a kernel after all operations around it: triton_poi_fused_convolution_relu_3
     # adds a bias; what multiplies is called triton_tem.
-    if match := re.match(r"triton_(?:(tem)|[a-z]{3,5})_fused", lowered):
+    if match := re.match(r"triton_(?:(tem)|poi|red|per|mix|spl|for|fused)_", lowered):
         return "matrix" if match[1] else "memory"
     kind = next((kind for kind, pattern in WORK.items() if pattern.search(lowered)), "")
     return "memory" if kind == "elementwise" else kind
