@@ -286,7 +286,10 @@ def _started_otherwise(
 
 
 def _holds_float32(record: Mapping[str, Any]) -> bool:
-    return bool(record.get("in_force", {}).get("variable_dtype") == "float32")
+    """Whether the weights are as they were drawn, not rounded to fewer bits."""
+    kept = record["parameters"].get("weight_format", "policy")
+    in_float32 = record.get("in_force", {}).get("variable_dtype") == "float32"
+    return in_float32 and kept in ("policy", "float32")
 
 
 def apart(records: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -326,6 +329,7 @@ def across(
     """What the runs of two sides differ in beyond the axes of their comparison, block by block.
 
     Runs without an identity differ in nothing that is known; they have a flag of their own.
+    Weights in fewer bits are those of float32 rounded, so only float32 weights are compared.
 
     Args:
         left: records of one side by block.
@@ -334,9 +338,12 @@ def across(
     """
     axes, found = tuple(axes), dict[str, identity.Difference]()
     for block in left.keys() & right.keys():
-        sides = [identity.of(side[block]) for side in (left, right)]
-        if None not in sides:
-            for difference in identity.differences(*sides, axes):
+        pair = left[block], right[block]
+        sides = [identity.of(record) for record in pair]
+        if None in sides:
+            continue
+        for difference in identity.differences(*sides, axes):
+            if difference.name != "initial_weights" or all(map(_holds_float32, pair)):
                 found.setdefault(difference.name, difference)
     return list(found.values())
 

@@ -336,6 +336,7 @@ FORMATS = {
     "large": "More than {} worse",
     "undecided": "Inconclusive, the interval includes {}",
     "too few repeats": wording.OPENINGS["no interval"],
+    "not valid": "Not valid, nothing is claimed of them",
 }
 
 
@@ -351,8 +352,8 @@ def _low_precision(tables: Tables) -> Iterator[Subject]:
         ("small" if bar.value < emulated.LITTLE else "large") if doubtful else bar.finding
         for bar in bars
     ]
-    small = words.count("small")
-    title = f"{small} of {len(bars)} formats train within {limit} of float32's error"
+    small, valid = words.count("small"), len(words) - words.count("not valid")
+    title = f"{small} of {valid} formats train within {limit} of float32's error"
     names = [f"**{verbatim(bar.label)}**" for bar in bars]
     sentences = [
         f"{opening.format(limit)}: {_first(own)}."

@@ -89,3 +89,20 @@ def test_a_format_measured_with_another_model_claims_nothing(name):
     for made in fixed:
         made["identity"] = made["identity"] | {name: "other"}
     assert points(emulated_runs([1, 1, 1]), fixed)[1].size == "not valid"
+
+
+@pytest.mark.parametrize(
+    ("kept", "size"),
+    [
+        ({"weight_format": "float16"}, "small"),  # rounded before the first step
+        ({"weight_format": "policy"}, "not valid"),
+        ({"weight_format": "float32"}, "not valid"),
+    ],
+)
+def test_weights_kept_in_fewer_bits_begin_from_the_same_ones_rounded(kept, size):
+    base = list(emulated_runs([1, 1, 1]))
+    other = list(emulated_runs([1.1, 1.2, 1.3], propagation="<8,8>", **kept))
+    for rows, weights in ((base, "drawn"), (other, "rounded")):
+        for row in rows:
+            row["identity"] = row["identity"] | {"initial_weights": weights}
+    assert points(base, other)[1].size == size

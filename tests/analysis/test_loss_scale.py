@@ -56,3 +56,16 @@ def test_an_interval_that_says_nothing_is_no_training():
     found += [loss_scaled("float16", s, 0, 0.97) for s in (1.0, 2.0, 4.0)]
     rows = loss_scale.table(tables(found))
     assert rows.verdict.tolist()[-1] == "undecided"
+
+
+@pytest.mark.parametrize(("dtype", "verdict"), [("float16", "equal"), ("float32", "not valid")])
+def test_weights_of_16_bits_begin_from_those_of_float32_rounded(dtype, verdict):
+    made = [loss_scaled("float32", "none", b, 0.98 + b / 1000) for b in range(3)]
+    for scale in (1.0, 8.0):
+        made += [loss_scaled("float16", scale, b, 0.981 + b / 1000) for b in range(3)]
+    for row in made:
+        pure = row["parameters"]["policy"] == "float16"
+        row["identity"] = row["identity"] | {"initial_weights": "rounded" if pure else "drawn"}
+        row["in_force"] = row["in_force"] | {"variable_dtype": dtype if pure else "float32"}
+    rows = loss_scale.table(tables(made))
+    assert set(rows[rows.policy == "float16"].verdict) == {verdict}
