@@ -136,7 +136,7 @@ FLAGS = {
             "too few windows",
             ("time",),
             "fewer than ten windows of steps were timed",
-            "more epochs or a larger max_steps, which makes other runs",
+            "take more epochs or a larger max_steps, which makes other runs",
             curable=False,
         ),
         Flag(
@@ -164,7 +164,7 @@ FLAGS = {
             "not trained",
             ("accuracy",),
             "nothing was learned, validation accuracy is at chance level",
-            "more epochs or another learning rate",
+            "train for more epochs, or with another learning rate",
             curable=False,
         ),
     )

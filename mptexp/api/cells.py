@@ -224,16 +224,17 @@ def resolved(path: Place) -> Path:
 
 
 def answer(directory: Place) -> "Markdown":
-    """Returns what a sweep says: the sentences that open its report.
+    """Returns what a sweep says: what is not valid of it, and the sentences that open its report.
 
     Raises:
         ParamsError: if the directory holds no record.
     """
     from IPython.display import Markdown
 
-    from mptexp.report import lead, measured
+    from mptexp.report import caveats, lead, measured
 
-    return Markdown("\n\n".join(lead.sentences(measured.load(resolved(directory)))))
+    sweep = measured.load(resolved(directory))
+    return Markdown("\n\n".join([*caveats.sentences(sweep.tables), *lead.sentences(sweep)]))
 
 
 def compare(a: Place | Sequence[Place], b: Place | Sequence[Place]) -> "pd.DataFrame":

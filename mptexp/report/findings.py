@@ -159,7 +159,7 @@ def _accuracies(table: pd.DataFrame, margin: float) -> str:
         name = f"**{policy}**" + f" on {verbatim(device)}" * several
         said.setdefault(_verdicts(own, margin), []).append(name)
     if len(said) == 1:
-        return f"validation accuracy is {next(iter(said))} (mean difference {between(table)})"
+        return f"validation accuracy is {next(iter(said))}; {_mean(table)}"
     clauses = [f"{text} ({listed(names)})" for text, names in said.items()]
     return f"validation accuracy is {'; '.join(clauses)}"
 
@@ -170,13 +170,13 @@ def _verdicts(rows: pd.DataFrame, margin: float) -> str:
     words = {
         "equal": equal,
         "undecided": f"{INCONCLUSIVE} (neither shown to be {equal} nor different)",
-        "too few repeats": f"{INCONCLUSIVE} with fewer than three repeats",
-        "not trained": "not compared: the baseline is at chance level",
-        "not valid": "not compared: not valid",
-        "images not recorded": f"{INCONCLUSIVE}: how many images were validated with is not "
-        "recorded",
-        "too few images": f"{INCONCLUSIVE}: too few validation images to show a difference of "
-        f"{wording.percentage_points(margin)}",
+        "too few repeats": f"{INCONCLUSIVE} (fewer than three repeats)",
+        "not trained": "not compared (the baseline is at chance level)",
+        "not valid": "not valid, so nothing is claimed of it",
+        "images not recorded": f"{INCONCLUSIVE} (how many images were validated with is not "
+        "recorded)",
+        "too few images": f"{INCONCLUSIVE} (too few validation images to show a difference of "
+        f"{wording.percentage_points(margin)})",
     }
     counts = rows.verdict.value_counts().to_dict()
     return listed(
@@ -186,6 +186,12 @@ def _verdicts(rows: pd.DataFrame, margin: float) -> str:
             for verdict, n in counts.items()
         ]
     )
+
+
+def _mean(rows: pd.DataFrame) -> str:
+    """`the mean differences are -0.2 to +0.1 percentage points`."""
+    said = between(rows)
+    return f"the mean difference{'s are' if ' to ' in said else ' is'} {said}"
 
 
 def between(rows: pd.DataFrame) -> str:

@@ -3,6 +3,7 @@
 import re
 from html import escape
 
+BINARY = "binary"  # a format; with a word behind it, `the stock binary of`, it is a program
 TERMS = {  # of a term, as a page writes it, its meaning in a sentence
     "policy": "What layers compute in and what their weights are stored in; mixed_float16 computes "
     "in float16 over float32 weights.",
@@ -18,7 +19,7 @@ TERMS = {  # of a term, as a page writes it, its meaning in a sentence
     "interval": "Where the true value lies, at 95 % confidence; for a ratio, one that includes 1 "
     "shows no difference.",
     "repeats": "The same comparison measured again in a new block: all policies once, close "
-    "together in time, in random order, from an own seed.",
+    "together in time, in random order, with a seed of its own.",
     "no claim": "Measured, but not valid as evidence; the banner on top says why.",
     "identity not recorded": "The record does not say which code, data, versions and machine a run "
     "had, so that nothing shows two runs to be comparable.",
@@ -38,7 +39,7 @@ TERMS = {  # of a term, as a page writes it, its meaning in a sentence
     "&lt;8,8&gt;": "Fixed point with 8 bits before the point and 8 behind it; likewise for other "
     "numbers.",
     "stochastic": "Rounded up or down at random, so that the mean is exact.",
-    "binary": "Weights and activations are +1 or -1.",
+    BINARY: "Weights and activations are +1 or -1.",
     "sse41": "One of a CPU's instruction sets; avx2, avx512_core and avx512_core_bf16 have wider "
     "vectors, and the last also bfloat16 instructions.",
     "MFU": "Arithmetic of the model over that of the device's large matrix product.",
@@ -73,7 +74,7 @@ def _marked(text: str, left: dict[str, str], met: dict[str, str]) -> str:
     if not text.strip():
         return text
     longest = sorted(left, key=len, reverse=True)
-    either = "|".join(map(re.escape, longest))
+    either = "|".join(re.escape(t) + r"(?! [\w(])" * (t == BINARY) for t in longest)
 
     def mark(match: re.Match[str]) -> str:
         if match[0] not in left:

@@ -55,7 +55,7 @@ def _rows(points: Sequence[Point]) -> pd.DataFrame:
         "Activation format": [_unless(p.choice["propagation"], "policy") for p in order],
         "Storage format": [_unless(p.choice["weight_format"], "policy") for p in order],
         "Rounding": [p.choice["rounding"] if _rounds(p) else BLANK for p in order],
-        "Loss scale": [_unless(str(p.choice["loss_scale"]), "auto") for p in order],
+        "Loss scale": [_unless(wording.power(p.choice["loss_scale"]), "auto") for p in order],
         "Validation error, %, mean (min–max)": [_error(p) for p in order],
         "Difference from float32, percentage points [95 % interval]": [loss(p) for p in order],
         "Updates lost to rounding": columns.cells("lost_updates", [p.lost_updates for p in order]),

@@ -29,7 +29,7 @@ CLAIMS = (
     "consistent and inconsistent; between the two it is inconclusive. What it does not test is "
     "left out."
 )
-FAILED = "They are part of the result."
+FAILED = "What did not succeed is a result too, and stays here."
 
 
 def headline(tables: Tables) -> str:
@@ -38,10 +38,15 @@ def headline(tables: Tables) -> str:
         return "Validation accuracy: mean (min–max) over repeats."
     lines = [
         "ms per step: median over repeats of each run's median window. 2× faster: half the "
-        "baseline's time; 2× slower: twice. Brackets: 95 % intervals that hold for all "
-        "comparisons of the table together. n: repeats. Validation accuracy: mean (min–max) over "
-        "repeats."
+        "baseline's time; 2× slower: twice."
     ]
+    if tables.claims.low.notna().any():
+        lines.append(
+            "Brackets: 95 % intervals that hold for all comparisons of the table together."
+        )
+    lines.append("n: repeats.")
+    if summary.headline(tables).val_accuracy.notna().any():
+        lines.append("Validation accuracy: mean (min–max) over repeats.")
     ended = tables.ok.ended_by.value_counts().drop("epochs", errors="ignore")
     lines += [f"{n} of {len(tables.ok)} runs were ended by {safe(w)}." for w, n in ended.items()]
     if tables.ok.emulated.any():

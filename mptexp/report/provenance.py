@@ -36,6 +36,7 @@ def runs(sweep: MeasuredSweep) -> tuple[pd.DataFrame, str]:
                 for run_id in rows.run_id
             ],
             "Status": rows.status,
+            **wording.told_apart(rows),
             "Batch size": rows.batch_size,
             "Policy": rows.policy,
             "Block": rows.block,
@@ -46,6 +47,7 @@ def runs(sweep: MeasuredSweep) -> tuple[pd.DataFrame, str]:
             **columns.shown(rows, "fit_s", "wall_s"),
         }
     )
+    table = columns.without_blanks(table)
     return table, note or ("" if table.Run.str.contains("<a ").any() else WITHOUT_NOTEBOOKS)
 
 

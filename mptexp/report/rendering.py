@@ -31,7 +31,7 @@ def report_page(
     resources = {"card": dict(card or {}), "up": up}
     resources |= {"script": sortable.script(), "script_hash": sortable.hash_source()}
     page = _exported(notebook, title, resources, with_code=False)
-    return _with_contents(glossary.explained(_with_shared_styles(page)))
+    return _unbroken(_with_contents(glossary.explained(_with_shared_styles(page))))
 
 
 def run_page(notebook: Path, title: str, up: tuple[str, str] | None = None) -> str:
@@ -97,6 +97,16 @@ def _with_contents(page: str) -> str:
     nav = f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
     nav = f'<details class="contents"><summary>Contents</summary>{nav}</details>'
     return page.replace("</header>", f"</header>{nav}", 1) if headings else page
+
+
+# What stays in one line of text: `10.5 %`, `n = 3`.
+UNIT = re.compile(r"(?:(?<=\d) (?=%)|(?<=\bn) (?== \d)|(?<=\bn =) (?=\d))(?=[^<>]*<)")
+
+
+def _unbroken(page: str) -> str:
+    """The page's main part with spaces within a number and its unit that break no line."""
+    head, opened, body = page.partition("<main>")
+    return head + opened + UNIT.sub("\N{NO-BREAK SPACE}", body)
 
 
 # --- the page of a run ---------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 from IPython import display
 
-from mptexp.analysis import exponent_range, loss_scale
+from mptexp.analysis import accuracy, exponent_range, loss_scale
 from mptexp.report import (
     caveats,
     comparisons,
@@ -137,12 +137,15 @@ def show_latency(sweep: MeasuredSweep) -> None:
 
 def show_learning(sweep: MeasuredSweep) -> None:
     """Accuracy and loss, and whether accuracies differ."""
-    if not any(registry.figures(sweep, "learning")):
+    if sweep.tables.ok.empty:
+        return
+    rows, note = summary_tables.accuracy_rows(sweep.tables)
+    says_nothing = rows.empty or rows.Finding.isin(accuracy.UNDECIDABLE).all()
+    if says_nothing and not any(registry.figures(sweep, "learning")):
         return
     show_text("## Learning")
     show_figures(sweep, "learning")
     show_text(notes.starting_points(sweep.tables))
-    rows, note = summary_tables.accuracy_rows(sweep.tables)
     if not rows.empty:
         show_text("### Differences in accuracy at the last epoch")
         show_table(rows)
@@ -272,8 +275,7 @@ def show_environment(sweep: MeasuredSweep) -> None:
     if checks := provenance.checks(sweep):
         show_text(f"### Instruments\n\n{instruments.sentence(checks)}")
         show_table(instruments.table(checks))
-    for warning in caveats.remarks(sweep.tables):
-        show_text(f"**Note**: {warning}")
+    show_text(bullets(caveats.remarks(sweep.tables)))
 
 
 def show_reproduce(sweep: MeasuredSweep) -> None:

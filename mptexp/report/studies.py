@@ -1,5 +1,6 @@
 """The report's section that compares what this sweep measured with published results."""
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from mptexp.analysis import accuracy, contrast, published, simultaneous, validity
-from mptexp.analysis.contrast import Contrast
+from mptexp.analysis.contrast import FEWEST, Contrast
 from mptexp.analysis.points import POINT
 from mptexp.analysis.published import MIXED
 from mptexp.analysis.sweep_tables import Tables
@@ -34,6 +35,12 @@ STUDIES = {
     "nvidia_mixed_precision_guide": "NVIDIA's guide",
     "tensorflow_guide_mixed_precision": "TensorFlow's guide",
     "specifications": "specifications of devices",
+}
+CLAIMED = {  # a metric of a claim in words
+    "claimed_speedup_min": "at least {} faster",
+    "claimed_speedup_max": "up to {} faster",
+    "claimed_speedup_more_than": "more than {} faster",
+    "training_speedup_vs_float32": "{} faster than float32",
 }
 SPEEDUP = "Measured speedup [95 % interval]"
 HTML = '<a href="{1}">{0}</a>'
@@ -66,19 +73,22 @@ def section(tables: Tables) -> Section | None:
     if pairs.empty:
         return None
     rows = _joined(pairs, runs, tables)
-    speeds = rows[rows.unit != "%"]
-    accuracies = rows[(rows.unit == "%") & _learns(results).any()]
+    beside = rows[rows.here.notna()]  # a published number alone compares nothing
+    speeds = beside[beside.unit != "%"]
+    accuracies = beside[(beside.unit == "%") & _learns(results).any()]
+    sentences = [*_binaries(results), *_repeats(results, runs)]
+    if speeds.empty and accuracies.empty and not sentences:
+        return None
     shown = [speeds[:LIMIT], accuracies[:LIMIT]]
     claims = wording.listed(_claims(set(results.model)))
     return Section(
-        note=_note(len(speeds[LIMIT:]) + len(accuracies[LIMIT:]), runs),
+        note=_note(len(rows) - sum(map(len, shown)), runs),
         speeds=_texts(shown[0]).drop(columns="Accuracy"),
         accuracies=_texts(shown[1]).drop(columns=["Published speedup", SPEEDUP]),
         differences=_differences(pd.concat(shown), tables),
         sentences=[
-            *_binaries(set(results.model)),
-            *_repeats(results, runs),
-            f"Claimed of {MIXED} without a table: {claims}.",
+            *sentences,
+            f"Claims about {MIXED} without a table: {claims}.",
         ],
     )
 
@@ -113,7 +123,7 @@ def _runs(tables: Tables) -> pd.DataFrame:
 
 
 def _joined(pairs: pd.DataFrame, runs: pd.DataFrame, tables: Tables) -> pd.DataFrame:
-    """The published pairs with what each panel measured there, measured ones first.
+    """The published pairs with what each panel measured there.
 
     Returns:
         The columns of `published.pairs` and `_measured`, empty where nothing was measured.
@@ -128,7 +138,7 @@ def _joined(pairs: pd.DataFrame, runs: pd.DataFrame, tables: Tables) -> pd.DataF
     base = base[rank == rank.groupby([base.pair, base.panel]).transform("min")]
     mixed = _at(pairs.assign(share=mixed), runs[runs.policy == MIXED])
     rows = pairs.merge(_measured(base, mixed, tables), "left", left_index=True, right_on="pair")
-    return rows.sort_values("panel", key=pd.isna, kind="stable", ignore_index=True)
+    return rows.reset_index(drop=True)
 
 
 def _at(pairs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -225,7 +235,7 @@ def _texts(rows: pd.DataFrame) -> pd.DataFrame:
         {True: " (probably rounded)", False: ""}
     )
     cells = {
-        "Accuracy": rows.metric.str.replace("_", " "),
+        "Accuracy": rows.metric.map(_accuracy),
         "Device": _devices(rows),
         "Phase": rows.phase,
         "Batch size": list(map(_sizes, rows.batch_size_baseline, rows.batch_size_mixed)),
@@ -241,6 +251,14 @@ def _texts(rows: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame(cells).astype(object)
     alike = [name for name in ("Phase", "Measured on") if table[name].nunique() < 2]
     return table.drop(columns=alike).fillna(BLANK)
+
+
+def _accuracy(metric: str) -> str:
+    """`validation accuracy, epoch 20` for `val_accuracy_epoch20`."""
+    words = metric.replace("_", " ").replace("val ", "validation ").replace("top1", "top-1")
+    words = re.sub(r"^epoch ?(\d+) (.*)", r"\2 epoch\1", words)
+    words = re.sub(r"accuracy epoch ?(\d+)", r"accuracy, epoch \1", words)
+    return re.sub(r" approx$", ", about", words)
 
 
 def _devices(rows: pd.DataFrame) -> pd.Series:
@@ -264,11 +282,14 @@ def _sizes(*sizes: float) -> str:
     return " / ".join(dict.fromkeys(f"{s:g}" for s in sizes if pd.notna(s))) or "not stated"
 
 
-def _binaries(models: Collection[str]) -> list[str]:
-    """S. Keydana's two times on a CPU as a ratio: what they count is not certain."""
+def _binaries(results: pd.DataFrame) -> list[str]:
+    """S. Keydana's two times on a CPU as a ratio, where instruction sets are compared.
+
+    What they count is not certain.
+    """
     rows = published.table()
-    rows = rows[(rows.metric == "step_time_1epoch") & rows.model_here.isin(list(models))]
-    if rows.empty:
+    rows = rows[(rows.metric == "step_time_1epoch") & rows.model_here.isin(results.model)]
+    if rows.empty or results.setting.str.extract(r"cpu_isa (\w+)", expand=False).nunique() < 2:
         return []
     stock, built = rows.value
     return [
@@ -351,13 +372,16 @@ def _differences(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     runs = [Run.model_construct(**record["parameters"]) for record in tables.records]
     images = [f"{r.dataset}, {r.image_size} × {r.image_size}, width {r.width:g}" for r in runs]
     keydana = "resize, cache, shuffle, batch; no prefetch (input_mode keydana here)"
-    repeated = tables.claims.low.notna().any()
+    intervals = "95 % over blocks"
+    if not tables.claims.low.notna().any():
+        few = tables.results.block.nunique() < FEWEST
+        intervals = f"none: {'too few repeats' if few else 'not valid'}"
     sides = {
         "Device": (rows.device, [run.gpu_model for run in runs]),
-        "Software": (rows.system, map(_software, tables.records)),
+        "Software": (rows.system, map(_software, filter(_ran, tables.records))),
         "Images, width of the network": (rows.dataset, images),
         "Input": (rows.study.map({"keydana2020": keydana}), [run.input_mode for run in runs]),
-        "Intervals": (["none"], ["95 % over blocks" if repeated else "none: too few repeats"]),
+        "Intervals": (["none"], [intervals]),
     }
     lines = [[name, *map(_several, both)] for name, both in sides.items()]
     lines += [[name, theirs, ours] for name, theirs, ours in _of_studies(rows, runs, tables)]
@@ -434,6 +458,11 @@ def _several(names: Iterable[Any], most: int = 6) -> str:
     return "; ".join(known[:most] + ["…"] * (len(known) > most)) or "not stated"
 
 
+def _ran(record: Mapping[str, Any]) -> bool:
+    """Whether a run came so far that its record names its software."""
+    return bool(record.get("in_force"))
+
+
 def _software(record: Mapping[str, Any]) -> str:
     packages = record.get("environment", {}).get("packages", {})
     names = [record["parameters"]["backend"], "keras"]
@@ -450,7 +479,7 @@ def linked(study: str, source: str, form: str = "[{0}]({1})") -> str:
 def _claims(models: Collection[str]) -> list[str]:
     """Speedups of mixed_float16 that were claimed without a table, as Markdown with the source."""
     return [
-        f"{row.metric.removeprefix('claimed_').replace('_', ' ')} {row.value:g}× "
+        f"{CLAIMED[row.metric].format(f'{row.value:g}×')} "
         f"{f'for {row.model}' if pd.isna(row.device) else f'on {row.device}'} "
         f"({linked(row.study, row.source)})"
         for row in published.claims(models).itertuples()

@@ -107,6 +107,11 @@ def _provisional(title: str) -> str:
     return f"Provisional: {title}"
 
 
+def _unclaimed(sentences: Sequence[str]) -> list[str]:
+    """Sentences on what was measured; the first says that nothing of it is claimed."""
+    return [f"{wording.NO_CLAIM}. {sentences[0]}", *sentences[1:]] if sentences else []
+
+
 # --- speed of policies ----------------------------------------------------------------------------
 
 
@@ -166,11 +171,18 @@ def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
 
 
 def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
-    """`bfloat16 trains up to 1.37× faster than float32 on 2 cores of AMD EPYC`."""
+    """`bfloat16 trains up to 1.37× faster than float32 on 2 cores of AMD EPYC`.
+
+    Where the same policy is also slower, from what to what.
+    """
     verb = "trains" if row.phase == "train" else "runs inference"
     word = wording.direction(row)
     bound = {"faster": "up to ", "slower": "at least "}.get(word, "")
-    bound = bound if (rows.policy == row.policy).sum() > 1 else ""
+    own = rows[(rows.policy == row.policy) & (rows.phase == row.phase)]
+    least = own.loc[own.speedup.idxmin()]
+    if word == "faster" and wording.direction(least) == "slower":
+        bound = f"from {wording.speed_parts(least)[0]}× slower to "
+    bound = bound if len(own) > 1 else ""
     note = "".join(f" ({part})" for part in wording.partly(row))
     base = wording.default_name(row.baseline)
     where = row.gpu_model if rows.gpu_model.nunique() > 1 else where
@@ -226,11 +238,14 @@ def _only_accuracy(tables: Tables) -> Iterator[Subject]:
 
 def _alone(tables: Tables) -> str:
     """What was measured where nothing is compared."""
+    nothing = "Nothing to compare: no policy was measured beside its baseline"
+    if tables.ok.empty:
+        return nothing
     rows = summary.headline(tables).dropna(subset="step_s")
     if len(rows) == 1:
         row, where = rows.iloc[0], device(tables)
         return f"{row.policy} alone: {columns.cell('step_s', row.step_s)} ms per step on {where}"
-    return "Nothing to compare: no policy was measured beside its baseline"
+    return nothing
 
 
 def _dynamic_range(tables: Tables) -> Iterator[Subject]:
@@ -257,7 +272,7 @@ def _of_accuracy(row: Mapping[str, Any], place: str) -> Bar:
 def _instruction_sets(tables: Tables) -> Iterator[Subject]:
     rows = scaling.by_isa(tables)
     if len(rows):
-        labels = rows.cpu_isa + ", " + rows.policy
+        labels = rows.policy + " with " + rows.cpu_isa.replace("default", "the default")
         yield from _of_ratios(
             rows, labels, "float32 with the CPU's default instruction sets", tables
         )
@@ -326,7 +341,7 @@ def _loss_scales(tables: Tables) -> Iterator[Subject]:
     title = loss_scales.title(points[0][1])
     sentences = [text for title, rows in points for text in loss_scales.sentences(rows, title)]
     if doubtful:
-        title, sentences = _provisional(title), [wording.NO_CLAIM + ".", *sentences]
+        title, sentences = _provisional(title), _unclaimed(sentences)
     advice = caveats.remedies(tables, "accuracy")
     yield Subject(title, sentences[:NAMED], advice=advice, figure="loss scale")
 
@@ -361,7 +376,7 @@ def _low_precision(tables: Tables) -> Iterator[Subject]:
         if (own := [name for name, w in zip(names, words, strict=True) if w == word])
     ]
     if doubtful:
-        title, sentences = _provisional(title), [wording.NO_CLAIM + ".", *sentences]
+        title, sentences = _provisional(title), _unclaimed(sentences)
     advice = caveats.remedies(tables, "accuracy")
     yield Subject(title, sentences[:NAMED], bars, "float32", "error", advice)
 

@@ -105,7 +105,9 @@ def failed(results: pd.DataFrame) -> pd.DataFrame:
     rows = results[results.status != "ok"]
     names = ["status", "policy", "batch_size", "block", "error", "run_id"]
     if len(rows) <= ROWS:
-        return rows[names].rename(columns=_heading)
+        point = pd.DataFrame(wording.told_apart(rows), rows.index)
+        named = rows[names].rename(columns=_heading)
+        return pd.concat([named.iloc[:, :2], point, named.iloc[:, 2:]], axis=1)
     alike = rows.groupby(["status", "policy", "error"], sort=False, dropna=False).agg(
         runs=("run_id", "count"), batch_size=("batch_size", _range), run_id=("run_id", "first")
     )

@@ -122,17 +122,19 @@ def _ablation_row(effect: Effect, verdict: Verdict) -> dict[str, str]:
             f"makes {run.policy} faster by": gains.get(run.policy) or effect.failed or "–"
             for run in verdict.pair.policies
         },
-        "Shows": _shown(effect.gains.get(verdict.pair.candidate.policy)),
+        "Shows": _shown(effect.gains.get(verdict.pair.candidate.policy), effect.flags),
         "Speedup with it": wording.contrast(effect.speedup, effect.flags)
         if effect.speedup
         else "–",
     }
 
 
-def _shown(gain: Contrast | None) -> str:
+def _shown(gain: Contrast | None, flags: str) -> str:
     """What an ablation proves of the candidate: without proof, which gains are excluded."""
     if gain is None:
         return "–"
+    if wording.not_valid(flags):
+        return "nothing: not valid"
     if math.isnan(gain.low):
         return f"nothing: n = {gain.n}"
     if gain.low > 1 or gain.high < 1:

@@ -66,13 +66,26 @@ def headed(table: pd.DataFrame, names: Iterable[str]) -> dict[str, pd.Series]:
 
 def setting(text: str) -> str:
     """The further parameters of a point, a loss scale as readers know it: `loss_scale 2⁻¹⁶`."""
-    return re.sub(r"\bloss_scale ([\d.e+-]+)", lambda m: f"loss_scale {power(float(m[1]))}", text)
+    return re.sub(r"\bloss_scale ([\d.e+-]+)", lambda m: f"loss_scale {power(_exact(m[1]))}", text)
+
+
+def _exact(digits: str) -> float:
+    """The number behind six digits of it, where that is a power of two: 2⁻¹⁶ of 1.52588e-05."""
+    near = 2.0 ** round(math.log2(float(digits))) if float(digits) > 0 else 0.0
+    return near if f"{near:g}" == digits else float(digits)
 
 
 def varying(table: pd.DataFrame, without: Iterable[str] = ()) -> dict[str, pd.Series]:
     """The columns that tell the points of a table apart, under their headings."""
     names = [n for n in POINT if n in table and n not in (*without, "batch_size")]
     return headed(table, [n for n in names if table[n].nunique() > 1])
+
+
+def told_apart(runs: pd.DataFrame) -> dict[str, pd.Series]:
+    """As varying, of runs of which some ended before it was known whether XLA was on."""
+    known = runs.jit[runs.jit.isin([True, False])]
+    columns = varying(runs, without=["jit"] * (known.nunique() < 2))
+    return {name: values.fillna("–") for name, values in columns.items()}
 
 
 def default_name(policy: str) -> str:

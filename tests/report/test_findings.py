@@ -21,7 +21,7 @@ def test_the_answer_says_what_the_interval_allows(speedups, verdict):
     assert ("[" in speed) == (len(speedups) > 2)
     assert "emulates" not in speed
     assert accuracy.startswith("Validation accuracy is ")
-    assert "(mean difference +0.0 percentage points)" in accuracy
+    assert "; the mean difference is +0.0 percentage points; " in accuracy
     wanted, memory = (
         ("90.5 %", INCONCLUSIVE) if len(speedups) == 2 else ("91.0 %", "about the same")
     )

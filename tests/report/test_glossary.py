@@ -24,3 +24,9 @@ def test_links_headings_attributes_and_scripts_stay():
 
 def test_a_page_without_terms_stays_as_it_is():
     assert glossary.explained("<main><p>none</p></main>") == "<main><p>none</p></main>"
+
+
+def test_a_program_is_no_number_format():
+    page = "<main><p>the stock binary on it, the binary (old)</p><td>{}</td></main>"
+    assert "<abbr" not in glossary.explained(page.format(""))
+    assert ">binary</abbr></td>" in glossary.explained(page.format("binary"))

@@ -1,9 +1,9 @@
 import pytest
-from builders import record, three
+from builders import record, tables, three
 
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import measured, provenance
+from mptexp.report import measured, provenance, summary_tables
 from mptexp.report.measured import MeasuredSweep
 
 CARD = {
@@ -42,6 +42,23 @@ def test_every_run_is_listed_and_linked_to_what_exists(sweep):
     assert rows.Flags.tolist() == ["–", "interference; throttled", "–"]
     assert rows["ms per step"].tolist() == ["100.00", "100.00", "–"]
     assert rows.Status.tolist() == ["ok", "ok", "failed"]
+
+
+def test_runs_are_told_apart_by_what_varies(sweep):
+    assert "Setting" not in provenance.runs(sweep)[0]
+    found = MeasuredSweep(sweep.directory, tables([record(), record(width=0.5)]))
+    assert provenance.runs(found)[0].Setting.tolist() == ["width 1", "width 0.5"]
+    failed = summary_tables.failed(found.tables.results.assign(status="diverged"))
+    assert failed.Setting.tolist() == ["width 1", "width 0.5"]
+
+
+def test_what_is_not_known_of_a_run_that_failed_is_blank(sweep):
+    rows = [record(jit=True), record(block=1), record("bfloat16", jit=None)]
+    rows[2] |= {"status": "failed"}
+    found = MeasuredSweep(sweep.directory, tables(rows))
+    assert provenance.runs(found)[0].XLA.tolist() == ["on", "off", "–"]
+    found = MeasuredSweep(sweep.directory, tables(rows[1:]))
+    assert "XLA" not in provenance.runs(found)[0]
 
 
 def test_the_environment_names_what_differs_between_runs(sweep):

@@ -114,3 +114,10 @@ def test_styles_are_left_out_of_an_output_and_what_does_not_end_is_text():
     assert rendering._inert("a<style>x</style>b<style>z") == "ab&lt;style&gt;z"
     nested = "<div>" * 60 + "<b>deep</b>" + "</div>" * 60
     assert rendering._inert(nested) == nested
+
+
+def test_a_number_and_its_unit_stay_in_one_line():
+    page = '<style>a 1 % b</style><main><p title="5 %">10.5 % (n = 3), 5 percent</p><a>x</a></main>'
+    shown = rendering._unbroken(page)
+    assert "10.5\N{NO-BREAK SPACE}% (n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}3), 5 percent" in shown
+    assert shown.startswith('<style>a 1 % b</style><main><p title="5 %">')

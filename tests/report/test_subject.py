@@ -47,6 +47,16 @@ def test_what_is_not_faster_is_no_advice(speedups, title):
     assert answer.advice.startswith("keep float32")
 
 
+def test_what_is_both_faster_and_slower_is_titled_from_what_to_what():
+    base = {("float32", size): 0.1 for size in (32, 64)}
+    times = base | {("bfloat16", 32): 0.2, ("bfloat16", 64): 0.05}
+    rows = [record(p, b, s, batch_size=n) for (p, n), s in times.items() for b in range(3)]
+    wanted = "bfloat16 trains from 2.00× slower to 2.00× faster than float32 on GPU"
+    assert subject.of(identified(tables(rows))).title.startswith(wanted)
+    unknown = subject.of(tables([row | {"identity": None} for row in rows]))
+    assert unknown.title == f"Provisional: {wanted}"
+
+
 def test_what_is_not_valid_is_not_the_title():
     rows = [record(p, b, s) for p, s in (("float32", 0.1), ("bfloat16", 0.05)) for b in range(3)]
     marks = ["measured while other programs used the processor"]
@@ -90,7 +100,10 @@ def test_loss_scales_open_with_the_range_that_trains():
     assert answer.figure == "loss scale"
     unknown = subject.of(tables([r | {"identity": None} for r in several_scales().records]))
     assert unknown.title == f"Provisional: {answer.title}"
-    assert unknown.sentences[0] == "Measured, but nothing is claimed."
+    assert [text.partition(". ")[0] for text in unknown.sentences] == [
+        "Measured, but nothing is claimed",
+        *(text.rstrip(".") for text in answer.sentences[1:]),
+    ]
     assert "--repair`" in unknown.advice
 
 
@@ -139,14 +152,14 @@ def by_isa(**asked):
 
 def test_instruction_sets_open_with_the_ratio_between_them():
     answer = subject.of(by_isa())
-    assert answer.title.startswith("sse41, float32 is 4.00× slower than float32 with the CPU's")
+    assert answer.title.startswith("float32 with sse41 is 4.00× slower than float32 with the CPU's")
     assert [bar.finding for bar in answer.bars] == ["slower", "faster"]
 
 
 def test_instruction_sets_of_other_models_are_not_compared():
     answer = subject.of(by_isa(model_source="edited"))
     assert [bar.finding for bar in answer.bars] == ["faster"]
-    assert answer.title.startswith("default, mixed_bfloat16 is 2.00× faster")
+    assert answer.title.startswith("mixed_bfloat16 with the default is 2.00× faster")
     (said,) = caveats.sentences(by_isa(model_source="edited"))
     assert "the source of the model" in said
 

@@ -56,7 +56,7 @@ def test_the_answer_stays_short(large):
     (speed,) = [s for s in told if "**mixed_float16** trains" in s]
     assert "2.00× faster than float32 (the default) at batch size 32, width 0.1 [2.00" in speed
     assert speed.endswith("[2.00, 2.00], 108 points.")
-    assert "Validation accuracy is equal within 1 percentage point (mean" in told[1]
+    assert "Validation accuracy is equal within 1 percentage point; the mean" in told[1]
 
 
 def test_figures_draw_some_panels_and_say_so(large):

@@ -22,6 +22,14 @@ def test_an_ablation_that_failed_says_how():
     assert row["Speedup with it"] == "–"
 
 
+def test_an_ablation_that_is_not_valid_shows_nothing():
+    gains = dict.fromkeys(("float32", "mixed_float16"), Contrast(2.0, 1.9, 2.1, 3))
+    for flags, shows in (("", "faster"), ("interference", "nothing: not valid")):
+        found = verdict(effects=[Effect(ablations.XLA_ON, gains=gains, flags=flags)])
+        (row,) = why_tables.ablation_rows(found).to_dict("records")
+        assert row["Shows"] == shows
+
+
 @pytest.mark.parametrize(
     ("device", "replicas", "matrix", "copy"),
     [

@@ -19,6 +19,7 @@ from mptexp.spec.terminal import visible
 STEPS = ((1, 1.01, 1.02), (1, 1.05, 1.1), (1, 1.1, 1.2), (1, 1.2, 1.5, 2), (1, 2, 4, 8),
          (1, 4, 16, 64), (1, 10, 100, 1000), (1, 100, 10000))  # fmt: skip
 SHORT = 24  # letters of a finding that stands in the line of its label
+GAP = 0.7  # between two rows, in lines of text
 POINTS = (-100, -10, -1, 0, 1, 10, 100)
 AXES = {
     "speed": "speed against {}",
@@ -32,29 +33,31 @@ def comparisons_at_a_glance(chart: Subject) -> Figure:
     bars, words = chart.bars, [_words(bar) for bar in chart.bars]
     lines = sum(text.count("\n") + 1 for text in words)
     figure, (axis,) = style.new(0.7 + 0.145 * lines + 0.1 * len(bars))
+    heights = [text.count("\n") + 1 + GAP for text in words]
+    places = np.cumsum(heights) - np.divide(heights, 2)
     _scale(axis, chart)
     axis.axvline(1 if chart.scale == "speed" else 0, color=INK, linewidth=1.2)
-    for place, bar in enumerate(bars):
+    for place, bar in zip(places, bars, strict=True):
         claimed = not np.isnan(bar.low)
         look = {"color": COLOURS[bar.policy], "marker": MARKERS[bar.policy], "markersize": 7}
         look |= {} if claimed else {"markerfacecolor": "none"}
         if claimed:
             axis.plot([bar.low, bar.high], [place, place], color=COLOURS[bar.policy], linewidth=2.4)
         axis.plot([bar.value], [place], linestyle="none", **look)
-    axis.set_ylim(len(bars) - 0.5, -0.5)
-    axis.set_yticks(range(len(bars)), words, size=8 if style.is_narrow() else 8.5)
+    axis.set_ylim(sum(heights), 0)
+    axis.set_yticks(places, words, size=8 if style.is_narrow() else 8.5)
     axis.tick_params(axis="y", length=0)
     axis.grid(axis="y", visible=False)
     axis.spines["left"].set_visible(False)
     label = AXES[chart.scale].format(visible(chart.baseline))
-    axis.set_xlabel(textwrap.fill(label, 32 if style.is_narrow() else 60))
+    axis.set_xlabel(textwrap.fill(label, 26 if style.is_narrow() else 42))
     return figure
 
 
 def _words(bar: Bar) -> str:
     """Label and finding of a row, in lines; why nothing is claimed stands above the chart."""
     claimed = bar.finding != "not valid"
-    text = bar.text if claimed else f"{bar.text.partition(' (')[0]}, no claim"
+    text = bar.text if claimed else f"{bar.text.partition(' (')[0]}, no\N{NO-BREAK SPACE}claim"
     letters, label = 29 if style.is_narrow() else 40, visible(bar.label)
     text = visible(text).replace("n = ", "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
     parts = [label, text] if len(text) > SHORT else [f"{label}: {text}"]

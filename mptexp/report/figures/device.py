@@ -39,13 +39,13 @@ def device_memory(tables: Tables) -> dict[str, float]:
 
 def _caption_memory(tables: Tables) -> str:
     table = summary.headline(tables).dropna(subset="peak_memory_bytes")
+    table = table.assign(place=wording.places(table))
     least = table.loc[table.peak_memory_bytes.idxmin()]
     most = table.loc[table.peak_memory_bytes.idxmax()]
     return (
-        f"From {wording.mebibytes(least.peak_memory_bytes)} ({least.policy}, batch size "
-        f"{least.batch_size}) to {wording.mebibytes(most.peak_memory_bytes)} ({most.policy}, batch "
-        f"size {most.batch_size}). On a CPU this is the whole process, framework included; on a "
-        "GPU, the framework's allocator."
+        f"From {wording.mebibytes(least.peak_memory_bytes)} ({least.policy}, {least.place}) to "
+        f"{wording.mebibytes(most.peak_memory_bytes)} ({most.policy}, {most.place}). On a CPU this "
+        "is the whole process, framework included; on a GPU, the framework's allocator."
     )
 
 
@@ -91,7 +91,10 @@ FIGURES = (
         "memory",
         "Peak memory",
         "Peak memory in MiB by batch size, one dot per run, coloured by policy.",
-        lambda sweep: single(sweep.tables, sweep.tables.ok.peak_memory_bytes.notna().any()),
+        lambda sweep: single(
+            sweep.tables,
+            speed.compares(sweep.tables.ok.dropna(subset="peak_memory_bytes"), "policy"),
+        ),
         memory_by_batch_size,
         _caption_memory,
     ),

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mptexp.analysis import published, summary
+from mptexp.analysis import published, summary, validity
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import wording
 from mptexp.report.figures import style
@@ -21,6 +21,7 @@ else:  # imported at first use: it takes a second, and most figures have no need
     sns = imports.Lazy("seaborn")
 
 PUBLISHED = "published (mixed_float16, V100)"
+EPOCHS = 3  # of a curve: fewer are a dot or a line between two
 
 
 def learned(tables: Tables) -> pd.DataFrame:
@@ -134,8 +135,13 @@ def _mean_times(part: pd.DataFrame) -> pd.DataFrame:
 
 
 def applies(sweep: MeasuredSweep) -> bool:
-    """Whether a run of the sweep learned anything."""
-    return not sweep.tables.ok.empty and bool(learned(sweep.tables).loss.notna().any())
+    """Whether a training has a curve: of EPOCHS at least, and above chance level."""
+    tables = sweep.tables
+    if tables.ok.empty:
+        return False
+    above = validity.without(tables.ok, "not trained").run_id
+    epochs = learned(tables).dropna(subset="loss")
+    return bool((epochs[epochs.run_id.isin(above)].groupby("run_id").size() >= EPOCHS).any())
 
 
 def _validated(sweep: MeasuredSweep) -> bool:

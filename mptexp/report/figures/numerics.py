@@ -203,7 +203,7 @@ def loss_scale_by_step(traces: pd.DataFrame) -> Figure:
 def _caption_traces(traces: pd.DataFrame) -> str:
     last = traces.groupby("run_id").last()
     return (
-        f"{wording.count(len(last), 'run')} with a dynamic loss scale left out "
+        f"{wording.count(len(last), 'run')} with a dynamic loss scale skipped "
         f"{wording.count(int(last.skipped.sum()), 'step')} in all. Each halves the scale; 2,000 "
         "steps without one double it."
     )

@@ -56,20 +56,34 @@ def _caption_speedup(speedups: pd.DataFrame) -> str:
     among = speedups if faster.empty else faster
     most = among.loc[among.speedup.idxmax()]
     are_faster = {0: "none is", 1: "1 is"}.get(len(faster), f"{len(faster)} are")
+    proven = f"{are_faster} measurably faster than {wording.default_name(most.baseline)}"
+    if (speedups.apply(wording.finding, axis=1) == "not valid").all():
+        proven = "none is valid"
     has_bars = speedups.low.notna().any()
     bars = " Bars are 95 % intervals that hold for all points together." if has_bars else ""
     return (
-        f"Of {wording.count(len(speedups), 'point')} compared, {are_faster} measurably faster than "
-        f"{wording.default_name(most.baseline)}; {'largest ratio' if faster.empty else 'best'}: "
+        f"Of {wording.count(len(speedups), 'point')} compared, {proven}; "
+        f"{'largest ratio' if faster.empty else 'best'}: "
         f"{most.candidate} at batch size {most.batch_size}, {wording.ratio_of(most)}.{bars}"
     )
 
 
+def compares(rows: pd.DataFrame, policy: str) -> bool:
+    """Whether a panel holds more than one policy or batch size: a dot alone says nothing."""
+    panels = [name for name in POINT if name != "batch_size"]
+    dots = rows.drop_duplicates([*POINT, policy]).groupby(panels, dropna=False).size()
+    return bool((dots > 1).any())
+
+
 def _not_in_the_answer(sweep: MeasuredSweep) -> dict[str, pd.DataFrame]:
-    """The speedups of each baseline, where the chart of the answer does not hold them all."""
+    """The speedups of each baseline, where the chart of the answer does not hold them all.
+
+    Of those that a panel compares: others stand in the headline table.
+    """
     cases = dict(tuple(sweep.tables.claims.groupby("baseline", sort=False)))
-    drawn = len(sweep.subject.bars)
-    return {} if drawn == sum(map(len, cases.values())) else cases
+    if len(sweep.subject.bars) == sum(map(len, cases.values())):
+        return {}
+    return {name: rows for name, rows in cases.items() if compares(rows, "candidate")}
 
 
 # --- step times and images per second ------------------------------------------------------------

@@ -198,12 +198,13 @@ def label_batches(axis: Axes, places: dict[int, int]) -> None:
 
 def wrapped(title: str) -> str:
     """A panel's title in lines that fit over it."""
-    return textwrap.fill(visible(title), 40, max_lines=6)
+    return textwrap.fill(visible(title), 32 if is_narrow() else 40, max_lines=6)
 
 
 def by_panel(table: pd.DataFrame) -> list[Panel]:
     """The rows of each point but for its batch size, behind the panel's title."""
-    table = table.sort_values("setting", key=points.rank, kind="stable")
+    names = [n for n in points.POINT if n != "batch_size" and table[n].nunique() > 1]
+    table = table.sort_values(names, key=points.rank, kind="stable") if names else table
     return [(str(name), part) for name, part in table.groupby(_titles(table), sort=False)]
 
 

@@ -55,6 +55,20 @@ def test_what_is_not_claimed_is_hollow_and_has_no_interval():
     plt.close(figure)
 
 
+@pytest.mark.parametrize("inches", [style.LEAD_WIDTH, style.PHONE_WIDTH])
+def test_no_label_covers_another_or_leaves_the_figure(inches):
+    long = "mixed_float16, weights float16, stochastic, loss scale dynamic"
+    bars = [bar(1.2 + k, label=long if k in (2, 3) else "short") for k in range(9)]
+    with style.width(inches):
+        figure = answer.comparisons_at_a_glance(chart(*bars, scale="error"))
+    figure.canvas.draw()
+    (axis,) = figure.axes
+    boxes = [label.get_window_extent() for label in axis.get_yticklabels()]
+    assert all(a.y0 > b.y1 for a, b in pairwise(boxes))
+    assert axis.xaxis.label.get_window_extent().x1 <= figure.bbox.x1
+    plt.close(figure)
+
+
 def test_points_are_on_both_sides_of_zero():
     figure = answer.comparisons_at_a_glance(chart(bar(88.0), bar(-0.2), scale="error"))
     labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]

@@ -1,8 +1,12 @@
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import pandas as pd
-from builders import three
+from builders import record, tables, three
 
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.figures import device
+from mptexp.report.measured import MeasuredSweep
 
 CAPTIONS = {row.name: row.caption for row in device.FIGURES}
 
@@ -15,6 +19,21 @@ def test_the_devices_memory_is_a_line_where_runs_come_near_it():
         assert len(device.memory_by_batch_size(made).axes[0].lines) == lines
     plt.close("all")
     assert "1,024 MiB" in CAPTIONS["memory_by_batch_size"](made)
+
+
+def test_memory_is_drawn_where_a_panel_compares_something():
+    (row,) = [row for row in device.FIGURES if row.section == "memory"]
+    alone = [record(block=block, width=width) for width in (1.0, 2.0) for block in range(2)]
+    for rows, drawn in ((alone, 0), ([*alone, record("mixed_float16")], 1)):
+        assert len(row.cases(MeasuredSweep(SweepDir(Path("unused")), tables(rows)))) == drawn
+
+
+def test_the_caption_of_memory_tells_its_two_points_apart():
+    rows = [record(width=width) for width in (1.0, 2.0)]
+    rows[1]["peak_memory_bytes"] *= 2
+    assert "(float32, width 1) to 2,048 MiB (float32, width 2)" in CAPTIONS["memory_by_batch_size"](
+        tables(rows)
+    )
 
 
 def test_readings_are_drawn_where_there_are_any():

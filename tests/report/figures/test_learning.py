@@ -9,6 +9,12 @@ from mptexp.report.figures import learning
 from mptexp.report.measured import MeasuredSweep
 
 
+def trained(epochs, **of):
+    made = record(**of)
+    made["history"] = [made["history"][0] | {"epoch": 1 + n} for n in range(epochs)]
+    return made
+
+
 def cases(made):
     sweep = MeasuredSweep(SweepDir(Path("unused")), made)
     return [row.name for row in learning.FIGURES if row.cases(sweep)]
@@ -44,10 +50,18 @@ def test_the_epochs_that_a_study_printed_stand_behind_our_curves():
 
 
 def test_a_batch_that_is_always_the_same_is_not_learned_from():
-    assert cases(tables([record()])) == ["accuracy_by_epoch", "accuracy_by_time", "loss_by_epoch"]
-    resident = record()
+    assert cases(tables([trained(3)])) == ["accuracy_by_epoch", "accuracy_by_time", "loss_by_epoch"]
+    resident = trained(3)
     resident["parameters"]["input_mode"] = "resident"
     assert cases(tables([resident])) == []
+
+
+def test_two_epochs_and_chance_level_are_no_curve():
+    assert cases(tables([trained(2)])) == []
+    guessing = trained(7)
+    guessing["in_force"] |= {"chance_accuracy": 0.9, "validation_images": 1000}
+    assert cases(tables([guessing])) == []
+    assert cases(tables([trained(2), trained(3, policy="mixed_float16")]))
 
 
 def test_captions_state_what_the_curves_end_with():

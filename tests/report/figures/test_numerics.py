@@ -43,5 +43,5 @@ def test_the_dynamic_scale_is_named_as_a_power_of_two(figures):
     figure, caption = figures["loss_scale_by_step"].draw()
     figure.canvas.draw()
     assert "2¹⁵" in {label.get_text() for label in figure.axes[0].get_yticklabels()}
-    assert "left out 5 steps in all" in caption
+    assert "skipped 5 steps in all" in caption
     plt.close("all")

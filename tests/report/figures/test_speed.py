@@ -80,3 +80,10 @@ def test_the_captions_are_of_the_data(measured):
     assert "spread" not in steps(tables([record()]))
     images = CAPTIONS[speed.images_per_s_by_batch_size]
     assert "Highest rate: 320, float32 at batch size 32" in images(tables([record()]))
+
+
+def test_what_is_not_valid_is_not_said_to_be_no_faster():
+    made = three("mixed_float16", [2.0, 2.1, 1.9])
+    unknown = tables([one | {"identity": None} for one in made.records])
+    caption = speed._caption_speedup(unknown.claims)
+    assert caption.startswith("Of 1 point compared, none is valid; largest ratio: mixed_float16")

@@ -11,6 +11,21 @@ def test_every_policy_has_a_colour_and_a_marker_of_its_own():
     assert len(set(style.COLOURS.values())) == len(set(style.MARKERS.values())) == len(POLICIES)
 
 
+@pytest.mark.parametrize("inches", [style.WIDTH, style.PHONE_WIDTH])
+def test_a_long_title_stays_within_the_figure(inches):
+    long = [record(width=width) for width in (1.0, 2.0)]
+    for made in long:
+        made["parameters"] |= {"input_mode": "keydana", "normalization": "fused"}
+        made["run_id"] += "fused"
+    made = tables([*long, *(record(width=width) for width in (1.0, 2.0))])
+    with style.width(inches):
+        figure = speed.step_time_by_batch_size(made)
+    figure.canvas.draw()
+    titles = [axis.title.get_window_extent() for axis in figure.axes if axis.get_visible()]
+    assert max(box.x1 for box in titles) <= figure.bbox.x1
+    plt.close("all")
+
+
 def test_a_panels_title_says_what_no_other_panel_has():
     def titles(*rows):
         made = tables([record(policy, **row) for row in rows for policy in ("float32", "float16")])
