@@ -97,7 +97,7 @@ def run(
         out: the results' directory; by default reports/<name of the file>.
         only: parameters and the value, or list of values, that the runs are to have.
         fresh: whether to discard earlier results.
-        repair: whether to measure comparisons again whose flags that can cure, as a whole.
+        repair: whether to measure again, as whole blocks, what is not valid and can be cured.
         parameters: values that replace the file's, such as `epochs=2`.
 
     Returns:

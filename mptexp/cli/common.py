@@ -82,7 +82,9 @@ DataDir = Annotated[
 ]
 Repair = Annotated[
     bool,
-    typer.Option("--repair", help="Measure comparisons again whose flags that can cure, whole."),
+    typer.Option(
+        "--repair", help="Measure again, as whole blocks, what is not valid and can be cured."
+    ),
 ]
 Notebook = Annotated[
     Path | None,
@@ -161,7 +163,10 @@ def _version(asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it, and end.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """What does reduced precision buy on this device, in speed, memory and accuracy?"""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from builders import written_sweep
+from builders import three, written_sweep
 from jupyter_client import KernelManager
 from support import PATIENCE_S, PROJECT, mptexp, processes_of, until
 
@@ -19,6 +19,7 @@ from mptexp.api import commands
 from mptexp.execution.scratch import scratch_folder
 from mptexp.records import store
 from mptexp.records.columns import COLUMNS
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.errors import ParamsError, Stopped
 
 PUBLISHED = PROJECT / "reports/published/quickstart-cpu"
@@ -221,3 +222,14 @@ def test_a_loaded_sweep_shows_what_of_it_is_not_valid(tmp_path):
         loaded = load(place.root)
     assert "changed since it was written" in repr(loaded)
     assert loaded.short()["flags"].ne("").sum() == 1
+
+
+def test_the_answer_names_what_is_not_valid(tmp_path):
+    place = SweepDir(tmp_path)
+    place.params.write_text("# Question: Is it?\nmatrix: {}\n")
+    for made in three("mixed_float16", [2.0, 2.1, 1.9]).records:
+        del made["identity"]
+        store.write_record(place.record(made["run_id"]), made)
+    said = api.answer(tmp_path).data
+    assert said.startswith("**Not valid: identity not recorded** (all runs)")
+    assert "Measured, but nothing is claimed: **mixed_float16** 2.00× faster" in said
