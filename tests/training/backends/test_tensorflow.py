@@ -33,6 +33,8 @@ def test_batches_are_a_pipeline_in_order():
     [
         ({"cpu_isa": "avx2", "jit": "on"}, "XLA leaves only some products"),
         ({"cpu_isa": "avx2"}, "TF_ENABLE_ONEDNN_OPTS=0 turns off"),
+        ({"cpu_isa": "sse41", "policy": "mixed_bfloat16"}, "instructions in which it has no bf"),
+        ({"cpu_isa": "avx512_core", "policy": "bfloat16"}, "TF_ENABLE_ONEDNN_OPTS=0 turns off"),
         ({"policy": "float16"}, "no channels_first convolution in float16"),
         ({"policy": "float16", "jit": "on"}, ""),
         ({}, ""),
