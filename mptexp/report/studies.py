@@ -14,7 +14,7 @@ from mptexp.analysis.points import POINT
 from mptexp.analysis.published import MIXED
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report import wording
-from mptexp.report.columns import BLANK
+from mptexp.report.columns import BLANK, without_blanks
 from mptexp.spec.run import Run
 
 LIMIT = 25  # rows of a table: more is a file, not a report
@@ -83,8 +83,8 @@ def section(tables: Tables) -> Section | None:
     claims = wording.listed(_claims(set(results.model)))
     return Section(
         note=_note(len(rows) - sum(map(len, shown)), runs),
-        speeds=_texts(shown[0]).drop(columns="Accuracy"),
-        accuracies=_texts(shown[1]).drop(columns=["Published speedup", SPEEDUP]),
+        speeds=without_blanks(_texts(shown[0]).drop(columns="Accuracy")),
+        accuracies=without_blanks(_texts(shown[1]).drop(columns=["Published speedup", SPEEDUP])),
         differences=_differences(pd.concat(shown), tables),
         sentences=[
             *sentences,

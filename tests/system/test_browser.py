@@ -104,6 +104,18 @@ def test_it_prints_on_a4(page, address):
     assert not page.locator("nav").is_visible()
 
 
+@pytest.mark.parametrize(
+    "place",
+    sorted((PROJECT / "reports/published").glob("*/index.html")),
+    ids=lambda p: p.parent.name,
+)
+def test_the_published_pages_print_on_a4(page, place):
+    page.goto(place.as_uri())
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 680, "height": 1000})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 680
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_executed_notebooks_are_pages_too(page, tiny, theme):
     from axe_playwright_python.sync_playwright import Axe
