@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from mptexp.report import text_tables
+from mptexp.report.tables import text_tables
 from mptexp.spec import fields
 from mptexp.spec.grid import Sweep
 from mptexp.spec.names import DATASETS, MODELS

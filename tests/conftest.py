@@ -176,7 +176,7 @@ LONGEST = (
     "training/test_run", "training/test_precision", "training/measure/test_profiler",
     "system/test_browser", "execution/test_sweep", "system/test_security", "system/test_cli",
     "training/numerics/test_exponents", "training/backends/test_replicas",
-    "system/test_notebooks", "report/test_page",
+    "system/test_notebooks", "report/pages/test_page",
 )  # fmt: skip
 
 

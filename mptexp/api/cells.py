@@ -110,7 +110,7 @@ def run(
     job = _open(params, out, parameters)
     flagged = commands.curable(job) if repair and not fresh else ()
     if not fresh and (differences := commands.changed(job, _filters(only))):
-        from mptexp.report.caveats import changed
+        from mptexp.report.answers.caveats import changed
 
         for sentence in changed(str(job.directory.root), differences):
             warnings.warn(visible(sentence), stacklevel=2)
@@ -231,7 +231,8 @@ def answer(directory: Place) -> "Markdown":
     """
     from IPython.display import Markdown
 
-    from mptexp.report import caveats, lead, measured
+    from mptexp.report.answers import caveats, measured
+    from mptexp.report.pages import lead
 
     sweep = measured.load(resolved(directory))
     return Markdown("\n\n".join([*caveats.sentences(sweep.tables), *lead.sentences(sweep)]))

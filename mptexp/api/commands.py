@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mptexp.analysis.identity import Difference
     from mptexp.diagnosis.recording import Recording
     from mptexp.execution.merge import Merged
-    from mptexp.report.measured import MeasuredSweep
+    from mptexp.report.answers.measured import MeasuredSweep
 
 
 def open_sweep(
@@ -179,7 +179,7 @@ def advise(
         ParamsError, Interrupted, Stopped: as `sweep.execute` does.
     """
     from mptexp.analysis import advice, exponent_range, sweep_tables
-    from mptexp.report import dynamic_range
+    from mptexp.report.answers import dynamic_range
 
     chosen = plan.select(plan.runs(job.sweep, job.directory), only)
     # Blocks are shuffled; the file's own order says which point is the first.
@@ -210,7 +210,8 @@ def report(directory: Path, notebook: Path | None = None) -> tuple[Path, list[st
         Stopped: if the disk is full or fails.
     """
     imports.matplotlib_from_elsewhere()
-    from mptexp.report import measured, page
+    from mptexp.report.answers import measured
+    from mptexp.report.pages import page
 
     sweep = measured.load(directory)
     with _writing(directory, "no report could be written"):
@@ -226,13 +227,13 @@ def check(directory: Path) -> list[str]:
     Raises:
         ParamsError: if the directory holds no record.
     """
-    from mptexp.report import measured
+    from mptexp.report.answers import measured
 
     return _not_valid(measured.load(directory))
 
 
 def _not_valid(sweep: "MeasuredSweep") -> list[str]:
-    from mptexp.report import caveats
+    from mptexp.report.answers import caveats
 
     return [*caveats.sentences(sweep.tables), *sweep.tables.damaged, *sweep.tables.changed]
 
@@ -246,7 +247,7 @@ def publish(
         ParamsError: if there is nothing to publish, or it cannot be written there.
     """
     imports.matplotlib_from_elsewhere()
-    from mptexp.report import site as sites
+    from mptexp.report.pages import site as sites
 
     with _writing(site):
         return sites.publish(directories, site, report_notebook(notebook), url)
@@ -321,7 +322,7 @@ def compared(a: Sequence[Path], b: Sequence[Path]) -> Compared:
         ParamsError: if no point was measured well in both.
     """
     from mptexp.analysis import compare as comparison
-    from mptexp.report import comparisons
+    from mptexp.report.answers import comparisons
 
     left, right = comparison.load([SweepDir(p) for p in a], [SweepDir(p) for p in b])
     points = comparison.points(left, right)

@@ -71,7 +71,7 @@ def _diagnosis(
     from mptexp.analysis import sweep_tables
     from mptexp.diagnosis import proposals
     from mptexp.diagnosis.pairs import pairs as diagnosed
-    from mptexp.report.why_tables import reason
+    from mptexp.report.tables.why_tables import reason
 
     place = job.directory
     tables = sweep_tables.load(place)

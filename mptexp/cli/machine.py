@@ -22,7 +22,7 @@ def doctor(
     from then on show the result. Exit status 1 where one failed.
     """
     from mptexp import api
-    from mptexp.report import terminal_tables
+    from mptexp.report.tables import terminal_tables
 
     allow(format, "table", "json")
     if check:
@@ -39,7 +39,8 @@ def doctor(
 def _check_instruments(backend: str, format: str) -> None:
     from mptexp import api
     from mptexp.records.instruments import failed
-    from mptexp.report import instruments, terminal_tables
+    from mptexp.report.answers import instruments
+    from mptexp.report.tables import terminal_tables
 
     checks = api.check_instruments(backend, api.Output(err(), brief=True))
     if format == "json":

@@ -42,7 +42,8 @@ def explain(
     that holds some. Two traces are compared, such as float32 with mixed precision.
     """
     from mptexp import api
-    from mptexp.report import recordings, terminal_tables
+    from mptexp.report import recordings
+    from mptexp.report.tables import terminal_tables
 
     allow(format, "table", "json")
     with working("reading the trace"):
@@ -95,7 +96,7 @@ def traces(directory: Dir) -> None:
     Exit status 1 where a trace could not be read; its record stays as it was.
     """
     from mptexp import api
-    from mptexp.report import wording
+    from mptexp.report.text import wording
 
     with working("reading traces"):
         number, faults = api.read_traces(directory)
@@ -167,7 +168,7 @@ def compare(
     was written.
     """
     from mptexp import api
-    from mptexp.report import comparisons
+    from mptexp.report.answers import comparisons
 
     allow(format, "table", "markdown", "json")
     made = api.compared([a, *(more_a or [])], [b, *(more_b or [])])
@@ -190,7 +191,7 @@ def compare(
 
 
 def _print_table(title: str, table: "pd.DataFrame", format: str) -> None:
-    from mptexp.report import terminal_tables, text_tables
+    from mptexp.report.tables import terminal_tables, text_tables
 
     if format == "markdown":
         print(f"**{title}**\n\n{text_tables.markdown(table)}")
@@ -218,7 +219,8 @@ def merge(
     and was left out, or was changed since it was written.
     """
     from mptexp import api
-    from mptexp.report import caveats, wording
+    from mptexp.report.answers import caveats
+    from mptexp.report.text import wording
 
     merged = api.merge(directories, directory, prefer)
     unlike = caveats.unlike(str(directories[0]), api.unlike(directories))

@@ -66,7 +66,7 @@ def plan(
     """
     from mptexp import api
     from mptexp.execution import preparation
-    from mptexp.report import terminal_tables
+    from mptexp.report.tables import terminal_tables
     from mptexp.spec.names import MODELS
 
     allow(format, "table", "json")
@@ -189,7 +189,7 @@ def _name_changes(job: "Job", only: Sequence[str], data_dir: Path | None) -> Non
     from mptexp import api
 
     if differences := api.changed(job, only, data_dir):
-        from mptexp.report import caveats
+        from mptexp.report.answers import caveats
 
         for sentence in caveats.changed(str(job.directory.root), differences):
             out().print(f"[yellow]{plain(sentence)}[/]", soft_wrap=True)

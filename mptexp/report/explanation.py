@@ -13,10 +13,13 @@ from mptexp.diagnosis import arithmetic, breakdown
 from mptexp.diagnosis.recording import Recording
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import measured, recordings, text_tables, why, why_tables, wording
+from mptexp.report import recordings
+from mptexp.report.answers import measured, why
+from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import registry
 from mptexp.report.figures.row import Section
-from mptexp.report.measured import MeasuredSweep
+from mptexp.report.tables import text_tables, why_tables
+from mptexp.report.text import wording
 from mptexp.spec.errors import ParamsError
 
 MOST_ROWS = 40

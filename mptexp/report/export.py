@@ -8,10 +8,12 @@ from mptexp.analysis import accuracy, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import caveats, data_files, lead, measured, text_tables
+from mptexp.report.answers import caveats, measured
 from mptexp.report.figures import output, registry
 from mptexp.report.figures.registry import SweepFigure
-from mptexp.report.markdown import bullets, safe
+from mptexp.report.pages import data_files, lead
+from mptexp.report.tables import text_tables
+from mptexp.report.text.markdown import bullets, safe
 
 
 def export(directory: SweepDir, folder: Path) -> list[str]:

@@ -12,10 +12,12 @@ from great_tables import GT
 
 from mptexp.diagnosis.causes import CAUSES, LABELS, LEAST_SHARE
 from mptexp.diagnosis.recording import BOUNDS, Comparison, Recording
-from mptexp.report import lead, markdown, rendering, text_tables, why_tables, wording
 from mptexp.report.figures import diagnosis as figures
 from mptexp.report.figures import output, style
-from mptexp.report.why_tables import percent
+from mptexp.report.pages import lead, rendering
+from mptexp.report.tables import text_tables, why_tables
+from mptexp.report.tables.why_tables import percent
+from mptexp.report.text import markdown, wording
 from mptexp.spec.terminal import visible
 from mptexp.traces.steps import WHOLE
 

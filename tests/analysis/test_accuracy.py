@@ -7,7 +7,8 @@ from builders import classified, record, tables
 from mptexp.analysis import accuracy
 from mptexp.analysis.sweep_tables import Options
 from mptexp.records.schema import VOID
-from mptexp.report import findings, text_tables
+from mptexp.report.answers import findings
+from mptexp.report.tables import text_tables
 
 
 def learned(policy, block, *accuracies, **more):

@@ -10,7 +10,8 @@ from support import mptexp
 from mptexp.analysis import advice, exponent_range
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import dynamic_range, wording
+from mptexp.report.answers import dynamic_range
+from mptexp.report.text import wording
 from mptexp.spec import params
 from mptexp.spec.run import Run
 

@@ -6,7 +6,7 @@ from support import PROJECT
 
 from mptexp.analysis import asked, sweep_tables
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import caveats
+from mptexp.report.answers import caveats
 
 TEXT = """
 defaults: {batch_size: 32}

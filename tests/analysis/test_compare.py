@@ -13,7 +13,7 @@ from support import mptexp
 from mptexp.analysis import compare
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import comparisons
+from mptexp.report.answers import comparisons
 from mptexp.spec.errors import ParamsError
 
 

@@ -5,7 +5,7 @@ import pytest
 from builders import replicated, tables_of
 
 from mptexp.analysis import scaling
-from mptexp.report import caveats, comparisons
+from mptexp.report.answers import caveats, comparisons
 
 
 def test_weak_and_strong_scaling_are_told_apart():

@@ -3,7 +3,8 @@ import pytest
 from builders import record, tables
 
 from mptexp.analysis import speedups, summary
-from mptexp.report import text_tables, wording
+from mptexp.report.tables import text_tables
+from mptexp.report.text import wording
 
 
 def test_a_speedup_is_baseline_over_candidate_within_blocks():

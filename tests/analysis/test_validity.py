@@ -4,7 +4,7 @@ from builders import record, tables
 from mptexp.analysis import accuracy, summary, validity
 from mptexp.records.instruments import check
 from mptexp.records.schema import SEEN, VOID
-from mptexp.report import caveats, findings
+from mptexp.report.answers import caveats, findings
 
 RATIOS = (3.0, 3.1, 3.2)
 

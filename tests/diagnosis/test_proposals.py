@@ -4,7 +4,7 @@ import pytest
 
 from mptexp.diagnosis import ablations, proposals
 from mptexp.diagnosis.pairs import Pair, in_block
-from mptexp.report import why_tables
+from mptexp.report.tables import why_tables
 from mptexp.spec.run import Run
 
 BASE = Run(gpu_model="GPU", policy="float32", seed=3, block=0)

@@ -17,7 +17,8 @@ from mptexp.diagnosis import ablations, effects, proposals, verdict
 from mptexp.diagnosis.effects import Effect
 from mptexp.diagnosis.pairs import Pair, in_block, pairs
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import why, why_tables
+from mptexp.report.answers import why
+from mptexp.report.tables import why_tables
 from mptexp.spec.run import Run
 
 WAITS = loss("host", 0.3)

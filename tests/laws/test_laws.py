@@ -39,6 +39,8 @@ BELOW = {
 }
 BELOW["api"] = {*BELOW, "report"} - {"training"}
 BELOW["cli"] = {*BELOW["api"], "api"}
+# The floors of the report: each may import those before it; what lies in no folder, all of them.
+FLOORS = ("text", "tables", "answers", "figures", "pages")
 FRAMEWORKS = {"tensorflow", "tensorflow_datasets", "jax", "torch", "keras"}
 
 
@@ -70,6 +72,16 @@ def faults(name, source):
             yield f"{name} imports {module}"
 
 
+def climbs(name, source):
+    """What a module of the report imports from a floor above its own."""
+    floor = name.split(".")[1]
+    for module in imports(source):
+        names = module.split(".")
+        above = FLOORS[FLOORS.index(floor) + 1 :] if floor in FLOORS else ()
+        if names[:2] == ["mptexp", "report"] and {*names[2:3]} & {*above}:
+            yield f"{name} imports {module}"
+
+
 def modules():
     """Every module of the package by its name, such as `report.page`."""
     root = PROJECT / "mptexp"
@@ -98,6 +110,13 @@ def test_modules_import_only_from_rooms_below():
 )
 def test_the_law_of_rooms_can_be_broken(name, source):
     assert list(faults(name, source))
+
+
+def test_the_floors_of_the_report_stand_on_those_below():
+    own = {n: p for n, p in modules().items() if n.startswith("report.") and n.count(".") > 1}
+    assert {name.split(".")[1] for name in own} == set(FLOORS)
+    assert not [fault for name, p in own.items() for fault in climbs(name, p.read_text())]
+    assert list(climbs("report.text.wording", "from mptexp.report.answers import findings"))
 
 
 # --- no module asks which backend it has ---------------------------------------------------------
@@ -178,7 +197,7 @@ def test_the_law_of_lightness_can_be_broken():
 
 def test_making_a_report_imports_no_framework():
     program = (
-        "import sys; from mptexp.analysis import summary; from mptexp.report import page; "
+        "import sys; from mptexp.analysis import summary; from mptexp.report.pages import page; "
         "from mptexp.execution import sweep; from mptexp import cli; "
         f"print(sorted({FRAMEWORKS!r} & set(sys.modules)))"
     )

@@ -12,8 +12,10 @@ from support import PROJECT, mptexp
 
 from mptexp.analysis import sweep_tables
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import export, measured, text_tables
+from mptexp.report import export
+from mptexp.report.answers import measured
 from mptexp.report.figures import registry
+from mptexp.report.tables import text_tables
 from mptexp.spec.errors import ParamsError
 
 PUBLISHED = PROJECT / "reports/published/quickstart-cpu"

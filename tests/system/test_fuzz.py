@@ -14,7 +14,9 @@ from hypothesis import HealthCheck, given, settings
 
 from mptexp import api
 from mptexp.analysis import sweep_tables
-from mptexp.report import caveats, findings, lead, measured, text_tables
+from mptexp.report.answers import caveats, findings, measured
+from mptexp.report.pages import lead
+from mptexp.report.tables import text_tables
 from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.traces import files
 

@@ -17,7 +17,7 @@ from support import PATIENCE_S, PROJECT, until, write_images
 
 from mptexp.execution import jupyter_kernel
 from mptexp.execution.scratch import scratch_folder
-from mptexp.report import rendering, sortable
+from mptexp.report.pages import rendering, sortable
 
 NOTEBOOK = PROJECT / "notebooks/numerics.py"
 

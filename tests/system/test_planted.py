@@ -18,7 +18,7 @@ from mptexp.diagnosis import verdict as verdicts
 from mptexp.diagnosis.pairs import pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import why_tables
+from mptexp.report.tables import why_tables
 from mptexp.spec.run import Run
 
 # A run, traced, whose pictures come as the cause wants it. Arguments: parameters, plant, place.
@@ -38,7 +38,7 @@ from mptexp.training.measure import profiler
 from mptexp.diagnosis.pairs import pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import why_tables
+from mptexp.report.tables import why_tables
 if run.policy != "mixed_float16":
     profiler.primitives = lambda *_: []  # oneDNN's account takes as long as all the rest
 images = datasets.load(run)

@@ -12,7 +12,8 @@ from mptexp.diagnosis import verdict
 from mptexp.execution import plan
 from mptexp.execution.progress import Progress
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import findings, text_tables
+from mptexp.report.answers import findings
+from mptexp.report.tables import text_tables
 from mptexp.spec import params
 
 

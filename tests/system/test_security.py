@@ -28,9 +28,11 @@ from mptexp.execution.scratch import scratch_folder
 from mptexp.records import store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import markdown as safe_markdown
-from mptexp.report import rendering, text_tables, wording
 from mptexp.report.figures import output, speed
+from mptexp.report.pages import rendering
+from mptexp.report.tables import text_tables
+from mptexp.report.text import markdown as safe_markdown
+from mptexp.report.text import wording
 from mptexp.spec import files, params, terminal
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run

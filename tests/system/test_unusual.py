@@ -11,17 +11,17 @@ from mptexp.analysis import compare, loss_scale, speedups, sweep_tables
 from mptexp.diagnosis import verdict as diagnose
 from mptexp.records.schema import VOID
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import (
+from mptexp.report.answers import (
     claims,
     comparisons,
     findings,
     loss_scales,
     low_precision,
     studies,
-    text_tables,
     why,
 )
 from mptexp.report.figures import speed
+from mptexp.report.tables import text_tables
 from mptexp.spec.run import Run
 
 BOTH = ("float32", "mixed_float16")

@@ -7,12 +7,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mptexp.report import wording
+from mptexp.report.answers.measured import MeasuredSweep
+from mptexp.report.answers.subject import Bar, Subject
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS
-from mptexp.report.measured import MeasuredSweep
-from mptexp.report.subject import Bar, Subject
+from mptexp.report.text import wording
 from mptexp.spec.terminal import visible
 
 # Factors of which a chart of speed has ticks, on both sides of 1; and its ticks in points.

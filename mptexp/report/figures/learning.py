@@ -8,11 +8,11 @@ from matplotlib.figure import Figure
 
 from mptexp.analysis import published, summary, validity
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report import wording
+from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS
-from mptexp.report.measured import MeasuredSweep
+from mptexp.report.text import wording
 from mptexp.spec import imports
 
 if TYPE_CHECKING:

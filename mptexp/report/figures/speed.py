@@ -10,11 +10,11 @@ from mptexp.analysis import summary
 from mptexp.analysis.points import POINT
 from mptexp.analysis.speedups import with_jit
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report import wording
+from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS, Panel
-from mptexp.report.measured import MeasuredSweep
+from mptexp.report.text import wording
 from mptexp.spec import imports
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mptexp.analysis import points
-from mptexp.report import wording
+from mptexp.report.text import wording
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.terminal import visible
 

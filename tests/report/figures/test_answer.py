@@ -6,8 +6,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+from mptexp.report.answers.subject import Bar, Subject
 from mptexp.report.figures import answer, style
-from mptexp.report.subject import Bar, Subject
 
 NAN = float("nan")
 

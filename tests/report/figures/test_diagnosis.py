@@ -3,7 +3,7 @@ import pytest
 from support import PROJECT
 
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import measured
+from mptexp.report.answers import measured
 from mptexp.report.figures import diagnosis, registry
 
 

@@ -10,7 +10,7 @@ from legible import faults
 from support import PROJECT
 
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import measured
+from mptexp.report.answers import measured
 from mptexp.report.figures import output, registry, style
 from mptexp.report.figures.registry import FIGURES
 from mptexp.report.figures.row import FigureRow, Section

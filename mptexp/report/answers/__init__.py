@@ -1,0 +1,1 @@
+"""What is said of a sweep, in sentences and their tables: a module for each question."""

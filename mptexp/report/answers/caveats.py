@@ -1,0 +1,235 @@
+"""What is not valid of a sweep, what was left out, what makes it less certain, in sentences.
+
+They stand at the top of its page and in the terminal.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import pandas as pd
+
+from mptexp.analysis import scaling, summary, validity
+from mptexp.analysis.contrast import FEWEST
+from mptexp.analysis.identity import Difference
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.analysis.validity import FLAGS, Flag
+from mptexp.report.text import wording
+from mptexp.report.text.markdown import safe
+
+MEASURED_WHILE = "measured while"  # opens the marks that say what interfered with the timing
+NOT_VALID = "**Not valid: "  # opens the sentence of a flag
+# Ten windows of 0.2 s give an interval (see training.measure.step_clock); two more to be sure.
+WINDOWS, WINDOW_S = 12, 0.2
+DIFFERENCES = 4  # that a sentence lists; of more it says how many there are
+NAMES = {
+    "code": "the code of mptexp",
+    "notebook": "the notebook",
+    "model_source": "the source of the model",
+    "network": "the layers of the model",
+    "products_flops": "the arithmetic of a step (FLOPs of its products)",
+    "data": "the content of the data",
+    "data_order": "the order of the images",
+    "fed": "the first images as the model gets them",
+    "initial_weights": "the initial weights",
+    "cores": "the number of cores",
+    "cpu": "the CPU",
+    "nice": "the priority of the process",
+    "device": "the device",
+    "driver": "the driver",
+    "process": "how processes were started",
+}
+
+
+def banner(tables: Tables) -> list[str]:
+    """What opens a page beside its answer: what is not valid, and the runs without a result."""
+    said = sentences(tables)
+    flags = [text for text in said if text.startswith(NOT_VALID)]
+    full = [*(text for text in said if text not in flags), *flags[:1]]
+    if more := [_short(*counted) for counted in _counted(tables)[1:]]:
+        full.append(f"**Also not valid**: {'; '.join(more)}; see [Environment](#Environment).")
+    return [*full, *left_out(tables)]
+
+
+def left_out(tables: Tables) -> list[str]:
+    """The runs that did not end well, by policy and how they ended."""
+    rows = summary.left_out(tables.results).to_dict("records")
+    parts = [
+        f"{row['left']} of {wording.count(row['runs'], 'run')} of {row['policy']} ({row['status']})"
+        for row in rows
+    ]
+    return [f"**Without a result**: {wording.listed(parts)}."] if parts else []
+
+
+def doubts(tables: Tables, what: str) -> str:
+    """`not valid: identity not recorded`: what takes every claim of time or accuracy."""
+    flags = validity.together(tables.ok["flags"])
+    names = [f.name for f in validity.invalid(flags, what) if f.name != "not trained"]
+    return f"not valid: {', '.join(names)}" if names else ""
+
+
+def remedies(tables: Tables, what: str) -> str:
+    """What to do for a claim, with the command and its cost; empty where nothing is to be done."""
+    runs = tables.ok
+    flags = validity.invalid(validity.together(runs["flags"]), what)
+    first = [flag.remedy.partition(validity.REPAIR)[0].removesuffix(", and ") for flag in flags]
+    steps = [*dict.fromkeys(filter(None, first))]
+    again = runs[runs["flags"].map(validity.curable)]
+    if any(flag.curable for flag in flags):
+        count, minutes = _cost(again)
+        steps.append(f"{_command('--out . --repair')} {count} again, {minutes}")
+    blocks = tables.results.block.nunique()
+    if blocks < FEWEST:
+        cost = ", ".join(_cost(runs, FEWEST / blocks))
+        steps.append(f"{_command(f'--out ../again --set repeats={FEWEST}')} {cost}")
+    return f"for a claim, {'; then '.join(steps)}." if steps else ""
+
+
+def _command(options: str) -> str:
+    return f"run `mptexp run params.yaml {options}` in this report's folder, which measures"
+
+
+def _cost(runs: pd.DataFrame, times: float = 1) -> tuple[str, str]:
+    """`9 runs` and `about 12 min`: as long as they took, so many times."""
+    minutes = runs.wall_s.sum() * times / 60
+    return wording.count(round(len(runs) * times), "run"), f"about {max(minutes, 1):.0f} min"
+
+
+def remarks(tables: Tables) -> list[str]:
+    """What makes the whole sweep less certain, in Markdown."""
+    flags = {flag for record in tables.records for flag in record.get("marks", [])}
+    lines = sorted(flag for flag in flags if not flag.startswith(MEASURED_WHILE))
+    versions = summary.versions(tables.records)
+    if len(versions) > 1:
+        lines.append(f"the runs were made by different versions of mptexp: {', '.join(versions)}")
+    return [safe(text) for text in (*lines, *_asked(tables))]
+
+
+def _asked(tables: Tables) -> list[str]:
+    """What of the runs params.yaml does not ask for, and what it asks for and is not there."""
+    asked, said = tables.asked, []
+    if asked.other:
+        named = [
+            f"{name} {wording.verbatim(left)} (params.yaml: {wording.verbatim(right)})"
+            for name, (left, right) in list(asked.differing.items())[:DIFFERENCES]
+        ]
+        which = wording.listed(named) or "parameters in another combination"
+        runs = wording.count(len(tables.results), "run")
+        said.append(
+            f"params.yaml does not ask for {asked.other} of {runs}, which were made with {which}: "
+            "it was edited after them, or they were copied from elsewhere"
+        )
+    if asked.missing:
+        planned = wording.count(asked.planned, "run")
+        said.append(f"{asked.missing} of {planned} that params.yaml asks for have no record yet")
+    return said
+
+
+def sentences(tables: Tables) -> list[str]:
+    """A sentence for each flag of the sweep: how many runs, why, what is lost, what to do."""
+    counted = _counted(tables)
+    differing = [_differing(tables) for flag, *_ in counted if flag.name == "not comparable"]
+    found = [_sentence(*each, _to_do(each[0], tables)) for each in counted]
+    return [*filter(None, differing), *_of_tables(tables), *found]
+
+
+def _counted(tables: Tables) -> list[tuple[Flag, int, int]]:
+    """Each flag that runs have, how many, of how many."""
+    flags = tables.ok["flags"].map(validity.names_of)
+    counts = {name: int(sum(name in names for names in flags)) for name in FLAGS}
+    return [(FLAGS[name], n, len(flags)) for name, n in counts.items() if n]
+
+
+def _to_do(flag: Flag, tables: Tables) -> str:
+    """What to do about a flag; of runs that were too short also how long they must be."""
+    runs = tables.ok[[flag.name in validity.names_of(flags) for flags in tables.ok["flags"]]]
+    step_s, steps = (pd.to_numeric(runs[name]) for name in ("step_s", "steps_timed"))
+    needed_s = WINDOWS * step_s.clip(lower=WINDOW_S)
+    times = (needed_s / (step_s * steps)).max()
+    if flag.name != "too few windows" or not math.isfinite(times):
+        return flag.remedy
+    asked = {r["run_id"]: r["parameters"] for r in tables.records}
+    name = "max_steps" if set(runs.ended_by) == {"max_steps"} else "epochs"
+    factor = math.ceil(times + 1)
+    most = max(asked[run_id][name] or 0 for run_id in runs.run_id) * factor
+    return (
+        f"{flag.remedy}: about {factor} times as many steps, `mptexp run params.yaml --set "
+        f"{name}={most} --out DIR`"
+    )
+
+
+def _of_tables(tables: Tables) -> list[str]:
+    """What is not compared of devices, replicas, frameworks, instruction sets; each once."""
+    makers = (scaling.by_device, scaling.by_replicas, scaling.by_backend, scaling.by_isa)
+    made = [not_compared(table(tables)) for table in makers]
+    return list(dict.fromkeys(text for said in made for text in said))
+
+
+def not_compared(table: pd.DataFrame) -> list[str]:
+    """What the sides of a table of `scaling` differ in beyond its axis; empty where in nothing."""
+    columns = [table[name] for name in ("differs", "strong_differs") if name in table]
+    by_name = {d.name: d for column in columns for differs in column for d in differs}
+    if not by_name:
+        return []
+    return [f"**Not comparable**: {_listed(by_name.values())}. These runs form no ratio."]
+
+
+def _sentence(flag: Flag, runs: int, of: int, to_do: str) -> str:
+    lost = wording.listed(list(flag.invalidates))
+    return (
+        f"{NOT_VALID}{flag.name}** ({_which(runs, of)}): {flag.meaning}. Nothing is claimed of "
+        f"their {lost}; {to_do}."
+    )
+
+
+def _short(flag: Flag, runs: int, of: int) -> str:
+    """`interference (all runs: time and training time)`."""
+    return f"{flag.name} ({_which(runs, of)}: {wording.listed(list(flag.invalidates))})"
+
+
+def _which(runs: int, of: int) -> str:
+    return "all runs" if runs == of else f"{runs} of {wording.count(of, 'run')}"
+
+
+def _differing(tables: Tables) -> str:
+    """What the runs that are not comparable differ in, with one pair of values each."""
+    unlike = validity.incomparable(tables.results, tables.records)
+    by_name: dict[str, Difference] = {d.name: d for one in unlike.values() for d in one}
+    if not by_name:
+        return ""
+    runs = wording.count(len(unlike), "run")
+    return (
+        f"**Not comparable**: {runs} differ from the others in more than the policy: "
+        f"{_listed(by_name.values())}. They form no ratio."
+    )
+
+
+def _listed(differences: Collection[Difference]) -> str:
+    clauses = [difference(d) for d in list(differences)[:DIFFERENCES]]
+    more = len(differences) - DIFFERENCES
+    return wording.listed([*clauses, *([f"{more} more"] if more > 0 else [])])
+
+
+def changed(directory: str, differences: Sequence[Difference]) -> list[str]:
+    """A line of text for each difference between a directory's runs and those about to begin."""
+    return [
+        f"{directory}: {difference(one, str)} is not what it was: runs from before and after form "
+        "no ratio; undo it, or measure all again with --fresh or another --out"
+        for one in differences
+    ]
+
+
+def unlike(first: str, differences: Mapping[str, Sequence[Difference]]) -> list[str]:
+    """A line of text for each difference between merged directories."""
+    return [
+        f"{first} and {name} differ in {difference(one, str)}: their runs form no ratio"
+        for name, several in differences.items()
+        for one in several
+    ]
+
+
+def difference(found: Difference, shown: Callable[[str], str] = wording.verbatim) -> str:
+    """`the source of the model (1f2e against 9a8b)`; `shown` escapes text for Markdown."""
+    name, _, inner = found.name.partition(".")
+    what = NAMES.get(name, name.replace("_", " ")) + f" {inner}" * bool(inner)
+    left, right = (shown(value) or "none" for value in (found.left, found.right))
+    return f"{shown(what)} ({left} against {right})"

@@ -1,0 +1,383 @@
+"""What the studies claimed of mixed precision, and whether this sweep is consistent with it.
+
+Each claim has a rule that decides, shown beside the finding: by intervals alone where there are
+any. What was not measured is not tested here.
+"""
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from mptexp.analysis import accuracy, emulated, loss_scale, points, speedups
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.text import wording
+from mptexp.report.text.wording import INCONCLUSIVE
+
+CONSISTENT, INCONSISTENT, UNTESTED = "consistent", "inconsistent", "not tested here"
+MIXED = "mixed_float16"
+MOST_RUNS = 6  # that a claim names: more are not opened
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Of a claim: one of the four words, the evidence, and the ids of the deciding runs."""
+
+    finding: str
+    evidence: str = ""
+    runs: tuple[str, ...] = ()
+
+
+NOTHING = Finding(UNTESTED)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a study claims: its words, whose they are, the rule that decides, and its check."""
+
+    words: str
+    source: str
+    rule: str
+    check: Callable[[Tables], Finding]
+
+
+def table(tables: Tables) -> list[tuple[Claim, Finding]]:
+    """Every claim and what a sweep says of it."""
+    return [(claim, claim.check(tables)) for claim in CLAIMS]
+
+
+def over_all(sweeps: Mapping[str, Sequence[tuple[Claim, Finding]]]) -> list[dict[str, Any]]:
+    """Every claim once, with the findings of all sweeps that test it, by their names."""
+    return [
+        {
+            "claim": claim,
+            "findings": [
+                (name, found)
+                for name, rows in sweeps.items()
+                for found in (rows[place][1],)
+                if found.finding != UNTESTED
+            ],
+        }
+        for place, claim in enumerate(CLAIMS)
+    ]
+
+
+def _with_tensor_cores(tables: Tables) -> pd.DataFrame:
+    """Speedups of mixed_float16 in training on GPUs of compute capability 7.0 and later."""
+    cards = {r["run_id"]: r.get("environment") or {} for r in tables.records}
+    cores = [(cards[run_id].get("capability") or [0])[0] >= 7 for run_id in tables.results.run_id]
+    devices = set(tables.results.gpu_model[cores])
+    rows = tables.claims
+    return rows[
+        (rows.candidate == MIXED)
+        & rows.gpu_model.isin(devices)
+        & (rows.phase == "train")
+        & (rows.baseline == "float32")
+    ]
+
+
+def _runs(tables: Tables, row: pd.Series, policies: Sequence[str]) -> tuple[str, ...]:
+    """The runs of a point under some policies."""
+    ok = tables.ok[tables.ok.policy.isin(policies)]
+    same = (ok[points.POINT] == row[points.POINT]).all(axis=1)
+    return tuple(ok[same].run_id[:MOST_RUNS])
+
+
+def _by_speed(tables: Tables, rows: pd.DataFrame, least: float) -> Finding:
+    """Whether the largest speedup reaches a factor, by its interval."""
+    rows = rows.dropna(subset="low")
+    if rows.empty:
+        return NOTHING
+    best = rows.loc[rows.speedup.idxmax()]
+    where = f"batch size {best.batch_size} of {best.model} on {best.gpu_model}"
+    finding = (
+        CONSISTENT if best.low >= least else INCONSISTENT if best.high < least else INCONCLUSIVE
+    )
+    evidence = f"{_largest(best)}, {where}"
+    return Finding(finding, evidence, _runs(tables, best, (best.baseline, best.candidate)))
+
+
+def _largest(row: pd.Series) -> str:
+    """The largest speedup, which is at best what it says only where its interval leaves 1 out."""
+    return f"{'at best' if row.low > 1 else 'largest ratio'} {wording.ratio_of(row)}"
+
+
+def _three_times(tables: Tables) -> Finding:
+    return _by_speed(tables, _with_tensor_cores(tables), 3.0)
+
+
+def _not_on_a_v100(tables: Tables) -> Finding:
+    rows = _with_tensor_cores(tables).dropna(subset="low")
+    rows = rows[rows.gpu_model.str.contains("V100") & (rows.model == "keydana_cnn")]
+    if rows.empty:
+        return NOTHING
+    best = rows.loc[rows.speedup.idxmax()]
+    finding = CONSISTENT if best.high < 1.15 else INCONSISTENT if best.low > 1.15 else INCONCLUSIVE
+    evidence = f"{_largest(best)}, batch size {best.batch_size}"
+    return Finding(finding, evidence, _runs(tables, best, (best.baseline, MIXED)))
+
+
+def _less_work(tables: Tables) -> Finding:
+    """Whether large matrix products in float16 take a quarter of the time, as they did here."""
+    peaks = {"float32": [], "float16": []}
+    for record in tables.records:
+        top = (record.get("work") or {}).get("ceilings") or {}
+        capability = record.get("environment", {}).get("capability") or [0]
+        if top.get("dtype") in peaks and capability[0] >= 7:
+            peaks[top["dtype"]].append((top["matmul_flops_per_s"], record["run_id"]))
+    if not all(peaks.values()):
+        return NOTHING
+    wide, half = (pd.DataFrame(peaks[name])[0].median() for name in ("float32", "float16"))
+    runs = tuple(run_id for measured in peaks.values() for _, run_id in measured[:2])
+    evidence = f"matrix products in float16 are {half / wide:.1f}× as fast as in float32 (medians)"
+    return Finding(CONSISTENT if half / wide >= 4 else INCONSISTENT, evidence, runs)
+
+
+def _equal_accuracy(tables: Tables) -> Finding:
+    return _by_accuracy(
+        tables, MIXED, {"equal": CONSISTENT, "lower": INCONSISTENT, "higher": INCONSISTENT}
+    )
+
+
+def _by_accuracy(tables: Tables, policy: str, words: dict[str, str]) -> Finding:
+    """What the verdicts on a policy's accuracy come to: one that is inconsistent decides."""
+    usual = replace(tables, results=tables.results[tables.results.run_id.isin(_usual(tables))])
+    rows = accuracy.beside_first(accuracy.differences(usual, tables.options.equivalence_margin))
+    rows = rows[(rows.candidate == policy) & ~rows.verdict.isin(accuracy.UNDECIDABLE)]
+    if rows.empty:
+        return NOTHING
+    rows = rows.assign(finding=rows.verdict.map(words).fillna(INCONCLUSIVE))
+    met = set(rows.finding)
+    finding = INCONSISTENT if INCONSISTENT in met else met.pop() if len(met) == 1 else INCONCLUSIVE
+    row = rows[rows.finding == finding].iloc[0] if (rows.finding == finding).any() else rows.iloc[0]
+    ends = [wording.signed(v) for v in (rows.difference.min(), rows.difference.max())]
+    between = ends[0] if ends[0] == ends[1] else " to ".join(ends)
+    margin = wording.percentage_points(tables.options.equivalence_margin)
+    evidence = (
+        f"differences from the baseline {between} percentage points at "
+        f"{wording.count(len(rows), 'point')}, margin {margin}"
+    )
+    return Finding(finding, evidence, _runs(tables, row, (row.baseline, policy)))
+
+
+def _usual(tables: Tables) -> set[str]:
+    """The runs with Keras's own loss scale and without emulated formats."""
+    known = {r["run_id"]: r["parameters"] for r in tables.records}
+    formats = ("propagation", "weight_format")
+    return {
+        run_id
+        for run_id, asked in known.items()
+        if asked["loss_scale"] in ("auto", "dynamic")
+        and all(asked[name] == "policy" for name in formats)
+    }
+
+
+def _float16_fails(tables: Tables) -> Finding:
+    rows = tables.results[(tables.results.policy == "float16") & (tables.results.phase == "train")]
+    rows = rows[rows.run_id.isin(_usual(tables))]
+    bad = rows[rows.status == "diverged"]
+    if len(bad):
+        evidence = f"{len(bad)} of {wording.count(len(rows), 'run')} diverged"
+        return Finding(CONSISTENT, evidence, tuple(bad.run_id[:MOST_RUNS]))
+    return _by_accuracy(tables, "float16", {"equal": INCONSISTENT, "lower": CONSISTENT})
+
+
+def _scales(tables: Tables) -> Iterator[dict[str, list[float]]]:
+    """The fixed loss scales of mixed_float16 by their outcome, for each point; 1 is none."""
+    rows = loss_scale.table(tables)
+    rows = rows[rows.policy == MIXED] if len(rows) else rows
+    for _, own in rows.groupby("point") if len(rows) else ():
+        yield loss_scale.ranges(own)
+
+
+def _powers(scales: Sequence[float]) -> str:
+    return wording.listed([wording.power(scale) for scale in scales])
+
+
+def _scale_must_be_chosen(tables: Tables) -> Finding:
+    """An absurd scale alone shows nothing: training without one must fail, and with one succeed."""
+    findings = []
+    for scales in _scales(tables):
+        good, bad = scales["train"], [*scales["stall"], *scales["diverge"]]
+        larger = [scale for scale in good if scale > 1]
+        if 1 in bad and larger:
+            evidence = f"{MIXED} trains with {_powers(larger)}, not without a scale"
+            return Finding(CONSISTENT, evidence)
+        if 1 in good:
+            findings.append(Finding(INCONSISTENT, f"{MIXED} trains as float32 without a scale"))
+    return findings[0] if findings else NOTHING
+
+
+def _too(outcome: str, side: Callable[[float, float], bool]) -> Callable[[Tables], Finding]:
+    """Whether a scale beyond all that train has an outcome: a stall or a divergence."""
+
+    def check(tables: Tables) -> Finding:
+        for scales in _scales(tables):
+            good = scales["train"]
+            beyond = [s for s in scales[outcome] if good and all(side(s, g) for g in good)]
+            if beyond:
+                evidence = f"{outcome}s with {_powers(beyond)}, trains with {_powers(good)}"
+                return Finding(CONSISTENT, evidence)
+        return NOTHING
+
+    return check
+
+
+def _formats(
+    chosen: Callable[[emulated.Point], bool], small: str, large: str
+) -> Callable[[Tables], Finding]:
+    """What the losses in some emulated formats come to; one that contradicts decides."""
+
+    def check(tables: Tables) -> Finding:
+        words = {"small": small, "large": large, "undecided": INCONCLUSIVE}
+        met = [p for p in emulated.points(tables) if chosen(p) and p.size in words]
+        if not met:
+            return NOTHING
+        found = {words[p.size] for p in met}
+        one = found.pop() if len(found) == 1 else INCONCLUSIVE
+        one = INCONSISTENT if INCONSISTENT in {one, *found} else one
+        point = next((p for p in met if words[p.size] == one), met[0])
+        sizes = wording.listed(list(dict.fromkeys(f"loss {p.size}" for p in met)))
+        named = wording.count(len(met), "network and format", "networks and formats")
+        evidence = f"{named}: {sizes}"
+        return Finding(one, evidence, tuple(point.runs.values())[:MOST_RUNS])
+
+    return check
+
+
+def _sixteen(rounding: str) -> Callable[[emulated.Point], bool]:
+    return lambda p: p.fixed_point_bits == 16 and p.choice["rounding"] == rounding
+
+
+def _dynamic(point: emulated.Point) -> bool:
+    return point.choice["propagation"].startswith("dynamic<10")
+
+
+def _no_master(point: emulated.Point) -> bool:
+    return point.lacks_master_weights and point.choice["rounding"] == "nearest"
+
+
+def _larger_batches(tables: Tables) -> Finding:
+    """Decided where one of two policies ran at a batch size at which the other had no memory."""
+    results = tables.results
+    if len(tables.attempts):  # those to find the largest batch
+        results = pd.concat([results, tables.attempts[tables.attempts.status == "oom"]])
+    best = speedups.at_best_batch(results)
+    keys = [name for name in points.POINT if name != "batch_size"]
+    mixed = best[(best.policy == MIXED) & (best.baseline != MIXED)]
+    both = mixed.merge(best, left_on=[*keys, "baseline"], right_on=[*keys, "policy"])
+    for row in both.to_dict("records"):
+        own, others = row["largest_x"], row["largest_y"]
+        evidence = f"largest batch that ran: {own} in {MIXED}, {others} in {row['baseline_x']}"
+        if own >= row["too_large_y"]:
+            return Finding(CONSISTENT, evidence)
+        if others >= row["too_large_x"]:
+            return Finding(INCONSISTENT, evidence)
+        if row["too_large_x"] == row["too_large_y"]:
+            return Finding(INCONCLUSIVE, evidence)
+    return NOTHING
+
+
+LITTLE = f"{emulated.LITTLE:g} percentage points"
+INTERVAL = "the 95 % interval of the speedup"
+MARGIN = "the sweep's margin of equivalence"
+
+CLAIMS = (
+    Claim(
+        "Multiplying in float16 is four times less work",
+        "the studies",
+        "large matrix products in float16 at least 4 times as fast, on Tensor Cores",
+        _less_work,
+    ),
+    Claim(
+        "Mixed precision is 3 to 4 times as fast on Tensor Cores",
+        "M. O'Connor, 2018",
+        f"{INTERVAL} at its largest lies above 3, or below",
+        _three_times,
+    ),
+    Claim(
+        "No notable speedup on a V100",
+        "S. Keydana, 2020",
+        f"{INTERVAL} of her network lies below 1.15, or above",
+        _not_on_a_v100,
+    ),
+    Claim(
+        "It is as accurate as float32",
+        "Micikevicius et al., 2018",
+        f"the difference lies within {MARGIN}, or beyond it",
+        _equal_accuracy,
+    ),
+    Claim(
+        "Pure float16 fails to train",
+        "a question and its answers",
+        f"it diverges, or its accuracy is lower by more than {MARGIN}",
+        _float16_fails,
+    ),
+    Claim(
+        "bfloat16 converges as float32 does",
+        "the same answers",
+        f"the difference of mixed_bfloat16 lies within {MARGIN}, or below it",
+        lambda tables: _by_accuracy(
+            tables,
+            "mixed_bfloat16",
+            {"equal": CONSISTENT, "higher": CONSISTENT, "lower": INCONSISTENT},
+        ),
+    ),
+    Claim(
+        "A loss scale must be chosen",
+        "the same answers",
+        "mixed_float16 fails without a scale and trains with one above 1; that some scale is too "
+        "large or too small does not show it",
+        _scale_must_be_chosen,
+    ),
+    Claim(
+        "Too large a loss scale gives Inf and NaN",
+        "the same answers",
+        "a scale above all that train diverges",
+        _too("diverge", operator.gt),
+    ),
+    Claim(
+        "Too small a loss scale does not converge",
+        "the same answers",
+        f"a scale below all that train falls behind float32 by more than {MARGIN}",
+        _too("stall", operator.lt),
+    ),
+    Claim(
+        "Larger batches fit",
+        "M. O'Connor, 2018",
+        "one policy ran at a batch size at which the other was out of memory",
+        _larger_batches,
+    ),
+    Claim(
+        "16-bit weights without a float32 copy lose accuracy",
+        "Micikevicius et al., 2018",
+        f"the interval of the loss lies above {LITTLE}, or below",
+        _formats(_no_master, INCONSISTENT, CONSISTENT),
+    ),
+    Claim(
+        "16-bit fixed point trains with stochastic rounding",
+        "Gupta et al., 2015",
+        f"the interval of the loss lies below {LITTLE}, or above",
+        _formats(_sixteen("stochastic"), CONSISTENT, INCONSISTENT),
+    ),
+    Claim(
+        "16-bit fixed point fails with rounding to nearest",
+        "Gupta et al., 2015",
+        f"the interval of the loss lies above {LITTLE}, or below",
+        _formats(_sixteen("nearest"), INCONSISTENT, CONSISTENT),
+    ),
+    Claim(
+        "10 bits between layers and 12 of weights suffice",
+        "Courbariaux et al., 2014",
+        f"the interval of the loss lies below {LITTLE}, or above",
+        _formats(_dynamic, CONSISTENT, INCONSISTENT),
+    ),
+    Claim(
+        "Binary weights and activations train",
+        "Courbariaux, Hubara et al., 2016",
+        f"the interval of the loss lies below {LITTLE}, or above",
+        _formats(lambda p: p.choice["propagation"] == "binary", CONSISTENT, INCONSISTENT),
+    ),
+)

@@ -1,0 +1,224 @@
+"""Tables of text that set conditions side by side: devices, replicas, frameworks, two sweeps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from mptexp.analysis import compare, contrast, scaling
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.answers import caveats
+from mptexp.report.text import columns, wording
+from mptexp.report.text.columns import BLANK
+from mptexp.spec.backends import BACKEND_ROWS
+
+REPLICAS_NOTE = (
+    "Replicas share a batch. *Speedup* is images per second over those of one replica, above 1 is "
+    "faster; *efficiency* is the speedup at the same batch per replica divided by the number of "
+    "replicas: 1 is perfect. Under TensorFlow batch normalization uses the statistics of each "
+    "replica's own part of the batch, under JAX those of the whole batch."
+)
+LOGICAL_NOTE = (
+    " **These replicas are logical devices of one CPU: their scaling says nothing of hardware.**"
+)
+BACKENDS_NOTE = (
+    "The same model, order of images and policy in each framework, through Keras. The ratio is "
+    "images per second over TensorFlow's: above 1 is faster than TensorFlow."
+)
+DEVICES_NOTE = (
+    "The same point and policy on each device. The ratio is images per second over the slowest "
+    "device's, formed between runs of the same block number, which were not made at the same time."
+)
+ALIKE = {
+    True: " All frameworks began from the same initial weights.",
+    False: " **The frameworks did not begin from the same initial weights.**",
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the report: a fixed note, sentences, and a table of text."""
+
+    title: str
+    note: str
+    sentences: list[str]
+    rows: pd.DataFrame
+
+
+def sections(tables: Tables) -> list[Section]:
+    """The sections that this sweep gives rise to: devices, replicas, frameworks."""
+    devices, replicas = scaling.by_device(tables), scaling.by_replicas(tables)
+    backends = scaling.by_backend(tables)
+    made = []
+    if not devices.empty:
+        unlike = caveats.not_compared(devices)
+        made.append(Section("Devices side by side", DEVICES_NOTE, unlike, _device_rows(devices)))
+    if not replicas.empty:
+        note = REPLICAS_NOTE + LOGICAL_NOTE * bool(replicas.logical.any())
+        sentences = _sentences(replicas) + caveats.not_compared(replicas)
+        made.append(Section("Scaling", note, sentences, _replica_rows(replicas)))
+    if not backends.empty:
+        note = BACKENDS_NOTE + ALIKE[scaling.begin_alike(tables)]
+        unlike = caveats.not_compared(backends)
+        made.append(Section("Frameworks side by side", note, unlike, _backend_rows(backends)))
+    return made
+
+
+def _sentences(table: pd.DataFrame) -> list[str]:
+    """What the most replicas give at the same batch per replica, a sentence per row."""
+    known = table[table.speedup.notna()]
+    most = known[known.replicas == known.replicas.max()]
+    panels = wording.panels(most.assign(replicas=1, jit=False))
+    return [
+        f"On {panel}, {row['policy']}: {row['replicas']} replicas against one, with "
+        f"{row['batch_per_replica']} images for each: {wording.ratio_of(row)}; efficiency "
+        f"{row['efficiency']:.2f}."
+        for panel, row in zip(panels, most.to_dict("records"), strict=True)
+    ]
+
+
+def _replica_rows(table: pd.DataFrame) -> pd.DataFrame:
+    records = table.to_dict("records")
+    cells = {
+        **wording.varying(table, ["jit", "replicas"]),
+        "Policy": table.policy,
+        "Replicas": table.replicas,
+        "Global batch": table.batch_size,
+        "Batch per replica": table.batch_per_replica,
+        **columns.shown(table, "step_s", "images_per_s"),
+        "Speed against 1 replica, same batch per replica [95 % interval]": [
+            wording.ratio_of(row) for row in records
+        ],
+        "Efficiency [95 % interval]": [_efficiency(row) for row in records],
+        "Speed against 1 replica, same global batch [95 % interval]": [
+            wording.ratio_of(row, "strong_") for row in records
+        ],
+        "XLA": [_xla(row, "1 replica", ("base_jit", "strong_base_jit")) for row in records],
+    }
+    return columns.without_blanks(pd.DataFrame(cells))
+
+
+def _backend_rows(table: pd.DataFrame) -> pd.DataFrame:
+    names = {
+        "Framework": table.backend.map({name: row.label for name, row in BACKEND_ROWS.items()})
+    }
+    rows = _against(table, "backend", names, "TensorFlow", table.backend == "tensorflow")
+    xla = [_xla(row, "TensorFlow", ("base_jit",)) for row in table.to_dict("records")]
+    return rows.assign(XLA=xla)
+
+
+def _device_rows(table: pd.DataFrame) -> pd.DataFrame:
+    names = {"Device": table.gpu_model}
+    return _against(table, "gpu_model", names, "the slowest", table.slowest)
+
+
+def _against(
+    table: pd.DataFrame, axis: str, names: Mapping[str, pd.Series], base: str, is_base: pd.Series
+) -> pd.DataFrame:
+    """A row for each value of the axis, with its ratio to the base's, whose own ratio is 1."""
+    ratios = map(wording.ratio_of, table.to_dict("records"))
+    cells = {
+        **wording.varying(table, ["jit", axis]),
+        "Policy": table.policy,
+        "Batch size": table.batch_size,
+        **names,
+        **columns.shown(table, "step_s", "images_per_s"),
+        f"Speed against {base} [95 % interval]": [
+            "1" if itself else ratio for itself, ratio in zip(is_base, ratios, strict=True)
+        ],
+    }
+    return columns.without_blanks(pd.DataFrame(cells))
+
+
+def _efficiency(row: Mapping[str, Any]) -> str:
+    if pd.isna(row["efficiency"]):
+        return BLANK
+    if reasons := wording.not_valid(row["flags"]):
+        return f"{row['efficiency']:.2f} ({reasons})"
+    low, high = (row[name] / row["replicas"] for name in ("low", "high"))
+    interval = f" [{low:.2f}, {high:.2f}]" if not pd.isna(low) else ""
+    return f"{row['efficiency']:.2f}{interval}"
+
+
+def _xla(row: Mapping[str, Any], base: str, names: tuple[str, ...]) -> str:
+    """Whether XLA was on, and in what the row is compared with where that differs."""
+    here = "on" if row["jit"] else "off"
+    others = {"on" if row[name] else "off" for name in names if not pd.isna(row[name])} - {here}
+    return f"{here} ({others.pop()} in {base}, so this ratio is of XLA too)" if others else here
+
+
+# --- two sweeps -----------------------------------------------------------------------------------
+
+
+def two_sweeps(points: pd.DataFrame) -> pd.DataFrame:
+    """The points of analysis.compare as text, for a terminal or a page."""
+    names = [n for n in compare.JOINED[:-1] if n == "batch_size" or points[n].nunique() > 1]
+    cells = {
+        **wording.headed(points, names),
+        **_devices(points),
+        "Policy": points.policy,
+        "ms per step, A | B": _both(points, "step_s"),
+        "A / B, above 1: B is faster": [_ratio(row) for row in points.to_dict("records")],
+        "Accuracy, A | B": _both(points, "val_accuracy"),
+        "Memory, A | B": _both(points, "peak_memory_bytes"),
+    }
+    if "cost_per_million_images_a" in points:
+        cells["Cost per million images, A | B"] = _both(points, "cost_per_million_images")
+    return columns.without_blanks(pd.DataFrame(cells))
+
+
+def nothing_joined(disjoint: Mapping[str, tuple[Sequence[str], Sequence[str]]]) -> str:
+    """Why two sweeps have no point in common: `width 1.0 against 2.0`."""
+    return "; ".join(f"{n} {', '.join(a)} against {', '.join(b)}" for n, (a, b) in disjoint.items())
+
+
+def _devices(points: pd.DataFrame) -> dict[str, list[str]]:
+    pairs = [f"{a} | {b}" for a, b in zip(points.device_a, points.device_b, strict=True)]
+    return {"Device, A | B": pairs} if len(set(pairs)) > 1 else {}
+
+
+def _both(points: pd.DataFrame, name: str) -> list[str]:
+    """A value of both sides in one cell."""
+    column = columns.COLUMNS[name]
+    return [
+        BLANK if pd.isna(a) and pd.isna(b) else f"{column.cell(a)} | {column.cell(b)}"
+        for a, b in zip(points[f"{name}_a"], points[f"{name}_b"], strict=True)
+    ]
+
+
+def _ratio(row: Mapping[str, Any]) -> str:
+    if pd.isna(row["ratio"]):
+        return BLANK
+    sessions = (row["sessions_a"], row["sessions_b"])
+    runs = f"n = {row['runs_a']}, {row['runs_b']}"
+    if reasons := wording.not_valid(row["flags"]):
+        return f"{row['ratio']:.2f}× ({reasons}; {runs})"
+    if not pd.isna(row["low"]):
+        counted = f"{sessions[0]} and {sessions[1]} sessions"
+        return f"{row['ratio']:.2f}× [{row['low']:.2f}, {row['high']:.2f}] ({counted})"
+    few = "one session each" if max(sessions) == 1 else "fewer than three sessions a side"
+    return f"{row['ratio']:.2f}× ({few}, nothing is claimed; {runs})"
+
+
+def advice(points: pd.DataFrame, apart: bool) -> list[str]:
+    """What to do so that two sweeps can be compared, and what their ratios cannot exclude.
+
+    Args:
+        points: of analysis.compare.
+        apart: whether all runs of a side came before the other's.
+    """
+    made = []
+    if points[["sessions_a", "sessions_b"]].min(axis=None) < contrast.FEWEST:
+        made.append(
+            "Nothing is claimed of fewer than three sessions a side. Two settings are best "
+            "measured interleaved, as values of one sweep's matrix, whose blocks alternate them; "
+            "two versions or machines by three sessions or more of each, in turn, given by --a "
+            "and --b."
+        )
+    if apart:
+        made.append(
+            "All runs of one side came before the other's: what lastingly changed in between is in "
+            "every ratio; sessions in turn exclude it."
+        )
+    return made

@@ -1,0 +1,149 @@
+"""What is said of a training's dynamic range: which policy to use, what 16-bit formats lose."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from mptexp.analysis import advice, exponent_range
+from mptexp.analysis.advice import Advice
+from mptexp.analysis.exponent_range import GRADIENTS, KINDS, DynamicRange
+from mptexp.report.text import columns
+from mptexp.report.text.columns import BLANK
+from mptexp.report.text.wording import power, share
+from mptexp.spec.formats import FORMATS
+
+NOTE = (
+    "Shares of all values, over all layers, samples and repeats, without loss scale. *Flushed* are "
+    "those smaller than the format's smallest subnormal; *subnormal* ones keep fewer bits. The "
+    "smallest sufficient scale is the power of two with which at most 0.1 % of the gradients that "
+    "are not zero are flushed. Formats of 8 bits stand here for comparison: nothing here computes "
+    "in them."
+)
+
+
+def title(measured: DynamicRange, among: Sequence[DynamicRange]) -> str:
+    """What sets one apart from the others: model, data set, batch size, and what else differs."""
+    own, free = measured.parameters, {*exponent_range.FREE, "model", "dataset", "batch_size"}
+    names = [n for n in own if n not in free and len({str(m.parameters[n]) for m in among}) > 1]
+    words = [own["model"], own["dataset"], f"batch size {own['batch_size']}"]
+    return ", ".join([*words, *(f"{n} {own[n]}" for n in names)])
+
+
+def answer(measured: DynamicRange) -> list[str]:
+    """The advice first, then why, then what float16 and bfloat16 lose."""
+    advised = advice.advise(measured)
+    return [advice_sentence(advised), *reasons(advised), *sentences(measured)]
+
+
+# --- advice ---------------------------------------------------------------------------------------
+
+
+def advice_sentence(advised: Advice) -> str:
+    """The advice itself."""
+    return f"Use policy {choice(advised)}."
+
+
+def choice(advised: Advice) -> str:
+    """`mixed_float16 with loss_scale dynamic`: a policy, with its loss scale where it needs one."""
+    scale = "" if advised.loss_scale == "none" else f" with loss_scale {advised.loss_scale}"
+    return f"{advised.policy}{scale}"
+
+
+def reasons(advised: Advice) -> list[str]:
+    """Why, from the range of numbers alone: of speed and accuracy a sweep decides."""
+    if advised.native is None:
+        return ["The records do not say which types the device computes in."]
+    if "bfloat16" in advised.native:
+        opening = (
+            "This device computes in bfloat16, whose range is float32's: nothing that was measured "
+            "is flushed to zero or too large, so no loss scale is needed."
+        )
+        return [opening, _of_float16(advised)]
+    if "float16" in advised.native:
+        return [_of_float16(advised)]
+    opening = "This device computes in neither 16-bit type natively: neither would be faster."
+    return [opening, _of_float16(advised)]
+
+
+def _of_float16(advised: Advice) -> str:
+    """What float16 needs."""
+    if advised.too_large:
+        kinds = " and ".join(advised.too_large)
+        return f"Some {kinds} are larger than float16's largest number, 65504."
+    if advised.fixed_scales is None:
+        return "For mixed_float16 no fixed loss scale is both large and small enough."
+    least, most = advised.fixed_scales
+    return (
+        "For mixed_float16 the dynamic loss scale serves, or a fixed one from "
+        f"{power(least)} to {power(most)}, which leaves the largest gradient room to double."
+    )
+
+
+# --- what formats lose ----------------------------------------------------------------------------
+
+
+def sentences(measured: DynamicRange) -> list[str]:
+    """What float16 and bfloat16 lose of the gradients, which scales help, and of the updates."""
+    made = []
+    for kind in [k for k in GRADIENTS if k in measured.kinds]:
+        lost = exponent_range.shares(measured.kinds[kind], FORMATS["float16"])
+        made.append(
+            f"Of the {KINDS[kind]}, {share(lost['zeros'])} are zero already; float16 would flush "
+            f"{share(lost['flushed'])} more to zero without a loss scale, and "
+            f"{share(lost['subnormal'])} would be subnormal, with fewer bits."
+        )
+    made.append(_scales(measured))
+    lost_updates = [f"{share(n)} in {name}" for name, n in measured.lost_updates.items()]
+    if lost_updates:
+        made.append(
+            f"{share(exponent_range.small_updates(measured))} of the updates are smaller than 2⁻¹¹ "
+            "of their weight. Without float32 master weights, "
+            f"{' and '.join(lost_updates)} of them would be lost to rounding to nearest."
+        )
+    return made
+
+
+def _scales(measured: DynamicRange) -> str:
+    """Which loss scales float16 needs and bears."""
+    least, most = exponent_range.scales(measured)
+    if least is None or most is None:
+        return "No loss scale brings the gradients into float16's range."
+    if least > most:
+        return (
+            f"A loss scale of {power(least)} would be needed for float16 to flush at most 0.1 %, "
+            f"but from {power(2 * most)} on the largest gradient overflows: no fixed scale does "
+            "both."
+        )
+    need = "No loss scale is needed" if least == 1 else f"A loss scale of {power(least)} suffices"
+    return (
+        f"{need} for float16 to flush at most 0.1 % of the gradients that are not zero; the "
+        f"largest gradient measured stays finite up to a scale of {power(most)}."
+    )
+
+
+def rows(measured: DynamicRange) -> pd.DataFrame:
+    """The table of exponent_range as text, a row per kind of values and format.
+
+    At the smallest sufficient scale also what is flushed and too large with it.
+    """
+    table = exponent_range.table(measured)
+    plain, scaled = table[table.scale == 1], table[table.scale > 1].set_index(["kind", "format"])
+    keys = list(zip(plain.kind, plain.format, strict=True))
+    known = {key: scaled.loc[key] for key in keys if key in scaled.index}
+    needs = [
+        power(known[k].scale) if k in known else "1" if k[0] in GRADIENTS else BLANK for k in keys
+    ]
+
+    def then(column: str) -> list[str]:
+        return [columns.cell(column, known[k][column]) if k in known else BLANK for k in keys]
+
+    return pd.DataFrame(
+        {
+            "Values": plain.kind.map(KINDS),
+            "Format": plain.format,
+            **columns.shown(plain, "zeros", "flushed", "subnormal", "above"),
+            "Smallest sufficient scale": needs,
+            "Flushed then": then("flushed"),
+            "Too large then": then("above"),
+        }
+    ).reset_index(drop=True)

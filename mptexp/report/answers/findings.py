@@ -1,0 +1,247 @@
+"""What a sweep says of speed and accuracy, grouped by finding: three sentences at most.
+
+Every number is a row of `summary.headline` in the words of `wording.speed`, which write it in the
+headline table, in the caption and in the chart as well.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from mptexp.analysis import accuracy, memory, summary, validity
+from mptexp.analysis.points import POINT
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.text import wording
+from mptexp.report.text.wording import INCONCLUSIVE, default_name, listed, verbatim
+
+SAME_MEMORY = 0.02  # a share within which a difference in memory is none
+CLAUSES = 3  # points that a sentence lists; of more it says from what to what
+NONE_SUCCEEDED = "No run of this sweep succeeded, so there is nothing to compare yet."
+
+
+def answer(tables: Tables) -> list[str]:
+    """The sentences that open a report: native policies, accuracy and memory, emulated policies."""
+    if tables.ok.empty:
+        return [NONE_SUCCEEDED]
+    rows = compared(tables)
+    if rows.empty:
+        return [_without_baseline(tables), *_accuracy(tables)]
+    emulated = rows.emulated.astype(bool)
+    native, others = _speed(rows[~emulated]), _emulated(rows[emulated])
+    made = [native or others, *_accuracy(tables), others if native else ""]
+    return [sentence for sentence in made if sentence]
+
+
+def compared(tables: Tables) -> pd.DataFrame:
+    """The rows of the headline table that have a ratio, with what tells each apart: place.
+
+    Also with difference and verdict of the policy's accuracy.
+    """
+    if tables.ok.empty:
+        return pd.DataFrame()
+    table = summary.headline(tables)
+    differences = accuracy.differences(tables, tables.options.equivalence_margin)
+    differences = differences.rename(columns={"candidate": "policy"})
+    keys = [*POINT, "policy", "baseline"]
+    table = table.merge(differences[[*keys, "difference", "verdict"]], "left", keys)
+    return table.assign(place=wording.places(table)).dropna(subset="speedup")
+
+
+# --- speed ----------------------------------------------------------------------------------------
+
+
+def _speed(rows: pd.DataFrame) -> str:
+    """Faster, slower, inconclusive, in this order; what is not valid claims nothing."""
+    classes = rows.apply(wording.finding, axis=1) if len(rows) else pd.Series(dtype=object)
+    decided = [_decided(rows[classes == word]) for word in ("faster", "slower")]
+    doubts = [
+        _doubtful(rows[classes == word], opening)
+        for word, opening in wording.OPENINGS.items()
+        if word not in ("faster", "slower")
+    ]
+    return " ".join(f"{text}." for text in (*decided, *doubts) if text)
+
+
+def _decided(rows: pd.DataFrame) -> str:
+    """`**bfloat16** trains 1.37× faster than float32 (the default) at batch size 32 [...]`."""
+    parts = []
+    for (policy, phase, baseline), own in rows.groupby(["policy", "phase", "baseline"], sort=False):
+        verb = "trains" if phase == "train" else "runs inference"
+        ratios = _ratios(own, base_name(baseline, own.default_policy.iloc[0]))
+        parts.append(f"{_named(policy, own)} {verb} {ratios}")
+    return "; ".join(parts)
+
+
+def _doubtful(rows: pd.DataFrame, opening: str) -> str:
+    """`No difference is shown, ...: **P** 1.04× as fast as float32 at ... [0.92, 1.19]`."""
+    parts = [
+        f"{_named(policy, own)} {_ratios(own, base_name(baseline, own.default_policy.iloc[0]))}"
+        for (policy, baseline), own in rows.groupby(["policy", "baseline"], sort=False)
+    ]
+    return f"{opening}: {'; '.join(parts)}" if parts else ""
+
+
+def _named(policy: str, rows: pd.DataFrame) -> str:
+    least = rows.loc[rows.effective_share.astype(float).fillna(1).idxmin()]
+    return f"**{policy}**" + "".join(f" ({note})" for note in wording.partly(least))
+
+
+def _ratios(rows: pd.DataFrame, base: str) -> str:
+    """Ratios with places and intervals; of more than CLAUSES the least and the largest."""
+    if len(rows) <= CLAUSES:
+        records = rows.to_dict("records")
+        return listed([_clause(r, base * (k == 0)) for k, r in enumerate(records)])
+    ordered = rows.sort_values("speedup", kind="stable").to_dict("records")
+    ends = (_clause(ordered[0], base), _clause(ordered[-1], ""))
+    return f"{' to '.join(ends)}, {len(rows):,} points"
+
+
+def _clause(row: Mapping[str, Any], base: str) -> str:
+    """`1.37× faster than float32 (the default) at batch size 32 [1.2, 1.5]`.
+
+    Why one is not valid stands once, in the banner, and in each table.
+    """
+    value, interval = wording.speed_parts(row)
+    word, place = wording.direction(row), verbatim(row["place"])
+    base = f" {'as' if word == 'as fast' else 'than'} {base}" if base else ""
+    at = f" at {place}" if place.startswith("batch size") else f" ({place})"
+    return f"{value}× {word}{base}{at}" + f" {interval}" * interval.startswith("[")
+
+
+def base_name(baseline: str, default: str) -> str:
+    """The baseline as sentences name it, and whether it is what users have."""
+    if baseline == default:
+        return f"{default_name(baseline)} (the default)"
+    return f"strict {baseline} (the default, {verbatim(default_name(default))}, was not measured)"
+
+
+def _emulated(rows: pd.DataFrame) -> str:
+    if rows.empty:
+        return ""
+    reason = ""
+    if (rows.speedup < 1).any():
+        types = listed(sorted({name.removeprefix("mixed_") for name in rows.policy}))
+        reason = f" This device has no {types} arithmetic and emulates it: slower is expected."
+    return _speed(rows) + reason
+
+
+def _without_baseline(tables: Tables) -> str:
+    table = summary.headline(tables)
+    if table.step_s.isna().all():
+        return "Timings not valid (runs in parallel): only accuracy is compared."
+    names = listed(sorted(set(table.policy)))
+    return (
+        f"This sweep measured {names}; a speedup needs two policies at the same point, one of them "
+        "float32 or the device's default."
+    )
+
+
+# --- accuracy and memory --------------------------------------------------------------------------
+
+
+def _accuracy(tables: Tables) -> list[str]:
+    """One sentence on accuracy, which ends in the memory that the policies take."""
+    margin = tables.options.equivalence_margin
+    table = accuracy.beside_first(accuracy.differences(tables, margin))
+    parts = [_accuracies(table, margin), _level(tables), _memory(tables)]
+    text = "; ".join(part for part in parts if part)
+    return [f"{text[0].upper()}{text[1:]}."] if text else []
+
+
+def _accuracies(table: pd.DataFrame, margin: float) -> str:
+    """What the intervals allow to be said, once for all policies of which it is the same."""
+    if table.empty:
+        return ""
+    said: dict[str, list[str]] = {}
+    several = table.gpu_model.nunique() > 1
+    for (policy, device), own in table.groupby(["candidate", "gpu_model"], sort=False):
+        name = f"**{policy}**" + f" on {verbatim(device)}" * several
+        said.setdefault(_verdicts(own, margin), []).append(name)
+    if len(said) == 1:
+        return f"validation accuracy is {next(iter(said))}; {_mean(table)}"
+    clauses = [f"{text} ({listed(names)})" for text, names in said.items()]
+    return f"validation accuracy is {'; '.join(clauses)}"
+
+
+def _verdicts(rows: pd.DataFrame, margin: float) -> str:
+    """Every verdict on some points, the most frequent first."""
+    equal = f"equal within {wording.percentage_points(margin)}"
+    words = {
+        "equal": equal,
+        "undecided": f"{INCONCLUSIVE} (neither shown to be {equal} nor different)",
+        "too few repeats": f"{INCONCLUSIVE} (fewer than three repeats)",
+        "not trained": "not compared (the baseline is at chance level)",
+        "not valid": "not valid, so nothing is claimed of it",
+        "images not recorded": f"{INCONCLUSIVE} (how many images were validated with is not "
+        "recorded)",
+        "too few images": f"{INCONCLUSIVE} (too few validation images to show a difference of "
+        f"{wording.percentage_points(margin)})",
+    }
+    counts = rows.verdict.value_counts().to_dict()
+    return listed(
+        [
+            words.get(verdict, verdict)
+            + (f" at {n} of {len(rows)} points" if n < len(rows) else "")
+            for verdict, n in counts.items()
+        ]
+    )
+
+
+def _mean(rows: pd.DataFrame) -> str:
+    """`the mean differences are -0.2 to +0.1 percentage points`."""
+    said = between(rows)
+    return f"the mean difference{'s are' if ' to ' in said else ' is'} {said}"
+
+
+def between(rows: pd.DataFrame) -> str:
+    """`-0.2 to +0.1 percentage points`."""
+    least, most = (wording.signed(v) for v in (rows.difference.min(), rows.difference.max()))
+    ends = least if least == most else f"{least} to {most}"
+    return f"{ends} percentage points"
+
+
+def _level(tables: Tables) -> str:
+    """How accurate the policies are that were compared."""
+    spread = summary.accuracy_range(tables)
+    if spread.empty:
+        return ""
+    ends = [f"{value * 100:.1f} %" for value in (spread.least.min(), spread.most.max())]
+    if all("not trained" in validity.names_of(flags) for flags in tables.ok["flags"]):
+        level = " to ".join(dict.fromkeys(ends))
+        return f"**nothing was learned**: every run's accuracy is at chance level, {level}"
+    if ends[0] == ends[1]:
+        return f"mean validation accuracy is {ends[0]} everywhere"
+    return f"the means are between {ends[0]} and {ends[1]}"
+
+
+def _memory(tables: Tables) -> str:
+    """How much less memory the policies take than their baselines; empty where not known.
+
+    Only what an interval shows has a number.
+    """
+    rows = memory.ratios(tables)
+    if rows.empty:
+        return ""
+    ends = zip(rows.ratio, rows.low, rows.high, strict=True)
+    words = pd.Series([memory.finding(*each, SAME_MEMORY) for each in ends], rows.index)
+    met = set(words)
+    if met == {"same"}:
+        return f"memory is about the same, within {SAME_MEMORY:.0%}".replace("%", " %")
+    proven = rows[words.isin(["less", "more"])]
+    if proven.empty:
+        few = " with fewer than three repeats" * (met == {"no interval"})
+        return f"memory is {INCONCLUSIVE}{few}"
+    rest = len(rows) - len(proven)
+    beyond = f" at {len(proven)} of {len(rows)} points, else no difference is shown" * bool(rest)
+    return f"the policies take {_saved((1 - proven.ratio) * 100)} memory{beyond}"
+
+
+def _saved(saved: pd.Series) -> str:
+    """`5 % to 20 % less`, `5 % more to 2 % less`, from percentages of which more is below zero."""
+    least, most = sorted((saved.min(), saved.max()), key=abs)
+    ends = [f"{abs(v):.0f} %{' less' if v > 0 else ' more'}" for v in (least, most)]
+    if least * most > 0:  # one direction is named once
+        ends[0] = ends[0].rpartition(" ")[0].removesuffix(" %")
+    same = least * most > 0 and f"{abs(least):.0f}" == f"{abs(most):.0f}"
+    return ends[1] if same else " to ".join(ends)

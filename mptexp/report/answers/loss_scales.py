@@ -1,0 +1,131 @@
+"""What is said of the loss scales that a training bears: sentences and a table of text."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from mptexp.analysis import loss_scale
+from mptexp.report.text import columns, wording
+from mptexp.report.text.columns import BLANK
+
+UNDECIDED = f"is {wording.INCONCLUSIVE}"
+# What a policy does with the scales of an outcome.
+WITH = {
+    "train": "trains as float32 does with a loss scale of",
+    "stall": "falls behind float32 with",
+    "diverge": "diverges with",
+    "": f"{UNDECIDED} with",
+}
+
+
+def by_point(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The rows of each point, behind what tells it apart from the others: empty of a single one."""
+    groups = list(table.groupby("point", sort=False)) if len(table) else []
+    points = [json.loads(point) for point, _ in groups]
+    names = dict.fromkeys(name for point in points for name in point)
+    varying = [n for n in names if len({str(point.get(n)) for point in points}) > 1]
+    titles = [", ".join(f"{n} {point.get(n)}" for n in varying) for point in points]
+    return [(title, rows) for title, (_, rows) in zip(titles, groups, strict=True)]
+
+
+def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
+    """What each policy bears, a sentence per policy; rows and title as `by_point` gives them."""
+    head = f"With {wording.verbatim(title)}: " if title else ""
+    made = []
+    for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
+        scales = loss_scale.ranges(own)
+        tried = sorted({scale for among in scales.values() for scale in among})
+        parts = [
+            f"{words} {_scales(scales[outcome], tried)}"
+            for outcome, words in WITH.items()
+            if scales[outcome]
+        ]
+        parts.append(_dynamic(own))
+        if any(parts):
+            made.append(f"{head}**{policy}** {wording.listed([p for p in parts if p])}.")
+    return made
+
+
+def by_means(rows: pd.DataFrame, margin: float) -> pd.DataFrame:
+    """The rows with verdicts by their means alone, for what is provisional."""
+    near = (rows.difference >= -margin).map({True: "equal", False: "lower"})
+    return rows.assign(verdict=rows.verdict.where(rows.verdict == "diverged", near))
+
+
+def title(rows: pd.DataFrame) -> str:
+    """Of the policy that bears least and still trains, with which scales it does."""
+    trains = {}
+    for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
+        scales = loss_scale.ranges(own)
+        if scales["train"]:
+            tried = sorted({scale for among in scales.values() for scale in among})
+            trains[policy] = (scales["train"], tried)
+    if not trains:
+        return "No loss scale is shown to train as float32 does"
+    policy, (good, tried) = min(trains.items(), key=lambda one: len(one[1][0]))
+    if good == tried:
+        return f"{policy} trains as float32 does with every loss scale that was tried"
+    return f"{policy} trains as float32 does with a loss scale of {_scales(good, tried)}"
+
+
+def _scales(scales: Sequence[float], tried: Sequence[float]) -> str:
+    """Scales in words; those between which all that were tried behave alike, by their ends."""
+    spans: list[list[float]] = []
+    for scale in scales:
+        follows = spans and tried.index(scale) == tried.index(spans[-1][-1]) + 1
+        spans[-1].append(scale) if follows else spans.append([scale])
+    words = [
+        [f"{wording.power(s[0])} to {wording.power(s[-1])}"]
+        if len(s) > 2
+        else [wording.power(scale) for scale in s]
+        for s in spans
+    ]
+    return wording.listed([word for span in words for word in span])
+
+
+def _dynamic(own: pd.DataFrame) -> str:
+    """How a policy trains under the dynamic scale; empty where that was not compared."""
+    row = next(own[own.loss_scale == "dynamic"].itertuples(), None)
+    if row is not None and row.verdict == "diverged":
+        return "diverges under the dynamic scale"
+    if row is None or not row.blocks:
+        return ""
+    how = {"train": "trains", "stall": "falls behind"}.get(loss_scale.outcome(row), UNDECIDED)
+    known = not pd.isna(row.skipped)
+    skipped = f" ({wording.count(round(row.skipped), 'skipped step')}, median)" if known else ""
+    return f"{how} under the dynamic scale{skipped}"
+
+
+def text(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `loss_scale.table` of one point as text."""
+    records = list(rows.itertuples())
+    return pd.DataFrame(
+        {
+            "Policy": rows.policy,
+            "Loss scale": rows.loss_scale.map(wording.power),
+            "Runs": rows.runs.astype(str),
+            "Validation accuracy": [
+                wording.mean_accuracy(
+                    row.val_accuracy, row.val_accuracy_low, row.val_accuracy_high, row.runs
+                )
+                for row in records
+            ],
+            "Percentage points from float32": [_difference(row) for row in records],
+            "Finding": [_finding(row) for row in records],
+            **columns.shown(rows, "skipped"),
+        }
+    )
+
+
+def _difference(row: Any) -> str:
+    if not row.blocks:
+        return BLANK
+    return wording.difference(row.difference, row.low, row.high, row.blocks)
+
+
+def _finding(row: Any) -> str:
+    if row.verdict == "diverged":
+        return f"diverged, {row.diverged} of {row.runs}: {row.first_not_finite.partition('; ')[2]}"
+    return wording.verdict(row.verdict)

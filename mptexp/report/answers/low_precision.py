@@ -1,0 +1,198 @@
+"""The report's section on emulated low precision: its table, and what papers report."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from mptexp.analysis import emulated
+from mptexp.analysis.emulated import LITTLE, Point
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.answers import caveats
+from mptexp.report.answers.comparisons import Section
+from mptexp.report.text import columns, wording
+from mptexp.report.text.columns import BLANK
+
+TITLE = "Low precision, emulated"
+NOTE = (
+    "Values are rounded exactly to the format; the arithmetic between them is float32's, so that a "
+    "dot product is converted once, at its end, and step times say nothing of hardware with such "
+    "formats. *Activation format*: weights as used, outputs of layers and the gradients of both. "
+    "*Storage format*: weights between steps; momenta and the statistics of batch normalization "
+    "stay float32. An update *lost to rounding* was not zero and left the weight as it was; under "
+    "stochastic rounding many are, without a loss on the average. The difference is validation "
+    "error minus that of float32 in the same block: above zero is worse. Gradients are those of "
+    "the mean loss of a batch. Below, a loss is called small where its whole interval is below "
+    f"{LITTLE:g} points."
+)
+AGREEMENT = {
+    "small": "consistent",
+    "large": "inconsistent",
+    "undecided": wording.INCONCLUSIVE,
+    "too few repeats": f"{wording.INCONCLUSIVE} with fewer than three repeats",
+    "not valid": "nothing is claimed of runs that are not valid",
+}
+
+
+def sections(tables: Tables) -> list[Section]:
+    """The section on emulated low precision; none where no run emulates any."""
+    points = emulated.points(tables)
+    if not emulated.emulates(points):
+        return []
+    papers = (_gupta, _dynamic, _binary, _masters)
+    reason = caveats.doubts(tables, "accuracy")
+    sentences = [] if reason else [text for paper in papers for text in paper(points)]
+    return [Section(TITLE, NOTE, sentences, _rows(points))]
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def _rows(points: Sequence[Point]) -> pd.DataFrame:
+    order = sorted(points, key=lambda p: (p.network, not p.is_float32, str(p.choice)))
+    cells = {
+        "Network": [p.network for p in order],
+        "Policy": [p.choice["policy"] for p in order],
+        "Activation format": [_unless(p.choice["propagation"], "policy") for p in order],
+        "Storage format": [_unless(p.choice["weight_format"], "policy") for p in order],
+        "Rounding": [p.choice["rounding"] if _rounds(p) else BLANK for p in order],
+        "Loss scale": [_unless(wording.power(p.choice["loss_scale"]), "auto") for p in order],
+        "Validation error, %, mean (min–max)": [_error(p) for p in order],
+        "Difference from float32, percentage points [95 % interval]": [loss(p) for p in order],
+        "Updates lost to rounding": columns.cells("lost_updates", [p.lost_updates for p in order]),
+        "Runs": [_ended(p.statuses) for p in order],
+    }
+    return columns.without_blanks(pd.DataFrame(cells))
+
+
+def _unless(name: str, usual: str) -> str:
+    return BLANK if name == usual else name
+
+
+def _rounds(point: Point) -> bool:
+    names = {point.choice["propagation"], point.choice["weight_format"]}
+    return not names <= {"policy", "binary", "float32"}
+
+
+def _error(point: Point) -> str:
+    if point.errors.empty:
+        return BLANK
+    return f"{point.errors.mean():.2f} ({point.errors.min():.2f}–{point.errors.max():.2f})"
+
+
+def formats(point: Point) -> str:
+    """The choice of formats in a few words: `<8,8>, weights <8,8>, stochastic`."""
+    choice = point.choice
+    words = [choice["policy"]] if choice["policy"] != "float32" else []
+    words += [choice["propagation"]] if choice["propagation"] != "policy" else []
+    words += [f"weights {choice['weight_format']}"] * (choice["weight_format"] != "policy")
+    words += ["stochastic"] * (choice["rounding"] == "stochastic")
+    scale = wording.setting(f"loss_scale {choice['loss_scale']}").replace("_", " ")
+    words += [scale] * (choice["loss_scale"] != "auto")
+    return ", ".join(words)
+
+
+def loss(point: Point, unit: str = "") -> str:
+    """The loss in percentage points with its interval, or the reason why it has none."""
+    if point.is_float32:
+        return "0 (it is float32)"
+    over = point.loss
+    if not over.n:
+        return BLANK
+    if reason := wording.not_valid(point.flags, "accuracy"):
+        return f"{over.estimate:+.2f}{unit} ({reason}, n = {over.n})"
+    if math.isnan(over.low):
+        return f"{over.estimate:+.2f}{unit} (no interval, n = {over.n})"
+    return f"{over.estimate:+.2f}{unit} [{over.low:+.2f}, {over.high:+.2f}] (n = {over.n})"
+
+
+def _points(point: Point) -> str:
+    return loss(point, unit=" points")
+
+
+def _ended(statuses: Sequence[str]) -> str:
+    """How many runs there were, and how those ended that did not end well."""
+    bad = [s for s in statuses if s != "ok"]
+    counts = [f"{bad.count(status)} {status}" for status in dict.fromkeys(bad)]
+    return f"{len(statuses)} ({', '.join(counts)})" if counts else f"{len(statuses)}"
+
+
+# --- the papers -----------------------------------------------------------------------------------
+
+
+def _gupta(points: Sequence[Point]) -> Iterator[str]:
+    for point in points:
+        stochastic = point.choice["rounding"] == "stochastic"
+        if stochastic and point.fixed_point_bits == 16 and point.loss.n:
+            nearest = point.sibling(points, rounding="nearest")
+            yield (
+                "Gupta et al. (2015) train in 16-bit fixed point with little to no loss if "
+                f"rounding is stochastic. Here {point.network} in {point.choice['propagation']} "
+                f"changes the error by {_points(point)} with stochastic rounding "
+                f"{_of_nearest(nearest)}: {_on_rounding(point, nearest)}."
+            )
+
+
+def _of_nearest(nearest: Point | None) -> str:
+    if nearest is None:
+        return "and nearest was not run"
+    if nearest.loss.n:
+        return f"and by {_points(nearest)} to nearest"
+    return f"and none of {wording.count(len(nearest.statuses), 'run')} to nearest ended well"
+
+
+def _on_rounding(stochastic: Point, nearest: Point | None) -> str:
+    if stochastic.size != "small" or nearest is None:
+        return AGREEMENT[stochastic.size]
+    if not nearest.loss.n or stochastic.nearest.low > 0:
+        return "consistent, and nearest rounding is worse"
+    return "consistent; that nearest rounding is worse is not shown"
+
+
+def _dynamic(points: Sequence[Point]) -> Iterator[str]:
+    for point in points:
+        if point.choice["propagation"] == "dynamic<10>" and point.loss.n:
+            yield (
+                "Courbariaux et al. (2014) train with multiplications of 10 bits in dynamic fixed "
+                f"point. Here {point.network} with weights in {point.choice['weight_format']} "
+                f"changes the error by {_points(point)}: {AGREEMENT[point.size]}."
+            )
+
+
+def _binary(points: Sequence[Point]) -> Iterator[str]:
+    for point in points:
+        if point.choice["propagation"] == "binary" and point.loss.n:
+            yield (
+                "BinaryNet (2016) trains with binary weights and activations, to an error of "
+                "0.96 % on MNIST with a larger network and longer training. Here "
+                f"{point.network} reaches {point.errors.mean():.2f} % and changes the error by "
+                f"{_points(point)}: {AGREEMENT[point.size]}."
+            )
+
+
+def _masters(points: Sequence[Point]) -> Iterator[str]:
+    for point in points:
+        nearest = point.choice["rounding"] == "nearest"
+        if point.lacks_master_weights and nearest and point.loss.n:
+            other = point.sibling(points, rounding="stochastic")
+            rounded = (
+                f", by {_points(other)} if it is rounded stochastically"
+                if other and other.loss.n
+                else ""
+            )
+            yield (
+                "Micikevicius et al. (2018) keep float32 master weights so that no accuracy is "
+                f"lost. Here {point.network} with {point.choice['weight_format']} weights (loss "
+                f"scale {point.choice['loss_scale']}) loses "
+                f"{columns.cell('lost_updates', point.lost_updates)} of the updates to rounding "
+                f"and changes the error by {_points(point)} if the update is rounded to "
+                f"nearest{rounded}: {_on_masters(point)}."
+            )
+
+
+def _on_masters(point: Point) -> str:
+    if point.size in ("too few repeats", "not valid"):
+        return AGREEMENT[point.size]
+    if point.loss.low > 0:
+        return "consistent"
+    return "here they are not needed" if point.loss.high < LITTLE else wording.INCONCLUSIVE

@@ -1,0 +1,60 @@
+"""What a report is made from: a sweep's directory, its tables and the diagnoses of its pairs."""
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from mptexp.analysis import sweep_tables
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.diagnosis import verdict
+from mptexp.diagnosis.verdict import Verdict
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.report.answers import subject
+from mptexp.report.answers.subject import Subject
+from mptexp.spec import params
+from mptexp.spec.errors import ParamsError
+
+
+@dataclass(frozen=True)
+class MeasuredSweep:
+    """A sweep with at least one record."""
+
+    directory: SweepDir
+    tables: Tables
+
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """Why each diagnosed pair of policies differs in speed; empty before `mptexp diagnose`."""
+        return verdict.verdicts(self.directory, self.tables)
+
+    @cached_property
+    def header(self) -> dict[str, str]:
+        """Question, cost and expected outcome, where the params file's header states them."""
+        return params.header(self.directory.params_text)
+
+    @cached_property
+    def subject(self) -> Subject:
+        """What opens the report: title, sentences, chart and card are all made from it."""
+        return subject.of(self.tables)
+
+    @property
+    def question(self) -> str:
+        """The question of the sweep."""
+        return self.header.get("question") or "What does reduced precision buy on this device?"
+
+
+def load(directory: SweepDir | str | os.PathLike[str]) -> MeasuredSweep:
+    """The measurements of a sweep.
+
+    Raises:
+        ParamsError: where the directory holds no record.
+    """
+    place = directory if isinstance(directory, SweepDir) else SweepDir(Path(directory))
+    tables = sweep_tables.load(place)
+    if not tables.records:
+        raise ParamsError(
+            f"{place.root}: holds no record of a run; give the directory of a sweep, such as "
+            "reports/quickstart"
+        )
+    return MeasuredSweep(place, tables)

@@ -1,0 +1,486 @@
+"""The report's section that compares what this sweep measured with published results."""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mptexp.analysis import accuracy, contrast, published, simultaneous, validity
+from mptexp.analysis.contrast import FEWEST, Contrast
+from mptexp.analysis.points import POINT
+from mptexp.analysis.published import MIXED
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.text import wording
+from mptexp.report.text.columns import BLANK, without_blanks
+from mptexp.spec.run import Run
+
+LIMIT = 25  # rows of a table: more is a file, not a report
+STUDIES = {
+    "keydana2020": "S. Keydana, 2020",
+    "banerjee_course_nb": "A. Banerjee, course notebook",
+    "banerjee_profiling_p1": "A. Banerjee, part one",
+    "banerjee_profiling_p3": "A. Banerjee, part three",
+    "binarynet2016": "Courbariaux, Hubara et al., 2016",
+    "micikevicius2018": "Micikevicius et al., 2018",
+    "oconnor_gtc2018": "M. O'Connor, GTC 2018",
+    "nvidia_dle_rn50_tf1": "NVIDIA, TensorFlow",
+    "nvidia_dle_rn50_pytorch": "NVIDIA, PyTorch",
+    "nvidia_dle_rn50_mxnet": "NVIDIA, MXNet",
+    "dle_issue_837": "a user of NVIDIA's code",
+    "lambda_benchmark_v1": "Lambda",
+    "lambda_benchmark_v2": "Lambda, median of hosts",
+    "nvidia_mixed_precision_guide": "NVIDIA's guide",
+    "tensorflow_guide_mixed_precision": "TensorFlow's guide",
+    "specifications": "specifications of devices",
+}
+CLAIMED = {  # a metric of a claim in words
+    "claimed_speedup_min": "at least {} faster",
+    "claimed_speedup_max": "up to {} faster",
+    "claimed_speedup_more_than": "more than {} faster",
+    "training_speedup_vs_float32": "{} faster than float32",
+}
+SPEEDUP = "Measured speedup [95 % interval]"
+HTML = '<a href="{1}">{0}</a>'
+NOTE = (
+    "Numbers that others published, and what this sweep measured at the same batch "
+    "size per device. Speedups are of mixed_float16 over the baseline: above 1, mixed_float16 is "
+    "faster; where the two have different batch sizes, by images per second. The baseline is "
+    "float32 where a cell names no other policy. Measured accuracies are means over runs; where a "
+    "study states no batch size, at the smallest measured. Ratios can be compared; times and "
+    "images per second only where device and images agree, see below. “–”: not published, "
+    "or not measured here."
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """The section of a report: texts, and tables of text (columns named Source hold HTML)."""
+
+    note: str
+    speeds: pd.DataFrame
+    accuracies: pd.DataFrame
+    differences: pd.DataFrame
+    sentences: list[str]
+
+
+def section(tables: Tables) -> Section | None:
+    """This sweep and the published numbers of its models; None where there are none."""
+    results, runs = tables.results, _runs(tables)
+    pairs = published.pairs(set(results.model), set(results.phase))
+    if pairs.empty:
+        return None
+    rows = _joined(pairs, runs, tables)
+    beside = rows[rows.here.notna()]  # a published number alone compares nothing
+    speeds = beside[beside.unit != "%"]
+    accuracies = beside[(beside.unit == "%") & _learns(results).any()]
+    sentences = [*_binaries(results), *_repeats(results, runs)]
+    if speeds.empty and accuracies.empty and not sentences:
+        return None
+    shown = [speeds[:LIMIT], accuracies[:LIMIT]]
+    claims = wording.listed(_claims(set(results.model)))
+    return Section(
+        note=_note(len(rows) - sum(map(len, shown)), runs),
+        speeds=without_blanks(_texts(shown[0]).drop(columns="Accuracy")),
+        accuracies=without_blanks(_texts(shown[1]).drop(columns=["Published speedup", SPEEDUP])),
+        differences=_differences(pd.concat(shown), tables),
+        sentences=[
+            *sentences,
+            f"Claims about {MIXED} without a table: {claims}.",
+        ],
+    )
+
+
+def _note(left: int, runs: pd.DataFrame) -> str:
+    emulated = runs.emulated[runs.policy == MIXED].any()
+    more = wording.count(left, "more row is", "more rows are")
+    return (
+        f"{NOTE}{f' Measured {MIXED} is *{wording.EMULATED}*.' if emulated else ''}"
+        f"{f' {more} left out; all numbers are in the package’s `published.csv`.' if left else ''}"
+    )
+
+
+def _learns(runs: pd.DataFrame) -> pd.Series:
+    """Whether a run's accuracy means something: not from random images or a single batch."""
+    apart = (runs.dataset == "synthetic") | (runs.input_mode == "resident")
+    return (runs.phase == "train") & ~apart
+
+
+def _runs(tables: Tables) -> pd.DataFrame:
+    """The runs that can be compared, with share (images per device and step) and panel."""
+    runs = validity.comparable(tables.ok)
+    runs = runs.assign(training_s=runs.run_id.map(accuracy.training_s(tables)))
+    numbers = ("step_s", "images_per_s", "val_accuracy", "training_s")
+    runs = runs.assign(**{name: pd.to_numeric(runs[name]) for name in numbers})
+    return runs.assign(
+        val_accuracy=runs.val_accuracy.where(_learns(runs)),
+        share=runs.batch_size.astype(float) / runs.replicas,
+        panel=wording.panels(runs.assign(model="", phase="", replicas=1)),  # as in the pair
+        model_here=runs.model,
+    )
+
+
+def _joined(pairs: pd.DataFrame, runs: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """The published pairs with what each panel measured there.
+
+    Returns:
+        The columns of `published.pairs` and `_measured`, empty where nothing was measured.
+    """
+    base, mixed = pairs.batch_size_baseline, pairs.batch_size_mixed
+    unstated = pairs.unit.map({"%": runs.share.min()})
+    base, mixed = base.fillna(mixed).fillna(unstated), mixed.fillna(base).fillna(unstated)
+    base = _at(pairs.assign(share=base), runs[runs.policy.isin(["float32", "tensorfloat32"])])
+    # The published baseline; where that was not measured or not stated, the device's default.
+    known = [base.policy == base.policy_baseline, base.policy == base.default_policy]
+    rank = pd.Series(np.select(known, [0, 1], 2), base.index)
+    base = base[rank == rank.groupby([base.pair, base.panel]).transform("min")]
+    mixed = _at(pairs.assign(share=mixed), runs[runs.policy == MIXED])
+    rows = pairs.merge(_measured(base, mixed, tables), "left", left_index=True, right_on="pair")
+    return rows.reset_index(drop=True)
+
+
+def _at(pairs: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs at each pair's share, with pair (its index) and value in the study's unit."""
+    keys = ["model_here", "phase", "replicas", "share"]
+    rows = pairs[[*keys, "policy_baseline", "unit"]].reset_index(names="pair").merge(runs, on=keys)
+    by_unit = {"img/s": rows.images_per_s, "%": rows.val_accuracy * 100, "ms": rows.step_s * 1e3}
+    value = np.select([rows.unit == unit for unit in by_unit], list(by_unit.values()), rows.step_s)
+    return rows.assign(value=value).dropna(subset="value")
+
+
+def _measured(base: pd.DataFrame, mixed: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """A row per pair and panel, from runs of the baseline and of mixed_float16: text of cells.
+
+    ratio: images per second of mixed_float16 over the baseline's, formed within blocks; above 1,
+    mixed_float16 is faster.
+    """
+    keys = ["pair", "panel", "block"]
+    columns = [*keys, "run_id", "policy", "unit", "images_per_s", "value", "epochs"]
+    both = base[columns].merge(mixed[columns], "outer", keys, suffixes=("", "_mixed"))
+    groups = list(both.groupby(["pair", "panel"]))
+    ratios = _ratios([group for _, group in groups], tables)
+    rows = [
+        [*point, _here(group, ""), _here(group, "_mixed"), ratio]
+        for (point, group), ratio in zip(groups, ratios, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["pair", "panel", "here", "mixed_here", "ratio"])
+
+
+def _ratios(groups: Sequence[pd.DataFrame], tables: Tables) -> list[str]:
+    """The ratio of each group: at one point that of the sweep's own tables, else one formed here.
+
+    The intervals of the latter hold for all of them together.
+    """
+    results, records = tables.results.set_index("run_id"), {r["run_id"]: r for r in tables.records}
+    named = [*POINT, "baseline", "candidate"]
+    claims = {tuple(row[n] for n in named): row for row in tables.claims.to_dict("records")}
+    texts, formed = [], []
+    for k, group in enumerate(groups):
+        sides = [
+            dict(zip(known.block, known[name], strict=True))
+            for name in ("run_id", "run_id_mixed")
+            for known in (group.dropna(subset=name),)
+        ]
+        texts.append(_claimed(sides, results, claims))
+        if not texts[-1]:
+            over = contrast.paired(group.images_per_s_mixed, group.images_per_s)
+            chosen = [{b: records[run_id] for b, run_id in side.items()} for side in sides]
+            differs = validity.across(*chosen, ("policy", "batch_size"))
+            names = [results.loc[run_id, "flags"] for side in sides for run_id in side.values()]
+            flags = validity.together([*names, *["not comparable"] * bool(differs)])
+            formed.append((k, over, flags))
+    valid = [(k, over) for k, over, flags in formed if not validity.invalid(flags, "time")]
+    together = simultaneous.together([over for _, over in valid])
+    wide = {k: over for (k, _), over in zip(valid, together, strict=True)}
+    for k, over, flags in formed:
+        texts[k] = wording.contrast(wide.get(k, over), flags)
+    return texts
+
+
+def _claimed(
+    sides: Sequence[Mapping[int, str]], results: pd.DataFrame, claims: Mapping[tuple, Any]
+) -> str:
+    """The ratio that the sweep claims of two policies at one point; empty of two points."""
+    rows = [[results.loc[run_id] for run_id in side.values()] for side in sides]
+    if not all(rows):
+        return BLANK
+    points = [tuple(row[name] for name in POINT) for side in rows for row in side]
+    known = claims.get((*points[0], rows[0][0].policy, rows[1][0].policy))
+    return wording.ratio_of(known) if known and len(set(points)) == 1 else ""
+
+
+def _here(runs: pd.DataFrame, side: str) -> str:
+    """The runs of one policy as the text of a cell."""
+    runs = runs[runs[f"value{side}"].notna()]
+    if runs.empty:
+        return BLANK
+    value, unit, policy = (runs[f"{name}{side}"] for name in ("value", "unit", "policy"))
+    if unit.iloc[0] != "%":
+        return _cell(float(f"{value.median():.4g}"), unit.iloc[0], policy.iloc[0])
+    at = f"(n = {len(runs)}, epoch {runs[f'epochs{side}'].max():g})"
+    return _cell(round(value.mean(), 1), f"% {at}", policy.iloc[0])
+
+
+def _texts(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `_joined` as a table of text; Source holds HTML."""
+    sources = rows.source_baseline.fillna(rows.source_mixed)
+    base, mixed = (
+        map(_cell, *(rows[name] for name in (f"value_{s}", "unit", f"policy_{s}", f"status_{s}")))
+        for s in ("baseline", "mixed")
+    )
+    rounded = rows.source_mixed.str.contains("probably rounded", na=False)
+    mixed = pd.Series(list(mixed), rows.index) + rounded.map(
+        {True: " (probably rounded)", False: ""}
+    )
+    cells = {
+        "Accuracy": rows.metric.map(_accuracy),
+        "Device": _devices(rows),
+        "Phase": rows.phase,
+        "Batch size": list(map(_sizes, rows.batch_size_baseline, rows.batch_size_mixed)),
+        "Published baseline": list(base),
+        f"Published {MIXED}": list(mixed),
+        "Published speedup": rows.speedup.map("{:.2f}×".format, na_action="ignore"),
+        "Measured on": rows.panel,
+        "Measured baseline": rows.here,
+        f"Measured {MIXED}": rows.mixed_here,
+        SPEEDUP: rows.ratio,
+        "Source": list(map(linked, rows.study, sources, [HTML] * len(rows))),
+    }
+    table = pd.DataFrame(cells).astype(object)
+    alike = [name for name in ("Phase", "Measured on") if table[name].nunique() < 2]
+    return table.drop(columns=alike).fillna(BLANK)
+
+
+def _accuracy(metric: str) -> str:
+    """`validation accuracy, epoch 20` for `val_accuracy_epoch20`."""
+    words = metric.replace("_", " ").replace("val ", "validation ").replace("top1", "top-1")
+    words = re.sub(r"^epoch ?(\d+) (.*)", r"\2 epoch\1", words)
+    words = re.sub(r"accuracy epoch ?(\d+)", r"accuracy, epoch \1", words)
+    return re.sub(r" approx$", ", about", words)
+
+
+def _devices(rows: pd.DataFrame) -> pd.Series:
+    """The published devices; with the system where a study tried several on one device."""
+    device = rows.device.fillna("not stated")
+    systems = rows.groupby(["study", "device", "batch_size_baseline"], dropna=False).system
+    return device.where(systems.transform("nunique") < 2, device + ", " + rows.system)
+
+
+def _cell(value: float, unit: str, policy: str, status: str = "ok") -> str:
+    """A number, and its policy where that is neither float32 nor mixed_float16."""
+    known = {"tensorfloat32": "TF32", "not stated": "policy not stated"}
+    named = "" if policy in ("float32", MIXED) else f", {known.get(policy, policy)}"
+    if pd.isna(value):
+        return "out of memory" if status == "oom" else BLANK
+    return f"{value:,g} {unit}{named}"
+
+
+def _sizes(*sizes: float) -> str:
+    """Batch sizes per device of the baseline and of mixed_float16, one where they are equal."""
+    return " / ".join(dict.fromkeys(f"{s:g}" for s in sizes if pd.notna(s))) or "not stated"
+
+
+def _binaries(results: pd.DataFrame) -> list[str]:
+    """S. Keydana's two times on a CPU as a ratio, where instruction sets are compared.
+
+    What they count is not certain.
+    """
+    rows = published.table()
+    rows = rows[(rows.metric == "step_time_1epoch") & rows.model_here.isin(results.model)]
+    if rows.empty or results.setting.str.extract(r"cpu_isa (\w+)", expand=False).nunique() < 2:
+        return []
+    stock, built = rows.value
+    return [
+        f"{linked(rows.study.iloc[0], rows.source.iloc[0])}: on a CPU ({rows.device.iloc[0]}) "
+        f"TensorFlow built with AVX2 and FMA took {built / stock:.2f} times as long as the stock "
+        "binary (below 1 is faster), once each; compare two instruction sets here only as such a "
+        f"ratio. The text calls {stock:g} and {built:g} s the time of a step, which for this "
+        "network would be 0.9 GFLOP/s, so they may be the time of something else."
+    ]
+
+
+def _repeats(results: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
+    """A. Banerjee's result over repeats, and the same of this sweep, if it has that model."""
+    rows = published.table()
+    rows = rows[rows.study == "banerjee_profiling_p3"]
+    if not results.model.isin(rows.model_here).any():
+        return []
+    value = rows.set_index(["metric", "policy"]).value
+    worst = value["worst_val_accuracy_after_5_epochs"]
+    share = 1 - value["mean_training_time_reduction_vs_float32", MIXED] / 100
+    opening = (
+        f"{linked(rows.study.iloc[0], rows.source.iloc[0])}: over "
+        f"{value['repetitions', MIXED]:g} runs of each policy, mean training time in mixed_float16 "
+        f"over that in float32 was {share:.2f}×, below 1 is shorter, and the worst validation "
+        f"accuracy after 5 epochs {worst[MIXED]:g} %, against {worst['float32']:g} % in float32."
+    )
+    mine = runs.model.isin(rows.model_here) & runs.val_accuracy.notna()
+    groups = runs[mine].groupby(["panel", "batch_size", "replicas"])
+    compared = [(point, *known) for point, group in groups if (known := _training_times(group))]
+    overs = iter(simultaneous.together([over for *_, over, flags in compared if not _void(flags)]))
+    return [
+        opening,
+        *(
+            _repeats_here(*point, runs, name, over if _void(flags) else next(overs), flags)
+            for point, runs, name, over, flags in compared
+        ),
+    ]
+
+
+def _void(flags: str) -> bool:
+    return bool(validity.invalid(flags, "training time"))
+
+
+def _training_times(runs: pd.DataFrame) -> tuple[pd.DataFrame, str, Contrast, str] | None:
+    """The runs, the policy that mixed_float16 is compared with, the ratio, what is not valid.
+
+    The policy is float32, or TF32 without it; None where no block has both.
+    """
+    name = "float32" if "float32" in set(runs.policy) else "tensorfloat32"
+    times = runs.pivot(index="block", columns="policy", values="training_s")
+    times = times.reindex(columns=[name, MIXED]).dropna()
+    if times.empty:
+        return None
+    flags = validity.together(runs["flags"][runs.policy.isin([name, MIXED])])
+    return runs, name, contrast.paired(times[MIXED], times[name]), flags
+
+
+def _repeats_here(
+    panel: str,
+    batch_size: int,
+    replicas: int,
+    runs: pd.DataFrame,
+    name: str,
+    over: Contrast,
+    flags: str,
+) -> str:
+    """Training time and worst accuracy of mixed_float16 against another policy."""
+    worst = runs.groupby("policy").val_accuracy.min() * 100
+    panel = wording.verbatim(panel) + f" ({replicas} replicas)" * (replicas > 1)
+    return (
+        f"Measured on {panel} at batch size {batch_size}: training time in mixed_float16 over that "
+        f"in {name} is {wording.contrast(over, flags, 'training time')}, and the worst "
+        f"validation accuracy after {wording.count(runs.epochs.max(), 'epoch')} "
+        f"{worst[MIXED]:.1f} %, against {worst[name]:.1f} % in {name}."
+    )
+
+
+def _differences(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """What else than the policy differs between the studies of some rows and this sweep."""
+    runs = [Run.model_construct(**record["parameters"]) for record in tables.records]
+    images = [f"{r.dataset}, {r.image_size} × {r.image_size}, width {r.width:g}" for r in runs]
+    keydana = "resize, cache, shuffle, batch; no prefetch (input_mode keydana here)"
+    intervals = "95 % over blocks"
+    if not tables.claims.low.notna().any():
+        few = tables.results.block.nunique() < FEWEST
+        intervals = f"none: {'too few repeats' if few else 'not valid'}"
+    sides = {
+        "Device": (rows.device, [run.gpu_model for run in runs]),
+        "Software": (rows.system, map(_software, filter(_ran, tables.records))),
+        "Images, width of the network": (rows.dataset, images),
+        "Input": (rows.study.map({"keydana2020": keydana}), [run.input_mode for run in runs]),
+        "Intervals": (["none"], [intervals]),
+    }
+    lines = [[name, *map(_several, both)] for name, both in sides.items()]
+    lines += [[name, theirs, ours] for name, theirs, ours in _of_studies(rows, runs, tables)]
+    return pd.DataFrame(lines, columns=["What differs", "Published", "Measured here"])
+
+
+def _of_studies(
+    rows: pd.DataFrame, runs: Sequence[Run], tables: Tables
+) -> Iterator[tuple[str, str, str]]:
+    """What the sources say of how they trained and timed, beside what this sweep did."""
+    for study, name, theirs, ours in DIFFER:
+        if rows.study.str.startswith(study).any():
+            yield (
+                f"{name} ({STUDIES[study].partition(',')[0]})",
+                theirs,
+                _several(ours(runs, tables)),
+            )
+
+
+def _xla(runs: Sequence[Run], tables: Tables) -> Iterable[str]:
+    return ("on" if (r.get("in_force") or {}).get("jit") else "off" for r in tables.records)
+
+
+def _said(text: str) -> Callable[[Sequence[Run], Tables], Iterable[str]]:
+    return lambda runs, tables: [text]
+
+
+# Study, what differs, how the study had it, how the runs of a sweep have it.
+DIFFER: tuple[tuple[str, str, str, Callable[[Sequence[Run], Tables], Iterable[str]]], ...] = (
+    ("keydana2020", "XLA", "off", _xla),
+    (
+        "keydana2020",
+        "Batch normalization",
+        "one fused operation (TensorFlow 2.1)",
+        lambda runs, tables: (NORMALIZATIONS[run.normalization] for run in runs),
+    ),
+    (
+        "keydana2020",
+        "Resizing",
+        "tf.image.resize, without antialiasing",
+        lambda runs, tables: (
+            "the same" if run.input_mode == "keydana" else "Pillow, antialiased" for run in runs
+        ),
+    ),
+    (
+        "keydana2020",
+        "Time of a step",
+        "Keras's display at epoch 20, which counts validation",
+        _said("the median window of steps, without compilation, warm-up and validation"),
+    ),
+    (
+        "banerjee_profiling_p1",
+        "Training",
+        "learning rate lowered by 1e-6 a step, early stopping (patience 10), in the course's code",
+        _said("neither"),
+    ),
+    (
+        "banerjee_profiling_p1",
+        "Images",
+        "a zip archive whose file names begin with the label",
+        _said("a folder per class"),
+    ),
+)
+NORMALIZATIONS = {
+    "batch": "Keras 3's, of several operations",
+    "fused": "one fused operation",
+    "none": "none",
+}
+
+
+def _several(names: Iterable[Any], most: int = 6) -> str:
+    """Distinct names, and whether there are more."""
+    known = [name for name in dict.fromkeys(names) if isinstance(name, str)]
+    return "; ".join(known[:most] + ["…"] * (len(known) > most)) or "not stated"
+
+
+def _ran(record: Mapping[str, Any]) -> bool:
+    """Whether a run came so far that its record names its software."""
+    return bool(record.get("in_force"))
+
+
+def _software(record: Mapping[str, Any]) -> str:
+    packages = record.get("environment", {}).get("packages", {})
+    names = [record["parameters"]["backend"], "keras"]
+    versions = [f"{name} {packages[name]}" for name in names if name in packages]
+    return ", ".join([*versions, "XLA" if record.get("in_force", {}).get("jit") else "no XLA"])
+
+
+def linked(study: str, source: str, form: str = "[{0}]({1})") -> str:
+    """The study's name put with its address into a form; the name alone where it has none."""
+    name, address = STUDIES[study], source.split()[0]
+    return form.format(name, address) if address.startswith("https://") else name
+
+
+def _claims(models: Collection[str]) -> list[str]:
+    """Speedups of mixed_float16 that were claimed without a table, as Markdown with the source."""
+    return [
+        f"{CLAIMED[row.metric].format(f'{row.value:g}×')} "
+        f"{f'for {row.model}' if pd.isna(row.device) else f'on {row.device}'} "
+        f"({linked(row.study, row.source)})"
+        for row in published.claims(models).itertuples()
+    ]

@@ -1,0 +1,396 @@
+"""What a sweep asks about, and what it answers: title, comparisons, sentences, what to do.
+
+Most sweeps ask about the speed of policies; some about loss scales, emulated formats, instruction
+sets, replicas or frameworks. Each opens its report with its own comparisons. Where nothing can be
+claimed, the title is what was measured, said to be provisional.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from mptexp.analysis import accuracy, emulated, exponent_range, loss_scale, scaling, summary
+from mptexp.analysis import advice as advices
+from mptexp.analysis.points import rank
+from mptexp.analysis.sweep_tables import Options, Tables
+from mptexp.report.answers import caveats, dynamic_range, findings, loss_scales, low_precision
+from mptexp.report.text import columns, wording
+from mptexp.report.text.wording import INCONCLUSIVE, count, listed, verbatim
+from mptexp.spec.backends import BACKEND_ROWS
+
+Scale = Literal["speed", "error", "accuracy"]
+MOST = 12  # rows of the chart; of more, the least and the largest of each policy
+MARGIN = Options.equivalence_margin  # of accuracies that a title calls equal without a word more
+NAMED = 3  # comparisons that a sentence lists
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A comparison: a row of the chart.
+
+    Attributes:
+        label: what is compared with the baseline.
+        policy: whose colour and marker the row has.
+        value: a speedup, or a difference in percentage points; low, high: its interval, NaN where
+            nothing is claimed.
+        finding: faster, slower, small, large, equal, lower, ..., inconclusive, not valid.
+        text: the same in words, as the report's table has it.
+    """
+
+    label: str
+    policy: str
+    value: float
+    low: float
+    high: float
+    finding: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What opens a report.
+
+    Attributes:
+        title: the finding in a few words, plain text.
+        bars: the comparisons with one baseline; empty where there are none.
+        baseline: its name.
+        scale: of the bars.
+        sentences: Markdown, the best proven first.
+        advice: what to do, Markdown; empty where nothing follows.
+        figure: the section of the registry whose first figure is the chart.
+    """
+
+    title: str
+    sentences: Sequence[str]
+    bars: Sequence[Bar] = ()
+    baseline: str = ""
+    scale: Scale = "speed"
+    advice: str = ""
+    figure: str = "answer"
+
+
+def of(tables: Tables) -> Subject:
+    """The subject of a sweep: the first of SUBJECTS that has anything to say of it."""
+    if tables.ok.empty and (tables.results.status != "diverged").all():
+        return Subject("No run of this sweep succeeded", [findings.NONE_SUCCEEDED])
+    return next(subject for of_kind in SUBJECTS for subject in of_kind(tables))
+
+
+def device(tables: Tables) -> str:
+    """`2 cores of AMD EPYC`, or the names of the devices."""
+    cores = {
+        r["parameters"].get("gpu_model"): (r.get("environment") or {}).get("cores")
+        for r in tables.records
+    }
+    names = sorted(set(tables.results.gpu_model))
+    return listed([_with_cores(name, cores.get(name)) for name in names])
+
+
+def _with_cores(name: str, cores: int | None) -> str:
+    if not name.endswith(" (CPU)") or not cores:
+        return name
+    return f"{count(cores, 'core')} of {name.removesuffix(' (CPU)')}"
+
+
+def _provisional(title: str) -> str:
+    """A title of what was measured, but cannot be claimed."""
+    return f"Provisional: {title}"
+
+
+def _unclaimed(sentences: Sequence[str]) -> list[str]:
+    """Sentences on what was measured; the first says that nothing of it is claimed."""
+    return [f"{wording.NO_CLAIM}. {sentences[0]}", *sentences[1:]] if sentences else []
+
+
+# --- speed of policies ----------------------------------------------------------------------------
+
+
+def _speed(tables: Tables) -> Iterator[Subject]:
+    rows = findings.compared(tables)
+    if rows.empty:
+        return
+    rows = rows.assign(finding=rows.apply(wording.finding, axis=1))
+    rows = rows.sort_values(["emulated", "policy"], key=_order, kind="stable")
+    base = rows.baseline.iloc[0]
+    bars = [
+        _bar(row, f"{row['policy']}, {row['place']}" if rows.place.nunique() > 1 else row["policy"])
+        for row in _few(rows).to_dict("records")
+    ]
+    name = wording.default_name(base) if rows.baseline.nunique() == 1 else "the default"
+    title, advice = _speed_title(rows, tables), _speed_advice(rows, tables)
+    yield Subject(title, findings.answer(tables), bars, name, advice=advice)
+
+
+def _order(column: pd.Series) -> pd.Series:
+    return rank(column) if column.name == "policy" else column.astype(bool)
+
+
+def _few(rows: pd.DataFrame) -> pd.DataFrame:
+    """All rows, or the least and the largest of each policy on each device, at most MOST."""
+    if len(rows) > MOST:
+        groups = rows.groupby(["gpu_model", "policy"], sort=False).speedup
+        rows = rows.loc[
+            [k for ends in zip(groups.idxmin(), groups.idxmax(), strict=True) for k in ends]
+        ][:MOST]
+    return rows
+
+
+def _bar(row: Mapping[str, Any], label: str) -> Bar:
+    word = wording.finding(row)
+    ends = (np.nan, np.nan) if word == "not valid" else (row["low"], row["high"])
+    return Bar(label, row["policy"], row["speedup"], *ends, word, wording.ratio_of(row))
+
+
+def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
+    """The best that is proven; else that nothing is, what is slower, or what was measured."""
+    where = device(tables)
+    if rows.finding.isin(["not valid", "no interval"]).all():
+        return _provisional(_extreme(rows.loc[rows.speedup.idxmax()], rows, where))
+    faster = rows[rows.finding == "faster"]
+    if len(faster):
+        best = faster.loc[faster.speedup.idxmax()]
+        within = _equal(tables)
+        equal = ", at equal accuracy" if within == "equal" else f", accuracy {within}"
+        return _extreme(best, rows, where) + equal * bool(best.verdict == "equal")
+    if (rows.finding == "slower").all():
+        return _extreme(rows.loc[rows.speedup.idxmax()], rows, where)
+    base = wording.default_name(rows.baseline.iloc[0])
+    names = list(dict.fromkeys(rows.policy[~rows.emulated.astype(bool)])) or ["policy"]
+    which = names[0] if len(names) == 1 else "any other policy"
+    return f"{which} is not shown to train faster than {base} on {where}"
+
+
+def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
+    """`bfloat16 trains up to 1.37× faster than float32 on 2 cores of AMD EPYC`.
+
+    Where the same policy is also slower, from what to what.
+    """
+    verb = "trains" if row.phase == "train" else "runs inference"
+    word = wording.direction(row)
+    bound = {"faster": "up to ", "slower": "at least "}.get(word, "")
+    own = rows[(rows.policy == row.policy) & (rows.phase == row.phase)]
+    least = own.loc[own.speedup.idxmin()]
+    if word == "faster" and wording.direction(least) == "slower":
+        bound = f"from {wording.speed_parts(least)[0]}× slower to "
+    bound = bound if len(own) > 1 else ""
+    note = "".join(f" ({part})" for part in wording.partly(row))
+    base = wording.default_name(row.baseline)
+    where = row.gpu_model if rows.gpu_model.nunique() > 1 else where
+    than = "as" if word == "as fast" else "than"
+    ratio = f"{wording.speed_parts(row)[0]}× {word}"
+    return f"{row.policy}{note} {verb} {bound}{ratio} {than} {base} on {where}"
+
+
+def _equal(tables: Tables) -> str:
+    """`equal`; within what, where the params file allows more: in 90 points all are."""
+    margin = tables.options.equivalence_margin
+    return "equal" + f" within {wording.percentage_points(margin)}" * (margin > MARGIN)
+
+
+def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
+    base = wording.default_name(rows.baseline.iloc[0])
+    faster = rows[(rows.finding == "faster") & ~(rows.verdict == "lower")]
+    if len(faster):
+        best = faster.loc[faster.low.idxmax()]
+        within = best.verdict == "equal" and _equal(tables) == "equal"
+        check = "" if within else ", and look at its accuracy in your own training"
+        return f"use **{best.policy}**{check}."
+    native = rows[~rows.emulated.astype(bool)]
+    if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
+        return caveats.remedies(tables, "time")
+    more = (
+        "; more repeats would narrow the intervals" if (rows.finding == INCONCLUSIVE).any() else ""
+    )
+    return f"keep {base}{more}."
+
+
+def _only_accuracy(tables: Tables) -> Iterator[Subject]:
+    """Where no time is valid, or nothing is compared with a baseline."""
+    margin = tables.options.equivalence_margin
+    table = accuracy.beside_first(accuracy.differences(tables, margin))
+    if table.empty:
+        yield Subject(_alone(tables), findings.answer(tables))
+        return
+    bars = [
+        _of_accuracy(row, place)
+        for row, place in zip(table[:MOST].to_dict("records"), wording.places(table), strict=False)
+    ]
+    base, verdicts = wording.default_name(table.baseline.iloc[0]), set(table.verdict)
+    title = f"Accuracy is {_equal(tables)} to {base}'s" if verdicts == {"equal"} else ""
+    if not title and verdicts <= {"lower", "higher"}:
+        title = f"Accuracy differs from {base}'s"
+    title = title or _provisional(
+        f"mean validation accuracy differs from {base}'s by {findings.between(table)}"
+    )
+    advice = caveats.remedies(tables, "accuracy")
+    yield Subject(title, findings.answer(tables), bars, base, "accuracy", advice)
+
+
+def _alone(tables: Tables) -> str:
+    """What was measured where nothing is compared."""
+    nothing = "Nothing to compare: no policy was measured beside its baseline"
+    if tables.ok.empty:
+        return nothing
+    rows = summary.headline(tables).dropna(subset="step_s")
+    if len(rows) == 1:
+        row, where = rows.iloc[0], device(tables)
+        return f"{row.policy} alone: {columns.cell('step_s', row.step_s)} ms per step on {where}"
+    return nothing
+
+
+def _dynamic_range(tables: Tables) -> Iterator[Subject]:
+    """What histograms of exponents advise, where no policies are compared."""
+    for training in exponent_range.measured(tables.records)[:1]:
+        advised = advices.advise(training)
+        sentence, *reasons = dynamic_range.answer(training)
+        title = f"The numbers of this training ask for {dynamic_range.choice(advised)}"
+        to_do = sentence[0].lower() + sentence[1:]
+        yield Subject(title, reasons, advice=to_do, figure="exponents")
+
+
+def _of_accuracy(row: Mapping[str, Any], place: str) -> Bar:
+    numbers = [row[name] * 100 for name in ("difference", "low", "high")]
+    text = wording.difference(*(row[n] for n in ("difference", "low", "high", "blocks")))
+    if row["verdict"] in accuracy.UNDECIDABLE:
+        numbers[1:] = [np.nan, np.nan]
+    return Bar(f"{row['candidate']}, {place}", row["candidate"], *numbers, row["verdict"], text)
+
+
+# --- instruction sets, replicas, frameworks -------------------------------------------------------
+
+
+def _instruction_sets(tables: Tables) -> Iterator[Subject]:
+    rows = scaling.by_isa(tables)
+    if len(rows):
+        labels = rows.policy + " with " + rows.cpu_isa.replace("default", "the default")
+        yield from _of_ratios(
+            rows, labels, "float32 with the CPU's default instruction sets", tables
+        )
+
+
+def _replicas(tables: Tables) -> Iterator[Subject]:
+    rows = scaling.by_replicas(tables)
+    if len(rows):
+        rows = rows[rows.speedup.notna()]
+        yield from _of_ratios(rows, wording.places(rows), "1 replica, same batch for each", tables)
+
+
+def _frameworks(tables: Tables) -> Iterator[Subject]:
+    rows = scaling.by_backend(tables)
+    if len(rows):
+        names = rows.backend.map({name: row.label for name, row in BACKEND_ROWS.items()})
+        yield from _of_ratios(rows, names + ", " + rows.policy, "TensorFlow", tables)
+
+
+def _of_ratios(rows: pd.DataFrame, labels: Any, base: str, tables: Tables) -> Iterator[Subject]:
+    """Ratios to one baseline: sentences by finding, the largest proven one as the title."""
+    rows = rows.assign(label=labels).dropna(subset="speedup")
+    if rows.empty:
+        return
+    rows = rows.drop_duplicates(["label", "policy"]).sort_values("speedup", kind="stable")
+    bars = [_bar(row, row["label"]) for row in rows[:MOST].to_dict("records")]
+    proven = [bar for bar in bars if bar.finding in ("faster", "slower")]
+    most = max(proven or bars, key=lambda bar: abs(np.log(bar.value)))
+    title = f"{most.label} is {most.text.partition(' [')[0].partition(' (')[0]} than {base}"
+    if not proven:
+        inconclusive = all(bar.finding == INCONCLUSIVE for bar in bars)
+        nothing = f"Nothing is shown to differ from {base}"
+        title = nothing if inconclusive else _provisional(title)
+    sentences = [
+        f"{wording.OPENINGS[word].format(base)}: {_named(own)}."
+        for word in wording.OPENINGS
+        if (own := [bar for bar in bars if bar.finding == word])
+    ]
+    advice = "" if proven else caveats.remedies(tables, "time")
+    yield Subject(title, sentences, bars, base, advice=advice)
+
+
+def _named(bars: Sequence[Bar]) -> str:
+    """Comparisons in words, the largest effects first."""
+    order = sorted(bars, key=lambda bar: -abs(np.log(bar.value)))
+    return _first([f"**{verbatim(bar.label)}** {bar.text.partition(' (')[0]}" for bar in order])
+
+
+def _first(clauses: Sequence[str]) -> str:
+    """The first NAMED clauses, which may hold commas, and how many more there are."""
+    more = [f"{len(clauses) - NAMED} more"] * (len(clauses) > NAMED)
+    return "; ".join([*clauses[:NAMED], *more])
+
+
+# --- loss scales and emulated formats -------------------------------------------------------------
+
+
+def _loss_scales(tables: Tables) -> Iterator[Subject]:
+    points = loss_scales.by_point(loss_scale.table(tables))
+    if not points:
+        return
+    doubtful = bool(caveats.doubts(tables, "accuracy"))
+    if doubtful:
+        margin = tables.options.equivalence_margin
+        points = [(title, loss_scales.by_means(rows, margin)) for title, rows in points]
+    title = loss_scales.title(points[0][1])
+    sentences = [text for title, rows in points for text in loss_scales.sentences(rows, title)]
+    if doubtful:
+        title, sentences = _provisional(title), _unclaimed(sentences)
+    advice = caveats.remedies(tables, "accuracy")
+    yield Subject(title, sentences[:NAMED], advice=advice, figure="loss scale")
+
+
+FORMATS = {
+    "small": "Less than {} worse than float32",
+    "large": "More than {} worse",
+    "undecided": "Inconclusive, the interval includes {}",
+    "too few repeats": wording.OPENINGS["no interval"],
+    "not valid": "Not valid, nothing is claimed of them",
+}
+
+
+def _low_precision(tables: Tables) -> Iterator[Subject]:
+    points = [p for p in emulated.points(tables) if p.loss.n and not p.is_float32]
+    if not emulated.emulates(points):
+        return
+    doubtful = bool(caveats.doubts(tables, "accuracy"))
+    bars = [low_precision_bar(point, points) for point in points][:MOST]
+    bars.sort(key=lambda bar: bar.value)
+    limit = f"{emulated.LITTLE:g} percentage points"
+    words = [
+        ("small" if bar.value < emulated.LITTLE else "large") if doubtful else bar.finding
+        for bar in bars
+    ]
+    small, valid = words.count("small"), len(words) - words.count("not valid")
+    title = f"{small} of {valid} formats train within {limit} of float32's error"
+    names = [f"**{verbatim(bar.label)}**" for bar in bars]
+    sentences = [
+        f"{opening.format(limit)}: {_first(own)}."
+        for word, opening in FORMATS.items()
+        if (own := [name for name, w in zip(names, words, strict=True) if w == word])
+    ]
+    if doubtful:
+        title, sentences = _provisional(title), _unclaimed(sentences)
+    advice = caveats.remedies(tables, "accuracy")
+    yield Subject(title, sentences[:NAMED], bars, "float32", "error", advice)
+
+
+def low_precision_bar(point: emulated.Point, among: Sequence[emulated.Point]) -> Bar:
+    """A choice of formats as a row: its loss from float32, above zero is worse."""
+    several = len({p.network for p in among}) > 1
+    label = ", ".join([point.network.split(",")[0]] * several + [low_precision.formats(point)])
+    claimed = point.size != "not valid"
+    ends = (point.loss.low, point.loss.high) if claimed else (np.nan, np.nan)
+    value, text = point.loss.estimate, low_precision.loss(point)
+    return Bar(label, point.choice["policy"], value, *ends, point.size, text)
+
+
+SUBJECTS: tuple[Callable[[Tables], Iterator[Subject]], ...] = (
+    _loss_scales,
+    _low_precision,
+    _instruction_sets,
+    _replicas,
+    _frameworks,
+    _speed,
+    _dynamic_range,
+    _only_accuracy,
+)

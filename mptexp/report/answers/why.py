@@ -1,0 +1,193 @@
+"""Verdicts for readers: the sentence that answers why, and the tables that support it."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+import pandas as pd
+
+from mptexp.diagnosis.causes import LEAST_SHARE
+from mptexp.diagnosis.losses import Loss
+from mptexp.diagnosis.verdict import Verdict
+from mptexp.report.tables import why_tables
+from mptexp.report.tables.why_tables import percent, short_contrast
+from mptexp.report.text import wording
+from mptexp.spec.run import defaults
+
+NAMED = 3  # causes in a sentence: more are not read
+UNEXPLAINED = 0.03  # of the step: from here a sentence that names causes says so
+TELLING_APART = ("gpu_model", "dataset", "model", "phase", "replicas")
+
+
+# --- the sentence ---------------------------------------------------------------------------------
+
+
+def sentence(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
+    """Why a policy was faster or was not, in one sentence with numbers.
+
+    Args:
+        among: the verdicts beside which the sentence stands.
+    """
+    run, settings = verdict.pair.candidate, _settings(verdict, among)
+    settings = f" {wording.verbatim(settings.strip())}" if settings else ""
+    head = (
+        f"Why: **{run.policy}**{settings} at batch size {run.batch_size} is "
+        f"{_ratio(verdict)} as fast as "
+        f"{wording.default_name(verdict.pair.baseline.policy)}{_possible(verdict)}"
+    )
+    return f"{head}{_explanation(verdict)}."
+
+
+def _ratio(verdict: Verdict) -> str:
+    """The ratio of the pair with its interval, or with what is not valid of it."""
+    return short_contrast(verdict.speedup, verdict.pair.flags)
+
+
+def safe_sentence(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
+    """The sentence for Markdown: a value that looks like a tag is shown, not obeyed."""
+    return escape(sentence(verdict, among), quote=False)
+
+
+def title(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
+    """The pair in a few words; among as in `sentence`."""
+    baseline = wording.default_name(verdict.pair.baseline.policy)
+    run = verdict.pair.candidate
+    model = "" if "model" in _varying(among) else f", {run.model}"
+    return f"{run.policy} against {baseline}{model}{_settings(verdict, among)}"
+
+
+def _varying(among: Sequence[Verdict]) -> list[str]:
+    runs = [verdict.pair.candidate for verdict in among]
+    return [name for name in TELLING_APART if len({getattr(run, name) for run in runs}) > 1]
+
+
+def _settings(verdict: Verdict, among: Sequence[Verdict]) -> str:
+    """What tells the pair apart from others of the sweep, in brackets."""
+    run, usual = verdict.pair.candidate, defaults()
+    names = [n for n in ("input_mode", "backend") if getattr(run, n) != usual[n]]
+    settings = [f"{n.replace('_', ' ')} {getattr(run, n)}" for n in [*names, *_varying(among)]]
+    if run.jit != usual["jit"]:
+        settings.insert(0, wording.XLA[run.jit == "on"])
+    return f" ({', '.join(settings)})" if settings else ""
+
+
+def _possible(verdict: Verdict) -> str:
+    if math.isnan(verdict.possible):
+        return ""
+    if verdict.possible < 1:
+        return f", where its layers alone reach about {verdict.possible:.2g}× on this device"
+    return f", where the device would allow about {verdict.possible:.2g}×"
+
+
+def _explanation(verdict: Verdict) -> str:
+    if verdict.candidate is None and not verdict.effects:
+        return f"; not diagnosed: {wording.verbatim(verdict.missing)}"
+    named = wording.verbatim(wording.listed(verdict.unknown_operations))
+    unexplained = f"; {percent(verdict.unexplained)} of the step is unexplained"
+    unexplained += f" ({named})" if named else ""
+    if verdict.blamed:
+        parts = [_part(loss, first=i == 0) for i, loss in enumerate(verdict.blamed[:NAMED])]
+        rest = unexplained if verdict.unexplained >= UNEXPLAINED else ""
+        return f": {'; then '.join(parts)}{_further(verdict)}{rest}"
+    if verdict.unexplained >= LEAST_SHARE:
+        rest = unexplained
+    else:
+        rest = f" ({wording.verbatim(verdict.missing)})" if verdict.missing else ""
+    none = f": no known cause exceeds {percent(LEAST_SHARE)} of the step"
+    return f"{none}{_further(verdict)}{rest}"
+
+
+def _further(verdict: Verdict) -> str:
+    """What ablations show beyond the causes that are named, of the baseline too."""
+    parts = [
+        f"; {wording.verbatim(effect.ablation.name)} makes {policy} {short_contrast(gain)} faster"
+        for effect, policy, gain in verdict.further_effects[:NAMED]
+    ]
+    return "".join(parts)
+
+
+def _part(loss: Loss, first: bool) -> str:
+    of = " of the step" if first else ""
+    took = wording.digits(loss.seconds * 1e3)
+    where = f" ({wording.verbatim(wording.listed(loss.layers))})" if loss.layers else ""
+    proof = [
+        f"with {wording.verbatim(effect.ablation.name)} it is "
+        f"{short_contrast(effect.speedup, effect.flags)}"
+        for effect in loss.effects
+        if effect.speedup
+    ]
+    proven = f" ({'; '.join(proof)})" if proof else ""
+    return f"{percent(loss.share)}{of} ({took} ms) {loss.cause.sentence}{where}{proven}"
+
+
+# --- the tables -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table behind a verdict: its heading, the note above it, and how it is made."""
+
+    heading: str
+    note: str
+    rows: Callable[[Verdict], pd.DataFrame]
+
+
+CAUSES = Section(
+    "Causes",
+    "What the step lost to what, largest first. A wait is lost in full, and so is what precision "
+    "cannot shrink; memory-bound work as far as it took more than half of the baseline's. Where an "
+    "ablation removed a cause, its measurement replaces that of the time breakdown. *Projected "
+    "speedup if fixed*: over the baseline as it is, were the cause gone.",
+    why_tables.cause_rows,
+)
+ABLATIONS = Section(
+    "Ablations",
+    "Each is a run with a record of its own, compared within its block with a run whose identity "
+    "agrees but for the change; per image. Intervals hold for all rows together. Above 1, the "
+    "change makes steps faster. *n* = 1: the first block showed it to be slower, and it was not "
+    "repeated; one block proves nothing. *Excluded*: gains that the interval rules out where it "
+    "shows none.",
+    why_tables.ablation_rows,
+)
+BREAKDOWN = Section(
+    "Where the time of a step goes",
+    "From a trace of steps that follow the timed ones. Every instant belongs to the operations "
+    "active at that instant, in equal shares; instants without any are input, host or idle. "
+    "Tracing makes steps longer: on a GPU the waits are scaled to the timed step and kernels keep "
+    "their time, on a CPU all rows are scaled alike.",
+    why_tables.breakdown_rows,
+)
+LAYERS = Section(
+    "Layers",
+    "*At best*: what the layer takes alone at its own shapes (with a kernel), or its bytes at the "
+    "measured copy bandwidth. Forward and backward.",
+    why_tables.layer_rows,
+)
+PEAKS = Section(
+    "Measured peak",
+    "Measured on this device through this backend, the best of several tries; in brackets, where "
+    "it is known, the share of the published peak (published.csv). MFU: arithmetic of the model's "
+    "step, from its shapes, over that of a large matrix product in the same type. Least traffic: "
+    "inputs, outputs and weights, each once per pass. A dot above its roof: libraries skip the "
+    "arithmetic on padding, which shapes count.",
+    lambda verdict: why_tables.peak_rows([verdict]),
+)
+ARITHMETIC = Section(
+    "Which arithmetic was used",
+    "On a GPU from the kernels' names; where those do not tell, unknown. On a CPU as oneDNN says; "
+    "work that oneDNN does not take (float16, on a CPU without it) is not in it.",
+    why_tables.arithmetic_rows,
+)
+TENSOR_CORES = Section(
+    "Matrix work and Tensor Cores, by layer",
+    "ms of a step under the candidate's policy. *Unknown*: the kernels' names do not tell.",
+    why_tables.tensor_core_rows,
+)
+SECTIONS = (CAUSES, ABLATIONS, BREAKDOWN, LAYERS, PEAKS, ARITHMETIC, TENSOR_CORES)
+
+
+def tables(verdict: Verdict) -> dict[Section, pd.DataFrame]:
+    """The tables behind a verdict by section, in the order of reading; empty ones left out."""
+    made = {section: section.rows(verdict) for section in SECTIONS}
+    return {section: table for section, table in made.items() if not table.empty}

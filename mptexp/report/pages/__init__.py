@@ -1,0 +1,1 @@
+"""Pages: a report's first screen, its sections, its HTML, and the site of several."""

@@ -1,0 +1,164 @@
+"""The first screen of a report: title, conditions, banner, chart, sentences, what to do."""
+
+import re
+from collections.abc import Sequence
+from html import escape, unescape
+
+import pandas as pd
+
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.diagnosis.verdict import Verdict
+from mptexp.report.answers import caveats, subject
+from mptexp.report.answers.measured import MeasuredSweep
+from mptexp.report.figures import registry, style
+from mptexp.report.figures.registry import SweepFigure
+from mptexp.report.text import markdown, wording
+from mptexp.spec.backends import BACKEND_ROWS
+from mptexp.spec.terminal import visible
+
+SHOWN = 3  # sentences, and names of one kind in the line of conditions
+NOT_DIAGNOSED = "`mptexp diagnose` says where the time goes"
+
+
+def html(sweep: MeasuredSweep) -> str:
+    """The first screen of a sweep's report as HTML."""
+    first = figure(sweep)
+    return screen(
+        title(sweep),
+        _asked(sweep),
+        conditions(sweep.tables),
+        caveats.banner(sweep.tables),
+        first.html(style.LEAD_WIDTH, titled=False) if first else "",
+        sentences(sweep),
+        advice(sweep),
+    )
+
+
+def screen(
+    heading: str,
+    question: str,
+    rests_on: Sequence[str],
+    warnings: Sequence[str],
+    chart: str,
+    says: Sequence[str],
+    to_do: str,
+) -> str:
+    """The first screen of any page as HTML: `<header class="lead">`.
+
+    Args:
+        heading, question, rests_on: plain text.
+        warnings, says, to_do: Markdown.
+        chart: HTML.
+    """
+    banner, items = ("".join(f"<li>{_inline(t)}</li>" for t in own) for own in (warnings, says))
+    parts = [
+        f"<h1>{escape(heading)}</h1>",
+        f'<p class="question">{escape(question)}</p>',
+        f'<p class="conditions">{escape(" · ".join(rests_on))}</p>',
+        f'<ul class="banner">{banner}</ul>' if banner else "",
+        f'<div class="answer">{chart}<div class="says"><ul>{items}</ul>',
+        f"<p><strong>What to do:</strong> {_inline(to_do)}</p>" if to_do else "",
+        "</div></div>",
+    ]
+    return f'<header class="lead">{"".join(parts)}</header>'
+
+
+def _asked(sweep: MeasuredSweep) -> str:
+    """The question up to its question mark; the rest stands with how to reproduce it."""
+    asked, mark, _ = visible(sweep.question).partition("?")
+    return asked + mark
+
+
+def _inline(text: str) -> str:
+    """A sentence in Markdown as HTML without its paragraph."""
+    made = markdown.to_html(markdown.sentence(text))
+    return made.removeprefix("<p>").removesuffix("</p>")
+
+
+def title(sweep: MeasuredSweep) -> str:
+    """The finding of a sweep in a few words."""
+    return visible(sweep.subject.title)
+
+
+def sentences(sweep: MeasuredSweep) -> list[str]:
+    """At most three sentences in Markdown; the last says why, where pairs were diagnosed."""
+    said = list(sweep.subject.sentences)
+    why = causes(sweep.verdicts)
+    return [*said[: SHOWN - 1], why] if why else said[:SHOWN]
+
+
+def causes(verdicts: Sequence[Verdict]) -> str:
+    """What most of the step is lost to, over all diagnosed pairs; empty without any."""
+    largest = [verdict.blamed[0] for verdict in verdicts if verdict.blamed]
+    if not largest:
+        return ""
+    rows = pd.DataFrame([{"cause": loss.cause.label, "share": loss.share} for loss in largest])
+    groups = rows.groupby("cause").share.agg(["count", "min", "max"])
+    clauses = [
+        f"{row.Index} takes {_span(row.min, row.max)} of the step in {row.count} of "
+        f"{wording.count(len(verdicts), 'diagnosed pair')}"
+        for row in groups.sort_values("count", ascending=False).itertuples(name="Row")
+    ]
+    return f"Why: {wording.listed(clauses[:SHOWN])}."
+
+
+def _span(least: float, most: float) -> str:
+    ends = [f"{share * 100:.0f}" for share in (least, most)]
+    return f"{ends[0]} %" if ends[0] == ends[1] else f"{ends[0]} to {ends[1]} %"
+
+
+def advice(sweep: MeasuredSweep) -> str:
+    """What follows from the answer, in Markdown."""
+    answer = sweep.subject
+    proven = any(bar.finding in ("faster", "slower", wording.INCONCLUSIVE) for bar in answer.bars)
+    if answer.scale == "speed" and proven and answer.advice and not sweep.verdicts:
+        return f"{answer.advice.rstrip('.')}. {NOT_DIAGNOSED}."
+    return answer.advice
+
+
+def conditions(tables: Tables) -> list[str]:
+    """Device, model, data, software and n: on what the answer rests."""
+    runs, records = tables.results, tables.records
+    packages = next((c["packages"] for r in records if (c := r.get("environment"))), {})
+    names = [*dict.fromkeys(runs.backend), "keras"]
+    labels = {"keras": "Keras"} | {name: row.label for name, row in BACKEND_ROWS.items()}
+    versions = [f"{labels[n]} {packages[n]}" for n in names if n in packages]
+    blocks = runs.block.nunique()
+    return [
+        visible(text)
+        for text in (
+            subject.device(tables),
+            _some("model", runs.model),
+            _some("data", runs.dataset),
+            ", ".join(versions),
+            f"n = {wording.count(blocks, 'repeat')}, {wording.count(len(runs), 'run')}",
+        )
+        if text
+    ]
+
+
+def _some(noun: str, values: pd.Series) -> str:
+    """`model keydana_cnn`, `4 models`."""
+    names = list(dict.fromkeys(map(str, values)))
+    if len(names) > SHOWN:
+        return f"{len(names)} {noun}s" if noun != "data" else f"{len(names)} data sets"
+    return f"{noun} {', '.join(names)}"
+
+
+def figure(sweep: MeasuredSweep) -> SweepFigure | None:
+    """The chart of the answer; else the first figure that compares policies."""
+    return next(registry.figures(sweep, sweep.subject.figure), None)
+
+
+def card(sweep: MeasuredSweep) -> dict[str, str]:
+    """Open Graph's properties of a report, plain text: what stands where its link is shared."""
+    return {
+        "og:type": "article",
+        "og:title": title(sweep),
+        "og:description": unescape(re.sub(r"<[^>]*>", "", first_html(sweep))),
+    }
+
+
+def first_html(sweep: MeasuredSweep) -> str:
+    """The first sentence of the answer as HTML."""
+    return markdown.to_html(markdown.sentence(sentences(sweep)[0]))

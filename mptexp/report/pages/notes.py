@@ -1,0 +1,149 @@
+"""The notes below a report's tables: how their numbers were formed, and what limits them."""
+
+import pandas as pd
+
+from mptexp.analysis import accuracy, emulated, loss_scale, scaling, speedups, summary
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.answers import caveats
+from mptexp.report.text import wording
+from mptexp.report.text.markdown import safe
+
+NOT_DIAGNOSED = (
+    "Not diagnosed yet. `mptexp diagnose` with this sweep's directory traces some steps, runs the "
+    "ablations that the traces call for, and puts a verdict here; reading traces takes "
+    "`pip install 'xprof>=2.24'`."
+)
+ACCURACY = (
+    "Differences (policy minus baseline) are formed within a block and image by image; the "
+    "interval is over blocks and validation images, and holds for all differences of this report "
+    "together. Of runs that do not say which images they classified correctly, it is as wide as if "
+    "each had images of its own. *Equal* means that the whole interval lies within the margin; "
+    "*inconclusive*, that it neither does nor excludes zero."
+)
+BEST_BATCHES = (
+    "The first table of this report compares policies at the same batch size; this one gives every "
+    "policy the batch size at which it was fastest in images per second. A larger batch may need "
+    "another learning rate to learn as well."
+)
+CLAIMS = (
+    "What the studies claimed, what this sweep says of it, and the rule that decides between "
+    "consistent and inconsistent; between the two it is inconclusive. What it does not test is "
+    "left out."
+)
+FAILED = "What did not succeed is a result too, and stays here."
+
+
+def headline(tables: Tables) -> str:
+    """How the numbers of the headline table were formed."""
+    if tables.ok.step_s.isna().all():
+        return "Validation accuracy: mean (min–max) over repeats."
+    lines = [
+        "ms per step: median over repeats of each run's median window. 2× faster: half the "
+        "baseline's time; 2× slower: twice."
+    ]
+    if tables.claims.low.notna().any():
+        lines.append(
+            "Brackets: 95 % intervals that hold for all comparisons of the table together."
+        )
+    lines.append("n: repeats.")
+    if summary.headline(tables).val_accuracy.notna().any():
+        lines.append("Validation accuracy: mean (min–max) over repeats.")
+    ended = tables.ok.ended_by.value_counts().drop("epochs", errors="ignore")
+    lines += [f"{n} of {len(tables.ok)} runs were ended by {safe(w)}." for w, n in ended.items()]
+    if tables.ok.emulated.any():
+        lines.append(
+            "*Emulated*: the device has no arithmetic instructions for this 16-bit type; "
+            "frameworks convert to 32 bits and back, so slower is expected."
+        )
+    return " ".join(lines)
+
+
+def families(tables: Tables) -> str:
+    """Which intervals hold together, and what a reader of all of them gets."""
+    known = {what: n for what, n in _families(tables).items() if n}
+    if not known:
+        return ""
+    listed = wording.listed([f"{what} ({n})" for what, n in known.items()])
+    if len(known) == 1:
+        return (
+            f"Intervals hold for all comparisons of {listed} together: of pure noise, a sweep "
+            "claims anything in 5 % of cases at most."
+        )
+    return (
+        f"Intervals hold together within each of {len(known)} families of comparisons: {listed}. "
+        "Of pure noise, a family claims anything in 5 % of sweeps at most; who reads all of them "
+        f"meets a false claim in up to {5 * len(known)} %."
+    )
+
+
+def _families(tables: Tables) -> dict[str, int]:
+    """How many comparisons have an interval, by what they compare; families of their own."""
+    margin = tables.options.equivalence_margin
+    points = emulated.points(tables)
+    errors = pd.DataFrame(
+        {"low": [p.loss.low for p in points], "more_low": [p.nearest.low for p in points]}
+    )
+    made = {
+        "time at the same batch size": tables.claims,
+        "time at each policy's best batch size": speedups.at_best_batch(tables.results),
+        "accuracy": accuracy.differences(tables, margin),
+        "accuracy by loss scale": loss_scale.table(tables),
+        "errors of emulated formats": errors if emulated.emulates(points) else pd.DataFrame(),
+        "devices": scaling.by_device(tables),
+        "replicas": scaling.by_replicas(tables),
+        "frameworks": scaling.by_backend(tables),
+        "instruction sets": scaling.by_isa(tables),
+    }
+    ends = {what: [name for name in table if name.endswith("low")] for what, table in made.items()}
+    return {what: int(made[what][names].notna().sum().sum()) for what, names in ends.items()}
+
+
+def details(tables: Tables) -> str:
+    """What the columns of the second table are."""
+    lines = ["5–95 %: percentiles of the windows."] if tables.ok.step_s.notna().any() else []
+    target = accuracy.target(tables)
+    if target is not None:
+        by = "the params file" if tables.options.target_accuracy else "what every run reached"
+        lines.append(
+            f"Time to {target * 100:g} % accuracy (the level is {by}): from the first step to the "
+            "end of the first epoch that reached it, compilation and validation included."
+        )
+    if tables.ok.flops_per_s.notna().any():
+        lines.append(
+            "Achieved: arithmetic of the model's step, from its shapes, per second; MFU: over that "
+            "of this device's large matrix product in the same type; least traffic: inputs, "
+            "outputs and weights, each once per pass, per second."
+        )
+    if tables.options.price_per_hour:
+        lines.append(f"Cost: at {tables.options.price_per_hour:g} per hour.")
+    return " ".join(lines)
+
+
+def starting_points(tables: Tables) -> str:
+    """Whether accuracies can be compared: equal initial weights, equal order of the images."""
+    if tables.ok.empty:
+        return ""
+    if summary.starts_agree(tables.results, tables.records):
+        return (
+            "All policies of a block whose weights are float32 started from the same weights and "
+            "saw the images in the same order (fingerprints in the records agree)."
+        )
+    return (
+        "**Warning**: policies of one block started from different weights or saw the images in "
+        "another order; compare accuracies with care."
+    )
+
+
+def sensors(tables: Tables) -> str:
+    """How the device was read, and what interfered with which share of the runs."""
+    lines = [
+        "Medians over repeats of what was read every quarter of a second while steps were timed. "
+        "On a CPU, utilization is this process's processor time over that of all processors."
+    ]
+    flags = pd.Series([m for r in tables.records for m in r.get("marks", [])], dtype=object)
+    of = wording.count(len(tables.results), "run")
+    counts = flags[flags.str.startswith(caveats.MEASURED_WHILE)].value_counts()
+    lines += [
+        f"**{n} of {of}** {'was' if n == 1 else 'were'} {safe(flag)}." for flag, n in counts.items()
+    ]
+    return " ".join(lines)

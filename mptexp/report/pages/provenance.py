@@ -1,0 +1,171 @@
+"""Where a report's numbers come from: runs, environment, and what it takes to measure again."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from mptexp.analysis import points, summary
+from mptexp.records.schema import VOID
+from mptexp.records.sweep_dir import leads_out
+from mptexp.report.answers import claims
+from mptexp.report.answers.measured import MeasuredSweep
+from mptexp.report.tables import summary_tables
+from mptexp.report.text import columns, wording
+from mptexp.report.text.columns import BLANK
+from mptexp.report.text.markdown import safe
+
+WITHOUT_NOTEBOOKS = (
+    "This copy holds no executed notebooks: each run's record holds every sample and setting, and "
+    "the commands under [Reproduce this](#Reproduce-this) write notebooks anew."
+)
+DATA = ("results.csv", "history.csv", "speedups.csv", "accuracy.csv", "params.yaml")
+
+
+def runs(sweep: MeasuredSweep) -> tuple[pd.DataFrame, str]:
+    """The table of runs, linked to notebooks and records, and what to say where it is not whole.
+
+    The columns Run and Record hold HTML.
+    """
+    rows, note = summary_tables.runs(sweep.tables.results)
+    rows = rows.sort_values(["batch_size", "policy", "block"], key=points.rank, kind="stable")
+    table = pd.DataFrame(
+        {
+            "Run": [_notebook(sweep, run_id) for run_id in rows.run_id],
+            "Record": [
+                f'<a href="runs/{run_id}/record.json" title="everything measured">json</a>'
+                for run_id in rows.run_id
+            ],
+            "Status": rows.status,
+            **wording.told_apart(rows),
+            "Batch size": rows.batch_size,
+            "Policy": rows.policy,
+            "Block": rows.block,
+            **columns.shown(rows, "step_s", "steps_timed", "warmup_steps"),
+            "Flags": [flags or BLANK for flags in rows["flags"]],
+            **columns.shown(rows, "first_step_s"),
+            "Accuracy": columns.cells("val_accuracy", rows.val_accuracy),
+            **columns.shown(rows, "fit_s", "wall_s"),
+        }
+    )
+    table = columns.without_blanks(table)
+    return table, note or ("" if table.Run.str.contains("<a ").any() else WITHOUT_NOTEBOOKS)
+
+
+def _notebook(sweep: MeasuredSweep, run_id: str) -> str:
+    """The run's id, linked to its executed notebook; what is absent is not linked."""
+    for name in ("notebook.html", "notebook.ipynb"):  # a page is one that `page.build` rendered
+        path = sweep.directory.runs / run_id / name
+        if path.is_file() and not leads_out(path):
+            return f'<a href="runs/{run_id}/{name}">{run_id}</a>'
+    return run_id
+
+
+def checked_claims(sweep: MeasuredSweep) -> pd.DataFrame:
+    """What the studies claimed and what this sweep says of it; the column Runs holds HTML."""
+    rows = [row for row in claims.table(sweep.tables) if row[1].finding != claims.UNTESTED]
+    return pd.DataFrame(
+        {
+            "Claim": [claim.words for claim, _ in rows],
+            "Of": [claim.source for claim, _ in rows],
+            "Finding": [finding.finding for _, finding in rows],
+            "Evidence": [finding.evidence or BLANK for _, finding in rows],
+            "Rule": [claim.rule for claim, _ in rows],
+            "Runs": [
+                " ".join(_notebook(sweep, run_id) for run_id in finding.runs) or BLANK
+                for _, finding in rows
+            ],
+        }
+    )
+
+
+def environment(sweep: MeasuredSweep) -> pd.DataFrame:
+    """Device, machine and software of all runs; values that differ between them side by side."""
+    values: dict[str, dict[str, None]] = {}
+    for record in sweep.tables.records:
+        for name, value in _card(record.get("environment") or {}).items():
+            values.setdefault(name, {})[value] = None
+    return pd.DataFrame({"What": list(values), "Value": [" · ".join(v) for v in values.values()]})
+
+
+def checks(sweep: MeasuredSweep) -> list[dict[str, Any]]:
+    """What `mptexp doctor --check` found on the devices of the runs, each test once."""
+    found = [check for r in sweep.tables.records for check in r.get("instruments", ())]
+    return list({json.dumps(check, sort_keys=True): check for check in found}.values())
+
+
+def _card(card: Mapping[str, Any]) -> dict[str, str]:
+    """A record's environment as text; a run that failed early has none."""
+    if not card:
+        return {}
+    versions = [str(card[name]) for name in ("driver", "cuda", "cudnn") if card[name]]
+    lines = {
+        "Device": card["device"],
+        "Compute capability": ".".join(map(str, card["capability"] or [])),
+        "Driver, CUDA, cuDNN": ", ".join(versions),
+        "CPU": f"{card['cpu']}, {wording.count(card['cores'], 'core')} in use",
+        "Instruction sets": " ".join(card["instruction_sets"]),
+        "Memory": _gibibytes(card["memory_bytes"], 0),
+        "Limits and state": _limits(card),
+        "System": f"{card['os']}, Python {card['python']}",
+        "Packages": ", ".join(f"{name} {version}" for name, version in card["packages"].items()),
+        "Variables": ", ".join(f"{name}={value}" for name, value in card["variables"].items()),
+    }
+    return {name: text for name, text in lines.items() if text}
+
+
+def _limits(card: Mapping[str, Any]) -> str:
+    """What may limit or disturb the machine."""
+    cpus, memory = card.get("container_cpus"), card.get("container_memory_bytes")
+    lines = [
+        f"container of {cpus:g} processors" if cpus else "",
+        f"container of {_gibibytes(memory, 1)}" if memory else "",
+        f"frequency governor {card['governor']}" if card.get("governor") else "",
+        "virtual machine" if card.get("hypervisor") else "",
+        "on battery" if card.get("on_battery") else "",
+    ]
+    return ", ".join(line for line in lines if line)
+
+
+def _gibibytes(size: float, decimals: int) -> str:
+    return f"{size / 2**30:.{decimals}f} GiB"
+
+
+def _commands(sweep: MeasuredSweep) -> list[str]:
+    """Every command that made the page, in order."""
+    parallel = any(
+        mark.startswith(VOID) for r in sweep.tables.records for mark in r.get("marks", [])
+    )
+    run = "mptexp run params.yaml --out reports/again" + " --parallel 2" * parallel
+    diagnosed = sweep.directory.diagnosis.runs.is_dir()
+    return [run, *["mptexp diagnose reports/again"] * diagnosed, "mptexp report reports/again"]
+
+
+def reproduce(sweep: MeasuredSweep) -> str:
+    """How to measure all this again, and what it cost, in Markdown."""
+    results = sweep.tables.results
+    cost = f"{wording.count(len(results), 'run')}, {results.wall_s.sum() / 60:.1f} minutes in all"
+    superseded = sweep.directory.superseded_runs()
+    versions = safe(", ".join(summary.versions(sweep.tables.records))) or "unknown"
+    files = [name for name in DATA if (sweep.directory.root / name).exists()]
+    lines = [
+        "\n".join(f"    {command}" for command in _commands(sweep)),
+        "(with `params.yaml` from below, which is the file as it was executed)",
+        f"- question: {safe(sweep.question)}",
+        f"- mptexp version and commit: {versions}",
+        f"- cost: {cost}",
+        f"- measured again: {wording.count(superseded, 'run')} of blocks that were interrupted or "
+        "not valid; the earlier records lie under `superseded` and are not used"
+        if superseded
+        else "",
+        f"- **discarded**: {wording.count(discarded, 'result')} that this directory once held, by "
+        "--fresh or by hand; whoever measures until the answer pleases finds one"
+        if (discarded := sweep.directory.discarded_runs())
+        else "",
+        f"- expected beforehand: {safe(sweep.header['expected'])}"
+        if "expected" in sweep.header
+        else "",
+        f"- data: {' · '.join(f'[{name}]({name})' for name in files)}",
+    ]
+    return "\n\n".join(line for line in lines if line)

@@ -1,0 +1,388 @@
+"""A static site of finished sweeps: an index, every report, its executed notebooks, its data.
+
+Everything is made from the records and the executed notebooks, and no page is copied: a page in
+another's directory may hold anything, what is made here neither runs nor loads what records say.
+"""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import jinja2
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from PIL import Image, ImageOps
+
+from mptexp.execution import directory
+from mptexp.records import privacy, store
+from mptexp.records.store import RecordError
+from mptexp.records.sweep_dir import SweepDir, leads_out
+from mptexp.report.answers import caveats, claims, measured, subject
+from mptexp.report.figures import output
+from mptexp.report.pages import lead, page, rendering
+from mptexp.report.text import wording
+from mptexp.spec import documents, files
+from mptexp.spec.errors import ParamsError
+from mptexp.spec.project import PACKAGE, user_cache
+from mptexp.spec.terminal import visible
+
+TITLE = "What does reduced precision buy?"
+SHARED = (1200, 630)  # pixels of the image that is shown beside a link
+MARGIN = 30
+# By this an index is known as one that was made here, whose site may be made again.
+MARK = '<meta name="generator" content="mptexp publish">'
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A report as the index lists it.
+
+    Attributes:
+        name: of the sweep; link: the same within an address.
+        title: the finding in a few words.
+        answer: one sentence, HTML.
+        measured: when its last run ended, for readers; ended_at: the same for sorting.
+        figure: text alternative of the headline figure, empty where there is none.
+        files: data files beside the report.
+        findings: what the sweep says of each of `claims.CLAIMS`; empty where it may say nothing.
+    """
+
+    name: str
+    link: str
+    title: str
+    question: str
+    answer: Markup
+    devices: str
+    measured: str
+    ended_at: str
+    runs: str
+    figure: str
+    files: list[str]
+    findings: list[claims.Finding]
+
+
+def publish(sources: Sequence[Path], site: Path, notebook: Path, address: str = "") -> list[str]:
+    """Writes a site; the same records give the same bytes.
+
+    Args:
+        sources: sweeps' directories, or folders of them.
+        site: a new or an empty folder, or one that this function made: its reports are replaced.
+        notebook: the report notebook.
+        address: where the site will be found, https://...; links that are shared show an image
+            only where it is given.
+
+    Returns:
+        A sentence for each damaged record, which was left out, and for each that was changed
+        since it was written, of which nothing is claimed.
+
+    Raises:
+        ParamsError: where there is nothing to publish, or it cannot be published there; nothing is
+            written then.
+        OSError: where the site cannot be written.
+    """
+    places = _sweeps(sources)
+    _check(places, site, address)
+    with directory.locked(SweepDir(site)):
+        return _publish(places, site, notebook, address)
+
+
+def _publish(places: Sequence[SweepDir], site: Path, notebook: Path, address: str) -> list[str]:
+    """Removes the reports that are not up to date, and makes those that are missing."""
+    targets = [SweepDir(site / place.name) for place in places]
+    proofs = [_proof(place, notebook, address) for place in places]
+    known = [_published(*pair) for pair in zip(targets, proofs, strict=True)]
+    kept = {target.root for target, entry in zip(targets, known, strict=True) if entry}
+    for made in filter(_is_ours, map(SweepDir, site.glob("*/"))):
+        if made.root not in kept:
+            made.clear()
+            with suppress(OSError):  # what else somebody keeps there stays
+                made.root.rmdir()
+    index = site / "index.html"
+    if not index.exists():  # by it the same command goes on, should this one be killed
+        store.write_text(index, _index([], address))
+    faults, entries = [], []
+    for place, target, proof, entry in zip(places, targets, proofs, known, strict=True):
+        if entry is None:
+            _copy(place, target)
+            entry = _report(target, notebook, address)
+            _note(proof, target, entry)
+        entries.append(entry)
+        faults += [fault for (part,) in _parts(place) for fault in _checked(part)[1]]
+    # Two stable sorts: by name, and the newest first.
+    entries.sort(key=lambda entry: entry.ended_at, reverse=True)
+    store.write_text(index, _index(entries, address))
+    return faults
+
+
+def _sweeps(sources: Sequence[Path]) -> list[SweepDir]:
+    """The sweeps' directories in order of their names.
+
+    Raises:
+        ParamsError: where a source holds none, or two have the same name.
+    """
+    by_name: dict[str, SweepDir] = {}
+    for source in sources:
+        inner = [source] if _holds_runs(source) else sorted(source.glob("*"))
+        places = [SweepDir(path) for path in inner if _holds_runs(path)]
+        if not places:
+            raise ParamsError(
+                f"{source}: holds no record of a run; give the directory of a sweep, such as "
+                "reports/quickstart, or a folder of them"
+            )
+        for place in places:
+            # As on macOS and Windows, to which a site may be copied: é is one sign or two.
+            name = unicodedata.normalize("NFC", place.name).casefold()
+            other = by_name.setdefault(name, place).root
+            if files.real(other) != files.real(place.root):
+                raise ParamsError(f"{other} and {place.root}: have the same name; rename one")
+    return sorted(by_name.values(), key=lambda place: place.name)
+
+
+def _holds_runs(path: Path) -> bool:
+    return any(path.glob("runs/*/record.json"))
+
+
+def _check(places: Sequence[SweepDir], site: Path, address: str) -> None:
+    """Refuses a site that would harm anything, and an address that is none."""
+    parts = urlsplit(address)
+    if address and (parts.scheme not in ("http", "https") or not parts.netloc):
+        raise ParamsError(f"--url {address}: is no address; allowed: https://HOST/PATH")
+    index = site / "index.html"
+    ours = index.is_file() and MARK in index.read_text(encoding="utf-8", errors="replace")
+    if site.exists() and not ours and (not site.is_dir() or _holds_more(site, "index.html")):
+        raise ParamsError(
+            f"{site}: is not empty, and no site that mptexp publish made; give another folder"
+        )
+    for place in places:
+        if fault := _unreadable(place):
+            raise ParamsError(f"{place.root}: none of its records can be read: {fault}")
+        one, other = files.real(site), files.real(place.root)
+        if one == other or one in other.parents or other in one.parents:
+            raise ParamsError(f"{site}: lies in {place.root} or around it; give another folder")
+        target = SweepDir(site / place.name)
+        if target.root.exists() and not _is_ours(target) and _holds_more(target.root, "sweep"):
+            raise ParamsError(
+                f"{target.root}: was not made by mptexp publish; give another folder, or remove it"
+            )
+
+
+def _holds_more(folder: Path, first: str) -> bool:
+    """Whether a folder holds more than the start of its first file, written by who was killed."""
+    begun = (f".{first}.", f"{first}.new")
+    return not folder.is_dir() or not all(p.name.startswith(begun) for p in folder.iterdir())
+
+
+def _unreadable(place: SweepDir) -> str:
+    """Why the first record of a sweep cannot be read; empty where one of them can."""
+    faults = []
+    for path in sorted(place.runs.glob("*/record.json")):
+        try:
+            store.read_record(path)
+        except RecordError as error:
+            faults.append(str(error))
+        else:
+            return ""
+    return next(iter(faults), "")
+
+
+def _is_ours(place: SweepDir) -> bool:
+    """Whether a folder of a site is a report that was published there."""
+    return place.is_marked and not place.root.is_symlink()
+
+
+# --- what is up to date -------------------------------------------------------------------------
+# A report of a large sweep takes a minute: one that is there from an earlier call, perhaps killed
+# meanwhile, is kept where it proves to be what was made here of exactly this.
+
+
+def _proof(source: SweepDir, notebook: Path, address: str) -> Path:
+    """A file of the user's cache, where only this user writes, named by all that a report is of."""
+    about = (address, source.name, Path.cwd(), Path.home())  # the last are taken out of pages
+    total = hashlib.sha256(_renderer() + "\0".join(map(str, about)).encode())
+    total.update(_contents([notebook], Path("/")))
+    total.update(_contents(_sources(source), source.root.absolute()))
+    return user_cache() / "reports" / total.hexdigest()[:32]
+
+
+@cache
+def _renderer() -> bytes:
+    """What reports are made by: another version of any package makes them anew."""
+    packages = sorted(f"{one.name} {one.version}" for one in metadata.distributions())
+    code = _contents(PACKAGE.rglob("*.*"), PACKAGE)
+    return hashlib.sha256("\n".join(packages).encode() + code).digest()
+
+
+def _sources(source: SweepDir) -> list[Path]:
+    """The files that are copied from a sweep; links are not followed."""
+    parts = (source, source.search, source.diagnosis)
+    found = [path for part in parts for path in part.runs.glob("*/*")]
+    return [source.params, source.marker, *(p for p in found if p.suffix in (".json", ".ipynb"))]
+
+
+def _contents(paths: Iterable[Path], root: Path) -> bytes:
+    """A digest of the names and contents of files."""
+    total = hashlib.sha256()
+    for path in sorted(map(Path.absolute, paths)):
+        if path.is_file() and not path.is_symlink() and path.suffix != ".pyc":
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            total.update(os.fsencode(f"{path.relative_to(root)}\0{content}\n"))
+    return total.digest()
+
+
+def _digest(target: SweepDir) -> str:
+    return _contents(target.root.rglob("*"), target.root.absolute()).hex()
+
+
+def _published(target: SweepDir, proof: Path) -> Entry | None:
+    """What the index says of a report that is there and up to date; None where it is not."""
+    try:
+        noted = json.loads(files.text(proof))
+    except (OSError, ValueError):
+        return None
+    if not _is_ours(target) or noted["digest"] != _digest(target):
+        return None
+    entry = noted["entry"]
+    findings = [
+        claims.Finding(f["finding"], f["evidence"], tuple(f["runs"])) for f in entry["findings"]
+    ]
+    return Entry(**entry | {"answer": Markup(entry["answer"]), "findings": findings})
+
+
+def _note(proof: Path, target: SweepDir, entry: Entry) -> None:
+    with suppress(OSError):  # without it, the report is made anew each time
+        store.write_text(proof, json.dumps({"digest": _digest(target), "entry": asdict(entry)}))
+
+
+# --- a report ----------------------------------------------------------------------------------
+
+
+def _copy(source: SweepDir, target: SweepDir) -> None:
+    """Copies what a report is made from, but damaged records."""
+    target.root.mkdir(exist_ok=True, parents=True)
+    target.mark(source.order_seed)
+    if source.params.is_file() and not source.params.is_symlink():  # it may lead to a private file
+        store.write_text(target.params, privacy.scrub(documents.published(source.params_text)))
+    for part, out in _parts(source, target):
+        for run_id in _checked(part)[0]:
+            _copy_run(part.runs / run_id, out.runs / run_id)
+
+
+def _copy_run(source: Path, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    shutil.copyfile(source / "record.json", folder / "record.json")
+    notebook = source / "notebook.ipynb"
+    if notebook.is_file() and not leads_out(notebook):
+        shutil.copyfile(notebook, folder / notebook.name)
+
+
+def _parts(*places: SweepDir) -> Iterator[tuple[SweepDir, ...]]:
+    """A sweep, its search and its diagnosis, of each of some directories."""
+    yield places
+    yield tuple(place.search for place in places)
+    yield tuple(place.diagnosis for place in places)
+
+
+def _checked(part: SweepDir) -> tuple[list[str], list[str]]:
+    """The ids of the runs that can be read, and a sentence for each damaged or changed record."""
+    ids, faults = [], []
+    for path in sorted(part.runs.glob("*/record.json")):
+        try:
+            record = store.read_record(path)
+        except RecordError as error:
+            faults.append(f"{error}; not published")
+            continue
+        faults += [f"{text}; published as not valid" for text in store.changed([record], part)]
+        ids.append(path.parent.name)
+    return ids, faults
+
+
+def _report(place: SweepDir, notebook: Path, address: str) -> Entry:
+    """Makes the report and the image of its link; returns what the index says of it."""
+    sweep = measured.load(place)
+    tables = sweep.tables
+    link = quote(place.name)
+    shared = {"og:url": f"{_base(address)}{link}/index.html"} if address else {}
+    first = lead.figure(sweep)
+    if first:
+        _share(first.draw()[0], place.root / "share.png")
+        shared |= _image(f"{_base(address)}{link}/share.png", first.alt) if address else {}
+    page.build(sweep, notebook, shared, ("../index.html", "All reports"))
+    moments = [r["ended_at"] for r in tables.records if r.get("ended_at")]
+    return Entry(
+        name=visible(place.name),
+        link=link,
+        title=lead.title(sweep),
+        question=visible(sweep.question),
+        answer=Markup(lead.first_html(sweep)),
+        devices=visible(subject.device(tables)),
+        measured=_span(moments),
+        ended_at=max(moments, default=""),
+        runs=wording.count(len(tables.results), "run"),
+        figure=first.alt if first else "",
+        files=[
+            p.name for p in sorted(place.root.iterdir()) if p.suffix in (".csv", ".yaml", ".md")
+        ],
+        findings=[]
+        if caveats.doubts(tables, "accuracy")
+        else [finding for _, finding in claims.table(tables)],
+    )
+
+
+def _base(address: str) -> str:
+    return address.rstrip("/") + "/"
+
+
+def _image(url: str, alt: str) -> dict[str, str]:
+    width, height = map(str, SHARED)
+    return {
+        "og:image": url,
+        "og:image:type": "image/png",
+        "og:image:width": width,
+        "og:image:height": height,
+        "og:image:alt": alt,
+    }
+
+
+def _share(figure: Figure, path: Path) -> None:
+    """Writes the headline figure as an image of the shape that links are shown with."""
+    drawn = Image.open(io.BytesIO(output.png(figure))).convert("RGB")
+    width, height = (side - 2 * MARGIN for side in SHARED)
+    inner = ImageOps.pad(drawn, (width, height), color="white")
+    ImageOps.expand(inner, MARGIN, "white").save(path, optimize=True)
+
+
+def _span(moments: Sequence[str]) -> str:
+    """From which day to which runs ended."""
+    days = sorted({moment[:10] for moment in moments})
+    if not days:
+        return "date not recorded"
+    return "measured " + " to ".join(dict.fromkeys((days[0], days[-1])))
+
+
+def _index(entries: Sequence[Entry], address: str) -> str:
+    loader = jinja2.FileSystemLoader(rendering.TEMPLATES / "mptexp")
+    template = jinja2.Environment(loader=loader, autoescape=True).get_template("site.html.j2")
+    lead = f"{wording.count(len(entries), 'report')} by mptexp, the newest first."
+    card: Mapping[str, str] = {"og:type": "website", "og:title": TITLE, "og:description": lead}
+    first = next((entry for entry in entries if entry.figure), None)
+    if address:
+        card = {**card, "og:url": _base(address)}
+    if address and first:
+        card = {**card, **_image(f"{_base(address)}{first.link}/share.png", first.figure)}
+    tested = {
+        entry.link: list(zip(claims.CLAIMS, entry.findings, strict=True))
+        for entry in entries
+        if entry.findings
+    }
+    table = claims.over_all(tested) if entries else []
+    return template.render(title=TITLE, lead=lead, card=card, entries=entries, claims=table) + "\n"

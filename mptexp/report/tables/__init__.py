@@ -1,0 +1,1 @@
+"""Tables of text for readers, of a page, a terminal or a README."""

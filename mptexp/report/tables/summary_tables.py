@@ -1,0 +1,143 @@
+"""What stands in a report in place of a table that is too long to be read.
+
+Up to ROWS rows a table is shown whole. Above, it says what the whole comes to, and where that is.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from great_tables import GT
+
+from mptexp.analysis import points, summary
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.tables import text_tables
+from mptexp.report.tables.text_tables import ROWS
+from mptexp.report.text import columns, wording
+from mptexp.report.text.columns import BLANK, without_blanks
+
+
+def headline(tables: Tables) -> tuple[GT, str]:
+    """The headline table, and what to say where it is not whole.
+
+    Of more than ROWS rows, one stands for all batch sizes; of more than that, for all points.
+    """
+    table = summary.headline(tables)
+    if len(table) <= ROWS:
+        return text_tables.headline_html(tables), ""
+    names = [n for n in points.POINT if n != "batch_size" and table[n].nunique() > 1]
+    if len(table[[*names, "policy"]].drop_duplicates()) > ROWS:
+        names = []
+    table = table.assign(where=_where(table, names))
+    groups = table.groupby([*names, "policy"], sort=False)
+    rows = [dict(zip(names, point, strict=False)) | _headline(group) for point, group in groups]
+    shown = pd.DataFrame(rows)
+    named = pd.DataFrame(wording.headed(shown, names), index=shown.index)
+    shown = pd.concat([named, shown.drop(columns=names)], axis=1)
+    interval = " [95 % interval]"
+    heads = {"Speed": text_tables.baseline_head(table).removesuffix(interval)}
+    heads |= {name: name + interval for name in ("Least", "Largest")}
+    shown = shown.rename(columns=heads)
+    note = (
+        f"A row stands for all points of a policy{' and what is named with it' if names else ''}."
+        " Faster and slower: points whose whole interval lies above or below 1. All "
+        f"{len(table):,} rows, one for each point and policy, are in [table.md](table.md), all "
+        "ratios in [speedups.csv](speedups.csv).\n\nOf table.md: "
+    )
+    return text_tables.plain_table(without_blanks(shown)), note
+
+
+def details(tables: Tables) -> pd.DataFrame:
+    """What else is known of the headline table's rows; nothing where that table is a summary."""
+    rows = text_tables.detail_rows(tables) if not tables.ok.empty else pd.DataFrame()
+    return rows if len(rows) <= ROWS else pd.DataFrame()
+
+
+def _where(table: pd.DataFrame, named: Sequence[str]) -> list[str]:
+    """What tells a row apart from the others of its group."""
+    names = [n for n in points.POINT if n not in named and table[n].nunique() > 1]
+    words = [wording.named(table[n], ("model", "setting")) for n in names]
+    return [", ".join(filter(None, row)) for row in zip(*words, strict=True)]
+
+
+def _headline(group: pd.DataFrame) -> dict[str, Any]:
+    first, over = group.iloc[0], group.dropna(subset="speedup")
+    own = text_tables.over_baseline(first) if first.policy == first.baseline else BLANK
+    cells = {
+        "Policy": text_tables.policy(first),
+        "Points": f"{len(group):,}",
+        "Faster": f"{(group.low > 1).sum():,}" if len(over) else BLANK,
+        "Slower": f"{(group.high < 1).sum():,}" if len(over) else BLANK,
+        "Speed": f"{over.speedup.median():.2f}× as fast (median)" if len(over) else own,
+        "Least": BLANK,
+        "Largest": BLANK,
+        "Most images/s": columns.cell("images_per_s", group.images_per_s.max()),
+    }
+    if len(over):
+        ends = (over.speedup.idxmin(), over.speedup.idxmax())
+        cells |= {n: _end(over.loc[k]) for n, k in zip(("Least", "Largest"), ends, strict=True)}
+    learned = group.val_accuracy.dropna() * 100
+    least, most = learned.min(), learned.max()
+    cells["Validation accuracy"] = f"{least:.1f}–{most:.1f} %" if len(learned) else BLANK
+    return cells
+
+
+def _end(row: Mapping[str, Any]) -> str:
+    return f"{wording.ratio_of(row)}: {row['where']}"
+
+
+def accuracy_rows(tables: Tables) -> tuple[pd.DataFrame, str]:
+    """Differences in accuracy as text, and what to say where the table is not whole."""
+    rows = text_tables.accuracy_rows(tables)
+    if len(rows) <= ROWS:
+        return rows, ""
+    equal = rows.Finding.str.startswith("equal")
+    size = rows[text_tables.DIFFERENCE].str.extract(r"^[+-]([\d.]+)", expand=False).astype(float)
+    order = pd.DataFrame({"equal": equal, "size": -size}).sort_values(["equal", "size"]).index
+    note = (
+        f"Of {len(rows):,} differences, those that are not equal come first, the largest before "
+        "the others; all are in [accuracy.csv](accuracy.csv). "
+    )
+    return rows.loc[order], note
+
+
+def failed(results: pd.DataFrame) -> pd.DataFrame:
+    """The runs without a result; of more than ROWS, a row for all that ended alike."""
+    rows = results[results.status != "ok"]
+    names = ["status", "policy", "batch_size", "block", "error", "run_id"]
+    if len(rows) <= ROWS:
+        point = pd.DataFrame(wording.told_apart(rows), rows.index)
+        named = rows[names].rename(columns=_heading)
+        return pd.concat([named.iloc[:, :2], point, named.iloc[:, 2:]], axis=1)
+    alike = rows.groupby(["status", "policy", "error"], sort=False, dropna=False).agg(
+        runs=("run_id", "count"), batch_size=("batch_size", _range), run_id=("run_id", "first")
+    )
+    alike = alike.reset_index().sort_values("runs", ascending=False, kind="stable")
+    return alike.rename(columns={**{n: _heading(n) for n in alike}, "run_id": "One of them"})
+
+
+def _range(sizes: pd.Series) -> str:
+    return f"{sizes.min()}–{sizes.max()}" if sizes.nunique() > 1 else str(sizes.iloc[0])
+
+
+def _heading(name: str) -> str:
+    return {"run_id": "Run"}.get(name, wording.title(name))
+
+
+def runs(results: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The runs to list, and what to say where they are not all.
+
+    Of more than ROWS runs, those that did not end well or are marked.
+    """
+    if len(results) <= ROWS:
+        return results, ""
+    # Failures first: of the table that is made of them, too, only ROWS rows are shown.
+    listed = results[(results.status != "ok") | (results.marks != "")]
+    listed = listed.sort_values("status", key=lambda s: s == "ok", kind="stable")
+    note = (
+        f"Of {len(results):,} runs, the {len(listed):,} that did not end well or are marked are "
+        "listed here; [results.csv](results.csv) holds all. A run's record is "
+        "`runs/<run_id>/record.json`, and beside it lies its executed notebook, `notebook.ipynb`; "
+        f"of more than {ROWS} runs the notebooks are not rendered as HTML."
+    )
+    return listed, note

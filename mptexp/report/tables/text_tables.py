@@ -1,0 +1,319 @@
+"""Tables of text for readers, from an analysis: what a report and a README show."""
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from great_tables import GT, html
+
+from mptexp.analysis import accuracy, points, speedups, summary
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.text import columns, wording
+from mptexp.report.text.columns import BLANK, SENSORS, without_blanks
+from mptexp.spec.terminal import visible
+
+ROWS = 200  # of a table in a report: more are a file, not a table
+KEYS = [*points.POINT, "policy"]  # of a row of the headline table
+DIFFERENCE = "Difference, percentage points [95 % interval]"
+
+
+def headline_rows(tables: Tables) -> pd.DataFrame:
+    """The headline table as text, a row per batch size and policy, for HTML and Markdown."""
+    table = summary.headline(tables)
+    records = table.to_dict("records")
+    cells = {
+        **_named(table),
+        **columns.shown(table, "step_s", "images_per_s"),
+        baseline_head(table): [over_baseline(r) for r in records],
+        "Speed against strict float32": [_over_strict(r) for r in records],
+        "Latency, median (99 %)": [_latency(r) for r in records],
+        "Validation accuracy": [
+            wording.mean_accuracy(
+                r["val_accuracy"], r["val_accuracy_low"], r["val_accuracy_high"], r["repeats"]
+            )
+            for r in records
+        ],
+        **columns.shown(table, "peak_memory_bytes"),
+        "Not valid": [wording.flagged(flags) or BLANK for flags in table.run_flags],
+    }
+    if set(table.baseline) <= {"float32", ""}:
+        del cells["Speed against strict float32"]
+    return without_blanks(pd.DataFrame(cells))
+
+
+def detail_rows(tables: Tables) -> pd.DataFrame:
+    """What else is known of the rows of the headline table, as text; empty where nothing is."""
+    table = summary.headline(tables)
+    records = table.to_dict("records")
+    cells = {
+        "ms per step, 5–95 %": [
+            BLANK if pd.isna(low) else f"{low * 1e3:.2f}–{high * 1e3:.2f}"
+            for low, high in zip(table.step_s_low, table.step_s_high, strict=True)
+        ],
+        "Achieved (MFU), least traffic": [_achieved(r) for r in records],
+        **_to_target(tables, table),
+        **_prices(tables, table),
+    }
+    more = without_blanks(pd.DataFrame(cells))
+    return pd.DataFrame() if more.empty else pd.concat([pd.DataFrame(_named(table)), more], axis=1)
+
+
+def _named(table: pd.DataFrame) -> dict[str, Any]:
+    """What names a row of the headline table."""
+    policies = [policy(row) for row in table.to_dict("records")]
+    return {**wording.varying(table), "Batch size": table.batch_size, "Policy": policies}
+
+
+def _achieved(row: Mapping[str, Any]) -> str:
+    if pd.isna(row["flops_per_s"]):
+        return BLANK
+    traffic = row["bytes_per_s"]
+    moved = "" if pd.isna(traffic) else f", {wording.gigabytes(traffic)}"
+    achieved = wording.teraflops(row["flops_per_s"])
+    mfu = "peak unknown" if pd.isna(row["mfu_frac"]) else f"{row['mfu_frac'] * 100:.0f} %"
+    return f"{achieved} ({mfu}){moved}"
+
+
+def baseline_head(table: pd.DataFrame) -> str:
+    """Names the baseline: what users have by default, and whether it was measured."""
+    pairs = {(b, d) for b, d in zip(table.baseline, table.default_policy, strict=True) if b}
+    if len(pairs) != 1:
+        strict = any(b != d for b, d in pairs)
+        instead = ", or strict float32 where it was not measured" if strict else ""
+        return f"Speed against the default{instead} [95 % interval]"
+    ((baseline, default),) = pairs
+    if baseline == default:
+        return f"Speed against {wording.default_name(baseline)} (the default) [95 % interval]"
+    missing = f"the default, {wording.default_name(default)}, was not measured"
+    return f"Speed against strict {baseline} ({missing}) [95 % interval]"
+
+
+def over_baseline(row: Mapping[str, Any]) -> str:
+    """A row's speedup with its interval; of the baseline itself, that it is the baseline."""
+    if pd.isna(row["step_s"]):
+        return BLANK
+    if row["policy"] == row["baseline"]:
+        return "1 (the default)" if row["policy"] == row["default_policy"] else "1 (baseline)"
+    return wording.ratio_of(row)
+
+
+def _over_strict(row: Mapping[str, Any]) -> str:
+    return "1" if row["policy"] == "float32" else wording.ratio_of(row, "strict_")
+
+
+def _by_policy(
+    tables: Tables, table: pd.DataFrame, values: pd.Series, keys: Sequence[str] = KEYS
+) -> list[float]:
+    """The median of some values of the runs that ended well, for each row of a headline table."""
+    medians = tables.ok.assign(value=values).groupby(list(keys)).value.median()
+    return medians.reindex(pd.MultiIndex.from_frame(table[list(keys)])).tolist()
+
+
+def _to_target(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
+    """Time to a target accuracy; with an even number of repeats half of them may not reach it."""
+    wanted = accuracy.target(tables)
+    if wanted is None:
+        return {}
+    seconds = tables.trained.run_id.map(accuracy.seconds_to(tables, wanted))
+    shown = [_seconds(value) for value in _by_policy(tables, table, seconds)]
+    return {f"Time to {wanted * 100:g} % accuracy": shown}
+
+
+def _seconds(value: float) -> str:
+    if pd.isna(value):
+        return BLANK
+    return "not reached" if math.isinf(value) else f"{value:,.1f} s"
+
+
+def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
+    """What a million images and a whole training cost, in the currency of price_per_hour."""
+    price = tables.options.price_per_hour
+    if price is None:
+        return {}
+    seconds = tables.trained.run_id.map(accuracy.training_s(tables))
+    training_s = pd.Series(_by_policy(tables, table, seconds), dtype=float)
+    costs = {
+        "cost_per_million_images": 1e6 / table.images_per_s / 3600 * price,
+        "cost_per_training": training_s * price / 3600,
+    }
+    return columns.shown(pd.DataFrame(costs), *costs)
+
+
+def _latency(row: Mapping[str, Any]) -> str:
+    """Of single batches in inference, from images on the host to probabilities on the host."""
+    if pd.isna(row["latency_p50_s"]):
+        return BLANK
+    return f"{row['latency_p50_s'] * 1e3:.2f} ms ({row['latency_p99_s'] * 1e3:.2f})"
+
+
+def policy(row: Mapping[str, Any]) -> str:
+    """The policy of a row, whether the device emulates it, and how far it is effective."""
+    notes = [wording.EMULATED] * bool(row["emulated"]) + wording.partly(row)
+    return f"{row['policy']} ({'; '.join(notes)})" if notes else row["policy"]
+
+
+def accuracy_rows(tables: Tables) -> pd.DataFrame:
+    """Differences in accuracy between policies as text, a row per point and pair."""
+    table = accuracy.differences(tables, tables.options.equivalence_margin)
+    records = table.to_dict("records")
+    margin = tables.options.equivalence_margin
+    cells = {
+        **_varying(table),
+        "Policy": table.candidate,
+        "Against": table.baseline.map(wording.default_name),
+        DIFFERENCE: [
+            wording.difference(r["difference"], r["low"], r["high"], r["blocks"]) for r in records
+        ],
+        "Finding": [wording.verdict(v, margin) for v in table.verdict],
+    }
+    return pd.DataFrame(cells)
+
+
+def _varying(table: pd.DataFrame) -> dict[str, pd.Series]:
+    """The columns that tell points apart, with the batch size."""
+    return wording.varying(table) | wording.headed(table, {"batch_size"}.intersection(table))
+
+
+def without_memory(tables: Tables) -> pd.DataFrame:
+    """The points that ran out of memory, and what proves it, as text."""
+    rows = tables.results[tables.results.status == "oom"]
+    # Whether XLA was on is not known of a run that ended before it was compiled.
+    point = [name for name in points.POINT if name != "jit"]
+    rows = rows.drop_duplicates([*point, "policy"])
+    shown = {**_varying(rows.drop(columns="jit")), "Policy": rows.policy, "Error": rows.error}
+    return pd.DataFrame(shown).reset_index(drop=True)
+
+
+def best_rows(tables: Tables) -> pd.DataFrame:
+    """Every policy at its own best batch size as text; empty where one size was measured."""
+    table = speedups.at_best_batch(tables.results)
+    records = table.to_dict("records")
+    varying = _varying(table.drop(columns="batch_size"))
+    return pd.DataFrame(
+        {
+            **varying,
+            "Policy": table.policy,
+            "Best batch size": table.batch_size,
+            **columns.shown(table, "images_per_s"),
+            "Images/s against the baseline's best [95 % interval]": [
+                f"1 ({wording.default_name(r['policy'])})"
+                if r["policy"] == r["baseline"]
+                else wording.ratio_of(r)
+                for r in records
+            ],
+            "Largest batch that ran": table.largest,
+            "Smallest that ran out of memory": [_size(r, tables) for r in records],
+        }
+    ).pipe(without_blanks)
+
+
+def _size(row: Mapping[str, Any], tables: Tables) -> str:
+    """From the sweep's own runs and from the attempts to find the largest batch."""
+    tried = tables.attempts
+    # A run that ended before it was compiled does not tell its jit.
+    names = [n for n in points.POINT if n not in ("batch_size", "jit")]
+    if len(tried):
+        same = (tried[[*names, "policy"]] == pd.Series(row)[[*names, "policy"]]).all(axis=1)
+        out = tried[same & (tried.status == "oom")].batch_size.min()
+        return _least(out, row["too_large"])
+    return _least(row["too_large"])
+
+
+def _least(*sizes: float) -> str:
+    known = [size for size in sizes if not pd.isna(size)]
+    return f"{min(known):.0f}" if known else BLANK
+
+
+def attempt_rows(tables: Tables) -> pd.DataFrame:
+    """The attempts to find the largest batch as text."""
+    table = tables.attempts
+    order = [*points.POINT[:4], "policy", "batch_size"]
+    table = table.sort_values(order, key=points.rank)
+    return pd.DataFrame(
+        {
+            **_varying(table.drop(columns=["batch_size", "jit"])),
+            "Policy": table.policy,
+            "Batch size": table.batch_size,
+            "Outcome": table.status.map(lambda s: "fits" if s in ("ok", "diverged") else s),
+            **columns.shown(table, "peak_memory_bytes"),
+            "Error": table.error.replace("", BLANK),
+        }
+    ).pipe(without_blanks)
+
+
+def sensor_rows(tables: Tables) -> pd.DataFrame:
+    """What the device read while steps were timed, medians over repeats, as text.
+
+    Empty where nothing was read.
+    """
+    if tables.ok.empty:
+        return pd.DataFrame()
+    keys = KEYS
+    table = summary.headline(tables)[keys]
+    if len(table) > ROWS:
+        keys = ["gpu_model", "policy"]
+        table = table[keys].drop_duplicates().sort_values(keys, key=points.rank)
+    values = {n: _by_policy(tables, table, pd.to_numeric(tables.ok[n]), keys) for n in SENSORS}
+    sensed = without_blanks(pd.DataFrame(columns.shown(pd.DataFrame(values), *SENSORS)))
+    named = pd.DataFrame({**_varying(table), "Policy": table.policy})
+    return pd.DataFrame() if sensed.empty else pd.concat([named, sensed], axis=1)
+
+
+def headline_html(tables: Tables) -> GT:
+    """The headline table for a report."""
+    rows = _visible(headline_rows(tables))
+    table = _styled(rows, rowname_col="Policy").tab_stubhead("Policy")
+    return table.cols_align("right", [name for name in rows if _numeric(rows[name])])
+
+
+def plain_table(rows: pd.DataFrame, links: Sequence[str] = (), id: str | None = None) -> GT:
+    """Any table of text for a report, its first ROWS rows; columns named in `links` hold HTML."""
+    shown = _visible(rows[:ROWS])
+    numbers = [name for name in shown if name not in links and _numeric(shown[name])]
+    table = _styled(shown, id).cols_align("right", columns=numbers)
+    if len(rows) > ROWS:
+        table = table.tab_source_note(f"The first {ROWS} of {len(rows):,} rows.")
+    return table.fmt(lambda cell: html(cell).text, columns=list(links)) if links else table
+
+
+def _visible(rows: pd.DataFrame) -> pd.DataFrame:
+    shown = rows.map(lambda cell: visible(cell) if isinstance(cell, str) else cell)
+    return shown.rename(columns=visible)
+
+
+def _numeric(column: pd.Series) -> bool:
+    """Whether every cell is a number, with or without a share behind it, or a dash."""
+    cells = [str(cell) for cell in column]
+    return all(re.fullmatch(r"–|[\d.,]+( %)?( \(\d+ %\))?", cell) for cell in cells)
+
+
+def _styled(rows: pd.DataFrame, id: str | None = None, **words: str) -> GT:
+    # great-tables would draw an id by chance, and colours and fonts are the page's.
+    id = id or "t" + hashlib.sha256(rows.to_csv().encode()).hexdigest()[:10]
+    table = GT(rows, id=id, **words)
+    return table.tab_options(
+        table_background_color="transparent",
+        table_font_names="inherit",
+        table_font_size="0.8rem",
+        table_width="100%",
+        table_border_top_style="none",
+        data_row_padding="5px",
+    ).opt_table_outline("none")
+
+
+def markdown(rows: pd.DataFrame) -> str:
+    """A table of text as Markdown."""
+    lines = [list(rows.columns), ["---"] * len(rows.columns), *rows.to_numpy().tolist()]
+    return "\n".join("| " + " | ".join(_cell(str(c)) for c in line) + " |" for line in lines) + "\n"
+
+
+# What Markdown obeys within a cell; an underscore within a word it does not.
+MARKUP = re.compile(r"[\\`*~$|<&]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])|:(?=//)")
+
+
+def _cell(text: str) -> str:
+    """Text for a cell of Markdown: what looks like a tag, a link or another cell is shown."""
+    return MARKUP.sub(r"\\\g<0>", visible(text))

@@ -1,0 +1,288 @@
+"""The tables behind a verdict, as text: causes, ablations, time breakdown, layers, peaks."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from mptexp.analysis import published
+from mptexp.analysis.contrast import Contrast
+from mptexp.diagnosis import arithmetic, breakdown, roofline
+from mptexp.diagnosis.ablations import Ablation
+from mptexp.diagnosis.causes import BREAKDOWN
+from mptexp.diagnosis.effects import Effect
+from mptexp.diagnosis.losses import Loss
+from mptexp.diagnosis.verdict import Verdict
+from mptexp.report.text import wording
+from mptexp.spec.run import Run
+
+LEAST_SHOWN = 0.01  # of the step, or of what a table divides
+MOST_LAYERS = 15
+Record = Mapping[str, Any]
+
+
+def percent(share: float) -> str:
+    """A share as text: `14 %`."""
+    return f"{share * 100:.0f} %"
+
+
+def milliseconds(seconds: float) -> str:
+    """Seconds as text in ms, to three digits."""
+    return f"{wording.digits(seconds * 1e3)} ms"
+
+
+def short_contrast(over: Contrast, flags: str = "") -> str:
+    """`2.40× [2.31, 2.49]`; n where there is no interval, and the reason where none is valid."""
+    if reasons := wording.not_valid(flags):
+        return f"{over.estimate:.2f}× ({reasons})"
+    if math.isnan(over.low):
+        return f"{over.estimate:.2f}× (n = {over.n})"
+    return f"{over.estimate:.2f}× [{over.low:.2f}, {over.high:.2f}]"
+
+
+def _milli(seconds: float | None) -> str:
+    return "–" if seconds is None or math.isnan(seconds) else f"{seconds * 1e3:.3f}"
+
+
+# --- causes and ablations -------------------------------------------------------------------------
+
+
+def cause_rows(verdict: Verdict) -> pd.DataFrame:
+    """The ranked causes."""
+    return pd.DataFrame(
+        [
+            {
+                "Cause": loss.cause.label,
+                "ms of a step": wording.digits(loss.seconds * 1e3),
+                "Share": percent(loss.share),
+                "Evidence": evidence(loss, verdict),
+                "What to change": _remedies(loss, verdict),
+                "Projected speedup if fixed": f"up to {verdict.projected_speedup(loss):.2f}×",
+            }
+            for loss in verdict.losses
+            if loss.share >= LEAST_SHOWN
+        ]
+    )
+
+
+def _remedies(loss: Loss, verdict: Verdict) -> str:
+    """What to change, and what it gave where it was measured; nothing that was shown to hurt."""
+    texts = [
+        f"{text} (measured: {short_contrast(gain)})" if gain else text
+        for text, gain in verdict.remedies(loss)
+    ]
+    return "; ".join(texts) or "what is known was measured, or is done already"
+
+
+def evidence(loss: Loss, verdict: Verdict) -> str:
+    """What speaks for a cause: the time breakdown, ablations, what oneDNN says of emulation."""
+    named = [layer or "no layer" for layer in loss.layers]
+    layers = f" in {', '.join(named)}" if named else ""
+    parts = []
+    if not math.isnan(loss.spent_s):
+        before = f", {milliseconds(loss.baseline_s)} under the baseline"
+        before = "" if math.isnan(loss.baseline_s) else before
+        parts.append(f"time breakdown: {milliseconds(loss.spent_s)}{layers}{before}")
+    for effect in loss.effects:
+        gains = [
+            f"{policy} {short_contrast(gain, effect.flags)}"
+            for policy, gain in effect.gains.items()
+        ]
+        parts.append(f"with {effect.ablation.name}: {wording.listed(gains)}")
+    if loss.cause.emulated and verdict.candidate is not None:
+        used = arithmetic.instructions(verdict.candidate)
+        for row in used.head(1).itertuples():
+            share = f"{percent(row.share)} of its time"
+            parts.append(f"oneDNN: {share} in {row.instructions}, {row.dtype}")
+    return "; ".join(parts)
+
+
+def reason(ablation: Ablation) -> str:
+    """Why an ablation is worth a run."""
+    if ablation.share is None:
+        return "in the sweep"
+    if math.isnan(ablation.share):
+        return "there is no time breakdown"
+    whole = ablation.share == 1
+    return f"{'the step' if whole else f'{percent(ablation.share)} of the step'} {ablation.reason}"
+
+
+def ablation_rows(verdict: Verdict) -> pd.DataFrame:
+    """What the ablations changed."""
+    return pd.DataFrame([_ablation_row(effect, verdict) for effect in verdict.effects])
+
+
+def _ablation_row(effect: Effect, verdict: Verdict) -> dict[str, str]:
+    gains = {policy: wording.contrast(gain, effect.flags) for policy, gain in effect.gains.items()}
+    return {
+        "Ablation": effect.ablation.name,
+        "Why": reason(effect.ablation),
+        **{
+            f"makes {run.policy} faster by": gains.get(run.policy) or effect.failed or "–"
+            for run in verdict.pair.policies
+        },
+        "Shows": _shown(effect.gains.get(verdict.pair.candidate.policy), effect.flags),
+        "Speedup with it": wording.contrast(effect.speedup, effect.flags)
+        if effect.speedup
+        else "–",
+    }
+
+
+def _shown(gain: Contrast | None, flags: str) -> str:
+    """What an ablation proves of the candidate: without proof, which gains are excluded."""
+    if gain is None:
+        return "–"
+    if wording.not_valid(flags):
+        return "nothing: not valid"
+    if math.isnan(gain.low):
+        return f"nothing: n = {gain.n}"
+    if gain.low > 1 or gain.high < 1:
+        return "faster" if gain.low > 1 else "slower"
+    return f"inconclusive: gains above {gain.high:.2f}× are excluded"
+
+
+# --- the time breakdown ---------------------------------------------------------------------------
+
+
+def breakdown_rows(verdict: Verdict) -> pd.DataFrame:
+    """Where the step's time goes under both policies, by category."""
+    if not verdict.traced:
+        return pd.DataFrame()
+    return by_cause({name: breakdown.by_cause(record) for name, record in verdict.records.items()})
+
+
+def by_cause(steps: Mapping[str, pd.Series]) -> pd.DataFrame:
+    """Seconds of steps by cause as text, a column for each step under its name."""
+    rows = [
+        {"Where the time goes": row.label}
+        | {
+            f"{name}, ms": f"{s.get(row.name, 0.0) * 1e3:.3f} "
+            f"({percent(s.get(row.name, 0.0) / s.sum())})"
+            for name, s in steps.items()
+        }
+        for row in BREAKDOWN
+        if max(s.get(row.name, 0.0) / s.sum() for s in steps.values()) >= 0.0005
+    ]
+    total = {f"{name}, ms": f"{s.sum() * 1e3:.3f}" for name, s in steps.items()}
+    return pd.DataFrame([*rows, {"Where the time goes": "the step"} | total])
+
+
+def layer_rows(verdict: Verdict, most: int = MOST_LAYERS) -> pd.DataFrame:
+    """The layers that take longest, both policies side by side, with what the device needs.
+
+    Empty where the trace tells no layers apart, such as that of XLA on a CPU.
+    """
+    if not verdict.traced:
+        return pd.DataFrame()
+    records = verdict.records
+    took = {policy: _by_layer(record) for policy, record in records.items()}
+    needs = dict(zip(records, roofline.of_pair(*records.values()), strict=True))
+    candidate = verdict.pair.candidate.policy
+    names = {layer["layer"] for layer in records[candidate]["work"]["layers"]}
+    if not names & set(took[candidate].index):
+        return pd.DataFrame()
+    return pd.DataFrame(
+        [
+            {
+                "Layer": layer,
+                **{f"{policy}, ms": _milli(t.get(layer)) for policy, t in took.items()},
+                **{f"{p}, at best": _milli(t.seconds.get(layer)) for p, t in needs.items()},
+                "Bound by": needs[candidate].bound.get(layer, "–"),
+            }
+            for layer in took[candidate].sort_values(ascending=False).index[:most]
+        ]
+    )
+
+
+def _by_layer(record: Record) -> pd.Series:
+    return breakdown.by_layer(record).sum(axis=1).drop("(no operation)", errors="ignore")
+
+
+# --- peaks and arithmetic -------------------------------------------------------------------------
+
+
+def peak_rows(verdicts: Sequence[Verdict]) -> pd.DataFrame:
+    """What the device did at its peak, as measured on it, and how far each policy came."""
+    records = {
+        (record["parameters"]["policy"], record["parameters"]["batch_size"]): record
+        for verdict in verdicts
+        for record in verdict.records.values()
+    }
+    return pd.DataFrame([_peak_row(record) for record in records.values()])
+
+
+def _peak_row(record: Record) -> dict[str, str]:
+    work, step_s = record["work"], record["timing"]["step_s"]
+    flops, moved, ceilings = work["flops_per_step"], work["bytes_per_step"], work["ceilings"]
+    slowdown = record["profile"].get("slowdown")  # none where the trace was not read
+    run = Run.model_construct(**record["parameters"])
+    device = record["environment"]["device"]
+    peak, bandwidth = ceilings["matmul_flops_per_s"], ceilings["copy_bytes_per_s"]
+    return {
+        "Policy": run.policy,
+        "Batch size": str(run.batch_size),
+        "Peak of a matrix product": wording.teraflops(peak)
+        + _of_published(peak, published.peak(device, ceilings["dtype"]) * run.replicas),
+        "Achieved": wording.teraflops(flops / step_s) if flops else "–",
+        "MFU": percent(flops / step_s / peak) if flops and flops / step_s <= peak else "–",
+        "Peak of a copy": wording.gigabytes(bandwidth)
+        + _of_published(bandwidth, published.peak(device) * run.replicas),
+        "Least traffic": wording.gigabytes(moved / step_s) if moved else "–",
+        "Tracing slowed the step": f"{slowdown:.2f}×" if slowdown else "–",
+    }
+
+
+def _of_published(measured: float, peak: float) -> str:
+    return "" if math.isnan(peak) else f" ({percent(measured / peak)} of the published)"
+
+
+def arithmetic_rows(verdict: Verdict) -> pd.DataFrame:
+    """Which arithmetic the kernels used: by Tensor Cores on a GPU, by instructions on a CPU."""
+    rows = []
+    for policy, record in verdict.records.items():
+        rows += _gpu_rows(policy, record) or _cpu_rows(policy, record)
+    return pd.DataFrame(rows)
+
+
+def tensor_core_rows(verdict: Verdict) -> pd.DataFrame:
+    """Which layers' matrix work ran on Tensor Cores; empty on a CPU."""
+    if verdict.candidate is None:
+        return pd.DataFrame()
+    seconds = arithmetic.tensor_core_seconds(verdict.candidate)
+    return pd.DataFrame(
+        [
+            {"Layer": layer or "(none)"} | {name: _milli(row[name]) for name in seconds.columns}
+            for layer, row in seconds.iterrows()
+        ]
+    )
+
+
+def _gpu_rows(policy: str, record: Record) -> list[dict[str, str]]:
+    table = arithmetic.table(record)
+    table = table[table.cause == "matrix"]
+    grouped = table.groupby(["arithmetic", "tensor_cores"]).seconds.sum()
+    return [
+        {
+            "Policy": policy,
+            "Matrix work in": name,
+            "Tensor Cores": cores,
+            "ms of a step": f"{seconds * 1e3:.3f}",
+            "Share of it": percent(seconds / grouped.sum()),
+        }
+        for (name, cores), seconds in grouped.sort_values(ascending=False).items()
+    ]
+
+
+def _cpu_rows(policy: str, record: Record) -> list[dict[str, str]]:
+    table = arithmetic.instructions(record)
+    return [
+        {
+            "Policy": policy,
+            "oneDNN primitive": row.primitive,
+            "Instructions": row.instructions,
+            "Types": row.dtype,
+            "Share of oneDNN's time": percent(row.share),
+        }
+        for row in table[table.share >= LEAST_SHOWN].itertuples()
+    ]

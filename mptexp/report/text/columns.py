@@ -1,0 +1,88 @@
+"""How a column of numbers is headed and written, once for HTML, Markdown and the terminal.
+
+The tables of a report are text before great-tables renders them: its own formatters write HTML
+alone, and none of them writes a ratio with its interval and n.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from mptexp.report.text import wording
+
+BLANK = "–"  # of what is not known, or was not measured
+
+
+@dataclass(frozen=True)
+class Column:
+    """The heading of a column in SI units, and how its numbers are written.
+
+    Attributes:
+        heading: with the unit, where the cells do not name it.
+        form: a format of str.format, or a function of the scaled number.
+        scale: what a number in SI units is multiplied with.
+    """
+
+    heading: str
+    form: str | Callable[[float], str]
+    scale: float = 1.0
+
+    def cell(self, value: float) -> str:
+        """A number as text."""
+        if pd.isna(value):
+            return BLANK
+        scaled = float(value) * self.scale
+        return self.form.format(scaled) if isinstance(self.form, str) else self.form(scaled)
+
+
+COLUMNS = {
+    "step_s": Column("ms per step", "{:,.2f}", 1e3),
+    "images_per_s": Column("Images/s", "{:,.0f}"),
+    "steps_timed": Column("Steps timed", "{:.0f}"),
+    "warmup_steps": Column("Warm-up steps", "{:.0f}"),
+    "skipped": Column("Skipped steps", "{:.0f}"),
+    "first_step_s": Column("First step", "{:.2f}\u00a0s"),
+    "fit_s": Column("Training", "{:,.1f}\u00a0s"),
+    "wall_s": Column("Whole run", "{:,.1f}\u00a0s"),
+    "val_accuracy": Column("Validation accuracy", "{:.1f} %", 100),
+    "peak_memory_bytes": Column("Peak memory", "{:,.0f} MiB", 2**-20),
+    "cost_per_million_images": Column("Cost per million images", wording.digits),
+    "cost_per_training": Column("Cost per training", wording.digits),
+    "zeros": Column("Zero already", wording.share),
+    "flushed": Column("Flushed to zero", wording.share),
+    "subnormal": Column("Subnormal", wording.share),
+    "above": Column("Too large", wording.share),
+    "lost_updates": Column("Updates lost to rounding", "{:.3g} %", 100),
+    # What a device's sensors say while steps are timed.
+    "utilization_frac": Column("Utilization", "{:.0f} %", 100),
+    "power_w": Column("Power", "{:.0f} W"),
+    "energy_per_image_j": Column("Energy per image", "{:.3g} mJ", 1e3),
+    "clock_hz": Column("Clock", "{:,.0f} MHz", 1e-6),
+    "temperature_c": Column("Temperature", "{:.0f} °C"),
+    "throttled_frac": Column("Throttled", "{:.0f} % of readings", 100),
+    "device_memory_used_bytes": Column("Memory in use on the device", "{:,.0f} MiB", 2**-20),
+    "other_load_frac": Column("Processor used by others", "{:.0f} %", 100),
+    "other_processes": Column("Others on the GPU", "{:.0f}"),
+}
+SENSORS = tuple(COLUMNS)[tuple(COLUMNS).index("utilization_frac") :]
+
+
+def cell(name: str, value: float) -> str:
+    """A number of a column as text."""
+    return COLUMNS[name].cell(value)
+
+
+def cells(name: str, values: Iterable[float]) -> list[str]:
+    """Numbers of a column as text."""
+    return [COLUMNS[name].cell(value) for value in values]
+
+
+def shown(table: pd.DataFrame, *names: str) -> dict[str, list[str]]:
+    """Some columns of a table as text, under their headings."""
+    return {COLUMNS[name].heading: cells(name, table[name]) for name in names}
+
+
+def without_blanks(rows: pd.DataFrame) -> pd.DataFrame:
+    """A table of text without the columns in which nothing is known."""
+    return rows.drop(columns=[name for name in rows if (rows[name] == BLANK).all()])

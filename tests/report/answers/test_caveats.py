@@ -1,0 +1,225 @@
+import json
+import shutil
+
+import pandas as pd
+import pytest
+from builders import CARD, record, tables
+from support import PROJECT, mptexp
+
+from mptexp import api
+from mptexp.analysis import sweep_tables, validity
+from mptexp.records import instruments, schema, store
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.report import export
+from mptexp.report.answers import caveats, measured
+from mptexp.report.pages import data_files
+from mptexp.report.tables import text_tables
+
+QUICKSTART = PROJECT / "reports/published/quickstart-cpu"
+
+
+def three(**changes):
+    """Three blocks of two policies; changes are of mixed_float16's records."""
+    for block in range(3):
+        yield record(block=block)
+        yield record("mixed_float16", block, 0.05) | changes
+
+
+def test_a_sweep_that_is_valid_has_no_warning():
+    assert caveats.sentences(tables(list(three()))) == []
+
+
+def test_a_flag_says_how_many_runs_why_what_is_lost_and_what_to_do():
+    marks = ["measured while other programs used the processor"]
+    (sentence,) = caveats.sentences(tables(list(three(marks=marks))))
+    assert sentence == (
+        "**Not valid: interference** (3 of 6 runs): other programs were at work. Nothing is "
+        "claimed of their time and training time; end other programs, and `mptexp run --repair` "
+        "measures the block again."
+    )
+
+
+def test_what_differs_is_named_with_both_values():
+    identity = record()["identity"] | {"model_source": "1f2e", "versions": {"keras": "3.16"}}
+    sentence, flag = caveats.sentences(tables(list(three(identity=identity))))
+    assert "the source of the model (" in sentence
+    assert "versions keras (" in sentence
+    assert "They form no ratio." in sentence
+    assert flag.startswith("**Not valid: not comparable**")
+
+
+def test_text_of_a_record_is_shown_not_obeyed():
+    identity = record()["identity"] | {"cpu": "*bold* [x](http://y) <b>"}
+    sentence, _ = caveats.sentences(tables(list(three(identity=identity))))
+    assert "\\*bold\\*" in sentence
+    assert "\\[x\\](http\\:" in sentence
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_check_says_what_is_not_valid_and_fails(tmp_path, edited):
+    place = tmp_path / "sweep"
+    shutil.copytree(QUICKSTART, place)
+    for path in place.glob("runs/*/record.json") if edited else ():
+        path.write_text(path.read_text().replace('"identity"', '"other"'))
+    done = mptexp("report", place, "--check", cwd=tmp_path)
+    assert done.returncode == int(edited)
+    assert ("identity not recorded" in done.stdout) == edited
+    assert "Traceback" not in done.stderr
+
+
+# --- every flag in every place ---------------------------------------------------------------
+
+# What makes the runs of mixed_float16 not valid: changes of a record, given its block.
+PLANTED = {
+    "not comparable": lambda made, block: made["identity"].update(model_source="edited"),
+    "identity not recorded": lambda made, block: made.pop("identity"),
+    "changed since it was written": lambda made, block: None,  # after it was written
+    "same measurement": lambda made, block: made["readings"].update(cpu_s=12.3456789),
+    "measured apart": lambda made, block: made.update(invocation="another"),
+    "in parallel": lambda made, block: made["marks"].append(f"{schema.VOID}: 2 runs shared it"),
+    "interference": lambda made, block: made["marks"].append(
+        "measured while other programs used the processor"
+    ),
+    "interrupted": lambda made, block: made["marks"].append(
+        "measured while the process was stopped or the machine asleep (45 s)"
+    ),
+    "throttled": lambda made, block: made["marks"].append(
+        "measured while the device was throttled (heat)"
+    ),
+    "repeats apart": lambda made, block: made["timing"].update(
+        step_s=0.05 * 2**block, images_per_s=made["parameters"]["batch_size"] / 0.05 / 2**block
+    ),
+    "other clocks": lambda made, block: made["readings"].update(clock_hz=1.4e9),
+    "uneven utilization": lambda made, block: made["readings"].update(
+        utilization_frac=0.95 if block else 0.58
+    ),
+    "idle after the last epoch": lambda made, block: made.update(fit_s=65.0),
+    "too few windows": lambda made, block: made["timing"].update(step_ci=None),
+    "clock not proven": lambda made, block: made.update(
+        instruments=[instruments.check("clock", (0.9, 1.15), 1.5)]
+    ),
+    "memory not proven": lambda made, block: made.update(
+        instruments=[instruments.check("memory", (0.97, 1.03), 0.5)]
+    ),
+    "seen in training": lambda made, block: made["marks"].append(
+        f"90 of 90 validation images {schema.SEEN}"
+    ),
+    "not trained": lambda made, block: made["history"][-1].update(val_accuracy=0.1),
+}
+
+
+def test_every_flag_is_planted():
+    assert set(PLANTED) == set(validity.FLAGS)
+
+
+def planted(root):
+    """A sweep with a batch size for each flag, whose runs of mixed_float16 have it alone."""
+    for k, (name, change) in enumerate(PLANTED.items()):
+        for block in range(3):
+            for policy in ("float32", "mixed_float16"):
+                made = record(policy, block, batch_size=8 + k, chance_accuracy=0.1)
+                made |= {"marks": [], "environment": CARD, "identity": dict(made["identity"])}
+                made |= {"readings": {"clock_hz": 2e9, "utilization_frac": 0.9}}
+                made["history"][-1]["elapsed_s"] = 1.0
+                if policy == "mixed_float16":
+                    change(made, block)
+                path = root / "runs" / made["run_id"] / "record.json"
+                store.write_record(path, made)
+                if name == validity.CHANGED and policy == "mixed_float16":
+                    path.write_text(path.read_text().replace('"wall_s": 2.0', '"wall_s": 1.0'))
+    (root / "params.yaml").write_text("matrix: {policy: [float32]}\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """The sweep, what is written of it, and what its export holds."""
+    root, folder = planted(tmp_path_factory.mktemp("planted")), tmp_path_factory.mktemp("export")
+    data_files.write(measured.load(SweepDir(root)))
+    export.export(SweepDir(root), folder)
+    return root, folder
+
+
+@pytest.mark.parametrize("name", list(PLANTED))
+def test_a_flag_is_given_to_the_runs_that_have_it_and_to_no_others(everything, name):
+    results = sweep_tables.load(SweepDir(everything[0])).results
+    own = results[results.batch_size == 8 + list(PLANTED).index(name)]
+    assert set(own["flags"]) <= {name, ""}
+    assert name in set(own["flags"])
+    # Of two sides, nothing says which one is odd.
+    if name not in ("not comparable", "measured apart", "other clocks", "repeats apart"):
+        assert set(own["flags"][own.policy == "mixed_float16"]) == {name}
+        assert set(own["flags"][own.policy == "float32"]) == {""}
+
+
+@pytest.mark.parametrize("name", list(PLANTED))
+def test_a_flag_travels_with_the_figures_wherever_they_go(everything, name):
+    root, folder = everything
+    size, flag = 8 + list(PLANTED).index(name), validity.FLAGS[name]
+    tables = sweep_tables.load(SweepDir(root))
+    # The head of the page, the terminal, report --check: what it is, what is lost, what to do.
+    (said,) = [text for text in api.check(root) if text.startswith(f"**Not valid: {name}**")]
+    assert flag.meaning in said
+    assert flag.remedy in said
+    for what in flag.invalidates:
+        assert what in said
+    assert said in caveats.sentences(tables)
+    # The table of the page, beside the numbers of its row, and as a file.
+    rows = text_tables.headline_rows(tables)
+    what = "all" if flag.invalidates == validity.ALL else ", ".join(flag.invalidates)
+    assert f"{name} ({what})" in set(rows["Not valid"][rows["Batch size"] == size])
+    for table in (root / "table.md", folder / "table.md"):
+        assert any(
+            f"| {size} |" in line and name in line for line in table.read_text().splitlines()
+        )
+    # CSV and export.
+    for place in (root, folder):
+        runs = pd.read_csv(place / "results.csv")
+        assert name in set(runs["flags"][runs.batch_size == size].dropna())
+        ratios = pd.read_csv(place / "speedups.csv")
+        ratios = ratios[ratios.batch_size == size]
+        if "time" in flag.invalidates:  # what is not comparable forms no ratio
+            assert ratios.claim_low.isna().all()
+            assert set(ratios["flags"].dropna()) <= {name}
+    numbers = pd.read_csv(folder / "table.csv")
+    assert name in set(numbers.run_flags[numbers.batch_size == size].dropna())
+    assert said in (folder / "draft.md").read_text()
+    if "accuracy" in flag.invalidates and name != "not comparable":
+        differences = pd.read_csv(folder / "accuracy.csv")
+        assert name in set(differences["flags"][differences.batch_size == size])
+
+
+def test_flags_are_in_json_too(everything):
+    root, _ = everything
+    done = mptexp("compare", root, root, "--format", "json", cwd=root)
+    points = json.loads(done.stdout)["points"]
+    for k, name in enumerate(PLANTED):
+        assert name in {p["flags"] for p in points if p["batch_size"] == 8 + k}
+
+
+def test_marks_that_are_not_of_timing_are_remarks():
+    flags = ["measured while throttled", "the tree held changes"]
+    made = tables([record() | {"marks": flags}, record(block=1)])
+    assert caveats.remarks(made) == ["the tree held changes"]
+
+
+def test_runs_of_two_versions_are_warned_of():
+    cards = [{"packages": {"mptexp": version}, "commit": None} for version in ("1", "2")]
+    made = tables([record(block=b) | {"environment": card} for b, card in enumerate(cards)])
+    (warning,) = caveats.remarks(made)
+    assert warning == "the runs were made by different versions of mptexp: 1, 2"
+
+
+def test_runs_without_a_result_are_in_the_banner():
+    rows = [record(), record("float16") | {"status": "diverged"}, record("float16", 1)]
+    assert caveats.banner(tables(rows)) == [
+        "**Without a result**: 1 of 2 runs of float16 (diverged)."
+    ]
+
+
+def test_what_is_not_valid_of_one_run_is_a_doubt_of_all():
+    marks = ["measured while other programs used the processor"]
+    made = tables(list(three(marks=marks)))
+    assert caveats.doubts(made, "time") == "not valid: interference"
+    assert caveats.doubts(made, "accuracy") == ""
+    assert caveats.remedies(made, "time").startswith("for a claim, end other programs; then run `")

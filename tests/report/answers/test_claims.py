@@ -1,0 +1,134 @@
+"""The studies' claims: consistent or not by intervals, else not tested here."""
+
+import pytest
+from builders import record, tables
+
+from mptexp.report.answers import claims
+
+
+def found(rows, claim):
+    (told,) = [f for of, f in claims.table(tables(rows)) if claim in of.words]
+    return told
+
+
+def pairs(policy, speedups, gpu="V100", **more):
+    rows = []
+    for block, speedup in enumerate(speedups):
+        for name, step_s in (("float32", 0.3), (policy, 0.3 / speedup)):
+            made = record(name, block, step_s, **more)
+            made["parameters"]["gpu_model"] = gpu
+            made["environment"] = {"device": gpu, "capability": [7, 0]}
+            made["run_id"] = f"{len(rows):012x}"
+            rows.append(made)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("speedups", "three", "v100"),
+    [
+        ([3.5, 3.6, 3.4], "consistent", "inconsistent"),
+        ([1.08, 1.09, 1.10], "inconsistent", "consistent"),
+        ([2.7, 3.0, 3.3], "inconclusive", "inconsistent"),
+        ([1.1, 1.15, 1.2], "inconsistent", "inconclusive"),
+        ([3.5, 3.6], "not tested here", "not tested here"),
+    ],
+)
+def test_speed_is_decided_by_its_interval(speedups, three, v100):
+    rows = pairs("mixed_float16", speedups)
+    assert found(rows, "3 to 4 times").finding == three
+    told = found(rows, "V100")
+    assert told.finding == v100
+    assert len(told.runs) == (0 if v100 == "not tested here" else 6)
+
+
+def test_a_device_without_tensor_cores_tests_nothing_of_speed():
+    rows = pairs("mixed_float16", [1.1, 1.1, 1.1], gpu="Titan")
+    for made in rows:
+        made["environment"]["capability"] = [6, 1]
+    assert found(rows, "3 to 4 times").finding == "not tested here"
+
+
+@pytest.mark.parametrize(
+    ("policy", "claim", "accuracies", "finding"),
+    [
+        ("mixed_float16", "as accurate", [0.905, 0.906, 0.905], "consistent"),
+        ("mixed_float16", "as accurate", [0.5, 0.51, 0.5], "inconsistent"),
+        ("mixed_float16", "as accurate", [0.8, 0.95, 0.9], "inconclusive"),
+        ("float16", "Pure float16", [0.5, 0.51, 0.5], "consistent"),
+        ("float16", "Pure float16", [0.905, 0.906, 0.905], "inconsistent"),
+    ],
+)
+def test_accuracy_is_decided_by_equivalence(policy, claim, accuracies, finding):
+    rows = pairs(policy, [1, 1, 1])
+    for made in rows:
+        accuracy = 0.905
+        if made["parameters"]["policy"] == policy:
+            accuracy = accuracies[made["parameters"]["block"]]
+        made["history"][-1]["val_accuracy"] = accuracy
+    told = found(rows, claim)
+    assert told.finding == finding
+    assert "percentage points" in told.evidence
+
+
+def test_float16_that_diverges_has_failed():
+    rows = pairs("float16", [1, 1, 1])
+    rows[-1]["status"] = "diverged"
+    told = found(rows, "Pure float16")
+    assert told.finding == "consistent"
+    assert told.runs == (rows[-1]["run_id"],)
+
+
+def test_a_scale_of_ones_own_is_no_test_of_accuracy():
+    rows = pairs("mixed_float16", [1, 1, 1])
+    for made in rows:
+        made["parameters"]["loss_scale"] = 2.0**-16
+        if made["parameters"]["policy"] == "mixed_float16":
+            made["history"][-1]["val_accuracy"] = 0.3
+    assert found(rows, "as accurate").finding == "not tested here"
+
+
+def scaled(outcomes):
+    """Three blocks of float32 and of mixed_float16 with each loss scale; an accuracy, or None."""
+    rows = []
+    for block in range(3):
+        for scale, accuracy in [("float32", 0.9), *outcomes.items()]:
+            policy = "float32" if scale == "float32" else "mixed_float16"
+            made = record(policy, block, 0.1)
+            made["parameters"]["loss_scale"] = "none" if scale == "float32" else scale
+            made["status"] = "ok" if accuracy else "diverged"
+            made["history"][-1]["val_accuracy"] = (accuracy or 0) + block / 1000
+            made["run_id"] = f"{len(rows):012x}"
+            rows.append(made)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "chosen", "large", "small"),
+    [
+        # An absurd scale fails, but none is needed: that shows nothing of the choice.
+        ({"none": 0.9, 1024.0: 0.9, 2.0**24: None}, "inconsistent", "consistent", None),
+        ({"none": 0.3, 1024.0: 0.9, 2.0**24: None}, "consistent", "consistent", "consistent"),
+        ({1024.0: 0.9, 2.0**24: None}, "not tested here", "consistent", None),
+        ({"none": 0.3, 1024.0: 0.3}, "not tested here", None, None),
+    ],
+)
+def test_a_scale_must_be_chosen_where_training_fails_without_one(outcomes, chosen, large, small):
+    rows = scaled(outcomes)
+    assert found(rows, "must be chosen").finding == chosen
+    assert found(rows, "Too large").finding == (large or "not tested here")
+    assert found(rows, "Too small").finding == (small or "not tested here")
+
+
+def test_every_claim_stands_once_over_all_sweeps_with_its_rule():
+    fast = claims.table(tables(pairs("mixed_float16", [3.5, 3.6, 3.4])))
+    slow = claims.table(tables(pairs("mixed_float16", [1.08, 1.09, 1.10])))
+    rows = claims.over_all({"fast": fast, "slow": slow})
+    assert [row["claim"] for row in rows] == list(claims.CLAIMS)
+    assert all(row["claim"].rule for row in rows)
+    (three,) = [row for row in rows if "3 to 4" in row["claim"].words]
+    assert [(n, f.finding) for n, f in three["findings"]] == [
+        ("fast", "consistent"),
+        ("slow", "inconsistent"),
+    ]
+    (binary,) = [row for row in rows if "Binary" in row["claim"].words]
+    assert binary["findings"] == []

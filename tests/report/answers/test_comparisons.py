@@ -1,0 +1,65 @@
+import pandas as pd
+from builders import LOGICAL_CPU, replicated, tables, tables_of, written_sweep
+
+from mptexp.analysis import compare
+from mptexp.report.answers import comparisons
+
+
+def test_xla_that_differs_is_said_and_like_is_preferred():
+    on_one, off_one = replicated(1, 32, 0.05, jit=True), replicated(1, 32, 0.1)
+    two = list(replicated(2, 64, 0.1))
+    (section,) = comparisons.sections(tables_of(on_one, two))
+    assert section.rows.XLA.iloc[1] == "off (on in 1 replica, so this ratio is of XLA too)"
+    (section,) = comparisons.sections(tables_of(replicated(1, 32, 0.05, jit=True), off_one, two))
+    last = section.rows.iloc[-1]
+    assert last.XLA == "off"
+    head = "Speed against 1 replica, same batch per replica [95 % interval]"
+    assert last[head] == "2.00× faster [2.00, 2.00] (n = 3)"
+
+
+def test_logical_devices_are_said_to_be_no_hardware():
+    groups = replicated(1, 32, 0.1, device=LOGICAL_CPU), replicated(2, 64, 0.2, device=LOGICAL_CPU)
+    (section,) = comparisons.sections(tables_of(*groups))
+    assert "says nothing of hardware" in section.note
+    assert "GPU, float32: 2 replicas" in section.sentences[0]
+    assert "efficiency 0.50" in section.sentences[0]
+    (section,) = comparisons.sections(tables_of(replicated(1, 32, 0.1), replicated(2, 64, 0.2)))
+    assert "says nothing of hardware" not in section.note
+
+
+def test_a_sweep_without_replicas_or_frameworks_has_no_section():
+    assert comparisons.sections(tables_of(replicated(1, 32, 0.1))) == []
+    assert comparisons.sections(tables([])) == []
+
+
+def test_frameworks_stand_beside_tensorflow():
+    both = [list(replicated(1, 32, 0.1)), list(replicated(1, 32, 0.05, jit=True, backend="jax"))]
+    (section,) = comparisons.sections(tables_of(*both))
+    assert "All frameworks began from the same initial weights." in section.note
+    rows = section.rows.set_index("Framework")
+    assert rows.loc["JAX", "Speed against TensorFlow [95 % interval]"].startswith("2.00×")
+    assert rows.loc["JAX", "XLA"] == "on (off in TensorFlow, so this ratio is of XLA too)"
+
+
+def test_frameworks_that_began_otherwise_are_told():
+    one, other = list(replicated(1, 32, 0.1)), list(replicated(1, 32, 0.1, backend="jax"))
+    other[1]["in_force"]["initial_weights"] = "others"
+    (section,) = comparisons.sections(tables_of(one, other))
+    assert "did not begin from the same initial weights" in section.note
+
+
+def test_what_failed_is_no_row():
+    bad = list(replicated(2, 64, 0.1))
+    for made in bad:
+        made |= {"status": "failed", "in_force": {}, "timing": {}}
+    assert comparisons.sections(tables_of(replicated(1, 32, 0.1), bad)) == []
+
+
+def test_few_runs_have_no_interval(tmp_path):
+    a, b = (written_sweep(tmp_path / n, "A100", 1.0, runs=2) for n in "ab")
+    table = comparisons.two_sweeps(compare.points(*compare.load([a], [b])))
+    assert isinstance(table, pd.DataFrame)
+    assert (
+        table["A / B, above 1: B is faster"].tolist()
+        == ["1.00× (one session each, nothing is claimed; n = 2, 2)"] * 2
+    )

@@ -1,0 +1,21 @@
+"""What is said of a dynamic range, against the values themselves."""
+
+from histograms import VALUES, histogram, ranges
+
+from mptexp.analysis import exponent_range
+from mptexp.report.answers import dynamic_range
+from mptexp.report.text import wording
+from mptexp.spec.formats import FORMATS
+
+
+def test_what_is_said_agrees_with_the_shares():
+    text = " ".join(dynamic_range.sentences(ranges()))
+    lost = exponent_range.shares(histogram(VALUES), FORMATS["float16"])["flushed"]
+    assert f"flush {wording.share(lost)} more" in text
+    assert "10 % in float16 and 10 % in bfloat16 of them would be lost to rounding" in text
+    rows = dynamic_range.rows(ranges())
+    assert len(rows) == 5 * len(exponent_range.SHOWN)
+    half = rows[(rows.Values == "gradients of weights") & (rows.Format == "float16")].iloc[0]
+    assert half["Flushed to zero"] == wording.share(lost)
+    scale = exponent_range.smallest_sufficient_scale(histogram(VALUES), FORMATS["float16"])
+    assert half["Smallest sufficient scale"] == wording.power(scale)

@@ -1,0 +1,108 @@
+import pytest
+from builders import record, tables, three
+
+from mptexp.report.answers import findings
+from mptexp.report.tables import text_tables
+from mptexp.report.text.wording import INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("speedups", "verdict"),
+    [
+        ([2.0, 2.1, 1.9], "trains 2.00× faster than float32 (the default) at batch size 32 ["),
+        ([0.5, 0.6, 0.55], "trains 1.82× slower than float32 (the default) at batch size 32 ["),
+        ([0.9, 1.0, 1.1], "the interval includes 1: **mixed_float16** 1.00× as fast as float32"),
+        ([2.0, 2.1], "Fewer than three repeats show nothing: **mixed_float16** 2.05× faster"),
+    ],
+)
+def test_the_answer_says_what_the_interval_allows(speedups, verdict):
+    (speed, accuracy) = findings.answer(three("mixed_float16", speedups))
+    assert verdict in speed
+    assert "at batch size 32" in speed
+    assert ("[" in speed) == (len(speedups) > 2)
+    assert "emulates" not in speed
+    assert accuracy.startswith("Validation accuracy is ")
+    assert "; the mean difference is +0.0 percentage points; " in accuracy
+    wanted, memory = (
+        ("90.5 %", INCONCLUSIVE) if len(speedups) == 2 else ("91.0 %", "about the same")
+    )
+    assert f"mean validation accuracy is {wanted} everywhere; memory is {memory}" in accuracy
+
+
+def test_emulation_is_the_reason_of_a_slowdown_only():
+    slow = findings.answer(three("mixed_float16", [0.3, 0.31, 0.29], emulated=True))[0]
+    assert "no float16 arithmetic and emulates it: slower is expected" in slow
+    fast = findings.answer(three("mixed_float16", [3.0, 3.1, 2.9], emulated=True))[0]
+    assert "slower is expected" not in fast
+
+
+def test_what_is_proven_comes_first_and_what_is_emulated_last():
+    rows = [record(block=b, step_s=0.1) for b in range(3)]
+    rows += [record("mixed_float16", b, 0.4, emulated=True) for b in range(3)]
+    rows += [record("mixed_bfloat16", b, 0.05) for b in range(3)]
+    first, _, last = findings.answer(tables(rows))
+    assert "**mixed_bfloat16** trains 2.00× faster" in first
+    assert "**mixed_float16** trains 4.00× slower" in last
+
+
+def test_one_policy_alone_is_told():
+    assert "one of them float32" in findings.answer(tables([record("mixed_float16")]))[0]
+
+
+def test_no_success_is_told():
+    failed = record() | {"status": "failed"}
+    assert "No run of this sweep succeeded" in findings.answer(tables([failed]))[0]
+
+
+def test_a_default_that_was_not_measured_is_told():
+    rows = [
+        record(policy, block, step_s, default="tensorfloat32")
+        for block in range(3)
+        for policy, step_s in (("float32", 0.2), ("mixed_float16", 0.1))
+    ]
+    sentence = findings.answer(tables(rows))[0]
+    assert "2.00× faster than strict float32 (the default, TF32, was not measured)" in sentence
+    assert "at batch size 32 [2.00, 2.00]" in sentence
+    rows = text_tables.headline_rows(tables(rows))
+    head = "Speed against strict float32 (the default, TF32, was not measured) [95 % interval]"
+    assert head in rows
+
+
+def test_a_ratio_over_float32_is_not_told_as_one_over_tf32():
+    tf32 = {"default": "tensorfloat32"}
+    rows = []
+    for block in range(3):
+        for size in (32, 512):
+            rows.append(record("float32", block, 0.4, size, **tf32))
+            rows.append(record("mixed_float16", block, 0.1, size, **tf32))
+        rows.append(record("tensorfloat32", block, 0.2, 32, **tf32))  # none at 512: out of memory
+    first = findings.answer(tables(rows))[0]
+    assert "2.00× faster than TF32 (the default) at batch size 32 [" in first
+    assert "4.00× faster than strict float32 (the default, TF32, was not measured)" in first
+    head = "Speed against the default, or strict float32 where it was not measured"
+    assert [name for name in text_tables.headline_rows(tables(rows)) if name.startswith(head)]
+
+
+def test_a_policy_that_is_effective_in_part_is_never_under_its_bare_name():
+    made = three("mixed_bfloat16", [2.0, 2.1, 1.9], effective_share=0.7249)
+    (sentence, *_) = findings.answer(made)
+    assert "**mixed_bfloat16** (72 % of the arithmetic in bfloat16) trains 2.00× faster" in sentence
+    (_, row) = text_tables.headline_rows(made).to_dict("records")
+    assert row["Policy"] == "mixed_bfloat16 (72 % of the arithmetic in bfloat16)"
+
+
+def test_a_policy_that_is_effective_has_its_bare_name():
+    (sentence, *_) = findings.answer(three("mixed_bfloat16", [2.0, 2.1], effective_share=0.96))
+    assert "**mixed_bfloat16** 2.05× faster than" in sentence
+
+
+def test_chance_level_is_said_to_be_nothing_learned():
+    rows = [
+        record(policy, block, chance_accuracy=0.1)
+        for policy in ("float32", "mixed_float16")
+        for block in range(3)
+    ]
+    for made in rows:
+        made["history"][-1]["val_accuracy"] = 0.1
+    sentence = findings.answer(tables(rows))[1]
+    assert "**nothing was learned**: every run's accuracy is at chance level, 10.0 %" in sentence

@@ -1,0 +1,26 @@
+import pytest
+from builders import record
+
+from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.report.answers import measured
+from mptexp.spec.errors import ParamsError
+
+
+def test_a_sweep_is_read_with_the_question_of_its_params_file(tmp_path):
+    place = SweepDir(tmp_path)
+    store.write_record(place.record(record()["run_id"]), record())
+    assert (
+        measured.load(str(tmp_path)).question == "What does reduced precision buy on this device?"
+    )
+    place.params.write_text("# Question: Is it?\n# Cost: a minute\nmatrix: {}\n")
+    sweep = measured.load(place)
+    assert sweep.question == "Is it?"
+    assert sweep.header == {"question": "Is it?", "cost": "a minute"}
+    assert len(sweep.tables.ok) == 1
+    assert sweep.verdicts == []
+
+
+def test_a_directory_without_records_is_refused(tmp_path):
+    with pytest.raises(ParamsError, match="holds no record of a run; give the directory"):
+        measured.load(tmp_path)

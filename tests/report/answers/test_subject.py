@@ -1,0 +1,196 @@
+"""Which question opens a report, and with what."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builders import (
+    FIXED,
+    IDENTITY,
+    emulated_runs,
+    record,
+    replicated,
+    several_scales,
+    tables,
+    tables_of,
+    three,
+)
+
+from mptexp.analysis.sweep_tables import Options
+from mptexp.report.answers import caveats, subject
+
+
+def identified(found):
+    """The tables again, of records that say what they were."""
+    begun = {"initial_weights": "w", "data_order": "o"}
+    return tables([r | {"identity": IDENTITY | begun} for r in found.records])
+
+
+def test_speed_is_the_subject_of_policies():
+    answer = subject.of(three("mixed_float16", [2.0, 2.1, 1.9]))
+    (bar,) = answer.bars
+    assert (bar.label, bar.finding, answer.baseline) == ("mixed_float16", "faster", "float32")
+    assert bar.text.startswith("2.00× faster [")
+    assert answer.advice.startswith("use **mixed_float16**")
+
+
+@pytest.mark.parametrize(
+    ("speedups", "title"),
+    [
+        ([1.0, 1.1, 0.9], "mixed_float16 is not shown to train faster than float32 on GPU"),
+        ([0.5, 0.51, 0.5], "mixed_float16 trains 1.99× slower than float32 on GPU"),
+    ],
+)
+def test_what_is_not_faster_is_no_advice(speedups, title):
+    answer = subject.of(three("mixed_float16", speedups))
+    assert answer.title == title
+    assert answer.advice.startswith("keep float32")
+
+
+def test_what_is_both_faster_and_slower_is_titled_from_what_to_what():
+    base = {("float32", size): 0.1 for size in (32, 64)}
+    times = base | {("bfloat16", 32): 0.2, ("bfloat16", 64): 0.05}
+    rows = [record(p, b, s, batch_size=n) for (p, n), s in times.items() for b in range(3)]
+    wanted = "bfloat16 trains from 2.00× slower to 2.00× faster than float32 on GPU"
+    assert subject.of(identified(tables(rows))).title.startswith(wanted)
+    unknown = subject.of(tables([row | {"identity": None} for row in rows]))
+    assert unknown.title == f"Provisional: {wanted}"
+
+
+def test_what_is_not_valid_is_not_the_title():
+    rows = [record(p, b, s) for p, s in (("float32", 0.1), ("bfloat16", 0.05)) for b in range(3)]
+    marks = ["measured while other programs used the processor"]
+    answer = subject.of(tables([row | {"marks": marks} for row in rows]))
+    assert answer.title == "Provisional: bfloat16 trains 2.00× faster than float32 on GPU"
+    assert answer.bars[0].text == "2.00× faster (not valid: interference, n = 3)"
+    assert answer.advice == (
+        "for a claim, end other programs; then run `mptexp run params.yaml --out . --repair` in "
+        "this report's folder, which measures 6 runs again, about 1 min."
+    )
+    assert np.isnan(answer.bars[0].low)
+
+
+def test_what_is_not_valid_beside_a_slow_emulation_is_no_reason_to_keep_float32():
+    marks = ["measured while other programs used the processor"]
+    rows = [record("float32", b, 0.1) for b in range(3)]
+    rows += [record("mixed_float16", b, 0.5, emulated=True) for b in range(3)]
+    rows += [record("mixed_bfloat16", b, 0.05) | {"marks": marks} for b in range(3)]
+    answer = subject.of(tables(rows))
+    assert answer.advice.startswith("for a claim, end other programs")
+
+
+def test_accuracy_within_a_wide_margin_is_not_called_equal_without_it():
+    # The lie that was told: "4.28x faster, at equal accuracy", 40 points lower, by a margin of 90.
+    rows = three("mixed_float16", [2.0, 2.1, 1.9]).records
+    for made in rows:
+        if made["parameters"]["policy"] == "mixed_float16":
+            made["history"][-1]["val_accuracy"] -= 0.4
+    found = identified(tables(rows))
+    assert "accuracy" not in subject.of(found).title
+    wide = subject.of(replace(found, options=Options(equivalence_margin=0.9)))
+    assert wide.title.endswith(", accuracy equal within 90 percentage points")
+    assert wide.advice.endswith("and look at its accuracy in your own training.")
+    alike = identified(three("mixed_float16", [2.0, 2.1, 1.9]))
+    assert subject.of(alike).title.endswith(", at equal accuracy")
+
+
+def test_loss_scales_open_with_the_range_that_trains():
+    answer = subject.of(identified(several_scales()))
+    assert answer.title == "mixed_float16 trains as float32 does with a loss scale of 1"
+    assert answer.figure == "loss scale"
+    unknown = subject.of(tables([r | {"identity": None} for r in several_scales().records]))
+    assert unknown.title == f"Provisional: {answer.title}"
+    assert [text.partition(". ")[0] for text in unknown.sentences] == [
+        "Measured, but nothing is claimed",
+        *(text.rstrip(".") for text in answer.sentences[1:]),
+    ]
+    assert "--repair`" in unknown.advice
+
+
+def test_with_too_few_repeats_the_command_says_how_many_and_their_cost():
+    answer = subject.of(three("mixed_float16", [2.0, 2.1]))
+    assert answer.title == "Provisional: mixed_float16 trains 2.05× faster than float32 on GPU"
+    assert "`mptexp run params.yaml --out ../again --set repeats=3`" in answer.advice
+    assert "which measures 6 runs, about 1 min" in answer.advice
+
+
+def test_emulated_formats_open_with_their_loss():
+    found = tables_of(emulated_runs([2.0, 2.1, 1.9]), emulated_runs([3.0, 3.1, 2.9], **FIXED))
+    answer = subject.of(identified(found))
+    assert answer.title == "1 of 1 formats train within 2 percentage points of float32's error"
+    assert answer.bars[0].label == "<8,8>, weights <8,8>"
+    assert answer.scale == "error"
+    assert answer.bars[0].value == pytest.approx(1.0)
+
+
+def test_replicas_open_with_their_scaling():
+    found = [*replicated(1, 32, 0.1), *replicated(2, 64, 0.11)]
+    for made in found:  # of a steady machine
+        step_s = 0.1 if made["parameters"]["replicas"] == 1 else 0.11
+        size = made["parameters"]["batch_size"]
+        made["timing"] |= {"step_s": step_s, "images_per_s": size / step_s}
+    answer = subject.of(tables(found))
+    assert answer.title.endswith("1.82× faster than 1 replica, same batch for each")
+
+
+def by_isa(**asked):
+    """float32 and bfloat16 under the default instruction sets, and float32 without most of them."""
+    rows = []
+    for policy, isa, step_s in (
+        ("float32", "default", 0.1),
+        ("mixed_bfloat16", "default", 0.05),
+        ("float32", "sse41", 0.4),
+    ):
+        for block in range(3):
+            made = record(policy, block, step_s)
+            made["parameters"] |= {"cpu_isa": isa, "gpu_model": "Some (CPU)"}
+            made["run_id"] = f"{policy}-{isa}-{block}"
+            made["identity"] = made["identity"] | (asked if isa == "sse41" else {})
+            rows.append(made)
+    return tables(rows)
+
+
+def test_instruction_sets_open_with_the_ratio_between_them():
+    answer = subject.of(by_isa())
+    assert answer.title.startswith("float32 with sse41 is 4.00× slower than float32 with the CPU's")
+    assert [bar.finding for bar in answer.bars] == ["slower", "faster"]
+
+
+def test_instruction_sets_of_other_models_are_not_compared():
+    answer = subject.of(by_isa(model_source="edited"))
+    assert [bar.finding for bar in answer.bars] == ["faster"]
+    assert answer.title.startswith("mixed_bfloat16 with the default is 2.00× faster")
+    (said,) = caveats.sentences(by_isa(model_source="edited"))
+    assert "the source of the model" in said
+
+
+def test_without_a_time_accuracy_is_the_subject():
+    rows = [record(p, b) for p in ("float32", "bfloat16") for b in range(3)]
+    found = tables([row | {"timing": {}} for row in rows])
+    answer = subject.of(found)
+    assert answer.scale == "accuracy"
+    assert answer.bars[0].finding == "equal"
+
+
+def test_nothing_succeeded():
+    failed = record() | {"status": "failed"}
+    assert subject.of(tables([failed])).title == "No run of this sweep succeeded"
+
+
+def test_a_policy_alone_is_named_with_its_time():
+    answer = subject.of(tables([record("float32", block, 0.1) for block in range(3)]))
+    assert answer.title == "float32 alone: 100.00 ms per step on GPU"
+    assert "a speedup needs two policies" in answer.sentences[0]
+    rows = [record("float32", 0, 0.1), record("float32", 0, 0.1, batch_size=7)]
+    several = subject.of(tables(rows))
+    assert several.title.startswith("Nothing to compare: ")
+
+
+def test_histograms_alone_open_with_what_they_advise():
+    rows = {"kind": "weight_gradients", "layer": "all", "lowest": -20, "counts": [5, 5]}
+    rows |= {"zeros": 0, "not_finite": 0, "largest": 2.0**-19}
+    sampled = {"exponents": {"samples": [{"step": 0, "swallowed": {}}], "layers": [rows]}}
+    answer = subject.of(tables([record("float32", 0, 0.1) | sampled]))
+    assert answer.title == "The numbers of this training ask for float32"
+    assert (answer.figure, answer.advice) == ("exponents", "use policy float32.")
+    assert answer.sentences

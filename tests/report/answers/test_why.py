@@ -1,0 +1,29 @@
+from verdicts import GAINS, NAN, loss, verdict
+
+from mptexp.analysis.contrast import Contrast
+from mptexp.diagnosis import ablations
+from mptexp.diagnosis.effects import Effect
+from mptexp.report.answers import why
+
+
+def test_the_sentence_ranks_causes_with_their_proof():
+    proof = Effect(ablations.INPUT, GAINS, Contrast(2.4, 2.3, 2.5, 3))
+    found = verdict(loss("input", 0.61, proof), loss("memory", 0.14), loss("casts", 0.02))
+    assert why.sentence(found) == (
+        "Why: **mixed_float16** at batch size 128 is 1.08× [1.06, 1.10] as fast as float32, where "
+        "the device would allow about 2.9×: 61 % of the step (6.1 ms) waits for input (with the "
+        "batch on the device it is 2.40× [2.30, 2.50]); then 14 % (1.4 ms) is memory-bound work "
+        "that 16 bits did not halve."
+    )
+
+
+def test_with_no_cause_of_weight_it_blames_nothing_and_shows_the_remainder():
+    sentence = why.sentence(verdict(loss("host", 0.05), unexplained=0.3))
+    assert "no known cause exceeds 10 % of the step" in sentence
+    assert sentence.endswith("30 % of the step is unexplained.")
+
+
+def test_what_is_not_known_is_not_said():
+    sentence = why.sentence(verdict(possible=NAN, unexplained=NAN, missing="xprof is missing"))
+    assert "allow" not in sentence
+    assert "(xprof is missing)" in sentence

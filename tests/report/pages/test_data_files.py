@@ -1,0 +1,30 @@
+import pandas as pd
+import pytest
+from builders import three
+
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.report.answers.measured import MeasuredSweep
+from mptexp.report.pages import data_files
+from mptexp.report.tables import text_tables
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    return MeasuredSweep(SweepDir(tmp_path), three("mixed_float16", [2.0, 2.1, 1.9]))
+
+
+def test_the_numbers_of_a_report_are_files_beside_it(sweep):
+    data_files.write(sweep)
+    root = sweep.directory.root
+    names = {path.name for path in root.iterdir()}
+    assert names == {"results.csv", "history.csv", "speedups.csv", "table.md", "answer.svg"}
+    (row,) = pd.read_csv(root / "speedups.csv").to_dict("records")
+    assert row["speedup"] == pytest.approx(2, rel=0.01)
+    assert (root / "table.md").read_text().startswith("| ")
+    assert "<svg" in (root / "answer.svg").read_text()
+
+
+def test_differences_that_no_table_shows_are_a_file(sweep, monkeypatch):
+    monkeypatch.setattr(text_tables, "ROWS", 0)
+    data_files.write(sweep)
+    assert len(pd.read_csv(sweep.directory.root / "accuracy.csv")) == 1

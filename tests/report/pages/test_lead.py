@@ -1,0 +1,120 @@
+"""The first screen: what it claims is what the tables hold, on committed and on random sweeps."""
+
+import math
+import random
+import re
+
+import pytest
+from builders import record, tables, three
+from support import PROJECT
+
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.report.answers import measured, subject
+from mptexp.report.answers.measured import MeasuredSweep
+from mptexp.report.pages import lead
+from mptexp.report.tables import text_tables
+
+PUBLISHED = sorted(path.parent for path in (PROJECT / "reports/published").glob("*/runs"))
+RATIO = re.compile(r"(\d+\.\d\d× (?:faster|slower|as fast))[^\[;]*?(\[[\d., ]+\])")
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    return MeasuredSweep(SweepDir(tmp_path / "mine"), three("mixed_float16", [2.0, 2.1, 1.9]))
+
+
+def test_the_title_is_the_finding(sweep):
+    assert (
+        lead.title(sweep)
+        == "mixed_float16 trains 2.00× faster than float32 on GPU, at equal accuracy"
+    )
+    assert "**mixed_float16** trains 2.00× faster than float32" in lead.sentences(sweep)[0]
+
+
+def test_the_first_screen_has_all_its_parts_in_order(sweep):
+    page = lead.html(sweep)
+    parts = ("<h1>", 'class="question"', 'class="conditions"', "<figure>", "<ul><li>", "What to do")
+    places = [page.index(part) for part in parts]
+    assert places == sorted(places)
+    assert "n = 3 repeats, 6 runs" in page
+    assert "model keydana_cnn" in page
+    assert 'class="banner"' not in page  # everything is valid
+
+
+def test_what_is_shared_is_plain_text(sweep):
+    card = lead.card(sweep)
+    assert card["og:title"] == lead.title(sweep)
+    assert "mixed_float16" in card["og:description"]
+    assert not set("<>*") & set(card["og:description"])
+
+
+def random_sweep(seed):
+    """A sweep of random size, speeds and faults."""
+    draw = random.Random(seed)
+    policies = draw.sample(["mixed_float16", "mixed_bfloat16", "bfloat16", "float16"], 2)
+    speeds = {policy: draw.choice([0.3, 0.95, 1.0, 1.05, 2.0]) for policy in policies}
+    noise, flagged = draw.choice([0.002, 0.05]), draw.random() < 0.3
+    rows = []
+    for size in draw.sample([8, 16, 32, 64, 128, 256], draw.randint(1, 6)):
+        for block in range(draw.choice([2, 3, 5])):
+            for policy, speed in {"float32": 1.0, **speeds}.items():
+                step_s = 0.1 / speed * math.exp(draw.gauss(0, noise))
+                emulated = policy.endswith("float16") and draw.random() < 0.2
+                made = record(policy, block, step_s, size, emulated=emulated)
+                if flagged and policy == policies[0]:
+                    made["marks"] = ["measured while other programs used the processor"]
+                made["history"][0]["val_accuracy"] = draw.gauss(0.9, 0.01)
+                rows.append(made)
+    return tables(rows)
+
+
+def claims_of(sweep):
+    """Every ratio with an interval that the lead, its title and its chart hold."""
+    texts = [*lead.sentences(sweep), *(bar.text for bar in subject.of(sweep.tables).bars)]
+    return [claim for text in texts for claim in RATIO.findall(text)]
+
+
+def table_of(sweep):
+    return text_tables.headline_rows(sweep.tables).to_string(max_colwidth=None)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_every_claim_of_the_lead_is_in_the_table(tmp_path, seed):
+    sweep = MeasuredSweep(SweepDir(tmp_path), random_sweep(seed))
+    table = table_of(sweep)
+    for ratio, interval in claims_of(sweep):
+        assert f"{ratio} {interval}" in table
+    title = re.search(r"([\d.]+× (?:faster|slower))", lead.title(sweep))
+    assert title is None or title[1] in table
+    assert len(lead.sentences(sweep)) <= lead.SHOWN
+
+
+def test_random_sweeps_make_claims():
+    sweeps = [MeasuredSweep(SweepDir(PROJECT), random_sweep(seed)) for seed in range(6)]
+    assert sum(len(claims_of(sweep)) > 0 for sweep in sweeps) > 3
+
+
+@pytest.mark.parametrize("place", PUBLISHED, ids=lambda path: path.name)
+def test_published_leads_agree_with_their_tables(place):
+    sweep = measured.load(SweepDir(place))
+    page = (place / "index.html").read_text()
+    assert f"<h1>{lead.title(sweep)}</h1>" in page
+    table = (place / "table.md").read_text()
+    answer = subject.of(sweep.tables)
+    if answer.scale == "speed" and answer.baseline in ("float32", "the default"):
+        for ratio, interval in claims_of(sweep):
+            assert f"{ratio} {interval}" in table
+    if all(record.get("identity") is None for record in sweep.tables.records):
+        assert answer.title.startswith("Provisional: ")
+        assert "--repair` in this report's folder" in answer.advice
+        assert all(math.isnan(bar.low) for bar in answer.bars)
+        assert not RATIO.findall(" ".join(answer.sentences))
+
+
+@pytest.mark.parametrize("place", PUBLISHED, ids=lambda path: path.name)
+def test_the_lead_of_every_published_report_is_short(place):
+    sweep = measured.load(SweepDir(place))
+    said = lead.sentences(sweep)
+    assert 1 <= len(said) <= lead.SHOWN
+    assert sum(map(len, said)) < 900
+    assert lead.figure(sweep) is not None

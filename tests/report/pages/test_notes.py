@@ -1,0 +1,30 @@
+from builders import record, tables
+
+from mptexp.report.pages import notes
+
+
+def test_notes_name_what_a_sweep_has_and_nothing_else():
+    plain = tables([record()])
+    assert notes.headline(plain).startswith("ms per step: median over repeats")
+    assert "Emulated" not in notes.headline(plain)
+    assert "Emulated" in notes.headline(tables([record(emulated=True)]))
+    assert notes.details(plain) == (
+        "5–95 %: percentiles of the windows. Time to 90 % accuracy (the level is what every run "
+        "reached): from the first step to the end of the first epoch that reached it, compilation "
+        "and validation included."
+    )
+
+
+def test_a_difference_in_initial_weights_is_a_warning():
+    alike = [record(), record("bfloat16")]
+    assert notes.starting_points(tables(alike)).startswith("All policies of a block")
+    alike[1]["in_force"]["initial_weights"] = "others"
+    assert notes.starting_points(tables(alike)).startswith("**Warning**")
+    assert notes.starting_points(tables([record() | {"status": "failed"}])) == ""
+
+
+def test_interference_is_counted():
+    flags = ["measured while throttled", "the tree held changes"]
+    made = tables([record() | {"marks": flags}, record(block=1)])
+    assert "**1 of 2 runs** was measured while throttled." in notes.sensors(made)
+    assert "were" in notes.sensors(tables([record(block=b) | {"marks": flags} for b in (0, 1)]))

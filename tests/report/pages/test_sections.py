@@ -1,0 +1,90 @@
+"""The report notebook's sections; tests/report/pages/test_page.py reads a whole report."""
+
+import inspect
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from typing import get_args
+
+import IPython.display
+import pytest
+from builders import record, tables
+from support import PROJECT
+
+from mptexp import report
+from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.report import export
+from mptexp.report.answers import subject
+from mptexp.report.answers.measured import MeasuredSweep
+from mptexp.report.figures import registry, speed
+from mptexp.report.figures.row import Section
+from mptexp.report.pages import sections
+
+NOTEBOOK = (PROJECT / "notebooks/report.py").read_text()
+PARTS = {"show_text", "show_table", "show_figures"}
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    made = []
+    monkeypatch.setattr(IPython.display, "display", made.append)
+    return made
+
+
+def test_the_notebook_shows_every_section_once_in_order():
+    functions = dict(inspect.getmembers(sections, inspect.isfunction))
+    named = [name for name in functions if name.startswith("show_") and name not in PARTS]
+    called = re.findall(r"^report\.(show_\w+)\(sweep\)$", NOTEBOOK, re.MULTILINE)
+    assert sorted(called) == sorted(named)
+    lines = [functions[name].__code__.co_firstlineno for name in called]
+    assert lines == sorted(lines)
+
+
+def test_every_cell_opens_with_its_sentence():
+    cells = NOTEBOOK.split("# %%\n")[1:]
+    assert len(cells) > 20
+    for cell in cells:
+        if "report.show" in cell:
+            assert re.match(r"# [A-Z][^\n]+(\n# [^\n]+)?\nreport\.show_\w+\(sweep\)\n", cell), cell
+
+
+def test_every_section_of_the_registry_is_shown():
+    source = inspect.getsource(sections) + inspect.getsource(subject)
+    assert {name for name in get_args(Section) if f'"{name}"' in source} == set(get_args(Section))
+
+
+def test_a_sweep_without_data_shows_no_section_that_needs_them(shown, tmp_path):
+    failed = record() | {"status": "failed", "in_force": {}, "timing": {}, "history": []}
+    sweep = MeasuredSweep(SweepDir(tmp_path), tables([failed]))
+    for name in re.findall(r"report\.(show_\w+)\(sweep\)", NOTEBOOK):
+        before = len(shown)
+        getattr(report, name)(sweep)
+        wanted = {"answer", "published", "claims", "failures", "runs", "environment", "reproduce"}
+        assert len(shown) == before or name.removeprefix("show_") in wanted, name
+
+
+def test_the_facade_imports_nothing_before_it_is_used():
+    program = (
+        "import sys; from mptexp import report; from mptexp.report.text import wording; "
+        "print(sorted({'matplotlib', 'seaborn', 'great_tables'} & set(sys.modules)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
+    assert report.load is not None
+    with pytest.raises(AttributeError, match="show_nothing"):
+        report.show_nothing  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        report.nothing  # noqa: B018
+
+
+def test_a_row_of_the_registry_is_all_that_a_new_figure_needs(monkeypatch, shown, tmp_path):
+    row = replace(speed.FIGURES[1], name="added", title="An added figure")
+    monkeypatch.setattr(registry, "FIGURES", (*registry.FIGURES, row))
+    sweep = MeasuredSweep(SweepDir(tmp_path), tables([record()]))
+    sections.show_step_times(sweep)
+    assert ["An added figure" in made.data for made in shown] == [False, True]
+    store.write_record(sweep.directory.record(record()["run_id"]), record())
+    export.export(sweep.directory, tmp_path / "out")
+    assert (tmp_path / "out/added.png").is_file()
+    assert "*An added figure. " in (tmp_path / "out/draft.md").read_text()

@@ -1,0 +1,60 @@
+import io
+
+import pandas as pd
+from rich.console import Console
+
+from mptexp.report.tables import terminal_tables
+
+ROW = {"run_id": "abc", "policy": "float32", "block": 0, "state": "pending", "cost_s": 12.4}
+
+
+def printed(show, *given, width=100):
+    console = Console(file=io.StringIO(), width=width)
+    show(console, *given)
+    return console.file.getvalue()
+
+
+def test_a_plan_says_what_a_run_took_or_will_take():
+    rows = [ROW, ROW | {"state": "ok"}, ROW | {"state": "failed"}, ROW | {"cost_s": None}]
+    head, *lines = printed(terminal_tables.plan, rows).splitlines()
+    assert head.split() == ["run", "policy", "block", "state", "cost"]
+    assert [line.split(maxsplit=4)[4] for line in lines] == [
+        "about 12 s",
+        "12 s",
+        "about 12 s",
+        "?",
+    ]
+
+
+def test_a_large_plan_is_aligned_text_with_the_same_columns(capsys):
+    printed(terminal_tables.plan, [ROW] * (terminal_tables.MANY + 1))
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["run", "policy", "block", "state", "cost"]
+    assert len(lines) == terminal_tables.MANY + 1
+    assert {line.index("pending") for line in lines} == {head.index("state")}
+
+
+def test_a_wide_tables_cells_are_stacked_and_no_interval_is_broken():
+    table = pd.DataFrame(
+        {"Point": ["[b]x[/]"], "Time, A | B": ["5.1 | 5.2"], "Ratio": ["1.0× [0.9, 1.1] (n = 3)"]}
+    )
+    wide = printed(terminal_tables.rows, "A and B", table)
+    assert "5.1 | 5.2" in wide
+    assert "[b]x[/]" in wide
+    narrow = printed(terminal_tables.rows, "A and B", table, width=36)
+    assert max(map(len, narrow.splitlines())) <= 36
+    assert "[0.9, 1.1]" in narrow
+    assert "5.1 |" not in narrow
+
+
+def test_a_machine_without_limits_or_driver_says_so():
+    card = dict.fromkeys(["driver", "cuda", "cudnn", "capability", "governor"])
+    card |= dict.fromkeys(["device", "tensor_cores", "cpu", "tf32", "determinism", "os"], "x")
+    card |= {"cores": 2, "instruction_sets": [], "native": {"float16": False}, "load": 0.5}
+    card |= {"default_policy": "float32", "memory_bytes": 2**33, "python": "3.11", "packages": {}}
+    card |= {"variables": {}, "container_cpus": None, "container_memory_bytes": 2**30}
+    lines = dict(terminal_tables.card_lines(card))
+    assert lines["driver"] == "not found"
+    assert lines["float16"] == "emulated or absent"
+    assert lines["limits of the container"] == "1.0 GiB"
+    assert lines["frequency governor"] == "unavailable"

@@ -1,0 +1,71 @@
+from dataclasses import replace
+
+import pytest
+from verdicts import GAINS, PAIR, loss, verdict
+
+from mptexp.analysis.contrast import Contrast
+from mptexp.diagnosis import ablations
+from mptexp.diagnosis.effects import Effect
+from mptexp.report.tables import why_tables
+
+
+def test_the_gain_to_expect_is_the_step_without_the_cause():
+    (row,) = why_tables.cause_rows(verdict(loss("input", 0.5))).to_dict("records")
+    assert row["Projected speedup if fixed"] == "up to 2.16×"
+    assert row["Share"] == "50 %"
+
+
+def test_an_ablation_that_failed_says_how():
+    found = verdict(effects=[Effect(ablations.XLA_ON, failed="oom: no memory")])
+    (row,) = why_tables.ablation_rows(found).to_dict("records")
+    assert row["makes float32 faster by"] == "oom: no memory"
+    assert row["Speedup with it"] == "–"
+
+
+def test_an_ablation_that_is_not_valid_shows_nothing():
+    gains = dict.fromkeys(("float32", "mixed_float16"), Contrast(2.0, 1.9, 2.1, 3))
+    for flags, shows in (("", "faster"), ("interference", "nothing: not valid")):
+        found = verdict(effects=[Effect(ablations.XLA_ON, gains=gains, flags=flags)])
+        (row,) = why_tables.ablation_rows(found).to_dict("records")
+        assert row["Shows"] == shows
+
+
+@pytest.mark.parametrize(
+    ("device", "replicas", "matrix", "copy"),
+    [
+        ("NVIDIA H200", 1, "790 TFLOP/s (80 % of the published)",
+         "4,300 GB/s (90 % of the published)"),
+        ("NVIDIA H200", 2, "790 TFLOP/s (40 % of the published)",
+         "4,300 GB/s (45 % of the published)"),
+        ("a GPU that nobody knows", 1, "790 TFLOP/s", "4,300 GB/s"),
+    ],
+)  # fmt: skip
+def test_peaks_stand_beside_what_is_published(device, replicas, matrix, copy):
+    ceilings = {"dtype": "float16", "matmul_flops_per_s": 790e12, "copy_bytes_per_s": 4.3e12}
+    run = PAIR.candidate.model_copy(update={"replicas": replicas})
+    record = {
+        "parameters": run.model_dump(),
+        "environment": {"device": device},
+        "timing": {"step_s": 0.01},
+        "work": {"flops_per_step": 1e12, "bytes_per_step": 1e9, "ceilings": ceilings},
+        "profile": {},
+    }
+    (row,) = why_tables.peak_rows([replace(verdict(), candidate=record)]).to_dict("records")
+    assert row["Peak of a matrix product"] == matrix
+    assert row["Peak of a copy"] == copy
+    assert row["MFU"] == "13 %"
+
+
+def test_evidence_is_the_breakdown_of_both_policies_and_what_the_ablations_changed():
+    proof = Effect(ablations.XLA_ON, GAINS, Contrast(2.4, 2.3, 2.5, 3))
+    found = loss("memory", 0.2, proof, baseline_s=0.003)
+    assert why_tables.evidence(found, verdict(found)) == (
+        "time breakdown: 2 ms, 3 ms under the baseline; with XLA on: float32 1.20× [1.10, 1.30] "
+        "and mixed_float16 2.50× [2.40, 2.60]"
+    )
+    kept = loss("no tensor cores", 0.2, layers=("conv", "dense"))
+    assert why_tables.evidence(kept, verdict(kept)) == "time breakdown: 2 ms in conv, dense"
+
+
+def test_an_ablation_of_the_sweep_itself_says_so():
+    assert why_tables.reason(ablations.INPUT) == "in the sweep"

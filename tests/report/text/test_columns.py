@@ -1,0 +1,37 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from mptexp.records.columns import COLUMNS as RESULTS
+from mptexp.report.text import columns
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("step_s", 0.01234, "12.34"),
+        ("step_s", 1.5, "1,500.00"),
+        ("images_per_s", 12345.6, "12,346"),
+        ("val_accuracy", 0.987, "98.7 %"),
+        ("peak_memory_bytes", 2**30, "1,024 MiB"),
+        ("energy_per_image_j", 0.0123, "12.3 mJ"),
+        ("flushed", 1e-7, "< 0.001 %"),
+        ("cost_per_training", 4312.7, "4,310"),
+        ("step_s", np.nan, "–"),
+        ("step_s", None, "–"),
+    ],
+)
+def test_a_number_in_si_units_is_scaled_for_display_alone(name, value, text):
+    assert columns.cell(name, value) == text
+
+
+def test_columns_stand_under_their_headings():
+    table = pd.DataFrame({"step_s": [0.1, np.nan], "images_per_s": [320.0, 640.0]})
+    made = columns.shown(table, "step_s", "images_per_s")
+    assert made == {"ms per step": ["100.00", "–"], "Images/s": ["320", "640"]}
+    blank = columns.without_blanks(pd.DataFrame({"a": ["–", "–"], "b": ["–", "1"]}))
+    assert list(blank) == ["b"]
+
+
+def test_every_sensor_is_a_column_of_the_results():
+    assert set(columns.SENSORS) <= set(RESULTS)

@@ -1,0 +1,70 @@
+import math
+
+import pandas as pd
+import pytest
+from builders import record, tables, three
+
+from mptexp.report.text import wording
+
+
+def test_grammar():
+    assert wording.count(1, "run") == "1 run"
+    assert wording.count(1200, "run") == "1,200 runs"
+    assert wording.listed(["a"]) == "a"
+    assert wording.listed(["a", "b", "c"]) == "a, b and c"
+    assert wording.ratio(2, math.nan, math.nan, 1) == "2.00× (no interval, n = 1)"
+    assert wording.ratio(2, 1.9, 2.1, 3) == "2.00× [1.90, 2.10] (n = 3)"
+
+
+def test_whether_xla_was_on_is_said_in_words():
+    table = three("mixed_float16", [2.0, 2.1, 1.9]).speedups
+    both = pd.concat([table.assign(jit=False), table.assign(jit=True)], ignore_index=True)
+    assert list(wording.panels(both).str.rpartition(", ")[2].unique()) == [
+        "without XLA",
+        "with XLA",
+    ]
+    headed = wording.headed(both, ["jit", "batch_size"])
+    assert (list(headed), list(headed["XLA"].unique())) == (["XLA", "Batch size"], ["off", "on"])
+
+
+def test_panels_are_told_apart_by_what_varies():
+    rows = [record(), record(width=2.0)]
+    assert set(wording.panels(tables(rows).results)) == {"GPU, width 1", "GPU, width 2"}
+    assert set(wording.panels(tables(rows[:1]).results)) == {"GPU"}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(4312.7, "4,310"), (999.6, "1,000"), (99.94, "99.9"), (0.35349, "0.353"), (0, "0"),
+     (1.5e-3, "0.0015"), (123456789, "123,000,000")],
+)  # fmt: skip
+def test_numbers_are_told_with_three_digits(value, text):
+    assert wording.digits(value) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(1, "1"), (0.3, "0.3"), (32768, "2¹⁵"), (2.0**-16, "2⁻¹⁶"), (1024, "1024"), (3000, "3000")],
+)
+def test_scales_are_written_as_powers_of_two(number, words):
+    assert wording.power(number) == words
+
+
+@pytest.mark.parametrize(
+    ("share", "words"), [(0, "0 %"), (1e-7, "< 0.001 %"), (0.0123, "1.2 %"), (0.999, "100 %")]
+)
+def test_no_share_is_zero_that_is_not(share, words):
+    assert wording.share(share) == words
+
+
+def test_a_panels_title_leaves_out_what_is_at_its_default():
+    rows = {name: ["x", "x"] for name in wording.POINT}
+    rows |= {"input_mode": ["keydana", "pipeline"], "setting": ["", "normalization fused"]}
+    titles = wording.panels(pd.DataFrame(rows)).tolist()
+    assert titles == ["x, input mode keydana", "x, input mode pipeline, normalization fused"]
+
+
+def test_six_digits_of_a_power_of_two_are_that_power():
+    assert wording.setting("loss_scale 1.52588e-05") == "loss_scale 2⁻¹⁶"
+    assert wording.setting("loss_scale 1.5e-05, width 2") == "loss_scale 1.5e-05, width 2"
+    assert wording.setting("loss_scale 0, loss_scale 1000") == "loss_scale 0, loss_scale 1000"
