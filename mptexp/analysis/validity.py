@@ -41,6 +41,7 @@ class Flag:
         meaning: a clause that follows "not valid: ".
         remedy: what to do, as a clause.
         curable: whether the same run, measured again, may be without it.
+        lost: what is not claimed, as a clause; empty where that is all that it invalidates.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Flag:
     meaning: str
     remedy: str
     curable: bool = True
+    lost: str = ""
 
 
 FLAGS = {
@@ -166,6 +168,7 @@ FLAGS = {
             "nothing was learned, validation accuracy is at chance level",
             "train for more epochs, or with another learning rate",
             curable=False,
+            lost="their accuracy is called equal to no other's, and no baseline",
         ),
     )
 }

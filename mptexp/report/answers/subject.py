@@ -368,9 +368,10 @@ def _low_precision(tables: Tables) -> Iterator[Subject]:
         for word, opening in FORMATS.items()
         if (own := [name for name, w in zip(names, words, strict=True) if w == word])
     ]
-    if doubtful:
+    advice = "more repeats would narrow the intervals." if "undecided" in words else ""
+    if doubtful:  # that a format learns nothing is no doubt: it is a finding
         title, sentences = _provisional(title), _unclaimed(sentences)
-    advice = caveats.remedies(tables, "accuracy")
+        advice = caveats.remedies(tables, "accuracy")
     yield Subject(title, sentences[:NAMED], bars, "float32", "error", advice)
 
 

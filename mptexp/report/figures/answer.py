@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mptexp.analysis import emulated
 from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.answers.subject import Bar, Subject
 from mptexp.report.figures import style
@@ -103,17 +104,19 @@ def _in_words(factor: float) -> str:
 
 def _caption(chart: Subject) -> str:
     """How many comparisons came to which finding, and what dots, bars and brackets are."""
-    words = {"small": "within 2 points", "large": "more than 2 points worse"}
+    limit = f"{emulated.LITTLE:g} points"
+    words = {"small": f"within {limit}", "large": f"more than {limit} worse"}
+    words |= {"undecided": "inconclusive"}
     counts = Counter(words.get(bar.finding, bar.finding) for bar in chart.bars)
     said = wording.listed([f"{n} {finding}" for finding, n in counts.items()])
     opening = f"Of {wording.count(len(chart.bars), 'comparison')}: {said}."
     if all(np.isnan(bar.low) for bar in chart.bars):
         return f"{opening} Hollow markers: measured, without a claim."
     together = ", which hold for all comparisons together" if chart.scale == "speed" else ""
-    return (
-        f"{opening} Bars and brackets are 95 % intervals{together}; n is the number of repeats. "
-        "What crosses the line is inconclusive."
-    )
+    crossing = {"speed": "the line", "error": limit}.get(chart.scale)
+    rule = f" An interval that includes {crossing} is inconclusive." if crossing else ""
+    bars = f"Bars and brackets are 95 % intervals{together}; n is the number of repeats."
+    return f"{opening} {bars}{rule}"
 
 
 def _chart(sweep: MeasuredSweep) -> dict[str, Subject]:

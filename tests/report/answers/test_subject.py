@@ -123,6 +123,23 @@ def test_emulated_formats_open_with_their_loss():
     assert answer.bars[0].value == pytest.approx(1.0)
 
 
+def test_a_format_that_learns_nothing_is_a_finding_and_no_doubt():
+    formats = [{"propagation": f"<{bits},8>", "weight_format": "<8,8>"} for bits in (8, 7, 6)]
+    errors = ([1.0, 1.1, 0.9], [90, 90, 90], [3.0, 1.0, 2.0])
+    groups = [emulated_runs(own, **kept) for own, kept in zip(errors, formats, strict=True)]
+    found = identified(tables_of(emulated_runs([1.0, 1.1, 0.9]), *groups))
+    for made in found.records:
+        made["in_force"]["chance_accuracy"] = 0.1
+    answer = subject.of(tables(found.records))
+    assert answer.title.startswith("1 of 3 formats train within")
+    assert [text.partition(":")[0] for text in answer.sentences] == [
+        "Less than 2 percentage points worse than float32",
+        "More than 2 percentage points worse",
+        "Inconclusive, the interval includes 2 percentage points",
+    ]
+    assert answer.advice == "more repeats would narrow the intervals."
+
+
 def test_replicas_open_with_their_scaling():
     found = [*replicated(1, 32, 0.1), *replicated(2, 64, 0.11)]
     for made in found:  # of a steady machine

@@ -79,3 +79,11 @@ def test_points_are_on_both_sides_of_zero():
 def test_the_caption_counts_findings():
     caption = answer._caption(chart(bar(2.0, 1.9, 2.1), bar(2.0, 1.9, 2.1)))
     assert caption.startswith("Of 2 comparisons: 2 faster. Bars and brackets are 95 % intervals")
+    assert caption.endswith("An interval that includes the line is inconclusive.")
+
+
+@pytest.mark.parametrize(("scale", "end"), [("error", "2 points is"), ("accuracy", "n is")])
+def test_the_caption_says_what_is_inconclusive_on_its_scale(scale, end):
+    caption = answer._caption(chart(bar(0.3, -0.1, 0.6), scale=scale))
+    assert end in caption
+    assert "the line" not in caption
