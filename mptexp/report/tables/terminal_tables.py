@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -26,12 +26,17 @@ def plan(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     if len(rows) > MANY:
         _aligned([heads, *cells])
         return
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    # Where there is no room for all, the ids go: `--format json` has them.
+    first = int(sum(widths) + 2 * len(widths) > console.width)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in heads:
-        table.add_column(name, justify="right" if name in ("block", "cost") else "left")
+    for name, width in list(zip(heads, widths, strict=True))[first:]:
+        side: Literal["left", "right"] = "right" if name in ("block", "cost") else "left"
+        head = name if len(name) <= width else name.replace("_", "_\n")
+        table.add_column(head, justify=side, overflow="fold", min_width=min(width, WIDEST))
     for *values, state, cost in cells:
         coloured = f"[{COLOURS.get(state, 'red')}]{state}[/]"
-        table.add_row(*map(plain, values), coloured, cost)
+        table.add_row(*map(plain, values[first:]), coloured, cost)
     console.print(table)
 
 

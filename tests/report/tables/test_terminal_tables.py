@@ -26,6 +26,19 @@ def test_a_plan_says_what_a_run_took_or_will_take():
     ]
 
 
+def test_a_plan_that_is_too_wide_is_without_ids_and_breaks_no_value():
+    values = {"policy": "mixed_bfloat16", "weight_format": "bfloat16", "rounding": "stochastic"}
+    row = {"run_id": "0123456789ab", **values, "block": 0, "state": "pending", "cost_s": 10.0}
+    wide = printed(terminal_tables.plan, [row], width=100)
+    narrow = printed(terminal_tables.plan, [row], width=70)
+    assert row["run_id"] in wide
+    assert row["run_id"] not in narrow
+    *heads, line = narrow.splitlines()
+    assert line.split() == [*values.values(), "0", "pending", "about", "10", "s"]
+    assert [len(part) for part in heads] == [len(heads[0])] * len(heads)
+    assert "".join(heads).split()[:2] == ["weight_", "policy"]
+
+
 def test_a_large_plan_is_aligned_text_with_the_same_columns(capsys):
     printed(terminal_tables.plan, [ROW] * (terminal_tables.MANY + 1))
     head, *lines = capsys.readouterr().out.splitlines()
