@@ -54,13 +54,16 @@ def _working_directory_first() -> Iterator[None]:
     """Imports from the working directory, which only a model of the user's own may do.
 
     Afterwards the directory is the last on the path, for what the model imports as it is trained:
-    a numpy.py that happens to lie there takes no library's place.
+    a numpy.py that happens to lie there takes no library's place. No bytecode is left there: of a
+    file edited within its second, to the same size, the old one would be what runs.
     """
-    here = str(Path.cwd())
+    here, written = str(Path.cwd()), sys.dont_write_bytecode
     sys.path.insert(0, here)
+    sys.dont_write_bytecode = True
     try:
         yield
     finally:
+        sys.dont_write_bytecode = written
         sys.path.remove(here)
         if here not in sys.path:
             sys.path.append(here)

@@ -64,7 +64,7 @@ def test_the_level_is_told_from_the_worst_to_the_best():
 def test_an_equivalence_is_stated_with_its_margin():
     _, sentence = findings.answer(pairs([0.001, -0.001, 0.0]))
     assert "mean validation accuracy is 90.0 % everywhere" in sentence
-    said = "Validation accuracy is equal within 1 percentage point (mean difference +0.0 "
+    said = "Validation accuracy is equal within 1 percentage point; the mean difference is +0.0 "
     assert sentence.startswith(said)
     assert text_tables.accuracy_rows(pairs([0.001, -0.001, 0.0])).Finding.tolist() == [
         "equal within 1 percentage point"

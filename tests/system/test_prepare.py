@@ -75,7 +75,8 @@ def test_a_fast_plan_needs_no_data(tree):
     assert "nowhere does not exist" in done.stderr
 
 
-def test_a_plan_tries_a_model_of_ones_own_on_data_that_it_does_not_prepare(tree):
+def test_a_plan_tries_a_model_of_ones_own_on_data_that_it_does_not_prepare(tree, monkeypatch):
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # nothing is left beside the model
     text = SMALL.format(dataset=f"folder:{tree.name}")
     (tree.parent / "mine.py").write_text(MODEL)
     for name, said in (("good", ""), ("half", "in bfloat16; end it in"), ("none", "no function")):
