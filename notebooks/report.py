@@ -49,12 +49,12 @@ report.show_details(sweep)
 report.show_throughput(sweep)
 
 # %%
-# Why a policy is faster or is not: causes, ablations, time breakdown and roofline of each pair.
-report.show_reasons(sweep)
-
-# %%
 # The step time of every single run, which tells how steady the machine was.
 report.show_step_times(sweep)
+
+# %%
+# Why a policy is faster or is not: causes, ablations, time breakdown and roofline of each pair.
+report.show_reasons(sweep)
 
 # %%
 # Latency of inference, batch by batch.

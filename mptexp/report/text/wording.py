@@ -98,6 +98,7 @@ def panels(table: pd.DataFrame) -> pd.Series:
     names = [n for n in POINT if n not in ("gpu_model", "batch_size") and table[n].nunique() > 1]
     bare = ("backend", "dataset", "model", "setting")
     parts = [table.gpu_model.astype(str), *(named(table[name], bare) for name in names)]
+    parts = [part.astype(object).where(part.notna(), "").map(str) for part in parts]
     titles = [", ".join(filter(None, row)) for row in zip(*parts, strict=True)]
     return pd.Series(titles, table.index, dtype=object)
 
@@ -112,6 +113,7 @@ def places(table: pd.DataFrame) -> list[str]:
     words = [
         named(table[n], ("gpu_model", "backend", "dataset", "model", "setting")) for n in names
     ]
+    words = [column.astype(object).where(column.notna(), "").map(str) for column in words]
     return [", ".join(filter(None, row)) for row in zip(*words, strict=True)]
 
 
