@@ -161,4 +161,5 @@ def card(sweep: MeasuredSweep) -> dict[str, str]:
 
 def first_html(sweep: MeasuredSweep) -> str:
     """The first sentence of the answer as HTML."""
-    return markdown.to_html(markdown.sentence(sentences(sweep)[0]))
+    said = sentences(sweep) or [markdown.safe(title(sweep))]
+    return markdown.to_html(markdown.sentence(said[0]))
