@@ -7,7 +7,6 @@ from typing import Any
 
 from mptexp.spec import params, places
 from mptexp.spec.errors import ParamsError
-from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run, defaults
 
 
@@ -41,9 +40,11 @@ def of(records: Sequence[Mapping[str, Any]], text: str) -> Asked:
     points = [Run(**point).published().model_dump() for point in sweep.points()]
     wanted = [point | {"block": block} for point in points for block in range(sweep.repeats)]
     runs = [_as_asked(defaults() | record["parameters"]) for record in records]
-    asked, there = ({_key(run, sweep) for run in side} for side in (wanted, runs))
-    others = [run for run in runs if _key(run, sweep) not in asked]
-    return Asked(len(others), _differing(others, wanted, sweep), len(asked - there), len(asked))
+    free = {"gpu_model", *(["batch_size"] if sweep.max_batch else [])}
+    names = [name for name in Run.model_fields if name not in free]
+    asked, there = ({_key(run, names) for run in side} for side in (wanted, runs))
+    others = [run for run in runs if _key(run, names) not in asked]
+    return Asked(len(others), _differing(others, wanted, names), len(asked - there), len(asked))
 
 
 def _as_asked(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,20 +53,17 @@ def _as_asked(run: Mapping[str, Any]) -> dict[str, Any]:
     return {**run, "dataset": dataset, "seed": run["seed"] - run["block"]}
 
 
-def _names(sweep: Sweep) -> list[str]:
-    free = {"gpu_model", *(["batch_size"] if sweep.max_batch else [])}
-    return [name for name in Run.model_fields if name not in free]
-
-
-def _key(run: Mapping[str, Any], sweep: Sweep) -> str:
-    return json.dumps([run[name] for name in _names(sweep)])
+def _key(run: Mapping[str, Any], names: Sequence[str]) -> str:
+    return json.dumps([run[name] for name in names])
 
 
 def _differing(
-    others: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]], sweep: Sweep
+    others: Sequence[Mapping[str, Any]],
+    wanted: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
 ) -> dict[str, tuple[str, str]]:
     found = {}
-    for name in _names(sweep):
+    for name in names:
         sides = [sorted({str(run[name]) for run in side}) for side in (others, wanted)]
         if set(sides[0]) - set(sides[1]):
             found[name] = (", ".join(sides[0]), ", ".join(sides[1]))

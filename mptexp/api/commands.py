@@ -290,9 +290,13 @@ def _writing(folder: Path, failed: str = "could not be written") -> Iterator[Non
     try:
         yield
     except OSError as error:
-        kind = Stopped if error.errno in DISK else ParamsError
         which = f" ({error.filename})" if error.filename else ""
-        raise kind(f"{folder}: {failed}: {error.strerror or error}{which}") from None
+        raise _refusal(error)(f"{folder}: {failed}: {error.strerror or error}{which}") from None
+
+
+def _refusal(error: OSError) -> type[ParamsError] | type[Stopped]:
+    """What a file that cannot be written is: another place to name, or a disk to mend."""
+    return Stopped if error.errno in DISK else ParamsError
 
 
 # --- several sweeps, and the machine ----------------------------------------------------------
@@ -432,6 +436,7 @@ def write_page(file: Path, text: str) -> None:
 
     Raises:
         ParamsError: if that is a directory, or nothing can be written there.
+        Stopped: if the disk is full or fails.
     """
     from mptexp.records import store
 
@@ -442,4 +447,4 @@ def write_page(file: Path, text: str) -> None:
     try:
         store.write_text(file, text)
     except OSError as error:
-        raise ParamsError(f"--out {file}: cannot be written: {error.strerror}") from error
+        raise _refusal(error)(f"--out {file}: cannot be written: {error.strerror}") from error

@@ -90,8 +90,9 @@ def cause(row: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> str
     """
     if row["state"] != "op":
         return row["state"]
+    by_kernel = kernels.work(row["kernel"])
     # Gradients are reduced within the optimizer's scope, metrics within the loss's.
-    if kernels.work(row["kernel"]) == "communication" or BETWEEN_DEVICES.match(row["op"]):
+    if by_kernel == "communication" or BETWEEN_DEVICES.match(row["op"]):
         return "communication"
     by_design = (PYTHON, CHECKS, INPUT_OPERATIONS)  # on the host, whatever the device
     if row["kernel"] == ON_HOST and not any(kind.search(row["op"]) for kind in by_design):
@@ -114,8 +115,7 @@ def cause(row: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> str
     if NO_16_BITS.search(row["op"]):
         return "no 16 bits"
     # A kernel's own name goes before the operation that it was launched for.
-    by_kernel = kernels.work(row["kernel"])
-    if CASTS.search(row["op"]) and by_kernel not in ("matrix", "communication"):
+    if CASTS.search(row["op"]) and by_kernel != "matrix":
         return "casts"
     if by_kernel or MATRIX.search(row["op"]):
         return by_kernel or "matrix"

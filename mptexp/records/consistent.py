@@ -7,8 +7,10 @@ figure that does not follow from them was not measured by that run.
 
 import math
 import statistics
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 ROUNDING = 1e-6  # relative: far above that of floats, far below any effect
@@ -51,15 +53,24 @@ def _expected(record: Mapping[str, Any], timing: Mapping[str, Any]) -> dict[str,
 
 
 def median_step_s(windows: Sequence[Mapping[str, Any]], warmup_steps: int) -> float | None:
-    """The median window after the warm-up, weighted by steps, as the step clock takes it."""
+    """The median window after the warm-up; None where there is none."""
     steady = [w for w in windows if w["first_step"] >= warmup_steps]
-    rates = sorted((window["seconds"] / window["steps"], window["steps"]) for window in steady)
-    half, before = sum(steps for _, steps in rates) / 2, 0
-    for rate, steps in rates:
-        before += steps
-        if before >= half:
-            return float(rate)
-    return None
+    timed = [(window["seconds"], window["steps"]) for window in steady]
+    return percentiles(timed, [50])[0] if timed else None
+
+
+def percentiles(timed: Iterable[tuple[float, int]], wanted: Iterable[float]) -> list[float]:
+    """Percentiles of the seconds a step, each window weighted by its steps.
+
+    A window of 16 steps says more than the remainder of an epoch does.
+
+    Args:
+        timed: seconds and steps of each window, of which there must be one.
+        wanted: percentiles from 0 to 100.
+    """
+    rates = sorted((seconds / steps, steps) for seconds, steps in timed)
+    shares = list(accumulate(steps for _, steps in rates))
+    return [float(rates[bisect_left(shares, p / 100 * shares[-1])][0]) for p in wanted]
 
 
 def _other_images(record: Mapping[str, Any]) -> str:

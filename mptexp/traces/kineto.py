@@ -301,8 +301,7 @@ def _refuse_skewed(found: Steps, launched: Sequence[tuple[float, Interval]]) -> 
     (begin, end), (first, last) = found.between, found.launched
     ran = [interval for at, interval in launched if first <= at <= last]
     total = sum(e - b for b, e in ran)
-    within = sum(max(0.0, min(e, end) - max(b, begin)) for b, e in ran)
-    if within < LEAST_WITHIN * total:
+    if steps.took_within(ran, begin, end) < LEAST_WITHIN * total:
         raise ParamsError(
             "its device ran at another time than its host launched: the clocks of the two differ"
         )

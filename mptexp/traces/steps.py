@@ -4,7 +4,7 @@ import math
 import statistics
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 Interval = tuple[float, float]  # first and last instant, in microseconds
@@ -111,8 +111,12 @@ def marked(
 def outrun(steps: Steps, busy: Sequence[Interval]) -> bool:
     """Whether the device did more work after the steps than within them."""
     begin, end = steps.between
-    within = sum(max(0.0, min(e, end) - max(b, begin)) for b, e in busy)
-    return sum(e - b for b, e in busy if b >= end) > within
+    return sum(e - b for b, e in busy if b >= end) > took_within(busy, begin, end)
+
+
+def took_within(intervals: Iterable[Interval], begin: float, end: float) -> float:
+    """How long intervals took between two instants, those that overlap counted each."""
+    return sum(max(0.0, min(e, end) - max(b, begin)) for b, e in intervals)
 
 
 def _run(

@@ -175,8 +175,8 @@ def not_compared(table: pd.DataFrame) -> list[str]:
 
 def _sentence(flag: Flag, runs: int, of: int, to_do: str) -> str:
     lost = flag.lost or f"nothing is claimed of their {wording.listed(list(flag.invalidates))}"
-    lost = lost[0].upper() + lost[1:]
-    return f"{NOT_VALID}{flag.name}** ({_which(runs, of)}): {flag.meaning}. {lost}; {to_do}."
+    opening = f"{NOT_VALID}{flag.name}** ({_which(runs, of)}): {flag.meaning}."
+    return f"{opening} {wording.capitalized(lost)}; {to_do}."
 
 
 def _short(flag: Flag, runs: int, of: int) -> str:

@@ -146,7 +146,7 @@ def _accuracy(tables: Tables) -> list[str]:
     table = accuracy.beside_first(accuracy.differences(tables, margin))
     parts = [_accuracies(table, margin), _level(tables), _memory(tables)]
     text = "; ".join(part for part in parts if part)
-    return [f"{text[0].upper()}{text[1:]}."] if text else []
+    return [f"{wording.capitalized(text)}."] if text else []
 
 
 def _accuracies(table: pd.DataFrame, margin: float) -> str:
@@ -227,7 +227,7 @@ def _memory(tables: Tables) -> str:
     words = pd.Series([memory.finding(*each, SAME_MEMORY) for each in ends], rows.index)
     met = set(words)
     if met == {"same"}:
-        return f"memory is about the same, within {SAME_MEMORY:.0%}".replace("%", " %")
+        return f"memory is about the same, within {wording.share(SAME_MEMORY)}"
     proven = rows[words.isin(["less", "more"])]
     if proven.empty:
         few = " with fewer than three repeats" * (met == {"no interval"})

@@ -231,23 +231,20 @@ def _only_accuracy(tables: Tables) -> Iterator[Subject]:
 
 def _alone(tables: Tables) -> str:
     """What was measured where nothing is compared."""
-    nothing = "Nothing to compare: no policy was measured beside its baseline"
-    if tables.ok.empty:
-        return nothing
-    rows = summary.headline(tables).dropna(subset="step_s")
-    if len(rows) == 1:
-        row, where = rows.iloc[0], device(tables)
-        return f"{row.policy} alone: {columns.cell('step_s', row.step_s)} ms per step on {where}"
-    return nothing
+    rows = tables.ok if tables.ok.empty else summary.headline(tables).dropna(subset="step_s")
+    if len(rows) != 1:
+        return "Nothing to compare: no policy was measured beside its baseline"
+    row, where = rows.iloc[0], device(tables)
+    return f"{row.policy} alone: {columns.cell('step_s', row.step_s)} ms per step on {where}"
 
 
 def _dynamic_range(tables: Tables) -> Iterator[Subject]:
     """What histograms of exponents advise, where no policies are compared."""
     for training in exponent_range.measured(tables.records)[:1]:
         advised = advices.advise(training)
-        sentence, *reasons = dynamic_range.answer(training)
-        title = f"The numbers of this training ask for {dynamic_range.choice(advised)}"
-        to_do = sentence[0].lower() + sentence[1:]
+        reasons = [*dynamic_range.reasons(advised), *dynamic_range.sentences(training)]
+        choice = dynamic_range.choice(advised)
+        title, to_do = f"The numbers of this training ask for {choice}", f"use policy {choice}."
         yield Subject(title, reasons, advice=to_do, figure="exponents")
 
 

@@ -1,7 +1,6 @@
 """Figures of numerics: exponents of a training's values, loss scales."""
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -14,16 +13,10 @@ from mptexp.report.answers import loss_scales
 from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
-from mptexp.report.figures.style import COLOURS, INK, MARKERS
+from mptexp.report.figures.style import COLOURS, INK, MARKERS, sns
 from mptexp.report.text import wording
-from mptexp.spec import imports
 from mptexp.spec.formats import FORMATS
 from mptexp.spec.terminal import visible
-
-if TYPE_CHECKING:
-    import seaborn as sns
-else:  # imported at first use: it takes a second, and most figures have no need of it
-    sns = imports.Lazy("seaborn")
 
 # --- exponents -----------------------------------------------------------------------------------
 

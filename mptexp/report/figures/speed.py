@@ -1,7 +1,5 @@
 """Figures of speed: speedups, step times, images per second, latencies."""
 
-from typing import TYPE_CHECKING
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,14 +11,8 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
-from mptexp.report.figures.style import COLOURS, INK, MARKERS, Panel
+from mptexp.report.figures.style import COLOURS, INK, MARKERS, Panel, sns
 from mptexp.report.text import wording
-from mptexp.spec import imports
-
-if TYPE_CHECKING:
-    import seaborn as sns
-else:  # imported at first use: it takes a second, and most figures have no need of it
-    sns = imports.Lazy("seaborn")
 
 # --- speedups ----------------------------------------------------------------------------------
 

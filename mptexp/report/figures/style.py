@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -16,8 +16,14 @@ from matplotlib.figure import Figure
 
 from mptexp.analysis import points
 from mptexp.report.text import wording
+from mptexp.spec import imports
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.terminal import visible
+
+if TYPE_CHECKING:
+    import seaborn as sns
+else:  # imported at first use: it takes a second, and most figures have no need of it
+    sns = imports.Lazy("seaborn")
 
 COLOURS = {name: row.colour for name, row in POLICY_ROWS.items()}
 MARKERS = {name: row.marker for name, row in POLICY_ROWS.items()}

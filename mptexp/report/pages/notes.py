@@ -46,7 +46,7 @@ def headline(tables: Tables) -> str:
             "Brackets: 95 % intervals that hold for all comparisons of the table together."
         )
     lines.append("n: repeats.")
-    if summary.headline(tables).val_accuracy.notna().any():
+    if tables.ok.val_accuracy.notna().any():
         lines.append("Validation accuracy: mean (min–max) over repeats.")
     ended = tables.ok.ended_by.value_counts().drop("epochs", errors="ignore")
     lines += [f"{n} of {len(tables.ok)} runs were ended by {safe(w)}." for w, n in ended.items()]

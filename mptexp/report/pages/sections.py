@@ -102,6 +102,11 @@ def show_throughput(sweep: MeasuredSweep) -> None:
         show_table(rows)
 
 
+def show_step_times(sweep: MeasuredSweep) -> None:
+    """The step time of every run."""
+    show_figures(sweep, "step times")
+
+
 def show_reasons(sweep: MeasuredSweep) -> None:
     """Why each diagnosed pair of policies differs in speed, or that none was diagnosed."""
     if not sweep.verdicts and not sweep.tables.speedups.empty:
@@ -114,11 +119,6 @@ def show_reasons(sweep: MeasuredSweep) -> None:
             show_table(rows)
             if section in BELOW:
                 show_figures(sweep, BELOW[section], str(number))
-
-
-def show_step_times(sweep: MeasuredSweep) -> None:
-    """The step time of every run."""
-    show_figures(sweep, "step times")
 
 
 def show_latency(sweep: MeasuredSweep) -> None:

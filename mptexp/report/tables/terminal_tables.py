@@ -26,9 +26,9 @@ def plan(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     if len(rows) > MANY:
         _aligned([heads, *cells])
         return
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths = _widths(cells)
     # Where there is no room for all, the ids go: `--format json` has them.
-    first = int(sum(widths) + 2 * len(widths) > console.width)
+    first = 0 if _fits(widths, console.width) else 1
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name, width in list(zip(heads, widths, strict=True))[first:]:
         side: Literal["left", "right"] = "right" if name in ("block", "cost") else "left"
@@ -49,7 +49,7 @@ def _cost(row: Mapping[str, Any]) -> str:
 
 def _aligned(lines: Sequence[Sequence[str]]) -> None:
     """Prints rows as aligned text: rich takes a millisecond a row to fit a table's columns."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths = _widths(lines)
     for line in lines:
         padded = [text.ljust(width) for text, width in zip(line, widths, strict=True)]
         print("  ".join(padded).rstrip())
@@ -58,7 +58,7 @@ def _aligned(lines: Sequence[Sequence[str]]) -> None:
 def rows(console: Console, title: str, table: "pd.DataFrame") -> None:
     """Prints a table of text; where it is too wide, a cell's parts stand below one another."""
     cells = [[plain(str(value)) for value in values] for values in table.to_numpy().tolist()]
-    if not _fits(table, console.width):
+    if not _fits(_widths(table.astype(str).to_numpy().tolist()), console.width):
         cells = [[_stacked(cell) for cell in line] for line in cells]
     printed = Table(
         title=plain(title), title_justify="left", box=None, pad_edge=False, header_style="bold"
@@ -72,9 +72,14 @@ def rows(console: Console, title: str, table: "pd.DataFrame") -> None:
     console.print(printed)
 
 
-def _fits(table: "pd.DataFrame", width: int) -> bool:
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    """The letters of the longest cell of each column."""
+    return [max(map(len, column)) for column in zip(*lines, strict=True)]
+
+
+def _fits(widths: Sequence[int], width: int) -> bool:
     """Whether every row has room in a line of the terminal, two spaces between columns."""
-    return sum(table[name].astype(str).str.len().max() + 2 for name in table) <= width
+    return sum(widths) + 2 * len(widths) <= width
 
 
 def _stacked(cell: str) -> str:

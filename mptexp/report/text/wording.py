@@ -50,6 +50,11 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
+def capitalized(text: str) -> str:
+    """A clause as the beginning of a sentence."""
+    return text[0].upper() + text[1:]
+
+
 def title(name: str) -> str:
     """A column's name as a heading: `batch_size` is `Batch size`."""
     return {"jit": "XLA", "gpu_model": "Device"}.get(name) or name.replace("_", " ").capitalize()
@@ -98,9 +103,7 @@ def panels(table: pd.DataFrame) -> pd.Series:
     names = [n for n in POINT if n not in ("gpu_model", "batch_size") and table[n].nunique() > 1]
     bare = ("backend", "dataset", "model", "setting")
     parts = [table.gpu_model.astype(str), *(named(table[name], bare) for name in names)]
-    parts = [part.astype(object).where(part.notna(), "").map(str) for part in parts]
-    titles = [", ".join(filter(None, row)) for row in zip(*parts, strict=True)]
-    return pd.Series(titles, table.index, dtype=object)
+    return pd.Series(_joined(parts), table.index, dtype=object)
 
 
 def places(table: pd.DataFrame) -> list[str]:
@@ -113,7 +116,12 @@ def places(table: pd.DataFrame) -> list[str]:
     words = [
         named(table[n], ("gpu_model", "backend", "dataset", "model", "setting")) for n in names
     ]
-    words = [column.astype(object).where(column.notna(), "").map(str) for column in words]
+    return _joined(words)
+
+
+def _joined(columns: Iterable[pd.Series]) -> list[str]:
+    """The cells of each row in words, without those that are missing or empty."""
+    words = [column.astype(object).where(column.notna(), "").map(str) for column in columns]
     return [", ".join(filter(None, row)) for row in zip(*words, strict=True)]
 
 

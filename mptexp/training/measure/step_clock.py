@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import keras
 import numpy as np
 
+from mptexp.records import consistent
+
 WINDOW_S = 0.2  # a window is long against one synchronization, short against a run
 LEAST_WINDOWS = 10  # fewer claim no interval of their median
 
@@ -201,12 +203,7 @@ def median_interval(windows: Sequence[Window]) -> tuple[float, float, float]:
 
 
 def _percentiles(windows: Sequence[Window], wanted: Sequence[float]) -> list[float]:
-    """Weighted by steps: a window of 16 steps says more than the remainder of an epoch does."""
-    rates = np.array([w.seconds / w.steps for w in windows])
-    by_rate = np.argsort(rates)
-    share = np.cumsum([windows[i].steps for i in by_rate])
-    places = np.searchsorted(share, np.asarray(wanted) / 100 * share[-1])
-    return [float(rates[by_rate[i]]) for i in places]
+    return consistent.percentiles([(w.seconds, w.steps) for w in windows], wanted)
 
 
 def warmup_windows(windows: Sequence[Window], tolerance: float = 1.25) -> int:
