@@ -99,7 +99,7 @@ class Outcome:
                 "interval of the median": f"± {timing['step_ci'] * 100:.1f} %, within this run",
                 "steps timed": f"{timing['steps_timed']}",
                 "ended by": timing["ended_by"],
-                "left out as warm-up": f"{timing['warmup_steps']} steps",
+                "steps left out as warm-up": f"{timing['warmup_steps']}",
                 "first step, with compilation": f"{timing['first_step_s']:.2f} s",
                 "peak memory": f"{(self.peak_memory_bytes or 0) / 2**20:,.0f} MiB",
                 **(self._training() if self.epochs else self._inference()),

@@ -18,6 +18,7 @@ from mptexp.report.text.markdown import safe
 
 MEASURED_WHILE = "measured while"  # opens the marks that say what interfered with the timing
 NOT_VALID = "**Not valid: "  # opens the sentence of a flag
+NOT_ANSWERED = ("training time",)  # what no answer rests on: it stands in tables of details
 # Ten windows of 0.2 s give an interval (see training.measure.step_clock); two more to be sure.
 WINDOWS, WINDOW_S = 12, 0.2
 DIFFERENCES = 4  # that a sentence lists; of more it says how many there are
@@ -41,12 +42,18 @@ NAMES = {
 
 
 def banner(tables: Tables) -> list[str]:
-    """What opens a page beside its answer: what is not valid, and the runs without a result."""
-    said = sentences(tables)
-    flags = [text for text in said if text.startswith(NOT_VALID)]
-    full = [*(text for text in said if text not in flags), *flags[:1]]
-    if more := [_short(*counted) for counted in _counted(tables)[1:]]:
-        full.append(f"**Also not valid**: {'; '.join(more)}; see [Environment](#Environment).")
+    """What opens a page beside its answer: what is not valid, and the runs without a result.
+
+    The first flag of what an answer rests on is said in full, the others by their names.
+    """
+    full = [text for text in sentences(tables) if not text.startswith(NOT_VALID)]
+    counted = _counted(tables)
+    first = next((each for each in counted if each[0].invalidates != NOT_ANSWERED), None)
+    if first:
+        full.append(_sentence(*first, _to_do(first[0], tables)))
+    if more := [_short(*each) for each in counted if each is not first]:
+        opening = "Also not valid" if first else "Not valid"
+        full.append(f"**{opening}**: {'; '.join(more)}; see [Environment](#Environment).")
     return [*full, *left_out(tables)]
 
 

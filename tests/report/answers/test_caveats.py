@@ -217,6 +217,18 @@ def test_runs_without_a_result_are_in_the_banner():
     ]
 
 
+def test_what_no_answer_rests_on_is_only_named_in_the_banner():
+    idle = [made | {"fit_s": 65.0} for made in three()]
+    for made in idle:
+        made["history"][-1]["elapsed_s"] = 1.0
+    (short,) = caveats.banner(tables(idle))
+    assert short.startswith("**Not valid**: idle after the last epoch (all runs: training time)")
+    more = [made | {"marks": ["measured while other programs used the processor"]} for made in idle]
+    full, short = caveats.banner(tables(more))
+    assert full.startswith("**Not valid: interference** (all runs): ")
+    assert short.startswith("**Also not valid**: idle after the last epoch (all runs: ")
+
+
 def test_what_is_not_valid_of_one_run_is_a_doubt_of_all():
     marks = ["measured while other programs used the processor"]
     made = tables(list(three(marks=marks)))
