@@ -1,6 +1,7 @@
 """Tables for a terminal: a plan, a comparison, what a machine has."""
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -65,8 +66,9 @@ def rows(console: Console, title: str, table: "pd.DataFrame") -> None:
     )
     for name, column in zip(table, zip(*cells, strict=True), strict=True):
         widest = max(len(line) for cell in column for line in cell.split("\n"))
-        # Rather than a value, a heading is wrapped.
-        printed.add_column(plain(str(name)), overflow="fold", min_width=min(widest, WIDEST))
+        # Rather than a value, a heading is wrapped: rich takes room from any column that has words.
+        heading = textwrap.fill(plain(str(name)), min(widest, WIDEST), break_long_words=False)
+        printed.add_column(heading, overflow="fold", min_width=min(widest, WIDEST))
     for line in cells:
         printed.add_row(*line)
     console.print(printed)

@@ -60,6 +60,21 @@ def test_a_wide_tables_cells_are_stacked_and_no_interval_is_broken():
     assert "5.1 |" not in narrow
 
 
+def test_in_80_columns_headings_are_broken_and_no_unit_of_a_value():
+    cells = {
+        "Batch size": ["128"],
+        "Policy": ["mixed_bfloat16"],
+        "ms per step, A | B": ["14.33 | 14.20"],
+        "A / B, above 1: B is faster": ["1.00× (one session each, nothing is claimed; n = 3, 3)"],
+        "Accuracy, A | B": ["99.6 % | 99.6 %"],
+        "Memory, A | B": ["815 MiB | 816 MiB"],
+    }
+    shown = printed(terminal_tables.rows, "A and B", pd.DataFrame(cells), width=80)
+    for value in ("14.33", "99.6 %", "815 MiB", "816 MiB", "mixed_bfloat16"):
+        assert value in shown
+    assert "Batch " in shown.splitlines()[-4]
+
+
 def test_a_machine_without_limits_or_driver_says_so():
     card = dict.fromkeys(["driver", "cuda", "cudnn", "capability", "governor"])
     card |= dict.fromkeys(["device", "tensor_cores", "cpu", "tf32", "determinism", "os"], "x")
