@@ -1,6 +1,7 @@
 """What explains a training that mptexp did not run: sentences, tables and a page from its trace."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -59,7 +60,11 @@ ONCE = (
     "**One recording each**: they prove nothing beyond themselves. Other runs, machines and days "
     "differ by more than the spread of steps shows."
 )
-MATRIX = "16 bits or TF32, where the device has Tensor Cores; a smaller or sparser model"
+MATRIX = {  # by whether most of it is in few bits already
+    False: "16 bits, or TF32 on NVIDIA GPUs from Ampere on; a smaller or sparser model",
+    True: "it is in few bits already: larger matrices (batch, widths that are multiples of 8), "
+    "a smaller or sparser model",
+}
 
 
 # --- sentences -----------------------------------------------------------------------------------
@@ -262,8 +267,14 @@ def _steps(recordings: Sequence[Recording]) -> dict[str, pd.Series]:
 
 
 def _names(recordings: Sequence[Recording]) -> list[str]:
+    """The recordings' names without the words that both begin with."""
     names = [recording.name for recording in recordings]
-    return names if len(set(names)) == len(names) else ["first", "second"]
+    if len(names) == 1:
+        return names
+    if len(set(names)) < len(names):
+        return ["first", "second"]
+    same = re.match(r"(.*[_\W]).*\n\1", "\n".join(names))  # up to the end of a word
+    return [name.removeprefix(same[1] if same else "") or name for name in names]
 
 
 def _ms(seconds: float) -> str:
@@ -280,18 +291,18 @@ def cause_rows(recording: Recording) -> pd.DataFrame:
                 "Cause": LABELS[str(name)],
                 "ms": f"{share * recording.trace.median_s * 1e3:.3f}",
                 "Share": percent(share),
-                "What to try": _try(str(name), recording.trace.framework),
+                "What to try": _try(str(name), recording),
             }
             for name, share in shares.items()
         ]
     )
 
 
-def _try(cause: str, framework: str) -> str:
+def _try(cause: str, recording: Recording) -> str:
     if cause == "matrix":
-        return MATRIX
+        return MATRIX[recording.low_share > 0.5]
     remedies = {row.name: ", ".join(r.text for r in row.remedies) for row in CAUSES}
-    return TRY.get((cause, framework)) or remedies.get(cause, "–")
+    return TRY.get((cause, recording.trace.framework)) or remedies.get(cause, "–")
 
 
 def layer_rows(recording: Recording) -> pd.DataFrame:
@@ -328,19 +339,22 @@ def arithmetic_rows(recording: Recording) -> pd.DataFrame:
 def difference_rows(comparison: Comparison) -> pd.DataFrame:
     """Where two recordings differ most, by layer, part and cause."""
     table = comparison.joined[:MOST_ROWS]
-    return pd.DataFrame(
+    first, second = _names([comparison.baseline, comparison.candidate])
+    rows = pd.DataFrame(
         [
             {
                 "Layer": row.layer or "–",
                 "Part": row.part or "–",
                 "Cause": _short(row.cause),
-                "first, ms": f"{row.baseline_s * 1e3:.3f}",
-                "second, ms": f"{row.candidate_s * 1e3:.3f}",
+                f"{first}, ms": f"{row.baseline_s * 1e3:.3f}",
+                f"{second}, ms": f"{row.candidate_s * 1e3:.3f}",
                 "Difference, ms": f"{row.difference_s * 1e3:+.3f}",
             }
             for row in table.itertuples()
         ]
     )
+    named = [name for name in rows if name not in ("Layer", "Part") or (rows[name] != "–").any()]
+    return rows[named]
 
 
 def shrink_sentence(comparison: Comparison) -> str:

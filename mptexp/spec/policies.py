@@ -1,7 +1,8 @@
 """The precision policies: one row per policy, and the arithmetic that their products use.
 
-Adding a policy touches this file and its test. The order of the rows is the order of every table
-and figure; a row without one of its parts is refused when this module is imported.
+Adding a policy touches this file and its test; one in a new type needs a row of `ARITHMETICS` too.
+The order of the rows is the order of every table and figure; a row without one of its parts is
+refused when this module is imported.
 """
 
 import math

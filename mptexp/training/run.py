@@ -21,7 +21,7 @@ from mptexp.training.layers import resident
 from mptexp.training.measure import profiler, sensors, step_clock, work
 from mptexp.training.numerics import divergence, emulation, exponents
 from mptexp.training.outcome import Outcome
-from mptexp.training.validated import validated
+from mptexp.training.validation_images import validated
 
 MOST_LATENCIES = 1000  # of single batches; their 99th percentile needs some hundreds
 

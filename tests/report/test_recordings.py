@@ -68,6 +68,41 @@ def test_what_to_try_is_in_the_framework_s_words():
     assert "DataLoader" in table[table.Cause == "wait for input"]["What to try"].item()
 
 
+@pytest.mark.parametrize(
+    ("kernel", "advice"),
+    [
+        ("volta_sgemm_128x64_nn", "from Ampere on"),
+        ("volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn", "in few bits already"),
+    ],
+)
+def test_the_advice_for_matrix_work_knows_what_it_is_in(kernel, advice):
+    events = [e for step in range(2) for e in kineto_step(KINETO[1], step)]
+    renamed = [{**e, "name": kernel} if "wgrad" in e["name"] else e for e in events]
+    table = recordings.cause_rows(Recording("a.json", kineto.read(renamed, {})))
+    assert advice in table[table.Cause.str.startswith("matrix work")]["What to try"].item()
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (("resnet_fp32.json", "resnet_fp16.json"), ("fp32", "fp16")),
+        (("run1.json", "run12.json"), ("run1", "run12")),
+        (("a_.json", "a_b.json"), ("a_", "b")),
+        (("same.json", "same.json"), ("first", "second")),
+    ],
+)
+def test_two_recordings_are_named_by_what_tells_them_apart(files, names):
+    table = recordings.tables([recording(file) for file in files])["Where they differ"]
+    assert [name for name in table if name.endswith(", ms")][:2] == [f"{n}, ms" for n in names]
+
+
+def test_a_column_without_a_layer_is_left_out(pair, monkeypatch):
+    assert "Layer" in recordings.difference_rows(Comparison(*pair))
+    joined = Comparison(*pair).joined.assign(layer="")
+    monkeypatch.setattr(Comparison, "joined", joined)
+    assert "Layer" not in recordings.difference_rows(Comparison(*pair))
+
+
 def test_the_page_loads_nothing_and_shows_names_as_they_are(pair):
     page = recordings.page(pair, "Recorded by somebody.")
     assert "after &lt;b&gt;" in page

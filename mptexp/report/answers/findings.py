@@ -1,6 +1,6 @@
 """What a sweep says of speed and accuracy, grouped by finding: three sentences at most.
 
-Every number is a row of `summary.headline` in the words of `wording.speed`, which write it in the
+Every number is a row of `summary.headline` in the words of `text.wording`, which write it in the
 headline table, in the caption and in the chart as well.
 """
 

@@ -1,1 +1,1 @@
-"""Figures: a row for each kind in `registry`, drawn by the module of its subject."""
+"""Figures: each module draws those of its subject and has a row for each in its `FIGURES`."""

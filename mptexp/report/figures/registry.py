@@ -1,4 +1,7 @@
-"""All figures of a report: the report, the export and the site show what stands here."""
+"""The figures of all modules, joined: report, export and site show them.
+
+A figure's row stands in `FIGURES` of the module of its subject.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

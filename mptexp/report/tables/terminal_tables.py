@@ -1,4 +1,4 @@
-"""Tables for a terminal: a plan, a comparison, what a machine has."""
+"""Prints any table in a terminal's width; the tables of a plan and of what a machine has."""
 
 import re
 import textwrap
