@@ -39,9 +39,10 @@ from mptexp.api.commands import (
     unlike,
     write_page,
 )
-from mptexp.api.diagnosing import execute_diagnosis, open_diagnosis
+from mptexp.api.diagnosing import execute_diagnosis, open_diagnosis, verdicts
 from mptexp.api.gpu_hour import measure_hour
 from mptexp.execution.local_executor import Execution
+from mptexp.execution.plan import remaining_s
 from mptexp.execution.preparation import look
 from mptexp.execution.progress import Output, expected
 from mptexp.execution.sweep import Interrupted, Stopped, execute

@@ -1,8 +1,10 @@
 """Diagnosis of a sweep: steps are traced, then come the ablations that the traces ask for."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mptexp.api.commands import open_sweep
 from mptexp.execution import blocks, directory, plan, preparation
@@ -14,6 +16,9 @@ from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
+
+if TYPE_CHECKING:
+    from mptexp.diagnosis.verdict import Verdict
 
 
 def open_diagnosis(
@@ -62,6 +67,37 @@ def execute_diagnosis(
         for what, runs in _diagnosis(job, [p.run_id for p in chosen], traces_only, output):
             ended &= _execute_batch(what, runs, job, output)
     return ended
+
+
+def verdicts(job: Job) -> list[dict[str, Any]]:
+    """Returns what a diagnosis found of each pair of policies, as plain JSON types.
+
+    The speedup is baseline over candidate, with the interval of the sweep's claims; seconds and
+    shares are of the candidate's step; null is what is not known.
+    """
+    from mptexp.analysis import sweep_tables
+    from mptexp.diagnosis import verdict
+
+    return [_plain(v) for v in verdict.verdicts(job.directory, sweep_tables.load(job.directory))]
+
+
+def _plain(verdict: "Verdict") -> dict[str, Any]:
+    pair, over = verdict.pair, verdict.speedup
+    numbers = {"step_s": pair.step_s, "speedup": over.estimate, "low": over.low, "high": over.high}
+    numbers |= {"possible": verdict.possible, "unexplained_share": verdict.unexplained}
+    losses = [
+        {"cause": loss.cause.name, "seconds": loss.seconds, "share": loss.share}
+        for loss in verdict.losses
+    ]
+    return {
+        "baseline": pair.baseline.policy,
+        "candidate": pair.candidate.policy,
+        **{name: getattr(pair.candidate, name) for name in ("model", "batch_size", "phase")},
+        **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
+        "flags": pair.flags,
+        "losses": losses,
+        "missing": verdict.missing,
+    }
 
 
 def _diagnosis(

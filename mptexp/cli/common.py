@@ -2,13 +2,15 @@
 
 import functools
 import inspect
+import json
 import os
 import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -100,13 +102,20 @@ COMMON = {
 }
 
 
-def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Registers a command, whose mistakes and interruptions end in a sentence and a status."""
+def command(
+    example: str, formats: Sequence[str] = ("text", "json")
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Registers a command, whose mistakes and interruptions end in a sentence and a status.
+
+    Args:
+        example: of its words; the first is its name.
+        formats: in which it prints its results, the default first.
+    """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def guarded(
-            *words: Any, quiet: bool, verbose: bool, no_color: bool, **options: Any
+            *words: Any, format: str, quiet: bool, verbose: bool, no_color: bool, **options: Any
         ) -> None:
             for ending in (signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(ending) == signal.SIG_DFL:  # nohup ignores one
@@ -117,6 +126,7 @@ def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]
                 os.environ["NO_COLOR"] = "1"  # for the processes that it starts as well
             try:
                 _check_surroundings()
+                _print_as(format, formats)
                 function(*words, **options)
             except (Exception, KeyboardInterrupt) as error:
                 _end(error, verbose)
@@ -126,6 +136,7 @@ def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
             for name, kind in ((n, Annotated[row]) for n, row in COMMON.items())
         ]
+        common.insert(0, _format_parameter(formats))
         guarded.__signature__ = own.replace(parameters=[*own.parameters.values(), *common])
         guarded.__annotations__ |= {each.name: each.annotation for each in common}
         name = example.split()[0]
@@ -197,14 +208,61 @@ def _end(error: BaseException, verbose: bool = False) -> None:
     raise typer.Exit(1 if isinstance(error, Stopped) else 2) from None
 
 
-def allow(format: str, *allowed: str) -> None:
-    """Refuses a format that a command does not print.
+def _format_parameter(formats: Sequence[str]) -> inspect.Parameter:
+    *others, last = formats
+    option = typer.Option("--format", help=f"{', '.join(others)} or {last}.")
+    keyword, kind = inspect.Parameter.KEYWORD_ONLY, Annotated[str, option]
+    return inspect.Parameter("format", keyword, default=formats[0], annotation=kind)
+
+
+def _print_as(format: str, formats: Sequence[str]) -> None:
+    """Has results printed in a format, and with JSON nothing else on standard output.
 
     Raises:
-        ParamsError: where it is none of those allowed.
+        ParamsError: where the command does not print it.
     """
-    if format not in allowed:
-        raise ParamsError(f"--format {format}: unknown; allowed: {', '.join(allowed)}")
+    if format not in formats:
+        raise ParamsError(f"--format {format}: unknown; allowed: {', '.join(formats)}")
+    output.format = format
+    if format == "json":
+        out().quiet, progress().file = True, sys.stderr
+
+
+@dataclass
+class _Output:
+    """How this process's one command prints its results."""
+
+    format: str = "text"
+
+
+output = _Output()
+
+
+def in_json() -> bool:
+    """Whether results are printed as JSON."""
+    return output.format == "json"
+
+
+def result(content: Mapping[str, Any] | Sequence[Any], indent: int | None = 1) -> None:
+    """Prints results as JSON where that was asked for; their text is not printed then.
+
+    Args:
+        content: what the command found; docs/guide.md lists the keys of each.
+        indent: None for one of several lines.
+    """
+    if in_json():
+        print(json.dumps(content, indent=indent, default=str), flush=True)
+
+
+def caution(sentence: str) -> None:
+    """Prints what a reader of the results should know: with JSON to standard error."""
+    console = err() if in_json() else out()
+    console.print(f"[yellow]{plain(sentence)}[/]", soft_wrap=True)
+
+
+def progress_line(text: str) -> None:
+    """Prints a line of what a command says while it works."""
+    progress().print(plain(text), soft_wrap=True)
 
 
 def say(text: str) -> None:
@@ -227,12 +285,18 @@ def working(text: str) -> Iterator[None]:
         yield
 
 
-def show_report(directory: Path, notebook: Path | None = None) -> None:
-    """Makes the report of a sweep; says where it is, and what of it is not valid."""
+def show_report(directory: Path, notebook: Path | None = None) -> dict[str, Any]:
+    """Makes the report of a sweep; says where it is, and what of it is not valid.
+
+    Returns:
+        Both, as `result` takes them.
+    """
     from mptexp import api
 
     with working("making the report"):
         index, warnings = api.report(directory, notebook)
-    for sentence in warnings:
-        out().print(f"[yellow]{plain(sentence.replace('**', ''))}[/]", soft_wrap=True)
+    sentences = [sentence.replace("**", "") for sentence in warnings]
+    for sentence in sentences:
+        caution(sentence)
     say(f"report: {index}")
+    return {"report": index, "not_valid": sentences}

@@ -1,19 +1,27 @@
 """Commands on the machine: what it has, whether its instruments are right, an hour on a GPU."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mptexp.cli.common import Set, allow, command, err, left_out, out, say, working
+from mptexp.cli.common import (
+    Set,
+    command,
+    err,
+    left_out,
+    out,
+    progress_line,
+    result,
+    say,
+    working,
+)
 
 
-@command("doctor --backend jax")
+@command("doctor --backend jax", ("table", "json"))
 def doctor(
     backend: Annotated[str, typer.Option(help="tensorflow, jax or torch.")] = "tensorflow",
     check: Annotated[bool, typer.Option("--check", help="Test the instruments.")] = False,
-    format: Annotated[str, typer.Option(help="table or json.")] = "table",
 ) -> None:
     """Say what this machine has: device, 16-bit support, driver, libraries, versions.
 
@@ -24,31 +32,26 @@ def doctor(
     from mptexp import api
     from mptexp.report.tables import terminal_tables
 
-    allow(format, "table", "json")
     if check:
-        _check_instruments(backend, format)
+        _check_instruments(backend)
         return
     with working(f"asking {backend} and the system"):
         card = api.doctor(backend)
-    if format == "json":
-        print(json.dumps(card, indent=1))
-    else:
-        terminal_tables.card(out(), card)
+    terminal_tables.card(out(), card)
+    result(card)
 
 
-def _check_instruments(backend: str, format: str) -> None:
+def _check_instruments(backend: str) -> None:
     from mptexp import api
     from mptexp.records.instruments import failed
     from mptexp.report.answers import instruments
     from mptexp.report.tables import terminal_tables
 
     checks = api.check_instruments(backend, api.Output(err(), brief=True))
-    if format == "json":
-        print(json.dumps(checks, indent=1))
-    else:
-        rows = instruments.table(checks).drop(columns="Test")
-        terminal_tables.rows(out(), "Instruments", rows)
-        out().print(instruments.sentence(checks), soft_wrap=True)
+    rows = instruments.table(checks).drop(columns="Test")
+    terminal_tables.rows(out(), "Instruments", rows)
+    out().print(instruments.sentence(checks), soft_wrap=True)
+    result(checks)
     if failed(checks):
         raise typer.Exit(1)
 
@@ -72,7 +75,9 @@ def gpu_hour(
     """
     from mptexp import api
 
-    say(f"archive: {api.measure_hour(directory, minutes, backend, overrides or [], say)}")
+    archive = api.measure_hour(directory, minutes, backend, overrides or [], progress_line)
+    say(f"archive: {archive}")
+    result({"archive": archive})
 
 
 @command("open gpu-hour.tar.gz --to from_gpu")
@@ -92,4 +97,5 @@ def open_(
         pages, faults = api.open_archive(archive, folder)
     for page in pages:
         say(f"report: {page}")
+    result({"reports": pages, "not_valid": faults})
     left_out(faults, "not valid")

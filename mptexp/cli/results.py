@@ -1,6 +1,7 @@
 """Commands on what was measured: reports, tables, sites, comparisons, and traces of others."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,10 +10,12 @@ import typer
 from mptexp.cli.common import (
     Dir,
     Notebook,
-    allow,
+    caution,
     command,
     left_out,
     out,
+    output,
+    result,
     say,
     show_report,
     working,
@@ -23,7 +26,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@command("explain profile/ or mptexp explain float32.json.gz mixed.json.gz --out page.html")
+@command(
+    "explain profile/ or mptexp explain float32.json.gz mixed.json.gz --out page.html",
+    ("table", "json"),
+)
 def explain(
     trace: Annotated[
         Path, typer.Argument(metavar="TRACE", help="A profiler's trace, or a directory with one.")
@@ -34,7 +40,6 @@ def explain(
     page: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write one HTML page.")
     ] = None,
-    format: Annotated[str, typer.Option(help="table or json.")] = "table",
 ) -> None:
     """Say what bounds a training of yours, from a trace of PyTorch, JAX, TensorFlow or Nsight.
 
@@ -45,20 +50,17 @@ def explain(
     from mptexp.report import recordings
     from mptexp.report.tables import terminal_tables
 
-    allow(format, "table", "json")
     with working("reading the trace"):
         read = api.recordings([path for path in (trace, other) if path is not None])
     if page is not None:
         api.write_page(page, recordings.page(read))
-    if format == "json":
-        print(json.dumps(recordings.content(read), indent=1))
-        return
+    result(recordings.content(read) | ({"page": page} if page else {}))
     out().print(f"[bold]{plain(recordings.verdict(read))}[/]", soft_wrap=True)
     for each in read:
         for note in recordings.notes(each):
             say(f"  {each.file if other else 'note'}: {note}")
     for heading, table in recordings.tables(read).items():
-        print()
+        out().print()
         terminal_tables.rows(out(), heading, table)
     if page is not None:
         say(f"page: {page}")
@@ -77,13 +79,14 @@ def report(
     Exit status with --check: 1 where anything is not comparable or not valid.
     """
     if not check:
-        show_report(directory, notebook)
+        result(show_report(directory, notebook))
         return
     from mptexp import api
 
-    sentences = api.check(directory)
+    sentences = [sentence.replace("**", "") for sentence in api.check(directory)]
+    result({"not_valid": sentences})
     for sentence in sentences:
-        say(sentence.replace("**", ""))
+        say(sentence)
     if sentences:
         raise typer.Exit(1)
     say(f"{directory}: every comparison is valid")
@@ -101,7 +104,7 @@ def traces(directory: Dir) -> None:
     with working("reading traces"):
         number, faults = api.read_traces(directory)
     say(f"{directory}: {wording.count(number, 'trace')} read")
-    show_report(directory)
+    result({"read": number, "not_read": faults} | show_report(directory))
     left_out(faults, "not read")
 
 
@@ -130,6 +133,7 @@ def publish(
     with working("making the site"):
         faults = api.publish(directories, site, url, notebook)
     say(f"site: {site / 'index.html'}")
+    result({"site": site / "index.html", "faults": faults})
     left_out(faults, "record")
 
 
@@ -146,10 +150,11 @@ def export(
 
     damaged = api.export(directory, folder)
     say(f"draft: {folder / 'draft.md'}")
+    result({"draft": folder / "draft.md", "not_exported": damaged})
     left_out(damaged, "not exported")
 
 
-@command("compare reports/a100 reports/h100 --format markdown")
+@command("compare reports/a100 reports/h100 --format markdown", ("table", "markdown", "json"))
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help="A sweep's directory.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="Another's: other device, versions.")],
@@ -159,7 +164,6 @@ def compare(
     more_b: Annotated[
         list[Path] | None, typer.Option("--b", metavar="DIR", help="Another session of B.")
     ] = None,
-    format: Annotated[str, typer.Option(help="table, markdown or json.")] = "table",
 ) -> None:
     """Set two sweeps side by side: the points that both measured, and what else differs.
 
@@ -170,30 +174,26 @@ def compare(
     from mptexp import api
     from mptexp.report.answers import comparisons
 
-    allow(format, "table", "markdown", "json")
     made = api.compared([a, *(more_a or [])], [b, *(more_b or [])])
-    if format == "json":
-        tables = {"points": made.points, "differences": made.differences}
-        content = {name: json.loads(t.to_json(orient="records")) for name, t in tables.items()}
-        said = {"advice": made.advice, "faults": made.faults}
-        print(json.dumps({"a": str(a), "b": str(b), **content, **said}, indent=1))
-        left_out(made.faults, "record")
-        return
-    _print_table(f"A is {a}, B is {b}", comparisons.two_sweeps(made.points), format)
+    tables = {"points": made.points, "differences": made.differences}
+    content = {name: json.loads(t.to_json(orient="records")) for name, t in tables.items()}
+    said = {"advice": made.advice, "faults": made.faults}
+    result({"a": str(a), "b": str(b), **content, **said})
+    _print_table(f"A is {a}, B is {b}", comparisons.two_sweeps(made.points))
     for sentence in made.advice:
         out().print(plain(sentence))
     if made.differences.empty:
         out().print("Nothing else differs that records and identities hold.")
     else:
-        print()
-        _print_table("What else differs", made.differences, format)
+        out().print()
+        _print_table("What else differs", made.differences)
     left_out(made.faults, "record")
 
 
-def _print_table(title: str, table: "pd.DataFrame", format: str) -> None:
+def _print_table(title: str, table: "pd.DataFrame") -> None:
     from mptexp.report.tables import terminal_tables, text_tables
 
-    if format == "markdown":
+    if output.format == "markdown":
         print(f"**{title}**\n\n{text_tables.markdown(table)}")
     else:
         terminal_tables.rows(out(), title, table)
@@ -233,5 +233,6 @@ def merge(
         devices = ", ".join(f"{n} on {name}" for name, n in merged.missing.items())
         say(f"{left} without a result yet: {devices}")
     for sentence in unlike:
-        out().print(f"[yellow]{plain(sentence)}[/]", soft_wrap=True)
+        caution(sentence)
+    result({"directory": directory, **asdict(merged), "unlike": unlike})
     left_out(merged.faults, "record")

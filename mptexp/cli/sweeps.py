@@ -1,7 +1,5 @@
 """Commands that plan, execute and diagnose a sweep."""
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,10 +14,12 @@ from mptexp.cli.common import (
     Out,
     Repair,
     Set,
-    allow,
+    caution,
     command,
+    in_json,
     out,
     progress,
+    result,
     say,
     show_report,
     working,
@@ -43,11 +43,13 @@ def init(
     """Write a params file to begin with, its model, and the schema that editors check it by."""
     from mptexp import api
 
-    for file in api.init(folder, study):
-        print(file)
+    files = api.init(folder, study)
+    for file in files:
+        say(str(file))
+    result({"files": files})
 
 
-@command("plan params/quickstart.yaml --only policy=float32")
+@command("plan params/quickstart.yaml --only policy=float32", ("table", "json"))
 def plan(
     file: File,
     only: Only = None,
@@ -57,7 +59,6 @@ def plan(
     fast: Annotated[
         bool, typer.Option("--fast", help="Look at no data of yours, build no model of yours.")
     ] = False,
-    format: Annotated[str, typer.Option(help="table or json.")] = "table",
 ) -> None:
     """Show the runs of a params file, their state and cost.
 
@@ -69,7 +70,6 @@ def plan(
     from mptexp.report.tables import terminal_tables
     from mptexp.spec.names import MODELS
 
-    allow(format, "table", "json")
     job = api.open_sweep(file, directory, overrides or [])
     chosen, rows = api.planned(job, only or [], api.curable(job) if repair else ())
     due = [p.run for p in chosen if p.due]
@@ -78,14 +78,15 @@ def plan(
             api.look(due)
     # What a params file executes beside the package's own code, for who did not write it.
     functions = sorted({p.run.model for p in chosen} - set(MODELS))
-    if format == "json":
-        runs = [
-            {"run_id": p.run_id, "state": p.state, "parameters": p.run.model_dump()} for p in chosen
-        ]
-        code: dict[str, Any] = {"notebook": str(job.notebook), "functions": functions}
-        code["import_path"] = [str(Path.cwd())] if functions else []
-        print(json.dumps({"runs": runs, "executes": code}, indent=1))
-        return
+    runs = [
+        {"run_id": p.run_id, "state": p.state, "parameters": p.run.model_dump()}
+        | {"cost_s": row["cost_s"]}
+        for p, row in zip(chosen, rows, strict=True)
+    ]
+    code: dict[str, Any] = {"notebook": str(job.notebook), "functions": functions}
+    code["import_path"] = [str(Path.cwd())] if functions else []
+    cost = {"due": len(due), "expected_s": api.remaining_s(chosen, job.sweep)}
+    result({"runs": runs, **cost, "executes": code})
     say(f"notebook: {job.notebook}")
     for name in functions:
         say(f"model function: {name}")
@@ -132,10 +133,6 @@ def run(
     ] = None,
     no_report: NoReport = False,
     data_dir: DataDir = None,
-    format: Annotated[
-        str,
-        typer.Option(help="text, or json: a line per run, then per comparison; text to stderr."),
-    ] = "text",
 ) -> None:
     """Execute the runs of a params file that are missing, then make the report.
 
@@ -146,22 +143,20 @@ def run(
     """
     from mptexp import api
 
-    allow(format, "text", "json")
-    if format == "json":
-        out().file = progress().file = sys.stderr
     job = api.open_sweep(file, directory, overrides or [])
     seconds = (timeout or job.sweep.timeout_min) * 60
     how = api.Execution(seconds, retries, parallel, executor, data_dir, fail_fast)
-    output = api.Output(progress(), on_record=_print_json if format == "json" else None)
+    output = api.Output(progress(), on_record=_print_record if in_json() else None)
     flagged = _flagged(job, fresh) if repair else frozenset()
     if not fresh and executor == "local":  # on a cluster each node has an environment of its own
         _name_changes(job, only or [], data_dir)
     left = api.execute(job, only or [], fresh, how, address, output, flagged)
-    if format == "json":
+    if in_json():
         for row in api.claims(job):
-            print(json.dumps({"comparison": row}))
-    if not no_report and any(job.directory.runs.iterdir()):
-        show_report(job.directory.root)
+            result({"comparison": row}, indent=None)
+    measured = not no_report and any(job.directory.runs.iterdir())
+    shown = show_report(job.directory.root) if measured else {}
+    result({"runs": left.runs, "due": left.due, "searched": left.searched} | shown, indent=None)
     if not left.searched:
         out().print(
             "the search for the largest batch did not end; the same command goes on with it"
@@ -192,15 +187,15 @@ def _name_changes(job: "Job", only: Sequence[str], data_dir: Path | None) -> Non
         from mptexp.report.answers import caveats
 
         for sentence in caveats.changed(str(job.directory.root), differences):
-            out().print(f"[yellow]{plain(sentence)}[/]", soft_wrap=True)
+            caution(sentence)
 
 
-def _print_json(record: Mapping[str, Any]) -> None:
+def _print_record(record: Mapping[str, Any]) -> None:
     from mptexp.analysis import validity
 
     names = ("run_id", "status", "error", "wall_s", "parameters", "timing")
     flags = validity.of_record(record) if record.get("status") == "ok" else []
-    print(json.dumps({name: record.get(name) for name in names} | {"flags": flags}), flush=True)
+    result({name: record.get(name) for name in names} | {"flags": flags}, indent=None)
 
 
 @command("diagnose params/quickstart.yaml, or mptexp diagnose reports/quickstart")
@@ -228,8 +223,8 @@ def diagnose(
     ended = api.execute_diagnosis(
         job, only or [], traces_only, finished, data_dir, api.Output(progress())
     )
-    if not no_report:
-        show_report(job.directory.root)
+    shown = {} if no_report else show_report(job.directory.root)
+    result({"ended": ended, "verdicts": api.verdicts(job), **shown})
     if not ended:
         out().print("some runs of the diagnosis failed; the same command tries them again")
         raise typer.Exit(1)
@@ -256,7 +251,7 @@ def advise(
     place = directory or Path("reports") / f"{file.stem}-advice"
     job = api.open_sweep(file, place, overrides or [])
     sentences = api.advise(job, only or [], steps, data_dir, api.Output(progress()))
-    show_report(place)
+    result({"advice": sentences} | show_report(place))
     if not sentences:
         out().print("the probe did not end well, so there is no advice; see its report")
         raise typer.Exit(1)

@@ -1,4 +1,5 @@
 import fcntl
+import inspect
 import json
 import os
 import re
@@ -14,8 +15,8 @@ import pytest
 from builders import written_sweep
 from support import PROJECT, TINY, mptexp
 
-from mptexp import __version__
-from mptexp.cli import common
+from mptexp import __version__, api
+from mptexp.cli import app, common
 from mptexp.spec import params
 from mptexp.spec.errors import ParamsError
 
@@ -196,6 +197,84 @@ def test_run_tells_scripts_a_line_of_json_per_run(light, tmp_path):
     assert lines[0]["timing"]["step_s"] > 0
     assert "the second value is odd" in lines[1]["error"]
     assert "[1/2] seed " in done.stderr
+
+
+# --- results for scripts ----------------------------------------------------------------------
+
+
+def strict(text):
+    """JSON as the standard has it: without NaN."""
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def documented(name):
+    """The keys of a command's results at the first level, as docs/guide.md lists them."""
+    (row,) = re.findall(rf"^\| `{name}` \| (.*) \|$", GUIDE, re.MULTILINE)
+    return {*re.findall(r"`([\w]+)`", re.sub(r"\([^)]*\)", "", row))}
+
+
+GUIDE = (PROJECT / "docs/guide.md").read_text()
+
+
+def test_every_command_has_json_and_its_keys_are_documented():
+    for row in app.registered_commands:
+        said = inspect.signature(row.callback).parameters["format"]
+        assert "json" in said.annotation.__metadata__[0].help, row.name
+        assert documented(row.name), row.name
+
+
+def test_results_as_json_are_those_of_the_text_and_nothing_else(tmp_path):
+    shutil.copytree(PUBLISHED, tmp_path / "a")
+    (tmp_path / "a/runs/broken").mkdir()
+    (tmp_path / "a/runs/broken/record.json").write_text("{")
+    made = {}
+    for name, words, code in (
+        ("init", ("first",), 0),
+        ("plan", ("quickstart",), 0),
+        ("report", ("a", "--check"), 1),
+        ("export", ("a", "--to", "article"), 1),
+        ("compare", ("a", PUBLISHED), 1),
+        ("merge", (PUBLISHED, "--out", "b"), 0),
+    ):
+        done = mptexp(name, *words, "--format", "json", cwd=tmp_path)
+        assert done.returncode == code, done.stderr
+        made[name] = strict(done.stdout)
+        assert {*made[name]} == documented(name) - ({"report"} if "--check" in words else set())
+    assert (tmp_path / made["init"]["files"][0]).exists()
+    said = mptexp("plan", "quickstart", cwd=tmp_path, COLUMNS="200").stdout
+    lines = {line.split()[0]: line for line in said.splitlines()}
+    for row in made["plan"]["runs"]:
+        assert lines[row["run_id"]].endswith(f"about {row['cost_s']:.0f} s")
+    assert f"{made['plan']['due']} to execute" in lines["18"]
+    assert ["broken" in sentence for sentence in made["report"]["not_valid"]] == [True]
+    assert made["merge"]["copied"] == {str(PUBLISHED): 18}
+    said = mptexp("compare", "a", PUBLISHED, cwd=tmp_path, COLUMNS="200").stdout
+    assert len(made["compare"]["points"]) == 6
+    for point in made["compare"]["points"]:
+        assert f"{point['step_s_a'] * 1e3:.2f}" in said
+
+
+def test_what_a_diagnosis_found_is_told_scripts_as_the_page_tells_it():
+    place = PROJECT / "reports/published/why-cpu"
+    job, finished = api.open_diagnosis(place)
+    verdicts = strict(json.dumps(api.verdicts(job)))
+    (row,) = re.findall(r"^\| `diagnose` .*$", GUIDE, re.MULTILINE)
+    names = {name for verdict in verdicts for name in verdict}
+    assert names < {*re.findall(r"`(\w+)`", row)}
+    page = (place / "index.html").read_text()
+    assert finished
+    assert len(verdicts) > 1
+    for verdict in verdicts:
+        largest = verdict["losses"][0]
+        assert f"{largest['share']:.0%}".replace("%", "\u00a0%") in page
+        assert largest["seconds"] < verdict["step_s"]
+
+
+def test_without_results_there_is_no_json(tmp_path):
+    for words in (("report", "absent"), ("plan", "absent"), ("open", "absent"), ("traces", ".")):
+        done = mptexp(*words, "--format", "json", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("error ")
 
 
 def in_terminal(*words, cwd, columns=80, **environment):

@@ -25,7 +25,7 @@ def plan(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     heads = ["run", *names[1:], "cost"]
     cells = [[*(str(row[name]) for name in names), _cost(row)] for row in rows]
     if len(rows) > MANY:
-        _aligned([heads, *cells])
+        _aligned(console, [heads, *cells])
         return
     widths = _widths(cells)
     # Where there is no room for all, the ids go: `--format json` has them.
@@ -48,12 +48,12 @@ def _cost(row: Mapping[str, Any]) -> str:
     return f"{'' if ended else 'about '}{row['cost_s']:.0f} s"
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> None:
+def _aligned(console: Console, lines: Sequence[Sequence[str]]) -> None:
     """Prints rows as aligned text: rich takes a millisecond a row to fit a table's columns."""
     widths = _widths(lines)
-    for line in lines:
+    for line in lines if not console.quiet else ():
         padded = [text.ljust(width) for text, width in zip(line, widths, strict=True)]
-        print("  ".join(padded).rstrip())
+        print("  ".join(padded).rstrip(), file=console.file)
 
 
 def rows(console: Console, title: str, table: "pd.DataFrame") -> None:
