@@ -7,11 +7,13 @@ figure that does not follow from them was not measured by that run.
 
 import math
 import statistics
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
+
+from mptexp.records import step_times
+from mptexp.records.step_times import Window
 
 ROUNDING = 1e-6  # relative: far above that of floats, far below any effect
 # Of the validation images: predicting once more may round a few otherwise, and a model with noise
@@ -33,44 +35,41 @@ def fault(record: Mapping[str, Any]) -> str:
     fit_s = record.get("fit_s")
     if fit_s is not None and windows_s > fit_s * (1 + ROUNDING):
         return f"fit_s is {fit_s:.6g}, but its windows took {windows_s:.6g} s together"
-    return _other_images(record)
+    return _other_epochs(record) or _other_images(record)
 
 
 def _expected(record: Mapping[str, Any], timing: Mapping[str, Any]) -> dict[str, Any]:
     """Each figure that can be made again, with its value in the record and the expected one."""
     figures: dict[str, Any] = {}
-    step_s, warmup = timing.get("step_s"), timing.get("warmup_steps")
-    if record.get("windows") and warmup is not None:
-        figures["timing.step_s"] = (step_s, median_step_s(record["windows"], warmup))
+    step_s = timing.get("step_s")
+    if record.get("windows"):
+        windows = [Window(w["first_step"], w["steps"], w["seconds"]) for w in record["windows"]]
+        made = step_times.timing(windows)
+        figures |= {f"timing.{name}": (timing.get(name), made[name]) for name in made}
     batch_size = record["parameters"].get("batch_size")
     if step_s and batch_size:
         figures["timing.images_per_s"] = (timing.get("images_per_s"), batch_size / step_s)
-    latencies = (record.get("latencies_s") or [])[timing.get("latency_warmup") or 0 :]
+    latencies = record.get("latencies_s") or []
     if latencies:
-        median = statistics.median(latencies)
+        warmup = step_times.warmup_windows([Window(0, 1, seconds) for seconds in latencies])
+        figures["timing.latency_warmup"] = (timing.get("latency_warmup"), warmup)
+        median = statistics.median(latencies[warmup:])
         figures["timing.latency_p50_s"] = (timing.get("latency_p50_s"), median)
     return figures
 
 
-def median_step_s(windows: Sequence[Mapping[str, Any]], warmup_steps: int) -> float | None:
-    """The median window after the warm-up; None where there is none."""
-    steady = [w for w in windows if w["first_step"] >= warmup_steps]
-    timed = [(window["seconds"], window["steps"]) for window in steady]
-    return percentiles(timed, [50])[0] if timed else None
-
-
-def percentiles(timed: Iterable[tuple[float, int]], wanted: Iterable[float]) -> list[float]:
-    """Percentiles of the seconds a step, each window weighted by its steps.
-
-    A window of 16 steps says more than the remainder of an epoch does.
-
-    Args:
-        timed: seconds and steps of each window, of which there must be one.
-        wanted: percentiles from 0 to 100.
-    """
-    rates = sorted((seconds / steps, steps) for seconds, steps in timed)
-    shares = list(accumulate(steps for _, steps in rates))
-    return [float(rates[bisect_left(shares, p / 100 * shares[-1])][0]) for p in wanted]
+def _other_epochs(record: Mapping[str, Any]) -> str:
+    """What is wrong where epochs end before they begin, or are not as many as were asked for."""
+    history, asked = record.get("history") or [], record["parameters"].get("epochs")
+    ended = [epoch["elapsed_s"] for epoch in history if epoch.get("elapsed_s") is not None]
+    for earlier, later in pairwise([0.0, *ended, record.get("fit_s") or math.inf]):
+        if later < earlier * (1 - ROUNDING):
+            return f"history: {later:.6g} s follow {earlier:.6g} s in elapsed_s and fit_s"
+    timing = record.get("timing") or {}
+    whole = record.get("status") == "ok" and timing.get("ended_by") == "epochs"
+    if whole and history and asked is not None and len(history) != asked:
+        return f"history holds {len(history)} epochs, but the run had {asked}"
+    return ""
 
 
 def _other_images(record: Mapping[str, Any]) -> str:
@@ -80,6 +79,9 @@ def _other_images(record: Mapping[str, Any]) -> str:
     if not known or accuracy is None or record.get("status") != "ok":
         return ""
     images = known["images"]
+    counted = (record.get("in_force") or {}).get("validation_images")
+    if counted not in (None, images):
+        return f"validation_images is {counted:,}, but {images:,} images are listed"
     right = (int(known["correct"], 16) >> (-images % 8)).bit_count()  # without what fills a byte
     error = math.sqrt(2 * accuracy * (1 - accuracy) * images)
     if abs(right - accuracy * images) <= max(2, OFF * images, SIGMAS * error):

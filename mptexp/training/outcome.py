@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from mptexp.records import step_times
 from mptexp.records.columns import HISTORY
 from mptexp.spec.run import Run
 from mptexp.training.measure import step_clock
@@ -20,7 +21,7 @@ class Outcome:
         effective: the settings that were effective (see effective.effective).
         windows: the windows of steps, in order.
         epochs: one dict per epoch (see StepClock.epochs).
-        timing: figures of the windows (see step_clock.timing) and of the latencies.
+        timing: figures of the windows (see step_times.timing) and of the latencies.
         peak_memory_bytes: see sensors.peak_memory_bytes.
         fit_s: seconds of the whole training or inference, validation included.
         notes: what a reader should know of the data.
@@ -42,7 +43,7 @@ class Outcome:
 
     run: Run
     effective: dict[str, Any]
-    windows: list[step_clock.Window]
+    windows: list[step_times.Window]
     epochs: list[dict[str, float]]
     timing: dict[str, Any]
     peak_memory_bytes: int | None

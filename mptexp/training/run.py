@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from mptexp.records import step_times
 from mptexp.spec import feasible
 from mptexp.spec.run import Run
 from mptexp.training import arithmetic, environment, models, precision, replay
@@ -163,7 +164,7 @@ def _latency(run: Run, model: keras.Model, images: Images, chosen: np.ndarray) -
 
 
 def _latency_figures(latencies: list[float]) -> dict[str, Any]:
-    warmup = step_clock.warmup_windows([step_clock.Window(0, 1, s) for s in latencies])
+    warmup = step_times.warmup_windows([step_times.Window(0, 1, s) for s in latencies])
     low, high = np.percentile(latencies[warmup:], (50, 99))
     return {
         "latency_p50_s": float(low),
@@ -232,7 +233,7 @@ def _outcome(
     fit_s: float,
 ) -> Outcome:
     """What clock, sampler and model hold after either phase, and what was read before it."""
-    timing = step_clock.timing(clock.windows)
+    timing = step_times.timing(clock.windows)
     settings = effective(model, run, device) | {
         "data": images.content,
         "data_order": batches.order_digest(images, run),

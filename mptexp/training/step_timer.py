@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mptexp.records import schema, store
+from mptexp.records import schema, step_times, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.policies import POLICY_ROWS
@@ -169,20 +169,16 @@ class StepTimer:
         Raises:
             ParamsError: where too few steps were timed.
         """
-        clock, windows = self._clock()
+        windows = self._windows()
         if len(windows) < LEAST_STEPS:
             raise ParamsError(
                 f"{len(windows)} windows of steps were timed; allowed: at least {LEAST_STEPS}, "
                 "of more steps"
             )
-        return dict(clock.timing(windows))
+        return step_times.timing(windows)
 
-    def _clock(self) -> tuple[Any, list[Any]]:
-        """The module of the step clock, and the windows as it knows them."""
-        os.environ.setdefault("KERAS_BACKEND", self.backend)
-        from mptexp.training.measure import step_clock
-
-        return step_clock, [step_clock.Window(**window) for window in self.windows]
+    def _windows(self) -> list[step_times.Window]:
+        return [step_times.Window(**window) for window in self.windows]
 
     def record(self, directory: str | os.PathLike[str]) -> Path:
         """Writes what was measured as a run of a sweep's directory, and returns the record's path.
@@ -198,8 +194,8 @@ class StepTimer:
         timing, card = self.timing(), environment.card(self.backend)
         run = self._run(card)
         run_id = run.run_id(NOTEBOOK)
-        clock, windows = self._clock()
-        steady = clock.warmup_windows(windows)
+        windows = self._windows()
+        steady = step_times.warmup_windows(windows)
         spans = [(b, b + w.seconds) for b, w in zip(self._opened, windows, strict=True)][steady:]
         samples = self._sampler.samples if self._sampler else []
         readings = sensors.summary(samples, spans, card["kind"])

@@ -7,7 +7,7 @@ import pytest
 from support import PROJECT, mptexp
 
 from mptexp.analysis import sweep_tables
-from mptexp.records import consistent, store
+from mptexp.records import consistent, step_times, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import run_id
@@ -54,6 +54,16 @@ def test_what_runs_wrote_agrees_with_their_samples():
         (lambda r: r.update(fit_s=1.0), "fit_s is 1, but its windows took"),
         (lambda r: r["history"][-1].update(val_accuracy=0.9), "val_accuracy is 0.9, but"),
         (lambda r: r["history"][-1].update(val_accuracy=1.7), "val_accuracy: Input should be less"),
+        (lambda r: r["timing"].update(step_ci=0.001), "timing.step_ci is 0.001, but"),
+        (lambda r: r.update(windows=r["windows"][:8]), "follows from the record's samples"),
+        (lambda r: r["timing"].update(warmup_steps=40), "timing.warmup_steps is 40, but"),
+        (lambda r: r["timing"].update(steps_timed=10**6), "timing.steps_timed is 1e+06, but"),
+        (
+            lambda r: r["in_force"].update(validation_images=10**6),
+            "validation_images is 1,000,000, but 3,925 images are listed",
+        ),
+        (lambda r: r["history"][-1].update(elapsed_s=-5.0), "history: -5 s follow 0 s"),
+        (lambda r: r["history"][-1].update(elapsed_s=1e6), "s follow 1e"),
         (lambda r: r["windows"][3].update(seconds=-1.0), "windows.3.seconds: Input should be"),
         (lambda r: r["windows"][3].update(steps=0), "windows.3.steps: Input should be"),
     ],
@@ -65,6 +75,27 @@ def test_a_figure_that_the_samples_contradict_is_a_damaged_record(tmp_path, chan
     change(made)
     with pytest.raises(RecordError, match=said.replace("+", r"\+")):
         store.read_record(signed(path, made))
+
+
+def test_few_windows_do_not_pass_for_many():
+    # The lie that was told: two windows were left of each run, with the interval of all of them.
+    made = trained()
+    warmup = made["timing"]["warmup_steps"]
+    made["windows"] = made["windows"][: warmup + 2]
+    windows = [step_times.Window(**window) for window in made["windows"]]
+    again = step_times.timing(windows) | {"step_ci": made["timing"]["step_ci"]}
+    again["images_per_s"] = made["parameters"]["batch_size"] / again["step_s"]
+    made["timing"] |= again
+    assert "timing.step_ci is 0.02" in consistent.fault(made)
+
+
+def test_a_training_has_all_its_epochs():
+    # The lie that was told: a policy that trained for fewer epochs, its time and accuracy compared.
+    paths = (PROJECT / "reports/published/quickstart-cpu").glob("runs/*/record.json")
+    made = json.loads(min(paths).read_text())
+    assert consistent.fault(made) == ""
+    del made["history"][1:-1]
+    assert consistent.fault(made) == "history holds 2 epochs, but the run had 12"
 
 
 def test_a_latency_is_the_median_of_the_latencies():

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from mptexp.records import step_times
 from mptexp.spec.project import child_environment
 from mptexp.spec.run import Run
 from mptexp.traces import kineto, xplane
@@ -70,7 +71,7 @@ class Capture(keras.callbacks.Callback):
     def _fits(self, batch: int) -> bool:
         """Whether the steps to trace lie within this epoch; decides how many they are."""
         epoch = (self.params.get("steps") or 0) - 1
-        usual = step_clock.timing(self.clock.windows)["step_s"]
+        usual = step_times.timing(self.clock.windows)["step_s"]
         wanted = min(MOST_STEPS, max(LEAST_STEPS, round(TRACED_S / usual)), epoch)
         every = self.run.steps_per_execution
         self.steps = max(wanted // every, 1) * every
@@ -110,7 +111,7 @@ def captured(
         how = _how(run, model)
         own = folder / kineto.OWN_FILE
         if own.exists():
-            timed_s = step_clock.timing(clock.windows)["step_s"]
+            timed_s = step_times.timing(clock.windows)["step_s"]
             return kineto.read_own(own, **how).profile(timed_s), b""
         file = xplane.latest(folder)
         if file is None:
@@ -122,7 +123,7 @@ def captured(
         except Exception as error:  # xprof fails in ways of its own; the timings are good
             why = f"xprof could not read the trace, which was kept: {error}"
             return {"missing": why, "trace": how}, xplane.pack(file)
-    return trace.profile(step_clock.timing(clock.windows)["step_s"]), b""
+    return trace.profile(step_times.timing(clock.windows)["step_s"]), b""
 
 
 def _how(run: Run, model: keras.Model) -> dict[str, Any]:

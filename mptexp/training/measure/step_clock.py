@@ -1,4 +1,4 @@
-"""The step clock: windows of steps, and the figures of a run from them.
+"""The step clock: windows of steps, whose figures are made in `records.step_times`.
 
 The clock hooks `on_train_batch_begin` alone. Under JAX a callback that overrides
 `on_train_batch_end` makes Keras fetch the logs of every step, which waits for the device and so
@@ -7,25 +7,15 @@ changes what is measured. (Under TensorFlow, Keras 3.15 fetches them in any case
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import keras
-import numpy as np
 
-from mptexp.records import consistent
+from mptexp.records import step_times
+from mptexp.records.step_times import LEAST_WINDOWS, Window
 
 WINDOW_S = 0.2  # a window is long against one synchronization, short against a run
-LEAST_WINDOWS = 10  # fewer claim no interval of their median
-
-
-@dataclass(frozen=True)
-class Window:
-    """Consecutive steps between two synchronizations of the device; seconds in all."""
-
-    first_step: int
-    steps: int
-    seconds: float
 
 
 class Watcher(Protocol):
@@ -131,8 +121,11 @@ class StepClock(keras.callbacks.Callback):
             self._size *= 2
         if self.target_ci and len(self.windows) >= self._next_look:
             self._next_look = len(self.windows) * 1.05  # a look takes time that grows with them
-            if relative_ci(_steady(self.windows)) <= self.target_ci:
+            if self._precision() <= self.target_ci:
                 self._end("target_ci")
+
+    def _precision(self) -> float:
+        return step_times.relative_ci(self.windows[step_times.warmup_windows(self.windows) :])
 
     def _end(self, reason: str) -> None:
         if self.ended_by == "epochs":
@@ -148,75 +141,14 @@ class StepClock(keras.callbacks.Callback):
 
     def timed(self) -> list[tuple[float, float]]:
         """When the windows that count began and ended, seconds of `time.perf_counter`."""
-        pairs = list(zip(self.opened, self.windows, strict=True))[warmup_windows(self.windows) :]
-        return [(opened, opened + window.seconds) for opened, window in pairs]
+        pairs = list(zip(self.opened, self.windows, strict=True))
+        steady = pairs[step_times.warmup_windows(self.windows) :]
+        return [(opened, opened + window.seconds) for opened, window in steady]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         elapsed = time.perf_counter() - self._start
         named = {name: float(value) for name, value in (logs or {}).items()}
         self.epochs.append({"epoch": epoch + 1, **named, "elapsed_s": elapsed})
-
-
-def timing(windows: Sequence[Window]) -> dict[str, Any]:
-    """The figures of a run from its windows, of which there must be one.
-
-    Keys: step_s, step_s_low, step_s_high (median, 5th and 95th percentile window, seconds per
-    step, windows weighted by their steps), step_ci (see relative_ci), steps_timed, warmup_steps,
-    first_step_s.
-    """
-    steady = _steady(windows)
-    low, median, high = _percentiles(steady, (5, 50, 95))
-    return {
-        "step_s": median,
-        "step_s_low": low,
-        "step_s_high": high,
-        "step_ci": relative_ci(steady),
-        "steps_timed": sum(w.steps for w in steady),
-        "warmup_steps": steady[0].first_step,
-        "first_step_s": windows[0].seconds / windows[0].steps,
-    }
-
-
-def _steady(windows: Sequence[Window]) -> list[Window]:
-    return list(windows[warmup_windows(windows) :])
-
-
-def relative_ci(windows: Sequence[Window]) -> float:
-    """Half width of the median window's 95 % interval, as a fraction of the median.
-
-    The interval lies between two order statistics of the windows, by the normal approximation of
-    the binomial distribution of ranks (Conover, Practical Nonparametric Statistics, 3rd ed., 3.2).
-    It says when to stop measuring, and nothing of other processes: neighbouring windows are alike,
-    and a ratio's interval comes from runs. Infinite for fewer than LEAST_WINDOWS windows.
-    """
-    if len(windows) < LEAST_WINDOWS:
-        return float("inf")
-    low, median, high = median_interval(windows)
-    return (high - low) / 2 / median
-
-
-def median_interval(windows: Sequence[Window]) -> tuple[float, float, float]:
-    """Lower end, median and upper end of the interval of relative_ci, seconds per step."""
-    share = 98 / len(windows) ** 0.5
-    low, median, high = _percentiles(windows, (50 - share, 50, 50 + share))
-    return low, median, high
-
-
-def _percentiles(windows: Sequence[Window], wanted: Sequence[float]) -> list[float]:
-    return consistent.percentiles([(w.seconds, w.steps) for w in windows], wanted)
-
-
-def warmup_windows(windows: Sequence[Window], tolerance: float = 1.25) -> int:
-    """How many windows at the start are compilation and warm-up.
-
-    Steady are the steps from the first two windows in a row that are within `tolerance` of the
-    median of the second half of all windows. Never all of them: the last window always counts.
-    """
-    rates = np.array([w.seconds / w.steps for w in windows])
-    usual = np.median(rates[len(rates) // 2 :]) * tolerance
-    steady = rates <= usual
-    both = steady & np.append(steady[1:], True)
-    return int(np.argmax(both)) if both.any() else len(windows) - 1
 
 
 def as_dicts(windows: Sequence[Window]) -> list[dict[str, Any]]:

@@ -7,49 +7,10 @@ import keras
 import numpy as np
 import pytest
 
+from mptexp.records import step_times
 from mptexp.training.backends import backend
 from mptexp.training.measure import step_clock
-from mptexp.training.measure.step_clock import StepClock, Window
-
-
-def windows(rates, steps=1):
-    return [Window(i * steps, steps, r * steps) for i, r in enumerate(rates)]
-
-
-def test_compilation_and_warm_up_are_left_out():
-    timing = step_clock.timing(windows([5.0, 0.9, 0.4] + [0.1] * 20))
-    assert timing["step_s"] == pytest.approx(0.1)
-    assert timing["warmup_steps"] == 3
-    assert timing["first_step_s"] == 5.0
-    assert timing["steps_timed"] == 20
-
-
-def test_a_quick_step_in_the_middle_of_the_warm_up_does_not_end_it():
-    assert step_clock.warmup_windows(windows([5, 0.1, 3, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1])) == 3
-
-
-def test_a_slow_step_later_is_kept():
-    timing = step_clock.timing(windows([5.0] + [0.1] * 30 + [2.0] + [0.1] * 30))
-    assert timing["steps_timed"] == 61
-    assert timing["step_s"] == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize("rates", [[1.0], [5.0, 1.0], [4.0, 3.0, 2.0, 1.0]])
-def test_something_is_always_left(rates):
-    timing = step_clock.timing(windows(rates))
-    assert timing["steps_timed"] >= 1
-    assert timing["step_s"] > 0
-
-
-def test_windows_count_by_their_steps():
-    mixed = [Window(0, 1, 1.0), *[Window(1 + i, 1, 0.12) for i in range(3)], Window(4, 16, 1.6)]
-    assert step_clock.timing(mixed)["step_s"] == pytest.approx(0.1)
-
-
-def test_percentiles_are_of_windows():
-    timing = step_clock.timing(windows([0.1] * 10 + [0.2] * 80 + [0.22] * 10))
-    assert timing["step_s_low"] == pytest.approx(0.1)
-    assert timing["step_s_high"] == pytest.approx(0.22)
+from mptexp.training.measure.step_clock import StepClock
 
 
 class Device(keras.layers.Layer):
@@ -109,7 +70,7 @@ def test_a_step_of_a_known_time_is_read_as_such(fit):
     # Validation takes as long again: counted in, as in Keras's own ms/step, it would double this.
     clock, device = fit(0.05, steps=30, epochs=1)
     assert device.steps == 2 * 30
-    assert step_clock.timing(clock.windows)["step_s"] == pytest.approx(0.05, **EXACTLY)
+    assert step_times.timing(clock.windows)["step_s"] == pytest.approx(0.05, **EXACTLY)
     for window, opened in zip(clock.windows, clock.opened, strict=True):
         assert opened == pytest.approx(100 + 0.05 * window.first_step, **EXACTLY)
         assert window.seconds == pytest.approx(0.05 * window.steps, **EXACTLY)
@@ -117,7 +78,7 @@ def test_a_step_of_a_known_time_is_read_as_such(fit):
 
 def test_several_steps_in_one_call_are_read_as_steps(fit):
     clock, _ = fit(0.02, steps=42, epochs=2, per_call=4)
-    assert step_clock.timing(clock.windows)["step_s"] == pytest.approx(0.02, **EXACTLY)
+    assert step_times.timing(clock.windows)["step_s"] == pytest.approx(0.02, **EXACTLY)
     assert {w.first_step % 4 for w in clock.windows if w.first_step < 42} == {0}
     # The last call of an epoch, of two steps, belongs to no window.
     assert sum(w.steps for w in clock.windows) == 2 * 40
@@ -185,7 +146,7 @@ def test_a_batch_of_a_known_time_is_read_as_such_by_predict(monkeypatch):
     model = keras.Sequential([keras.layers.Input((4,)), device, keras.layers.Dense(1)])
     clock = StepClock(backend("tensorflow").synchronize)
     model.predict(np.ones((240, 4), "float32"), batch_size=8, callbacks=[clock], verbose=0)
-    assert step_clock.timing(clock.windows)["step_s"] == pytest.approx(0.05, **EXACTLY)
+    assert step_times.timing(clock.windows)["step_s"] == pytest.approx(0.05, **EXACTLY)
 
 
 def test_windows_grow_to_their_length_and_do_not_outgrow_it(fit):
@@ -200,7 +161,7 @@ def test_a_run_ends_once_its_median_is_certain(fit):
     assert clock.ended_by == "target_ci"
     assert len(clock.windows) > 10
     assert device.steps < 2 * 800
-    assert step_clock.timing(clock.windows)["step_ci"] <= 0.03
+    assert step_times.timing(clock.windows)["step_ci"] <= 0.03
 
 
 def test_a_run_ends_after_the_most_steps_it_may_take(fit):
@@ -214,20 +175,6 @@ def test_a_run_ends_after_the_most_steps_it_may_take(fit):
 
 def test_a_run_without_limits_ends_with_its_epochs(fit):
     assert fit(0.001)[0].ended_by == "epochs"
-
-
-@pytest.mark.parametrize("n", [10, 30, 100])
-def test_the_medians_interval_holds_the_median(n):
-    # Of windows that are independent, with a long tail to the right.
-    random = np.random.default_rng(n)
-    held = 0
-    for _ in range(1000):
-        rates = 0.1 * np.exp(random.exponential(0.1, n))
-        low, _, high = step_clock.median_interval(windows(rates))
-        held += low <= 0.1 * np.exp(0.1 * np.log(2)) <= high
-    assert held / 1000 > 0.9
-    assert step_clock.relative_ci(windows([0.1] * n)) == 0
-    assert step_clock.relative_ci(windows([0.1] * 9)) == np.inf
 
 
 def test_windows_cover_all_steps_but_the_last_of_each_epoch(fit):

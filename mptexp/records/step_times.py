@@ -1,0 +1,95 @@
+"""The figures of a run from its windows of steps.
+
+The step clock makes them, and whoever reads a record makes them again: see `consistent`.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from statistics import median
+from typing import Any
+
+LEAST_WINDOWS = 10  # fewer claim no interval of their median
+
+
+@dataclass(frozen=True)
+class Window:
+    """Consecutive steps between two synchronizations of the device; seconds in all."""
+
+    first_step: int
+    steps: int
+    seconds: float
+
+
+def timing(windows: Sequence[Window]) -> dict[str, Any]:
+    """The figures of a run from its windows, of which there must be one.
+
+    Keys: step_s, step_s_low, step_s_high (median, 5th and 95th percentile window, seconds per
+    step, windows weighted by their steps), step_ci (see relative_ci), steps_timed, warmup_steps,
+    first_step_s.
+    """
+    steady = windows[warmup_windows(windows) :]
+    low, middle, high = _of_windows(steady, (5, 50, 95))
+    return {
+        "step_s": middle,
+        "step_s_low": low,
+        "step_s_high": high,
+        "step_ci": relative_ci(steady),
+        "steps_timed": sum(w.steps for w in steady),
+        "warmup_steps": steady[0].first_step,
+        "first_step_s": windows[0].seconds / windows[0].steps,
+    }
+
+
+def warmup_windows(windows: Sequence[Window], tolerance: float = 1.25) -> int:
+    """How many windows at the start are compilation and warm-up.
+
+    Steady are the steps from the first two windows in a row that are within `tolerance` of the
+    median of the second half of all windows. Never all of them: the last window always counts.
+    """
+    rates = [w.seconds / w.steps for w in windows]
+    usual = median(rates[len(rates) // 2 :]) * tolerance
+    steady = [*(rate <= usual for rate in rates), True]
+    both = (k for k, pair in enumerate(pairwise(steady)) if all(pair))
+    return next(both, len(windows) - 1)
+
+
+def relative_ci(windows: Sequence[Window]) -> float:
+    """Half width of the median window's 95 % interval, as a fraction of the median.
+
+    The interval lies between two order statistics of the windows, by the normal approximation of
+    the binomial distribution of ranks (Conover, Practical Nonparametric Statistics, 3rd ed., 3.2).
+    It says when to stop measuring, and nothing of other processes: neighbouring windows are alike,
+    and a ratio's interval comes from runs. Infinite for fewer than LEAST_WINDOWS windows, and where
+    the median is nought.
+    """
+    if len(windows) < LEAST_WINDOWS:
+        return float("inf")
+    low, middle, high = median_interval(windows)
+    return (high - low) / 2 / middle if middle else float("inf")
+
+
+def median_interval(windows: Sequence[Window]) -> tuple[float, float, float]:
+    """Lower end, median and upper end of the interval of relative_ci, seconds per step."""
+    share = 98 / len(windows) ** 0.5
+    low, middle, high = _of_windows(windows, (50 - share, 50, 50 + share))
+    return low, middle, high
+
+
+def _of_windows(windows: Sequence[Window], wanted: Sequence[float]) -> list[float]:
+    return percentiles([(w.seconds, w.steps) for w in windows], wanted)
+
+
+def percentiles(timed: Iterable[tuple[float, int]], wanted: Iterable[float]) -> list[float]:
+    """Percentiles of the seconds a step, each window weighted by its steps.
+
+    A window of 16 steps says more than the remainder of an epoch does.
+
+    Args:
+        timed: seconds and steps of each window, of which there must be one.
+        wanted: percentiles from 0 to 100.
+    """
+    rates = sorted((seconds / steps, steps) for seconds, steps in timed)
+    shares = list(accumulate(steps for _, steps in rates))
+    return [float(rates[bisect_left(shares, p / 100 * shares[-1])][0]) for p in wanted]

@@ -1,0 +1,61 @@
+"""The figures of a run from windows whose figures are known."""
+
+import numpy as np
+import pytest
+
+from mptexp.records import step_times
+from mptexp.records.step_times import Window
+
+
+def windows(rates, steps=1):
+    return [Window(i * steps, steps, r * steps) for i, r in enumerate(rates)]
+
+
+def test_compilation_and_warm_up_are_left_out():
+    timing = step_times.timing(windows([5.0, 0.9, 0.4] + [0.1] * 20))
+    assert timing["step_s"] == pytest.approx(0.1)
+    assert timing["warmup_steps"] == 3
+    assert timing["first_step_s"] == 5.0
+    assert timing["steps_timed"] == 20
+
+
+def test_a_quick_step_in_the_middle_of_the_warm_up_does_not_end_it():
+    assert step_times.warmup_windows(windows([5, 0.1, 3, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1])) == 3
+
+
+def test_a_slow_step_later_is_kept():
+    timing = step_times.timing(windows([5.0] + [0.1] * 30 + [2.0] + [0.1] * 30))
+    assert timing["steps_timed"] == 61
+    assert timing["step_s"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("rates", [[1.0], [5.0, 1.0], [4.0, 3.0, 2.0, 1.0]])
+def test_something_is_always_left(rates):
+    timing = step_times.timing(windows(rates))
+    assert timing["steps_timed"] >= 1
+    assert timing["step_s"] > 0
+
+
+def test_windows_count_by_their_steps():
+    mixed = [Window(0, 1, 1.0), *[Window(1 + i, 1, 0.12) for i in range(3)], Window(4, 16, 1.6)]
+    assert step_times.timing(mixed)["step_s"] == pytest.approx(0.1)
+
+
+def test_percentiles_are_of_windows():
+    timing = step_times.timing(windows([0.1] * 10 + [0.2] * 80 + [0.22] * 10))
+    assert timing["step_s_low"] == pytest.approx(0.1)
+    assert timing["step_s_high"] == pytest.approx(0.22)
+
+
+@pytest.mark.parametrize("n", [10, 30, 100])
+def test_the_medians_interval_holds_the_median(n):
+    # Of windows that are independent, with a long tail to the right.
+    random = np.random.default_rng(n)
+    held = 0
+    for _ in range(1000):
+        rates = 0.1 * np.exp(random.exponential(0.1, n))
+        low, _, high = step_times.median_interval(windows(rates))
+        held += low <= 0.1 * np.exp(0.1 * np.log(2)) <= high
+    assert held / 1000 > 0.9
+    assert step_times.relative_ci(windows([0.1] * n)) == 0
+    assert step_times.relative_ci(windows([0.1] * 9)) == np.inf
