@@ -224,7 +224,7 @@ def resolved(path: Place) -> Path:
 
 
 def answer(directory: Place) -> "Markdown":
-    """Returns what a sweep says: what is not valid of it, and the sentences that open its report.
+    """Returns what opens a sweep's report: its title, what is not valid of it, its sentences.
 
     Raises:
         ParamsError: if the directory holds no record.
@@ -233,9 +233,12 @@ def answer(directory: Place) -> "Markdown":
 
     from mptexp.report.answers import caveats, measured
     from mptexp.report.pages import lead
+    from mptexp.report.text import markdown
 
     sweep = measured.load(resolved(directory))
-    return Markdown("\n\n".join([*caveats.sentences(sweep.tables), *lead.sentences(sweep)]))
+    title = f"**{markdown.safe(lead.title(sweep))}**"
+    banner = caveats.banner(sweep.tables, "the report says more")
+    return Markdown("\n\n".join([title, *banner, *lead.sentences(sweep)]))
 
 
 def compare(a: Place | Sequence[Place], b: Place | Sequence[Place]) -> "pd.DataFrame":

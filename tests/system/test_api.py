@@ -231,5 +231,7 @@ def test_the_answer_names_what_is_not_valid(tmp_path):
         del made["identity"]
         store.write_record(place.record(made["run_id"]), made)
     said = api.answer(tmp_path).data
-    assert said.startswith("**Not valid: identity not recorded** (all runs)")
+    title, banner, *_ = said.split("\n\n")
+    assert title.startswith("**Provisional: mixed\\_float16 ")
+    assert banner.startswith("**Not valid: identity not recorded** (all runs)")
     assert "Measured, but nothing is claimed: **mixed_float16** 2.00× faster" in said

@@ -41,19 +41,23 @@ NAMES = {
 }
 
 
-def banner(tables: Tables) -> list[str]:
+def banner(tables: Tables, more: str = "see [Environment](#Environment)") -> list[str]:
     """What opens a page beside its answer: what is not valid, and the runs without a result.
 
     The first flag of what an answer rests on is said in full, the others by their names.
+
+    Args:
+        tables: of the sweep.
+        more: where the others are said in full.
     """
     full = [text for text in sentences(tables) if not text.startswith(NOT_VALID)]
     counted = _counted(tables)
     first = next((each for each in counted if each[0].invalidates != NOT_ANSWERED), None)
     if first:
         full.append(_sentence(*first, _to_do(first[0], tables)))
-    if more := [_short(*each) for each in counted if each is not first]:
+    if others := [_short(*each) for each in counted if each is not first]:
         opening = "Also not valid" if first else "Not valid"
-        full.append(f"**{opening}**: {'; '.join(more)}; see [Environment](#Environment).")
+        full.append(f"**{opening}**: {'; '.join(others)}; {more}.")
     return [*full, *left_out(tables)]
 
 
