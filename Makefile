@@ -61,7 +61,7 @@ soak: .venv/installed-dev
 	touch $@
 
 .venv/installed-dev: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,profile,ray,jax]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,profile,ray,jax,mlflow,tensorboard]'
 	touch .venv/installed $@
 
 .venv/installed-lab: .venv/installed

@@ -19,6 +19,7 @@ from mptexp.api.cells import (
 )
 from mptexp.api.checking import check_instruments
 from mptexp.api.commands import (
+    TRACKERS,
     advise,
     changed,
     check,
@@ -36,6 +37,7 @@ from mptexp.api.commands import (
     read_traces,
     recordings,
     report,
+    track,
     unlike,
     write_page,
 )

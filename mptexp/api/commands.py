@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mptexp.diagnosis.recording import Recording
     from mptexp.execution.merge import Merged
     from mptexp.report.answers.measured import MeasuredSweep
+    from mptexp.report.trackers import Tracked
 
 
 def open_sweep(
@@ -266,6 +267,21 @@ def export(directory: Path, folder: Path) -> list[str]:
         return exports.export(SweepDir(directory), folder)
 
 
+TRACKERS = ("mlflow", "tensorboard")
+
+
+def track(directory: Path, tracker: str, store: str = "") -> "Tracked":
+    """Gives a sweep's runs to a tracker, see `report.trackers.export`.
+
+    Raises:
+        ParamsError: if there is nothing to export, the tracker is not installed, or refuses.
+    """
+    from mptexp.report import trackers
+
+    with _writing(store or tracker):
+        return trackers.export(SweepDir(directory), tracker, store)
+
+
 def read_traces(directory: Path) -> tuple[int, list[str]]:
     """Reads the traces that runs kept if xprof was missing.
 
@@ -285,7 +301,7 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # no fault of what was asked for
 
 
 @contextmanager
-def _writing(folder: Path, failed: str = "could not be written") -> Iterator[None]:
+def _writing(folder: Path | str, failed: str = "could not be written") -> Iterator[None]:
     """Says in a sentence that a folder takes no files."""
     try:
         yield

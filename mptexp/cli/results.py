@@ -20,6 +20,7 @@ from mptexp.cli.common import (
     show_report,
     working,
 )
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.terminal import plain
 
 if TYPE_CHECKING:
@@ -137,20 +138,47 @@ def publish(
     left_out(faults, "record")
 
 
-@command("export reports/quickstart --to article")
+@command("export reports/quickstart --to article, or --to mlflow --store sqlite:///mlflow.db")
 def export(
     directory: Dir,
-    folder: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="Where the files go.")],
+    target: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="FOLDER|mlflow|tensorboard",
+            help="Where the files go; or the tracker that takes the runs.",
+        ),
+    ],
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="URI|DIR",
+            help="MLflow's tracking URI, or TensorBoard's log directory; default its own, or "
+            "logs/<name of DIR>.",
+        ),
+    ] = "",
 ) -> None:
     """Write tables as Markdown and CSV, figures as SVG and PNG, and a draft that shows them.
 
-    Exit status 1 where a record is damaged and was left out.
+    Or give the runs to MLflow or TensorBoard: parameters, figures, epochs; to MLflow also record,
+    notebook and report. Exit status 1 where a record is damaged and was left out.
     """
     from mptexp import api
+    from mptexp.report.text import wording
 
-    damaged = api.export(directory, folder)
-    say(f"draft: {folder / 'draft.md'}")
-    result({"draft": folder / "draft.md", "not_exported": damaged})
+    if target in api.TRACKERS:
+        made = api.track(directory, target, store)
+        damaged = made.damaged
+        runs = wording.count(len(made.written), "run")
+        say(f"{made.store}: {runs} written, {made.present} there already")
+        kept = {name: value for name, value in asdict(made).items() if name != "damaged"}
+        result(kept | {"not_exported": damaged})
+    elif store:
+        raise ParamsError(f"--store {store}: is for --to {' and --to '.join(api.TRACKERS)}")
+    else:
+        draft, damaged = Path(target) / "draft.md", api.export(directory, Path(target))
+        say(f"draft: {draft}")
+        result({"draft": draft, "not_exported": damaged})
     left_out(damaged, "not exported")
 
 

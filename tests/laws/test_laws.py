@@ -314,7 +314,12 @@ def test_this_version_has_its_changes():
 
 # Imported names whose distribution has another.
 DISTRIBUTIONS = {"IPython": "ipykernel", "PIL": "pillow", "ruamel": "ruamel-yaml"}
-DISTRIBUTIONS |= {"sklearn": "scikit-learn", "pynvml": "nvidia-ml-py", "pydantic_core": "pydantic"}
+DISTRIBUTIONS |= {
+    "mlflow": "mlflow-skinny",
+    "sklearn": "scikit-learn",
+    "pynvml": "nvidia-ml-py",
+    "pydantic_core": "pydantic",
+}
 
 
 def test_every_imported_distribution_is_declared():

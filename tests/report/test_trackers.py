@@ -1,0 +1,257 @@
+"""What was exported is read back with MLflow's own client and TensorBoard's own reader."""
+
+import getpass
+import json
+import socket
+import sqlite3
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from builders import written_sweep
+from support import mptexp
+
+from mptexp.analysis import sweep_tables
+from mptexp.records import store
+from mptexp.records.columns import COLUMNS
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.report import trackers
+from mptexp.spec.errors import ParamsError
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    """A sweep of which one run failed and another is not valid."""
+    made = written_sweep(tmp_path_factory.mktemp("user") / "mine", "GPU", 1.0, runs=2)
+    first, second, *_ = sorted(made.runs.glob("*/record.json"))
+    record = json.loads(first.read_text())
+    record |= {"status": "killed", "error": "took too much " * 1000, "timing": {}, "history": []}
+    store.write_record(first, record)
+    record = json.loads(second.read_text()) | {"ended_at": "2026-11-22T12:43:49+00:00"}
+    record["history"] = [{"epoch": e, "val_accuracy": e / 10, "elapsed_s": e} for e in (1, 2, 3)]
+    store.write_record(second, record | {"marks": ["the device was throttled"]})
+    (second.parent / "notebook.ipynb").write_text("{}")
+    (second.parent / "private.txt").write_text("mine")
+    return made
+
+
+@pytest.fixture(scope="module")
+def runs(sweep):
+    made = trackers.exported(sweep, sweep_tables.load(sweep))
+    return {run.run_id: run for run in made}
+
+
+def told(sweep, *words):
+    done = mptexp("export", sweep.root, *words, "--format", "json", cwd=sweep.root.parent)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def measured_again(sweep, run_id, wall_s):
+    record = store.read_record(sweep.record(run_id))
+    store.write_record(sweep.record(run_id), record | {"wall_s": wall_s})
+
+
+# --- MLflow ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mlflow_store(sweep):
+    pytest.importorskip("mlflow", reason="MLflow is not installed")
+    uri = "sqlite:///store.db"
+    first = told(sweep, "--to", "mlflow", "--store", uri)
+    assert (len(first["written"]), first["present"]) == (4, 0)
+    return uri
+
+
+@pytest.fixture
+def client(sweep, mlflow_store, monkeypatch, recwarn):
+    monkeypatch.chdir(sweep.root.parent)
+    from mlflow import MlflowClient
+
+    return MlflowClient(mlflow_store)
+
+
+def stored(client):
+    experiment = client.get_experiment_by_name("mine")
+    found = client.search_runs([experiment.experiment_id])
+    assert len({run.data.tags["mptexp.run_id"] for run in found}) == len(found)
+    return {run.data.tags["mptexp.run_id"]: run for run in found}
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+
+
+def test_mlflow_has_each_run_with_parameters_metrics_and_artifacts(client, runs, sweep, tmp_path):
+    there = stored(client)
+    assert there.keys() == {*runs, "sweep"}
+    for run_id, run in runs.items():
+        one = there[run_id]
+        assert one.data.params == {n: str(v) for n, v in run.parameters.items()}
+        assert {n: v for n, v in one.data.metrics.items() if n in run.metrics} == pytest.approx(
+            dict(run.metrics)
+        )
+        assert one.data.tags["mlflow.parentRunId"] == there["sweep"].info.run_id
+        assert one.info.run_name == run.name
+    (full,) = [run for run in runs.values() if len(run.epochs) == 3]
+    history = client.get_metric_history(there[full.run_id].info.run_id, "val_accuracy")
+    began = round(full.began_s * 1e3)
+    assert [(m.step, m.value, m.timestamp - began) for m in history] == [
+        (1, 0.1, 1000), (2, 0.2, 2000), (3, 0.3, 3000),
+    ]  # fmt: skip
+    assert there[full.run_id].info.end_time == 1795351429000
+    files = client.list_artifacts(there[full.run_id].info.run_id)
+    assert {file.path for file in files} == {"record.json", "notebook.ipynb"}
+    got = client.download_artifacts(there[full.run_id].info.run_id, "record.json", str(tmp_path))
+    assert Path(got).read_bytes() == sweep.record(full.run_id).read_bytes()
+    files = client.list_artifacts(there["sweep"].info.run_id)
+    assert "params.yaml" in {file.path for file in files}
+
+
+def test_mlflow_says_how_a_run_ended_and_what_is_not_valid(client, runs):
+    there = stored(client)
+    (killed,) = [run for run in there.values() if run.info.status == "KILLED"]
+    assert killed.data.tags["mptexp.error"].startswith("took too much")
+    assert "step_s" not in killed.data.metrics
+    for run_id, run in runs.items():
+        note = there[run_id].data.tags.get("mlflow.note.content", "")
+        assert (run.tags.get("flags", "") in note) == bool(note) or not run.tags.get("flags")
+    assert any("mlflow.note.content" in run.data.tags for run in there.values())
+
+
+def test_mlflow_gets_a_run_again_only_where_it_was_measured_again(client, sweep, mlflow_store):
+    before = stored(client)
+    assert told(sweep, "--to", "mlflow", "--store", mlflow_store)["written"] == []
+    assert stored(client).keys() == before.keys()
+    run_id = next(iter(sorted(set(before) - {"sweep"}, reverse=True)))
+    measured_again(sweep, run_id, 77.0)
+    other = next(iter(set(before) - {"sweep", run_id}))
+    client.set_terminated(before[other].info.run_id, "RUNNING")  # as an interruption leaves it
+    again = told(sweep, "--to", "mlflow", "--store", mlflow_store)
+    assert ({*again["written"]}, again["present"]) == ({run_id, other}, 2)
+    after = stored(client)
+    assert after.keys() == before.keys()
+    assert after[run_id].data.metrics["wall_s"] == 77
+    assert after[other].info.status != "RUNNING"
+
+
+def test_mlflow_learns_neither_host_nor_user(client, sweep):
+    lines = "\n".join(sqlite3.connect(sweep.root.parent / "store.db").iterdump())
+    rows = [line for line in lines.splitlines() if line.startswith("INSERT")]
+    assert rows
+    names = {socket.gethostname()} | {getpass.getuser()} - {"root"}
+    assert not [name for name in names for row in rows if name in row]
+
+
+@pytest.mark.parametrize("uri", ["nowhere://x", "sqlite:////dev/null/m.db"])
+def test_a_store_that_mlflow_refuses_is_named(sweep, uri):
+    pytest.importorskip("mlflow", reason="MLflow is not installed")
+    words = ("export", sweep.root, "--to", "mlflow", "--store", uri)
+    done = mptexp(*words, cwd=sweep.root.parent)
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(f"error {uri}: ")
+
+
+# --- TensorBoard ----------------------------------------------------------------------------------
+
+
+def read(folder):
+    sys.modules.setdefault(trackers.NO_FRAMEWORK, ModuleType("notf"))  # reads faster without
+    reader = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="TensorBoard is not installed",
+    )
+    made = reader.EventAccumulator(str(folder))
+    made.Reload()
+    return made
+
+
+def test_tensorboard_reads_every_run_back(runs, sweep):
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+    written = told(sweep, "--to", "tensorboard")
+    assert written["store"] == "logs/mine"
+    folders = {f.name.split("-")[-1]: f for f in (sweep.root.parent / "logs/mine").iterdir()}
+    assert folders.keys() == set(written["written"]) == set(runs)
+    fresh = trackers.exported(sweep, sweep_tables.load(sweep))
+    for run in fresh:
+        events = read(folders[run.run_id])
+        tags = set(events.Tags()["tensors"])
+        assert {f"run/{name}" for name in run.metrics} < tags
+        for name, value in run.metrics.items():
+            (only,) = events.Tensors(f"run/{name}")
+            assert only.tensor_proto.float_val[0] == pytest.approx(value, rel=1e-6)
+        about = events.SummaryMetadata("run/wall_s")
+        assert about.summary_description == COLUMNS["wall_s"].meaning
+        assert about.plugin_data.plugin_name == "scalars"
+        status = events.Tensors("mptexp/status")[0].tensor_proto.string_val[0]
+        assert status.decode() == run.tags["status"]
+    (full,) = [run for run in fresh if len(run.epochs) == 3]
+    steps = read(folders[full.run_id]).Tensors("epoch/val_accuracy")
+    assert [(e.step, e.wall_time - full.began_s) for e in steps] == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_tensorboards_table_of_parameters_has_what_varies(runs, sweep):
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    told(sweep, "--to", "tensorboard", "--store", "other")
+    run = next(iter(runs.values()))
+    (folder,) = (sweep.root.parent / "other").glob(f"*{run.run_id}")
+    content = read(folder).SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    shown = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+    assert shown["policy"].string_value == run.parameters["policy"]
+    assert {*shown} == {"policy", "batch_size", "block"}
+
+
+def test_tensorboard_has_one_file_per_run_without_the_hosts_name(sweep):
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+    words = ("--to", "tensorboard", "--store", "once")
+    assert len(told(sweep, *words)["written"]) == 4
+    assert told(sweep, *words)["present"] == 4
+    run_id = min(path.parent.name for path in sweep.runs.glob("*/record.json"))
+    measured_again(sweep, run_id, 55.0)
+    assert told(sweep, *words)["written"] == [run_id]
+    files = [path for path in (sweep.root.parent / "once").rglob("*") if path.is_file()]
+    assert len(files) == 4
+    assert not [path for path in files if socket.gethostname() in path.name]
+
+
+# --- what both share ------------------------------------------------------------------------------
+
+
+def test_a_tracker_that_is_not_installed_is_named_with_what_installs_it(sweep, monkeypatch):
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
+    for name in trackers.PACKAGES:
+        with pytest.raises(ParamsError, match=f"{name} is not installed: .*pip install .*{name}"):
+            trackers.export(sweep, name)
+
+
+def test_a_folder_of_a_trackers_name_and_a_store_without_one(tmp_path):
+    written_sweep(tmp_path / "q", "GPU", 1.0, runs=1)
+    done = mptexp("export", "q", "--to", "./mlflow", cwd=tmp_path)
+    assert done.returncode == 0
+    assert (tmp_path / "mlflow/draft.md").exists()
+    done = mptexp("export", "q", "--to", "article", "--store", "x", cwd=tmp_path)
+    assert (done.returncode, (tmp_path / "article").exists()) == (2, False)
+    assert "--store x: is for --to mlflow and --to tensorboard" in done.stderr
+
+
+def test_no_file_leads_out_and_no_name_leaves_the_folder(tmp_path):
+    made = written_sweep(tmp_path / "theirs", "GPU", 1.0, runs=1)
+    record = min(made.runs.glob("*/record.json"))
+    content = json.loads(record.read_text())
+    content["parameters"]["model"] = "../../../x:y"
+    (tmp_path / "secret").write_text("secret")
+    (record.parent / "notebook.ipynb").symlink_to(tmp_path / "secret")
+    for run in trackers.exported(made, sweep_tables.load(made)):
+        assert not [file for file in run.files if file.is_symlink()]
+    assert "/" not in trackers.NO_NAME.sub("_", "../../x")
+
+
+def test_a_directory_without_records_is_named(tmp_path):
+    for name in trackers.PACKAGES:
+        pytest.importorskip(name, reason=f"{name} is not installed")
+        with pytest.raises(ParamsError, match="holds no record of a run"):
+            trackers.export(SweepDir(tmp_path), name)
