@@ -75,9 +75,9 @@ def setting(text: str) -> str:
 
 
 def _exact(digits: str) -> float:
-    """The number behind six digits of it, where that is a power of two: 2⁻¹⁶ of 1.52588e-05."""
+    """The number behind its first digits, where that is a power of two: 2⁻¹⁶ of 1.52588e-05."""
     near = 2.0 ** round(math.log2(float(digits))) if float(digits) > 0 else 0.0
-    return near if f"{near:g}" == digits else float(digits)
+    return near if f"{near:g}" == f"{float(digits):g}" else float(digits)
 
 
 def varying(table: pd.DataFrame, without: Iterable[str] = ()) -> dict[str, pd.Series]:

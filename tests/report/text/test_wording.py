@@ -66,5 +66,6 @@ def test_a_panels_title_leaves_out_what_is_at_its_default():
 
 def test_six_digits_of_a_power_of_two_are_that_power():
     assert wording.setting("loss_scale 1.52588e-05") == "loss_scale 2⁻¹⁶"
+    assert wording.setting("loss_scale 1.525878906e-05") == "loss_scale 2⁻¹⁶"
     assert wording.setting("loss_scale 1.5e-05, width 2") == "loss_scale 1.5e-05, width 2"
     assert wording.setting("loss_scale 0, loss_scale 1000") == "loss_scale 0, loss_scale 1000"
