@@ -36,14 +36,14 @@ _MEMORY_WORDS = """
     broadcast cat clamp clip compare concat concatenate const constant convert copy copysign
     count cumprod cumsum difference div divide dropout elu embedding equal erf exp expand expm1
     exponential fill finite flip floor foreach gather gelu greater hardswish hardtanh huber
-    index interpolate iota l1 leaky lerp less linspace log logical logistic lookup masked max
-    maximum maxpool mean memcpy memset min minimum mish mse mul multiply neg negate nll nonzero
-    norm normal normalization normalize not one ones or pad partition philox pool pooling pow
-    power prelu quantize random range read reciprocal reduce relu relu6 repeat resize rng roll
-    round rsqrt scatter segment select selu shape sigmoid sign silu slice softmax softplus sort
-    split sqrt square squared squeeze stack stateless stitch sub subtract sum swish take tanh
-    threshold tile topk transpose tril triu unfold uniform unsorted update upsample where
-    window xdivy xlogy xor zero zeros
+    index interpolate iota isfinite isinf isnan isneginf isposinf l1 leaky lerp less linspace
+    log logical logistic lookup masked max maximum maxpool mean memcpy memset min minimum mish
+    mse mul multiply neg negate nll nonzero norm normal normalization normalize not one ones or
+    pad partition philox pool pooling pow power prelu quantize random range read reciprocal
+    reduce relu relu6 repeat resize rng roll round rsqrt scatter segment select selu shape
+    sigmoid sign silu slice softmax softplus sort split sqrt square squared squeeze stack
+    stateless stitch sub subtract sum swish take tanh threshold tile topk transpose tril triu
+    unfold uniform unsorted update upsample where window xdivy xlogy xor zero zeros
 """
 MEMORY_WORDS = frozenset(_MEMORY_WORDS.split())
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -65,7 +65,7 @@ INPUT_OPERATIONS = re.compile(  # images, files, text
 )
 RANDOM = re.compile(
     r"^(Stateless)?(Random|TruncatedNormal|ParameterizedTruncated|Multinomial)|^_?(fused|native)_dropout$"
-    r"|^(bernoulli|normal|uniform|rand|randn|rand_like|randn_like)_?$|threefry|rng_bit|random_bits"
+    r"|^(bernoulli|normal|uniform|randn?|randint|randperm|randn?_like|randint_like)_?$|threefry|rng_bit|random_bits"
 )
 # No processor computes them in 16 bits: a framework casts, or works with indices.
 NO_16_BITS = re.compile(
@@ -73,7 +73,7 @@ NO_16_BITS = re.compile(
     r"|TriangularSolve|Determinant|SquareRoot|Exponential|Logarithm)|LogMatrixDeterminant))(V\d)?$"
     r"|^(Batch)?I?R?FFT([123]D|ND)?$|^(Real|Imag|Complex|ComplexAbs|Conj|Angle)$"
     r"|^(TopK|Unique\w*|NonMaxSuppression|CombinedNonMaxSuppression|CTCLoss)(V\d)?$"
-    r"|^(sort|argsort|topk|top_k|unique\w*|msort|fft|_fft_\w+|fft_\w+|linalg_\w+|_linalg_\w+"
+    r"|^(sort|argsort|topk|top_k|unique\w*|msort|fft|_fft_\w+|fft_\w+|_?linalg_(?!\w*norm|matmul|vecdot|cross|diagonal)\w+"
     r"|cholesky\w*|triangular_solve|lu|qr|svd|eigh?|inverse|_ctc_loss)$"
 )
 COLUMNS = ["cause", "layer", "part", "op", "kernel", "seconds", "share", "count"]

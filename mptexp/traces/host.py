@@ -1,7 +1,7 @@
 """What the host was doing when it launched a kernel, of PyTorch's traces and Nsight's.
 
 A kernel belongs to what the host was doing then: the operation, the module (`nn.Module: Linear_5`,
-with `with_modules` or `with_stack`), the optimizer. The launch is found by the kernel's
+recorded by `with_stack`), the optimizer. The launch is found by the kernel's
 correlation; where it is missing, the operation by its external id. The backward pass runs
 elsewhere: its operations bear the "Sequence number" of the forward ones that made them.
 """
@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from mptexp.traces.operations import Operation, Span
@@ -24,16 +25,25 @@ INPUT = re.compile(r"^enumerate\(DataLoader\)|dataloader_next|dataloader\.py\(\d
 OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|^torch::autograd::")
 SCALING = re.compile(r"^aten::_amp_")
-OWN_RANGE = re.compile(rf"^{OWN_LOSS}$")
 LOSS = re.compile(r"loss", re.IGNORECASE)
 # Operations that allocate, make views or call others: what they take themselves is the host's.
 DISPATCH = re.compile(
     r"^(aten::)?(empty\w*|new_\w+|resolve_(conj|neg)|view\w*|_unsafe_view|as_strided_?|t|transpose"
-    r"|permute|expand\w*|reshape\w*|flatten|detach_?|alias|select|slice|unsqueeze|squeeze|narrow"
+    r"|permute|expand\w*|_?reshape\w*|flatten|detach_?|alias|select|slice|unsqueeze|squeeze|narrow"
     r"|unbind|chunk|split\w*|to|_to_copy|contiguous|clone|item|is_nonzero|_local_scalar_dense|resize_"
     r"|set_|lift_fresh|result_type|_has_compatible_shallow_copy_type|record_stream)$"
     r"|^(autograd|torch::autograd)::|Backward\d+$|^Optimizer\.|^detach$"
+    r"|^(CompiledFunction(Backward)?|Pregraph bytecode)$"  # of torch.compile
+    r"|^(Torch-Compiled|TorchDynamo|AOTDispatcher) "
 )
+
+
+# What the names around a kernel say that it is for.
+ROLES = {
+    "input": INPUT, "optimizer": OPTIMIZER, "backward": BACKWARD, "scaling": SCALING,
+    "loss": re.compile(rf"^{OWN_LOSS}$"),
+    "around": re.compile(rf"^{MODULE}|{STEP.pattern}|^{OWN_LOSS}$"),  # no operation itself
+}  # fmt: skip
 
 
 class Event(NamedTuple):
@@ -47,6 +57,12 @@ class Event(NamedTuple):
     args: Mapping[str, Any]
 
 
+@lru_cache(2**14)
+def _roles(name: str) -> frozenset[str]:
+    """Which of `ROLES` a name has; a trace has few names, and each very often."""
+    return frozenset(role for role, pattern in ROLES.items() if pattern.search(name))
+
+
 @dataclass(frozen=True)
 class Context:
     """What went on in a thread at an instant, the outermost first."""
@@ -56,9 +72,10 @@ class Context:
     @property
     def op(self) -> str:
         """The innermost operation."""
-        ops = (e.name for e in self.events if e.kind == "op" and not e.name.startswith(MODULE))
-        named = [name for name in ops if not STEP.match(name) and name != OWN_LOSS]
-        return named[-1] if named else ""
+        for event in reversed(self.events):
+            if event.kind == "op" and "around" not in _roles(event.name):
+                return event.name
+        return ""
 
     @property
     def module(self) -> str:
@@ -72,8 +89,10 @@ class Context:
         numbers = [e.args["sequence"] for e in self.events if "sequence" in e.args]
         return numbers[0] if numbers else None
 
-    def within(self, pattern: re.Pattern[str]) -> bool:
-        return any(pattern.search(e.name) for e in self.events if e.kind == "op")
+    @property
+    def roles(self) -> frozenset[str]:
+        """What its operations are for, of `ROLES`."""
+        return frozenset().union(*(_roles(e.name) for e in self.events if e.kind == "op"))
 
 
 class Thread:
@@ -100,12 +119,16 @@ class Thread:
         return Context(tuple(reversed(chain)))
 
     def own(self) -> Iterator[tuple[float, float, float]]:
-        """When an operation was at work, none within it: start, end, and an instant in it."""
+        """When an operation was at work, none within it: start, end, and an instant in it.
+
+        A range that the user opened is no operation: what it takes itself is the host's.
+        """
         inner: dict[int, list[Event]] = defaultdict(list)
         for place, event in enumerate(self.events):
             inner[self.parents[place]].append(event)
         for place, event in enumerate(self.events):
-            if event.kind != "op" or STEP.match(event.name) or event.name.startswith(MODULE):
+            named = STEP.match(event.name) or event.name.startswith(MODULE)
+            if event.kind != "op" or named or "range" in event.args:
                 continue
             at = event.start
             for child in inner.get(place, ()):
@@ -159,7 +182,7 @@ class Host:
         for thread in self._threads.values():
             for start, end, instant in thread.own():
                 context = thread.at(instant)
-                if not context.within(INPUT) and not DISPATCH.search(context.op):
+                if "input" not in context.roles and not DISPATCH.search(context.op):
                     yield Span(start, end, self._operation(context, ""))
 
     def _context(self, kernel: Event) -> Context:
@@ -169,15 +192,16 @@ class Host:
 
     def _operation(self, context: Context, kernel: str) -> Operation:
         op = context.op.rpartition("::")[2] if context.op.startswith("aten::") else context.op
-        backward = context.within(BACKWARD)
+        roles = context.roles
+        backward = "backward" in roles
         layer = context.module or (self._forward.get(context.sequence, "") if backward else "")
         part = "backward" if backward else "forward" if layer else "other"
-        if context.within(OPTIMIZER):
+        if "optimizer" in roles:
             layer, part = "", "optimizer"
-        elif context.within(SCALING):
+        elif "scaling" in roles:
             layer, part = "", "loss scaling"
         elif (
-            context.within(OWN_RANGE)
+            "loss" in roles
             or LOSS.search(layer.rpartition("/")[2])
             or (not layer and LOSS.search(op))
         ):
@@ -188,8 +212,8 @@ class Host:
         """The module of each sequence number; the last operation that bears it made the node."""
         for thread in self._threads.values():
             for event in thread.events:
-                if "sequence" not in event.args or BACKWARD.search(event.name):
+                if "sequence" not in event.args or "backward" in _roles(event.name):
                     continue
                 context = thread.at(event.start)
-                if context.module and not context.within(BACKWARD):
+                if context.module and "backward" not in context.roles:
                     yield event.args["sequence"], context.module

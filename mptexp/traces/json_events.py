@@ -18,7 +18,7 @@ MOST_TEXT = 4 * 2**30  # bytes of unpacked JSON that are read; a minute on a slo
 MOST_EVENT = 2**22  # characters of an event; the longest known, with a stack in it, has some KiB
 MOST_HEAD = 2**24  # characters before the events
 CHUNK = 2**20
-_MARK = re.compile(r"\S")
+_MARK, _ITEM = re.compile(r"\S"), re.compile(r"[^\s,]")
 _DECODER = json.JSONDecoder(strict=False)
 
 
@@ -68,10 +68,10 @@ class _Text:
         self.at = 0
         return not self.ended
 
-    def peek(self) -> str:
+    def peek(self, wanted: re.Pattern[str] = _MARK) -> str:
         """The next character that is no white space; empty at the end."""
         while True:
-            if mark := _MARK.search(self.text, self.at):
+            if mark := wanted.search(self.text, self.at):
                 self.at = mark.start()
                 return mark[0]
             self.at = len(self.text)
@@ -136,10 +136,7 @@ def events(file: BinaryIO, about: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _list(text: _Text) -> Iterator[dict[str, Any]]:
     text.at += 1
-    while (mark := text.peek()) != "]":
-        if mark == ",":
-            text.at += 1
-            continue
+    while (mark := text.peek(_ITEM)) != "]":
         if not mark:
             raise ParamsError("it was cut off in the middle of its events")
         event = text.value()

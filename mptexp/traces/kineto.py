@@ -38,6 +38,12 @@ KINDS = {
     "cuda_driver": "launch", "hip_driver": "launch", "python_function": "python",
     "privateuse1_runtime": "launch", "xpu_runtime": "launch",
 }  # fmt: skip
+PLAIN = (str, int, float)  # not null, and nothing that cannot be a key
+ON_DEVICE = ("kernel", "copy", "counted")
+DETAILS = {
+    "correlation": "correlation", "external id": "external", "External id": "external",
+    "Sequence number": "sequence",
+}  # fmt: skip
 # The ranges of mptexp's own traces, and the file that they are written to.
 OWN_STEP = "Optimizer.step#keras"
 OWN_INPUT, OWN_FILE = "enumerate(DataLoader)#mptexp", "own.trace.json"
@@ -54,13 +60,16 @@ GRADIENT = re.compile(r"wgrad|dgrad|backward|_bwd", re.IGNORECASE)  # in kernels
 PRODUCT = re.compile(r"^aten::(conv\w*|_convolution|linear|addmm|mm|bmm|matmul)$")
 LEAST_WITHIN = 0.5  # of the time of what was launched in the steps: so much ran in them
 STRAY = 0.01  # of the launches: so few with another process's number are no other process
+UNFINISHED = 0.05  # of a step; a shorter wait for what was launched before the recording is unsaid
 SKEW_US = 50.0  # by so much two clocks may differ, unsaid
-COUNTER = re.compile(r"__\w+\.(sum|avg|max|min)")
+COMPILED = "## Call CompiledFxGraph"  # the range around code that torch.compile made
+COUNTER = re.compile(r"__\w+\.(sum|avg|max|min)")  # such as smsp__inst_executed.sum
 
 
-def is_kineto(event: Mapping[str, Any]) -> bool:
-    """Whether an event is one of PyTorch's."""
-    return str(event.get("cat", "")).lower() in KINDS and event.get("ph") == "X"
+def is_kineto(events: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> bool:
+    """Whether events are PyTorch's, or what stands before them, of a trace in which nothing ran."""
+    known = any(_kind(event.get("cat")) is not None and event.get("ph") == "X" for event in events)
+    return known or {"schemaVersion", "deviceProperties"} <= set(about)
 
 
 def read(events: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> Trace:
@@ -122,7 +131,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
     _refuse_skewed(found, launched)
     trace = operations.of_steps(
         operations.without_root(spans),
-        _waits(events),
+        (*_waits(events), *_blocked(events)),
         _waits(events, ("input",)),
         found,
         "gpu" if devices else "cpu",
@@ -137,7 +146,12 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
         gpu=_device_name(name, models) if devices else "",
         gpus={_device_name(n, models): _work_s(of) for n, of in devices.items()},
         counters=counters.compared((event.name, _counts(event.args)) for event in ran),
-        notes=(*_notes(ran, host), *_skew(launched), *_accumulated(events, found)),
+        notes=(
+            *_notes(ran, host),
+            *_skew(launched),
+            *_accumulated(events, found),
+            *(_earlier(events, found) if devices else _compiled(spans)),
+        ),
     )
 
 
@@ -145,40 +159,47 @@ def _known(events: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
     """The events that say what ran, was launched or was awaited; Python's frames are left out."""
     number = 0
     for event in events:
-        kind = KINDS.get(str(event.get("cat", "")).lower())
-        name = str(event.get("name", ""))
-        if kind is None or event.get("ph") != "X":
+        kind = _kind(event.get("cat")) if event.get("ph") == "X" else None
+        if kind is None:
             continue
+        name = str(event.get("name", ""))
         if kind == "python" and not name.startswith(MODULE) and not INPUT.search(name):
             continue
         number += 1
         if number > MOST_EVENTS:
             raise ParamsError(f"it holds more than {MOST_EVENTS:,} events; trace fewer steps")
         thread = (str(event.get("pid")), str(event.get("tid")))
-        yield Event(kind, name, thread, *json_events.instants(event), _kept(kind, event))
+        begin, end = json_events.instants(event)
+        yield Event(kind, name, thread, begin, end, _kept(kind, name, event))
 
 
-def _kept(kind: str, event: Mapping[str, Any]) -> dict[str, Any]:
+def _kind(category: Any) -> str | None:
+    """The kind of the events of a category; None where they are not read."""
+    return KINDS.get(str(category or "").lower())
+
+
+def _kept(kind: str, name: str, event: Mapping[str, Any]) -> dict[str, Any]:
     """The details of an event that are read, under one name each."""
     args = json_events.details(event)
-    kept = {
-        "correlation": args.get("correlation"),
-        "external": args.get("External id", args.get("external id")),
-        "sequence": args.get("Sequence number"),
-    }
-    if kind == "op" and PRODUCT.match(str(event.get("name"))):
+    kept = {short: args[n] for n, short in DETAILS.items() if isinstance(args.get(n), PLAIN)}
+    if str(event.get("cat")) == "user_annotation" or RANGE.match(name):
+        kept["range"] = True
+    if kind == "op" and PRODUCT.match(name):
         kept["shapes"] = args.get("Input Dims", args.get("Input dims"))
-    if kind in ("kernel", "copy", "counted"):
-        kept["device"] = args.get("device", event.get("pid"))
-        kept |= {name: value for name, value in args.items() if COUNTER.search(name)}
-    plain = (str, int, float)  # not null, and nothing that cannot be a key
-    return {n: value for n, value in kept.items() if n == "shapes" or isinstance(value, plain)}
+    if kind in ON_DEVICE:
+        device = args.get("device", event.get("pid"))
+        kept |= {"device": device} if isinstance(device, PLAIN) else {}
+        kept |= _counts(args)
+    return kept
 
 
 def _counts(args: Mapping[str, Any]) -> dict[str, float]:
     """The hardware counters among the details of a kernel."""
-    numbers = {name: value for name, value in args.items() if COUNTER.search(name)}
-    return {n: float(value) for n, value in numbers.items() if isinstance(value, int | float)}
+    return {
+        name: float(value)
+        for name, value in args.items()
+        if "__" in name and COUNTER.search(name) and isinstance(value, int | float)
+    }
 
 
 # --- devices -------------------------------------------------------------------------------------
@@ -228,6 +249,15 @@ def _notes(events: Sequence[Event], host: Host) -> Iterator[str]:
         yield (
             f"{replays} of {len(kernels)} kernels ran in CUDA graphs, whose launch says neither "
             "layer nor operation"
+        )
+
+
+def _compiled(spans: Iterable[Span]) -> Iterator[str]:
+    """Says where code of torch.compile ran on the CPU, whose operations the trace does not name."""
+    if any(span.operation.op.startswith(COMPILED) for span in spans):
+        yield (
+            "a CPU's code of torch.compile is recorded as a whole: what it computes is unexplained "
+            "(torch._inductor.config.cpp.enable_kernel_profile names its parts)"
         )
 
 
@@ -374,6 +404,38 @@ def _by_optimizer(
     begins = [min([first, *host]), *ends[:-1]]
     pairs = list(zip(begins, ends, strict=True))
     return steps.marked(pairs, operations.busy(spans), "the optimizer's steps", launched)
+
+
+def _blocked(events: Sequence[Event]) -> Iterator[Span]:
+    """When a call that copies kept the host until the device came to the copy.
+
+    So it does with memory that is not pinned; other copies begin when their call has returned.
+    """
+    copies = {e.args["correlation"]: e for e in events if _copies(e)}
+    for event in events:
+        copy = copies.get(event.args.get("correlation")) if event.kind == "launch" else None
+        if copy is not None and event.start < copy.start < event.end:
+            yield Span(event.start, copy.start, Operation("idle"))
+
+
+def _copies(event: Event) -> bool:
+    return event.kind == "copy" and "correlation" in event.args
+
+
+def _earlier(events: Sequence[Event], found: Steps) -> Iterator[str]:
+    """Says where the device was still at work on what it was given before the recording began."""
+    first = min((e.start for e in events if e.kind in ON_DEVICE), default=0.0)
+    begin = found.launched[0]
+    waited = [
+        wait.end - wait.start
+        for wait in (*_waits(events, ("idle",)), *_blocked(events))
+        if begin <= wait.start and wait.end <= first
+    ]
+    if sum(waited) > UNFINISHED * statistics.median(e - b for b, e in found.intervals):
+        yield (
+            f"for {sum(waited) / 1e3:.3g} ms the first step waits for what the device was given "
+            "before the recording: it counts as idle; leave more steps to the schedule's warm-up"
+        )
 
 
 def _waits(events: Iterable[Event], states: Sequence[str] = ("input", "idle")) -> Iterator[Span]:

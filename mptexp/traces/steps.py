@@ -208,10 +208,8 @@ def repeated(work: Sequence[tuple[Interval, Hashable]], most: float = math.inf) 
 
 
 def _cut(work: Sequence[tuple[Interval, Hashable]], counts: Counter[Hashable], n: int) -> Steps:
-    """Steps that begin where the first kind of kernel runs that runs once in each."""
-    anchor = next((kind for _, kind in work if counts[kind] == n), None)
-    if anchor is None:  # each kind runs several times in a step
-        anchor = next(kind for _, kind in work if counts[kind] % n == 0)
+    """Steps that begin where the first kind of kernel runs that runs equally often in each."""
+    anchor = next(kind for _, kind in work if counts[kind] % n == 0)
     every = counts[anchor] // n
     starts = [interval[0] for interval, kind in work if kind == anchor][::every]
     last = max(ends for (_, ends), _ in work)

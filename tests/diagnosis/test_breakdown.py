@@ -39,6 +39,9 @@ def row(op="", layer="", part="", state="op", kernel="", seconds=1.0):
         (row("ynn_fusion", part="other"), "unexplained"),
         (row("EagerPyFunc", "odd", "forward"), "python"),
         (row("Novelty", part="other"), "unexplained"),
+        (row("linalg_vector_norm", part="other"), "memory"),  # as of gradients that are clipped
+        (row("linalg_solve", part="other"), "no 16 bits"),
+        (row("isneginf", "attention", "forward"), "memory"),
         # Between devices, in whichever scope.
         (
             row("Mul", part="optimizer", kernel="ncclDevKernel_AllReduce_Sum_f32_RING_LL"),

@@ -42,7 +42,7 @@ from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trac
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(),
                             torch.nn.Linear(8 * 14 * 14, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-with profile(schedule=schedule(wait=1, warmup=1, active=3), with_modules=True, with_stack=True,
+with profile(schedule=schedule(wait=1, warmup=1, active=3), with_stack=True,
              on_trace_ready=tensorboard_trace_handler("profile"),
              activities=[ProfilerActivity.CPU]) as recorded:
     for _ in range(5):

@@ -1,5 +1,6 @@
 """What a file is, by its content; the thirteen traces of real GPUs; and files that hold none."""
 
+import gc
 import gzip
 import json
 import os
@@ -103,6 +104,10 @@ def sentence(path):
         (b"{}", "without traceEvents"),
         (b'{"traceEvents": []}', "no events"),
         (b'[{"ph": "X", "name": "a", "ts": 1}]', "neither PyTorch nor"),
+        (
+            b'{"schemaVersion": 1, "deviceProperties": [], "traceEvents": [{"ph": "M"}]}',
+            "holds no operation and no kernel",
+        ),
         (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": "x"}]}', "no number"),
         (b"SQLite format 3\0 and nothing", "no export of Nsight"),
         (b"\x1f\x8b and nothing", "damaged or was cut off"),
@@ -160,6 +165,12 @@ def test_a_trace_that_was_cut_off_is_one_sentence(tmp_path):
         for length in range(0, len(content) - 1, max(len(content) // 40, 1)):
             cut.write_bytes(content[:length])
             assert "cut" in sentence(cut) or length == 0
+
+
+def test_the_collector_of_cycles_works_on_after_a_trace_was_read_or_refused(tmp_path):
+    files.read(kineto_file(tmp_path / "a.json"))
+    sentence(tmp_path / "missing")
+    assert gc.isenabled()
 
 
 def test_a_bomb_is_refused_soon(tmp_path, monkeypatch):

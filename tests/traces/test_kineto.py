@@ -289,3 +289,43 @@ def test_a_copy_is_what_it_copies_between(name, cause):
     copy = {"ph": "X", "cat": "gpu_memcpy", "name": name, "ts": 1, "dur": 5}
     (row,) = read([copy]).operations
     assert breakdown.cause(row._asdict()) == cause
+
+
+def test_what_a_range_of_the_user_takes_itself_is_the_host_s():
+    made = [
+        host("step 0", 0, 100, "user_annotation"),
+        host("preprocess", 10, 30, "user_annotation"),
+        host("aten::mm", 50, 40),
+    ]
+    trace = read(made)
+    assert rows(trace)["op", "mm"].seconds == pytest.approx(40e-6)
+    assert rows(trace)["host", ""].seconds == pytest.approx(60e-6)
+
+
+def test_code_of_torch_compile_on_a_cpu_is_unexplained_and_that_is_said():
+    made = [
+        host("Torch-Compiled Region: 0/0", 0, 100),
+        host("CompiledFunction", 10, 80),
+        host("## Call CompiledFxGraph fxcwrx2fp7 ##", 20, 60),
+        host("aten::mm", 30, 10),
+    ]
+    trace = read([*made, host("step 0", 0, 100, "user_annotation")])
+    assert "torch.compile is recorded as a whole" in trace.notes[0]
+    seconds = breakdown.by_cause_of(breakdown.of_trace(trace))
+    assert seconds["unexplained"] == pytest.approx(50e-6)
+    assert seconds["host"] == pytest.approx(40e-6)
+
+
+def test_a_copy_that_waits_for_work_from_before_the_recording_is_no_launch_overhead():
+    begin = [e for e in gpu_steps(2) if e["ts"] >= 1000]  # nothing is known of the first step
+    call = host("cudaMemcpyAsync", 300, 640, "cuda_runtime", correlation=77)
+    copy = device("Memcpy HtoD (Pageable -> Device)", 900, 30, correlation=77) | {
+        "cat": "gpu_memcpy"
+    }
+    trace = read([*begin, host("ProfilerStep#0", 0, 1000), call, copy])
+    assert rows(trace)["idle", ""].seconds == pytest.approx((600e-6 + 50e-6) / 2)
+    assert "for 0.6 ms the first step waits for what the device was given before" in trace.notes[0]
+    # A copy from pinned memory begins when its call has returned.
+    trace = read([*begin, host("ProfilerStep#0", 0, 1000), call | {"dur": 5}, copy])
+    assert rows(trace)["idle", ""].seconds == pytest.approx(50e-6 / 2)
+    assert trace.notes == ()

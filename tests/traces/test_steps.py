@@ -60,6 +60,13 @@ def test_steps_are_what_repeats():
     assert made.between == (0, 299)
 
 
+def test_a_step_that_repeats_begins_with_its_first_operation_also_where_that_runs_twice_in_it():
+    step = [("conv", 0, 10), ("conv", 20, 30), ("dense", 40, 60), ("update", 60, 95)]
+    work = [((n * 100 + b, n * 100 + e), kind) for n in range(3) for kind, b, e in step]
+    made = steps.repeated(work)
+    assert made.intervals == ((0, 100), (100, 200), (200, 295))
+
+
 def test_layers_that_are_alike_are_no_steps():
     once = "e" + "abcd" * 12 + "lmno"
     assert steps.repeated(kernels(once)) is None
