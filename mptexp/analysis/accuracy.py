@@ -7,15 +7,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast, image_pairs, points, simultaneous, validity
+from mptexp.analysis import contrast, image_pairs, points, simultaneous, speedups, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.spec.policies import POLICIES
 
 # Verdicts of comparisons that cannot say anything, whatever their interval.
 UNDECIDABLE = (
-    "too few repeats", "not trained", "not valid", "too few images", "images not recorded"
-)  # fmt: skip
+    "diverged",
+    "too few repeats",
+    "not trained",
+    "not valid",
+    "too few images",
+    "images not recorded",
+)
 COMPARED = ["baseline", "candidate", "difference", "low", "high", "blocks", "images", "margin"]
 COMPARED += ["verdict", "flags"]
 # Of n images without a single difference the true share that differs may be 3.7 / n, at 97.5 %.
@@ -33,8 +38,9 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
     (1 - confidence) each (Schuirmann 1987); else `lower` or `higher` where the interval leaves zero
     out, else `undecided`. It is never equal where the baseline is at chance level (`not trained`),
     where so few images were validated with that they could not show a difference of the margin
-    (`too few images`) or it is not known how many (`images not recorded`). What is not valid of a
-    run's accuracy for other reasons makes the verdict `not valid`.
+    (`too few images`) or it is not known how many (`images not recorded`). Where runs of either
+    diverged, the others alone say nothing of the policy: `diverged`. What is not valid of a run's
+    accuracy for other reasons makes the verdict `not valid`.
 
     Args:
         margin: largest difference that counts as equal, a fraction (0.01 is one percentage point).
@@ -46,7 +52,7 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
     """
     trained = validity.comparable(tables.trained.dropna(subset="val_accuracy"))
     flags = trained.groupby([*POINT, "policy"])["flags"].agg(validity.together).to_dict()
-    records = {r["run_id"]: r for r in tables.records}
+    records, lost = {r["run_id"]: r for r in tables.records}, _diverged(tables)
     once = trained.drop_duplicates([*POINT, "policy", "block"])
     ids = {key: own.set_index("block").run_id for key, own in once.groupby([*POINT, "policy"])}
     rows, values, spreads = [], [], []
@@ -61,12 +67,20 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
                     row = dict(zip(POINT, point, strict=True)) | {"margin": margin}
                     row |= {"baseline": baseline, "candidate": candidate, "flags": both}
                     row |= {"difference": float(over.mean()), "blocks": len(over)}
+                    row |= {"diverged": bool({(*point, baseline), (*point, candidate)} & lost)}
                     rows.append(row | {"images": spread.images})
                     values.append(over)
                     spreads.append((spread.variance, spread.freedom))
     halves = simultaneous.half_widths(values, confidence, spreads)
     made = [_ended(row, half) for row, half in zip(rows, halves, strict=True)]
     return pd.DataFrame(made, columns=[*POINT, *COMPARED])
+
+
+def _diverged(tables: Tables) -> set[tuple]:
+    """The points and policies of which runs diverged."""
+    runs = speedups.with_jit(tables.results)
+    runs = runs[runs.status == "diverged"]
+    return set(runs[[*POINT, "policy"]].itertuples(index=False, name=None))
 
 
 def _same_blocks(
@@ -82,6 +96,7 @@ def _ended(row: Mapping[str, Any], half: float) -> dict[str, Any]:
     low, high = row["difference"] - half, row["difference"] + half
     forbidden = not_allowed(row["flags"], row["images"], row["margin"])
     said = forbidden or verdict(low, high, row["margin"])
+    said = "diverged" if row["diverged"] else said
     ends = {"low": low, "high": high, "verdict": said}
     return {**row, **ends, "flags": validity.together(row["flags"])}
 

@@ -187,13 +187,18 @@ def _session_means(runs: pd.DataFrame) -> pd.Series:
 
 
 def _flags(left: pd.DataFrame, right: pd.DataFrame, a: Tables, b: Tables) -> str:
-    """What is not valid of the runs of both sides; sessions of a side have to be alike, too."""
-    names = [*left["flags"], *right["flags"]]
+    """What is not valid of the runs of both sides.
+
+    Sessions of a side have to be alike, too, and a measurement beside itself compares nothing.
+    """
+    names, measured = [*left["flags"], *right["flags"]], []
     for side, tables in ((left, a), (right, b)):
         wanted = set(side.run_id)
-        known = [identity.of(r) for r in tables.records if r["run_id"] in wanted]
-        alike = {identity.shared(one) for one in known if one is not None}
+        records = [r for r in tables.records if r["run_id"] in wanted]
+        alike = {identity.shared(one) for one in map(identity.of, records) if one is not None}
         names += ["not comparable"] * (len(alike) > 1)
+        measured.append({consistent.measurement(record) for record in records} - {()})
+    names += ["same measurement"] * bool(measured[0] & measured[1])
     return validity.together(names)
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from mptexp.analysis import identity, steadiness
 from mptexp.analysis.points import POINT
-from mptexp.records import consistent, instruments
+from mptexp.records import consistent, instruments, interference
 from mptexp.records.schema import SEEN, VOID
 from mptexp.records.store import CHANGED
 from mptexp.records.tables import devices
@@ -203,7 +203,7 @@ def of_runs(results: pd.DataFrame, records: Sequence[Mapping[str, Any]]) -> pd.S
 
 def of_record(record: Mapping[str, Any]) -> list[str]:
     """The names of the flags that a record shows by itself."""
-    marks = record.get("marks", [])
+    marks = {*record.get("marks", []), *interference.marks(record.get("readings") or {})}
     timed = record.get("timing", {}).get("step_s") is not None
     broken = instruments.failed(record.get("instruments", ()))
     unproven = {what for instrument in broken for what in instrument.invalidates}

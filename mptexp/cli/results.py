@@ -256,6 +256,9 @@ def merge(
     parts = [f"{n} from {name}" for name, n in merged.copied.items()]
     parts += [f"{merged.present} were there"] if merged.present else []
     say(f"{directory}: {total}{': ' if parts else ''}{', '.join(parts)}")
+    if merged.unused:
+        others = wording.count(merged.unused, "other result")
+        say(f"{others} of the same runs: kept as superseded, counted and not used")
     if merged.missing:
         left = wording.count(sum(merged.missing.values()), "run")
         devices = ", ".join(f"{n} on {name}" for name, n in merged.missing.items())

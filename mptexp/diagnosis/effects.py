@@ -35,6 +35,11 @@ class Effect:
     flags: str = ""
 
     @property
+    def is_valid(self) -> bool:
+        """Whether its times may prove anything."""
+        return not validity.invalid(self.flags, "time")
+
+    @property
     def contrasts(self) -> list[Contrast]:
         """All that it claims."""
         return [*self.gains.values(), *([self.speedup] if self.speedup else [])]
@@ -42,7 +47,7 @@ class Effect:
 
 def together(effects: Sequence[Effect]) -> list[Effect]:
     """Effects with intervals that hold for all that is claimed of them together."""
-    valid = [e for e in effects if not validity.invalid(e.flags, "time")]
+    valid = [e for e in effects if e.is_valid]
     wide = iter(simultaneous.together([over for e in valid for over in e.contrasts]))
     made = []
     for one in effects:

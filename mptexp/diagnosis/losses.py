@@ -103,11 +103,11 @@ class Case:
     def removed(self, cause: "Cause") -> tuple[float, Effect] | None:
         """Seconds of the step that its ablation saved the candidate, 0 where it proves no saving.
 
-        None where there is no ablation with an interval.
+        None where there is no valid ablation with an interval.
         """
         effect = next(iter(self.effects_of(cause)), None)
         gain = effect.gains.get(self.pair.candidate.policy) if effect else None
-        if effect is None or gain is None or math.isnan(gain.low):
+        if effect is None or gain is None or math.isnan(gain.low) or not effect.is_valid:
             return None
         return self.pair.step_s * (1 - 1 / gain.estimate) * (gain.low > 1), effect
 

@@ -94,7 +94,8 @@ class Verdict:
 
     def _gain(self, ablation: Ablation | None) -> Contrast | None:
         """What an ablation gave the candidate; None where it was not measured."""
-        known = [e for e in self.effects if ablation and e.ablation.name == ablation.name]
+        valid = [effect for effect in self.effects if effect.is_valid]
+        known = [e for e in valid if ablation and e.ablation.name == ablation.name]
         return next((e.gains.get(self.pair.candidate.policy) for e in known), None)
 
     def _has(self, ablation: Ablation | None) -> bool:
@@ -118,6 +119,7 @@ class Verdict:
         return [
             (effect, policy, gain)
             for effect in self.effects
+            if effect.is_valid
             for policy, gain in effect.gains.items()
             if (gain.low > 1 and gain.estimate >= least)
             and (effect.ablation.name not in cited or policy == self.pair.baseline.policy)

@@ -58,19 +58,22 @@ class Merged:
         faults: a sentence for each record that could not be read, and so was not merged, and for
             each that was changed since it was written and is the only one of its run.
         missing: device -> how many of its runs have no final result yet.
+        unused: how many other results of the same runs were kept as superseded.
     """
 
     copied: dict[str, int]
     present: int
     faults: list[str]
     missing: dict[str, int]
+    unused: int = 0
 
 
 def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> Merged:
     """Copies the runs of several directories of one params file into one.
 
     A run that several hold is taken once; one that came to an end goes before one that runs again,
-    and a record that is as it was written before one that was changed.
+    and a record that is as it was written before one that was changed. Other results of the run are
+    kept as superseded, and counted: whoever takes the better of two measurements has made two.
 
     Args:
         sources: sweeps' directories.
@@ -91,17 +94,23 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
             locks.enter_context(directory.locked(out))
         copies, faults = _read(places)
         chosen = _decide(copies, prefer)
+        others = _others(copies, chosen)
         if not out.root.exists():  # nothing is written before all is decided
             locks.enter_context(directory.locked(out))
         directory.prepare(out, places[0].params_text, fresh=False)
+        for one in others:
+            _keep(one.part.runs / one.run_id, _part_of(out, one), one.run_id)
         wanted = [one for one in chosen if one.place != out]
         for one in wanted:
             _copy(one, _part_of(out, one))
         for place in places:
             _keep_superseded(place, out)
+        for part in range(len(_parts(out))):
+            _parts(out)[part].add_measured(_parts(place)[part] for place in places)
     copied = Counter(str(one.place.root) for one in wanted)
     faults += [f"{_record(one)}: {store.CHANGED}; merged as it is" for one in chosen if one.changed]
-    return Merged(dict(copied), len(chosen) - len(wanted), faults, _missing(out))
+    present = len(chosen) - len(wanted)
+    return Merged(dict(copied), present, faults, _missing(out), len(others))
 
 
 def _record(one: Copy) -> Path:
@@ -210,6 +219,17 @@ def _decide(runs: Sequence[list[Copy]], prefer: Path | None) -> list[Copy]:
     return chosen
 
 
+def _others(runs: Sequence[list[Copy]], chosen: Sequence[Copy]) -> list[Copy]:
+    """The copies that hold another result of a run than the one that was chosen, each once."""
+    others = {}
+    for copies, taken in zip(runs, chosen, strict=True):
+        for one in copies:
+            result = one.digests[FILES[0]]
+            if one.status in schema.FINAL and not one.changed and result != taken.digests[FILES[0]]:
+                others[one.run_id, result] = one
+    return list(others.values())
+
+
 def _alike(copies: Sequence[Copy]) -> bool:
     """Whether all have the same files, but for those that some lack."""
     return all(len({c.digests[n] for c in copies if n in c.digests}) <= 1 for n in FILES)
@@ -227,12 +247,23 @@ def _keep_superseded(place: SweepDir, out: SweepDir) -> None:
     """Copies the runs that were measured again, which a page counts, to those of the result."""
     for part, ours in zip(_parts(place), _parts(out), strict=True):
         for record in [] if part.superseded.is_symlink() else part.superseded.glob("*/record.json"):
-            kept = ours.superseded / record.parent.name
-            if not kept.exists() and not record.parent.is_symlink():
-                kept.mkdir(parents=True)
-                for path in filter(Path.is_file, map(record.parent.joinpath, FILES)):
-                    if not path.is_symlink():  # a link may lead out of the directory
-                        shutil.copyfile(path, kept / path.name)
+            if not record.parent.is_symlink():
+                _copy_files(record.parent, ours.superseded / record.parent.name)
+
+
+def _keep(run: Path, out: SweepDir, run_id: str) -> None:
+    """Copies a result that is not taken to the superseded ones."""
+    _copy_files(run, out.superseded_as(run_id, (run / FILES[0]).read_bytes()))
+
+
+def _copy_files(run: Path, kept: Path) -> None:
+    """Copies a run's files into a new folder; into one that is there, nothing."""
+    if kept.exists():
+        return
+    kept.mkdir(parents=True)
+    for path in filter(Path.is_file, map(run.joinpath, FILES)):
+        if not path.is_symlink():  # a link may lead out of the directory
+            shutil.copyfile(path, kept / path.name)
 
 
 def _copy(one: Copy, out: SweepDir) -> None:

@@ -19,6 +19,7 @@ ROUNDING = 1e-6  # relative: far above that of floats, far below any effect
 # Of the validation images: predicting once more may round a few otherwise, and a model with noise
 # of its own gets others right. Four standard errors of two such counts, and never less than this.
 OFF, SIGMAS = 0.01, 4.0
+LEAST_TIMES = 3  # that agree to the last digit, of two runs that are one
 
 
 def fault(record: Mapping[str, Any]) -> str:
@@ -92,9 +93,9 @@ def _other_images(record: Mapping[str, Any]) -> str:
 def measurement(record: Mapping[str, Any]) -> tuple[float, ...]:
     """What no two runs have in common: seconds to the last digit; empty where not recorded."""
     timing, readings = record.get("timing") or {}, record.get("readings") or {}
-    known = [timing.get("step_s"), timing.get("first_step_s")]
-    known += [record.get("fit_s"), readings.get("cpu_s")]
-    return () if None in known else tuple(known)
+    times = [timing.get("step_s"), timing.get("first_step_s")]
+    known = [s for s in (*times, record.get("fit_s"), readings.get("cpu_s")) if s is not None]
+    return tuple(known) if len(known) >= LEAST_TIMES else ()
 
 
 def repeated(records: Iterable[Mapping[str, Any]]) -> set[str]:

@@ -64,7 +64,8 @@ def _adapter() -> TypeAdapter[Any]:
     """What checks a record; made at the first use, since making it takes a while."""
     # A record holds columns of results.csv in several places.
     row = {name: c.kind | None for name, c in COLUMNS.items() if name != "marks"}
-    cells = _open("Cells", {**row, "latency_warmup": Whole})
+    read = {"stopped_s": Number, "limits_changed": bool, "throttle_reasons": list[str]}
+    cells = _open("Cells", {**row, **read, "latency_warmup": Whole})
     texts = (
         "variable_dtype",
         "initial_weights",

@@ -6,6 +6,7 @@ import re
 import secrets
 import shutil
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,19 +112,41 @@ class SweepDir:
 
     @property
     def measured(self) -> Path:
-        """The id of each run that came to an end here, a line each; --fresh leaves it."""
+        """A line for each run that came to an end here, its id and the digits of its record.
+
+        --fresh leaves it.
+        """
         return self.root / "measured.txt"
+
+    def add_measured(self, others: Iterable["SweepDir"]) -> None:
+        """Adds what was measured in other directories, whose runs were merged into this one.
+
+        A result counts once, however often its directory is merged.
+        """
+        known = self._results()
+        more = known.copy()
+        for other in others:
+            more |= other._results()
+        if more != known and not self.measured.is_symlink():  # a link may lead anywhere
+            self.root.mkdir(parents=True, exist_ok=True)
+            self.measured.write_text("".join(f"{r}\n" for r in sorted(more.elements())), "ascii")
+
+    def _results(self) -> Counter[str]:
+        """The lines of `measured`; those of older versions are a run's id alone."""
+        try:
+            lines = files.text(self.measured).splitlines()
+        except (OSError, ValueError):
+            return Counter()
+        return Counter(line for line in lines if re.fullmatch(f"{RUN_ID}( {DIGEST})?", line))
 
     def discarded_runs(self) -> int:
         """How many results were measured here and are here no longer.
 
         Whoever measures until the result pleases throws away the others.
         """
-        try:
-            ids = files.text(self.measured).split()
-        except (OSError, ValueError):
-            return 0
-        left = Counter(run_id for run_id in ids if re.fullmatch(RUN_ID, run_id))
+        left: Counter[str] = Counter()
+        for result, times in self._results().items():
+            left[result.partition(" ")[0]] += times
         kept = {i: sum((p / "record.json").is_file() for p in self.of_run(i)) for i in left}
         return sum(max(0, n - kept[run_id]) for run_id, n in left.items())
 
@@ -153,8 +176,8 @@ class SweepDir:
         """
         target = self.runs / run_id
         target.parent.mkdir(parents=True, exist_ok=True)
-        if keep and (digest := _digest_if_ended(target)):
-            kept = self.superseded / f"{run_id}-{digest}"
+        if keep and (content := _content_if_ended(target)):
+            kept = self.superseded_as(run_id, content)
             kept.parent.mkdir(exist_ok=True)
             shutil.rmtree(kept, ignore_errors=True)  # the same record, as a merge brought it
             target.rename(kept)
@@ -162,9 +185,9 @@ class SweepDir:
             shutil.rmtree(target)
         (self.partial / run_id).rename(target)
         # A link may lead anywhere.
-        if keep and _digest_if_ended(target) and not self.measured.is_symlink():
+        if keep and (content := _content_if_ended(target)) and not self.measured.is_symlink():
             with self.measured.open("a", encoding="ascii") as file:
-                file.write(f"{run_id}\n")
+                file.write(f"{run_id} {_digits(content)}\n")
 
     def of_run(self, run_id: str) -> list[Path]:
         """The folders of a run: that of its result, and those of its superseded ones."""
@@ -173,6 +196,10 @@ class SweepDir:
             self.runs / run_id,
             *([] if linked else self.superseded.glob(f"{run_id}-{'[0-9a-f]' * 8}")),
         ]
+
+    def superseded_as(self, run_id: str, record: bytes) -> Path:
+        """The folder of a superseded run, by the content of its record's file."""
+        return self.superseded / f"{run_id}-{_digits(record)}"
 
     def superseded_runs(self) -> int:
         """How many runs were measured again."""
@@ -206,14 +233,18 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _digest_if_ended(folder: Path) -> str:
-    """Eight digits that name a run's record; empty where it has none that came to an end."""
+def _digits(record: bytes) -> str:
+    """Eight digits that name the content of a record."""
+    return hashlib.sha256(record).hexdigest()[:8]
+
+
+def _content_if_ended(folder: Path) -> bytes:
+    """The content of a run's record; empty where it has none that came to an end."""
     try:
         content = (folder / "record.json").read_bytes()
-        ended = json.loads(content)["status"] in FINAL
+        return content if json.loads(content)["status"] in FINAL else b""
     except (OSError, ValueError, LookupError, TypeError):
-        return ""
-    return hashlib.sha256(content).hexdigest()[:8] if ended else ""
+        return b""
 
 
 def leads_out(path: Path) -> bool:

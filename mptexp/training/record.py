@@ -5,12 +5,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mptexp.records import instruments, privacy, schema, store
+from mptexp.records import instruments, interference, privacy, schema, store
 from mptexp.spec.project import PROJECT
 from mptexp.traces import xplane
 from mptexp.training import arithmetic, machine
 from mptexp.training.identity import identity
-from mptexp.training.measure import sensors, step_clock
+from mptexp.training.measure import step_clock
 from mptexp.training.numerics import emulation
 from mptexp.training.outcome import Outcome
 
@@ -72,7 +72,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "marks": [
             *_flags(outcome),
             *arithmetic.flags(outcome.run, outcome.effective),
-            *sensors.flags(outcome.sensors),
+            *interference.marks(outcome.sensors),
             *outcome.notes,
         ],
         "readings": _sensors(outcome),

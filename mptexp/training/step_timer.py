@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mptexp.records import schema, step_times, store
+from mptexp.records import interference, schema, step_times, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.policies import POLICY_ROWS
@@ -212,7 +212,7 @@ class StepTimer:
             "timing": timing | {"images_per_s": run.batch_size / timing["step_s"]},
             "windows": self.windows,
             "history": [],
-            "marks": [NOTE, *sensors.flags(readings)],
+            "marks": [NOTE, *interference.marks(readings)],
             "readings": readings,
             "samples": samples,
             "peak_memory_bytes": self._peak(card["kind"]),

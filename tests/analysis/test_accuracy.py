@@ -71,6 +71,22 @@ def test_an_equivalence_is_stated_with_its_margin():
     ]
 
 
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_a_policy_of_which_a_run_diverged_is_not_equal(policy):
+    # The lie: four blocks say "equal", and the fifth, which diverged, says nothing.
+    made = pairs([0.001, -0.001, 0.0, 0.001, -0.001]).records
+    assert accuracy.differences(tables(made), 0.01).verdict.tolist() == ["equal"]
+    for one in made:
+        if (one["parameters"]["policy"], one["parameters"]["block"]) == (policy, 4):
+            one |= {"status": "diverged", "history": [{"epoch": 1, "val_accuracy": None}]}
+            one["in_force"].pop("jit")
+    told = tables(made)
+    (row,) = accuracy.differences(told, 0.01).to_dict("records")
+    assert (row["verdict"], row["blocks"]) == ("diverged", 4)
+    assert "not compared (some of the runs diverged)" in findings.answer(told)[-1]
+    assert text_tables.accuracy_rows(told).Finding.tolist() == ["diverged"]
+
+
 def test_a_batch_that_is_always_the_same_says_nothing_of_accuracy():
     rows = pairs([0.0, 0.0, 0.0]).records
     for made in rows:

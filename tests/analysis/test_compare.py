@@ -173,8 +173,14 @@ def test_a_copy_of_a_session_is_no_other_session(tmp_path):
     shutil.copytree(a[0].root, copied)
     with pytest.raises(ParamsError, match=r"copied: holds the same measurement as .*a0 \(run "):
         compare.load([*a, SweepDir(copied)], b)
-    # Both sides may share one: a sweep beside itself.
-    assert compare.points(*compare.load([a[0]], [SweepDir(copied)])).ratio.tolist() == [1, 1]
+    # Both sides may share one, which is said: a sweep beside itself, three sessions beside copies.
+    for sides in (([a[0]], [SweepDir(copied)]), ([*a], [SweepDir(copied), *b[1:]]), (a, a)):
+        found = compare.points(*compare.load(*sides))
+        assert set(found["flags"]) == {"same measurement"}
+        assert found.low.isna().all()
+    done = mptexp("compare", "a0", "copied", cwd=tmp_path, COLUMNS="200")
+    assert "1.00× (not valid: same measurement; n = 3, 3)" in done.stdout
+    assert "Both sides hold the same measurement" in done.stdout
 
 
 def test_what_one_side_alone_was_is_part_of_what_differs(tmp_path):

@@ -162,6 +162,23 @@ def test_other_numbers_of_threads_form_no_ratio():
     assert "(1 against none)" in " ".join(caveats.sentences(made))
 
 
+@pytest.mark.parametrize(
+    ("readings", "flag"),
+    [
+        ({"other_load_frac": 0.4}, "interference"),
+        ({"other_processes": 1}, "interference"),
+        ({"throttled_frac": 0.1}, "throttled"),
+        ({"stopped_s": 3.0}, "interrupted"),
+        ({"limits_changed": True}, "interrupted"),
+        ({"other_load_frac": 0.05, "stopped_s": 0.0, "throttled_frac": None}, ""),
+    ],
+)
+def test_a_mark_that_was_deleted_leaves_its_reading(readings, flag):
+    made = tables([one | {"marks": [], "readings": readings} for one in runs()])
+    assert set(made.results["flags"]) == {flag}
+    assert made.speedups.claim_low.isna().all() == bool(flag)
+
+
 def test_too_few_windows_say_how_long_a_run_must_be():
     made = tables(list(runs(timing={"step_ci": None, "ended_by": "epochs"})))
     (sentence,) = [text for text in caveats.sentences(made) if "too few windows" in text]

@@ -55,6 +55,13 @@ def test_a_gain_counts_as_far_as_its_interval_shows_it(gain, lost):
     assert list(found.effects) == [e for e in effects if gain.n > 1]
 
 
+def test_a_gain_that_is_not_valid_replaces_no_measurement():
+    gain = {"mixed_bfloat16": Contrast(2.0, 1.9, 2.1, 3)}
+    effects = [Effect(ablations.INPUT, gain, flags="throttled")]
+    found = loss("input", effects, after={"input": 0.001})
+    assert (found.seconds, found.effects) == (pytest.approx(0.001), ())
+
+
 def test_a_wait_is_lost_in_full_with_what_its_ablations_changed():
     batch = Effect(ablations.BATCH, {"float32": Contrast(1.1, n=1)})
     other = Effect(ablations.INPUT, {"float32": Contrast(1.1, n=1)})

@@ -50,6 +50,7 @@ def test_two_machines_give_what_one_directory_with_all_runs_gives(light, tmp_pat
     assert {p.name for p in before} == {
         "params.yaml",
         "sweep.json",
+        "measured.txt",
         "record.json",
         "notebook.ipynb",
     }
@@ -145,6 +146,32 @@ def test_different_records_of_a_run_are_named_and_nothing_is_written(made, tmp_p
         assert "without a result yet" in done.stdout
     with pytest.raises(ParamsError, match="elsewhere: is none of"):
         merge.merge([a.root, b.root], tmp_path / "new", tmp_path / "elsewhere")
+
+
+def test_the_result_that_is_not_preferred_is_kept_and_counted(made, tmp_path):
+    # The lie: each sweep is measured in two directories, and the pleasing one preferred.
+    a, b = made("a", "ok", "ok"), made("b", "ok", "ok", wall_s=2.0)
+    for out in (tmp_path / "all", a.root):  # a new directory, and one of them
+        for _ in range(2):
+            done = merge.merge([a.root, b.root], out, prefer=b.root)
+            assert {r["wall_s"] for r in store.read_records(SweepDir(out))[0]} == {2.0}
+            assert SweepDir(out).superseded_runs() == 2
+        if out != a.root:
+            assert (done.unused, len(done.copied)) == (2, 1)
+    (kept,) = {p.read_bytes() for p in a.superseded.glob("*/notebook.ipynb")}
+    assert kept == b'{"cells": []}'
+
+
+def test_what_was_discarded_is_counted_after_a_merge(made, tmp_path):
+    # The lie: results are thrown away until one pleases, and the directory is merged into another.
+    a, b = made("a", "ok"), made("b", None, "ok")
+    (run_id,) = (path.name for path in a.runs.iterdir())
+    a.measured.write_text(f"{run_id} 11111111\n{run_id} 22222222\n{run_id} 33333333\n")
+    b.measured.write_text(f"{run_id}\n")
+    for _ in range(2):
+        merge.merge([a.root, b.root], tmp_path / "all")
+        assert SweepDir(tmp_path / "all").discarded_runs() == 3
+    assert SweepDir(tmp_path / "all").diagnosis.discarded_runs() == 0
 
 
 def test_two_results_that_differ_in_a_number_conflict(made, tmp_path):

@@ -134,7 +134,9 @@ def test_a_block_that_was_copied_is_no_repeat(tmp_path):
     place = shutil.copytree(PROJECT / "reports/published/quickstart-cpu", tmp_path / "copied")
     records = [json.loads(path.read_text()) for path in place.glob("runs/*/record.json")]
     shutil.rmtree(place / "runs")
-    for made in [r for r in records if r["parameters"]["block"] == 0]:
+    for number, made in enumerate(r for r in records if r["parameters"]["block"] == 0):
+        if number % 2:  # a time that is not recorded hides no copy
+            made["readings"]["cpu_s"] = None
         for block in range(3):
             again = json.loads(json.dumps(made))
             again["parameters"] |= {"block": block, "seed": made["parameters"]["seed"] + block}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import compare, contrast, scaling
+from mptexp.analysis import compare, contrast, scaling, validity
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
 from mptexp.report.text import columns, wording
@@ -209,6 +209,11 @@ def advice(points: pd.DataFrame, apart: bool) -> list[str]:
         apart: whether all runs of a side came before the other's.
     """
     made = []
+    if any("same measurement" in validity.names_of(flags) for flags in points["flags"]):
+        made.append(
+            "Both sides hold the same measurement: a directory beside itself or its copy shows no "
+            "difference, whatever there is."
+        )
     if points[["sessions_a", "sessions_b"]].min(axis=None) < contrast.FEWEST:
         made.append(
             "Nothing is claimed of fewer than three sessions a side. Two settings are best "

@@ -171,6 +171,7 @@ def _verdicts(rows: pd.DataFrame, margin: float) -> str:
         "equal": equal,
         "undecided": f"{INCONCLUSIVE} (neither shown to be {equal} nor different)",
         "too few repeats": f"{INCONCLUSIVE} (fewer than three repeats)",
+        "diverged": "not compared (some of the runs diverged)",
         "not trained": "not compared (the baseline is at chance level)",
         "not valid": "not valid, so nothing is claimed of it",
         "images not recorded": f"{INCONCLUSIVE} (how many images were validated with is not "

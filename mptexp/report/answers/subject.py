@@ -192,7 +192,7 @@ def _equal(tables: Tables) -> str:
 
 def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
     base = wording.default_name(rows.baseline.iloc[0])
-    faster = rows[(rows.finding == "faster") & ~(rows.verdict == "lower")]
+    faster = rows[(rows.finding == "faster") & ~rows.verdict.isin(["lower", "diverged"])]
     if len(faster):
         best = faster.loc[faster.low.idxmax()]
         within = best.verdict == "equal" and _equal(tables) == "equal"

@@ -156,7 +156,8 @@ def reproduce(sweep: MeasuredSweep) -> str:
         f"- mptexp version and commit: {versions}",
         f"- cost: {cost}",
         f"- measured again: {wording.count(superseded, 'run')} of blocks that were interrupted or "
-        "not valid; the earlier records lie under `superseded` and are not used"
+        "not valid, or in a directory that a merge did not prefer; these records lie under "
+        "`superseded` and are not used"
         if superseded
         else "",
         f"- **discarded**: {wording.count(discarded, 'result')} that this directory once held, by "

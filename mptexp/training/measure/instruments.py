@@ -17,6 +17,7 @@ import psutil
 
 from mptexp.records import step_times
 from mptexp.records.instruments import QUIET, Check, check, not_here
+from mptexp.records.interference import OTHERS_MATTER
 from mptexp.spec.run import Run
 from mptexp.training import precision
 from mptexp.training.measure import sensors
@@ -37,7 +38,7 @@ def checks(run: Run) -> Iterator[Check]:
         of_clock = list(clock(kind))
         span = (began, time.perf_counter())
     others = sensors.summary(sampler.samples, [span], kind)["other_load_frac"]
-    yield check(QUIET, (0, 100 * sensors.OTHERS_MATTER), None if others is None else 100 * others)
+    yield check(QUIET, (0, 100 * OTHERS_MATTER), None if others is None else 100 * others)
     yield from of_clock
     yield from load(kind)
     yield memory(kind)  # the last: its peak would hide others

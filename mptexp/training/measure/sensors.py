@@ -5,7 +5,7 @@ They come from NVML on a GPU and from the system on a CPU. What a device does no
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -33,7 +33,6 @@ THROTTLES = {
 # Between two samples that are a quarter of a second apart otherwise; and of that, the share in
 # which a process that works has processor time, though one call may keep the sampler waiting.
 STOPPED_S, WORKING = 2.0, 0.05
-OTHERS_MATTER = 0.1  # share of the processor that other programs may use before a run is flagged
 
 
 class Sampler(threading.Thread):
@@ -298,21 +297,6 @@ def _throttling(
         return None, []
     reasons = sorted({reason for names in causes for reason in names})
     return sum(bool(names) for names in causes) / len(causes), reasons
-
-
-def flags(summary: Mapping[str, Any]) -> list[str]:
-    """What a reader of a run's numbers must know of how it was measured."""
-    reasons = ", ".join(summary["throttle_reasons"])
-    cases = {
-        "measured while other programs used the processor": (summary["other_load_frac"] or 0)
-        > OTHERS_MATTER,
-        "measured while other processes used the GPU": bool(summary["other_processes"]),
-        f"measured while the process was stopped or the machine asleep "
-        f"({summary['stopped_s']:.0f} s)": summary["stopped_s"] > INTERVAL_S,
-        "measured while its processors or its priority were changed": summary["limits_changed"],
-        f"measured while the device was throttled ({reasons})": bool(summary["throttled_frac"]),
-    }
-    return [text for text, holds in cases.items() if holds]
 
 
 # --- memory ----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support import PROJECT, until
 
+from mptexp.records import interference
 from mptexp.training.measure import sensors
 
 SAMPLES = PROJECT / "tests/nvml"
@@ -80,11 +81,12 @@ def test_epochs_shorter_than_the_interval_are_not_left_unread():
     spans = [(0.01 + 0.3 * k, 0.21 + 0.3 * k) for k in range(15)]
     found = sensors.summary(samples, spans, "cpu")
     assert found["other_load_frac"] == pytest.approx(0.5)
-    assert sensors.flags(found) == ["measured while other programs used the processor"]
+    assert interference.marks(found) == ["measured while other programs used the processor"]
 
 
 STOPPED = """
 import json, sys, time
+from mptexp.records import interference
 from mptexp.training.measure import sensors
 with sensors.Sampler("cpu", interval_s=0.05) as sampler:
     print("ready", flush=True)
@@ -92,7 +94,7 @@ with sensors.Sampler("cpu", interval_s=0.05) as sampler:
     while time.process_time() < end:
         pass
 summary = sensors.summary(sampler.samples, [(sampler.samples[0]["time"], 1e9)], "cpu")
-print(json.dumps([summary["stopped_s"], sensors.flags(summary)]))
+print(json.dumps([summary["stopped_s"], interference.marks(summary)]))
 """
 
 
@@ -116,13 +118,13 @@ def test_a_machine_that_slept_says_so():
     samples = [sample(0.25 * k, 0.2 * k, asleep_s=45.0 * (k > 3)) for k in range(8)]
     found = sensors.summary(samples, [(0.0, 2.0)], "cpu")
     assert found["stopped_s"] == 45.0
-    assert "machine asleep (45 s)" in " ".join(sensors.flags(found))
+    assert "machine asleep (45 s)" in " ".join(interference.marks(found))
 
 
 def test_other_processors_or_another_priority_halfway_are_said():
     samples = [sample(0.25 * k, 0.2 * k, cores=2 if k < 4 else 1, nice=0) for k in range(8)]
     found = sensors.summary(samples, [(0.0, 2.0)], "cpu")
-    assert "were changed" in " ".join(sensors.flags(found))
+    assert "were changed" in " ".join(interference.marks(found))
 
 
 def test_a_reading_that_fails_costs_nothing(monkeypatch):
@@ -143,7 +145,7 @@ def test_nothing_is_made_up():
     stopped = {name: found.pop(name) for name in ("stopped_s", "limits_changed")}
     assert stopped == {"stopped_s": 0, "limits_changed": False}
     assert set(found.values()) == {None}
-    assert sensors.flags(found | stopped | {"throttle_reasons": []}) == []
+    assert interference.marks(found | stopped | {"throttle_reasons": []}) == []
 
 
 def test_power_comes_from_the_energy_counter():
@@ -179,7 +181,7 @@ def test_samples_of_a_gpu(name, marks):
     samples = recorded(name)
     span = [(samples[0]["time"], samples[-1]["time"])]
     found = sensors.summary(samples, span, "gpu")
-    assert sensors.flags(found) == marks
+    assert interference.marks(found) == marks
     assert found["utilization_frac"] == pytest.approx(0.9, abs=0.1)
     assert found["power_w"] > 100
     assert found["device_memory_used_bytes"] > 2**30
@@ -190,7 +192,7 @@ def test_a_throttled_processor_is_marked():
     samples = [sample(0.0, throttle_events=before), sample(1.0, throttle_events=after)]
     found = sensors.summary(samples, [(0, 1)], "cpu")
     assert found["throttled_frac"] == 1
-    assert sensors.flags(found) == ["measured while the device was throttled (too hot)"]
+    assert interference.marks(found) == ["measured while the device was throttled (too hot)"]
 
 
 def test_energy_and_throttle_counters_of_a_cpu(tmp_path):
