@@ -9,8 +9,8 @@
 # make reference   docs/params.md and params/schema.json, after a parameter has changed
 PYTHON ?= python3
 BIN := .venv/bin
-# Three processes, because two that wait for processes of their own leave a third of 2 cores idle.
-PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# Four processes, because those that wait for processes of their own leave cores idle.
+PYTEST := $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: quickstart check test lint lab wheel-test bench soak reference
 
