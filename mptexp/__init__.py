@@ -10,8 +10,18 @@ and the command line call.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # for editors
-    from mptexp.api import answer, compare, diagnose, explain, load, plan, policies, record, run
+if TYPE_CHECKING:  # for editors and type checkers
+    from mptexp.api.cells import (
+        answer,
+        compare,
+        diagnose,
+        explain,
+        load,
+        plan,
+        policies,
+        record,
+        run,
+    )
     from mptexp.spec.grid import Sweep
     from mptexp.spec.run import Run
     from mptexp.training.step_timer import StepTimer

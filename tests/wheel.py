@@ -15,6 +15,19 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = PROJECT / "constraints.txt"
+# A user's script, as type checkers know it: the last line is a mistake that they must find.
+SCRIPT = """\
+import mptexp
+
+sweep = mptexp.Sweep(matrix={"policy": ["float32", "mixed_bfloat16"]}, repeats=3)
+print(mptexp.plan(sweep, out="reports/mine"), mptexp.policies().loc["float16"])
+results = mptexp.run(sweep, out="reports/mine", only={"policy": "float32"}, epochs=2)
+print(results.step_s.mean(), results.history.val_accuracy.max(), results.speedups)
+again = mptexp.load("reports/mine")
+print(again.whole.columns, mptexp.load("reports/mine", "history").loss.min())
+print(mptexp.explain("profile/"), mptexp.compare("a", ["b", "c"]), mptexp.StepTimer())
+mptexp.load(3)
+"""
 SHORT = ("--set", "epochs=2", "--set", "repeats=1")
 # Nothing of the checkout may be found by the way of Python's or make's variables.
 ENVIRONMENT = {n: v for n, v in os.environ.items() if not n.startswith(("PYTHON", "MAKE"))}
@@ -50,6 +63,29 @@ def built(folder: Path) -> Path:
     assert {"mptexp/notebooks/train.py", "mptexp/py.typed"} <= names
     print(f"  sdist {sdist.stat().st_size:,} bytes, wheel {wheel.stat().st_size:,} bytes")
     return wheel
+
+
+def typed(python: Path, folder: Path) -> None:
+    """mypy and pyright take a user's script as it is meant, and find its mistake."""
+    script, tools = folder / "script.py", folder / "tools"
+    script.write_text(SCRIPT)
+    call(python, "-m", "venv", tools, cwd=folder)
+    call(tools / "bin/pip", "install", "-q", "mypy", "pyright", cwd=folder)
+    for checker, named in (
+        (("mypy", "--strict", "--python-executable"), "script.py:10: error"),
+        (("pyright", "--pythonpath"), "script.py:10:13 - error"),
+    ):
+        done = subprocess.run(
+            [tools / "bin" / checker[0], *checker[1:], python, script.name],
+            cwd=folder,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+        )
+        faults = [line for line in done.stdout.splitlines() if "error" in line]
+        print(f"  {checker[0]}: {faults[0].strip() if faults else done.stdout + done.stderr}")
+        assert named in done.stdout, done.stdout + done.stderr
+        assert not [line for line in faults if "error:" in line and ":10" not in line], done.stdout
 
 
 def newcomer(python: str, wheel: Path, folder: Path) -> None:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from mptexp.api import commands, diagnosing
 from mptexp.execution import sweep
@@ -166,6 +166,10 @@ def _figure(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else visible(str(value))
 
 
+@overload
+def load(directory: Place, table: Literal["results"] = "results") -> "Results": ...
+@overload
+def load(directory: Place, table: str) -> "pd.DataFrame": ...
 def load(directory: Place, table: str = "results") -> "Results | pd.DataFrame":
     """Returns a finished sweep as a tidy table, from its records: `load("reports/quickstart")`.
 
