@@ -6,13 +6,14 @@
 # make bench  what mptexp itself costs, and whether it finds planted causes; with FOLDER=a folder of
 #             images also its input pipeline
 # make wheel-test  a wheel in fresh environments elsewhere; PYTHONS="python3.12 python3.13" names them
+# make docs        the documentation as a site, in build/site
 # make reference   docs/params.md and params/schema.json, after a parameter has changed
 PYTHON ?= python3
 BIN := .venv/bin
 # Four processes, because those that wait for processes of their own leave cores idle.
 PYTEST := $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart check test lint lab wheel-test bench soak reference
+.PHONY: quickstart check test lint lab wheel-test bench soak docs reference
 
 quickstart: .venv/installed
 	$(BIN)/mptexp run params/quickstart.yaml
@@ -44,6 +45,9 @@ bench: .venv/installed-dev
 	$(BIN)/pytest -m bench
 	$(if $(FOLDER),$(BIN)/python benchmarks/input_pipeline.py $(FOLDER))
 
+docs: .venv/installed-dev
+	$(BIN)/python docs/site.py
+
 reference: .venv/installed
 	$(BIN)/python docs/reference.py
 
@@ -61,7 +65,7 @@ soak: .venv/installed-dev
 	touch $@
 
 .venv/installed-dev: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,profile,ray,jax,mlflow,tensorboard]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,profile,ray,jax,mlflow,tensorboard,docs]'
 	touch .venv/installed $@
 
 .venv/installed-lab: .venv/installed

@@ -1,0 +1,71 @@
+"""The documentation as a site: every page, every link, from what is in the tree."""
+
+import re
+import runpy
+import subprocess
+import sys
+
+import pytest
+from support import PROJECT
+
+import mptexp
+
+SITE = PROJECT / "docs/site.py"
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return runpy.run_path(str(SITE))["pages"]()
+
+
+def test_the_site_has_every_document_study_and_name(pages):
+    written = {path.name for path in (PROJECT / "docs").glob("*.md")}
+    studies = {f"study-{path.stem}.md" for path in (PROJECT / "params").glob("*.yaml")}
+    assert pages.keys() > written | studies
+    for name in mptexp.__all__:
+        assert f"\n## {name}\n" in pages["api.md"]
+    assert (
+        "**Args**\n\n- `directory`: the sweep's, or one to which records were copied."
+        in pages["api.md"]
+    )
+    assert "reports/&lt;name of the file>" in pages["api.md"]
+    nav = (PROJECT / "mkdocs.yml").read_text()
+    assert {name for name in pages if name not in nav} == studies
+
+
+def test_a_study_names_its_published_report(pages):
+    assert "[quickstart-cpu](../quickstart-cpu/index.html)" in pages["study-quickstart.md"]
+    assert "mptexp run quickstart" in pages["study-quickstart.md"]
+
+
+def test_links_lead_to_where_things_are_on_the_site():
+    linked = runpy.run_path(str(SITE))["_linked"]
+    known = {"README.md": "index.md", "docs/a.md": "a.md", "params/q.yaml": "study-q.md"}
+    for page, text, said in (
+        ("docs/b.md", "[x](a.md#here)", "[x](a.md#here)"),
+        ("docs/b.md", "[x](../README.md)", "[x](index.md)"),
+        ("README.md", "[x](docs/a.md)", "[x](a.md)"),
+        ("docs/b.md", "[q](../params/q.yaml)", "[q](study-q.md)"),
+        ("README.md", "![x](reports/published/c/answer.svg)", "![x](R/c/answer.svg)"),
+        ("README.md", "[x](reports/published/c/)", "[x](R/c/index.html)"),
+        ("docs/b.md", "[x](../tests/t.py)", "x (`tests/t.py`)"),
+        ("docs/b.md", "[`t.py`](t.py)", "`t.py` (`docs/t.py`)"),
+        ("docs/b.md", "`[x](a.md)` [x](https://e.org)", "`[x](a.md)` [x](https://e.org)"),
+        ("docs/b.md", "```\n[x](nowhere)\n```", "```\n[x](nowhere)\n```"),
+    ):
+        assert linked(page, text, known, "R") == said, text
+
+
+def test_the_site_is_built_and_loads_nothing_from_elsewhere(tmp_path):
+    command = [sys.executable, SITE, "--to", tmp_path / "site", "--reports", "../"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = list((tmp_path / "site").glob("*.html"))
+    assert len(pages) > 30
+    for page in pages:
+        loaded = re.findall(
+            r"<(?:script|img|link|iframe)[^>]*(?:src|href)=\"([^\"]+)", page.read_text()
+        )
+        assert not [place for place in loaded if "//" in place], page.name
+    guide = (tmp_path / "site/guide.html").read_text()
+    assert 'id="for-scripts"' in guide
