@@ -1,9 +1,11 @@
 """What `make wheel-test` does: sdist, wheel from it, and a newcomer's first report elsewhere.
 
 For each Python named on the command line: a fresh environment in a folder away from the checkout,
-the wheel in it, then init, plan, run and report there. It says how long each took.
+the wheel in it, then init, plan, run and report there; a script under type checkers; and the
+released notebook in an environment with nothing but Jupyter. It says how long each took.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -33,7 +35,7 @@ SHORT = ("--set", "epochs=2", "--set", "repeats=1")
 ENVIRONMENT = {n: v for n, v in os.environ.items() if not n.startswith(("PYTHON", "MAKE"))}
 
 
-def call(*words: object, cwd: Path) -> str:
+def call(*words: object, cwd: Path, **environment: str) -> str:
     """Runs a command; returns what it printed.
 
     Raises:
@@ -41,7 +43,8 @@ def call(*words: object, cwd: Path) -> str:
     """
     began = time.perf_counter()
     command = [str(word) for word in words]
-    done = subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True)
+    whole = ENVIRONMENT | environment
+    done = subprocess.run(command, cwd=cwd, env=whole, capture_output=True, text=True)
     shown = " ".join(Path(w).name if "/" in w else w for w in command)
     print(f"  {time.perf_counter() - began:6.1f} s  {shown}", flush=True)
     if done.returncode:
@@ -50,19 +53,43 @@ def call(*words: object, cwd: Path) -> str:
 
 
 def built(folder: Path) -> Path:
-    """Makes the sdist, and the wheel from the sdist alone, as an index would; returns the wheel."""
-    call(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder, cwd=PROJECT)
-    (sdist,) = folder.glob("*.tar.gz")
+    """Makes sdist, wheel and notebook as a release does, and looks into them; returns the wheel."""
+    release = [sys.executable, PROJECT / "docs/release.py", "--to", folder, "--from", folder]
+    call(*release, cwd=PROJECT)
+    (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
     with tarfile.open(sdist) as archive:
         assert not [name for name in archive.getnames() if "/reports/" in name]
-    call(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", folder, sdist, cwd=folder)
-    (wheel,) = folder.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     for part in ("params/quickstart.yaml", "params/template/mine.yaml", "params/schema.json"):
         assert f"mptexp/{part}" in names, part
     assert {"mptexp/notebooks/train.py", "mptexp/py.typed"} <= names
     print(f"  sdist {sdist.stat().st_size:,} bytes, wheel {wheel.stat().st_size:,} bytes")
     return wheel
+
+
+def notebook(python: str, wheel: Path, folder: Path) -> None:
+    """A person with Jupyter and the released notebook alone: it installs mptexp and answers."""
+    began = time.perf_counter()
+    env = folder / "jupyter"
+    call(python, "-m", "venv", env, cwd=folder)
+    call(env / "bin/pip", "install", "-q", "-c", CONSTRAINTS, "nbclient", "ipykernel", cwd=folder)
+    text = (wheel.parent / "start_here.ipynb").read_text()
+    for long, short in (
+        ("epochs: int = 4", "epochs: int = 2"),
+        ("blocks: int = 3", "blocks: int = 1"),
+    ):
+        assert long in text
+        text = text.replace(long, short)
+    (folder / "start_here.ipynb").write_text(text)
+    command = [env / "bin/jupyter", "execute", "--inplace", "--timeout=1200", "start_here.ipynb"]
+    path = f"{env / 'bin'}:{os.environ['PATH']}"
+    call(*command, cwd=folder, PIP_CONSTRAINT=str(CONSTRAINTS), PATH=path)
+    done = json.loads((folder / "start_here.ipynb").read_text())
+    shown = json.dumps([cell.get("outputs") for cell in done["cells"]])
+    for part in ("[2/2] policy", "than float32 (the default) at", "image/png"):
+        assert part in shown, part
+    assert '"output_type": "error"' not in shown
+    print(f"  the released notebook, from an empty folder: {time.perf_counter() - began:.0f} s")
 
 
 def typed(python: Path, folder: Path) -> None:
@@ -109,19 +136,21 @@ def newcomer(python: str, wheel: Path, folder: Path) -> None:
     )
     call(mptexp, "run", "quickstart", *SHORT, "--only", "batch_size=128", cwd=folder)
     assert (folder / "reports/quickstart/index.html").is_file()
+    typed(bin / "python", folder)
 
 
 def main() -> None:
     """Builds once, then meets every Python that is named, or that runs this."""
     with tempfile.TemporaryDirectory(prefix="mptexp-wheel-") as place:
-        wheel = built(Path(place))
+        wheel = built(Path(place, "dist"))
         for python in sys.argv[1:] or [sys.executable]:
             version = call(python, "--version", cwd=Path(place)).strip()
             print(version, flush=True)
             folder = Path(place, version.replace(" ", "-"))
             folder.mkdir()
             newcomer(python, wheel, folder)
-            subprocess.run(["rm", "-r", str(folder / "env")], check=True)
+            notebook(python, wheel, folder)
+            subprocess.run(["rm", "-r", str(folder)], check=True)
 
 
 if __name__ == "__main__":

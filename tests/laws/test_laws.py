@@ -2,12 +2,14 @@
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
 from itertools import chain
 
 import jupytext
+import nbformat
 import pytest
 from papermill import inspect_notebook
 from support import PROJECT
@@ -331,6 +333,23 @@ def test_every_imported_distribution_is_declared():
     }
     known = {DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in imported}
     assert known - declared - {*sys.stdlib_module_names, "mptexp"} == set()
+
+
+def test_a_release_attaches_wheel_and_notebook():
+    job = params.load((PROJECT / ".github/workflows/release.yml").read_text())["jobs"]["release"]
+    commands = [step["run"] for step in job["steps"] if "run" in step]
+    assert commands[0] == "make wheel-test"
+    assert "docs/release.py --to dist" in commands[1]
+    assert 'gh release create "$GITHUB_REF_NAME" dist/*' in commands[2]
+    book = runpy.run_path(str(PROJECT / "docs/release.py"))["notebook"]("https://e.org/a.whl")
+    install, *cells = [cell.source for cell in book.cells]
+    assert install.splitlines()[-1] == '%pip install --quiet "https://e.org/a.whl"'
+    own = jupytext.read(PROJECT / "notebooks/start_here.py")
+    assert cells == [cell.source for cell in own.cells]
+    nbformat.validate(book)
+    command = [sys.executable, PROJECT / "docs/release.py", "--to", "x", "--from", "y"]
+    done = subprocess.run([*command, "--tag", "v0.0"], capture_output=True, text=True)
+    assert f"--tag v0.0: this tree is v{mptexp.__version__}" in done.stderr
 
 
 def test_the_workflow_publishes_what_is_there():

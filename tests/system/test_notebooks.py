@@ -4,6 +4,7 @@ import html
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -105,6 +106,26 @@ def test_the_notebook_on_diagnoses_opens_with_a_published_one(tmp_path, monkeypa
     page = json.dumps(cells)
     assert "mixed_float16" in page
     assert page.count("<figure") >= 2
+
+
+def test_saving_in_jupyterlab_keeps_outputs_beside_the_script_and_the_script_as_it_is(tmp_path):
+    pytest.importorskip("jupyterlab", reason="jupyterlab is not installed")
+    from jupyter_server.services.contents.largefilemanager import LargeFileManager
+    from jupytext.sync_contentsmanager import build_sync_jupytext_contents_manager_class
+
+    shutil.copytree(PROJECT / "notebooks", tmp_path / "notebooks")
+    files = build_sync_jupytext_contents_manager_class(LargeFileManager)(root_dir=str(tmp_path))
+    book = files.get("notebooks/start_here.py", type="notebook", content=True)
+    number = next(i for i, c in enumerate(book["content"]["cells"]) if c["cell_type"] == "code")
+    kept = nbformat.v4.new_output("stream", text="explored")
+    book["content"]["cells"][number]["outputs"] = [kept]
+    files.save(book, "notebooks/start_here.py")
+    script = tmp_path / "notebooks/start_here.py"
+    assert script.read_text() == (PROJECT / "notebooks/start_here.py").read_text()
+    again = files.get("notebooks/start_here.py", type="notebook", content=True)
+    assert again["content"]["cells"][number]["outputs"] == [kept]
+    ignored = ["git", "check-ignore", "-q", "notebooks/start_here.ipynb"]
+    assert subprocess.run(ignored, cwd=PROJECT).returncode == 0
 
 
 def test_jupyterlab_opens_every_notebook_as_a_notebook(tmp_path):
