@@ -34,16 +34,17 @@ BETWEEN_DEVICES = re.compile(  # copies from one GPU to another, collective oper
 _MEMORY_WORDS = """
     abs add addcdiv addcmul all and any arange arg argmax argmin assign avgpool bernoulli bias
     broadcast cat clamp clip compare concat concatenate const constant convert copy copysign
-    count cumprod cumsum difference div divide dropout elu embedding equal erf exp expand expm1
-    exponential fill finite flip floor foreach gather gelu greater hardswish hardtanh huber
-    index interpolate iota isfinite isinf isnan isneginf isposinf l1 leaky lerp less linspace
-    log logical logistic lookup masked max maximum maxpool mean memcpy memset min minimum mish
-    mse mul multiply neg negate nll nonzero norm normal normalization normalize not one ones or
-    pad partition philox pool pooling pow power prelu quantize random range read reciprocal
-    reduce relu relu6 repeat resize rng roll round rsqrt scatter segment select selu shape
-    sigmoid sign silu slice softmax softplus sort split sqrt square squared squeeze stack
-    stateless stitch sub subtract sum swish take tanh threshold tile topk transpose tril triu
-    unfold uniform unsorted update upsample where window xdivy xlogy xor zero zeros
+    count cumprod cumsum difference div divide dropout elu embedding eq equal erf exp expand
+    expm1 exponential fill finite flip floor foreach gather ge gelu greater gt hardswish
+    hardtanh huber index interpolate iota isfinite isinf isnan isneginf isposinf l1 le leaky
+    lerp less linspace log logical logistic lookup lt masked max maximum maxpool mean memcpy
+    memset min minimum mish mse mul multiply ne neg negate nll nonzero norm normal normalization
+    normalize not one ones or pad partition philox pool pooling pow power prelu quantize random
+    range read reciprocal reduce relu relu6 repeat resize rng roll round rsqrt scalar scatter
+    segment select selu shape sigmoid sign silu slice softmax softplus sort split sqrt square
+    squared squeeze stack stateless stitch sub subtract sum swish take tanh threshold tile topk
+    transpose tril triu unfold uniform unsorted update upsample where window xdivy xlogy xor
+    zero zeros
 """
 MEMORY_WORDS = frozenset(_MEMORY_WORDS.split())
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")

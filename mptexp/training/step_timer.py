@@ -8,13 +8,14 @@ is named in its record, from which nothing is claimed.
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mptexp.records import interference, schema, step_times, store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec.backends import BACKENDS
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import LEAST_STEPS, Run
@@ -36,6 +37,11 @@ def _default(method: Callable[..., None]) -> Callable[..., None]:
     """Marks a hook that does nothing: Keras then fetches no logs of a step, which would wait."""
     method._is_default = True  # type: ignore[attr-defined]
     return method
+
+
+def _refuse_unknown(name: str, value: str | None, allowed: Sequence[str]) -> None:
+    if value is not None and value not in allowed:
+        raise ParamsError(f"{name} {value!r}: unknown; allowed: {', '.join(allowed)}")
 
 
 class StepTimer:
@@ -62,8 +68,12 @@ class StepTimer:
         policy: str | None = None,
         backend: str | None = None,
     ) -> None:
-        if policy is not None and policy not in POLICY_ROWS:
-            raise ParamsError(f"policy {policy!r}: unknown; allowed: {', '.join(POLICY_ROWS)}")
+        _refuse_unknown("policy", policy, tuple(POLICY_ROWS))
+        _refuse_unknown("backend", backend, BACKENDS)
+        if synchronize is not None and not callable(synchronize):
+            raise ParamsError(f"synchronize is {synchronize!r}; allowed: a function to call")
+        if batch_size is not None and not (type(batch_size) is int and batch_size > 0):
+            raise ParamsError(f"batch_size is {batch_size!r}; allowed: an integer from 1")
         self._synchronize, self._batch_size, self._policy = synchronize, batch_size, policy
         self.backend = backend or _imported()
         self.model: Any = None
@@ -71,21 +81,46 @@ class StepTimer:
         self.windows: list[dict[str, Any]] = []
         self._opened: list[float] = []
         self._step, self._size, self._first, self._began = 0, 1, 0, 0.0
+        self._at_once = 1  # steps that begin together
         self._sampler: sensors.Sampler | None = None
+        self._samples: list[sensors.Sample] = []
 
     # --- a loop -----------------------------------------------------------------------------------
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Around one step of a loop, the fetching of its batch included if that is to count."""
+        """Around one step of a loop.
+
+        A window holds all from the beginning of a step to that of a later one, and so the wait for
+        a batch between two; the last step, after which none begins, belongs to none.
+        """
+        self._advance(1)
+        try:
+            yield
+        except BaseException:
+            self.pause()
+            raise
+
+    def _advance(self, at_once: int, last: bool = False) -> None:
+        """A step begins, or several at once; `last` if no other begins before a pause."""
+        if self._began:
+            self._step += self._at_once
+            if last or self._step - self._first >= self._size:
+                self._close()
+        self._at_once = at_once
         self._begin()
-        yield
-        self._step += 1
-        if self._step - self._first >= self._size:
-            self._close()
+
+    def pause(self) -> None:
+        """Lets what follows until the next step, such as an evaluation, belong to no step.
+
+        Nor does the last step, or the window that it is in: nothing says when the device ended it.
+        """
+        self._step += self._at_once if self._began else 0
+        self._began = 0.0
 
     def _begin(self) -> None:
-        if self._sampler is None:
+        if self._sampler is None or not self._sampler.is_alive():
+            self._end()  # what the sensors read before is kept
             self._sampler = sensors.Sampler(environment.device(self.backend)["kind"])
             self._sampler.start()
         if not self._began:
@@ -122,19 +157,19 @@ class StepTimer:
         """Keras's hook: what `fit` was called with."""
         self.params = params or {}
 
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Keras's hook: an earlier `fit` may have ended in the middle of a window."""
+        self.pause()
+
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Keras's hook: a window holds all from the beginning of a step to that of a later one."""
-        if self._began:
-            self._step += 1
-            last = batch + 1 >= (self.params.get("steps") or 0)
-            if self._step - self._first >= self._size or last:
-                self._close()
-        self._begin()
+        """Keras's hook: of a step, or of as many as `steps_per_execution`."""
+        at_once = int(getattr(self.model, "steps_per_execution", 1) or 1)
+        total = self.params.get("steps")  # of an epoch; None where that is not known yet
+        self._advance(at_once, last=total is not None and batch + at_once >= total)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Keras's hook: an epoch's last step belongs to no window, as validation follows it."""
-        self._step += bool(self._began)
-        self._began = 0.0
+        self.pause()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Keras's hook: the sensors are read no more."""
@@ -148,10 +183,10 @@ class StepTimer:
     on_predict_batch_begin = on_predict_batch_end = on_batch_begin
 
     @_default
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_test_begin(self, logs: Any = None) -> None:
         """Nothing to do."""
 
-    on_test_begin = on_test_end = on_predict_begin = on_predict_end = on_train_begin
+    on_test_end = on_predict_begin = on_predict_end = on_test_begin
 
     @_default
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -160,8 +195,11 @@ class StepTimer:
     # --- what was measured ------------------------------------------------------------------------
 
     def _end(self) -> None:
-        if self._sampler is not None and self._sampler.is_alive():
-            self._sampler.__exit__()
+        if self._sampler is not None:
+            if self._sampler.is_alive():
+                self._sampler.__exit__()
+            self._samples += self._sampler.samples
+            self._sampler = None
 
     def timing(self) -> dict[str, Any]:
         """The figures of the steps: step_s, step_s_low, step_s_high, step_ci, first_step_s, ...
@@ -186,7 +224,8 @@ class StepTimer:
         `mptexp report` and `mptexp compare` take it beside others; nothing is claimed from it.
 
         Raises:
-            ParamsError: where too few steps were timed, or the batch size is not known.
+            ParamsError: where too few steps were timed, the batch size is not known, the model's
+                precision is none of `mptexp.policies()`, or nothing can be written there.
         """
         self._end()
         if self._batch_size is None:
@@ -197,7 +236,7 @@ class StepTimer:
         windows = self._windows()
         steady = step_times.warmup_windows(windows)
         spans = [(b, b + w.seconds) for b, w in zip(self._opened, windows, strict=True)][steady:]
-        samples = self._sampler.samples if self._sampler else []
+        samples = self._samples
         readings = sensors.summary(samples, spans, card["kind"])
         content = {
             "schema": schema.SCHEMA,
@@ -219,7 +258,10 @@ class StepTimer:
             "ended_at": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
         }
         path = SweepDir(Path(directory)).record(run_id)
-        store.write_record(path, content)
+        try:
+            store.write_record(path, content)
+        except OSError as error:
+            raise ParamsError(f"{directory}: cannot be written: {error.strerror}") from error
         return path
 
     def _peak(self, kind: str) -> int | None:
@@ -242,6 +284,10 @@ class StepTimer:
             return "float32"
         names = [layer.dtype_policy.name for layer in self.model.layers if layer.weights]
         known = [name for name in names if name in POLICY_ROWS]
+        if names and not known:
+            raise ParamsError(
+                f"the model's policy is {names[0]}; allowed: {', '.join(POLICY_ROWS)}"
+            )
         return max(known, key=known.count, default="float32")
 
     def _effective(self, card: Mapping[str, Any]) -> dict[str, Any]:

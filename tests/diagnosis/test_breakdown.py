@@ -42,6 +42,7 @@ def row(op="", layer="", part="", state="op", kernel="", seconds=1.0):
         (row("linalg_vector_norm", part="other"), "memory"),  # as of gradients that are clipped
         (row("linalg_solve", part="other"), "no 16 bits"),
         (row("isneginf", "attention", "forward"), "memory"),
+        (row("eq", "relu", "forward"), "memory"),
         # Between devices, in whichever scope.
         (
             row("Mul", part="optimizer", kernel="ncclDevKernel_AllReduce_Sum_f32_RING_LL"),

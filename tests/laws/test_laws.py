@@ -1,6 +1,7 @@
 """The project's own laws: what keeps the package thin, light and honest."""
 
 import ast
+import importlib
 import re
 import runpy
 import subprocess
@@ -122,6 +123,34 @@ def test_the_floors_of_the_report_stand_on_those_below():
 
 
 # --- no module asks which backend it has ---------------------------------------------------------
+
+
+def missing_names(source):
+    """What a module takes from modules below `training` that they do not have.
+
+    What needs a framework that is not installed is run by no test.
+    """
+    tree, ours = ast.parse(source), {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mptexp."):
+            for name in node.names:
+                path = f"{node.module}.{name.name}"
+                below = not path.startswith("mptexp.training")
+                if below and (PROJECT / f"{path.replace('.', '/')}.py").is_file():
+                    ours[name.asname or name.name] = importlib.import_module(path)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = ours.get(node.value.id)
+            if module is not None and not hasattr(module, node.attr):
+                yield f"line {node.lineno}: {module.__name__} has no {node.attr}"
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_backend_uses_what_there_is_also_where_its_framework_is_not_installed(name):
+    source = (PROJECT / f"mptexp/training/backends/{name}.py").read_text()
+    assert list(missing_names(source)) == []
+    broken = "from mptexp.traces import kineto\nkineto.OWN_NOTHING\nkineto.OWN_FILE"
+    assert list(missing_names(broken)) == ["line 2: mptexp.traces.kineto has no OWN_NOTHING"]
 
 
 def questions(source):

@@ -27,6 +27,8 @@ model.fit(np.random.rand(320, 8, 8, 1), np.zeros(320), batch_size=16, epochs=3, 
 print(timer.record("sweep"))
 """
 
+SILENT = type("Silent", (), {"samples": [], "is_alive": lambda self: True})()  # reads no sensors
+
 
 def python(program, cwd):
     """Runs a program of a user's in a child process; returns its last line."""
@@ -80,7 +82,7 @@ def test_float32_and_mixed_precision_timed_in_two_scripts_are_compared(tmp_path)
 def test_a_loop_is_timed_in_windows_that_wait_for_the_device():
     waited = []
     timer = StepTimer(synchronize=lambda: waited.append(1), batch_size=4, backend="torch")
-    timer._sampler = type("Silent", (), {"samples": [], "is_alive": lambda self: False})()
+    timer._sampler = SILENT
     for _ in range(40):
         with timer.step():
             time.sleep(0.001)
@@ -90,6 +92,56 @@ def test_a_loop_is_timed_in_windows_that_wait_for_the_device():
     # Before and after each window, and before the one that did not end.
     assert len(waited) in (2 * len(timer.windows), 2 * len(timer.windows) + 1)
     assert timer.timing()["step_s"] >= 0.001
+
+
+def loop(timer, steps, between):
+    for number in range(steps):
+        with timer.step():
+            time.sleep(0.001)
+        between(number)
+
+
+def test_what_lies_between_two_steps_counts_in_every_window_of_a_loop():
+    timer = StepTimer(batch_size=4, backend="torch")
+    timer._sampler = SILENT
+    loop(timer, 30, lambda _: time.sleep(0.004))  # the wait for a batch
+    assert len({w["steps"] for w in timer.windows}) > 1
+    assert all(w["seconds"] >= 0.005 * w["steps"] for w in timer.windows)
+
+
+def test_a_pause_and_an_exception_belong_to_no_window():
+    timer = StepTimer(batch_size=4, backend="torch")
+    timer._sampler = SILENT
+    loop(timer, 12, lambda n: None if n % 4 < 3 else (timer.pause(), time.sleep(0.5)))
+    with pytest.raises(ZeroDivisionError), timer.step():
+        1 / 0  # noqa: B018
+    time.sleep(0.5)
+    loop(timer, 12, lambda _: None)
+    assert max(w["seconds"] for w in timer.windows) < 0.5
+
+
+def test_fits_of_one_timer_count_steps_of_several_at_once_and_not_what_lies_between():
+    class Model:
+        steps_per_execution = 5
+
+    timer = StepTimer(batch_size=4, backend="torch", synchronize=lambda: None)
+    timer.model, timer._sampler, timer.params = Model(), SILENT, {"steps": 20}
+    for _ in range(2):  # the first of them is interrupted in its last steps, by an exception
+        timer.on_train_begin()
+        for batch in (0, 5, 10, 15):
+            timer.on_train_batch_begin(batch)
+        time.sleep(0.5)
+    assert [w["steps"] for w in timer.windows] == [5] * 6
+    assert [w["first_step"] for w in timer.windows] == [0, 5, 10, 20, 25, 30]
+    assert max(w["seconds"] for w in timer.windows) < 0.5
+
+
+def test_an_epoch_of_unknown_length_is_timed_in_windows_of_several_steps():
+    timer = StepTimer(batch_size=4, backend="torch", synchronize=lambda: None)
+    timer._sampler, timer.params = SILENT, {"steps": None}
+    for batch in range(60):
+        timer.on_train_batch_begin(batch)
+    assert timer.windows[-1]["steps"] > 1
 
 
 def test_too_few_steps_and_wrong_words_are_one_sentence(tmp_path):
@@ -102,3 +154,20 @@ def test_too_few_steps_and_wrong_words_are_one_sentence(tmp_path):
     with pytest.raises(ParamsError, match="0 windows of steps were timed; allowed: at least 7"):
         timer.record(tmp_path)
     assert list(tmp_path.iterdir()) == []
+    for words, why in (
+        ({"batch_size": 0}, "batch_size is 0; allowed: an integer from 1"),
+        ({"backend": "mxnet"}, "backend 'mxnet': unknown; allowed: tensorflow"),
+        ({"synchronize": True}, "synchronize is True; allowed: a function"),
+    ):
+        with pytest.raises(ParamsError, match=why):
+            StepTimer(**words)
+
+
+def test_where_nothing_can_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    timer = StepTimer(batch_size=4, backend="tensorflow", policy="float32")
+    timer._sampler = SILENT
+    loop(timer, 12, lambda _: None)
+    timer._sampler = None
+    with pytest.raises(ParamsError, match="file: cannot be written: Not a directory"):
+        timer.record(tmp_path / "file")

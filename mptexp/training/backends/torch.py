@@ -10,7 +10,7 @@ import numpy as np
 
 from mptexp.spec import imports
 from mptexp.spec.run import Run
-from mptexp.traces import kineto
+from mptexp.traces import host, kineto
 from mptexp.training import capability
 from mptexp.training.backends import common
 from mptexp.training.backends.common import batches as batches
@@ -230,7 +230,7 @@ def start_trace(folder: Path) -> None:
     """Layers, the optimizer and the loss get ranges of their own, as PyTorch gives its modules."""
     _tracing.enter_context(_ranges(keras.layers.Layer, "__call__", _module))
     _tracing.enter_context(_ranges(keras.optimizers.Optimizer, "apply", lambda _: kineto.OWN_STEP))
-    _tracing.enter_context(_ranges(keras.Model, "compute_loss", lambda _: kineto.OWN_LOSS))
+    _tracing.enter_context(_ranges(keras.Model, "compute_loss", lambda _: host.OWN_LOSS))
     profiler = torch.profiler.profile()
     _tracing.callback(lambda: profiler.export_chrome_trace(str(folder / kineto.OWN_FILE)))
     _tracing.callback(profiler.stop)
@@ -238,7 +238,7 @@ def start_trace(folder: Path) -> None:
 
 
 def _module(layer: "keras.layers.Layer") -> str:
-    return f"{kineto.MODULE}{layer.name}"
+    return f"{host.MODULE}{layer.name}"
 
 
 @contextmanager
