@@ -1,7 +1,8 @@
 """What a policy does to accuracy: differences with intervals, equivalence, time to a target."""
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ UNDECIDABLE = (
     "too few images",
     "images not recorded",
 )
+FREE = ("policy", "loss_scale", "seed", "block")
 COMPARED = ["baseline", "candidate", "difference", "low", "high", "blocks", "images", "margin"]
 COMPARED += ["verdict", "flags"]
 # Of n images without a single difference the true share that differs may be 3.7 / n, at 97.5 %.
@@ -40,7 +42,8 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
     where so few images were validated with that they could not show a difference of the margin
     (`too few images`) or it is not known how many (`images not recorded`). Where runs of either
     diverged, the others alone say nothing of the policy: `diverged`. What is not valid of a run's
-    accuracy for other reasons makes the verdict `not valid`.
+    accuracy for other reasons makes the verdict `not valid`. Trainings with several loss scales are
+    left to `loss_scale.table`, so that a comparison has one interval.
 
     Args:
         margin: largest difference that counts as equal, a fraction (0.01 is one percentage point).
@@ -51,6 +54,7 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
         where it is not known).
     """
     trained = validity.comparable(tables.trained.dropna(subset="val_accuracy"))
+    trained = trained[~trained.run_id.isin(with_several_scales(tables.records))]
     flags = trained.groupby([*POINT, "policy"])["flags"].agg(validity.together).to_dict()
     records, lost = {r["run_id"]: r for r in tables.records}, _diverged(tables)
     once = trained.drop_duplicates([*POINT, "policy", "block"])
@@ -76,6 +80,35 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
     return pd.DataFrame(made, columns=[*POINT, *COMPARED])
 
 
+def with_several_scales(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The trainings of which a policy was measured with several loss scales.
+
+    Emulated formats are left out, which `emulated` compares.
+
+    Returns:
+        By run id, what else than policy, loss scale and block the training shares with others, as
+        JSON.
+    """
+    known, scales = {}, dict[tuple[str, str], set[object]]()
+    for record in records:
+        asked = record["parameters"]
+        formats = {asked["propagation"], asked["weight_format"]}
+        if record["status"] in ("ok", "diverged") and formats == {"policy"}:
+            shared = {name: value for name, value in asked.items() if name not in FREE}
+            point = json.dumps(shared, sort_keys=True)
+            known[record["run_id"]] = point
+            scales.setdefault((point, asked["policy"]), set()).add(scale(asked))
+    several = {point for (point, _), met in scales.items() if len(met) > 1}
+    return {run_id: point for run_id, point in known.items() if point in several}
+
+
+def scale(asked: Mapping[str, Any]) -> float | str:
+    """The loss scale that was asked for; auto is what Keras makes of it."""
+    if asked["loss_scale"] != "auto":
+        return asked["loss_scale"]  # type: ignore[no-any-return]
+    return "dynamic" if asked["policy"] == "mixed_float16" else "none"
+
+
 def _diverged(tables: Tables) -> set[tuple]:
     """The points and policies of which runs diverged."""
     runs = speedups.with_jit(tables.results)
@@ -93,12 +126,17 @@ def _same_blocks(
 
 def _ended(row: Mapping[str, Any], half: float) -> dict[str, Any]:
     """A row with its interval and what that allows to be said."""
-    low, high = row["difference"] - half, row["difference"] + half
+    low, high = possible(row["difference"] - half), possible(row["difference"] + half)
     forbidden = not_allowed(row["flags"], row["images"], row["margin"])
     said = forbidden or verdict(low, high, row["margin"])
     said = "diverged" if row["diverged"] else said
     ends = {"low": low, "high": high, "verdict": said}
     return {**row, **ends, "flags": validity.together(row["flags"])}
+
+
+def possible(end: float) -> float:
+    """An end of an interval, where accuracies can differ by so much: by 1 at most."""
+    return float(np.clip(end, -1.0, 1.0))
 
 
 def not_allowed(flags: Sequence[str], images: int, margin: float) -> str:

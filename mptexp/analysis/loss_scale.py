@@ -1,8 +1,6 @@
 """Which loss scales a training bears: accuracy, divergence, skipped steps by policy and scale."""
 
-import json
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -11,15 +9,13 @@ from mptexp.analysis import accuracy, contrast, image_pairs, simultaneous, valid
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.spec.policies import POLICIES
 
-FREE = ("policy", "loss_scale", "seed", "block")
-
 
 def table(tables: Tables) -> pd.DataFrame:
     """A row per policy and loss scale of the points where a policy was measured with several.
 
     Returns:
         Columns: point (what else the runs share, as JSON), policy, loss_scale (as asked for: a
-        number, "none" or "dynamic"), runs, diverged (how many did), first_not_finite (what
+        number, "none" or "dynamic"), runs, run_ids, diverged (how many did), first_not_finite (what
         the first of them says), val_accuracy, val_accuracy_low, val_accuracy_high (mean, least,
         most of those that did not diverge), difference, low, high, blocks (from float32 within a
         block, with intervals that hold for all rows together), verdict (see accuracy.verdict; or
@@ -28,11 +24,10 @@ def table(tables: Tables) -> pd.DataFrame:
     runs = _runs(tables)
     rows = []
     for point, group in runs.groupby("point", sort=False):
-        if group.groupby("policy").loss_scale.nunique().max() > 1:
-            base = _baseline(group)
-            for (policy, scale), own in group.groupby(["policy", "loss_scale"], sort=False):
-                measured = _row(own, base, tables.options.equivalence_margin)
-                rows.append({"point": point, "policy": policy, "loss_scale": scale} | measured)
+        base = _baseline(group)
+        for (policy, scale), own in group.groupby(["policy", "loss_scale"], sort=False):
+            measured = _row(own, base, tables.options.equivalence_margin)
+            rows.append({"point": point, "policy": policy, "loss_scale": scale} | measured)
     made = pd.DataFrame(_claimed(rows, tables.options.equivalence_margin))
     if made.empty:
         return made
@@ -43,19 +38,15 @@ def table(tables: Tables) -> pd.DataFrame:
 
 def _runs(tables: Tables) -> pd.DataFrame:
     rows, flags = [], dict(zip(tables.results.run_id, tables.results["flags"], strict=True))
-    for record in tables.records:
-        if record["status"] not in ("ok", "diverged"):
-            continue
+    points = accuracy.with_several_scales(tables.records)
+    for record in [r for r in tables.records if r["run_id"] in points]:
         asked = record["parameters"]
-        if asked["propagation"] != "policy" or asked["weight_format"] != "policy":
-            continue  # analysis.emulated compares these
-        point = {name: value for name, value in asked.items() if name not in FREE}
         last = (record.get("history") or [{}])[-1]
         rows.append(
             {
-                "point": json.dumps(point, sort_keys=True),
+                "point": points[record["run_id"]],
                 "policy": asked["policy"],
-                "loss_scale": _scale(asked),
+                "loss_scale": accuracy.scale(asked),
                 "block": asked["block"],
                 "status": record["status"],
                 "error": record.get("error", ""),
@@ -69,13 +60,6 @@ def _runs(tables: Tables) -> pd.DataFrame:
     columns = ["point", "policy", "loss_scale", "block", "status", "error", "val_accuracy"]
     made = pd.DataFrame(rows, columns=[*columns, "skipped", "run_id", "flags", "record"])
     return validity.comparable(made)
-
-
-def _scale(asked: Mapping[str, Any]) -> float | str:
-    """The loss scale that was asked for; auto is what Keras makes of it."""
-    if asked["loss_scale"] != "auto":
-        return asked["loss_scale"]
-    return "dynamic" if asked["policy"] == "mixed_float16" else "none"
 
 
 def _baseline(group: pd.DataFrame) -> pd.DataFrame:
@@ -99,6 +83,7 @@ def _claimed(rows: list[dict[str, Any]], margin: float) -> list[dict[str, Any]]:
         forbidden = accuracy.not_allowed(both, spread.images, margin) if over.n else ""
         said = forbidden or accuracy.verdict(over.low, over.high, margin)
         row |= over.columns("difference") | {"flags": validity.together(both)}
+        row |= {name: accuracy.possible(row[name]) for name in ("low", "high")}
         row |= {"verdict": "diverged" if row["diverged"] else said}
     return rows
 
@@ -112,6 +97,7 @@ def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any
     differs = bool(validity.across(*sides, ("policy", "loss_scale")))
     return {
         "runs": len(rows),
+        "run_ids": tuple(rows.run_id),
         "diverged": len(bad),
         "first_not_finite": bad.error.iloc[0] if len(bad) else "",
         "val_accuracy": good.mean(),

@@ -2,8 +2,38 @@
 
 import pytest
 from builders import IDENTITY, loss_scaled, several_scales, tables
+from support import PROJECT
 
-from mptexp.analysis import loss_scale
+from mptexp.analysis import accuracy, loss_scale, sweep_tables
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.report.answers import claims
+from mptexp.report.pages import notes
+
+
+def test_one_comparison_has_one_interval_on_a_page():
+    # The lie: [-1.7, +1.7] points in the table of accuracies, [-3.3, +3.3] in that of loss scales.
+    made = sweep_tables.load(SweepDir(PROJECT / "reports/published/loss-scale-cpu"))
+    assert accuracy.differences(made, 0.01).empty
+    assert "accuracy (" not in notes.families(made)
+    assert "accuracy by loss scale (36)" in notes.families(made)
+    made = several_scales()
+    rows = loss_scale.table(made)
+    (dynamic,) = rows[
+        (rows.policy == "mixed_float16") & (rows.loss_scale == "dynamic")
+    ].itertuples()
+    (found,) = (f for c, f in claims.table(made) if c.words == "It is as accurate as float32")
+    assert found.runs == dynamic.run_ids
+    assert f"{dynamic.difference * 100:+.1f} percentage points at 1 point" in found.evidence
+
+
+def test_an_interval_holds_no_impossible_difference():
+    unlike = [0.98, 0.1, 0.5]
+    made = [loss_scaled("float32", "none", block, 0.98) for block in range(3)]
+    for scale in (8.0, 128.0):
+        made += [loss_scaled("mixed_float16", scale, b, value) for b, value in enumerate(unlike)]
+    rows = loss_scale.table(tables(made)).query("policy == 'mixed_float16'")
+    assert (rows.low == -1).all()
+    assert (rows.high <= 1).all()
 
 
 def test_scales_stall_train_or_diverge():

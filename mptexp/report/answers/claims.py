@@ -6,7 +6,7 @@ any. What was not measured is not tested here.
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -143,9 +143,8 @@ def _equal_accuracy(tables: Tables) -> Finding:
 
 def _by_accuracy(tables: Tables, policy: str, words: dict[str, str]) -> Finding:
     """What the verdicts on a policy's accuracy come to: one that is inconsistent decides."""
-    usual = replace(tables, results=tables.results[tables.results.run_id.isin(_usual(tables))])
-    rows = accuracy.beside_first(accuracy.differences(usual, tables.options.equivalence_margin))
-    rows = rows[(rows.candidate == policy) & ~rows.verdict.isin(accuracy.UNDECIDABLE)]
+    rows = _accuracies(tables, policy)
+    rows = rows[~rows.verdict.isin(accuracy.UNDECIDABLE)]
     if rows.empty:
         return NOTHING
     rows = rows.assign(finding=rows.verdict.map(words).fillna(INCONCLUSIVE))
@@ -159,7 +158,27 @@ def _by_accuracy(tables: Tables, policy: str, words: dict[str, str]) -> Finding:
         f"differences from the baseline {between} percentage points at "
         f"{wording.count(len(rows), 'point')}, margin {margin}"
     )
-    return Finding(finding, evidence, _runs(tables, row, (row.baseline, policy)))
+    return Finding(finding, evidence, tuple(row.runs[:MOST_RUNS]))
+
+
+def _accuracies(tables: Tables, policy: str) -> pd.DataFrame:
+    """A policy's differences in accuracy at Keras's own loss scale, those of the report's tables.
+
+    Columns difference, verdict and runs, the ids of those that were compared.
+    """
+    margin, usual = tables.options.equivalence_margin, _usual(tables)
+    table = accuracy.beside_first(accuracy.differences(tables, margin))
+    scaled = loss_scale.table(tables)
+    rows = [
+        (row["difference"], row["verdict"], _runs(tables, row, (row.baseline, policy)))
+        for _, row in table[table.candidate == policy].iterrows()
+    ]
+    rows += [
+        (row.difference, row.verdict, row.run_ids)
+        for row in (scaled[scaled.policy == policy] if len(scaled) else scaled).itertuples()
+    ]
+    made = pd.DataFrame(rows, columns=["difference", "verdict", "runs"])
+    return made[made.runs.map(lambda runs: bool(usual & set(runs))).astype(bool)]
 
 
 def _usual(tables: Tables) -> set[str]:

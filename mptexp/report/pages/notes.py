@@ -94,7 +94,8 @@ def _families(tables: Tables) -> dict[str, int]:
         "frameworks": scaling.by_backend(tables),
         "instruction sets": scaling.by_isa(tables),
     }
-    ends = {what: [name for name in table if name.endswith("low")] for what, table in made.items()}
+    lows = ("low", "strong_low", "more_low")  # of intervals, not the least of some values
+    ends = {what: [name for name in table if name in lows] for what, table in made.items()}
     return {what: int(made[what][names].notna().sum().sum()) for what, names in ends.items()}
 
 
