@@ -82,21 +82,23 @@ class Verdict:
     def remedies(self, loss: Loss) -> list[tuple[str, Contrast | None]]:
         """What to change against a loss, with what it gave the candidate where it was measured.
 
-        Left out is what was measured to make steps slower, and what the run does already.
+        Left out is what was measured to make steps slower, and what the run does already. A gain
+        that is not valid is none, but no reason to advise what looked slower.
         """
         made = []
         for remedy in loss.cause.remedies:
-            gain = self._gain(remedy.ablation)
+            gain, is_valid = self._gain(remedy.ablation)
             slower = gain is not None and (gain.high < 1 or gain.estimate < proposals.SLOWER)
             if not (slower or self._has(remedy.ablation)):
-                made.append((remedy.text, gain))
+                made.append((remedy.text, gain if is_valid else None))
         return made
 
-    def _gain(self, ablation: Ablation | None) -> Contrast | None:
-        """What an ablation gave the candidate; None where it was not measured."""
-        valid = [effect for effect in self.effects if effect.is_valid]
-        known = [e for e in valid if ablation and e.ablation.name == ablation.name]
-        return next((e.gains.get(self.pair.candidate.policy) for e in known), None)
+    def _gain(self, ablation: Ablation | None) -> tuple[Contrast | None, bool]:
+        """What an ablation gave the candidate, None where it was not made; whether it is valid."""
+        for one in self.effects:
+            if ablation and one.ablation.name == ablation.name:
+                return one.gains.get(self.pair.candidate.policy), one.is_valid
+        return None, True
 
     def _has(self, ablation: Ablation | None) -> bool:
         """Whether the candidate runs with the change already, `auto` as it came out."""
