@@ -376,11 +376,13 @@ def _steps(
         for s in spans
         if s.operation.state == "op" and not s.operation.op.startswith("Mem")
     ]
-    first, last = min(s.start for s in spans), max(s.end for s in spans)
+    last = max(s.end for s in spans)
+    first = min(s.start for s in spans)
+    host = min([first, *(e.start for e in events if e.kind in ("op", "launch"))])
     # What repeats more often than the optimizer steps is a layer, or a micro-batch.
     ended = _optimized(events)
-    known = steps.repeated(work, len(ended) or math.inf)
-    return known or _by_optimizer(events, ended, first, spans, launched) or steps.whole(first, last)
+    known = steps.repeated(work, len(ended) or math.inf, host)
+    return known or _by_optimizer(ended, host, spans, launched) or steps.whole(first, last)
 
 
 def _optimized(events: Iterable[Event]) -> list[float]:
@@ -391,7 +393,6 @@ def _optimized(events: Iterable[Event]) -> list[float]:
 
 
 def _by_optimizer(
-    events: Sequence[Event],
     ends: Sequence[float],
     first: float,
     spans: Sequence[Span],
@@ -400,8 +401,7 @@ def _by_optimizer(
     """Steps that end when the optimizer has stepped, see `_optimized`; None where it did not."""
     if not ends:
         return None
-    host = [e.start for e in events if e.kind == "op"]
-    begins = [min([first, *host]), *ends[:-1]]
+    begins = [first, *ends[:-1]]
     pairs = list(zip(begins, ends, strict=True))
     return steps.marked(pairs, operations.busy(spans), "the optimizer's steps", launched)
 

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 Interval = tuple[float, float]  # first and last instant, in microseconds
 # A step that takes so many times as long as the others is none: a first one compiles and tunes,
@@ -183,7 +184,9 @@ def usual(steps: Steps) -> Steps:
     )
 
 
-def repeated(work: Sequence[tuple[Interval, Hashable]], most: float = math.inf) -> Steps | None:
+def repeated(
+    work: Sequence[tuple[Interval, Hashable]], most: float = math.inf, first: float = math.inf
+) -> Steps | None:
     """Steps as what a device repeats; None where it repeats nothing.
 
     Of n steps nearly every kind of kernel runs n times or a multiple of n. Layers that are alike
@@ -192,6 +195,7 @@ def repeated(work: Sequence[tuple[Interval, Hashable]], most: float = math.inf) 
     Args:
         work: when something ran and of what kind it is.
         most: so many steps at most are in it, where that is known.
+        first: the first instant of the trace, where it holds more than this work.
     """
     counts: Counter[Hashable] = Counter()
     took: dict[Hashable, float] = defaultdict(float)
@@ -203,17 +207,29 @@ def repeated(work: Sequence[tuple[Interval, Hashable]], most: float = math.inf) 
         whole = [kind for kind, count in counts.items() if count % n == 0]
         share = sum(took[kind] for kind in whole) / total if total else 0.0
         if len(whole) >= LEAST_KINDS * len(counts) and share >= LEAST_TIME:
-            return usual(_cut(sorted(work, key=lambda item: item[0]), counts, n))
+            return usual(_cut(sorted(work, key=lambda item: item[0]), counts, n, first))
     return None
 
 
-def _cut(work: Sequence[tuple[Interval, Hashable]], counts: Counter[Hashable], n: int) -> Steps:
-    """Steps that begin where the first kind of kernel runs that runs equally often in each."""
+def _cut(
+    work: Sequence[tuple[Interval, Hashable]], counts: Counter[Hashable], n: int, first: float
+) -> Steps:
+    """Steps that begin where the one before has done its work, the wait for a batch in between.
+
+    A step's work begins with the first kind of kernel that runs equally often in each. For how long
+    the first one waited before, nothing says: for as long as the others, as far as the trace goes.
+    """
     anchor = next(kind for _, kind in work if counts[kind] % n == 0)
     every = counts[anchor] // n
-    starts = [interval[0] for interval, kind in work if kind == anchor][::every]
-    last = max(ends for (_, ends), _ in work)
-    return adjoining([(start, last) for start in starts], "the repetition of its operations")
+    places = [place for place, (_, kind) in enumerate(work) if kind == anchor][::every]
+    begins = [work[place][0][0] for place in places]
+    until = list(accumulate((ends for (_, ends), _ in work), max))
+    done = [until[place - 1] for place in places[1:]]
+    pauses = [max(0.0, begin - end) for begin, end in zip(begins[1:], done, strict=True)]
+    pause = statistics.median(pauses) if pauses else 0.0
+    starts = [min(begins[0], max(first, begins[0] - pause))]
+    starts += [min(pair) for pair in zip(begins[1:], done, strict=True)]
+    return adjoining([(start, until[-1]) for start in starts], "the repetition of its operations")
 
 
 def whole(begin: float, end: float) -> Steps:

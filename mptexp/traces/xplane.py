@@ -283,7 +283,8 @@ def _steps(
             spans = [(e.start, e.end) for e in marks]
             steps = recognized.marked(spans, busy, how, _launched(marks, gpus.get(name, ())))
             if recognized.outrun(steps, busy):
-                kinds = recognized.repeated(_work(_on_gpu(events, gpus[name], naming)))
+                work = _work(_on_gpu(events, gpus[name], naming))
+                kinds = recognized.repeated(work, first=_first(events))
                 if kinds and kinds.found == len(marks):
                     return kinds
             return recognized.ending_with(steps, calls, busy)
@@ -292,9 +293,14 @@ def _steps(
     spans = list(_on_gpu(events, gpus[name], naming) if name else _on_cpu(events, naming))
     if not spans:
         raise ValueError("it holds no operation of a training")
-    kinds = recognized.repeated(_work(spans))
+    kinds = recognized.repeated(_work(spans), first=_first(events))
     first, last = min(s.start for s in spans), max(s.end for s in spans)
     return kinds or recognized.whole(first, last)
+
+
+def _first(events: Iterable["Event"]) -> float:
+    """The first instant at which the host did something."""
+    return min((e.start for e in events if not e.on_device), default=math.inf)
 
 
 def _work(spans: Iterable[Span]) -> list[tuple[tuple[float, float], Operation]]:

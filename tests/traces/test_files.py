@@ -241,6 +241,18 @@ def test_the_workers_of_a_dataloader_explain_the_v100_pair():
 
 
 @real
+def test_steps_that_repeat_are_those_that_were_marked(tmp_path):
+    name = "v100_resnet50_workers0.json.gz"
+    content = json.loads(gzip.decompress((SHARED / name).read_bytes()))
+    events = [e for e in content["traceEvents"] if "ProfilerStep" not in str(e.get("name"))]
+    (tmp_path / "bare.json").write_text(json.dumps({"traceEvents": events}))
+    bare = Recording("bare", files.read(tmp_path / "bare.json")[1])
+    assert "repetition" in bare.trace.how
+    assert bare.trace.step_times == pytest.approx(recording(name).trace.step_times, rel=0.02)
+    assert bare.share("input") == pytest.approx(recording(name).share("input"), abs=0.05)
+
+
+@real
 def test_counters_of_an_a100_agree_with_the_kernels_names():
     counters = recording("a100_alexnet_counters.json.gz").trace.counters
     assert counters.kernels == 77

@@ -56,7 +56,7 @@ def kernels(pattern, length=10):
 
 def test_steps_are_what_repeats():
     made = steps.repeated(kernels("ecccdo" * 5))
-    assert [start for start, _ in made.intervals] == [0, 60, 120, 180, 240]
+    assert [start for start, _ in made.intervals] == [0, 59, 119, 179, 239]
     assert made.between == (0, 299)
 
 
@@ -64,7 +64,10 @@ def test_a_step_that_repeats_begins_with_its_first_operation_also_where_that_run
     step = [("conv", 0, 10), ("conv", 20, 30), ("dense", 40, 60), ("update", 60, 95)]
     work = [((n * 100 + b, n * 100 + e), kind) for n in range(3) for kind, b, e in step]
     made = steps.repeated(work)
-    assert made.intervals == ((0, 100), (100, 200), (200, 295))
+    assert made.intervals == ((0, 95), (95, 195), (195, 295))
+    # The wait before the first one, as long as those before the others, if the trace holds it.
+    assert steps.repeated(work, first=-50).intervals[0] == (-5, 95)
+    assert steps.repeated(work, first=-2).intervals[0] == (-2, 95)
 
 
 def test_layers_that_are_alike_are_no_steps():
