@@ -3,38 +3,57 @@
 An archive may come from anybody: what it unpacks is bounded, and lies in one new folder.
 """
 
+import gzip
 import importlib.util
 import os
 import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from mptexp.api import commands
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.errors import ParamsError
+from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.traces import xplane
 
 MOST_FILES, MOST_BYTES = 100_000, 8 * 2**30
-MOST_HEADER = 2**16  # bytes of a name: tarfile reads one into memory before it can be refused
-HEADERS = (
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-)
+# Names may take so much between two members: tarfile reads all of it into memory, and one header
+# after the other by recursion.
+MOST_HEADER = 2**16
+MOST_DEPTH = 40  # folders in folders; Python removes and makes them by recursion
+PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
+NAMES = (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME)  # headers that only name the next member
 
 
 class Member(tarfile.TarInfo):
-    """A member of an archive whose headers are bounded."""
+    """A file or a folder of an archive; all else is refused before tarfile reads on."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
         """The place that tarfile names for what a subclass does with a member."""
-        if self.type in HEADERS and self.size > MOST_HEADER:
+        if self.type not in (*PLAIN, *NAMES):
+            raise tarfile.ReadError(f"{self.name} is neither a file nor a folder")
+        if self.size < 0 or (self.type in NAMES and self.size > MOST_HEADER):
             raise tarfile.ReadError(f"a header of {self.size:,} bytes")
-        return super()._proc_member(tar)  # type: ignore[misc, no-any-return]
+        member = super()._proc_member(tar)  # type: ignore[misc]
+        if member.size < 0 or member.type not in PLAIN or member.issparse():
+            raise tarfile.ReadError(f"{member.name} is neither a file nor a folder")
+        return member  # type: ignore[no-any-return]
+
+
+class Bounded:
+    """What an archive unpacks to, of which no more is read than `left` allows."""
+
+    def __init__(self, stream: gzip.GzipFile) -> None:
+        self.stream, self.left = stream, MOST_HEADER
+
+    def read(self, size: int) -> bytes:
+        content = self.stream.read(size)
+        self.left -= len(content)
+        if self.left < 0:
+            raise tarfile.ReadError(f"a header of more than {MOST_HEADER:,} bytes")
+        return content
 
 
 def pack(folder: Path) -> Path:
@@ -43,15 +62,20 @@ def pack(folder: Path) -> Path:
     Raises:
         OSError: if it cannot be written.
     """
-    target = folder.with_name(f"{folder.name}.tar.gz")
-    partial = target.with_name(f".{target.name}.partial")
+    packed = target(folder)
+    partial = packed.with_name(f".{packed.name}.partial")
     try:
         with tarfile.open(partial, "w:gz", compresslevel=1) as tar:
             tar.add(folder, folder.name, filter=_whole)
-        os.replace(partial, target)
+        os.replace(partial, packed)
     finally:
         partial.unlink(missing_ok=True)
-    return target
+    return packed
+
+
+def target(folder: Path) -> Path:
+    """Where the archive of a folder lies."""
+    return folder.with_name(f"{folder.name}.tar.gz")
 
 
 def _whole(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -64,35 +88,58 @@ def _whole(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def unpack(archive: Path, folder: Path) -> list[Path]:
-    """Unpacks an archive into a new folder; returns the directories of the sweeps in it.
+    """Unpacks an archive into a new folder; returns the directories of measured sweeps in it.
 
     Raises:
-        ParamsError: if it is no such archive, holds more than is allowed or what is no plain file,
-            or the folder is there already. Nothing is left then.
+        ParamsError: if it is no such archive, is damaged, holds no sweep, more than is allowed or
+            what is no plain file, or the folder is there already. Nothing is left then.
     """
-    if folder.exists():
+    if os.path.lexists(folder):
         raise ParamsError(f"--to {folder}: exists already; allowed: a new folder")
     if not hasattr(tarfile, "data_filter"):
         raise ParamsError("open: this Python cannot unpack safely; allowed: 3.11.4 or later")
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        with tarfile.open(archive, "r:gz", tarinfo=Member) as tar:
-            for member in _allowed(archive, tar):
-                tar.extract(member, place, filter="data")
+        _extract(archive, place)
+        marked = [path.parent for path in place.rglob("sweep.json")]
+        sweeps = [path.relative_to(place) for path in marked if SweepDir(path).runs.is_dir()]
+        if not sweeps:
+            raise ParamsError(f"{archive}: holds no measured sweep")
+        place.chmod(0o777 & ~_umask())
         place.rename(folder)
-    except (tarfile.TarError, EOFError, OSError, UnicodeError, ValueError) as error:
-        if isinstance(error, ParamsError):
-            raise
+    except ParamsError:
+        raise
+    except Exception as error:  # what tarfile and zlib raise for hostile bytes is not documented
         raise ParamsError(f"{archive}: cannot be unpacked: {error}") from None
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    return sorted(path.parent for path in folder.rglob("sweep.json"))
+    return sorted(folder / sweep for sweep in sweeps)
+
+
+def _umask() -> int:
+    """What the user's new files are not allowed; mkdtemp's folder is for its maker alone."""
+    mask = os.umask(0o77)
+    os.umask(mask)
+    return mask
+
+
+def _extract(archive: Path, place: Path) -> None:
+    """Reads an archive once from its beginning to its end, where its checksum stands."""
+    with gzip.open(archive) as stream:
+        content = Bounded(stream)
+        with tarfile.open(fileobj=content, mode="r|", tarinfo=Member) as tar:  # type: ignore[call-overload]
+            for member in _allowed(archive, tar):
+                content.left = member.size + MOST_HEADER
+                tar.extract(member, place, filter="data")
+                content.left = MOST_HEADER
+        while content.read(MOST_HEADER):
+            pass
 
 
 def _allowed(archive: Path, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The members in order, refused where they are too many, too large or no plain files."""
-    size = 0
+    """The members in order, refused where they are too many, too large, too deep or there twice."""
+    size, names = 0, set()
     for number, member in enumerate(tar, 1):
         size += member.size
         if number > MOST_FILES or size > MOST_BYTES:
@@ -100,30 +147,44 @@ def _allowed(archive: Path, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
                 f"{archive}: unpacks to more than {MOST_FILES:,} files or {MOST_BYTES / 2**30:g} "
                 "GiB; allowed: an archive of mptexp gpu-hour"
             )
-        if not (member.isreg() or member.isdir()):
-            raise ParamsError(f"{archive}: {member.name} is neither a file nor a folder")
+        name = os.path.normpath(member.name).lstrip("/")
+        if name in names:
+            raise ParamsError(f"{archive}: holds {name} twice")
+        if name.count("/") > MOST_DEPTH:
+            raise ParamsError(f"{archive}: has more than {MOST_DEPTH} folders in one another")
+        names.add(name)
         yield member
 
 
 def open_archive(archive: Path, folder: Path) -> tuple[list[Path], list[str]]:
     """Makes the reports of the sweeps in an archive.
 
-    Traces that the other machine could not read are read first, where xprof is installed.
+    Traces that the other machine could not read are read first, where xprof is installed. A sweep
+    that cannot be read keeps no other from its report.
 
     Returns:
-        The pages, and what is not valid of them, a sentence each.
+        The pages, and what is not valid of them or could not be read, a sentence each.
 
     Raises:
-        ParamsError: as `unpack` does, or if it holds no sweep.
+        ParamsError: as `unpack` does.
     """
-    sweeps = [place for place in unpack(archive, folder) if SweepDir(place).runs.exists()]
-    if not sweeps:
-        raise ParamsError(f"{archive}: holds no measured sweep")
-    pages, faults = [], []
-    for place in sweeps:
-        if importlib.util.find_spec("xprof") and list(place.rglob(xplane.FILE)):
-            faults += commands.read_traces(place)[1]
-        page, not_valid = commands.report(place)
-        pages.append(page)
-        faults += not_valid
+    pages: list[Path] = []
+    faults: list[str] = []
+    for place in unpack(archive, folder):
+        with _said(faults):
+            if importlib.util.find_spec("xprof") and list(place.rglob(xplane.FILE)):
+                faults += commands.read_traces(place)[1]
+        with _said(faults):
+            page, not_valid = commands.report(place)
+            pages.append(page)
+            faults += not_valid
     return pages, faults
+
+
+@contextmanager
+def _said(faults: list[str]) -> Iterator[None]:
+    """Keeps what cannot be read or written of one sweep as a sentence."""
+    try:
+        yield
+    except (ParamsError, Stopped) as error:
+        faults.append(str(error))

@@ -94,7 +94,7 @@ def init(folder: Path, study: str = "") -> list[Path]:
     there = [file for file, text in texts.items() if os.path.lexists(file) and not _is(file, text)]
     if there:
         raise ParamsError(f"{there[0]}: is there already; give another folder, or move it away")
-    with _writing(folder):
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
             store.write_text(file, text)
@@ -215,7 +215,7 @@ def report(directory: Path, notebook: Path | None = None) -> tuple[Path, list[st
     from mptexp.report.pages import page
 
     sweep = measured.load(directory)
-    with _writing(directory, "no report could be written"):
+    with writing(directory, "no report could be written"):
         index = page.build(sweep, report_notebook(notebook))
     return index, _not_valid(sweep)
 
@@ -250,7 +250,7 @@ def publish(
     imports.matplotlib_from_elsewhere()
     from mptexp.report.pages import site as sites
 
-    with _writing(site):
+    with writing(site):
         return sites.publish(directories, site, report_notebook(notebook), url)
 
 
@@ -263,7 +263,7 @@ def export(directory: Path, folder: Path) -> list[str]:
     imports.matplotlib_from_elsewhere()
     from mptexp.report import export as exports
 
-    with _writing(folder):
+    with writing(folder):
         return exports.export(SweepDir(directory), folder)
 
 
@@ -278,7 +278,7 @@ def track(directory: Path, tracker: str, store: str = "") -> "Tracked":
     """
     from mptexp.report import trackers
 
-    with _writing(store or tracker):
+    with writing(store or tracker):
         return trackers.export(SweepDir(directory), tracker, store)
 
 
@@ -293,7 +293,7 @@ def read_traces(directory: Path) -> tuple[int, list[str]]:
     """
     from mptexp.execution import read_traces as traces
 
-    with _writing(directory):
+    with writing(directory):
         return traces.read(SweepDir(directory))
 
 
@@ -301,7 +301,7 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # no fault of what was asked for
 
 
 @contextmanager
-def _writing(folder: Path | str, failed: str = "could not be written") -> Iterator[None]:
+def writing(folder: Path | str, failed: str = "could not be written") -> Iterator[None]:
     """Says in a sentence that a folder takes no files."""
     try:
         yield

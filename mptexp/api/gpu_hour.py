@@ -1,28 +1,43 @@
 """`mptexp gpu-hour`: what an hour on a rented GPU is worth most for, in that order.
 
-Each step is a command of mptexp in a process of its own, which Ctrl-C ends at the deadline:
+Each step is a command of mptexp in a process of its own, which is interrupted at the deadline:
 finished runs are kept, and the same command goes on. After every step there is a whole archive.
 """
 
+import ctypes
 import importlib.util
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mptexp.api import archive
-from mptexp.api.commands import check_backend
+from mptexp.api.commands import check_backend, open_sweep, writing
+from mptexp.execution.directory import locked
+from mptexp.execution.sweep import Interrupted
+from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.backends import BACKENDS
-from mptexp.spec.errors import ParamsError
+from mptexp.spec.errors import ParamsError, Stopped
+from mptexp.spec.files import text as text_of
 from mptexp.spec.project import child_environment, studies
 
 LEAST_S = 20.0  # with less time left nothing is begun: a run takes longer to start and end
-ENDING_S = 20.0  # what a sweep needs to end its runs after Ctrl-C
-INSTRUMENTS = "instruments.json"
+ENDING_S = 20.0  # what a sweep needs to end its runs when it is interrupted
+CHECK_S = 150.0  # what the instruments need; with less they would take the time and say nothing
+MOST_MIN = 1440.0
+INSTRUMENTS, HOUR = "instruments.json", "hour.json"
+MAKER = "mptexp gpu-hour"
+ANSWERS = (0, 1)  # exit statuses of a command that did its work, though some of it failed
+REFUSED = 2
+DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
 
 @dataclass(frozen=True)
@@ -73,35 +88,25 @@ def measure_hour(
         say: is told each step, a sentence.
 
     Raises:
-        ParamsError: if there is no such backend, or none is installed.
-        OSError: if nothing can be written there.
+        ParamsError: if there is no such backend, none is installed, minutes are no such number, or
+            the folder holds something else, results of another backend or overrides, or is in use.
+        Stopped: if nothing could be measured, or the disk is full.
+        Interrupted: by Ctrl-C; the archive then holds what was measured until then.
     """
-    ends = time.monotonic() + 60 * minutes
+    began = time.monotonic()
+    if not 0 < minutes <= MOST_MIN:
+        raise ParamsError(f"--minutes {minutes:g}: allowed: more than 0, up to {MOST_MIN:g}")
     backend = backend or _installed()
     check_backend(backend)
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / INSTRUMENTS).exists() and _left(ends) > LEAST_S:
-        say("instruments: do they read what is known?")
-        _check(folder / INSTRUMENTS, backend, _left(ends))
-    packed = archive.pack(folder)
-    settings = [word for text in (f"backend={backend}", *overrides) for word in ("--set", text)]
-    for number, step in enumerate(STEPS, 1):
-        if _left(ends) < LEAST_S:
-            say(f"time is up before step {number} of {len(STEPS)}; the same command goes on")
-            break
-        say(f"step {number} of {len(STEPS)}: {step.command} {step.study} {' '.join(step.words)}")
-        words = [
-            step.command,
-            studies()[step.study],
-            *settings,
-            *step.words,
-            "--out",
-            folder / step.study,
-        ]
-        if _command([*map(str, words), "--no-report"], _left(ends)) == 2:
-            say(f"step {number} cannot be made here, for the reason above; the next one follows")
-        packed = archive.pack(folder)
-    return packed
+    folder = folder.resolve()
+    _check_words(folder, backend, overrides)
+    with locked(SweepDir(folder)), writing(folder):
+        asked = {"backend": backend, "set": list(overrides)}
+        hour = _Hour(folder, began + 60 * minutes, _begun(folder, asked), say)
+        try:
+            return hour.measure()
+        except KeyboardInterrupt:
+            raise Interrupted(f"finished runs are kept, also in {hour.pack()}") from None
 
 
 def _installed() -> str:
@@ -111,19 +116,145 @@ def _installed() -> str:
     return names[0]
 
 
-def _left(ends: float) -> float:
-    return ends - time.monotonic() - ENDING_S
+def _check_words(folder: Path, backend: str, overrides: Sequence[str]) -> None:
+    """Refuses, before any minute is spent, what no study takes and what would be overwritten."""
+    refusals = []
+    for step in STEPS:
+        try:
+            open_sweep(studies()[step.study], folder, [f"backend={backend}", *overrides])
+        except ParamsError as error:
+            refusals.append(error)
+    if len(refusals) == len(STEPS):
+        raise refusals[0]
+    if _is_new(folder) and folder.name and os.path.lexists(archive.target(folder)):
+        raise ParamsError(
+            f"{archive.target(folder)}: exists already; move it away, or give another --out"
+        )
 
 
-def _check(file: Path, backend: str, seconds: float) -> None:
-    """Keeps what the instruments read; they are checked once."""
-    partial = file.with_suffix(".partial")
-    with partial.open("w") as out:
-        words = ["doctor", "--check", "--backend", backend, "--format", "json"]
-        status = _command(words, seconds, out.fileno())
-    if status in (0, 1):  # passed, or failed: either is an answer
-        os.replace(partial, file)
-    partial.unlink(missing_ok=True)
+def _is_new(folder: Path) -> bool:
+    """Whether nothing is there yet, or no folder."""
+    return not (folder.is_dir() and any(folder.iterdir()))
+
+
+def _begun(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What the folder's marker says, which is written where the folder is new.
+
+    The folder is packed whole, for others to read: nothing else may lie in it.
+
+    Raises:
+        ParamsError: if the folder is not this command's, or was begun with something else.
+    """
+    file = folder / HOUR
+    store.remove_begun(file)
+    if _is_new(folder):
+        _write(file, begun := {"made_by": MAKER, **asked})
+        return begun
+    known: Any = None
+    with suppress(OSError, ValueError):
+        known = json.loads(text_of(file))
+    if not isinstance(known, dict) or known.get("made_by") != MAKER:
+        raise ParamsError(
+            f"--out {folder}: holds something else; allowed: a new folder, or one that gpu-hour "
+            "made"
+        )
+    for name, value in asked.items():
+        if known.get(name) != value:
+            raise ParamsError(
+                f"--out {folder}: was begun with --{name} {_words(known.get(name))}, not "
+                f"{_words(value)}; give the same, or another --out"
+            )
+    return known
+
+
+def _words(value: Any) -> str:
+    return (" ".join(map(str, value)) if isinstance(value, list) else str(value)) or "none"
+
+
+def _write(file: Path, content: Mapping[str, Any]) -> None:
+    store.write_text(file, json.dumps(content, indent=1))
+
+
+class _Hour:
+    """One call of the command.
+
+    Attributes:
+        folder: of the results.
+        begun: what its marker says.
+    """
+
+    def __init__(
+        self, folder: Path, ends: float, begun: dict[str, Any], say: Callable[[str], None]
+    ) -> None:
+        self.folder, self.begun = folder, begun
+        self._ends, self._say, self._packing_s = ends, say, 0.0
+
+    def measure(self) -> Path:
+        """Does what is due in the time; returns the archive.
+
+        Raises:
+            Stopped: if no step could be made.
+        """
+        packed = self.pack()
+        if not (self.folder / INSTRUMENTS).exists():
+            self._check()
+            packed = self.pack()
+        statuses = []
+        for number, step in enumerate(STEPS, 1):
+            name = f"step {number} of {len(STEPS)}"
+            if self._left() < LEAST_S:
+                self._say(f"time is up before {name}; the same command goes on")
+                break
+            self._say(f"{name}: {step.command} {step.study} {' '.join(step.words)}".rstrip())
+            statuses.append(_command(self._words(step), self._left()))
+            packed = self.pack()
+            if statuses[-1] == REFUSED:
+                self._say(f"{name} cannot be made here, for the reason above; the next one follows")
+            elif statuses[-1] not in (*ANSWERS, 130):
+                self._say(f"{name} ended with status {statuses[-1]}; the next one follows")
+        if statuses and set(statuses) == {REFUSED}:
+            raise Stopped(f"nothing could be measured here, for the reasons above; see {packed}")
+        return packed
+
+    def pack(self) -> Path:
+        """Packs the folder; the time that takes is kept free before the end."""
+        began = time.monotonic()
+        packed = archive.pack(self.folder)
+        self._packing_s = time.monotonic() - began
+        return packed
+
+    def _left(self) -> float:
+        """Seconds until what is at work must be interrupted; results grow, and so does packing."""
+        return self._ends - time.monotonic() - ENDING_S - 2 * self._packing_s
+
+    def _words(self, step: Step) -> list[str]:
+        settings = [f"backend={self.begun['backend']}", *self.begun["set"]]
+        named = [word for text in settings for word in ("--set", text)]
+        place = str(self.folder / step.study)
+        study = str(studies()[step.study])
+        return [step.command, study, *named, *step.words, "--out", place, "--no-report"]
+
+    def _check(self) -> None:
+        """Keeps what the instruments read; they are checked once, where there is time for it."""
+        needed = max(CHECK_S, 1.5 * self.begun.get("check_interrupted_s", 0.0))
+        if self._left() < needed:
+            self._say(f"instruments: not checked, which takes {needed / 60:.1f} min")
+            return
+        self._say("instruments: do they read what is known?")
+        file, given = self.folder / INSTRUMENTS, self._left()
+        words = ["doctor", "--check", "--backend", self.begun["backend"], "--format", "json"]
+        with (self.folder / f".{INSTRUMENTS}").open("w+") as out:
+            Path(out.name).unlink()
+            status = _command(words, given, out.fileno())
+            out.seek(0)
+            text = out.read()
+        if status in ANSWERS and text:  # passed, or failed: either is an answer
+            store.write_text(file, text)
+            return
+        if self._left() < LEAST_S:
+            self.begun["check_interrupted_s"] = given
+            _write(self.folder / HOUR, self.begun)
+        self._say("the instruments were not checked to their end")
 
 
 def _command(words: Sequence[str], seconds: float, stdout: int | None = None) -> int:
@@ -133,6 +264,7 @@ def _command(words: Sequence[str], seconds: float, stdout: int | None = None) ->
         env=child_environment(),
         stdout=stdout,
         start_new_session=True,
+        preexec_fn=_die_with_parent,
     )
     try:
         return child.wait(seconds)
@@ -143,10 +275,17 @@ def _command(words: Sequence[str], seconds: float, stdout: int | None = None) ->
         raise
 
 
+def _die_with_parent() -> None:
+    """In the child: killed without a word, this command leaves nothing at work on the GPU."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGTERM)
+
+
 def _interrupted(child: subprocess.Popen[bytes]) -> int:
-    child.send_signal(signal.SIGINT)
+    """Ends a command as Ctrl-C does; a script's background process ignores SIGINT itself."""
+    child.terminate()
     try:
         return child.wait(ENDING_S)
     except subprocess.TimeoutExpired:
-        child.kill()
+        os.killpg(child.pid, signal.SIGKILL)
         return child.wait()

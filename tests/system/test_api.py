@@ -207,9 +207,9 @@ def test_a_mistake_in_a_cell_is_one_line(tmp_path):
 
 
 def test_a_full_disk_is_no_wrong_usage(tmp_path):
-    with pytest.raises(Stopped, match="No space left"), commands._writing(tmp_path):
+    with pytest.raises(Stopped, match="No space left"), commands.writing(tmp_path):
         Path("/dev/full").write_text("of no room")
-    with pytest.raises(ParamsError, match="Is a directory"), commands._writing(tmp_path):
+    with pytest.raises(ParamsError, match="Is a directory"), commands.writing(tmp_path):
         tmp_path.write_text("of no file")
 
 
