@@ -23,6 +23,7 @@ from mptexp.api.commands import (
     advise,
     changed,
     check,
+    checked,
     claims,
     compared,
     curable,

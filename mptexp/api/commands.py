@@ -220,6 +220,36 @@ def report(directory: Path, notebook: Path | None = None) -> tuple[Path, list[st
     return index, _not_valid(sweep)
 
 
+@dataclass(frozen=True)
+class Checked:
+    """What a check of a sweep found, in sentences.
+
+    Attributes:
+        not_valid: what is not comparable or not valid, and damaged records; in Markdown.
+        besides: what else a reader should know: results that are missing, failed or discarded.
+        compares: whether anything is compared.
+    """
+
+    not_valid: list[str]
+    besides: list[str]
+    compares: bool
+
+
+def checked(directory: Path) -> Checked:
+    """Checks a sweep.
+
+    Raises:
+        ParamsError: if the directory holds no record.
+    """
+    from mptexp.report.answers import caveats, measured
+    from mptexp.report.pages import notes, provenance
+
+    sweep = measured.load(directory)
+    besides = [*caveats.missing(sweep.tables), *caveats.left_out(sweep.tables)]
+    besides += provenance.measured_again(sweep.directory)
+    return Checked(_not_valid(sweep), besides, bool(notes.families(sweep.tables)))
+
+
 def check(directory: Path) -> list[str]:
     """Returns what is not comparable or not valid of a sweep, and its damaged records.
 
@@ -228,15 +258,14 @@ def check(directory: Path) -> list[str]:
     Raises:
         ParamsError: if the directory holds no record.
     """
-    from mptexp.report.answers import measured
-
-    return _not_valid(measured.load(directory))
+    return checked(directory).not_valid
 
 
 def _not_valid(sweep: "MeasuredSweep") -> list[str]:
-    from mptexp.report.answers import caveats
+    from mptexp.report.answers import caveats, why
 
-    return [*caveats.sentences(sweep.tables), *sweep.tables.damaged, *sweep.tables.changed]
+    said = [*caveats.sentences(sweep.tables), *why.not_valid(sweep.verdicts)]
+    return [*said, *sweep.tables.damaged, *sweep.tables.changed]
 
 
 def publish(

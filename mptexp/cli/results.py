@@ -84,13 +84,18 @@ def report(
         return
     from mptexp import api
 
-    sentences = [sentence.replace("**", "") for sentence in api.check(directory)]
-    result({"not_valid": sentences})
-    for sentence in sentences:
+    checked = api.checked(directory)
+    not_valid, besides = (
+        [sentence.replace("**", "") for sentence in said]
+        for said in (checked.not_valid, checked.besides)
+    )
+    result({"not_valid": not_valid, "besides": besides})
+    for sentence in (*not_valid, *besides):
         say(sentence)
-    if sentences:
+    if not_valid:
         raise typer.Exit(1)
-    say(f"{directory}: every comparison is valid")
+    what = "every comparison is valid" if checked.compares else "no comparison has an interval"
+    say(f"{directory}: {what}")
 
 
 @command("traces reports/why_no_speedup")

@@ -1,8 +1,10 @@
 """Runs that are not those of the params file that lies beside them."""
 
+import json
+
 import pytest
-from builders import record, tables
-from support import PROJECT
+from builders import record, tables, written_sweep
+from support import PROJECT, mptexp
 
 from mptexp.analysis import asked, sweep_tables
 from mptexp.records.sweep_dir import SweepDir
@@ -13,6 +15,7 @@ defaults: {batch_size: 32}
 matrix: {policy: [float32, mixed_float16]}
 repeats: 2
 """
+POLICIES = "matrix: {policy: [float32, mixed_float16]}\n"
 PUBLISHED = PROJECT / "reports/published"
 
 
@@ -23,7 +26,7 @@ def runs(**more):
 def said(records, text):
     found = tables(records)
     object.__setattr__(found, "asked", asked.of(records, text))
-    return " ".join(caveats.remarks(found))
+    return " ".join([*caveats.sentences(found), *caveats.remarks(found)])
 
 
 def test_the_runs_of_a_params_file_are_those_it_asks_for():
@@ -61,3 +64,18 @@ def test_batch_sizes_that_were_searched_and_other_devices_are_asked_for():
 @pytest.mark.parametrize("name", sorted(p.parent.name for p in PUBLISHED.glob("*/runs")))
 def test_published_runs_are_those_of_their_params_files(name):
     assert sweep_tables.load(SweepDir(PUBLISHED / name)).asked.other == 0
+
+
+def test_a_check_says_what_is_missing_and_fails_where_the_file_is_another(tmp_path):
+    # The lie: "every comparison is valid" of 18 runs whose params file asks for others.
+    place = written_sweep(tmp_path / "sweep", "A100", 1.0, runs=2)
+    place.params.write_text("repeats: 4\ndefaults: {gpu_model: A100}\n" + POLICIES)
+    done = mptexp("report", "sweep", "--check", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "4 of 8 runs that params.yaml asks for have no record yet" in done.stdout
+    assert "sweep: no comparison has an interval" in done.stdout
+    place.params.write_text("repeats: 2\ndefaults: {epochs: 3}\n" + POLICIES)
+    done = mptexp("report", "sweep", "--check", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 1
+    (sentence,) = json.loads(done.stdout)["not_valid"]
+    assert "params.yaml does not ask for 4 of 4 runs, which were made with epochs 20" in sentence

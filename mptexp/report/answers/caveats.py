@@ -112,27 +112,33 @@ def remarks(tables: Tables) -> list[str]:
     versions = summary.versions(tables.records)
     if len(versions) > 1:
         lines.append(f"the runs were made by different versions of mptexp: {', '.join(versions)}")
-    return [safe(text) for text in (*lines, *_asked(tables))]
+    return [safe(text) for text in (*lines, *missing(tables))]
 
 
-def _asked(tables: Tables) -> list[str]:
-    """What of the runs params.yaml does not ask for, and what it asks for and is not there."""
-    asked, said = tables.asked, []
-    if asked.other:
-        named = [
-            f"{name} {wording.verbatim(left)} (params.yaml: {wording.verbatim(right)})"
-            for name, (left, right) in list(asked.differing.items())[:DIFFERENCES]
-        ]
-        which = wording.listed(named) or "parameters in another combination"
-        runs = wording.count(len(tables.results), "run")
-        said.append(
-            f"params.yaml does not ask for {asked.other} of {runs}, which were made with {which}: "
-            "it was edited after them, or they were copied from elsewhere"
-        )
-    if asked.missing:
-        planned = wording.count(asked.planned, "run")
-        said.append(f"{asked.missing} of {planned} that params.yaml asks for have no record yet")
-    return said
+def missing(tables: Tables) -> list[str]:
+    """How many runs that params.yaml asks for are not there."""
+    asked = tables.asked
+    planned = wording.count(asked.planned, "run")
+    said = f"{asked.missing} of {planned} that params.yaml asks for have no record yet"
+    return [said] if asked.missing else []
+
+
+def _not_asked(tables: Tables) -> list[str]:
+    """Which runs params.yaml does not ask for."""
+    asked = tables.asked
+    if not asked.other:
+        return []
+    named = [
+        f"{name} {wording.verbatim(left)} (params.yaml: {wording.verbatim(right)})"
+        for name, (left, right) in list(asked.differing.items())[:DIFFERENCES]
+    ]
+    which = wording.listed(named) or "parameters in another combination"
+    runs = wording.count(len(tables.results), "run")
+    return [
+        f"**Not what was asked for**: params.yaml does not ask for {asked.other} of {runs}, which "
+        f"were made with {safe(which)}: it was edited after them, or they were copied from "
+        "elsewhere."
+    ]
 
 
 def sentences(tables: Tables) -> list[str]:
@@ -140,7 +146,7 @@ def sentences(tables: Tables) -> list[str]:
     counted = _counted(tables)
     differing = [_differing(tables) for flag, *_ in counted if flag.name == "not comparable"]
     found = [_sentence(*each, _to_do(each[0], tables)) for each in counted]
-    return [*filter(None, differing), *_of_tables(tables), *found]
+    return [*filter(None, differing), *_not_asked(tables), *_of_tables(tables), *found]
 
 
 def _counted(tables: Tables) -> list[tuple[Flag, int, int]]:

@@ -7,6 +7,7 @@ from html import escape
 
 import pandas as pd
 
+from mptexp.analysis import validity
 from mptexp.diagnosis.causes import LEAST_SHARE
 from mptexp.diagnosis.losses import Loss
 from mptexp.diagnosis.verdict import Verdict
@@ -119,6 +120,17 @@ def _part(loss: Loss, first: bool) -> str:
     ]
     proven = f" ({'; '.join(proof)})" if proof else ""
     return f"{percent(loss.share)}{of} ({took} ms) {loss.cause.sentence}{where}{proven}"
+
+
+def not_valid(verdicts: Sequence[Verdict]) -> list[str]:
+    """A sentence where ablations are not valid; none where all are."""
+    effects = [effect for verdict in verdicts for effect in verdict.effects]
+    bad = [effect for effect in effects if not effect.is_valid]
+    if not bad:
+        return []
+    names = wording.not_valid(validity.together(effect.flags for effect in bad))
+    which = f"{len(bad)} of {wording.count(len(effects), 'ablation')}"
+    return [f"**Not valid in the diagnosis** ({which}): {names.partition(': ')[2]}."]
 
 
 # --- the tables -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pandas as pd
 
 from mptexp.analysis import points, summary
 from mptexp.records.schema import VOID
-from mptexp.records.sweep_dir import leads_out
+from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report.answers import claims
 from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.tables import summary_tables
@@ -142,11 +142,25 @@ def _commands(sweep: MeasuredSweep) -> list[str]:
     return [run, *["mptexp diagnose reports/again"] * diagnosed, "mptexp report reports/again"]
 
 
+def measured_again(directory: SweepDir) -> list[str]:
+    """How many results of a directory are not used, and how many it holds no longer."""
+    superseded, discarded = directory.superseded_runs(), directory.discarded_runs()
+    kept = (
+        f"measured again: {wording.count(superseded, 'run')} of blocks that were interrupted or "
+        "not valid, or in a directory that a merge did not prefer; these records lie under "
+        "`superseded` and are not used"
+    )
+    lost = (
+        f"**discarded**: {wording.count(discarded, 'result')} that this directory once held, by "
+        "--fresh or by hand; whoever measures until the answer pleases finds one"
+    )
+    return [kept] * bool(superseded) + [lost] * bool(discarded)
+
+
 def reproduce(sweep: MeasuredSweep) -> str:
     """How to measure all this again, and what it cost, in Markdown."""
     results = sweep.tables.results
     cost = f"{wording.count(len(results), 'run')}, {results.wall_s.sum() / 60:.1f} minutes in all"
-    superseded = sweep.directory.superseded_runs()
     versions = safe(", ".join(summary.versions(sweep.tables.records))) or "unknown"
     files = [name for name in DATA if (sweep.directory.root / name).exists()]
     lines = [
@@ -155,15 +169,7 @@ def reproduce(sweep: MeasuredSweep) -> str:
         f"- question: {safe(sweep.question)}",
         f"- mptexp version and commit: {versions}",
         f"- cost: {cost}",
-        f"- measured again: {wording.count(superseded, 'run')} of blocks that were interrupted or "
-        "not valid, or in a directory that a merge did not prefer; these records lie under "
-        "`superseded` and are not used"
-        if superseded
-        else "",
-        f"- **discarded**: {wording.count(discarded, 'result')} that this directory once held, by "
-        "--fresh or by hand; whoever measures until the answer pleases finds one"
-        if (discarded := sweep.directory.discarded_runs())
-        else "",
+        *[f"- {text}" for text in measured_again(sweep.directory)],
         f"- expected beforehand: {safe(sweep.header['expected'])}"
         if "expected" in sweep.header
         else "",

@@ -6,6 +6,16 @@ from mptexp.diagnosis.effects import Effect
 from mptexp.report.answers import why
 
 
+def test_ablations_that_are_not_valid_are_said_in_a_check():
+    # The lie: "every comparison is valid", beside ablations that other programs disturbed.
+    gain = {"mixed_float16": Contrast(2.0, 1.9, 2.1, 3)}
+    effects = [Effect(ablations.INPUT, gain, flags=flags) for flags in ("", "interference")]
+    assert why.not_valid([verdict(effects=effects)]) == [
+        "**Not valid in the diagnosis** (1 of 2 ablations): interference."
+    ]
+    assert why.not_valid([verdict(effects=effects[:1])]) == []
+
+
 def test_the_sentence_ranks_causes_with_their_proof():
     proof = Effect(ablations.INPUT, GAINS, Contrast(2.4, 2.3, 2.5, 3))
     found = verdict(loss("input", 0.61, proof), loss("memory", 0.14), loss("casts", 0.02))
