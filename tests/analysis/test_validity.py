@@ -217,6 +217,10 @@ def test_a_sweep_measured_policy_by_policy_claims_nothing_of_time():
     made = tables(list(in_two_calls(0, 1, 2)))
     assert made.speedups.empty
     assert "trains" not in " ".join(findings.answer(made))
+    # The lie: "a speedup needs two policies at the same point", which it had.
+    assert findings.answer(made)[0] == (
+        "No times are compared: float32 and mixed_float16 were measured apart."
+    )
 
 
 def test_of_a_block_measured_apart_the_larger_part_is_compared():

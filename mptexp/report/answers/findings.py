@@ -131,6 +131,8 @@ def _without_baseline(tables: Tables) -> str:
     if table.step_s.isna().all():
         return "Timings not valid (runs in parallel): only accuracy is compared."
     names = listed(sorted(set(table.policy)))
+    if any("measured apart" in validity.names_of(flags) for flags in tables.ok["flags"]):
+        return f"No times are compared: {names} were measured apart."
     return (
         f"This sweep measured {names}; a speedup needs two policies at the same point, one of them "
         "float32 or the device's default."

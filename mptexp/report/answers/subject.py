@@ -192,7 +192,9 @@ def _equal(tables: Tables) -> str:
 
 def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
     base = wording.default_name(rows.baseline.iloc[0])
-    faster = rows[(rows.finding == "faster") & ~rows.verdict.isin(["lower", "diverged"])]
+    # What is proven and rounds to 1.00 is worth no change.
+    faster = rows[(rows.finding == "faster") & (rows.apply(wording.direction, axis=1) == "faster")]
+    faster = faster[~faster.verdict.isin(["lower", "diverged"])]
     if len(faster):
         best = faster.loc[faster.low.idxmax()]
         within = best.verdict == "equal" and _equal(tables) == "equal"

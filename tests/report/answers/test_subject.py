@@ -39,11 +39,13 @@ def test_speed_is_the_subject_of_policies():
     [
         ([1.0, 1.1, 0.9], "mixed_float16 is not shown to train faster than float32 on GPU"),
         ([0.5, 0.51, 0.5], "mixed_float16 trains 1.99× slower than float32 on GPU"),
+        # The lie: "use it", of a gain that is proven and is 0.4 %.
+        ([1.004, 1.0041, 1.0039], "mixed_float16 trains 1.00× as fast as float32 on GPU"),
     ],
 )
 def test_what_is_not_faster_is_no_advice(speedups, title):
     answer = subject.of(three("mixed_float16", speedups))
-    assert answer.title == title
+    assert answer.title.removesuffix(", at equal accuracy") == title
     assert answer.advice.startswith("keep float32")
 
 
