@@ -7,6 +7,7 @@ Categories have two sets of names: those of PyTorch 1.8 to 1.12 (`Operator`, `Ke
 import math
 import re
 import statistics
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -51,6 +52,7 @@ RANGE = re.compile(  # what people call the range of a step, with or without its
     r"^(train(ing)?[ _-]?)?(step|iter(ation)?|batch)[ _#:=-]*\d*$", re.IGNORECASE
 )
 IDLE = re.compile(r"(Device|Stream|Event|Context|Ctx)Synchronize$")
+WAITS_FOR_ALL = re.compile(r"(Device|Context|Ctx)Synchronize$")  # not for one stream
 # Operations that only GPUs have; PyTorch's profiler does not trace Apple's.
 OF_GPU = re.compile(
     r"^aten::(_?(cudnn|miopen|mps)_|_efficient_attention|_flash_attention|_fused_\w+_cuda)"
@@ -62,6 +64,7 @@ LEAST_WITHIN = 0.5  # of the time of what was launched in the steps: so much ran
 STRAY = 0.01  # of the launches: so few with another process's number are no other process
 UNFINISHED = 0.05  # of a step; a shorter wait for what was launched before the recording is unsaid
 SKEW_US = 50.0  # by so much two clocks may differ, unsaid
+CLOCKS = "its device ran at another time than its host launched: the clocks of the two differ"
 COMPILED = "## Call CompiledFxGraph"  # the range around code that torch.compile made
 COUNTER = re.compile(r"__\w+\.(sum|avg|max|min)")  # such as smsp__inst_executed.sum
 
@@ -129,6 +132,9 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
     launched = [(call.start, interval) for call, interval in calls if call]
     found = _steps(events, spans, launched)
     _refuse_skewed(found, launched)
+    late = _late_us(events, launched)
+    if late > steps.AHEAD * 1e6 * statistics.median(found.seconds()):
+        raise ParamsError(CLOCKS)
     trace = operations.of_steps(
         operations.without_root(spans),
         (*_waits(events), *_blocked(events)),
@@ -148,7 +154,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
         counters=counters.compared((event.name, _counts(event.args)) for event in ran),
         notes=(
             *_notes(ran, host),
-            *_skew(launched),
+            *_skew(launched, late),
             *_accumulated(events, found),
             *(_earlier(events, found) if devices else _compiled(spans)),
         ),
@@ -332,13 +338,32 @@ def _refuse_skewed(found: Steps, launched: Sequence[tuple[float, Interval]]) -> 
     ran = [interval for at, interval in launched if first <= at <= last]
     total = sum(e - b for b, e in ran)
     if steps.took_within(ran, begin, end) < LEAST_WITHIN * total:
-        raise ParamsError(
-            "its device ran at another time than its host launched: the clocks of the two differ"
+        raise ParamsError(CLOCKS)
+
+
+def _late_us(events: Iterable[Event], launched: Sequence[tuple[float, Interval]]) -> float:
+    """How much later than a wait for it the device had done its work, by its clock.
+
+    The least of all waits for the whole device; 0 where there was none.
+    """
+    ordered = sorted(launched)
+    calls = [at for at, _ in ordered]
+    late = [
+        ordered[place - 1][1][1] - event.end
+        for event in events
+        if event.kind == "launch" and WAITS_FOR_ALL.search(event.name)
+        if (place := bisect_left(calls, event.start))
+    ]
+    return min(late, default=0.0)
+
+
+def _skew(launched: Sequence[tuple[float, Interval]], late: float) -> Iterator[str]:
+    """Says where kernels begin before they were launched, or end after they were awaited."""
+    if late > SKEW_US:
+        yield (
+            f"the device ends its work {late / 1e3:.3g} ms after the calls that wait for it: the "
+            "clocks of host and device differ, and waits are only roughly right"
         )
-
-
-def _skew(launched: Sequence[tuple[float, Interval]]) -> Iterator[str]:
-    """Says where kernels begin before they were launched."""
     early = [at - begin for at, (begin, _) in launched if at - begin > SKEW_US]
     if len(early) > len(launched) / 2:
         yield (

@@ -225,9 +225,25 @@ def test_clocks_that_differ_are_said_or_refused():
         read(moved(events, -1e6))
 
 
+@pytest.mark.parametrize(
+    ("late", "said"), [(0, ""), (150, "0.09 ms after the calls"), (5000, None)]
+)
+def test_a_device_whose_clock_is_late_is_said_or_refused_by_what_was_awaited(late, said):
+    events = [
+        event | {"ts": event["ts"] + late} if event["pid"] == 0 else event for event in gpu_steps(8)
+    ]
+    if said is None:
+        with pytest.raises(ParamsError, match="the clocks of the two differ"):
+            read(events)
+    else:
+        notes = " ".join(read(events).notes)
+        assert said in notes
+        assert ("clocks" in notes) == bool(said)
+
+
 def test_a_host_that_is_far_ahead_does_not_shorten_the_steps():
     # Each step is launched in 100 us, and the device works 350 us for it.
-    events = [event for step in range(4) for event in kineto_step(KINETO[1], step)]
+    events = [e for e in gpu_steps(4) if "Synchronize" not in e["name"]]
     ahead = [e | {"ts": e["ts"] / 10, "dur": e["dur"] / 10} for e in events]
     late = [e | {"ts": e["ts"] + 200} if e["cat"] in ("kernel", "gpu_memcpy") else a
             for e, a in zip(events, ahead, strict=True)]  # fmt: skip
