@@ -2,7 +2,8 @@
 
 For each Python named on the command line: a fresh environment in a folder away from the checkout,
 the wheel in it, then init, plan, run and report there; a script under type checkers; and the
-released notebook in an environment with nothing but Jupyter. It says how long each took.
+released notebook in an environment with nothing but Jupyter. It says how long each took. With
+`--lowest` instead: init, plan, run and report with the least versions that pyproject.toml allows.
 """
 
 import json
@@ -115,12 +116,25 @@ def typed(python: Path, folder: Path) -> None:
         assert not [line for line in faults if "error:" in line and ":10" not in line], done.stdout
 
 
-def newcomer(python: str, wheel: Path, folder: Path) -> None:
+def install(env: Path, wheel: Path, lowest: bool) -> None:
+    """Installs the wheel in the versions of constraints.txt, or in the least that are allowed."""
+    pip = [env / "bin/python", "-m", "pip", "install", "-q"]
+    if lowest:
+        call(*pip, "uv", cwd=env)
+        uv = [env / "bin/uv", "pip", "install", "-q", "--resolution", "lowest-direct"]
+        # Of each package the least version that has a wheel for this Python; one has none at all.
+        uv += ["--only-binary", ":all:", "--no-binary", "promise"]
+        call(*uv, "--python", env / "bin/python", wheel, cwd=env)
+    else:
+        call(*pip, "-c", CONSTRAINTS, wheel, cwd=env)
+
+
+def newcomer(python: str, wheel: Path, folder: Path, lowest: bool = False) -> None:
     """A person with an empty folder and a wheel: from pip install to a report of their own."""
     began = time.perf_counter()
     call(python, "-m", "venv", folder / "env", cwd=folder)
     bin = folder / "env/bin"
-    call(bin / "python", "-m", "pip", "install", "-q", "-c", CONSTRAINTS, wheel, cwd=folder)
+    install(folder / "env", wheel, lowest)
     installed = time.perf_counter()
     mptexp = bin / "mptexp"
     call(mptexp, "--version", cwd=folder)
@@ -134,6 +148,8 @@ def newcomer(python: str, wheel: Path, folder: Path) -> None:
     print(
         f"  from pip install to the report: {end - began:.0f} s, {end - installed:.0f} s after it"
     )
+    if lowest:
+        return
     call(mptexp, "run", "quickstart", *SHORT, "--only", "batch_size=128", cwd=folder)
     assert (folder / "reports/quickstart/index.html").is_file()
     typed(bin / "python", folder)
@@ -143,13 +159,15 @@ def main() -> None:
     """Builds once, then meets every Python that is named, or that runs this."""
     with tempfile.TemporaryDirectory(prefix="mptexp-wheel-") as place:
         wheel = built(Path(place, "dist"))
-        for python in sys.argv[1:] or [sys.executable]:
+        lowest, named = "--lowest" in sys.argv, [w for w in sys.argv[1:] if w != "--lowest"]
+        for python in named or [sys.executable]:
             version = call(python, "--version", cwd=Path(place)).strip()
             print(version, flush=True)
             folder = Path(place, version.replace(" ", "-"))
             folder.mkdir()
-            newcomer(python, wheel, folder)
-            notebook(python, wheel, folder)
+            newcomer(python, wheel, folder, lowest)
+            if not lowest:
+                notebook(python, wheel, folder)
             subprocess.run(["rm", "-r", str(folder)], check=True)
 
 

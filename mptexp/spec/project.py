@@ -46,16 +46,25 @@ def install(extra: str) -> str:
     """
     import importlib.metadata
 
-    pip = Path(sys.executable).with_name("pip")
-    active = shutil.which("pip") == str(pip)
     try:
         lines = importlib.metadata.requires("mptexp") or []
     except importlib.metadata.PackageNotFoundError:  # imported from a folder, without installing
         lines = []
     parts = [line.partition(";") for line in lines]
     named = [package.strip() for package, _, marker in parts if f"extra == '{extra}'" in marker]
-    command = "pip" if active else f"{shlex.quote(sys.executable)} -m pip"
-    return f"{command} install {shlex.join(named or [f'mptexp[{extra}]'])}"
+    return here(f"pip install {shlex.join(named or [f'mptexp[{extra}]'])}")
+
+
+def here(command: str) -> str:
+    """A command that begins with `pip install`, for the environment that mptexp runs in."""
+    import importlib.util
+
+    python = shlex.quote(sys.executable)
+    if shutil.which("pip") == str(Path(sys.executable).with_name("pip")):
+        return command
+    if importlib.util.find_spec("pip"):
+        return command.replace("pip install", f"{python} -m pip install", 1)
+    return command.replace("pip install", f"uv pip install --python {python}", 1)
 
 
 def user_cache() -> Path:

@@ -20,7 +20,7 @@ import psutil
 
 from mptexp.spec.devices import cpu_name
 from mptexp.spec.policies import ARITHMETICS
-from mptexp.spec.project import PROJECT
+from mptexp.spec.project import PROJECT, here
 from mptexp.training import capability, machine
 from mptexp.training.backends import backend
 
@@ -198,7 +198,7 @@ def advice(name: str, card: Mapping[str, Any]) -> list[str]:
     if card["kind"] == "cpu" and card["driver"]:
         sentences.append(
             f"an NVIDIA driver ({card['driver']}) is present, but {name} does not see the GPU: "
-            f"{backend(name).INSTALL_FOR_GPU}"
+            f"{here(backend(name).INSTALL_FOR_GPU)}"
         )
     elif card["kind"] == "cpu":
         sentences.append(
@@ -214,7 +214,7 @@ def main() -> None:
     """Prints the diagnosis of the backend named on the command line as JSON."""
     name = sys.argv[1] if len(sys.argv) > 1 else "tensorflow"
     if importlib.util.find_spec(name) is None:
-        raise SystemExit(f"{name} is not installed; {install_hint(name)}")
+        raise SystemExit(f"{name} is not installed; {here(install_hint(name))}")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     print(json.dumps(diagnosis(name)))
 

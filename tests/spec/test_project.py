@@ -1,3 +1,4 @@
+import importlib.util
 import os
 import shlex
 import shutil
@@ -26,6 +27,9 @@ def test_what_to_install_is_a_command_that_works_from_here(monkeypatch, tmp_path
     command = shlex.split(project.install("profile"))
     assert command[:4] == [sys.executable, "-m", "pip", "install"]
     assert command[4].startswith("xprof>=")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)  # as uv makes them
+    command = shlex.split(project.install("profile"))
+    assert command[:5] == ["uv", "pip", "install", "--python", sys.executable]
     pip = tmp_path / "pip"
     pip.touch(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))

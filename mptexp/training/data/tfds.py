@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mptexp.spec.project import here
 from mptexp.training.data.sources import DataError, Example, Source, data_dir, stratified
 
 
@@ -25,7 +26,7 @@ def builder(name: str) -> Any:
     except ImportError as error:
         raise DataError(
             f"dataset {name}: comes from tensorflow-datasets, but {error.name} is not installed; "
-            "pip install tensorflow tensorflow-datasets, or use folder:PATH"
+            f"{here('pip install tensorflow tensorflow-datasets')}, or use folder:PATH"
         ) from None
     _quiet_bars(tfds)
     try:
