@@ -37,7 +37,8 @@ class Flag:
 
     Attributes:
         name: in CSV files, JSON and beside a number.
-        invalidates: of ALL, where training time is that of a whole training, time that of a step.
+        invalidates: of ALL, where training time is that of a whole training, time that of a step;
+            or of what else `instruments.PROVEN` names.
         meaning: a clause that follows "not valid: ".
         remedy: what to do, as a clause.
         curable: whether the same run, measured again, may be without it.
@@ -50,6 +51,11 @@ class Flag:
     remedy: str
     curable: bool = True
     lost: str = ""
+
+
+def unproven(name: str) -> str:
+    """The name of the flag of what rests on a failed instrument, see `instruments.PROVEN`."""
+    return f"{name} not proven"
 
 
 FLAGS = {
@@ -148,19 +154,15 @@ FLAGS = {
             "take them out of one of the two",
             curable=False,
         ),
-        Flag(
-            "clock not proven",
-            ("time", "training time"),
-            "the step clock failed `mptexp doctor --check` on this device",
-            "end other programs and check again; if it stays so, trust no time from here",
-            curable=False,
-        ),
-        Flag(
-            "memory not proven",
-            ("memory",),
-            "the reading of peak memory failed `mptexp doctor --check` on this device",
-            "check again; if it stays so, trust no figure of memory from here",
-            curable=False,
+        *(
+            Flag(
+                unproven(name),
+                what,
+                f"what they rest on ({name}) failed `mptexp doctor --check` on this device",
+                "end other programs and check again; if it stays so, trust none of it from here",
+                curable=False,
+            )
+            for name, what in instruments.PROVEN.items()
         ),
         Flag(
             "not trained",
@@ -206,7 +208,7 @@ def of_record(record: Mapping[str, Any]) -> list[str]:
     marks = {*record.get("marks", []), *interference.marks(record.get("readings") or {})}
     timed = record.get("timing", {}).get("step_s") is not None
     broken = instruments.failed(record.get("instruments", ()))
-    unproven = {what for instrument in broken for what in instrument.invalidates}
+    failed = {instrument.proves for instrument in broken}
     cases = {
         identity.NOT_RECORDED: identity.of(record) is None,
         CHANGED: bool(record.get("changed")),
@@ -215,8 +217,7 @@ def of_record(record: Mapping[str, Any]) -> list[str]:
         "interrupted": any("was stopped" in m or "were changed" in m for m in marks),
         "throttled": any("was throttled" in mark for mark in marks),
         "too few windows": timed and record["timing"].get("step_ci") is None,
-        "clock not proven": "time" in unproven,
-        "memory not proven": "memory" in unproven,
+        **{unproven(name): name in failed for name in instruments.PROVEN},
         "seen in training": _seen_in_training(marks),
         "not trained": _at_chance(record),
     }

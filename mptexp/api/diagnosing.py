@@ -94,7 +94,7 @@ def _plain(verdict: "Verdict") -> dict[str, Any]:
         "candidate": pair.candidate.policy,
         **{name: getattr(pair.candidate, name) for name in ("model", "batch_size", "phase")},
         **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
-        "flags": pair.flags,
+        "flags": verdict.flags,
         "losses": losses,
         "missing": verdict.missing,
     }

@@ -73,6 +73,7 @@ def of_records(
 def _of_policy(record: Mapping[str, Any]) -> Iterator[Check]:
     policy = record["parameters"]["policy"]
     if record["status"] == "unsupported" and policy == "tensorfloat32":
+        yield not_here("product", str(record.get("error") or "the device has no TF32"), policy)
         return
     settings = record.get("in_force") or {}
     probe = settings.get("probe") or {}

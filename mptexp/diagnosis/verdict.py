@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from mptexp.analysis import validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import ablations, arithmetic, breakdown, proposals, roofline
@@ -69,6 +70,14 @@ class Verdict:
         """Whether both policies' steps were traced and read; without xprof they are not."""
         records = self.records.values()
         return len(records) == 2 and not any(breakdown.rows(r).empty for r in records)
+
+    @property
+    def flags(self) -> str:
+        """What is not valid of the runs that it rests on, and of what traces alone show."""
+        names = [name for record in self.records.values() for name in validity.of_record(record)]
+        times = set(validity.ALL)  # of the traced runs' own times nothing is claimed
+        traced = [name for name in names if not times & {*validity.FLAGS[name].invalidates}]
+        return validity.together([self.pair.flags, *traced])
 
     @property
     def unknown_operations(self) -> list[str]:

@@ -28,19 +28,29 @@ class Instrument:
         label: in tables.
         test: what it is given, a clause.
         unit: of what it reads, printed behind the number; `x` is a ratio of two times or amounts.
-        invalidates: of `validity.ALL`, what of a run is not valid if it fails.
+        proves: of PROVEN, which figures of a run are not valid if it fails.
     """
 
     name: str
     label: str
     test: str
     unit: str = ""
-    invalidates: tuple[str, ...] = ()
+    proves: str = ""
 
 
+# What figures rest on, with those that are not valid while it is not proven.
+PROVEN = {
+    "clock": ("time", "training time"),
+    "memory": ("memory",),
+    "utilization": ("utilization",),
+    "energy": ("energy",),
+    "arithmetic": ("arithmetic",),
+    "trace": ("time breakdown",),
+    "memory limit": ("largest batch",),
+    "determinism": ("repetition",),
+}
 # Beside other programs nothing is proven: such checks are not kept.
 QUIET = "others"
-TIMES = ("time", "training time")
 INSTRUMENTS = {
     row.name: row
     for row in (
@@ -50,37 +60,58 @@ INSTRUMENTS = {
             "step clock",
             "a chain of matrix products in `predict`, over the same chain timed alone",
             "x",
-            TIMES,
+            "clock",
         ),
-        Instrument("clock_twice", "step clock", "the chain twice as long, over once", "x", TIMES),
+        Instrument("clock_twice", "step clock", "the chain twice as long, over once", "x", "clock"),
         Instrument(
             "device_events",
             "device's own events",
             "the same chain by the device's events, over timed alone",
             "x",
-            TIMES,
+            "clock",
         ),
         Instrument(
             "memory",
             "peak memory",
             "an array of known size, read over expected",
             "x",
-            ("memory",),
+            "memory",
         ),
-        Instrument("busy", "utilization", "a load that is switched on", "%"),
-        Instrument("idle", "utilization", "the load switched off", "%"),
-        Instrument("energy", "energy counter", "joules over the integral of power", "x"),
-        Instrument("product", "matrix product", "numbers of known bits through a Dense layer"),
-        Instrument("convolution", "convolution", "numbers of known bits through a convolution"),
+        Instrument("busy", "utilization", "a load that is switched on", "%", "utilization"),
+        Instrument("idle", "utilization", "the load switched off", "%", "utilization"),
+        Instrument("energy", "energy counter", "joules over the integral of power", "x", "energy"),
+        Instrument(
+            "product",
+            "matrix product",
+            "numbers of known bits through a Dense layer",
+            proves="arithmetic",
+        ),
+        Instrument(
+            "convolution",
+            "convolution",
+            "numbers of known bits through a convolution",
+            proves="arithmetic",
+        ),
         Instrument(
             "kernels",
             "kernel classification",
             "share of the matrix work of traced steps in the type asked for",
             "%",
+            "arithmetic",
         ),
-        Instrument("trace", "trace reader", "a traced step over the clock's", "x"),
-        Instrument("memory_limit", "memory limit", "a batch that needs more than the limit"),
-        Instrument("determinism", "determinism", "the same training twice, losses compared"),
+        Instrument("trace", "trace reader", "a traced step over the clock's", "x", "trace"),
+        Instrument(
+            "memory_limit",
+            "memory limit",
+            "a batch that needs more than the limit",
+            proves="memory limit",
+        ),
+        Instrument(
+            "determinism",
+            "determinism",
+            "the same training twice, losses compared",
+            proves="determinism",
+        ),
     )
 }
 

@@ -63,7 +63,22 @@ def test_a_training_that_is_not_repeated_is_caught():
 
 
 def test_tf32_is_not_asked_of_a_device_without_it():
-    assert failures([record("tensorfloat32", status="unsupported", error="no GPU")]) == []
+    checks = instruments.of_records(
+        [record("tensorfloat32", status="unsupported", error="no GPU")], record(), record()
+    )
+    assert [(c["policy"], c["read"], c["passed"]) for c in checks[:-1]] == [
+        ("tensorfloat32", "no GPU", None)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "read"), [("float32", "tensorfloat32"), ("tensorfloat32", "float32")]
+)
+def test_tf32_that_is_not_as_asked_is_caught(policy, read):
+    probe = {"probe": {"product": read, "convolution": read}}
+    kernels = {"primitives": [FLOAT32 | {"count": 1.0}]}
+    made = record(policy, in_force=probe, profile=record()["profile"] | kernels)
+    assert failures([made]) == ["product", "convolution"]
 
 
 def test_a_run_that_failed_is_no_pass():

@@ -4,7 +4,7 @@ import math
 import pytest
 
 from mptexp.records import instruments
-from mptexp.records.instruments import INSTRUMENTS, check, failed, not_here
+from mptexp.records.instruments import INSTRUMENTS, PROVEN, QUIET, check, failed, not_here
 
 IDENTITY = {"code": "a", "versions": {"keras": "3"}, "device": "d", "cores": 2, "data": "x"}
 
@@ -26,6 +26,10 @@ def test_a_check_passes_only_within_what_was_expected(expected, read, passed):
     assert made["passed"] is passed
     assert failed([made]) == ([] if passed else [INSTRUMENTS["clock"]])
     json.dumps(made, allow_nan=False)
+
+
+def test_every_instrument_proves_some_figures():
+    assert {row.proves for row in INSTRUMENTS.values() if row.name != QUIET} == set(PROVEN)
 
 
 def test_what_a_device_lacks_has_not_failed():

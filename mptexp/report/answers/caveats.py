@@ -18,7 +18,7 @@ from mptexp.report.text.markdown import safe
 
 MEASURED_WHILE = "measured while"  # opens the marks that say what interfered with the timing
 NOT_VALID = "**Not valid: "  # opens the sentence of a flag
-NOT_ANSWERED = ("training time",)  # what no answer rests on: it stands in tables of details
+ANSWERED = {"time", "memory", "accuracy"}  # what an answer rests on; all else stands in details
 # Ten windows of 0.2 s give an interval (see training.measure.step_clock); two more to be sure.
 WINDOWS, WINDOW_S = 12, 0.2
 DIFFERENCES = 4  # that a sentence lists; of more it says how many there are
@@ -52,7 +52,7 @@ def banner(tables: Tables, more: str = "see [Environment](#Environment)") -> lis
     """
     full = [text for text in sentences(tables) if not text.startswith(NOT_VALID)]
     counted = _counted(tables)
-    first = next((each for each in counted if each[0].invalidates != NOT_ANSWERED), None)
+    first = next((each for each in counted if ANSWERED & {*each[0].invalidates}), None)
     if first:
         full.append(_sentence(*first, _to_do(first[0], tables)))
     if others := [_short(*each) for each in counted if each is not first]:

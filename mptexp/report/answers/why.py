@@ -37,7 +37,13 @@ def sentence(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
         f"{_ratio(verdict)} as fast as "
         f"{wording.default_name(verdict.pair.baseline.policy)}{_possible(verdict)}"
     )
-    return f"{head}{_explanation(verdict)}."
+    return f"{head}{_explanation(verdict)}{_doubt(verdict, 'time breakdown')}."
+
+
+def _doubt(verdict: Verdict, what: str) -> str:
+    """`; time breakdown not valid: trace not proven`; empty where nothing invalidates it."""
+    reasons = wording.not_valid(verdict.flags, what)
+    return f"; {what} {reasons}" if reasons and verdict.candidate is not None else ""
 
 
 def _ratio(verdict: Verdict) -> str:
@@ -138,11 +144,21 @@ def not_valid(verdicts: Sequence[Verdict]) -> list[str]:
 
 @dataclass(frozen=True)
 class Section:
-    """A table behind a verdict: its heading, the note above it, and how it is made."""
+    """A table behind a verdict: its heading, the note above it, and how it is made.
+
+    `rests_on` names what of a run it shows, as a flag's `invalidates` does.
+    """
 
     heading: str
     note: str
     rows: Callable[[Verdict], pd.DataFrame]
+    rests_on: str = ""
+
+    def noted(self, verdict: Verdict, first: bool) -> str:
+        """What stands above a verdict's table: the note at the first, and what is not valid."""
+        doubt = _doubt(verdict, self.rests_on).removeprefix("; ") if self.rests_on else ""
+        said = f"**{wording.capitalized(doubt)}.**" if doubt else ""
+        return "\n\n".join(filter(None, [said, self.note if first else ""]))
 
 
 CAUSES = Section(
@@ -152,6 +168,7 @@ CAUSES = Section(
     "ablation removed a cause, its measurement replaces that of the time breakdown. *Projected "
     "speedup if fixed*: over the baseline as it is, were the cause gone.",
     why_tables.cause_rows,
+    "time breakdown",
 )
 ABLATIONS = Section(
     "Ablations",
@@ -169,12 +186,14 @@ BREAKDOWN = Section(
     "Tracing makes steps longer: on a GPU the waits are scaled to the timed step and kernels keep "
     "their time, on a CPU all rows are scaled alike.",
     why_tables.breakdown_rows,
+    "time breakdown",
 )
 LAYERS = Section(
     "Layers",
     "*At best*: what the layer takes alone at its own shapes (with a kernel), or its bytes at the "
     "measured copy bandwidth. Forward and backward.",
     why_tables.layer_rows,
+    "time breakdown",
 )
 PEAKS = Section(
     "Measured peak",
@@ -190,11 +209,13 @@ ARITHMETIC = Section(
     "On a GPU from the kernels' names; where those do not tell, unknown. On a CPU as oneDNN says; "
     "work that oneDNN does not take (float16, on a CPU without it) is not in it.",
     why_tables.arithmetic_rows,
+    "arithmetic",
 )
 TENSOR_CORES = Section(
     "Matrix work and Tensor Cores, by layer",
     "ms of a step under the candidate's policy. *Unknown*: the kernels' names do not tell.",
     why_tables.tensor_core_rows,
+    "arithmetic",
 )
 SECTIONS = (CAUSES, ABLATIONS, BREAKDOWN, LAYERS, PEAKS, ARITHMETIC, TENSOR_CORES)
 

@@ -114,8 +114,7 @@ def show_reasons(sweep: MeasuredSweep) -> None:
     for number, verdict in enumerate(sweep.verdicts, 1):
         show_text(f"## Why: {safe(why.title(verdict, sweep.verdicts))}")
         for section, rows in why.tables(verdict).items():
-            note = section.note if number == 1 else ""
-            show_text(f"### {section.heading}\n\n{note}")
+            show_text(f"### {section.heading}\n\n{section.noted(verdict, number == 1)}")
             show_table(rows)
             if section in BELOW:
                 show_figures(sweep, BELOW[section], str(number))

@@ -150,7 +150,8 @@ def energy(samples: Sequence[sensors.Sample]) -> Check:
     joules = sum(
         (b["time"] - a["time"]) * (a["power_w"] + b["power_w"]) / 2 for a, b in pairwise(known)
     )
-    return check("energy", (0.85, 1.15), (known[-1]["energy_j"] - known[0]["energy_j"]) / joules)
+    read = known[-1]["energy_j"] - known[0]["energy_j"]
+    return check("energy", (0.85, 1.15), read / joules if joules > 0 else None)
 
 
 def _sampled(kind: str, work: Callable[[], None]) -> list[sensors.Sample]:

@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 from verdicts import GAINS, NAN, loss, verdict
 
 from mptexp.analysis.contrast import Contrast
 from mptexp.diagnosis import ablations
 from mptexp.diagnosis.effects import Effect
+from mptexp.records import instruments
 from mptexp.report.answers import why
 
 
@@ -37,3 +40,15 @@ def test_what_is_not_known_is_not_said():
     sentence = why.sentence(verdict(possible=NAN, unexplained=NAN, missing="xprof is missing"))
     assert "allow" not in sentence
     assert "(xprof is missing)" in sentence
+
+
+def test_a_breakdown_by_a_reader_that_failed_its_test_says_so():
+    failed = {"instruments": [instruments.check("trace", (0.9, 1.35), 3.0)]}
+    found = replace(verdict(loss("input", 0.61)), candidate=failed, baseline=failed)
+    assert why.sentence(found).endswith("; time breakdown not valid: trace not proven.")
+    assert why.BREAKDOWN.noted(found, False) == "**Time breakdown not valid: trace not proven.**"
+    assert why.ARITHMETIC.noted(found, False) == ""
+    wrong = {"instruments": [instruments.check("kernels", (90, 100), 3.0)]}
+    found = replace(found, candidate=wrong, baseline=wrong)
+    assert why.ARITHMETIC.noted(found, False) == "**Arithmetic not valid: arithmetic not proven.**"
+    assert why.sentence(found) == why.sentence(verdict(loss("input", 0.61)))

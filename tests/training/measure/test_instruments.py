@@ -3,6 +3,7 @@ import json
 import pytest
 from forked import python
 
+from mptexp.records.instruments import check
 from mptexp.training.measure import instruments
 
 # Faults are planted in what the checks read, each by itself; the work is shorter than a user's.
@@ -53,10 +54,31 @@ def test_a_planted_fault_in_each_instrument_is_caught():
     assert (halved["memory"], whole["memory"]) == (False, True)
 
 
-@pytest.mark.parametrize(("joules", "passed"), [(100.0, True), (50.0, False), (None, None)])
-def test_energy_is_compared_with_the_integral_of_power(joules, passed):
+@pytest.mark.parametrize(
+    ("joules", "watts", "passed"),
+    [
+        (100.0, 100.0, True),
+        (50.0, 100.0, False),
+        (100.0, 100e3, False),  # milliwatts taken for watts
+        (100.0, 0.0, False),
+        (0.0, 100.0, False),
+        (0.0, 0.0, False),
+        (None, 100.0, None),
+        (100.0, None, None),
+    ],
+)
+def test_energy_is_compared_with_the_integral_of_power(joules, watts, passed):
     def sample(second):
         counter = None if joules is None else 7 + joules * second
-        return {"time": float(second), "power_w": 100.0, "energy_j": counter}
+        return {"time": float(second), "power_w": watts, "energy_j": counter}
 
     assert instruments.energy([sample(second) for second in range(5)])["passed"] is passed
+
+
+def test_a_gpu_that_is_lost_while_it_is_loaded_is_no_pass():
+    nothing = {"power_w": None, "energy_j": None, "utilization": None}
+    lost = [{"time": float(second), **nothing} for second in range(12)]
+    busy = check("busy", (80, 100), instruments._utilization(lost, "gpu"))
+    assert (busy["passed"], busy["read"]) == (False, "nothing")
+    assert instruments._utilization([{"time": 0.0}] * 12, "gpu") is None  # no NVML at all
+    assert instruments.energy(lost)["passed"] is None
