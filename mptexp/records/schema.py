@@ -26,6 +26,7 @@ from mptexp.spec.run import Run
 SCHEMA = 1
 STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "killed", "timeout")
 FINAL = ("ok", "oom", "diverged", "unsupported")  # the others run again at the next call
+FOREIGN = "foreign"  # the notebook of a run that StepTimer recorded in a script of the user's
 VOID = "timings are void"  # how the mark begins of a run that was not alone on its device
 SEEN = "are trained on too"  # how the mark ends that says how many validation images are
 

@@ -23,7 +23,6 @@ from mptexp.training import environment
 from mptexp.training.backends import backend
 from mptexp.training.measure import sensors
 
-NOTEBOOK = "foreign"  # stands for the notebook of a run that mptexp executes
 WINDOW_S = 0.2  # as of the step clock
 SINGLE = 5  # the first windows hold one step each, so that compilation shows
 LACKS = ("data", "data_order", "fed", "initial_weights", "model_source", "notebook")
@@ -232,7 +231,7 @@ class StepTimer:
             raise ParamsError("batch_size is None; a record needs it: StepTimer(batch_size=32)")
         timing, card = self.timing(), environment.card(self.backend)
         run = self._run(card)
-        run_id = run.run_id(NOTEBOOK)
+        run_id = run.run_id(schema.FOREIGN)
         windows = self._windows()
         steady = step_times.warmup_windows(windows)
         spans = [(b, b + w.seconds) for b, w in zip(self._opened, windows, strict=True)][steady:]
@@ -241,7 +240,7 @@ class StepTimer:
         content = {
             "schema": schema.SCHEMA,
             "run_id": run_id,
-            "notebook": NOTEBOOK,
+            "notebook": schema.FOREIGN,
             "parameters": run.model_dump(),
             "in_force": self._effective(card),
             "status": "ok",

@@ -13,6 +13,7 @@ from mptexp.analysis.contrast import FEWEST
 from mptexp.analysis.identity import Difference
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.analysis.validity import FLAGS, Flag
+from mptexp.records.schema import FOREIGN
 from mptexp.report.text import wording
 from mptexp.report.text.markdown import safe
 
@@ -81,6 +82,8 @@ def doubts(tables: Tables, what: str) -> str:
 def remedies(tables: Tables, what: str) -> str:
     """What to do for a claim, with the command and its cost; empty where nothing is to be done."""
     runs = tables.ok
+    if _foreign(runs, tables):
+        return "for a claim, let mptexp run the training: `mptexp init` writes what it needs."
     flags = validity.invalid(validity.together(runs["flags"]), what)
     first = [flag.remedy.partition(validity.REPAIR)[0].removesuffix(", and ") for flag in flags]
     steps = [*dict.fromkeys(filter(None, first))]
@@ -162,6 +165,8 @@ def _to_do(flag: Flag, tables: Tables) -> str:
     step_s, steps = (pd.to_numeric(runs[name]) for name in ("step_s", "steps_timed"))
     needed_s = WINDOWS * step_s.clip(lower=WINDOW_S)
     times = (needed_s / (step_s * steps)).max()
+    if _foreign(runs, tables):
+        return flag.remedy.replace(validity.REPAIR, "another run of the script")
     if flag.name != "too few windows" or not math.isfinite(times):
         return flag.remedy
     asked = {r["run_id"]: r["parameters"] for r in tables.records}
@@ -172,6 +177,12 @@ def _to_do(flag: Flag, tables: Tables) -> str:
         f"{flag.remedy}: about {factor} times as many steps, `mptexp run params.yaml --set "
         f"{name}={most} --out DIR`"
     )
+
+
+def _foreign(runs: pd.DataFrame, tables: Tables) -> bool:
+    """Whether `mptexp run` can measure none of these runs again: StepTimer recorded them."""
+    notebooks = {record["run_id"]: record.get("notebook") for record in tables.records}
+    return {notebooks.get(run_id) for run_id in runs.run_id} == {FOREIGN}
 
 
 def _of_tables(tables: Tables) -> list[str]:
