@@ -20,6 +20,7 @@ from mptexp.api.cells import (
 from mptexp.api.checking import check_instruments
 from mptexp.api.commands import (
     TRACKERS,
+    absent,
     advise,
     changed,
     check,

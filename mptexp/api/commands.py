@@ -4,11 +4,12 @@ What only some of them need is imported inside them: pandas alone takes half a s
 """
 
 import errno
+import importlib.util
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,6 +120,20 @@ def planned(
         for p in chosen
     ]
     return chosen, rows
+
+
+def absent(runs: Iterable[Run]) -> list[str]:
+    """Returns a sentence for each backend of some runs that is not installed here.
+
+    Their runs would end as unsupported, which no later call tries again.
+    """
+    names = sorted({run.backend for run in runs})
+    return [
+        f"{name} is not installed here, and runs that need it end as unsupported, for good: "
+        f"mptexp doctor --backend {name} says what to install first"
+        for name in names
+        if importlib.util.find_spec(name) is None
+    ]
 
 
 def curable(job: Job) -> frozenset[str]:

@@ -87,6 +87,8 @@ def plan(
     code["import_path"] = [str(Path.cwd())] if functions else []
     cost = {"due": len(due), "expected_s": api.remaining_s(chosen, job.sweep)}
     result({"runs": runs, **cost, "executes": code})
+    for sentence in api.absent(due):
+        caution(sentence)
     say(f"notebook: {job.notebook}")
     for name in functions:
         say(f"model function: {name}")

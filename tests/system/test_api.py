@@ -1,6 +1,7 @@
 """What a notebook's cell shows and runs."""
 
 import html
+import importlib.util
 import re
 import subprocess
 import sys
@@ -204,6 +205,18 @@ def test_a_mistake_in_a_cell_is_one_line(tmp_path):
     with started(tmp_path) as (_, client):
         reply, _, _ = executed(client, "import mptexp\nmptexp.load('nowhere')")
     assert reply["traceback"] == [f"ParamsError: {reply['evalue']}"]
+
+
+def test_a_backend_that_is_not_installed_is_said_before_its_runs_end_for_good(monkeypatch):
+    runs = [Run(backend="jax"), Run(backend="tensorflow"), Run(backend="jax", seed=3)]
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "jax" else found(name)
+    )
+    (sentence,) = api.absent(runs)
+    assert sentence.startswith("jax is not installed here")
+    assert "mptexp doctor --backend jax" in sentence
+    assert api.absent(runs[1:2]) == []
 
 
 def test_a_full_disk_is_no_wrong_usage(tmp_path):
