@@ -13,11 +13,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from mptexp.api import commands
+from mptexp.records import instruments
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.errors import ParamsError, Stopped
+from mptexp.spec.files import text as text_of
 from mptexp.traces import xplane
 
+INSTRUMENTS = "instruments.json"  # what `doctor --check` printed on the other machine
 MOST_FILES, MOST_BYTES = 100_000, 8 * 2**30
 # Names may take so much between two members: tarfile reads all of it into memory, and one header
 # after the other by recursion.
@@ -169,8 +174,9 @@ def open_archive(archive: Path, folder: Path) -> tuple[list[Path], list[str]]:
         ParamsError: as `unpack` does.
     """
     pages: list[Path] = []
-    faults: list[str] = []
-    for place in unpack(archive, folder):
+    sweeps = unpack(archive, folder)
+    faults = [_checked(file) for file in sorted(folder.glob(f"*/{INSTRUMENTS}"))]
+    for place in sweeps:
         with _said(faults):
             if importlib.util.find_spec("xprof") and list(place.rglob(xplane.FILE)):
                 faults += commands.read_traces(place)[1]
@@ -178,7 +184,18 @@ def open_archive(archive: Path, folder: Path) -> tuple[list[Path], list[str]]:
             page, not_valid = commands.report(place)
             pages.append(page)
             faults += not_valid
-    return pages, faults
+    return pages, list(filter(None, faults))
+
+
+def _checked(file: Path) -> str:
+    """What the instruments there failed; empty where they failed nothing."""
+    from mptexp.report.answers import instruments as answers
+
+    try:
+        checks = TypeAdapter(list[instruments.Check]).validate_json(text_of(file))
+    except (OSError, ValueError) as error:
+        return f"{file}: holds no checks of instruments: {str(error).splitlines()[0]}"
+    return answers.sentence(checks) if instruments.failed(checks) else ""
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.api import archive
+from mptexp.api.archive import INSTRUMENTS
 from mptexp.api.commands import check_backend, open_sweep, writing
 from mptexp.execution.directory import locked
 from mptexp.execution.sweep import Interrupted
@@ -33,7 +34,7 @@ LEAST_S = 20.0  # with less time left nothing is begun: a run takes longer to st
 ENDING_S = 20.0  # what a sweep needs to end its runs when it is interrupted
 CHECK_S = 150.0  # what the instruments need; with less they would take the time and say nothing
 MOST_MIN = 1440.0
-INSTRUMENTS, HOUR = "instruments.json", "hour.json"
+HOUR = "hour.json"
 MAKER = "mptexp gpu-hour"
 ANSWERS = (0, 1)  # exit statuses of a command that did its work, though some of it failed
 REFUSED = 2

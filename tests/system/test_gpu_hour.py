@@ -1,5 +1,6 @@
 import gzip
 import io
+import json
 import math
 import os
 import random
@@ -19,6 +20,7 @@ from mptexp.api import archive, gpu_hour
 from mptexp.api.gpu_hour import Step
 from mptexp.execution.directory import locked
 from mptexp.execution.sweep import Interrupted
+from mptexp.records import instruments
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.spec.project import child_environment
@@ -157,6 +159,25 @@ def test_a_time_that_no_clock_has_is_refused(tmp_path):
         archive.unpack(tmp_path / "a.tar.gz", tmp_path / "here")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (json.dumps([instruments.check("clock", (0.9, 1.1), 1.0)]), []),
+        (json.dumps([instruments.check("clock", (0.9, 1.1), 2.0)]), ["Failed: step clock"]),
+        (json.dumps([instruments.check("others", (0, 10), 80.0)]), ["nothing is proven"]),
+        ('[{"instrument": 1}]', ["holds no checks of instruments"]),
+        ("[" * 100_000, ["holds no checks of instruments"]),
+    ],
+)
+def test_instruments_that_failed_there_are_said_here(text, said, tmp_path, monkeypatch):
+    folder = an_hour(tmp_path)
+    (folder / archive.INSTRUMENTS).write_text(text)
+    monkeypatch.setattr(archive.commands, "report", lambda place: (place / "index.html", []))
+    _, faults = archive.open_archive(archive.pack(folder), tmp_path / "here")
+    assert len(faults) == len(said)
+    assert all(words in fault for words, fault in zip(said, faults, strict=True))
+
+
 def test_a_sweep_that_cannot_be_read_is_a_sentence(tmp_path):
     made = archive.pack(an_hour(tmp_path))
     pages, faults = archive.open_archive(made, tmp_path / "here")
@@ -189,6 +210,15 @@ def test_a_folder_that_exists_is_left_alone(tmp_path):
 
 def test_every_step_names_a_study_of_the_package():
     assert {s.study for s in gpu_hour.STEPS} <= {p.stem for p in (PROJECT / "params").iterdir()}
+
+
+def test_the_documentation_lists_the_same_steps():
+    listed = (
+        (PROJECT / "docs/gpu.md").read_text().partition("Each step by hand:")[2].split("```")[1]
+    )
+    commands = [line.partition("#")[0].split() for line in listed.splitlines()]
+    steps = [["mptexp", s.command, f"params/{s.study}.yaml", *s.words] for s in gpu_hour.STEPS]
+    assert [words for words in commands if words[1:2] and words[1] in ("run", "diagnose")] == steps
 
 
 @pytest.fixture

@@ -113,6 +113,24 @@ def test_its_traces_are_kept_and_read_where_xprof_is(swept):
     assert "Where the time" in place.index.read_text()
 
 
+HOUR = ("model=mlp", "width=0.0625", "image_size=16", "synthetic_length=1024", "epochs=8")
+HOUR += ("repeats=1", "max_steps=40", "target_ci=null")
+
+
+@pytest.mark.soak  # how far it gets in the time
+def test_a_rented_hour_without_tensorflow_is_opened_where_it_is(lacking, tmp_path):
+    words = [word for text in HOUR for word in ("--set", text)]
+    for _ in range(2):  # given again it goes on
+        done = lacking("gpu-hour", "--minutes", "2", "--out", "hour", *words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stdout + done.stderr
+    done = mptexp("open", "hour.tar.gz", "--to", "here", cwd=tmp_path)
+    assert "report: here/hour/tf32/index.html" in done.stdout
+    records = store.read_records(SweepDir(tmp_path / "here/hour/tf32"))[0]
+    assert {r["parameters"]["backend"] for r in records} == {"jax"}
+    assert "ok" in {r["status"] for r in records}
+
+
 def test_reading_traces_without_xprof_is_a_sentence(lacking, swept):
     folder, _ = swept
     done = lacking("traces", "reports/tiny", cwd=folder)
