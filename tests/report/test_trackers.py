@@ -29,6 +29,7 @@ def sweep(tmp_path_factory):
     record |= {"status": "killed", "error": "took too much " * 1000, "timing": {}, "history": []}
     store.write_record(first, record)
     record = json.loads(second.read_text()) | {"ended_at": "2026-11-22T12:43:49+00:00"}
+    record |= {"fit_s": 4.0, "wall_s": 6.0}
     record["history"] = [{"epoch": e, "val_accuracy": e / 10, "elapsed_s": e} for e in (1, 2, 3)]
     store.write_record(second, record | {"marks": ["the device was throttled"]})
     (second.parent / "notebook.ipynb").write_text("{}")
