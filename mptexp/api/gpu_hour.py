@@ -89,16 +89,15 @@ def measure_hour(
         say: is told each step, a sentence.
 
     Raises:
-        ParamsError: if there is no such backend, none is installed, minutes are no such number, or
-            the folder holds something else, results of another backend or overrides, or is in use.
+        ParamsError: if there is no such backend or it is not installed, minutes are no such number,
+            or the folder is in use, or holds something else, or what was begun otherwise.
         Stopped: if nothing could be measured, or the disk is full.
         Interrupted: by Ctrl-C; the archive then holds what was measured until then.
     """
     began = time.monotonic()
     if not 0 < minutes <= MOST_MIN:
         raise ParamsError(f"--minutes {minutes:g}: allowed: more than 0, up to {MOST_MIN:g}")
-    backend = backend or _installed()
-    check_backend(backend)
+    backend = _installed(backend)
     folder = folder.resolve()
     _check_words(folder, backend, overrides)
     with locked(SweepDir(folder)), writing(folder):
@@ -110,11 +109,15 @@ def measure_hour(
             raise Interrupted(f"finished runs are kept, also in {hour.pack()}") from None
 
 
-def _installed() -> str:
+def _installed(backend: str | None) -> str:
+    """The backend that was asked for, or the first that is there."""
+    check_backend(backend or BACKENDS[0])
     names = [name for name in BACKENDS if importlib.util.find_spec(name)]
     if not names:
         raise ParamsError(f"no backend is installed; allowed: one of {', '.join(BACKENDS)}")
-    return names[0]
+    if backend not in (None, *names):
+        raise ParamsError(f"--backend {backend}: is not installed; allowed: {', '.join(names)}")
+    return backend or names[0]
 
 
 def _check_words(folder: Path, backend: str, overrides: Sequence[str]) -> None:

@@ -305,6 +305,17 @@ def test_a_folder_that_holds_something_else_is_not_packed(tmp_path, fast):
     assert fast == []
 
 
+def test_a_backend_that_is_not_installed_costs_no_minute(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_hour.importlib.util, "find_spec", lambda name: name == "jax")
+    for backend, named in (("torch", "torch: is not installed; allowed: jax"), ("x", "x: unknown")):
+        with pytest.raises(ParamsError, match=named):
+            gpu_hour.measure_hour(tmp_path / "hour", 5, backend)
+    monkeypatch.setattr(gpu_hour.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ParamsError, match="no backend is installed"):
+        gpu_hour.measure_hour(tmp_path / "hour", 5)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_it_goes_on_with_what_it_began_with(tmp_path, fast):
     gpu_hour.measure_hour(tmp_path / "hour", 5, "tensorflow", ("repeats=2",))
     with pytest.raises(ParamsError, match=r"was begun with --set repeats=2, not repeats=3"):

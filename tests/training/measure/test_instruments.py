@@ -23,7 +23,15 @@ import time
 slow = types.SimpleNamespace(perf_counter=lambda: 1.5 * time.perf_counter())
 true_time, step_clock.time = step_clock.time, slow
 results = [passed(instruments.clock("cpu"))]
-step_clock.time = true_time
+
+# A clock that adds a second to every step, and events of the device that count half of the work.
+from mptexp.training import backends
+calls = iter(range(10**9))
+late = types.SimpleNamespace(perf_counter=lambda: time.perf_counter() + next(calls))
+step_clock.time, of_events = late, backends.current().event_seconds
+backends.current().event_seconds = lambda work: (instruments._seconds(work), 1e-6)[1]
+results.append(passed(instruments.clock("cpu")))
+step_clock.time, backends.current().event_seconds = true_time, of_events
 
 of_processor = sensors.processor
 sensors.processor = lambda: {**of_processor(), "own_cpu_s": 2 * of_processor()["own_cpu_s"]}
@@ -45,9 +53,10 @@ print(json.dumps(results))
 def test_a_planted_fault_in_each_instrument_is_caught():
     done = python(PROGRAM)
     assert done.returncode == 0, done.stderr[-2000:]
-    clock, doubled, never_idle, true, halved, whole = json.loads(done.stdout.splitlines()[-1])
+    clock, late, doubled, never_idle, true, halved, whole = json.loads(done.stdout.splitlines()[-1])
     assert clock["clock"] is False  # it runs fast, so that twice the work still takes twice as long
     assert clock["device_events"] is None
+    assert (late["clock_twice"], late["device_events"]) == (False, False)
     assert doubled["busy"] is False
     assert never_idle["idle"] is False
     assert (true["busy"], true["idle"], true["energy"]) == (True, True, None)
