@@ -7,6 +7,7 @@ import re
 import signal
 from contextlib import contextmanager
 from functools import cache
+from typing import NamedTuple
 
 from builders import KINETO, kineto_step
 from hypothesis import strategies as st
@@ -315,25 +316,39 @@ def _change(draw, record):
     what = draw(st.sampled_from(["like", "like", "like", "any", "gone"]))
     if what == "gone":
         del node[key]
-    else:
-        node[key] = copy.deepcopy(draw(_like(node[key]) if what == "like" else VALUES))
+        return f"{key} gone"
+    node[key] = copy.deepcopy(draw(_like(node[key]) if what == "like" else VALUES))
+    return f"{key} = {node[key]!r:.200}"
+
+
+class Damaged(NamedTuple):
+    """A sweep some of whose records say something else than they did.
+
+    Attributes:
+        params: the text of params.yaml.
+        parts: "runs", "diagnosis/runs", "search/runs" -> their records; a record is bytes where it
+            is no longer JSON.
+        changes: what was changed, which tells it in a message of hypothesis.
+    """
+
+    params: str
+    parts: dict
+    changes: list
+
+    def _repr_pretty_(self, printer, _cycle):
+        printer.text("; ".join(self.changes))
 
 
 @st.composite
 def damaged_sweeps(draw):
-    """A sweep's params file, and its records of which some say something else than they did.
-
-    Returns:
-        The text of params.yaml, and "runs", "diagnosis/runs", "search/runs" -> their records; a
-        record is bytes where it is no longer JSON.
-    """
+    """A published sweep, damaged."""
     place, parts = draw(st.sampled_from(sweeps()))
-    parts = copy.deepcopy(parts)
+    parts, changes = copy.deepcopy(parts), [place.name]
     for _ in range(draw(st.integers(1, 3))):
         records = parts[draw(st.sampled_from(list(parts)))]
         for record in records if draw(st.booleans()) else [draw(st.sampled_from(records))]:
-            _change(draw, record)
-    return place.params.read_text(), parts
+            changes.append(_change(draw, record))
+    return Damaged(place.params.read_text(), parts, changes)
 
 
 def write(root, params, parts):

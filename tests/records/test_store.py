@@ -131,6 +131,16 @@ def run(notebook="train", **parameters):
     }
 
 
+@pytest.mark.parametrize("digits", [308, 310])
+def test_an_integer_that_no_float_holds_is_a_damaged_record(tmp_path, digits):
+    place = SweepDir(tmp_path)
+    made = run() | {"samples": [{"time": -int("9" * digits)}]}
+    store.write_record(place.record(made["run_id"]), made)
+    records, damaged = store.read_records(place)
+    assert (len(records), len(damaged)) == ((1, 0) if digits < 309 else (0, 1))
+    assert all("an integer that is larger than any float" in text for text in damaged)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -75,7 +75,7 @@ def headline(place):
 @given(fuzz.damaged_sweeps())
 def test_any_records_are_tables_and_an_answer_or_named_as_damaged(tmp_path, sweep):
     shutil.rmtree(tmp_path / "sweep", ignore_errors=True)
-    place = fuzz.write(tmp_path / "sweep", *sweep)
+    place = fuzz.write(tmp_path / "sweep", sweep.params, sweep.parts)
     refused(lambda: headline(place))
 
 
@@ -85,7 +85,7 @@ def test_any_records_are_tables_and_an_answer_or_named_as_damaged(tmp_path, swee
 def test_any_records_are_a_report_an_export_and_a_site(tmp_path, sweep):
     for name in ("sweep", "draft", "site"):
         shutil.rmtree(tmp_path / name, ignore_errors=True)
-    place = fuzz.write(tmp_path / "sweep", *sweep)
+    place = fuzz.write(tmp_path / "sweep", sweep.params, sweep.parts)
     if not refused(lambda: api.report(place.root), seconds=300):
         api.export(place.root, tmp_path / "draft")
         api.publish([place.root], tmp_path / "site")
