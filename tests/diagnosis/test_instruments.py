@@ -35,6 +35,12 @@ def test_instruments_that_read_what_is_true_pass():
     assert failures([record(), TOO_LARGE]) == []
 
 
+def test_a_share_of_all_is_never_more_than_all():
+    seconds = 0.0013  # 100 * seconds / seconds is above 100
+    whole = {"primitives": [BF16 | {"seconds": seconds, "count": 1.0}]}
+    assert failures([record(profile=record()["profile"] | whole), TOO_LARGE]) == []
+
+
 @pytest.mark.parametrize(
     ("fault", "named"),
     [
