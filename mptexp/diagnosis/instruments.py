@@ -110,7 +110,9 @@ def _kernels(record: Mapping[str, Any], policy: str) -> Check:
     if primitives.empty:
         return not_here("kernels", "neither GPU kernels nor primitives of oneDNN", policy)
     asked = DTYPES[POLICY_ROWS[policy].compute_dtype]
-    return _share(primitives.seconds, primitives.dtype.map(lambda d: _computes_in(d, asked)), policy)
+    return _share(
+        primitives.seconds, primitives.dtype.map(lambda d: _computes_in(d, asked)), policy
+    )
 
 
 def _share(seconds: pd.Series, right: pd.Series, policy: str) -> Check:
