@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -18,6 +18,7 @@ from mptexp.diagnosis.losses import Case, Loss
 from mptexp.diagnosis.pairs import Pair, pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec.run import Run
 
 Record = Mapping[str, Any]
 LEAST_NAMED, MOST_NAMED = 0.01, 2  # unknown operations: share of the step, and how many
@@ -38,6 +39,7 @@ class Verdict:
         effects: of the ablations that were made.
         unexplained: share of the step that no rule names; NaN without a time breakdown.
         missing: why there is no time breakdown; empty where there is one.
+        hurtful: the ablations that made the candidate slower at another point of this model.
     """
 
     pair: Pair
@@ -48,6 +50,7 @@ class Verdict:
     effects: list[Effect]
     unexplained: float
     missing: str = ""
+    hurtful: frozenset[str] = frozenset()
 
     @property
     def speedup(self) -> Contrast:
@@ -91,13 +94,14 @@ class Verdict:
     def remedies(self, loss: Loss) -> list[tuple[str, Contrast | None]]:
         """What to change against a loss, with what it gave the candidate where it was measured.
 
-        Left out is what was measured to make steps slower, and what the run does already. A gain
-        that is not valid is none, but no reason to advise what looked slower.
+        Left out is what was measured to make steps slower, here or, where it was not measured here,
+        at another point of this model; and what the run does already. A gain that is not valid is
+        none, but no reason to advise what looked slower.
         """
         made = []
         for remedy in loss.cause.remedies:
             gain, is_valid = self._gain(remedy.ablation)
-            slower = gain is not None and (gain.high < 1 or gain.estimate < proposals.SLOWER)
+            slower = _hurts(gain) if gain else _name(remedy.ablation) in self.hurtful
             if not (slower or self._has(remedy.ablation)):
                 made.append((remedy.text, gain if is_valid else None))
         return made
@@ -168,10 +172,32 @@ def of_pairs(chosen: Sequence[Pair], records: Records) -> list[Verdict]:
     ]
     known = [[e for e in effects if e is not None] for effects in made]
     wide = iter(together([e for effects in known for e in effects]))
-    return [
+    verdicts = [
         _verdict(pair, two, [next(wide) for _ in effects])
         for pair, two, effects in zip(chosen, traced, known, strict=True)
     ]
+    return [replace(verdict, hurtful=_hurtful(verdict, verdicts)) for verdict in verdicts]
+
+
+def _hurtful(verdict: Verdict, among: Iterable[Verdict]) -> frozenset[str]:
+    """The ablations that made the policy of a verdict's candidate slower, wherever measured."""
+    of = _model(verdict.pair.candidate)
+    effects = [e for other in among if _model(other.pair.candidate) == of for e in other.effects]
+    gains = [(effect.ablation.name, effect.gains.get(of[-1])) for effect in effects]
+    return frozenset(name for name, gain in gains if gain and _hurts(gain))
+
+
+def _model(run: Run) -> tuple[str, ...]:
+    """What an ablation's effect hangs on first: device, backend, model, policy."""
+    return run.gpu_model, run.backend, run.model, run.policy
+
+
+def _hurts(gain: Contrast) -> bool:
+    return gain.high < 1 or gain.estimate < proposals.SLOWER
+
+
+def _name(ablation: Ablation | None) -> str:
+    return ablation.name if ablation else ""
 
 
 def _both(traced: Sequence[Record | None]) -> tuple[Record | None, Record | None]:

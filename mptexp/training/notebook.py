@@ -70,10 +70,13 @@ def show_learning(outcome: Outcome) -> None:
         axis.set(xlabel="ms per batch, the first left out", ylabel="batches")
     else:
         history = outcome.history
+        alone = "o" * (len(history) == 1)  # one epoch is no line
         figure, axes = plt.subplots(1, 2, figsize=SIZE)
         for axis, name in zip(axes, ("loss", "accuracy"), strict=True):
-            axis.plot(history.index, history[name], "--", color=GREY, label="training")
-            axis.plot(history.index, history[f"val_{name}"], color=BLUE, label="validation")
+            axis.plot(history.index, history[name], f"{alone}--", color=GREY, label="training")
+            axis.plot(
+                history.index, history[f"val_{name}"], f"{alone}-", color=BLUE, label="validation"
+            )
             axis.set(xlabel="epoch", ylabel=name)
         axes[1].legend(frameon=False)
     _show(figure)

@@ -134,6 +134,19 @@ def test_a_remedy_that_was_measured_to_hurt_is_not_advised():
     assert ("XLA (jit on)", fine) in made_with("XLA on", "mixed_float16", fine).remedies(WAITS)
 
 
+def test_what_hurt_at_another_point_of_the_model_is_not_advised():
+    # XLA was tried with the batch on the device alone, and made the step nine times longer there.
+    place = SweepDir(PROJECT / "reports/published/why-imagenette-64px-cpu")
+    made = verdict.verdicts(place, sweep_tables.load(place))
+    tried = [found for found in made if any(e.ablation.name == "XLA on" for e in found.effects)]
+    assert len(tried) == 1
+    assert len(made) == 4
+    for found in made:
+        texts = [text for loss in found.losses for text, _ in found.remedies(loss)]
+        assert texts
+        assert "XLA (jit on)" not in texts
+
+
 def test_a_remedy_that_is_done_already_is_not_advised():
     def texts(jit):
         candidate = {"in_force": {"jit": jit}}

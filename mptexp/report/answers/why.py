@@ -30,10 +30,10 @@ def sentence(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
     Args:
         among: the verdicts beside which the sentence stands.
     """
-    run, settings = verdict.pair.candidate, _settings(verdict, among)
-    settings = f" {wording.verbatim(settings.strip())}" if settings else ""
+    run, place = verdict.pair.candidate, settings(verdict, among)
+    place = f" {wording.verbatim(place.strip())}" if place else ""
     head = (
-        f"Why: **{run.policy}**{settings} at batch size {run.batch_size} is "
+        f"Why: **{run.policy}**{place} at batch size {run.batch_size} is "
         f"{_ratio(verdict)} as fast as "
         f"{wording.default_name(verdict.pair.baseline.policy)}{_possible(verdict)}"
     )
@@ -61,7 +61,7 @@ def title(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
     baseline = wording.default_name(verdict.pair.baseline.policy)
     run = verdict.pair.candidate
     model = "" if "model" in _varying(among) else f", {run.model}"
-    return f"{run.policy} against {baseline}{model}{_settings(verdict, among)}"
+    return f"{run.policy} against {baseline}{model}{settings(verdict, among)}"
 
 
 def _varying(among: Sequence[Verdict]) -> list[str]:
@@ -69,14 +69,14 @@ def _varying(among: Sequence[Verdict]) -> list[str]:
     return [name for name in TELLING_APART if len({getattr(run, name) for run in runs}) > 1]
 
 
-def _settings(verdict: Verdict, among: Sequence[Verdict]) -> str:
+def settings(verdict: Verdict, among: Sequence[Verdict]) -> str:
     """What tells the pair apart from others of the sweep, in brackets."""
     run, usual = verdict.pair.candidate, defaults()
     names = [n for n in ("input_mode", "backend") if getattr(run, n) != usual[n]]
-    settings = [f"{n.replace('_', ' ')} {getattr(run, n)}" for n in [*names, *_varying(among)]]
+    named = [f"{n.replace('_', ' ')} {getattr(run, n)}" for n in [*names, *_varying(among)]]
     if run.jit != usual["jit"]:
-        settings.insert(0, wording.XLA[run.jit == "on"])
-    return f" ({', '.join(settings)})" if settings else ""
+        named.insert(0, wording.XLA[run.jit == "on"])
+    return f" ({', '.join(named)})" if named else ""
 
 
 def _possible(verdict: Verdict) -> str:

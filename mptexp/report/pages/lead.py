@@ -3,12 +3,13 @@
 import re
 from collections.abc import Sequence
 from html import escape, unescape
+from typing import Any
 
 import pandas as pd
 
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.verdict import Verdict
-from mptexp.report.answers import caveats, subject
+from mptexp.report.answers import caveats, subject, why
 from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import registry, style
 from mptexp.report.figures.registry import SweepFigure
@@ -89,17 +90,30 @@ def sentences(sweep: MeasuredSweep) -> list[str]:
 
 def causes(verdicts: Sequence[Verdict]) -> str:
     """What most of the step is lost to, over all diagnosed pairs; empty without any."""
-    largest = [verdict.blamed[0] for verdict in verdicts if verdict.blamed]
-    if not largest:
+    named = [verdict for verdict in verdicts if verdict.blamed]
+    if not named:
         return ""
-    rows = pd.DataFrame([{"cause": loss.cause.label, "share": loss.share} for loss in largest])
-    groups = rows.groupby("cause").share.agg(["count", "min", "max"])
+    largest = [(verdict.blamed[0], why.settings(verdict, verdicts).strip()) for verdict in named]
+    rows = [(loss.cause.label, loss.share, settings) for loss, settings in largest]
+    groups = pd.DataFrame(rows, columns=["cause", "share", "settings"]).groupby("cause")
+    table = groups.agg(
+        count=("share", "size"),
+        least=("share", "min"),
+        most=("share", "max"),
+        settings=("settings", "first"),
+    )
     clauses = [
-        f"{row.Index} takes {_span(row.min, row.max)} of the step in {row.count} of "
-        f"{wording.count(len(verdicts), 'diagnosed pair')}"
-        for row in groups.sort_values("count", ascending=False).itertuples(name="Row")
+        f"{row.Index} takes {_span(row.least, row.most)} of the step {_where(row, len(verdicts))}"
+        for row in table.sort_values(["count", "most"], ascending=False).itertuples(name="Row")
     ]
     return f"Why: {wording.listed(clauses[:SHOWN])}."
+
+
+def _where(row: Any, pairs: int) -> str:
+    """What tells the one pair apart in which a cause is the largest, or in how many pairs it is."""
+    if row.count == 1 and pairs > 1 and row.settings:
+        return wording.verbatim(row.settings)
+    return f"in {row.count} of {wording.count(pairs, 'diagnosed pair')}"
 
 
 def _span(least: float, most: float) -> str:

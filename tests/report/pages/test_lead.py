@@ -118,3 +118,12 @@ def test_the_lead_of_every_published_report_is_short(place):
     assert 1 <= len(said) <= lead.SHOWN
     assert sum(map(len, said)) < 900
     assert lead.figure(sweep) is not None
+
+
+def test_the_one_pair_that_loses_to_a_cause_is_named():
+    place = SweepDir(PROJECT / "reports/published/why-imagenette-64px-cpu")
+    said = lead.sentences(measured.load(place))[-1]
+    assert said.startswith(
+        "Why: wait for input takes 44 % of the step (without XLA, input mode keydana) and host and "
+        "launch overhead takes 10 % of the step (with XLA, input mode resident)"
+    )
