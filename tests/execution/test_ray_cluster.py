@@ -36,6 +36,8 @@ def test_a_cluster_that_does_not_answer_is_refused(light, tmp_path, address):
 
 
 def test_ray_that_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setattr(ray_cluster.importlib.util, "find_spec", lambda name: None)
+    real = ray_cluster.importlib.util.find_spec
+    found = {"ray": None, "pip": real("pip")}
+    monkeypatch.setattr(ray_cluster.importlib.util, "find_spec", found.get)
     with pytest.raises(ParamsError, match=r"pip install 'ray>="):
         ray_cluster.check(Execution(60, executor="ray"), None, False)

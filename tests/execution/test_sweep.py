@@ -108,4 +108,4 @@ def test_only_leaves_the_params_file_as_it_is(light, tmp_path):
     planned = json.loads(mptexp("plan", "light.yaml", "--format", "json", cwd=tmp_path).stdout)
     states = {r["parameters"]["seed"]: r["state"] for r in planned["runs"]}
     assert states == {0: "ok", 4: "pending"}
-    assert set(planned["runs"][0]) == {"run_id", "state", "parameters"}
+    assert set(planned["runs"][0]) == {"run_id", "state", "parameters", "cost_s"}
