@@ -100,9 +100,10 @@ class Verdict:
         """
         made = []
         for remedy in loss.cause.remedies:
-            gain, is_valid = self._gain(remedy.ablation)
-            slower = _hurts(gain) if gain else _name(remedy.ablation) in self.hurtful
-            if not (slower or self._has(remedy.ablation)):
+            ablation = remedy.ablation
+            gain, is_valid = self._gain(ablation)
+            slower = _hurts(gain) if gain else ablation and ablation.name in self.hurtful
+            if not (slower or self._has(ablation)):
                 made.append((remedy.text, gain if is_valid else None))
         return made
 
@@ -194,10 +195,6 @@ def _model(run: Run) -> tuple[str, ...]:
 
 def _hurts(gain: Contrast) -> bool:
     return gain.high < 1 or gain.estimate < proposals.SLOWER
-
-
-def _name(ablation: Ablation | None) -> str:
-    return ablation.name if ablation else ""
 
 
 def _both(traced: Sequence[Record | None]) -> tuple[Record | None, Record | None]:

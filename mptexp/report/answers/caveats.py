@@ -14,14 +14,15 @@ from mptexp.analysis.identity import Difference
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.analysis.validity import FLAGS, Flag
 from mptexp.records.schema import FOREIGN
+from mptexp.records.step_times import LEAST_WINDOWS
 from mptexp.report.text import wording
 from mptexp.report.text.markdown import safe
 
 MEASURED_WHILE = "measured while"  # opens the marks that say what interfered with the timing
 NOT_VALID = "**Not valid: "  # opens the sentence of a flag
 ANSWERED = {"time", "memory", "accuracy"}  # what an answer rests on; all else stands in details
-# Ten windows of 0.2 s give an interval (see training.measure.step_clock); two more to be sure.
-WINDOWS, WINDOW_S = 12, 0.2
+# So many windows of 0.2 s give an interval; two more to be sure.
+WINDOWS, WINDOW_S = LEAST_WINDOWS + 2, 0.2
 DIFFERENCES = 4  # that a sentence lists; of more it says how many there are
 NAMES = {
     "code": "the code of mptexp",
