@@ -86,6 +86,11 @@ class Point:
         same = (p for p in among if p.network == self.network and p.choice == wanted)
         return next(same, None)
 
+    def differs_by_one(self, other: "Point") -> bool:
+        """Whether another point of the same network differs in one choice of formats."""
+        unlike = [name for name in FORMATS if self.choice[name] != other.choice[name]]
+        return self.network == other.network and len(unlike) == 1
+
 
 def points(tables: Tables) -> list[Point]:
     """Every choice of formats of every network that was trained, in the order of the records."""

@@ -39,10 +39,9 @@ class Flag:
         name: in CSV files, JSON and beside a number.
         invalidates: of ALL, where training time is that of a whole training, time that of a step;
             or of what else `instruments.PROVEN` names.
-        meaning: a clause that follows "not valid: ".
+        meaning: why, as a clause.
         remedy: what to do, as a clause.
         curable: whether the same run, measured again, may be without it.
-        lost: what is not claimed, as a clause; empty where that is all that it invalidates.
     """
 
     name: str
@@ -50,7 +49,6 @@ class Flag:
     meaning: str
     remedy: str
     curable: bool = True
-    lost: str = ""
 
 
 def unproven(name: str) -> str:
@@ -95,7 +93,7 @@ FLAGS = {
             "in parallel",
             ("time", "memory", "training time"),
             "runs shared the machine",
-            f"{REPAIR} without --parallel measures them again",
+            f"{REPAIR} without `--parallel` measures them again",
         ),
         Flag(
             "interference",
@@ -167,10 +165,9 @@ FLAGS = {
         Flag(
             "not trained",
             ("accuracy",),
-            "nothing was learned, validation accuracy is at chance level",
+            "validation accuracy is at chance level, so it is compared with none",
             "train for more epochs, or with another learning rate",
             curable=False,
-            lost="their accuracy is called equal to no other's, and no baseline",
         ),
     )
 }

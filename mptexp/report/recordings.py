@@ -57,11 +57,13 @@ TRY = {
 }
 QUESTION = "Where does the time of a training step go?"
 ONCE = (
-    "**One recording each**: they prove nothing beyond themselves. Other runs, machines and days "
-    "differ by more than the spread of steps shows."
+    "**One recording each**: nothing is claimed beyond them. How runs, machines and days differ "
+    "was not measured."
 )
+TF32 = " (or TF32, on NVIDIA GPUs from Ampere on)"
+BEFORE_AMPERE = re.compile(r"\b(V100|P100|P40?|T4|K80|M60|TITAN|GTX|RTX 20\d\d|Quadro RTX)\b")
 MATRIX = {  # by whether most of it is in few bits already
-    False: "16 bits, or TF32 on NVIDIA GPUs from Ampere on; a smaller or sparser model",
+    False: f"16 bits{TF32}; a smaller or sparser model",
     True: "it is in few bits already: larger matrices (batch, widths that are multiples of 8), "
     "a smaller or sparser model",
 }
@@ -163,10 +165,16 @@ def _of_steps(comparison: Comparison) -> str:
     if max(steps) == 1:
         return "one step of each, whose spread is unknown"
     low, high = comparison.spread
-    return (
-        f"medians of {steps[0]} and {steps[1]} steps; any step over any other: "
-        f"{low:.2f} to {high:.2f}"
-    )
+    return f"medians of {_each(steps)}; any step over any other: {low:.2f} to {high:.2f}"
+
+
+def _each(steps: Sequence[int]) -> str:
+    """`2 steps each`, `20 and 18 steps`."""
+    if len(steps) == 1:
+        return wording.count(steps[0], "step")
+    if len({*steps}) == 1:
+        return f"{wording.count(steps[0], 'step')} each"
+    return f"{wording.listed([str(n) for n in steps])} steps"
 
 
 def _same_arithmetic(comparison: Comparison, first: str) -> str:
@@ -300,7 +308,9 @@ def cause_rows(recording: Recording) -> pd.DataFrame:
 
 def _try(cause: str, recording: Recording) -> str:
     if cause == "matrix":
-        return MATRIX[recording.low_share > 0.5]
+        lacks_tf32 = bool(BEFORE_AMPERE.search(recording.trace.gpu))
+        text = MATRIX[recording.low_share > 0.5]
+        return text.replace(TF32, "") if lacks_tf32 else text
     remedies = {row.name: ", ".join(r.text for r in row.remedies) for row in CAUSES}
     return TRY.get((cause, recording.trace.framework)) or remedies.get(cause, "–")
 
@@ -368,11 +378,12 @@ def shrink_sentence(comparison: Comparison) -> str:
         )
     stayed = comparison.unshrunk[lambda s: s >= LEAST_SHARE * comparison.candidate.trace.median_s]
     parts = [f"{_short(str(name))} ({_ms(seconds)})" for name, seconds in stayed.items()]
+    first, _ = _names([comparison.baseline, comparison.candidate])
     lower = comparison.candidate.low_share > comparison.baseline.low_share
     text = f"Lower precision did not shrink {wording.listed(parts)}. " if parts and lower else ""
     return (
-        f"{text}At best 16 bits alone give {comparison.best:.2f}× over the first: its matrix work "
-        "for nothing, memory-bound work and casts in half the time, all else as it is."
+        f"{text}At best, 16 bits make {first} {comparison.best:.2f}× faster: were its matrix work "
+        "to take no time, memory-bound work and casts half of theirs, and all else stay as it is."
     )
 
 
@@ -474,7 +485,8 @@ def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str
         said += filter(None, [shrink_sentence(Comparison(*recordings))])
         warnings = [ONCE]
     causes = cause_rows(recordings[-1])
-    to_do = f"{causes.iloc[0]['What to try']}." if len(causes) else ""
+    of = f"in {_names(recordings)[-1]}: " if len(recordings) == 2 else ""
+    to_do = f"{of}{causes.iloc[0]['What to try']}." if len(causes) else ""
     timed = [recording for recording in recordings if recording.trace.timed]
     opening = lead.screen(
         title,
@@ -493,11 +505,10 @@ def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str
 def _conditions(recordings: Sequence[Recording]) -> list[str]:
     """Device, framework and steps of each recording."""
     traces = [recording.trace for recording in recordings]
-    steps = wording.listed([str(trace.steps) for trace in traces])
     parts = [
         wording.listed([*dict.fromkeys(trace.gpu or "CPU" for trace in traces)]),
         wording.listed([*dict.fromkeys(trace.framework for trace in traces if trace.framework)]),
-        f"{wording.count(len(traces), 'recording')} of {steps} steps",
+        f"{wording.count(len(traces), 'recording')}, {_each([trace.steps for trace in traces])}",
     ]
     return [visible(part) for part in parts if part]
 

@@ -246,5 +246,5 @@ def test_the_answer_names_what_is_not_valid(tmp_path):
     said = api.answer(tmp_path).data
     title, banner, *_ = said.split("\n\n")
     assert title.startswith("**Provisional: mixed\\_float16 ")
-    assert banner.startswith("**Not valid: identity not recorded** (all runs)")
+    assert banner.startswith("**Not valid: all figures** of all runs (identity not recorded)")
     assert "Measured, but nothing is claimed: **mixed_float16** 2.00× faster" in said

@@ -20,7 +20,7 @@ from mptexp.report.text.markdown import safe
 
 MEASURED_WHILE = "measured while"  # opens the marks that say what interfered with the timing
 NOT_VALID = "**Not valid: "  # opens the sentence of a flag
-ANSWERED = {"time", "memory", "accuracy"}  # what an answer rests on; all else stands in details
+ANSWERED = ("time", "memory", "accuracy")  # what an answer rests on; all else stands in details
 # So many windows of 0.2 s give an interval; two more to be sure.
 WINDOWS, WINDOW_S = LEAST_WINDOWS + 2, 0.2
 DIFFERENCES = 4  # that a sentence lists; of more it says how many there are
@@ -54,9 +54,9 @@ def banner(tables: Tables, more: str = "see [Environment](#Environment)") -> lis
     """
     full = [text for text in sentences(tables) if not text.startswith(NOT_VALID)]
     counted = _counted(tables)
-    first = next((each for each in counted if ANSWERED & {*each[0].invalidates}), None)
+    first = next((each for each in counted if {*ANSWERED} & {*each[0].invalidates}), None)
     if first:
-        full.append(_sentence(*first, _to_do(first[0], tables)))
+        full.append(_sentence(*first, tables))
     if others := [_short(*each) for each in counted if each is not first]:
         opening = "Also not valid" if first else "Not valid"
         full.append(f"**{opening}**: {'; '.join(others)}; {more}.")
@@ -149,12 +149,12 @@ def sentences(tables: Tables) -> list[str]:
     """A sentence for each flag of the sweep: how many runs, why, what is lost, what to do."""
     counted = _counted(tables)
     differing = [_differing(tables) for flag, *_ in counted if flag.name == "not comparable"]
-    found = [_sentence(*each, _to_do(each[0], tables)) for each in counted]
+    found = [_sentence(*each, tables) for each in counted]
     return [*filter(None, differing), *_not_asked(tables), *_of_tables(tables), *found]
 
 
 def _counted(tables: Tables) -> list[tuple[Flag, int, int]]:
-    """Each flag that runs have, how many, of how many."""
+    """Each flag that runs have, how many of them, of how many."""
     flags = tables.ok["flags"].map(validity.names_of)
     counts = {name: int(sum(name in names for names in flags)) for name in FLAGS}
     return [(FLAGS[name], n, len(flags)) for name, n in counts.items() if n]
@@ -202,15 +202,34 @@ def not_compared(table: pd.DataFrame) -> list[str]:
     return [f"**Not comparable**: {_listed(by_name.values())}. These runs form no ratio."]
 
 
-def _sentence(flag: Flag, runs: int, of: int, to_do: str) -> str:
-    lost = flag.lost or f"nothing is claimed of their {wording.listed(list(flag.invalidates))}"
-    opening = f"{NOT_VALID}{flag.name}** ({_which(runs, of)}): {flag.meaning}."
-    return f"{opening} {wording.capitalized(lost)}; {to_do}."
+def _sentence(flag: Flag, runs: int, of: int, tables: Tables) -> str:
+    """What is lost first, then why, what holds all the same, and what to do."""
+    to_do = wording.capitalized(_to_do(flag, tables))
+    opening = f"{NOT_VALID}{_lost(flag)}** of {_which(runs, of)} ({flag.name}): {flag.meaning}."
+    return " ".join(filter(None, [opening, _holds(flag, tables), f"{to_do}."]))
+
+
+def _holds(flag: Flag, tables: Tables) -> str:
+    """What of the answer no flag takes from the runs that have this one."""
+    flags = [cell for cell in tables.ok["flags"] if flag.name in validity.names_of(cell)]
+    lost = {
+        what for f in validity.names_of(validity.together(flags)) for what in FLAGS[f].invalidates
+    }
+    kept = [what for what in ANSWERED if what not in lost]
+    return (
+        f"{wording.capitalized(wording.listed(kept))} still hold{'s' * (len(kept) == 1)}."
+        if kept
+        else ""
+    )
+
+
+def _lost(flag: Flag) -> str:
+    return "all figures" if flag.invalidates == validity.ALL else wording.listed(flag.invalidates)
 
 
 def _short(flag: Flag, runs: int, of: int) -> str:
-    """`interference (all runs: time and training time)`."""
-    return f"{flag.name} ({_which(runs, of)}: {wording.listed(list(flag.invalidates))})"
+    """`time and training time of all runs (interference)`."""
+    return f"{_lost(flag)} of {_which(runs, of)} ({flag.name})"
 
 
 def _which(runs: int, of: int) -> str:

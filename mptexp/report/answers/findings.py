@@ -13,9 +13,10 @@ from mptexp.analysis import accuracy, memory, summary, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.text import wording
-from mptexp.report.text.wording import INCONCLUSIVE, default_name, listed, verbatim
+from mptexp.report.text.wording import INCONCLUSIVE, count, default_name, listed, verbatim
 
 SAME_MEMORY = 0.02  # a share within which a difference in memory is none
+NO_MEAN = ("diverged", "not trained", "not valid")  # verdicts whose differences mean nothing
 CLAUSES = 3  # points that a sentence lists; of more it says from what to what
 NONE_SUCCEEDED = "No run of this sweep succeeded, so there is nothing to compare yet."
 
@@ -74,9 +75,9 @@ def _decided(rows: pd.DataFrame) -> str:
 
 
 def _doubtful(rows: pd.DataFrame, opening: str) -> str:
-    """`No difference is shown, ...: **P** 1.04× as fast as float32 at ... [0.92, 1.19]`."""
+    """`Inconclusive, ...: **P** is 1.04× as fast as float32 at ... [0.92, 1.19]`."""
     parts = [
-        f"{_named(policy, own)} {_ratios(own, base_name(baseline, own.default_policy.iloc[0]))}"
+        f"{_named(policy, own)} is {_ratios(own, base_name(baseline, own.default_policy.iloc[0]))}"
         for (policy, baseline), own in rows.groupby(["policy", "baseline"], sort=False)
     ]
     return f"{opening}: {'; '.join(parts)}" if parts else ""
@@ -88,13 +89,14 @@ def _named(policy: str, rows: pd.DataFrame) -> str:
 
 
 def _ratios(rows: pd.DataFrame, base: str) -> str:
-    """Ratios with places and intervals; of more than CLAUSES the least and the largest."""
+    """Ratios with places and intervals; of more than CLAUSES from what to what, in how many."""
     if len(rows) <= CLAUSES:
         records = rows.to_dict("records")
         return listed([_clause(r, base * (k == 0)) for k, r in enumerate(records)])
     ordered = rows.sort_values("speedup", kind="stable").to_dict("records")
-    ends = (_clause(ordered[0], base), _clause(ordered[-1], ""))
-    return f"{' to '.join(ends)}, {len(rows):,} points"
+    ends = [_number(row) for row in (ordered[0], ordered[-1])]
+    word = wording.direction(ordered[-1])
+    return f"{' to '.join(ends)} {word} {_than(word, base)} in {count(len(rows), 'comparison')}"
 
 
 def _clause(row: Mapping[str, Any], base: str) -> str:
@@ -104,9 +106,27 @@ def _clause(row: Mapping[str, Any], base: str) -> str:
     """
     value, interval = wording.speed_parts(row)
     word, place = wording.direction(row), verbatim(row["place"])
-    base = f" {'as' if word == 'as fast' else 'than'} {base}" if base else ""
-    at = f" at {place}" if place.startswith("batch size") else f" ({place})"
-    return f"{value}× {word}{base}{at}" + f" {interval}" * interval.startswith("[")
+    parts = [f"{value}× {word}", _than(word, base) if base else "", _at(place)]
+    return " ".join(filter(None, [*parts, interval * interval.startswith("[")]))
+
+
+def _number(row: Mapping[str, Any]) -> str:
+    """`1.37× [1.2, 1.5]`."""
+    value, interval = wording.speed_parts(row)
+    return f"{value}×" + f" {interval}" * interval.startswith("[")
+
+
+def _than(word: str, base: str) -> str:
+    return f"{'as' if word == 'as fast' else 'than'} {base}"
+
+
+def _at(place: str) -> str:
+    """A place after its preposition; names that stand for themselves are in brackets."""
+    first = place.partition(" ")[0]
+    if first in ("with", "without"):
+        return place
+    words = {"batch": "at", "input": "with", "normalization": "with", "replicas": "with"}
+    return f"{words[first]} {place}" if first in words else f"({place})"
 
 
 def base_name(baseline: str, default: str) -> str:
@@ -161,7 +181,7 @@ def _accuracies(table: pd.DataFrame, margin: float) -> str:
         name = f"**{policy}**" + f" on {verbatim(device)}" * several
         said.setdefault(_verdicts(own, margin), []).append(name)
     if len(said) == 1:
-        return f"validation accuracy is {next(iter(said))}; {_mean(table)}"
+        return "; ".join(filter(None, [f"validation accuracy is {next(iter(said))}", _mean(table)]))
     clauses = [f"{text} ({listed(names)})" for text, names in said.items()]
     return f"validation accuracy is {'; '.join(clauses)}"
 
@@ -172,7 +192,7 @@ def _verdicts(rows: pd.DataFrame, margin: float) -> str:
     words = {
         "equal": equal,
         "undecided": f"{INCONCLUSIVE} (neither shown to be {equal} nor different)",
-        "too few repeats": f"{INCONCLUSIVE} (fewer than three repeats)",
+        "too few repeats": f"{INCONCLUSIVE} (fewer than three repeats can be compared)",
         "diverged": "not compared (some of the runs diverged)",
         "not trained": "not compared (the baseline is at chance level)",
         "not valid": "not valid, so nothing is claimed of it",
@@ -185,7 +205,7 @@ def _verdicts(rows: pd.DataFrame, margin: float) -> str:
     return listed(
         [
             words.get(verdict, verdict)
-            + (f" at {n} of {len(rows)} points" if n < len(rows) else "")
+            + (f" in {n} of {count(len(rows), 'comparison')}" if n < len(rows) else "")
             for verdict, n in counts.items()
         ]
     )
@@ -193,6 +213,9 @@ def _verdicts(rows: pd.DataFrame, margin: float) -> str:
 
 def _mean(rows: pd.DataFrame) -> str:
     """`the mean differences are -0.2 to +0.1 percentage points`."""
+    rows = rows[~rows.verdict.isin(NO_MEAN)]
+    if rows.empty:
+        return ""
     said = between(rows)
     return f"the mean difference{'s are' if ' to ' in said else ' is'} {said}"
 
@@ -230,14 +253,16 @@ def _memory(tables: Tables) -> str:
     words = pd.Series([memory.finding(*each, SAME_MEMORY) for each in ends], rows.index)
     met = set(words)
     if met == {"same"}:
-        return f"memory is about the same, within {wording.share(SAME_MEMORY)}"
+        return f"memory use is about the same, within {wording.share(SAME_MEMORY)}"
     proven = rows[words.isin(["less", "more"])]
     if proven.empty:
         few = " with fewer than three repeats" * (met == {"no interval"})
-        return f"memory is {INCONCLUSIVE}{few}"
+        return f"memory use is {INCONCLUSIVE}{few}"
     rest = len(rows) - len(proven)
-    beyond = f" at {len(proven)} of {len(rows)} points, else no difference is shown" * bool(rest)
-    return f"the policies take {_saved((1 - proven.ratio) * 100)} memory{beyond}"
+    where = f" in {len(proven)} of {count(len(rows), 'comparison')}, else {INCONCLUSIVE}"
+    names = listed([f"**{name}**" for name in dict.fromkeys(proven.candidate)])
+    take = "takes" if proven.candidate.nunique() == 1 else "take"
+    return f"{names} {take} {_saved((1 - proven.ratio) * 100)} memory{where * bool(rest)}"
 
 
 def _saved(saved: pd.Series) -> str:

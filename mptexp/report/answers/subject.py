@@ -181,7 +181,14 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
     where = row.gpu_model if rows.gpu_model.nunique() > 1 else where
     than = "as" if word == "as fast" else "than"
     ratio = f"{wording.speed_parts(row)[0]}× {word}"
-    return f"{row.policy}{note} {verb} {bound}{ratio} {than} {base} on {where}"
+    some = "" if bound.startswith("from") else _some(own, word)
+    return f"{row.policy}{note} {verb} {bound}{ratio} {than} {base}{some} on {where}"
+
+
+def _some(own: pd.DataFrame, word: str) -> str:
+    """` in 2 of 4 comparisons`, where a policy is not shown to be faster in all."""
+    n = int((own.finding == word).sum())
+    return f" in {n} of {len(own)} comparisons" if word == "faster" and 0 < n < len(own) else ""
 
 
 def _equal(tables: Tables) -> str:
@@ -199,7 +206,7 @@ def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
         best = faster.loc[faster.low.idxmax()]
         within = best.verdict == "equal" and _equal(tables) == "equal"
         check = "" if within else ", and look at its accuracy in your own training"
-        return f"use **{best.policy}**{check}."
+        return f"use **{best.policy}**{_there(best, rows)}{check}."
     native = rows[~rows.emulated.astype(bool)]
     if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
         return caveats.remedies(tables, "time")
@@ -207,6 +214,12 @@ def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
         "; more repeats would narrow the intervals" if (rows.finding == INCONCLUSIVE).any() else ""
     )
     return f"keep {base}{more}."
+
+
+def _there(best: pd.Series, rows: pd.DataFrame) -> str:
+    """Where a policy is fastest, where it is not shown to be faster everywhere."""
+    own = rows[rows.policy == best.policy]
+    return "" if (own.finding == "faster").all() else f" ({verbatim(best.place)})"
 
 
 def _only_accuracy(tables: Tables) -> Iterator[Subject]:
@@ -339,8 +352,8 @@ def _loss_scales(tables: Tables) -> Iterator[Subject]:
 
 
 FORMATS = {
+    "large": "More than {} worse than float32",
     "small": "Less than {} worse than float32",
-    "large": "More than {} worse",
     "undecided": "Inconclusive, the interval includes {}",
     "too few repeats": wording.OPENINGS["no interval"],
     "not valid": "Not valid, nothing is claimed of them",
@@ -352,26 +365,55 @@ def _low_precision(tables: Tables) -> Iterator[Subject]:
     if not emulated.emulates(points):
         return
     doubtful = bool(caveats.doubts(tables, "accuracy"))
-    bars = [low_precision_bar(point, points) for point in points][:MOST]
-    bars.sort(key=lambda bar: bar.value)
+    points = sorted(points, key=lambda p: p.loss.estimate, reverse=True)[:MOST]
+    bars = [low_precision_bar(point, points) for point in points]
     limit = f"{emulated.LITTLE:g} percentage points"
     words = [
         ("small" if bar.value < emulated.LITTLE else "large") if doubtful else bar.finding
         for bar in bars
     ]
-    small, valid = words.count("small"), len(words) - words.count("not valid")
-    title = f"{small} of {valid} formats train within {limit} of float32's error"
+    title = _low_precision_title(bars, words)
     names = [f"**{verbatim(bar.label)}**" for bar in bars]
     sentences = [
         f"{opening.format(limit)}: {_first(own)}."
         for word, opening in FORMATS.items()
         if (own := [name for name, w in zip(names, words, strict=True) if w == word])
     ]
-    advice = "more repeats would narrow the intervals." if "undecided" in words else ""
+    advice = _low_precision_advice(points, bars, words)
     if doubtful:  # that a format learns nothing is no doubt: it is a finding
         title, sentences = _provisional(title), _unclaimed(sentences)
         advice = caveats.remedies(tables, "accuracy")
     yield Subject(title, sentences[:NAMED], bars, "float32", "error", advice)
+
+
+def _low_precision_title(bars: Sequence[Bar], words: Sequence[str]) -> str:
+    """How many formats come near float32's error, after the one that is furthest from it."""
+    near, valid = words.count("small"), len(words) - words.count("not valid")
+    limit = f"{emulated.LITTLE:g} percentage points"
+    large = [bar for bar, word in zip(bars, words, strict=True) if word == "large"]
+    if not large:
+        return f"{near} of {valid} settings train within {limit} of float32's error"
+    worst = f"{large[0].label}: error {large[0].value:.1f} percentage points above float32's"
+    return f"{worst}; {near} of {valid} settings stay within {emulated.LITTLE:g}"
+
+
+def _low_precision_advice(
+    points: Sequence[emulated.Point], bars: Sequence[Bar], words: Sequence[str]
+) -> str:
+    """What to avoid, and what differs from it in one choice and trains; else more repeats."""
+    steps = []
+    for point, bar, word in zip(points, bars, words, strict=True):
+        if word == "large":
+            cures = [
+                f"**{verbatim(other.label)}**"
+                for sibling, other, known in zip(points, bars, words, strict=True)
+                if known == "small" and point.differs_by_one(sibling)
+            ]
+            trains = f" ({listed(cures[:2])} {'trains' if len(cures) == 1 else 'train'})"
+            steps.append(f"avoid **{verbatim(bar.label)}**{trains * bool(cures)}")
+    if "undecided" in words:
+        steps.append("more repeats would narrow the inconclusive intervals")
+    return f"{'; '.join(steps[:NAMED])}." if steps else ""
 
 
 def low_precision_bar(point: emulated.Point, among: Sequence[emulated.Point]) -> Bar:

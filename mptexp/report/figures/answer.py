@@ -31,13 +31,16 @@ AXES = {
 
 def comparisons_at_a_glance(chart: Subject) -> Figure:
     """A marker and an interval for each comparison, in words beside it; a line at no effect."""
-    bars, words = chart.bars, [_words(bar) for bar in chart.bars]
+    alike = _common_policy(chart)
+    bars, words = chart.bars, [_words(bar, f"{alike}, " if alike else "") for bar in chart.bars]
     lines = sum(text.count("\n") + 1 for text in words)
     figure, (axis,) = style.new(0.7 + 0.145 * lines + 0.1 * len(bars))
     heights = [text.count("\n") + 1 + GAP for text in words]
     places = np.cumsum(heights) - np.divide(heights, 2)
     _scale(axis, chart)
     axis.axvline(1 if chart.scale == "speed" else 0, color=INK, linewidth=1.2)
+    if chart.scale == "error":
+        axis.axvline(emulated.LITTLE, color=INK, linewidth=0.8, linestyle=":")
     for place, bar in zip(places, bars, strict=True):
         claimed = not np.isnan(bar.low)
         look = {"color": COLOURS[bar.policy], "marker": MARKERS[bar.policy], "markersize": 7}
@@ -51,15 +54,26 @@ def comparisons_at_a_glance(chart: Subject) -> Figure:
     axis.grid(axis="y", visible=False)
     axis.spines["left"].set_visible(False)
     label = AXES[chart.scale].format(visible(chart.baseline))
+    label = label.replace("speed", f"speed of {alike}", 1) if alike else label
     axis.set_xlabel(textwrap.fill(label, 26 if style.is_narrow() else 42))
     return figure
 
 
-def _words(bar: Bar) -> str:
-    """Label and finding of a row, in lines; why nothing is claimed stands above the chart."""
+def _common_policy(chart: Subject) -> str:
+    """The policy with which the labels of all rows begin, which the axis then names once."""
+    policies = {bar.policy for bar in chart.bars}
+    alike = all(bar.label.startswith(f"{bar.policy}, ") for bar in chart.bars)
+    return policies.pop() if len(policies) == 1 and alike and chart.scale == "speed" else ""
+
+
+def _words(bar: Bar, named: str) -> str:
+    """Label and finding of a row, in lines; why nothing is claimed stands above the chart.
+
+    What is named at the axis is left out of the label.
+    """
     claimed = bar.finding != "not valid"
     text = bar.text if claimed else f"{bar.text.partition(' (')[0]}, no\N{NO-BREAK SPACE}claim"
-    letters, label = 29 if style.is_narrow() else 40, visible(bar.label)
+    letters, label = 29 if style.is_narrow() else 40, visible(bar.label.removeprefix(named))
     text = visible(text).replace("n = ", "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
     parts = [label, text] if len(text) > SHORT else [f"{label}: {text}"]
     return "\n".join(line for part in parts for line in textwrap.wrap(part, letters)[:4])
@@ -78,8 +92,10 @@ def _scale(axis: Axes, chart: Subject) -> None:
         room = max(np.nanmax(ends), 1) / min(np.nanmin(ends), 1)
         room = max(room, 1.02) ** 0.08
         low, high = min(np.nanmin(ends), 1) / room, max(np.nanmax(ends), 1) * room
-        ticks = _ticks(low, high, 2 if style.is_narrow() else 4)
-        axis.set_xticks(ticks, [_in_words(tick) for tick in ticks])
+        ticks = _ticks(low, high, 4)
+        labels = [_in_words(tick) for tick in ticks]
+        # Two lines of a phone's label need half the width.
+        axis.set_xticks(ticks, [t.replace(" ", "\n") if style.is_narrow() else t for t in labels])
     axis.minorticks_off()
     axis.set_xlim(low, high)
 
@@ -113,8 +129,11 @@ def _caption(chart: Subject) -> str:
     if all(np.isnan(bar.low) for bar in chart.bars):
         return f"{opening} Hollow markers: measured, without a claim."
     together = ", which hold for all comparisons together" if chart.scale == "speed" else ""
-    crossing = {"speed": "the line", "error": limit}.get(chart.scale)
-    rule = f" An interval that includes {crossing} is inconclusive." if crossing else ""
+    crossing = {"speed": "the line at “same”", "error": f"the dotted line at {limit}"}.get(
+        chart.scale
+    )
+    rule = f" An interval across {crossing} is inconclusive." if crossing else ""
+    rule += " Beyond 1 point the axis is logarithmic." * (chart.scale == "error")
     bars = f"Bars and brackets are 95 % intervals{together}; n is the number of repeats."
     return f"{opening} {bars}{rule}"
 

@@ -16,6 +16,8 @@ from mptexp.report.figures.style import COLOURS, MARKERS
 from mptexp.report.text import wording
 from mptexp.traces.operations import WAITS
 
+SEEN = 0.004  # of the longest bar: two pixels
+
 # --- time by cause -------------------------------------------------------------------------------
 
 
@@ -28,13 +30,16 @@ def stacked_by_cause(steps: Mapping[str, pd.Series]) -> Figure:
     """Milliseconds of steps by cause, a bar for each, under its name."""
     figure, (axis,) = style.new(1.7 + 0.45 * len(steps))
     left = dict.fromkeys(steps, 0.0)
+    longest = max(seconds.sum() for seconds in steps.values()) * 1e3
     for cause in BREAKDOWN:
         widths = [seconds.get(cause.name, 0.0) * 1e3 for seconds in steps.values()]
         if max(widths) <= 0:
             continue
         look = {"color": cause.colour, "height": 0.62, "edgecolor": "white", "linewidth": 0.6}
         look["hatch"] = "///" if cause.name in WAITS else None
-        axis.barh(list(steps), widths, left=list(left.values()), label=cause.name, **look)
+        # What is too thin to be seen has no place in the legend.
+        label = cause.name if max(widths) > SEEN * longest else None
+        axis.barh(list(steps), widths, left=list(left.values()), label=label, **look)
         left = {name: left[name] + w for name, w in zip(left, widths, strict=True)}
     axis.invert_yaxis()
     axis.grid(axis="y", visible=False)

@@ -18,7 +18,7 @@ from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.terminal import visible
 
 SHOWN = 3  # sentences, and names of one kind in the line of conditions
-NOT_DIAGNOSED = "`mptexp diagnose` says where the time goes"
+NOT_DIAGNOSED = "`mptexp diagnose` with this sweep's directory says where the time goes"
 
 
 def html(sweep: MeasuredSweep) -> str:
@@ -95,6 +95,8 @@ def causes(verdicts: Sequence[Verdict]) -> str:
         return ""
     largest = [(verdict.blamed[0], why.settings(verdict, verdicts).strip()) for verdict in named]
     rows = [(loss.cause.label, loss.share, settings) for loss, settings in largest]
+    policies = {verdict.pair.candidate.policy for verdict in named}
+    step = f"**{policies.pop()}**'s step" if len(policies) == 1 else "the step"
     groups = pd.DataFrame(rows, columns=["cause", "share", "settings"]).groupby("cause")
     table = groups.agg(
         count=("share", "size"),
@@ -103,10 +105,10 @@ def causes(verdicts: Sequence[Verdict]) -> str:
         settings=("settings", "first"),
     )
     clauses = [
-        f"{row.Index} takes {_span(row.least, row.most)} of the step {_where(row, len(verdicts))}"
+        f"{row.Index}, {_span(row.least, row.most)} of {step} {_where(row, len(verdicts))}"
         for row in table.sort_values(["count", "most"], ascending=False).itertuples(name="Row")
     ]
-    return f"Why: {wording.listed(clauses[:SHOWN])}."
+    return f"What limits it: {'; '.join(clauses[:SHOWN])}."
 
 
 def _where(row: Any, pairs: int) -> str:

@@ -20,7 +20,7 @@ NO_CLAIM = "Measured, but nothing is claimed"
 OPENINGS = {
     "faster": "Faster than {}",
     "slower": "Slower than {}",
-    INCONCLUSIVE: "No difference is shown, the interval includes 1",
+    INCONCLUSIVE: "Inconclusive, the interval includes 1",
     "no interval": "Fewer than three repeats show nothing",
     "not valid": NO_CLAIM,
 }

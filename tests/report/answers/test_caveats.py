@@ -14,6 +14,7 @@ from mptexp.report import export
 from mptexp.report.answers import caveats, measured
 from mptexp.report.pages import data_files
 from mptexp.report.tables import text_tables
+from mptexp.report.text import wording
 
 QUICKSTART = PROJECT / "reports/published/quickstart-cpu"
 
@@ -33,8 +34,8 @@ def test_a_flag_says_how_many_runs_why_what_is_lost_and_what_to_do():
     marks = ["measured while other programs used the processor"]
     (sentence,) = caveats.sentences(tables(list(three(marks=marks))))
     assert sentence == (
-        "**Not valid: interference** (3 of 6 runs): other programs were at work. Nothing is "
-        "claimed of their time and training time; end other programs, and `mptexp run --repair` "
+        "**Not valid: time and training time** of 3 of 6 runs (interference): other programs were "
+        "at work. Memory and accuracy still hold. End other programs, and `mptexp run --repair` "
         "measures the block again."
     )
 
@@ -45,7 +46,7 @@ def test_what_differs_is_named_with_both_values():
     assert "the source of the model (" in sentence
     assert "versions keras (" in sentence
     assert "They form no ratio." in sentence
-    assert flag.startswith("**Not valid: not comparable**")
+    assert flag.startswith("**Not valid: all figures** of 3 of 6 runs (not comparable)")
 
 
 def test_text_of_a_record_is_shown_not_obeyed():
@@ -159,11 +160,12 @@ def test_a_flag_travels_with_the_figures_wherever_they_go(everything, name):
     size, flag = 8 + list(PLANTED).index(name), validity.FLAGS[name]
     tables = sweep_tables.load(SweepDir(root))
     # The head of the page, the terminal, report --check: what it is, what is lost, what to do.
-    (said,) = [text for text in api.check(root) if text.startswith(f"**Not valid: {name}**")]
+    (said,) = [text for text in api.check(root) if f" ({name}): " in text]
     assert flag.meaning in said
-    assert flag.remedy in said
-    for what in flag.invalidates:
-        assert what in said
+    assert wording.capitalized(flag.remedy) in said
+    lost = said.partition(f" ({name}): ")[0]
+    for what in ["all figures"] if flag.invalidates == validity.ALL else flag.invalidates:
+        assert what in lost
     assert said in caveats.sentences(tables)
     # The table of the page, beside the numbers of its row, and as a file.
     rows = text_tables.headline_rows(tables)
@@ -224,11 +226,22 @@ def test_what_no_answer_rests_on_is_only_named_in_the_banner():
     for made in idle:
         made["history"][-1]["elapsed_s"] = 1.0
     (short,) = caveats.banner(tables(idle))
-    assert short.startswith("**Not valid**: idle after the last epoch (all runs: training time)")
+    assert short.startswith("**Not valid**: training time of all runs (idle after the last epoch)")
     more = [made | {"marks": ["measured while other programs used the processor"]} for made in idle]
     full, short = caveats.banner(tables(more))
-    assert full.startswith("**Not valid: interference** (all runs): ")
-    assert short.startswith("**Also not valid**: idle after the last epoch (all runs: ")
+    assert full.startswith("**Not valid: time and training time** of all runs (interference): ")
+    assert short.startswith("**Also not valid**: training time of all runs (idle after the last ")
+
+
+def test_what_holds_is_what_no_flag_of_the_same_runs_takes():
+    marks = ["measured while other programs used the processor"]
+    made = list(three(marks=marks))
+    for one in made[3:]:
+        one["in_force"] = one["in_force"] | {"chance_accuracy": one["history"][-1]["val_accuracy"]}
+    busy, untrained = caveats.sentences(tables(made))
+    assert "(interference): other programs were at work. Memory still holds." in busy
+    assert "(not trained)" in untrained
+    assert "Memory still holds." in untrained
 
 
 def test_what_is_not_valid_of_one_run_is_a_doubt_of_all():

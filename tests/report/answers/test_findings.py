@@ -11,8 +11,8 @@ from mptexp.report.text.wording import INCONCLUSIVE
     [
         ([2.0, 2.1, 1.9], "trains 2.00× faster than float32 (the default) at batch size 32 ["),
         ([0.5, 0.6, 0.55], "trains 1.82× slower than float32 (the default) at batch size 32 ["),
-        ([0.9, 1.0, 1.1], "the interval includes 1: **mixed_float16** 1.00× as fast as float32"),
-        ([2.0, 2.1], "Fewer than three repeats show nothing: **mixed_float16** 2.05× faster"),
+        ([0.9, 1.0, 1.1], "the interval includes 1: **mixed_float16** is 1.00× as fast as float32"),
+        ([2.0, 2.1], "Fewer than three repeats show nothing: **mixed_float16** is 2.05× faster"),
     ],
 )
 def test_the_answer_says_what_the_interval_allows(speedups, verdict):
@@ -26,7 +26,7 @@ def test_the_answer_says_what_the_interval_allows(speedups, verdict):
     wanted, memory = (
         ("90.5 %", INCONCLUSIVE) if len(speedups) == 2 else ("91.0 %", "about the same")
     )
-    assert f"mean validation accuracy is {wanted} everywhere; memory is {memory}" in accuracy
+    assert f"mean validation accuracy is {wanted} everywhere; memory use is {memory}" in accuracy
 
 
 def test_emulation_is_the_reason_of_a_slowdown_only():
@@ -93,7 +93,7 @@ def test_a_policy_that_is_effective_in_part_is_never_under_its_bare_name():
 
 def test_a_policy_that_is_effective_has_its_bare_name():
     (sentence, *_) = findings.answer(three("mixed_bfloat16", [2.0, 2.1], effective_share=0.96))
-    assert "**mixed_bfloat16** 2.05× faster than" in sentence
+    assert "**mixed_bfloat16** is 2.05× faster than" in sentence
 
 
 def test_chance_level_is_said_to_be_nothing_learned():

@@ -119,7 +119,7 @@ def test_with_too_few_repeats_the_command_says_how_many_and_their_cost():
 def test_emulated_formats_open_with_their_loss():
     found = tables_of(emulated_runs([2.0, 2.1, 1.9]), emulated_runs([3.0, 3.1, 2.9], **FIXED))
     answer = subject.of(identified(found))
-    assert answer.title == "1 of 1 formats train within 2 percentage points of float32's error"
+    assert answer.title == "1 of 1 settings train within 2 percentage points of float32's error"
     assert answer.bars[0].label == "<8,8>, weights <8,8>"
     assert answer.scale == "error"
     assert answer.bars[0].value == pytest.approx(1.0)
@@ -133,13 +133,19 @@ def test_a_format_that_learns_nothing_is_a_finding_and_no_doubt():
     for made in found.records:
         made["in_force"]["chance_accuracy"] = 0.1
     answer = subject.of(tables(found.records))
-    assert answer.title.startswith("1 of 3 formats train within")
+    assert answer.title == (
+        "<7,8>, weights <8,8>: error 89.0 percentage points above float32's; "
+        "1 of 3 settings stay within 2"
+    )
     assert [text.partition(":")[0] for text in answer.sentences] == [
+        "More than 2 percentage points worse than float32",
         "Less than 2 percentage points worse than float32",
-        "More than 2 percentage points worse",
         "Inconclusive, the interval includes 2 percentage points",
     ]
-    assert answer.advice == "more repeats would narrow the intervals."
+    (avoided, better), more = answer.advice.split(" (")[0:2], answer.advice
+    assert avoided == "avoid **<7,8>, weights <8,8>**"
+    assert better.startswith("**<8,8>, weights <8,8>** trains")
+    assert more.endswith("more repeats would narrow the inconclusive intervals.")
 
 
 def test_replicas_open_with_their_scaling():

@@ -79,7 +79,7 @@ def test_points_are_on_both_sides_of_zero():
 def test_the_caption_counts_findings():
     caption = answer._caption(chart(bar(2.0, 1.9, 2.1), bar(2.0, 1.9, 2.1)))
     assert caption.startswith("Of 2 comparisons: 2 faster. Bars and brackets are 95 % intervals")
-    assert caption.endswith("An interval that includes the line is inconclusive.")
+    assert caption.endswith("An interval across the line at “same” is inconclusive.")
 
 
 @pytest.mark.parametrize(("scale", "end"), [("error", "2 points is"), ("accuracy", "n is")])
