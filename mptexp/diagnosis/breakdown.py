@@ -5,6 +5,8 @@ it is a record's profile or the trace of a training that mptexp did not run.
 """
 
 import re
+import statistics
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +24,7 @@ MATRIX = re.compile(
 )
 CASTS = re.compile(
     r"^(cast|convert|transpose|bitcast|reshape|copy|layout|memcpyd(2|to)d|.*nhwctonchw|.*nchwtonhwc)"
-    r"|convert_element_type|tomkl|mkltotf",
+    r"|convert_element_type|tomkl|mkltotf|SpaceTo(Batch|Depth)|(Batch|Depth)ToSpace",
     re.IGNORECASE,
 )
 BETWEEN_DEVICES = re.compile(  # copies from one GPU to another, collective operations
@@ -32,19 +34,20 @@ BETWEEN_DEVICES = re.compile(  # copies from one GPU to another, collective oper
 # Words in the names of memory-bound operations: BiasAddGrad, reduce_sum, loop_add_fusion. XLA names
 # a fusion after the operations in it; one without such a word is unexplained.
 _MEMORY_WORDS = """
-    abs add addcdiv addcmul all and any arange arg argmax argmin assign avgpool bernoulli bias
-    broadcast cat clamp clip compare concat concatenate const constant convert copy copysign
-    count cumprod cumsum difference div divide dropout elu embedding eq equal erf exp expand
-    expm1 exponential fill finite flip floor foreach gather ge gelu greater gt hardswish
-    hardtanh huber index interpolate iota isfinite isinf isnan isneginf isposinf l1 le leaky
-    lerp less linspace log logical logistic lookup lt masked max maximum maxpool mean memcpy
-    memset min minimum mish mse mul multiply ne neg negate nll nonzero norm normal normalization
-    normalize not one ones or pad partition philox pool pooling pow power prelu quantize random
-    range read reciprocal reduce relu relu6 repeat resize rng roll round rsqrt scalar scatter
-    segment select selu shape sigmoid sign silu slice softmax softplus sort split sqrt square
-    squared squeeze stack stateless stitch sub subtract sum swish take tanh threshold tile topk
-    transpose tril triu unfold uniform unsorted update upsample where window xdivy xlogy xor
-    zero zeros
+    abs accumulate acos add addcdiv addcmul all and any arange arg argmax argmin asin assign
+    atan avgpool bernoulli bias broadcast cat ceil clamp clip compare concat concatenate const
+    constant convert copy copysign cos cosh count cumprod cumsum diag difference div divide
+    dropout elu embedding eq equal erf erfc exp expand expm expm1 exponential fill finite flip
+    floor foreach gather ge gelu greater gt hardswish hardtanh huber identity index interpolate
+    iota isfinite isinf isnan isneginf isposinf l1 le leaky lerp less linspace log logical
+    logistic lookup lrn lt masked max maximum maxpool mean memcpy memset min minimum mish mod
+    mse mul multiply ne neg negate nll nonzero norm normal normalization normalize not one ones
+    or pack pad partition philox pool pooling pow power prelu prod quantize random range read
+    reciprocal reduce relu relu6 repeat resize reverse rint rng roll round rsqrt scalar scatter
+    segment select selu shape sigmoid sign silu sin sinh slice softmax softplus softsign sort
+    split sqrt square squared squeeze stack stateless stitch sub subtract sum swish take tan
+    tanh threshold tile topk transpose tril triu unfold uniform unpack unsorted update upsample
+    where window xdivy xlogy xor zero zeros
 """
 MEMORY_WORDS = frozenset(_MEMORY_WORDS.split())
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -52,7 +55,7 @@ WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 PYTHON = re.compile(r"PyFunc|(pure|io|python\w*)_callback")
 # Reductions to a truth value serve assertions; those of loss scaling are told apart before.
 CHECKS = re.compile(
-    r"^(Assert|CheckNumerics|DebugNumericSummary|Print|StringFormat|All|Any|IsNan|IsInf)(V\d)?$"
+    r"^(Assert|CheckNumerics|DebugNumericSummary|Print|StringFormat|All|Any|Is(Nan|Inf|Finite))(V\d)?$"
     r"|^(Write)?(Scalar|Histogram|Image|Audio|Tensor|RawProto)?Summary(V\d)?$|debug_(callback|print)"
 )
 # Kinds of Keras's layers that change images before a model computes with them.
@@ -61,11 +64,15 @@ PREPROCESSING = re.compile(
     r"|RandAugment|Solarization)$"
 )
 INPUT_OPERATIONS = re.compile(  # images, files, text
-    r"^(ImageProjective|Adjust(Contrast|Hue|Saturation)|RGBToHSV|ReadFile|Decode[A-Z]|Parse[A-Z]"
-    r"|String|AsString|StaticRegex|Regex|Unicode|LookupTable|Bucketize)"
+    r"^(ImageProjective|Adjust(Contrast|Hue|Saturation)|RGBToHSV|HSVToRGB|ReadFile|(De|En)code[A-Z]|Parse[A-Z]"
+    r"|String|AsString|StaticRegex|Regex|Unicode|LookupTable|Bucketize|Substr|ReduceJoin|DrawBoundingBoxes"
+    r"|ScaleAndTranslate|ExtractGlimpse|AudioSpectrogram|Mfcc)"
 )
+RESIZE = re.compile(r"^Resize[A-Z]")
+UPSAMPLING = re.compile(r"^UpSampling")  # layers of models that resize what they compute with
 RANDOM = re.compile(
-    r"^(Stateless)?(Random|TruncatedNormal|ParameterizedTruncated|Multinomial)|^_?(fused|native)_dropout$"
+    r"^(Stateful|Stateless)?(Random|Standard|Uniform(?!Quant|Deq|Req)|Shuffle$|TruncatedNormal|ParameterizedTruncated|Multinomial)"
+    r"|CandidateSampler$|^_?(fused|native)_dropout$"
     r"|^(bernoulli|normal|uniform|randn?|randint|randperm|randn?_like|randint_like)_?$|threefry|rng_bit|random_bits"
 )
 # No processor computes them in 16 bits: a framework casts, or works with indices.
@@ -73,10 +80,18 @@ NO_16_BITS = re.compile(
     r"^((Batch)?(Svd|Qr|Cholesky\w*|Lu|LU|Eig|SelfAdjointEig\w*|Matrix(Inverse|Solve\w*"
     r"|TriangularSolve|Determinant|SquareRoot|Exponential|Logarithm)|LogMatrixDeterminant))(V\d)?$"
     r"|^(Batch)?I?R?FFT([123]D|ND)?$|^(Real|Imag|Complex|ComplexAbs|Conj|Angle)$"
-    r"|^(TopK|Unique\w*|NonMaxSuppression|CombinedNonMaxSuppression|CTCLoss)(V\d)?$"
+    r"|^((Approx|In)?TopK|Unique\w*|(Combined)?NonMaxSuppression\w*|CTCLoss|CTC\w+Decoder|NthElement)(V\d)?$"
+    r"|^((Batch)?TridiagonalSolve|BandedTriangularSolve|SparseMatrixSparseCholesky|LowerBound|UpperBound"
+    r"|\w*Bincount|HistogramFixedWidth|ListDiff)$"
     r"|^(sort|argsort|topk|top_k|unique\w*|msort|fft|_fft_\w+|fft_\w+|_?linalg_(?!\w*norm|matmul|vecdot|cross|diagonal)\w+"
     r"|cholesky\w*|triangular_solve|lu|qr|svd|eigh?|inverse|_ctc_loss)$"
 )
+TO_HOST = re.compile(r"^MemcpyD(2|to)H$", re.IGNORECASE)
+IN_LOOP = re.compile(r"^Tensor(List|Array)")  # which carry a loop's results
+# Of the elementwise work of a layer: from here all of it is there for the one thing.
+MAINLY = 0.5
+SERVED = ["python", "checks", "preprocessing", "loop", "random", "no 16 bits"]
+SERVING = ["memory", "casts"]
 COLUMNS = ["cause", "layer", "part", "op", "kernel", "seconds", "share", "count"]
 
 
@@ -105,12 +120,18 @@ def cause(row: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> str
     if CHECKS.search(row["op"]):
         return "checks"
     kind = (kinds or {}).get(row["layer"], "")
-    if PREPROCESSING.search(kind) or INPUT_OPERATIONS.search(row["op"]):
+    prepares = INPUT_OPERATIONS.search(row["op"]) or RESIZE.search(row["op"])
+    if PREPROCESSING.search(kind) or (prepares and not UPSAMPLING.search(kind)):
         return "preprocessing"
-    if row["part"] == "loop" or row["op"].startswith("TensorList"):  # which carries its results
+    if row["part"] == "loop" or IN_LOOP.search(row["op"]):
         return "loop"
     if row["part"] == "loss":
         return "loss"
+    # Over all weights at once, beside the optimizer: PyTorch's clipping and averages.
+    if row["part"] == "updates" or (row["part"] == "other" and row["op"].startswith("_foreach_")):
+        return "updates"
+    if TO_HOST.search(row["op"]):
+        return "copies"
     if RANDOM.search(row["op"]):
         return "random"
     if NO_16_BITS.search(row["op"]):
@@ -142,6 +163,22 @@ def rows(record: Mapping[str, Any]) -> pd.DataFrame:
     return _with_causes(table, step_s, kinds)
 
 
+def groups(record: Mapping[str, Any]) -> int:
+    """In how many groups of consecutive steps a record's profile has its rows; 0 without them."""
+    profile = record.get("profile") or {}
+    return min((len(row.get("groups", ())) for row in profile.get("rows", ())), default=0)
+
+
+def without_group(record: Mapping[str, Any], group: int) -> dict[str, Any]:
+    """The record as if a group of steps had not been traced."""
+    kept = [
+        row | {"seconds": statistics.fmean(s for n, s in enumerate(row["groups"]) if n != group)}
+        for row in record["profile"]["rows"]
+    ]
+    step_s = sum(row["seconds"] for row in kept)
+    return {**record, "profile": {**record["profile"], "rows": kept, "step_s": step_s}}
+
+
 def of_trace(trace: Trace) -> pd.DataFrame:
     """The same columns of a trace by itself; the rows sum to its median step."""
     table = pd.DataFrame([row._asdict() for row in trace.operations])
@@ -154,8 +191,30 @@ def _with_causes(
 ) -> pd.DataFrame:
     """The rows of a table of operations with their cause and their share of a step."""
     table["cause"] = [cause(row, kinds) for row in table.to_dict("records")]
+    of_layer = _serving(table)
+    table["cause"] = [
+        of_layer.get(layer, name) if name in SERVING else name
+        for layer, name in zip(table.layer, table.cause, strict=True)
+    ]
     table["share"] = table.seconds / step_s
     return table[COLUMNS]
+
+
+def _serving(table: pd.DataFrame) -> dict[str, str]:
+    """Layers whose elementwise work serves an operation that precision does not shrink, with it.
+
+    Such as the casts around an FFT: without it, they would go too.
+    """
+    seconds: dict[str, Counter[str]] = defaultdict(Counter)
+    for layer, name, took in zip(table.layer, table.cause, table.seconds, strict=True):
+        if layer and name in (*SERVED, *SERVING):
+            seconds[layer][name] += took
+    made = {}
+    for layer, of in seconds.items():
+        name = max(SERVED, key=lambda name: of[name])
+        if of[name] > MAINLY * of.total():
+            made[layer] = name
+    return made
 
 
 def _as_timed(table: pd.DataFrame, profile: Mapping[str, Any], step_s: float) -> pd.Series:

@@ -14,6 +14,7 @@ from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.losses import Case, Loss
 
 LEAST_SHARE = 0.10  # of the step: from here a cause is named, and an ablation worth a run
+LEAST_CERTAIN = 0.05  # that a cause which is named takes for certain, with a confidence of 95 %
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +121,7 @@ ROWS: tuple[Category, ...] = (
         sentence="is the optimizer, which precision does not shrink",
         remedies=(
             Remedy("a larger batch (one update serves more images)", ablations.BATCH),
-            Remedy("an optimizer with fewer slots"),
+            Remedy("an optimizer with fewer slots, without clipping or averages of weights"),
         ),
         ablations=(ablations.BATCH,),
         colour="#009e73",
@@ -175,9 +176,35 @@ ROWS: tuple[Category, ...] = (
         name="host",
         label="host and launch overhead",
         sentence="is host and launch overhead",
-        remedies=(LARGER_BATCH, SEVERAL_STEPS, XLA),
+        remedies=(
+            LARGER_BATCH,
+            SEVERAL_STEPS,
+            XLA,
+            Remedy("less Python between steps: callbacks and logging every 100 steps"),
+        ),
         ablations=(ablations.BATCH, ablations.EXECUTION),
         colour="#e69f00",
+        loss=losses.in_full,
+    ),
+    Cause(
+        name="retracing",
+        label="functions traced anew",
+        sentence="is functions that are traced anew in every step (tf.function)",
+        remedies=(
+            Remedy("tensors in place of Python numbers as arguments"),
+            Remedy("one shape of all batches: drop_remainder, padding, input_signature"),
+        ),
+        ablations=(),
+        colour="#b15928",
+        loss=losses.in_full,
+    ),
+    Cause(
+        name="copies",
+        label="copies from the GPU to the host",
+        sentence="is copies from the GPU to the host",
+        remedies=(Remedy("values stay on the device, and are read every 100 steps"),),
+        ablations=(),
+        colour="#fb9a99",
         loss=losses.in_full,
     ),
     Cause(
@@ -226,6 +253,18 @@ ROWS: tuple[Category, ...] = (
         remedies=(Remedy("cheaper metrics and regularizers, computed less often"),),
         ablations=(),
         colour="#7570b3",
+        loss=losses.in_full,
+    ),
+    Cause(
+        name="updates",
+        label="clipping of gradients, averages of weights",
+        sentence="is clipping of gradients or averages of weights, which precision does not shrink",
+        remedies=(
+            Remedy("a larger batch (one update serves more images)", ablations.BATCH),
+            Remedy("averages of weights every 10 steps; clipping by value"),
+        ),
+        ablations=(ablations.BATCH,),
+        colour="#005a32",
         loss=losses.in_full,
     ),
     Cause(

@@ -40,6 +40,8 @@ class Loss:
         baseline_s: the same of the baseline's step; NaN where the two are not compared.
         layers: those in which the loss lies, where that is known.
         effects: of the ablations that took the cause away.
+        least: the share that is exceeded for certain, by what the traced steps and the repeats
+            differ; NaN where nothing says how much they do.
     """
 
     cause: "Cause"
@@ -49,6 +51,7 @@ class Loss:
     baseline_s: float = np.nan
     layers: tuple[str, ...] = ()
     effects: tuple[Effect, ...] = ()
+    least: float = np.nan
 
 
 @dataclass(frozen=True)
@@ -234,11 +237,14 @@ def bad_kernels(case: Case, cause: "Cause") -> Loss | None:
 
 
 def no_faster_type(case: Case, cause: "Cause") -> Loss | None:
-    """All matrix work, where the device's measured peak in 16 bits is no higher."""
+    """All matrix work, where the device's measured peak in 16 bits is no higher.
+
+    None where the step's own matrix work is faster: then a peak was measured beside other programs.
+    """
     slow, fast = _peaks(case)
-    if fast >= NO_FASTER_PEAK * slow:
-        return None
     before, after = case.before["matrix"], case.after["matrix"]
+    if fast >= NO_FASTER_PEAK * slow or before >= NO_FASTER_PEAK * after:
+        return None
     return case.loss(cause, after, after, baseline_s=before)
 
 

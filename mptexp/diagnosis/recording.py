@@ -18,7 +18,7 @@ from mptexp.traces.operations import Trace
 # What bounds a step: causes that are mended alike.
 BOUNDS = {
     "input": ("input",),
-    "host": ("host", "idle", "python", "loop"),
+    "host": ("host", "idle", "python", "loop", "retracing"),
     "on the host": ("on the host",),
     "communication": ("communication",),
     "matrix": ("matrix",),
@@ -28,6 +28,8 @@ BOUNDS = {
         "optimizer",
         "loss scaling",
         "loss",
+        "updates",
+        "copies",
         "checks",
         "preprocessing",
         "random",
@@ -38,7 +40,12 @@ BOUNDS = {
 SAME_LAYERS = 0.5  # of all layers of two recordings: so many are in both of one model
 SAME_PRODUCTS = 3.0  # times: one training multiplies by more kernels in one type than in another
 SHRUNK = 0.75  # of the baseline's time: what takes more of it did not shrink with 16 bits
-NO_LAYER = ("optimizer", "loss", "loss scaling")  # parts that belong to no layer, but have a name
+NO_LAYER = (
+    "optimizer",
+    "loss",
+    "loss scaling",
+    "updates",
+)  # parts that belong to no layer, but have a name
 LOW = ("float16", "bfloat16", "float8", "float4", "tf32", "int8")
 
 
@@ -87,7 +94,9 @@ class Recording:
     @property
     def _work(self) -> pd.DataFrame:
         """What ran on the device: copies and waits left out."""
-        waits = self.rows.cause.isin(["input", "idle", "host", "python", "on the host"])
+        waits = self.rows.cause.isin(
+            ["input", "idle", "host", "retracing", "python", "on the host"]
+        )
         return self.rows[~waits]
 
     @property

@@ -1,18 +1,20 @@
 """The verdict: ranked causes of why a policy was faster, or why it was not, from records alone."""
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
+from scipy import special
 
 from mptexp.analysis import validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import ablations, arithmetic, breakdown, proposals, roofline
 from mptexp.diagnosis.ablations import Ablation
-from mptexp.diagnosis.causes import CAUSES, LABELS, LEAST_SHARE
+from mptexp.diagnosis.causes import CAUSES, LABELS, LEAST_CERTAIN, LEAST_SHARE
 from mptexp.diagnosis.effects import Effect, Records, effect, together
 from mptexp.diagnosis.losses import Case, Loss
 from mptexp.diagnosis.pairs import Pair, pairs
@@ -21,6 +23,7 @@ from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import Run
 
 Record = Mapping[str, Any]
+FEWEST_GROUPS = 3  # of traced steps, from which their spread is known
 LEAST_NAMED, MOST_NAMED = 0.01, 2  # unknown operations: share of the step, and how many
 # Tried where no trace asks for them, too: a sweep may hold them as axes of its matrix.
 ALWAYS = (ablations.INPUT, ablations.XLA_ON, ablations.XLA_OFF, ablations.STRICT)
@@ -59,7 +62,12 @@ class Verdict:
 
     @property
     def blamed(self) -> list[Loss]:
-        """The losses that are large enough to be named."""
+        """The losses that are large enough to be named, for certain as far as that is known."""
+        return [loss for loss in self.large if not loss.least < LEAST_CERTAIN]
+
+    @property
+    def large(self) -> list[Loss]:
+        """The losses that would be large enough to be named, were all of them certain."""
         return [loss for loss in self.losses if loss.share >= LEAST_SHARE]
 
     @property
@@ -251,6 +259,67 @@ def losses(
 
     Without a time breakdown of both policies, what the ablations alone say of the input.
     """
+    made = _losses(pair, baseline, candidate, effects)
+    if baseline is None or candidate is None:
+        return made
+    errors = _errors(pair, baseline, candidate, effects)
+    if not errors:
+        return made
+    slower = _shares(_losses(_at_most(pair, baseline, candidate), baseline, candidate, effects))
+    certain = []
+    for loss in made:
+        by_repeats = max(0.0, loss.share - slower.get(loss.cause.name, 0.0))
+        least = loss.share - math.hypot(errors[loss.cause.name], by_repeats)
+        certain.append(replace(loss, least=least))
+    return certain
+
+
+def _shares(made: Iterable[Loss]) -> dict[str, float]:
+    return {loss.cause.name: loss.share for loss in made}
+
+
+def _errors(
+    pair: Pair, baseline: Record, candidate: Record, effects: Sequence[Effect]
+) -> dict[str, float]:
+    """By how much each loss's share may be too high, by cause, with a confidence of 95 %.
+
+    By the jackknife over groups of consecutive traced steps (B. Efron, C. Stein, Ann. Statist.
+    9(3), 1981): other programs on the machine disturb some steps, and not all alike. Empty where a
+    trace has too few steps.
+    """
+    numbers = [breakdown.groups(record) for record in (baseline, candidate)]
+    if min(numbers) < FEWEST_GROUPS:
+        return {}
+    sides = [
+        [(breakdown.without_group(baseline, n), candidate) for n in range(numbers[0])],
+        [(baseline, breakdown.without_group(candidate, n)) for n in range(numbers[1])],
+    ]
+    variances = dict.fromkeys((cause.name for cause in CAUSES), 0.0)
+    for side, number in zip(sides, numbers, strict=True):
+        shares = [_shares(_losses(pair, *both, effects)) for both in side]
+        for name in variances:
+            values = [of.get(name, 0.0) for of in shares]
+            variances[name] += (number - 1) * statistics.pvariance(values)
+    t = float(special.stdtrit(min(numbers) - 1, 0.95))
+    return {name: t * math.sqrt(variance) for name, variance in variances.items()}
+
+
+def _at_most(pair: Pair, baseline: Record, candidate: Record) -> Pair:
+    """The pair with the longest step of the baseline that the measurements leave possible.
+
+    By the interval of the repeats, and on a CPU by the traced steps: tracing slows both alike.
+    """
+    ratios = [pair.speedup.estimate, pair.speedup.high]
+    profiles = [record["profile"] for record in (baseline, candidate)]
+    if all(profile["device"] == "cpu" for profile in profiles):
+        ratios.append(profiles[0]["step_s"] / profiles[1]["step_s"])
+    known = [ratio for ratio in ratios if not math.isnan(ratio)]
+    return replace(pair, speedup=replace(pair.speedup, estimate=max(known))) if known else pair
+
+
+def _losses(
+    pair: Pair, baseline: Record | None, candidate: Record | None, effects: Sequence[Effect]
+) -> list[Loss]:
     before, after = (breakdown.by_cause(record or {}) for record in (baseline, candidate))
     if baseline is None or candidate is None or before.empty or after.empty:
         nothing = pd.Series(0.0, index=list(LABELS))

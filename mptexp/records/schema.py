@@ -276,6 +276,9 @@ class Scale(TypedDict):
     skipped: Whole
 
 
+Seconds = Annotated[float, Field(ge=0, le=1e30)]
+
+
 @with_config(OPEN)
 class Row(TypedDict):
     """An operation of the traced steps."""
@@ -285,8 +288,9 @@ class Row(TypedDict):
     part: str
     op: str
     kernel: str
-    seconds: Annotated[float, Field(ge=0, le=1e30)]
+    seconds: Seconds
     count: Number
+    groups: NotRequired[list[Seconds]]
 
 
 @with_config(OPEN)

@@ -8,8 +8,9 @@ JAX, `kineto` PyTorch's, `nsight` that of Nsight Systems. The reader names what 
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from mptexp.spec.errors import ParamsError
@@ -19,24 +20,29 @@ from mptexp.traces.steps import Interval, Steps
 LONGEST_S = 7200.0  # of a step; no profiler records for so long
 ON_HOST = "(on the host)"  # stands for the kernel of an operation that no GPU kernel came from
 # An instant without any operation belongs to the first of these that is going on, else to host.
-WAITS = ("input", "idle", "host")
+WAITS = ("retracing", "input", "loop", "idle", "host")
 COMMON = 0.9  # of the operations with a layer: what so many begin with is the model's name
+LOOP_PAUSE_US = 1000.0  # a longer one between two operations of loops is something else
+GROUPS = 5  # of consecutive steps: by how much they differ says how certain a trace is
 
 
 class Operation(NamedTuple):
     """A row of the table: all events of the traced steps that agree in the first five fields.
 
     Attributes:
-        state: op; for the time without any operation input (a batch is awaited or copied to the
-            device), idle (the host awaits the device) or host (the host is at work itself).
+        state: op; for the time without any operation retracing (a function is traced anew), input
+            (a batch is awaited or copied to the device), loop (between two operations of a layer's
+            loop), idle (the host awaits the device) or host
+            (the host is at work itself).
         layer: the model's layer that it belongs to; empty where it belongs to none.
-        part: forward, backward, loop (of either, within a loop of a layer), optimizer, loss
-            scaling, loss, other; empty unless state is op.
+        part: forward, backward, loop (of either, within a loop of a layer), optimizer, updates (of
+            gradients and weights beside it), loss scaling, loss, other; empty unless state is op.
         op: the operation as the framework names it, such as `Conv2D` or `loop_add_fusion`.
         kernel: the GPU kernel's name; `ON_HOST` for an operation that ran on the CPU instead; empty
             where a CPU was traced.
         seconds: of a step. The rows of a trace sum to its step.
         count: events in a step.
+        groups: seconds of a step in each group of consecutive steps, see `GROUPS`.
     """
 
     state: str
@@ -46,6 +52,7 @@ class Operation(NamedTuple):
     kernel: str = ""
     seconds: float = 0.0
     count: float = 0.0
+    groups: tuple[float, ...] = ()
 
 
 GAP, WORKING = Operation("gap"), Operation("op")  # between two steps; anything at all
@@ -164,6 +171,7 @@ def of_steps(
         ParamsError: where a step takes hours, or no time.
     """
     spans, number = list(operations), len(steps.intervals) * every
+    waits = [*waits, *_in_loops(spans)]
     if max(steps.seconds()) > LONGEST_S:
         hours = max(steps.seconds()) / 3600
         raise ParamsError(f"a step in it takes {hours:,.0f} hours: the clock of its events jumped")
@@ -172,7 +180,8 @@ def of_steps(
     begin, end = steps.between
     inside, gaps = [s for s in spans if s.end > begin and s.start < end], steps.gaps
     counts = Counter(_resolved(s.operation) for s in inside if not _within(s, gaps))
-    owned = _owned(inside, waits, steps)
+    groups = _owned(inside, waits, steps, GROUPS)
+    owned = _sum(seconds for seconds, _ in groups)
     sent = [span._replace(operation=WORKING) for span in inside if _communicates(span.operation)]
     shown = sum(us for owner, us in owned.items() if _communicates(owner))
     return Trace(
@@ -181,7 +190,14 @@ def of_steps(
         device=device,
         input_busy_s=_busy_s((s._replace(operation=WORKING) for s in pipeline), steps) / number,
         operations=[
-            owner._replace(seconds=us / number / 1e6, count=counts[owner] / number)
+            owner._replace(
+                seconds=us / number / 1e6,
+                count=counts[owner] / number,
+                groups=tuple(
+                    round(seconds.get(owner, 0.0) / steps_in / every / 1e6, 9)
+                    for seconds, steps_in in groups
+                ),
+            )
             for owner, us in sorted(owned.items(), key=lambda item: -item[1])
         ],
         step_times=tuple(seconds / every for seconds in steps.seconds()),
@@ -194,23 +210,47 @@ def of_steps(
     )
 
 
+def _in_loops(spans: Iterable[Span]) -> Iterator[Span]:
+    """The pauses between operations of loops, which launching each of them takes."""
+    loops = sorted(span for span in spans if span.operation.part == "loop")
+    for before, after in pairwise(loops):
+        if 0 < after.start - before.end <= LOOP_PAUSE_US:
+            yield Span(before.end, after.start, Operation("loop"))
+
+
 def _within(span: Span, gaps: Iterable[Interval]) -> bool:
     return any(begin <= span.start and span.end <= end for begin, end in gaps)
 
 
 def _owned(
-    operations: Iterable[Span], waits: Iterable[Span], steps: Steps
-) -> dict[Operation, float]:
-    """Microseconds of the steps that each operation owns; what lies between them left out."""
+    operations: Iterable[Span], waits: Iterable[Span], steps: Steps, most: int = 1
+) -> list[tuple[dict[Operation, float], int]]:
+    """Microseconds of the steps that each operation owns; what lies between them left out.
+
+    In groups of consecutive steps, so many at most, and how many steps are in each.
+    """
+    number = len(steps.intervals)
+    starts = sorted({number * group // most for group in range(most)})
     gaps = [Span(begin, end, GAP) for begin, end in steps.gaps]
-    owned = shares((*operations, *gaps), waits, *steps.between)
-    owned.pop(GAP, None)
-    return owned
+    edges = [*(steps.intervals[start][0] for start in starts), steps.between[1]]
+    owned = _between((*operations, *gaps), waits, edges)
+    for group in owned:
+        group.pop(GAP, None)
+    sizes = [after - start for start, after in zip(starts, [*starts[1:], number], strict=True)]
+    return list(zip(owned, sizes, strict=True))
+
+
+def _sum(groups: Iterable[Mapping[Operation, float]]) -> Counter[Operation]:
+    total: Counter[Operation] = Counter()
+    for group in groups:
+        total.update(group)
+    return total
 
 
 def _busy_s(spans: Iterable[Span], steps: Steps) -> float:
     """Seconds of the steps in which any of some spans, of operation `WORKING`, went on."""
-    return _owned(spans, (), steps).get(WORKING, 0.0) / 1e6
+    ((owned, _),) = _owned(spans, (), steps)
+    return owned.get(WORKING, 0.0) / 1e6
 
 
 def busy(operations: Iterable[Span]) -> list[Interval]:
@@ -249,26 +289,38 @@ def shares(
     devices where nothing else runs, else to copies, else to one of `WAITS`: what other work hides
     costs no time.
     """
-    # A sweep over the instants at which something begins (1) or ends (-1), begins first.
-    points: list[tuple[float, int, Operation | None]] = [(begin, 0, None), (end, 0, None)]
+    (owned,) = _between(operations, waits, (begin, end))
+    return owned
+
+
+def _between(
+    operations: Iterable[Span], waits: Iterable[Span], edges: Sequence[float]
+) -> list[dict[Operation, float]]:
+    """`shares` from each of some instants to the next."""
+    # A sweep over the instants at which something begins (1) or ends (-1), begins first; edges
+    # have no operation.
+    begin, end = edges[0], edges[-1]
+    points: list[tuple[float, int, Operation | None]] = [(edge, 0, None) for edge in edges]
     for span in (*operations, *waits):
         if span.end > begin and span.start < end and span.end > span.start:
             points.append((max(begin, span.start), 1, span.operation))
             points.append((min(end, span.end), -1, span.operation))
     points.sort(key=lambda point: (point[0], -point[1]))
-    owned: dict[Operation, float] = defaultdict(float)
+    owned: list[dict[Operation, float]] = [defaultdict(float) for _ in edges[1:]]
     active: Counter[Operation] = Counter()
-    before = begin
+    before, place = begin, -1
     for time, change, operation in points:
         if time > before:
             for owner, share in _owners(active):
-                owned[owner] += share * (time - before)
+                owned[place][owner] += share * (time - before)
             before = time
-        if operation is not None:
-            active[operation] += change
-            if not active[operation]:
-                del active[operation]
-    return dict(owned)
+        if operation is None:
+            place += 1
+            continue
+        active[operation] += change
+        if not active[operation]:
+            del active[operation]
+    return [dict(group) for group in owned]
 
 
 def _owners(active: Counter[Operation]) -> list[tuple[Operation, float]]:

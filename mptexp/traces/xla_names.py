@@ -20,6 +20,10 @@ SCALING = {"IsFinite", "All", "LogicalAnd", "is_finite", "reduce_and", "and"}
 WITHOUT_SCOPE = re.compile(
     r"(\w*PartitionedCall/|while/(body/_\d+/)?)*(gradient_tape/)?(?(3)([^/]+/)?)[^/]+$"
 )
+GRADIENT_OF = re.compile(r"gradient_tape/([^/:]+)[/:]")
+# Functions of TensorFlow's that work on all gradients or weights beside the optimizer.
+UPDATES = re.compile(r"^(clip_by_\w+|global_norm|ExponentialMovingAverage)(_\d+)?$")
+REDUCES = re.compile(r"^(Sum|Mean|Max|Min|Prod|L2Loss|AddN|EuclideanNorm)$")
 # What autodiff adds, outside of any scope too, where a tensor is used twice or not at all.
 AUTODIFF = {"AddN", "ZerosLike"}
 # The end of a path that names a scope, not an operation: XLA gives a fusion the path that all
@@ -123,10 +127,12 @@ class Naming:
         optimizers: names under which the optimizer's operations stand; empty in the trace of a
             training that mptexp did not run, where those of `OPTIMIZERS` do.
         scaled: whether the loss is scaled.
+        differentiated: outermost names of what has gradients; empty where that is not known.
     """
 
     optimizers: Collection[str] = ()
     scaled: bool = False
+    differentiated: Collection[str] = ()
 
     def operation(self, path: str, op: str, kernel: str) -> Operation:
         """What stands under a path such as `model/dense.layer/MatMul`."""
@@ -152,9 +158,23 @@ class Naming:
         if self.scaled and (op in SCALING or last in SCALING or "cond" in words):
             return "loss scaling"
         scopes = [scope for part in _parts(path) for scope in _unwrapped(part)]
-        named = words & {"compile_loss", "compile_metrics"} or _adds_to_loss(path, op)
-        named = named or any(LOSS.search(scope) for scope in scopes[:-1])
-        return "loss" if named else "other"
+        outermost = next((scope for scope in scopes if not AROUND.match(scope)), "")
+        if UPDATES.match(outermost):
+            return "updates"
+        named = words & {"compile_loss", "compile_metrics"}
+        if named or any(LOSS.search(scope) for scope in scopes[:-1]):
+            return "loss"
+        if _adds_to_loss(path, op):
+            return "loss" if self._of_loss(path, op, last) else "updates"
+        return "other"
+
+    def _of_loss(self, path: str, op: str, name: str) -> bool:
+        """Whether an operation without a scope is a loss's: it has a gradient, or sums up.
+
+        Of what a training step does besides, such as averages of weights, nothing has.
+        """
+        known = not self.differentiated or "gradient_tape/" in path
+        return known or name in self.differentiated or bool(REDUCES.match(op))
 
     def gpu_kernel(self, name: str, args: Mapping[str, str]) -> Operation:
         """What a GPU kernel or a copy was launched for.

@@ -25,7 +25,7 @@ from mptexp.traces import json_events, operations
 from mptexp.traces import steps as recognized
 from mptexp.traces.operations import ON_HOST, Operation, Span, Trace
 from mptexp.traces.steps import Steps
-from mptexp.traces.xla_names import Naming, full_name
+from mptexp.traces.xla_names import GRADIENT_OF, Naming, full_name
 
 FILE = "trace.xplane.pb.gz"  # beside the record of a run whose trace was not read there
 MOST_BYTES = 2**28  # of a trace that is unpacked; a second of GPU kernels has some megabytes
@@ -337,6 +337,7 @@ def _trace(
     every: int = 1,
 ) -> Trace:
     name = _busiest(gpus)
+    naming = replace(naming, differentiated=_differentiated(events))
     spans = _on_gpu(events, gpus[name], naming) if name else _on_cpu(events, naming)
     input_runs = _input_runs(events)
     return operations.of_steps(
@@ -385,6 +386,12 @@ def _on_gpu(
             yield event.as_span(naming.operation(path, op, ON_HOST))
 
 
+def _differentiated(events: Iterable["Event"]) -> frozenset[str]:
+    """The outermost names of what TensorFlow computed gradients of."""
+    names = {full_name(e.name, e.args) for e in events}
+    return frozenset(match[1] for name in names if (match := GRADIENT_OF.search(name)))
+
+
 def _input_runs(events: Iterable["Event"]) -> set[str]:
     """The executor's numbers of the functions that tf.data runs."""
     return {
@@ -411,11 +418,13 @@ def _inside(event: "Event", intervals: Sequence[tuple[float, float]]) -> bool:
 
 
 def _waits(events: Iterable["Event"], input_runs: set[str]) -> Iterator[Span]:
-    """When the host waited for a batch, and when for the device."""
+    """When the host traced a function anew, waited for a batch, and when for the device."""
     for event in events:
         if event.on_device:
             continue
-        if event.name.startswith(INPUT_EVENTS) or _runs_input(event, input_runs):
+        if str(event.args.get("tf_function_call", "")).startswith("traced"):
+            yield event.as_span(Operation("retracing"))
+        elif event.name.startswith(INPUT_EVENTS) or _runs_input(event, input_runs):
             yield event.as_span(Operation("input"))
         elif any(name in event.name for name in IDLE_EVENTS):
             yield event.as_span(Operation("idle"))

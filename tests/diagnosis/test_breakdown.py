@@ -39,6 +39,17 @@ def row(op="", layer="", part="", state="op", kernel="", seconds=1.0):
         (row("ynn_fusion", part="other"), "unexplained"),
         (row("EagerPyFunc", "odd", "forward"), "python"),
         (row("Novelty", part="other"), "unexplained"),
+        (row("ResizeBilinear", "grow", "forward"), "preprocessing"),
+        (row("IsFinite", "conv", "forward"), "checks"),
+        (row("TensorArrayReadV3", "lstm", "forward"), "loop"),
+        (row("UpperBound", "rank", "forward"), "no 16 bits"),
+        (row("SpaceToBatchND", "dilated", "forward"), "casts"),
+        (row("Lgamma", "odd", "forward"), "unexplained"),
+        (row("Mul", part="updates"), "updates"),
+        (row("_foreach_lerp_", part="other"), "updates"),
+        (row("MemcpyD2H", part=""), "copies"),
+        (row(state="retracing"), "retracing"),
+        (row(state="loop"), "loop"),
         (row("linalg_vector_norm", part="other"), "memory"),  # as of gradients that are clipped
         (row("linalg_solve", part="other"), "no 16 bits"),
         (row("isneginf", "attention", "forward"), "memory"),
@@ -66,6 +77,11 @@ def test_all_that_a_preprocessing_layer_does_is_preprocessing(op):
     assert breakdown.cause(row(op, "norm", "forward"), kinds) != "preprocessing"
 
 
+def test_a_layer_that_enlarges_images_is_no_preprocessing():
+    kinds = {"grow": "UpSampling2D"}
+    assert breakdown.cause(row("ResizeBilinear", "grow", "forward"), kinds) == "memory"
+
+
 def record(rows, step_s=0.2):
     """A record whose traced step took 0.1 s longer for every 0.1 s of rows, and 0.2 s timed."""
     traced = sum(found["seconds"] for found in rows)
@@ -77,6 +93,27 @@ def record(rows, step_s=0.2):
 
 
 ROWS = [row("Mul", "norm", "forward", seconds=0.1), row("Conv2D", "conv", "forward", seconds=0.3)]
+
+
+def test_elementwise_work_of_a_layer_goes_with_what_it_serves():
+    served = [row("FFT2D", "odd", seconds=0.3), row("Cast", "odd", seconds=0.1),
+              row("MatMul", "odd", seconds=0.5), row("Cast", "norm", seconds=0.1)]  # fmt: skip
+    found = breakdown.by_cause(record(served, step_s=1.0))
+    assert found["no 16 bits"] == pytest.approx(0.4)
+    assert (found["casts"], found["matrix"]) == pytest.approx((0.1, 0.5))
+    less = [row("FFT2D", "odd", seconds=0.3), row("Cast", "odd", seconds=0.7)]
+    assert breakdown.by_cause(record(less, step_s=1.0))["casts"] == pytest.approx(0.7)
+
+
+def test_a_group_of_steps_is_left_out():
+    made = record([row("Conv2D", seconds=2.0) | {"groups": [1.0, 1.0, 4.0]}, 
+                   row("Cast", seconds=1.0) | {"groups": [1.0, 1.0, 1.0]}])  # fmt: skip
+    assert breakdown.groups(made) == 3
+    assert breakdown.groups(record(ROWS)) == 0
+    kept = breakdown.without_group(made, 2)
+    assert kept["profile"]["step_s"] == pytest.approx(2.0)
+    assert breakdown.by_cause(kept)["matrix"] == pytest.approx(0.1)
+    assert breakdown.by_cause(made)["matrix"] == pytest.approx(0.2 * 2 / 3)
 
 
 def test_the_rows_sum_to_the_timed_step():

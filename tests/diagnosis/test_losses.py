@@ -104,6 +104,12 @@ def test_work_without_tensor_cores_loses_by_the_ratio_of_the_peaks():
     assert loss("no tensor cores") is None
 
 
+def test_a_peak_beside_other_programs_makes_no_device_slow():
+    steady = loss("no faster type", before={"matrix": 0.005}, after={"matrix": 0.005})
+    assert steady.seconds == 0.005
+    assert loss("no faster type", before={"matrix": 0.008}, after={"matrix": 0.005}) is None
+
+
 FLOAT32 = {("deep", "Filter"): 0.002, ("deep", "Forward"): 0.004, ("conv", "Conv2D"): 0.002}
 
 

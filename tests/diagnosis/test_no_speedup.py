@@ -200,6 +200,66 @@ def test_a_layer_that_prepares_images(tmp_path):
     check(found, "preprocessing", 0.7, "odd")
 
 
+def test_functions_that_are_traced_anew_in_every_step(tmp_path):
+    traced = ("python", "one", 0.25 * WHOLE, 0.75 * WHOLE, {"tf_function_call": "traced-nonXla"})
+    called = ("python", "one", 0.0, 0.25 * WHOLE, {"tf_function_call": "notTraced-nonXla"})
+    after = [*kernels((*CONV, 0.25)), called, traced]
+    check(losses(tmp_path, FULL, after), "retracing", 0.75)
+
+
+def test_values_that_are_copied_to_the_host_in_every_step(tmp_path):
+    copy = ("gpu", "MemcpyD2H", 0.4 * WHOLE, 0.6 * WHOLE, {})
+    check(losses(tmp_path, FULL, [*kernels((*CONV, 0.4)), copy]), "copies", 0.6)
+
+
+@pytest.mark.parametrize("path", ["clip_by_global_norm/mul_3:Mul", "mul_4:Mul"])
+def test_clipping_and_averages_of_weights(tmp_path, path):
+    gradient = {"tf_op": "gradient_tape/functional_1/body.layer/Conv2D:Conv2D"}
+    hint = ("host", gradient["tf_op"], 0, 1, {})
+    sums = ("gpu", EIGEN, 0.4 * WHOLE, 0.6 * WHOLE, {"tf_op": path})
+    check(losses(tmp_path, FULL, [*kernels((*CONV, 0.4)), hint, sums]), "updates", 0.6)
+
+
+def grouped(record, bursts=()):
+    """The record with five groups of steps; of the layers in bursts one group has all."""
+    for row in record["profile"]["rows"]:
+        burst = row["layer"] in bursts
+        row["groups"] = [0.0] * 4 + [5 * row["seconds"]] if burst else [row["seconds"]] * 5
+    return record
+
+
+@pytest.mark.parametrize(("bursts", "named"), [((), ["casts"]), (("odd",), [])])
+def test_what_happened_in_few_steps_alone_is_not_named(tmp_path, bursts, named):
+    cast = ("void Eigen::internal::EigenMetaKernel<Eigen::half>(int)", "odd", "Cast")
+    after = kernels((*CONV, 0.85), (*cast, 0.15))
+    both = [
+        grouped(record(tmp_path / "a", FULL, "float32", flops=2e13)),
+        grouped(record(tmp_path / "b", after, "mixed_bfloat16", flops=2e13), bursts),
+    ]
+    pair = Pair(*(Run(**r["parameters"]) for r in both), STEP_S)
+    lost = verdict.losses(pair, *both, [])
+    assert lost[0].share == pytest.approx(0.15)
+    found = verdict.Verdict(pair, *both, 1.0, lost, [], 0.0)
+    assert [loss.cause.name for loss in found.blamed] == named
+    assert [loss.cause.name for loss in found.large] == ["casts"]
+
+
+def test_a_layer_is_not_slower_where_the_traced_steps_do_not_show_it(tmp_path):
+    # Timed beside other programs, the candidate's step is as long as the baseline's; traced without
+    # them, all of it is twice as fast.
+    both = [grouped(record(tmp_path / policy, kernels((kernel, "body", "Conv2D", 1.0)), policy))
+            for policy, kernel in (("float32", F32), ("mixed_bfloat16", BF16))]  # fmt: skip
+    for one, traced_s in zip(both, (2 * STEP_S, STEP_S), strict=True):
+        one["profile"] |= {"device": "cpu", "step_s": traced_s}
+        one["profile"]["rows"][0] |= {"seconds": traced_s, "groups": [traced_s] * 5}
+        one["work"]["layers"] = [layer | {"alone_s": traced_s} for layer in one["work"]["layers"]]
+    pair = Pair(*(Run(**r["parameters"]) for r in both), STEP_S)
+    lost = verdict.losses(pair, *both, [])
+    assert lost[0].cause.name == "slow layer"
+    assert lost[0].share == pytest.approx(0.5)
+    assert lost[0].least == pytest.approx(0.0)
+
+
 def test_a_loss_that_weighs(tmp_path):
     sums = ("gpu", EIGEN, 0.3 * WHOLE, 0.7 * WHOLE, {"tf_op": "compile_loss/contrastive/Sum:Sum"})
     check(losses(tmp_path, FULL, [*kernels((*CONV, 0.3)), sums]), "loss", 0.7)

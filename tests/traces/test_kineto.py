@@ -298,7 +298,7 @@ def test_layers_that_repeat_more_often_than_the_optimizer_steps_are_no_steps():
         ("Memcpy HtoD (Pinned -> Device)", "input"),
         ("Memcpy DtoD (Device -> Device)", "casts"),
         ("Memcpy PtoP (Device -> Device)", "communication"),
-        ("Memcpy DtoH (Device -> Pageable)", "memory"),
+        ("Memcpy DtoH (Device -> Pageable)", "copies"),
     ],
 )
 def test_a_copy_is_what_it_copies_between(name, cause):

@@ -23,6 +23,27 @@ def test_what_lies_outside_the_steps_does_not_count():
     assert operations.shares([Span(-5, 2, A), Span(9, 20, B)], [], 0, 10)[A] == 2
 
 
+def test_groups_of_steps_tell_how_much_they_differ():
+    times = [1, 1, 1, 1, 1, 1, 9]
+    spans = [Span(100 * n, 100 * n + time, A) for n, time in enumerate(times)]
+    marks = [(100 * n, 100 * n + 100) for n in range(7)]
+    trace = operations.of_steps(spans, [], [], steps.adjoining(marks, "marks"), "cpu")
+    rows = {row.op: row for row in trace.operations}
+    assert rows["a"].groups == pytest.approx([1e-6, 1e-6, 1e-6, 1e-6, 5e-6])
+    assert rows["a"].seconds == pytest.approx(sum(times) / 7 * 1e-6)
+    for group in range(5):
+        assert sum(row.groups[group] for row in trace.operations) == pytest.approx(100e-6)
+
+
+def test_pauses_between_operations_of_a_loop_are_the_loop_s():
+    looped = Operation("op", "lstm", "loop", "MatMul")
+    spans = [Span(0, 10, looped), Span(30, 40, looped), Span(60, 70, A), Span(5000, 5010, looped)]
+    trace = operations.of_steps(spans, [], [], steps.whole(0, 6000), "cpu")
+    rows = {(row.state, row.op): row.seconds for row in trace.operations}
+    assert rows["loop", ""] == pytest.approx(20e-6)
+    assert rows["host", ""] == pytest.approx((6000 - 60) * 1e-6)
+
+
 def test_a_trace_is_told_per_step_and_sums_to_it():
     spans = [Span(0, 600, A), Span(1000, 1600, A), Span(600, 800, COPY), Span(-9, 0, B)]
     pipeline = [Span(500, 1500, Operation("input")), Span(700, 900, Operation("input"))]

@@ -23,6 +23,9 @@ from mptexp.traces.xla_names import Naming
         ("StatefulPartitionedCall/functional_1/mul", "Mul", False, "other", ""),
         ("StatefulPartitionedCall/Cast", "Cast", False, "other", ""),
         ("StatefulPartitionedCall/AssignAddVariableOp", "AssignAddVariableOp", False, "other", ""),
+        ("StatefulPartitionedCall/clip_by_global_norm/mul_3", "Mul", False, "updates", ""),
+        ("global_norm/L2Loss", "L2Loss", False, "updates", ""),
+        ("functional_1/clip.layer/clip_by_value/Minimum", "Minimum", False, "forward", "clip"),
         ("fusion.3", "add", False, "other", ""),
         ("jit(train_step)/jvp(functional)/dense.layer/dot_general", "dot_general", False,
          "forward", "dense"),
@@ -31,6 +34,21 @@ from mptexp.traces.xla_names import Naming
 def test_layer_and_part_are_read_from_the_path(path, op, scaled, part, layer):
     row = Naming(("adam",), scaled).operation(path, op, "")
     assert (row.part, row.layer) == (part, layer)
+
+
+@pytest.mark.parametrize(
+    ("path", "op", "part"),
+    [
+        ("Square_1", "Square", "loss"),  # a regularizer's: it has a gradient
+        ("Sum_1", "Sum", "loss"),
+        ("gradient_tape/Square_1/Mul", "Mul", "loss"),
+        ("mul_4", "Mul", "updates"),  # an average of weights, say: without a gradient
+        ("StatefulPartitionedCall/AddV2_3", "AddV2", "updates"),
+    ],
+)
+def test_what_stands_outside_of_layers_and_has_no_gradient_is_no_loss(path, op, part):
+    naming = Naming(("adam",), differentiated={"Square_1"})
+    assert naming.operation(path, op, "").part == part
 
 
 @pytest.mark.parametrize(

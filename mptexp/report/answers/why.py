@@ -101,7 +101,8 @@ def _explanation(verdict: Verdict) -> str:
         rest = unexplained
     else:
         rest = f" ({wording.verbatim(verdict.missing)})" if verdict.missing else ""
-    none = f": no known cause exceeds {percent(LEAST_SHARE)} of the step"
+    certain = " for certain" if verdict.large else ""
+    none = f": no known cause exceeds {percent(LEAST_SHARE)} of the step{certain}"
     return f"{none}{_further(verdict)}{rest}"
 
 

@@ -55,7 +55,7 @@ def cause_rows(verdict: Verdict) -> pd.DataFrame:
             {
                 "Cause": loss.cause.label,
                 "ms of a step": wording.digits(loss.seconds * 1e3),
-                "Share": percent(loss.share),
+                "Share": _share(loss),
                 "Evidence": evidence(loss, verdict),
                 "What to change": _remedies(loss, verdict),
                 "Projected speedup if fixed": f"up to {verdict.projected_speedup(loss):.2f}×",
@@ -64,6 +64,13 @@ def cause_rows(verdict: Verdict) -> pd.DataFrame:
             if loss.share >= LEAST_SHOWN
         ]
     )
+
+
+def _share(loss: Loss) -> str:
+    """A share, and what it may be as little as, where that is known and makes it less certain."""
+    if math.isnan(loss.least) or loss.share - loss.least < LEAST_SHOWN:
+        return percent(loss.share)
+    return f"{percent(loss.share)} (at least {percent(max(loss.least, 0.0))})"
 
 
 def _remedies(loss: Loss, verdict: Verdict) -> str:

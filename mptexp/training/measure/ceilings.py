@@ -63,12 +63,12 @@ def layer_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[st
 
 
 def low_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, float]:
-    """What layer_seconds would be for the layers that compute in float32 under a 16-bit policy."""
+    """What layer_seconds would be for the layers that a 16-bit policy leaves in 32 or 64 bits."""
     if POLICY_ROWS[run.policy].compute_dtype == "float32":
         return {}
     by_layer = {}
     for layer, uses, shape, trained in _kernels(run, model):
-        if layer.compute_dtype == "float32":
+        if layer.compute_dtype in ("float32", "float64"):
             low = type(layer).from_config(layer.get_config() | {"dtype": run.policy})
             low.build(shape)
             seconds = _layer_s(run, card, low, shape, trained, bool(model.jit_compile))
