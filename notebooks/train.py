@@ -23,6 +23,7 @@
 # %% tags=["parameters"]
 gpu_model: str = "local"  # device name; local: this machine's
 backend: str = "tensorflow"  # Keras backend: tensorflow, jax, torch
+frontend: str = "keras"  # keras: its fit; native: a plain loop in JAX or PyTorch
 replicas: int = 1  # devices that share a batch
 cpu_isa: str = "default"  # most that oneDNN may use of a CPU, see docs/guide.md
 memory_limit_gb = None  # more is out of memory; GB of 1e9 bytes

@@ -17,6 +17,7 @@ FOLLOWS = {
     "gpu_model": ("device", "cpu", "cores", "threads", "cpu_limits", "driver", "cuda", "cudnn"),
     # Not every framework draws the weights alike, and each brings libraries of its own.
     "backend": ("versions", "initial_weights", "cuda", "cudnn", "threads", "products_flops"),
+    "frontend": ("products_flops",),
     "model": ("model_source", "initial_weights", "network", "products_flops"),
     "dataset": ("data", "data_order", "fed", "network", "products_flops"),
     "input_mode": ("data_order", "fed", "network"),

@@ -1,4 +1,4 @@
-"""Images per second over a baseline's: replicas, frameworks, devices, instruction sets.
+"""Images per second over a baseline's: replicas, frameworks, frontends, devices, instructions.
 
 A ratio here is images per second over the baseline's: above 1 is faster. Its interval holds for
 all ratios of its table together. Where more differs than what is compared there is no ratio.
@@ -15,9 +15,11 @@ from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.spec.backends import BACKENDS
+from mptexp.spec.run import defaults
 
 # What an axis varies with it; see identity.FOLLOWS.
 ALONG = {"replicas": ("replicas", "batch_size"), "backend": ("backend",)}
+ALONG |= {"frontend": ("frontend",)}
 ALONG |= {"gpu_model": ("gpu_model",), "cpu_isa": ("cpu_isa", "policy")}
 FIGURES = ("speedup", "low", "high", "blocks")
 Records = Mapping[str, Mapping[str, Any]]  # by run id
@@ -69,6 +71,27 @@ def by_backend(tables: Tables) -> pd.DataFrame:
     return _sorted(_claimed(rows), ["backend"])
 
 
+def by_frontend(tables: Tables) -> pd.DataFrame:
+    """Every point and policy that was trained by Keras and by a plain loop.
+
+    Returns:
+        Columns of POINT, policy, frontend, step_s, images_per_s (medians over blocks); speedup
+        (images per second over the plain loop's: below 1, Keras costs time), low, high, blocks,
+        flags, differs (see `_over`), base_jit.
+    """
+    rows, records = [], _by_id(tables)
+    ok = _apart(tables, "frontend")
+    groups = ok.groupby([*POINT, "policy"]) if len(ok) else []
+    for point, group in (g for g in groups if g[1].frontend.nunique() > 1):
+        plain = group[group.frontend == "native"]
+        for frontend, runs in group.groupby("frontend"):
+            others = plain[:0] if frontend == "native" else plain
+            row = dict(zip([*POINT, "policy"], point, strict=True)) | {"frontend": frontend}
+            jit = bool(runs.jit.iloc[0])
+            rows.append(row | _medians(runs) | _over(runs, others, jit, "frontend", records))
+    return _sorted(_claimed(rows), ["frontend"])
+
+
 def by_device(tables: Tables) -> pd.DataFrame:
     """Every point and policy that was measured on several devices.
 
@@ -98,10 +121,7 @@ def by_isa(tables: Tables) -> pd.DataFrame:
         blocks, flags, differs (see `_over`). Empty where float32 was not measured so.
     """
     rows, records = [], _by_id(tables)
-    asked = {run_id: r["parameters"].get("cpu_isa", "default") for run_id, r in records.items()}
-    ok = validity.comparable(tables.ok).dropna(subset="images_per_s")
-    others = ok.setting.astype(str).str.replace(r"(, )?cpu_isa \w+", "", regex=True)
-    ok = ok.assign(cpu_isa=ok.run_id.map(asked), setting=others)
+    ok = _apart(tables, "cpu_isa")
     for point, group in ok.groupby(POINT) if ok.cpu_isa.nunique() > 1 else ():
         usual = (group.cpu_isa == "default") & (group.policy == "float32")
         for (isa, policy), runs in group[~usual].groupby(["cpu_isa", "policy"]):
@@ -120,6 +140,16 @@ def begin_alike(tables: Tables) -> bool:
         for _, group in _groups(tables.results, "backend", ["jit"])
         for _, runs in group.groupby("block")
     )
+
+
+def _apart(tables: Tables, name: str) -> pd.DataFrame:
+    """The timed runs with a parameter in a column of its own, taken out of their setting."""
+    usual = defaults()[name]
+    asked = {run_id: r["parameters"].get(name, usual) for run_id, r in _by_id(tables).items()}
+    ok = validity.comparable(tables.ok).dropna(subset="images_per_s")
+    others = ok.setting.astype(str).str.replace(rf"(, )?{name} \w+", "", regex=True)
+    others = others.str.removeprefix(", ")
+    return ok.assign(**{name: ok.run_id.map(asked), "setting": others})
 
 
 def _groups(results: pd.DataFrame, axis: str, free: list[str]) -> list[tuple[dict, pd.DataFrame]]:

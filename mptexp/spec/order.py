@@ -16,7 +16,8 @@ T = TypeVar("T", bound=Hashable)
 
 # Ratios compare policies, so these stand closest together; then what other studies compare.
 INNER = ("policy", "loss_scale", "propagation", "weight_format", "rounding")
-MIDDLE = ("backend", "replicas", "cpu_isa", "jit", "input_mode", "normalization", "data_format")
+MIDDLE = ("backend", "frontend", "replicas", "cpu_isa", "jit", "input_mode", "normalization")
+MIDDLE += ("data_format",)
 FREE = ("seed", "block")
 
 

@@ -31,6 +31,25 @@ CpuIsa = Literal["default", *CPU_ISAS]
 LEAST_STEPS = 7  # fewer leave the step clock no window after its warm-up
 STEPS_FOR_TARGET = 100  # ten windows after a warm-up, of several quick steps each
 # A notebook cell shows these of every run, at their defaults or not.
+# What a native loop has; of all other parameters it takes every value.
+NATIVE = {
+    "backend": ("jax", "torch"),
+    "replicas": (1,),
+    "input_mode": ("pipeline", "resident"),
+    "augmentation": ("none",),
+    "data_format": ("auto", "channels_last"),
+    "normalization": ("batch", "none"),
+    "float32_layers": ("",),
+    "learning_rate_decay": ("none",),
+    "policy": ("float32", "tensorfloat32", "mixed_float16", "mixed_bfloat16"),
+    "loss_scale": ("auto", "dynamic", "none"),
+    "propagation": ("policy",),
+    "weight_format": ("policy",),
+    "steps_per_execution": (1,),
+    "profile": (False,),
+    "exponents_every": (0,),
+    "phase": ("train",),
+}
 ALWAYS_SHOWN = ("gpu_model", "dataset", "model", "policy", "batch_size")
 
 
@@ -58,6 +77,9 @@ class Run(StrictModel):
     )
     backend: BackendName = Field(
         default="tensorflow", description="Keras backend: tensorflow, jax, torch"
+    )
+    frontend: Literal["keras", "native"] = Field(
+        default="keras", description="keras: its fit; native: a plain loop in JAX or PyTorch"
     )
     replicas: int = Field(default=1, ge=1, le=1024, description="devices that share a batch")
     cpu_isa: CpuIsa = Field(
@@ -237,6 +259,18 @@ class Run(StrictModel):
                 f"rounding {self.rounding} with propagation binary, which takes the sign; "
                 "allowed: rounding nearest"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_native(self) -> "Run":
+        for name, allowed in NATIVE.items() if self.frontend == "native" else ():
+            if getattr(self, name) not in allowed:
+                words = ", ".join(str(value).lower() or "none named" for value in allowed)
+                given = str(getattr(self, name)).lower()
+                raise ValueError(
+                    f"frontend native with {name} {given}, which no plain loop here has; "
+                    f"allowed: {name} {words}, or frontend keras"
+                )
         return self
 
     @model_validator(mode="after")

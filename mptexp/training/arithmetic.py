@@ -40,8 +40,17 @@ CHANGES_FLOAT32 = (
 )
 
 
-def of_step(run: Run, model: keras.Model) -> dict[str, Any]:
+def products(run: Run, model: keras.Model) -> list[tuple[str, float]]:
+    """Type and FLOPs of every product of a step of a compiled model; see Backend.products."""
+    return backend(run.backend).products(model, _batch(run, model), _trains(run))
+
+
+def of_step(
+    run: Run, model: keras.Model, traced: Sequence[tuple[str, float]] | None = None
+) -> dict[str, Any]:
     """What a step of a compiled model computes in; changes neither weights nor random streams.
+
+    The products are those that were `traced`, by default Keras's own.
 
     Keys: arithmetic (type -> share of the FLOPs of products), effective_share (of the policy's
     compute type; None without products), weights (type -> share of the trained parameters), probe
@@ -53,8 +62,8 @@ def of_step(run: Run, model: keras.Model) -> dict[str, Any]:
             where the engine computes with fewer bits than the policy promises.
     """
     policy = POLICY_ROWS[run.policy]
-    products = backend(run.backend).products(model, _batch(run, model), _trains(run))
-    arithmetic = _shares(products)
+    traced = products(run, model) if traced is None else traced
+    arithmetic = _shares(traced)
     weights = _shares((w.dtype, math.prod(w.shape)) for w in emulation.trained_weights(model))
     _refuse_none(run, "products compute", policy.compute_dtype, arithmetic)
     _refuse_none(run, "weights are kept", policy.variable_dtype, weights)
@@ -65,17 +74,17 @@ def of_step(run: Run, model: keras.Model) -> dict[str, Any]:
         "effective_share": arithmetic.get(policy.compute_dtype, 0.0) if arithmetic else None,
         "weights": weights,
         "probe": readings,
-        **_of_users_own(run, model, products),
+        **_of_users_own(run, model, traced),
     }
 
 
 def _of_users_own(
-    run: Run, model: keras.Model, products: Sequence[tuple[str, float]]
+    run: Run, model: keras.Model, traced: Sequence[tuple[str, float]]
 ) -> dict[str, Any]:
     """What a user's function made, which may be something else each time that it is called."""
     if ":" not in run.model:
         return {}
-    flops = sum(amount for _, amount in products)
+    flops = sum(amount for _, amount in traced)
     return {"network": costs.structure(model), "products_flops": round(flops)}
 
 

@@ -1,6 +1,7 @@
 """What is effective, read back from the device and the built model, and held against the run."""
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mptexp.spec.policies import POLICY_ROWS
@@ -41,8 +42,12 @@ def dtypes(model: "keras.Model") -> "pd.DataFrame":
     return pd.DataFrame(rows).set_index("layer").rename_axis(None)
 
 
-def effective(model: "keras.Model", run: Run, device: dict[str, Any]) -> dict[str, Any]:
+def effective(
+    model: "keras.Model", run: Run, device: dict[str, Any], own: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The settings that are effective, read back from the device and the compiled model.
+
+    Those in `own` are of a loop that does not leave them to Keras, see frontends.Trainer.settings.
 
     Keys: compute_dtype (of the layers that hold the parameters; what is computed in it is for
     `arithmetic.of_step` to say), variable_dtype (of the weights), head_dtype, floatx, data_format
@@ -83,6 +88,7 @@ def effective(model: "keras.Model", run: Run, device: dict[str, Any]) -> dict[st
         "batch_per_replica": run.batch_size // replicas,
         "default_policy": capability.default_policy(device),
         **emulation.effective(model),
+        **(own or {}),
     }
     _check(settings, run)
     return settings

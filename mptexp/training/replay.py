@@ -11,7 +11,9 @@ from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
 from mptexp.training.numerics import divergence, exponents
 
-ELSEWHERE = "in which step, is looked for with one replica and input_mode pipeline alone"
+ELSEWHERE = (
+    "in which step, is looked for with one replica, input_mode pipeline and frontend keras alone"
+)
 
 
 def histograms(run: Run, images: Images) -> exponents.ExponentHistograms | None:
@@ -49,7 +51,7 @@ def first_not_finite(
     Returns:
         `sentence` and, where it is known, the keys of divergence.first_not_finite.
     """
-    if run.replicas > 1 or run.input_mode == "keydana":
+    if run.replicas > 1 or run.input_mode == "keydana" or run.frontend != "keras":
         return {"sentence": ELSEWHERE}
     model = compiled(run.model_copy(update={"steps_per_execution": 1}))
     order = batches.order(images, run)[:steps]

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from mptexp.records import step_times
 from mptexp.spec import feasible
 from mptexp.spec.run import Run
-from mptexp.training import arithmetic, environment, models, precision, replay
+from mptexp.training import arithmetic, environment, frontends, models, precision, replay
 from mptexp.training.backends import backend
 from mptexp.training.capability import Unsupported
 from mptexp.training.data import batches
@@ -60,21 +60,26 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
     steps = batches.steps_per_epoch(images, run)
     _check_input(run, images)
     initial_weights = models.fingerprint(model)
-    trained = _compiled(run, model, images, device)
-    before = {"initial_weights": initial_weights, **arithmetic.of_step(run, trained)}
-    scales, histograms = exponents.ScaleTrace(), replay.histograms(run, images)
-    clock = _clock(run, steps, [scales, *([histograms] if histograms else [])])
+    trained = _compiled(run, model, images)
+    trainer = frontends.trainer(run, trained, images)
+    effective(trained, run, device, trainer.settings())
+    products = arithmetic.of_step(run, trained, trainer.products())
+    before = {"initial_weights": initial_weights, **products}
+    scales, histograms = exponents.ScaleTrace(trainer.scale), replay.histograms(run, images)
+    watchers = [scales, *([histograms] if histograms else [])]
+    clock = _clock(run, steps, trainer.synchronize, watchers)
     profile: dict[str, Any] = {}
     trace = b""
     with sensors.Sampler(device["kind"]) as sampler:
         began = time.perf_counter()
         if run.profile:
             profile, trace = profiler.captured(
-                run, trained, clock, lambda callbacks: _fit(run, trained, images, callbacks)
+                run, trained, clock, lambda callbacks: trainer.fit(*callbacks)
             )
         else:
-            _fit(run, trained, images, [clock])
+            trainer.fit(clock)
         fit_s = time.perf_counter() - began
+    before |= trainer.settings()
     outcome = _outcome(run, trained, images, device, clock, sampler, before, fit_s)
     if device["kind"] == "cpu" and (trace or "rows" in profile):
         profile["primitives"] = profiler.primitives(run, trained)
@@ -86,7 +91,7 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
         outcome,
         profile=profile,
         trace=trace,
-        validated={} if outcome.diverged_epoch else validated(run, trained, images),
+        validated={} if outcome.diverged_epoch else validated(run, trainer.predicted, images),
         loss_scales=exponents.changes(scales.samples),
         exponents=histograms.record() if histograms else {},
         broken_layer=divergence.broken(trained),
@@ -95,37 +100,10 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
         return outcome
 
     def compiled(again: Run) -> keras.Model:
-        return _compiled(again, build(run, images), images, device)
+        return _compiled(again, build(run, images), images)
 
     diverged = replay.first_not_finite(run, images, clock.begun, compiled)
     return replace(outcome, diverged=diverged)
-
-
-def _fit(run: Run, model: keras.Model, images: Images, callbacks: list[Any]) -> None:
-    # Traced steps come after the timed ones, in an epoch of their own where need be; an execution
-    # of several steps takes a few batches more than an epoch has.
-    longer = run.model_copy(update={"epochs": run.epochs + 2 * run.profile})
-    stream = batches.training(images, longer)
-    model.fit(
-        backend(run.backend).traced_input(stream) if run.profile else stream,
-        epochs=run.epochs + run.profile,
-        steps_per_epoch=batches.steps_per_epoch(images, run),
-        **({} if run.profile else batches.validation(images, run)),
-        callbacks=[*callbacks, _StopWhenNotFinite()],
-        shuffle=False,  # the stream is shuffled already, alike for every policy
-        verbose=0,
-    )
-
-
-class _StopWhenNotFinite(keras.callbacks.Callback):
-    """Ends a training whose loss is not a finite number: it will not become one again.
-
-    Not Keras's TerminateOnNaN, which looks at every step: see step_clock.py.
-    """
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        if not math.isfinite((logs or {}).get("loss", 0.0)):
-            self.model.stop_training = True
 
 
 # --- inference ----------------------------------------------------------------------------------
@@ -140,9 +118,10 @@ def infer(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) 
     order = batches.order(images, run)
     _check_input(run, images)
     initial_weights = models.fingerprint(model)
-    inferring = _compiled(run, model, images, device)
+    inferring = _compiled(run, model, images)
+    effective(inferring, run, device)
     before = {"initial_weights": initial_weights, **arithmetic.of_step(run, inferring)}
-    clock = _clock(run, len(order))
+    clock = _clock(run, len(order), backend(run.backend).synchronize)
     with sensors.Sampler(device["kind"]) as sampler:
         began = time.perf_counter()
         single = order[: min(run.max_steps or MOST_LATENCIES, MOST_LATENCIES)]
@@ -197,23 +176,25 @@ def _check_input(run: Run, images: Images) -> None:
         raise Unsupported(why)
 
 
-def _compiled(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) -> keras.Model:
-    """The model, reading one batch from the device where the run asks for that, compiled."""
-    if run.input_mode == "resident":
+def _compiled(run: Run, model: keras.Model, images: Images) -> keras.Model:
+    """The model, reading one batch from the device where Keras trains on that alone, compiled."""
+    if run.input_mode == "resident" and run.frontend == "keras":
         chosen = batches.order(images, run)[0]
         model = resident(model, images.train_x[chosen], images.train_y[chosen])
     precision.compile_model(model, run, batches.steps_per_epoch(images, run))
-    effective(model, run, device)
     return model
 
 
 def _clock(
-    run: Run, steps: int, watchers: Sequence[step_clock.Watcher] = ()
+    run: Run,
+    steps: int,
+    synchronize: Callable[[keras.Model], None],
+    watchers: Sequence[step_clock.Watcher] = (),
 ) -> step_clock.StepClock:
     """A clock for epochs of so many steps; a profiled training goes on where the clock ends."""
     most = int(min(run.max_steps or math.inf, steps * run.epochs))
     return step_clock.StepClock(
-        backend(run.backend).synchronize,
+        synchronize,
         run.target_ci,
         most if run.profile else run.max_steps,
         run.steps_per_execution,

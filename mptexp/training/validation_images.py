@@ -5,6 +5,7 @@ image by image, far fewer images show a difference than two percentages could.
 """
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -15,8 +16,15 @@ from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
 
 
-def validated(run: Run, model: keras.Model, images: Images) -> dict[str, Any]:
-    """What the model says of each image that it was validated with, as plain JSON types.
+def validated(
+    run: Run, predicted: Callable[[keras.utils.PyDataset], np.ndarray], images: Images
+) -> dict[str, Any]:
+    """What a model says of each image that it was validated with, as plain JSON types.
+
+    Args:
+        run: what was trained.
+        predicted: the class of each image of the data.
+        images: the dataset.
 
     Returns:
         images (how many), digest (of these images, their order and labels), correct (a bit for
@@ -33,7 +41,7 @@ def validated(run: Run, model: keras.Model, images: Images) -> dict[str, Any]:
         x, y = map(np.asarray, batch)
         total.update(np.ascontiguousarray(x).tobytes() + y.tobytes())
         labels.append(y)
-    right = np.argmax(model.predict(data, verbose=0), axis=-1) == np.concatenate(labels)
+    right = predicted(data) == np.concatenate(labels)
     return {
         "images": len(right),
         "digest": total.hexdigest()[:12],

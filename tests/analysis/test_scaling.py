@@ -46,6 +46,40 @@ def test_frameworks_are_compared_with_tensorflow():
     assert found.speedup["torch"] == pytest.approx(0.25)
 
 
+def trained_by(frontend, step_s, backend="jax", **parameters):
+    """Runs by Keras or a plain loop, one for each block."""
+    for made in replicated(1, 32, step_s, backend=backend, **parameters):
+        made["parameters"]["frontend"] = frontend
+        made["run_id"] += frontend
+        yield made
+
+
+def test_keras_is_compared_with_the_plain_loop_of_its_backend_and_policy():
+    tables = tables_of(
+        trained_by("keras", 0.13),
+        trained_by("native", 0.1),
+        trained_by("keras", 0.4, "torch"),
+        trained_by("native", 0.2, "torch"),
+        trained_by("keras", 0.1, "tensorflow"),  # which has no plain loop
+    )
+    found = scaling.by_frontend(tables)
+    assert list(zip(found.backend, found.frontend, strict=True)) == [
+        ("jax", "keras"), ("jax", "native"), ("torch", "keras"), ("torch", "native"),
+    ]  # fmt: skip
+    assert list(found.speedup.dropna()) == pytest.approx([1 / 1.3, 0.5])
+    assert set(found.setting) == {""}
+    said = comparisons.keras_costs(found)
+    assert said[0].startswith("With float32 on JAX, a step of Keras's is 1.30× slower [")
+    assert said[0].endswith("(n = 3) than one of the plain loop.")
+    assert comparisons.sections(tables)[-1].sentences == said
+    assert scaling.by_frontend(tables_of(replicated(1, 32, 0.1))).empty
+
+
+def test_keras_and_a_plain_loop_that_saw_other_data_form_no_ratio():
+    plain = [m | {"identity": m["identity"] | {"data": "other"}} for m in trained_by("native", 0.1)]
+    assert scaling.by_frontend(tables_of(trained_by("keras", 0.13), plain)).speedup.isna().all()
+
+
 def several(identities, device="GPU", **parameters):
     """Runs on one device with these identities, one for each block."""
     for made, identity in zip(replicated(1, 32, 0.1, **parameters), identities, strict=True):

@@ -49,6 +49,26 @@ def test_what_cannot_be_emulated_is_refused(parameters, said):
         Run(**parameters)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"backend": "tensorflow"}, "frontend native with backend tensorflow, which no plain loop"),
+        ({"policy": "float16"}, "allowed: policy float32, tensorfloat32, mixed_float16, mixed_bfl"),
+        ({"loss_scale": 128.0}, "with loss_scale 128.0, .*; allowed: loss_scale auto, dynamic, no"),
+        ({"float32_layers": "dense"}, "allowed: float32_layers none named, or frontend keras"),
+        ({"augmentation": "flip"}, "allowed: augmentation none, or frontend keras"),
+        ({"phase": "inference"}, "allowed: phase train"),
+        ({"profile": True}, "allowed: profile false"),
+        ({"steps_per_execution": 2}, "allowed: steps_per_execution 1"),
+        ({"learning_rate_decay": "cosine"}, "allowed: learning_rate_decay none"),
+    ],
+)
+def test_what_a_native_loop_does_not_have_is_refused(parameters, said):
+    with pytest.raises(ValueError, match=said):
+        Run(**{"frontend": "native", "backend": "jax", **parameters})
+    assert Run(frontend="native", backend="jax").frontend == "native"
+
+
 @pytest.mark.parametrize("module", [run, grid])
 def test_type_checkers_see_which_parameters_have_defaults(module):
     # Of pydantic's Field they know the keyword alone, and ask for all arguments otherwise.

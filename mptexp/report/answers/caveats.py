@@ -187,8 +187,9 @@ def _foreign(runs: pd.DataFrame, tables: Tables) -> bool:
 
 
 def _of_tables(tables: Tables) -> list[str]:
-    """What is not compared of devices, replicas, frameworks, instruction sets; each once."""
+    """What is not compared of devices, replicas, frameworks and the like; each once."""
     makers = (scaling.by_device, scaling.by_replicas, scaling.by_backend, scaling.by_isa)
+    makers += (scaling.by_frontend,)
     made = [not_compared(table(tables)) for table in makers]
     return list(dict.fromkeys(text for said in made for text in said))
 

@@ -26,6 +26,11 @@ BACKENDS_NOTE = (
     "The same model, order of images and policy in each framework, through Keras. The ratio is "
     "images per second over TensorFlow's: above 1 is faster than TensorFlow."
 )
+FRONTENDS_NOTE = (
+    "Keras's `fit`, and a plain training loop in the same framework: the same weights to begin "
+    "with, the same batches in the same order, the same clock. The ratio is images per second over "
+    "the plain loop's: slower means that Keras costs time."
+)
 DEVICES_NOTE = (
     "The same point and policy on each device. The ratio is images per second over the slowest "
     "device's, formed between runs of the same block number, which were not made at the same time."
@@ -62,6 +67,11 @@ def sections(tables: Tables) -> list[Section]:
         note = BACKENDS_NOTE + ALIKE[scaling.begin_alike(tables)]
         unlike = caveats.not_compared(backends)
         made.append(Section("Frameworks side by side", note, unlike, _backend_rows(backends)))
+    frontends = scaling.by_frontend(tables)
+    if not frontends.empty:
+        said = keras_costs(frontends) + caveats.not_compared(frontends)
+        rows = _frontend_rows(frontends)
+        made.append(Section("Keras beside a plain loop", FRONTENDS_NOTE, said, rows))
     return made
 
 
@@ -106,6 +116,22 @@ def _backend_rows(table: pd.DataFrame) -> pd.DataFrame:
     rows = _against(table, "backend", names, "TensorFlow", table.backend == "tensorflow")
     xla = [_xla(row, "TensorFlow", ("base_jit",)) for row in table.to_dict("records")]
     return rows.assign(XLA=xla)
+
+
+def keras_costs(table: pd.DataFrame) -> list[str]:
+    """What Keras costs in time, a sentence for each framework and policy where an interval says."""
+    known = table[table.speedup.notna()].to_dict("records")
+    proven = [row for row in known if wording.finding(row) in ("faster", "slower")]
+    return [
+        f"With {row['policy']} on {BACKEND_ROWS[row['backend']].label}, a step of Keras's is "
+        f"{wording.ratio_of(row)} than one of the plain loop."
+        for row in proven
+    ]
+
+
+def _frontend_rows(table: pd.DataFrame) -> pd.DataFrame:
+    names = {"Trained by": table.frontend.map({"keras": "Keras", "native": "a plain loop"})}
+    return _against(table, "frontend", names, "the plain loop", table.frontend == "native")
 
 
 def _device_rows(table: pd.DataFrame) -> pd.DataFrame:

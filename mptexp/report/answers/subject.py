@@ -1,8 +1,8 @@
 """What a sweep asks about, and what it answers: title, comparisons, sentences, what to do.
 
 Most sweeps ask about the speed of policies; some about loss scales, emulated formats, instruction
-sets, replicas or frameworks. Each opens its report with its own comparisons. Where nothing can be
-claimed, the title is what was measured, said to be provisional.
+sets, replicas, frameworks or plain loops. Each opens its report with its own comparisons. Where
+nothing can be claimed, the title is what was measured, said to be provisional.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -297,6 +297,13 @@ def _frameworks(tables: Tables) -> Iterator[Subject]:
         yield from _of_ratios(rows, names + ", " + rows.policy, "TensorFlow", tables)
 
 
+def _frontends(tables: Tables) -> Iterator[Subject]:
+    rows = scaling.by_frontend(tables)
+    if len(rows):
+        names = "Keras on " + rows.backend.map({n: row.label for n, row in BACKEND_ROWS.items()})
+        yield from _of_ratios(rows, names + ", " + rows.policy, "a plain loop", tables)
+
+
 def _of_ratios(rows: pd.DataFrame, labels: Any, base: str, tables: Tables) -> Iterator[Subject]:
     """Ratios to one baseline: sentences by finding, the largest proven one as the title."""
     rows = rows.assign(label=labels).dropna(subset="speedup")
@@ -431,6 +438,7 @@ SUBJECTS: tuple[Callable[[Tables], Iterator[Subject]], ...] = (
     _low_precision,
     _instruction_sets,
     _replicas,
+    _frontends,
     _frameworks,
     _speed,
     _dynamic_range,

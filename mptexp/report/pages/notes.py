@@ -92,6 +92,7 @@ def _families(tables: Tables) -> dict[str, int]:
         "devices": scaling.by_device(tables),
         "replicas": scaling.by_replicas(tables),
         "frameworks": scaling.by_backend(tables),
+        "Keras and plain loops": scaling.by_frontend(tables),
         "instruction sets": scaling.by_isa(tables),
     }
     lows = ("low", "strong_low", "more_low")  # of intervals, not the least of some values

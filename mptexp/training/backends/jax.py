@@ -152,8 +152,6 @@ def products(
     model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
 ) -> list[tuple[str, float]]:
     """From the jaxpr of the pass, without what is computed for nothing."""
-    import jax
-    from jax.interpreters import partial_eval
 
     def loss(trained: list[Any], others: list[Any], x: Any, y: Any) -> Any:
         updated = model.compute_loss_and_updates(
@@ -166,7 +164,14 @@ def products(
 
     passes = jax.grad(loss) if training else forward
     state = model._get_jax_state(trainable_variables=True, non_trainable_variables=True)
-    jaxpr = jax.make_jaxpr(passes)(*state, *batch).jaxpr
+    return traced_products(passes, *state, *batch)
+
+
+def traced_products(passes: Callable[..., Any], *values: Any) -> list[tuple[str, float]]:
+    """Type and FLOPs of the products that the results of a function of these values depend on."""
+    from jax.interpreters import partial_eval
+
+    jaxpr = jax.make_jaxpr(passes)(*values).jaxpr
     used, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     return [*_products(used)]
 

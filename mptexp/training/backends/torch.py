@@ -1,5 +1,6 @@
 """PyTorch: steps run eagerly, on one device."""
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -66,6 +67,22 @@ def unsupported(run: Run, kind: str, data_format: str) -> str:
         )
     if run.steps_per_execution > 1:
         return "steps_per_execution above 1 is asked for; PyTorch in Keras has only 1"
+    if run.jit == "on" and (missing := _missing_compiler(kind)):
+        return f"jit on is torch.compile under PyTorch, which needs {missing}; take jit auto or off"
+    return ""
+
+
+def _missing_compiler(kind: str) -> str:
+    """What torch.compile lacks for a device of this kind; empty where it lacks nothing."""
+    if kind == "gpu":
+        has_triton = importlib.util.find_spec("triton") is not None
+        return "" if has_triton else "Triton (pip install triton)"
+    from torch._inductor import cpp_builder, exc
+
+    try:
+        cpp_builder.get_cpp_compiler()
+    except exc.InvalidCxxCompiler:
+        return "a C++ compiler (g++, or the one that CXX names), which is not installed"
     return ""
 
 
@@ -153,6 +170,21 @@ def products(
     model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
 ) -> list[tuple[str, float]]:
     """From a pass that is executed, since there is no graph; what it changes is put back."""
+    before = [(v, v.value.detach().clone()) for v in model.variables]
+    x, y = batch
+    with torch.random.fork_rng(), torch.set_grad_enabled(training), counted_products() as counted:
+        given = model(x, training=training)
+        if training:
+            model.compute_loss(x=x, y=y, y_pred=given, training=True).backward()
+    model.zero_grad()
+    for changed, value in before:
+        changed.assign(value)
+    return counted
+
+
+@contextmanager
+def counted_products() -> Iterator[list[tuple[str, float]]]:
+    """Type and FLOPs of the products that are executed within, in a list that is filled then."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import flop_registry
@@ -172,16 +204,8 @@ def products(
                 counted.append((dtype, float(rule(*args, **(kwargs or {}), out_val=result))))
             return result
 
-    before = [(v, v.value.detach().clone()) for v in model.variables]
-    x, y = batch
-    with torch.random.fork_rng(), torch.set_grad_enabled(training), Count():
-        given = model(x, training=training)
-        if training:
-            model.compute_loss(x=x, y=y, y_pred=given, training=True).backward()
-    model.zero_grad()
-    for changed, value in before:
-        changed.assign(value)
-    return counted
+    with Count():
+        yield counted
 
 
 # --- gradients ------------------------------------------------------------------------------------

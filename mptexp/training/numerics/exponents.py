@@ -176,10 +176,14 @@ class ScaleTrace:
 
     Attributes:
         samples: a dict per sample: step, loss_scale, skipped (steps so far whose gradients were
-            not finite, so that Keras left the weights as they were; it keeps no count of them).
+            not finite, so that the weights stayed as they were; Keras keeps no count of them).
+
+    Args:
+        now: the scale and how many steps were applied; None where the scale is not dynamic.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[keras.Model], tuple[float, int] | None]) -> None:
+        self.now = now
         self.samples: list[dict[str, Any]] = []
 
     def wants(self, step: int) -> bool:
@@ -188,12 +192,18 @@ class ScaleTrace:
 
     def look(self, model: keras.Model, step: int) -> None:
         """Reads scale and applied steps; nothing where the scale is not dynamic."""
-        optimizer = model.optimizer
-        if not hasattr(optimizer, "dynamic_scale") or not optimizer.built:
-            return
-        scale, applied = (_now(model, v) for v in (optimizer.dynamic_scale, optimizer.iterations))
-        skipped = step - int(applied)
-        self.samples.append({"step": step, "loss_scale": float(scale), "skipped": skipped})
+        if known := self.now(model):
+            scale, applied = known
+            self.samples.append({"step": step, "loss_scale": scale, "skipped": step - applied})
+
+
+def scale_of(model: keras.Model) -> tuple[float, int] | None:
+    """The dynamic scale of Keras's optimizer, and how many steps it applied."""
+    optimizer = model.optimizer
+    if not hasattr(optimizer, "dynamic_scale") or not optimizer.built:
+        return None
+    scale, applied = (_now(model, v) for v in (optimizer.dynamic_scale, optimizer.iterations))
+    return float(scale), int(applied)
 
 
 def changes(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:

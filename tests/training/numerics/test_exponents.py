@@ -47,7 +47,7 @@ logits, out = model.layers[-2].name, told["activations", model.layers[-1].name]
 off = told["activation_gradients", logits] - (out - np.eye(3)[y[:16]]) / 16 * 8
 
 # A dynamic scale that is far too large, and the count of what it skipped.
-scales = exponents.ScaleTrace()
+scales = exponents.ScaleTrace(exponents.scale_of)
 optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=2.0**127)
 class Watch(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):

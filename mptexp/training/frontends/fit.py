@@ -1,0 +1,66 @@
+"""Training by Keras: `fit`, with the clock as a callback."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from mptexp.spec.run import Run
+from mptexp.training import arithmetic
+from mptexp.training.backends import backend
+from mptexp.training.data import batches
+from mptexp.training.data.datasets import Images
+from mptexp.training.frontends import Scale
+from mptexp.training.measure.step_clock import StepClock
+from mptexp.training.numerics import exponents
+
+
+class KerasFit:
+    """Keras's own trainer: see `frontends.Trainer`."""
+
+    def __init__(self, run: Run, model: keras.Model, images: Images) -> None:
+        self.run, self.model, self.images = run, model, images
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def products(self) -> list[tuple[str, float]]:
+        return arithmetic.products(self.run, self.model)
+
+    def scale(self, model: keras.Model) -> Scale | None:
+        return exponents.scale_of(model)
+
+    def synchronize(self, model: keras.Model) -> None:
+        backend(self.run.backend).synchronize(model)
+
+    def predicted(self, data: keras.utils.PyDataset) -> np.ndarray:
+        return np.argmax(self.model.predict(data, verbose=0), axis=-1)
+
+    def fit(self, clock: StepClock, further: Sequence[Any] = ()) -> None:
+        # Traced steps come after the timed ones, in an epoch of their own where need be; an
+        # execution of several steps takes a few batches more than an epoch has.
+        run, images = self.run, self.images
+        longer = run.model_copy(update={"epochs": run.epochs + 2 * run.profile})
+        stream = batches.training(images, longer)
+        self.model.fit(
+            backend(run.backend).traced_input(stream) if run.profile else stream,
+            epochs=run.epochs + run.profile,
+            steps_per_epoch=batches.steps_per_epoch(images, run),
+            **({} if run.profile else batches.validation(images, run)),
+            callbacks=[clock, *further, StopWhenNotFinite()],
+            shuffle=False,  # the stream is shuffled already, alike for every policy
+            verbose=0,
+        )
+
+
+class StopWhenNotFinite(keras.callbacks.Callback):
+    """Ends a training whose loss is not a finite number: it will not become one again.
+
+    Not Keras's TerminateOnNaN, which looks at every step: see step_clock.py.
+    """
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        if not math.isfinite((logs or {}).get("loss", 0.0)):
+            self.model.stop_training = True

@@ -1,0 +1,180 @@
+"""A plain training loop under the step clock; a backend's own module gives it the step.
+
+The loop counts nothing and calls nothing back but the clock: a batch, a step, the next batch. Loss
+and hits are added up on the device and read once an epoch, as Keras does.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+
+from mptexp.spec.policies import POLICY_ROWS
+from mptexp.spec.run import Run
+from mptexp.training.data import batches
+from mptexp.training.data.datasets import Images
+from mptexp.training.frontends import Scale
+from mptexp.training.frontends.network import Network, network
+from mptexp.training.measure.step_clock import StepClock
+
+Batch = tuple[Any, Any]  # images, uint8 of shape (batch, height, width, channels), and labels
+
+
+class Native(Protocol):
+    """A network with weights of its own, its optimizer and its loss scale."""
+
+    def put(self, x: np.ndarray, y: np.ndarray) -> Batch:
+        """A batch on the device."""
+
+    def step(self, x: Any, y: Any) -> None:
+        """One step of training; may return before the device has done it."""
+
+    def look(self, x: Any, y: Any) -> Any:
+        """Adds the loss and hits of a batch to the totals, without training; its classes."""
+
+    def totals(self) -> tuple[float, float]:
+        """Sum of the batches' mean losses times their size, and hits; both begin anew."""
+
+    def gradients(self, x: Any, y: Any) -> tuple[float, list[np.ndarray]]:
+        """Loss and gradients of a batch, in the order and shapes of Keras's trained weights."""
+
+    def products(self, x: Any, y: Any) -> list[tuple[str, float]]:
+        """Type and FLOPs of the products of a step, from its program, which changes nothing."""
+
+    def scale(self) -> Scale | None:
+        """The dynamic loss scale and the steps that were applied; None where there is none."""
+
+    def settings(self) -> dict[str, Any]:
+        """compute_dtype, variable_dtype and jit, as they are."""
+
+    def weights(self) -> list[np.ndarray]:
+        """In the order and shapes of the Keras model's weights that are floats."""
+
+    def synchronize(self) -> None:
+        """Returns once the device has done all steps."""
+
+
+class NativeLoop:
+    """Trains a backend's `Native`: see `frontends.Trainer`.
+
+    Args:
+        run: what is asked.
+        model: compiled; its optimizer's settings are those of the loop's.
+        images: the dataset.
+        module: of the backend, with a class `Trained`.
+    """
+
+    def __init__(self, run: Run, model: keras.Model, images: Images, module: ModuleType) -> None:
+        self.run, self.model, self.images = run, model, images
+        self.native: Native = module.Trained(Recipe.of(run, model))
+
+    def settings(self) -> dict[str, Any]:
+        scale = self.native.scale()
+        return self.native.settings() | {"loss_scale": scale[0] if scale else "none"}
+
+    def products(self) -> list[tuple[str, float]]:
+        return self.native.products(*self._first())
+
+    def scale(self, model: keras.Model) -> Scale | None:
+        return self.native.scale()
+
+    def synchronize(self, model: keras.Model) -> None:
+        self.native.synchronize()
+
+    def predicted(self, data: keras.utils.PyDataset) -> np.ndarray:
+        looks = [self.native.look(*self.native.put(*data[k])) for k in range(len(data))]
+        self.native.totals()
+        return np.concatenate([np.asarray(classes) for classes in looks])
+
+    def fit(self, clock: StepClock, further: Sequence[Any] = ()) -> None:
+        steps, batch = batches.steps_per_epoch(self.images, self.run), self.run.batch_size
+        clock.set_model(self.model)
+        clock.set_params({"steps": steps, "epochs": self.run.epochs})
+        self.model.stop_training = False
+        stream = self._stream()
+        for epoch in range(self.run.epochs):
+            clock.on_epoch_begin(epoch)
+            done = 0
+            while done < steps and not self.model.stop_training:
+                clock.on_train_batch_begin(done)
+                self.native.step(*next(stream))
+                done += 1
+            logs = self._means(done * batch) | self._validated()
+            clock.on_epoch_end(epoch, logs)
+            if self.model.stop_training or not math.isfinite(logs["loss"]):
+                break
+        for variable, value in zip(floats(self.model), self.native.weights(), strict=True):
+            variable.assign(value)
+
+    def _stream(self) -> Iterator[Batch]:
+        if self.run.input_mode == "resident":
+            return itertools.repeat(self._first())
+        return (self.native.put(*batch) for batch in batches.training(self.images, self.run))
+
+    def _first(self) -> Batch:
+        chosen = batches.order(self.images, self.run)[0]
+        return self.native.put(self.images.train_x[chosen], self.images.train_y[chosen])
+
+    def _means(self, images: int, prefix: str = "") -> dict[str, float]:
+        loss, hits = self.native.totals()
+        return {f"{prefix}loss": loss / images, f"{prefix}accuracy": hits / images}
+
+    def _validated(self) -> dict[str, float]:
+        data = batches.validation(self.images, self.run).get("validation_data")
+        for k in range(len(data) if data else 0):
+            self.native.look(*self.native.put(*data[k]))
+        return self._means(len(self.images.val_y), "val_") if data else {}
+
+
+class Recipe:
+    """What a `Native` is made from, all of it read from the compiled Keras model.
+
+    Attributes:
+        network: the layers in order, see network.py.
+        compute_dtype: of the run's policy.
+        optimizer: Keras's, of which only the settings are used.
+        dynamic: Keras's optimizer of a dynamic loss scale, for its settings; None without one.
+        jit: on, off or auto.
+        seed: of dropout.
+        trained: the variables that are trained, in Keras's order.
+        weights: all that are floats, in Keras's order.
+    """
+
+    def __init__(self, **parts: Any) -> None:
+        self.network: Network = parts["network"]
+        self.compute_dtype: str = parts["compute_dtype"]
+        self.optimizer: keras.Optimizer = parts["optimizer"]
+        self.dynamic: Any = parts["dynamic"]
+        self.jit: str = parts["jit"]
+        self.seed: int = parts["seed"]
+        self.trained: list[keras.Variable] = parts["trained"]
+        self.weights: list[keras.Variable] = parts["weights"]
+
+    @classmethod
+    def of(cls, run: Run, model: keras.Model) -> "Recipe":
+        """The recipe of a compiled model.
+
+        Raises:
+            ModelError: where a native loop has no counterpart of a layer.
+        """
+        outer = model.optimizer
+        inner = getattr(outer, "inner_optimizer", outer)
+        return cls(
+            network=network(run, model),
+            compute_dtype=POLICY_ROWS[run.policy].compute_dtype,
+            optimizer=inner,
+            dynamic=None if inner is outer else outer,
+            jit=run.jit,
+            seed=run.seed,
+            trained=model.trainable_variables,
+            weights=floats(model),
+        )
+
+
+def floats(model: keras.Model) -> list[keras.Variable]:
+    """The weights of a model, moving averages among them, without seeds and counters."""
+    return [weight for weight in model.weights if "float" in weight.dtype]

@@ -1,0 +1,79 @@
+"""A plain loop beside Keras: the same loss, gradients, updates, products and validation."""
+
+import numpy as np
+import pytest
+
+MODELS = ("keydana_cnn", "mlp_bn", "mynets:every", "lenet")
+STEPS = 12  # of which the last is in the second epoch
+
+
+def told(side_by_side, backend, policy, names=MODELS):
+    pytest.importorskip(backend, reason=f"{backend} is not installed; pip install {backend}")
+    shared = {"backend": backend, "policy": policy, "epochs": 2, "max_steps": STEPS}
+    sgd = {"optimizer": "sgd", "learning_rate": 0.01}
+    own = {"from_logits": True, "width": 1.0}
+    each = [
+        {"model": n, **(own if ":" in n else {}), **(sgd if n != "lenet" else {})} for n in names
+    ]
+    return dict(zip(names, side_by_side(shared, *each), strict=True))
+
+
+@pytest.fixture(scope="module", params=["jax", "torch"])
+def float32(request, side_by_side):
+    return told(side_by_side, request.param, "float32", (*MODELS, "mynets:lost"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_in_float32_it_is_keras(float32, name):
+    said = float32[name]
+    assert said["loss"] == pytest.approx(said["keras_loss"], rel=1e-5)
+    assert said["gradients"] < 5e-5  # of their norm; PyTorch has a batch normalization of its own
+    # After all steps; differences grow where a ReLU leaves a channel next to no variance.
+    assert said["updates"] < (0.05 if name == "keydana_cnn" else 5e-3)
+    assert said["flops"] == pytest.approx(1)
+    assert said["arithmetic"] == {"float32": 1.0}
+    assert said["alike"] == 1.0
+    assert said["steps"] == STEPS
+    assert said["scale"] is None
+    assert said["settings"]["compute_dtype"] == said["settings"]["variable_dtype"] == "float32"
+
+
+def test_its_history_has_what_keras_has(float32):
+    known = {"epoch", "loss", "accuracy", "val_loss", "val_accuracy", "elapsed_s"}
+    for name in MODELS:
+        epochs, expected = float32[name]["epochs"], float32[name]["keras_loss_of_epoch"]
+        assert [set(epoch) for epoch in epochs] == [known] * 2
+        assert epochs[0]["loss"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_masks_of_dropout_are_its_own(float32):
+    said = float32["mynets:lost"]
+    assert said["loss"] == pytest.approx(said["keras_loss"], rel=0.5)
+    assert said["alike"] == 1.0  # nothing is dropped in validation
+
+
+def test_frameworks_begin_alike(side_by_side):
+    jax, torch = (told(side_by_side, b, "float32", ["keydana_cnn"]) for b in ("jax", "torch"))
+    jax, torch = jax["keydana_cnn"], torch["keydana_cnn"]
+    assert jax["loss"] == pytest.approx(torch["loss"], rel=1e-5)
+    largest = max(np.abs(np.concatenate(jax["values"])))
+    for ours, theirs in zip(jax["values"], torch["values"], strict=True):
+        assert ours == pytest.approx(theirs, abs=5e-5 * largest)
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_mixed_precision_computes_in_its_type(side_by_side, backend, dtype):
+    said = told(side_by_side, backend, f"mixed_{dtype}", ["keydana_cnn"])["keydana_cnn"]
+    assert said["loss"] == pytest.approx(said["keras_loss"], rel=0.01)
+    assert 1e-6 < said["gradients"] < 0.1  # it rounds elsewhere than Keras
+    assert said["updates"] < 0.2
+    assert said["arithmetic"] == {dtype: 1.0}
+    assert said["settings"]["compute_dtype"] == dtype
+    assert said["settings"]["variable_dtype"] == "float32"
+    if dtype == "bfloat16":
+        assert said["scale"] is None
+        return
+    assert said["settings"]["loss_scale"] == 2**15
+    scale, applied = said["scale"]
+    assert scale * 2 ** (STEPS - applied) == 2**15
