@@ -75,7 +75,9 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
     chosen = set(chosen)
     ok = tables.ok[tables.ok.run_id.isin(chosen)] if chosen else tables.ok
     parameters = {record["run_id"]: record["parameters"] for record in tables.records}
-    ok = validity.timed_together(ok[ok.phase == "train"])
+    # A plain loop has no profile and no ablations.
+    by_keras = [parameters[run_id].get("frontend", "keras") == "keras" for run_id in ok.run_id]
+    ok = validity.timed_together(ok[(ok.phase == "train") & np.array(by_keras, bool)])
     # XLA as it was asked for: `auto` may have come out differently for the two policies.
     ok = ok.assign(asked_jit=[parameters[run_id]["jit"] for run_id in ok.run_id])
     keys = [name for name in points.POINT if name not in ("batch_size", "jit")]

@@ -5,7 +5,7 @@ import pytest
 from builders import replicated, tables_of
 
 from mptexp.analysis import scaling
-from mptexp.report.answers import caveats, comparisons
+from mptexp.report.answers import caveats, comparisons, subject
 
 
 def test_weak_and_strong_scaling_are_told_apart():
@@ -73,6 +73,26 @@ def test_keras_is_compared_with_the_plain_loop_of_its_backend_and_policy():
     assert said[0].endswith("(n = 3) than one of the plain loop.")
     assert comparisons.sections(tables)[-1].sentences == said
     assert scaling.by_frontend(tables_of(replicated(1, 32, 0.1))).empty
+
+
+def test_compiled_steps_are_compared_with_compiled_ones():
+    tables = tables_of(
+        trained_by("keras", 0.4, "torch"),
+        trained_by("native", 0.2, "torch"),
+        trained_by("keras", 0.15, "torch", jit=True),
+        trained_by("native", 0.1, "torch", jit=True),
+    )
+    answer = subject.of(tables)
+    assert {bar.label: round(1 / bar.value, 2) for bar in answer.bars} == {
+        "Keras on PyTorch, float32": 2.0,
+        "Keras on PyTorch, compiled, float32": 1.5,
+    }
+    assert answer.title.endswith("Keras on PyTorch, float32 is 2.00× slower than a plain loop")
+    said = comparisons.keras_costs(scaling.by_frontend(tables))
+    assert [text[:42] for text in said] == [
+        "With float32 on PyTorch, a step of Keras's",
+        "With float32 on PyTorch, compiled, a step ",
+    ]
 
 
 def test_keras_and_a_plain_loop_that_saw_other_data_form_no_ratio():

@@ -30,6 +30,13 @@ def test_only_chosen_runs_are_paired():
     assert pairs.pairs(tables, ["no such run"]) == []
 
 
+def test_plain_loops_are_not_diagnosed():
+    tables = sweep_tables.load(SweepDir(PROJECT / "reports/published/quickstart-cpu"))
+    for record in tables.records:
+        record["parameters"]["frontend"] = "native"
+    assert pairs.pairs(tables) == []
+
+
 @pytest.mark.parametrize(("step_s", "steps"), [(1e-4, 1024), (0.01, 512), (1.0, 128)])
 def test_controls_are_as_long_as_about_four_seconds(step_s, steps):
     pair = pairs.Pair(*PAIR.policies, step_s)

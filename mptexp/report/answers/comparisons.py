@@ -120,17 +120,29 @@ def _backend_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 def keras_costs(table: pd.DataFrame) -> list[str]:
     """What Keras costs in time, a sentence for each framework and policy where an interval says."""
-    known = table[table.speedup.notna()].to_dict("records")
+    known = table.assign(name=in_frameworks(table))[table.speedup.notna()].to_dict("records")
     proven = [row for row in known if wording.finding(row) in ("faster", "slower")]
     return [
-        f"With {row['policy']} on {BACKEND_ROWS[row['backend']].label}, a step of Keras's is "
-        f"{wording.ratio_of(row)} than one of the plain loop."
+        f"With {row['policy']} on {row['name']}, a step of Keras's is {wording.ratio_of(row)} than "
+        "one of the plain loop."
         for row in proven
     ]
 
 
+def in_frameworks(table: pd.DataFrame) -> list[str]:
+    """`PyTorch`; `PyTorch, compiled` where the table has steps that were not compiled too."""
+    both = table.groupby("backend").jit.nunique() > 1
+    return [
+        BACKEND_ROWS[row["backend"]].label
+        + ", compiled" * bool(row["jit"] and both[row["backend"]])
+        for row in table.to_dict("records")
+    ]
+
+
 def _frontend_rows(table: pd.DataFrame) -> pd.DataFrame:
-    names = {"Trained by": table.frontend.map({"keras": "Keras", "native": "a plain loop"})}
+    trained = {"keras": "Keras", "native": "a plain loop"}
+    names = {"Compiled": table.jit.map({True: "yes", False: "no"})}
+    names |= {"Trained by": table.frontend.map(trained)}
     return _against(table, "frontend", names, "the plain loop", table.frontend == "native")
 
 

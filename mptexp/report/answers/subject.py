@@ -16,7 +16,14 @@ from mptexp.analysis import accuracy, emulated, exponent_range, loss_scale, scal
 from mptexp.analysis import advice as advices
 from mptexp.analysis.points import rank
 from mptexp.analysis.sweep_tables import Options, Tables
-from mptexp.report.answers import caveats, dynamic_range, findings, loss_scales, low_precision
+from mptexp.report.answers import (
+    caveats,
+    comparisons,
+    dynamic_range,
+    findings,
+    loss_scales,
+    low_precision,
+)
 from mptexp.report.text import columns, wording
 from mptexp.report.text.wording import INCONCLUSIVE, count, listed, verbatim
 from mptexp.spec.backends import BACKEND_ROWS
@@ -300,8 +307,9 @@ def _frameworks(tables: Tables) -> Iterator[Subject]:
 def _frontends(tables: Tables) -> Iterator[Subject]:
     rows = scaling.by_frontend(tables)
     if len(rows):
-        names = "Keras on " + rows.backend.map({n: row.label for n, row in BACKEND_ROWS.items()})
-        yield from _of_ratios(rows, names + ", " + rows.policy, "a plain loop", tables)
+        frameworks = pd.Series(comparisons.in_frameworks(rows), rows.index)
+        labels = "Keras on " + frameworks + ", " + rows.policy
+        yield from _of_ratios(rows, labels, "a plain loop", tables)
 
 
 def _of_ratios(rows: pd.DataFrame, labels: Any, base: str, tables: Tables) -> Iterator[Subject]:
