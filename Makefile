@@ -13,6 +13,9 @@ BIN := .venv/bin
 # Four processes, because those that wait for processes of their own leave cores idle.
 PYTEST := $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
+# Hundreds of processes of the tests import the same modules: each is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: quickstart check test lint lab wheel-test bench soak docs reference
 
 quickstart: .venv/installed

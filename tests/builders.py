@@ -1,18 +1,27 @@
 """Made records and traces, and what is computed of them: no run was executed for them."""
 
 import sqlite3
+from functools import cache
 from itertools import count
 
 import numpy as np
+from support import PROJECT
 
 from mptexp.analysis import speedups, sweep_tables
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import history_table
+from mptexp.report.answers import measured
 from mptexp.spec.run import Run
 
 # What a record says that the run was beyond its parameters; see training.identity.
 IDENTITY = {"code": "c0de", "model_source": "", "data": "d", "device": "GPU", "cores": 2}
+
+
+@cache
+def published(name):
+    """A committed sweep as a report reads it; tests change nothing in it."""
+    return measured.load(SweepDir(PROJECT / "reports/published" / name))
 
 
 MADE = count()  # no two runs take the same time to the last digit

@@ -4,7 +4,10 @@ import fcntl
 import inspect
 import os
 import re
+import shutil
 import signal
+import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from support import (
     PROJECT,
     TINY,
     Gate,
+    left_behind,
     mptexp,
     nvml_library,
     write_images,
@@ -27,6 +31,26 @@ from support import (
 # processes of the tests would inherit that: what is sent to them as Ctrl-C would not arrive.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A second, in each process, for checks of notebooks that nobody needs.
+sys.modules.setdefault("rfc3987_syntax", None)
+
+
+# --- a temporary folder of their own ------------------------------------------------------------
+
+
+def pytest_configure(config):
+    if "MPTEXP_TESTS" in os.environ:  # a process among those of xdist, or of a test
+        return
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    config.own_temporary_folder = tempfile.mkdtemp(prefix="mpt-", dir="/tmp")
+    os.environ["MPTEXP_TESTS"] = os.environ["TMPDIR"] = config.own_temporary_folder
+    tempfile.tempdir = None
+
+
+def pytest_unconfigure(config):
+    if hasattr(config, "own_temporary_folder"):
+        shutil.rmtree(config.own_temporary_folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -124,8 +148,8 @@ def page(browser):
 STARTS = re.compile(
     r"KERAS_BACKEND|\b(python|passes_under|started|KernelManager|Nodes|sync_playwright"
     r"|jupyter_kernel\.execute|supervisor\.execute)\("
-    r"|\breport\.build\(|= mptexp\(\*words"
-    r"|\bmptexp\((?s:.)*\"(run|diagnose|report|publish|advise)\""
+    r"|forked\.run\((?!\"command)|\breport\.build\(|= mptexp\(\*words"
+    r"|\bmptexp\((?s:.)*\"(run|diagnose|report|publish|advise|doctor)\""
     r"|\"(run|diagnose)\"(?s:.)*\bmptexp\("
 )
 
@@ -201,12 +225,21 @@ ALLOWED_SKIPS = (
 )
 
 
+@pytest.hookimpl(trylast=True)  # after the processes of xdist have ended
 def pytest_sessionfinish(session, exitstatus):
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if os.environ.get("MPTEXP_SKIPS_FAIL") != "1" or reporter is None:
+    if reporter is None:
         return
-    reasons = [str(report.longrepr) for report in reporter.stats.get("skipped", [])]
-    unlisted = [r for r in reasons if not any(allowed in r for allowed in ALLOWED_SKIPS)]
-    if unlisted:
-        reporter.write_line("skips that are not listed: " + "; ".join(unlisted), red=True)
+    if os.environ.get("MPTEXP_SKIPS_FAIL") == "1":
+        reasons = [str(report.longrepr) for report in reporter.stats.get("skipped", [])]
+        unlisted = [r for r in reasons if not any(allowed in r for allowed in ALLOWED_SKIPS)]
+        fail(session, reporter, "skips that are not listed", unlisted)
+    if session.config.pluginmanager.has_plugin("dsession") and exitstatus == 0:
+        left = left_behind(Path(session.config.own_temporary_folder))
+        fail(session, reporter, "left in the temporary folder", left)
+
+
+def fail(session, reporter, what, found):
+    if found:
+        reporter.write_line(f"{what}: {'; '.join(found)}", red=True)
         session.exitstatus = 1

@@ -4,6 +4,7 @@ import ctypes
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import forked
 import numpy as np
 import psutil
 import pytest
@@ -95,12 +97,17 @@ if ending() is not False:
 
 
 def mptexp(*words, cwd, **environment):
-    """Runs the command line in a child process, as a user would."""
-    command = [sys.executable, "-m", "mptexp", *map(str, words)]
+    """Runs the command line in a child process that has its imports behind it: see forked.py."""
+    environment = {**os.environ, "COLUMNS": "120", **environment}
+    return forked.run("command", ["-m", "mptexp", *map(str, words)], cwd, environment)
+
+
+def mptexp_anew(*words, cwd):
+    """Runs the command line in a child process from its start, as a user does."""
     return subprocess.run(
-        command,
+        [sys.executable, "-m", "mptexp", *map(str, words)],
         cwd=cwd,
-        env={**os.environ, "COLUMNS": "120", **environment},
+        env=os.environ | {"COLUMNS": "120"},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -129,10 +136,11 @@ def passes_under(backend, file, *options):
     """Runs a file's tests under another backend, in a child process."""
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file, *options]
-    command += ["-W", "ignore:__array__:DeprecationWarning"]  # of PyTorch, within Keras
+    words = ["-q", "-p", "no:cacheprovider", file, *options]
+    words += ["-W", "ignore:__array__:DeprecationWarning"]  # of PyTorch, within Keras
     environment = os.environ | {"KERAS_BACKEND": backend, "MPTEXP_SKIPS_FAIL": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    program = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    done = forked.run(backend, ["-c", program, *words], Path.cwd(), environment)
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout
 
@@ -146,6 +154,12 @@ def nvml_library(folder, source):
     command = [compiler, "-shared", "-fPIC", "-o", "libnvidia-ml.so.1", "nvml.c"]
     subprocess.run(command, cwd=folder, check=True)
     return folder
+
+
+def left_behind(folder):
+    """What processes have left in a temporary folder, but for what tests have killed them in."""
+    known = re.compile(r"mptexp\w+|\w+\.(socket|lock)|jax")
+    return sorted(path.name for path in folder.iterdir() if not known.fullmatch(path.name))
 
 
 def processes_of(folder):

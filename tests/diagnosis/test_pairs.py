@@ -1,9 +1,7 @@
 import pytest
-from support import PROJECT
+from builders import published
 
-from mptexp.analysis import sweep_tables
 from mptexp.diagnosis import pairs
-from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import Run
 
 BASE = Run(gpu_model="GPU", policy="float32", seed=7, block=2)
@@ -11,7 +9,7 @@ PAIR = pairs.Pair(BASE, BASE.model_copy(update={"policy": "mixed_bfloat16"}), 0.
 
 
 def test_every_point_is_paired_at_the_largest_batch_size_of_both():
-    tables = sweep_tables.load(SweepDir(PROJECT / "reports/published/quickstart-cpu"))
+    tables = published("quickstart-cpu").tables
     (pair, other) = pairs.pairs(tables)
     assert {pair.candidate.policy, other.candidate.policy} == {"mixed_float16", "mixed_bfloat16"}
     assert pair.baseline.policy == other.baseline.policy == "float32"
@@ -22,7 +20,7 @@ def test_every_point_is_paired_at_the_largest_batch_size_of_both():
 
 
 def test_only_chosen_runs_are_paired():
-    tables = sweep_tables.load(SweepDir(PROJECT / "reports/published/quickstart-cpu"))
+    tables = published("quickstart-cpu").tables
     small = tables.ok[tables.ok.batch_size == tables.ok.batch_size.min()].run_id
     assert {pair.candidate.batch_size for pair in pairs.pairs(tables, small)} == {
         tables.ok.batch_size.min()

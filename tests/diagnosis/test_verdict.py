@@ -6,7 +6,7 @@ from html import escape
 
 import numpy as np
 import pytest
-from builders import IDENTITY
+from builders import IDENTITY, published
 from support import PROJECT, mptexp
 from verdicts import loss
 from verdicts import verdict as made
@@ -27,7 +27,7 @@ WHY = SweepDir(PROJECT / "reports/published/why-cpu")
 
 @pytest.fixture(scope="module")
 def verdicts():
-    return verdict.verdicts(WHY, sweep_tables.load(WHY))
+    return published(WHY.root.name).verdicts
 
 
 def test_the_case_of_2020_on_a_cpu_is_emulation_not_input(verdicts):
@@ -70,7 +70,7 @@ def test_what_ablations_show_holds_for_all_pairs_of_a_report_together():
 
 
 def test_ablations_that_the_sweep_itself_holds_are_not_made_again(verdicts):
-    tables = sweep_tables.load(WHY)
+    tables = published(WHY.root.name).tables
     for found in verdicts:
         asked = proposals.proposed(found.pair, WHY, tables)
         assert not {ablation.name for ablation in asked} & {
@@ -136,8 +136,7 @@ def test_a_remedy_that_was_measured_to_hurt_is_not_advised():
 
 def test_what_hurt_at_another_point_of_the_model_is_not_advised():
     # XLA was tried with the batch on the device alone, and made the step nine times longer there.
-    place = SweepDir(PROJECT / "reports/published/why-imagenette-64px-cpu")
-    made = verdict.verdicts(place, sweep_tables.load(place))
+    made = published("why-imagenette-64px-cpu").verdicts
     tried = [found for found in made if any(e.ablation.name == "XLA on" for e in found.effects)]
     assert len(tried) == 1
     assert len(made) == 4

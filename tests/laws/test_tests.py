@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from support import PROJECT
+from support import PROJECT, left_behind
 
 TESTS = PROJECT / "tests"
 MODULES = sorted(TESTS.rglob("test_*.py"))
@@ -56,6 +56,12 @@ def test_no_test_imports_another(path):
     assert not imported(path) & {module.stem for module in MODULES}
 
 
+def test_what_is_left_in_the_temporary_folder_is_named(tmp_path):  # at the end: see conftest.py
+    for name in ("mptexpab12cd", "jax.socket", "jax.lock", "__autograph_generated_file1.py"):
+        (tmp_path / name).touch()
+    assert left_behind(tmp_path) == ["__autograph_generated_file1.py"]
+
+
 def unplanted(table, tests):
     """The rows of a table whose last cell names no test, or one that does not exist."""
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
@@ -76,22 +82,29 @@ def test_a_cause_that_is_planted_nowhere_is_found():
     assert unplanted(head + rows, {"one"}) == ["v", "u"]
 
 
-def selected(*words):
-    """The tests that pytest collects, without their parameters."""
+MARKS = """
+def pytest_collection_finish(session):
+    for item in session.items:
+        print("kernel" in item.keywords, item.name.partition("[")[0])
+"""
+
+
+def collected(folder, *words):
+    """The tests that pytest collects, without their parameters: quick ones, and marked ones."""
+    (folder / "marks.py").write_text(MARKS)
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-    environment = os.environ | {"PYTEST_ADDOPTS": ""}  # which may change what is printed
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTEST_ADDOPTS": "-p marks", "PYTHONPATH": path}
     said = subprocess.run(
         [*command, *words], cwd=PROJECT, env=environment, capture_output=True, text=True
     ).stdout
-    return {
-        line.rpartition("::")[2].partition("[")[0] for line in said.splitlines() if "::" in line
-    }
+    return [set(re.findall(rf"^{marked} (\w+)$", said, re.M)) for marked in (False, True)]
 
 
-def test_what_starts_a_jupyter_kernel_or_a_training_is_no_quick_check():
+def test_what_starts_a_jupyter_kernel_or_a_training_is_no_quick_check(tmp_path):
     files = ("execution/test_sweep.py", "execution/test_plan.py", "system/test_cli.py")
     paths = [f"tests/{name}" for name in (*files, "training/test_run.py")]
-    quick, slow = selected("-m", "not kernel", *paths), selected("-m", "kernel", *paths)
+    quick, slow = collected(tmp_path, *paths)
     assert quick & slow == set()
     assert {
         "test_plan_is_a_table_and_executes_nothing",

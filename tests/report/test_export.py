@@ -6,14 +6,13 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+from builders import published
 from hostile import PIECES, markdown, shape, sweep_of
 from PIL import Image
 from support import PROJECT, mptexp
 
-from mptexp.analysis import sweep_tables
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export
-from mptexp.report.answers import measured
 from mptexp.report.figures import registry
 from mptexp.report.tables import text_tables
 from mptexp.spec.errors import ParamsError
@@ -67,7 +66,7 @@ def test_the_draft_shows_every_figure_with_its_alternative_and_caption(exported)
 @pytest.mark.parametrize("name", ["quickstart-cpu", "loss-scale-cpu", "why-cpu"])
 def test_every_figure_that_is_exported_is_in_the_report(name):
     place = SweepDir(PUBLISHED.with_name(name))
-    figures = list(registry.figures(measured.load(place)))
+    figures = list(registry.figures(published(name)))
     assert len({figure.name for figure in figures}) == len(figures) >= 8
     shown = Counter(re.findall(r'<img[^>]* alt="([^"]*)"', place.index.read_text()))
     assert Counter(escape(figure.alt, quote=False) for figure in figures) == shown
@@ -111,7 +110,7 @@ def test_a_directory_without_records_is_refused(tmp_path):
 
 
 def test_the_same_table_has_the_same_id_and_another_another():
-    rows = text_tables.accuracy_rows(sweep_tables.load(SweepDir(PUBLISHED)))
+    rows = text_tables.accuracy_rows(published(PUBLISHED.name).tables)
     made = [text_tables.plain_table(rows.head(n)).as_raw_html() for n in (2, 2, 1)]
     assert made[0] == made[1]
     ids = [re.search(r'<div id="(\w+)"', page)[1] for page in made]

@@ -13,7 +13,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from builders import written_sweep
-from support import PROJECT, TINY, mptexp
+from support import PROJECT, TINY, mptexp, mptexp_anew
 
 from mptexp import __version__, api
 from mptexp.cli import app, common
@@ -22,7 +22,7 @@ from mptexp.spec.errors import ParamsError
 
 
 def test_the_command_and_the_module_are_the_same():
-    module = mptexp("--help", cwd=PROJECT)
+    module = mptexp_anew("--help", cwd=PROJECT)
     command = subprocess.run(
         [Path(sys.executable).with_name("mptexp"), "--help"],
         env={**os.environ, "COLUMNS": "120"},
@@ -42,7 +42,7 @@ def test_every_command_has_help_with_an_example(name):
     assert "Example: mptexp" in done.stdout
 
 
-def test_the_version_is_said_and_nothing_is_imported():
+def test_the_version_is_said():
     said = mptexp("--version", cwd=PROJECT).stdout
     assert said == f"mptexp {__version__}\n"
 

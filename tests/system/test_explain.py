@@ -1,12 +1,11 @@
 """`mptexp explain` on traces that frameworks write on this CPU, as a user runs it."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from builders import KINETO, kineto_step
-from support import PATIENCE_S, mptexp
+from forked import python
+from support import mptexp
 
 import mptexp as package
 
@@ -55,10 +54,9 @@ with profile(schedule=schedule(wait=1, warmup=1, active=3), with_stack=True,
 """
 
 
-def python(program, cwd):
-    """Runs a program of a user's in a child process."""
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S)
+def traced(backend, program, cwd):
+    """Runs a program of a user's in a child process, which leaves a trace."""
+    done = python(program, {"backend": backend}, cwd=cwd)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -75,7 +73,7 @@ def kineto_file(path, steps=2):
 
 
 def test_what_keras_s_tensorboard_callback_leaves(tmp_path):
-    python(KERAS, tmp_path)
+    traced("tensorflow", KERAS, tmp_path)
     (trace,) = explained(tmp_path, "logs")["traces"]
     assert (trace["framework"], trace["devices"], trace["steps"]) == ("TensorFlow", ["CPU"], 1)
     assert trace["layer_share"] > 0.8
@@ -84,7 +82,7 @@ def test_what_keras_s_tensorboard_callback_leaves(tmp_path):
 
 
 def test_what_jax_s_profiler_leaves(tmp_path):
-    python(JAX, tmp_path)
+    traced("jax", JAX, tmp_path)
     (trace,) = explained(tmp_path, "profile")["traces"]
     assert trace["framework"] == "JAX"
     assert 1 <= trace["steps"] <= 5  # on a busy machine first ones are taken for warm-up
@@ -92,7 +90,7 @@ def test_what_jax_s_profiler_leaves(tmp_path):
 
 def test_what_pytorch_s_profiler_leaves(tmp_path):
     pytest.importorskip("torch", reason="torch is not installed")
-    python(TORCH, tmp_path)
+    traced("torch", TORCH, tmp_path)
     (trace,) = explained(tmp_path, "profile")["traces"]
     assert (trace["framework"], trace["devices"], trace["steps"]) == ("PyTorch", ["CPU"], 3)
     assert trace["layer_share"] > 0.5

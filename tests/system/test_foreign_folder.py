@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from builders import written_sweep
-from support import PROJECT, mptexp
+from support import PROJECT, mptexp, mptexp_anew
 
 OWNED = "import pathlib; pathlib.Path({where!r}, 'owned').touch()\nraise SystemExit('owned')\n"
 MODULES = ("pandas", "numpy", "matplotlib", "sitecustomize", "usercustomize", "great_tables")
@@ -33,7 +33,7 @@ def folder(tmp_path):
 def test_a_report_and_a_site_run_no_code_of_the_folder_one_stands_in(folder, tmp_path):
     article = ("export", "sweep", "--to", "article")
     for words in (("report", "sweep"), ("publish", "sweep", "--to", "site"), article):
-        done = mptexp(*words, cwd=folder)
+        done = mptexp_anew(*words, cwd=folder)
         assert done.returncode == 0, done.stdout + done.stderr
     assert "2.00" in (folder / "sweep/index.html").read_text()
     assert not (tmp_path / "owned").exists()
@@ -63,7 +63,7 @@ def test_a_run_imports_nothing_of_the_folder_one_stands_in(light, folder, tmp_pa
     params = light({"seed": [0]})
     (folder / "light.yaml").write_text(params.read_text())
     (folder / "light.py").write_text((tmp_path / "light.py").read_text() + LOOK)
-    done = mptexp("run", "light.yaml", "--no-report", cwd=folder)
+    done = mptexp_anew("run", "light.yaml", "--no-report", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (tmp_path / "owned").exists()
 

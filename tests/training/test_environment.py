@@ -1,9 +1,9 @@
 import json
 import os
-import subprocess
-import sys
 
+import forked
 import pytest
+from support import PROJECT
 
 from mptexp.spec import devices
 from mptexp.spec.run import Run
@@ -40,5 +40,5 @@ def test_only_listed_variables_are_recorded(monkeypatch):
 
 
 def _diagnosis():
-    command = [sys.executable, "-m", "mptexp.training.environment"]
-    return json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL, env=os.environ))
+    words = ["-m", "mptexp.training.environment"]
+    return json.loads(forked.run("tensorflow", words, PROJECT, os.environ).stdout)

@@ -1,10 +1,9 @@
 """The limit on oneDNN's instructions, in processes of their own, and its log."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+from forked import python
 
 from mptexp.spec.devices import CPU_ISAS, cpuinfo
 from mptexp.spec.run import Run
@@ -30,11 +29,7 @@ model.fit(np.zeros((4, 16, 16, 1), np.uint8), np.zeros(4), verbose=0)
 
 def kernels(isa):
     """What oneDNN says of a step under this limit: its instructions, its convolutions' code."""
-    environ = os.environ | {"ONEDNN_VERBOSE": "1"}
-    command = [sys.executable, "-c", ISA, isa]
-    told = subprocess.check_output(
-        command, text=True, env=environ, stderr=subprocess.DEVNULL
-    ).splitlines()
+    told = python(ISA, isa, ONEDNN_VERBOSE="1").stdout.splitlines()
     says = [line.split("isa:")[1] for line in told if "info,cpu,isa:" in line]
     convolutions = [line.split(",") for line in told if ",exec,cpu,convolution," in line]
     return says, {words[words.index("convolution") + 1] for words in convolutions}

@@ -1,12 +1,11 @@
 """The clock for trainings that mptexp does not run: in child processes, as a user's script is."""
 
 import json
-import subprocess
-import sys
 import time
 
 import pytest
-from support import PATIENCE_S, mptexp
+from forked import python
+from support import mptexp
 
 from mptexp.records import store
 from mptexp.spec.errors import ParamsError
@@ -24,23 +23,23 @@ model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True
 timer = mptexp.StepTimer(batch_size=16)
 model.fit(np.random.rand(320, 8, 8, 1), np.zeros(320), batch_size=16, epochs=3, verbose=0,
           callbacks=[timer])
-print(timer.record("sweep"))
+print(timer.record("{sweep}"))
 """
 
 SILENT = type("Silent", (), {"samples": [], "is_alive": lambda self: True})()  # reads no sensors
 
 
-def python(program, cwd):
-    """Runs a program of a user's in a child process; returns its last line."""
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S)
+def timed(folder, policy, backend="tensorflow", sweep="sweep"):
+    """Runs a script of a user's in a child process; returns its last line."""
+    program = KERAS.format(backend=backend, policy=policy, sweep=sweep)
+    done = python(program, {"backend": backend}, cwd=folder)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_a_callback_of_keras_writes_a_record(tmp_path, backend):
-    path = python(KERAS.format(backend=backend, policy="mixed_bfloat16"), tmp_path)
+    path = timed(tmp_path, "mixed_bfloat16", backend)
     record = store.read_record(tmp_path / path)
     assert record["parameters"]["policy"] == "mixed_bfloat16"
     assert record["parameters"]["backend"] == backend
@@ -55,7 +54,7 @@ def test_a_callback_of_keras_writes_a_record(tmp_path, backend):
 
 def test_report_takes_the_record_and_claims_nothing(tmp_path):
     for policy in ("float32", "mixed_bfloat16"):
-        python(KERAS.format(backend="tensorflow", policy=policy), tmp_path)
+        timed(tmp_path, policy)
     done = mptexp("report", "sweep", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     checked = mptexp("report", "sweep", "--check", cwd=tmp_path)
@@ -71,8 +70,7 @@ def test_report_takes_the_record_and_claims_nothing(tmp_path):
 
 def test_float32_and_mixed_precision_timed_in_two_scripts_are_compared(tmp_path):
     for policy in ("float32", "mixed_bfloat16"):
-        program = KERAS.format(backend="tensorflow", policy=policy).replace("sweep", policy)
-        python(program, tmp_path)
+        timed(tmp_path, policy, sweep=policy)
     done = mptexp("compare", "float32", "mixed_bfloat16", "--format", "json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (point,) = json.loads(done.stdout)["points"]

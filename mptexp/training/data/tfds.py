@@ -4,9 +4,11 @@ import difflib
 import hashlib
 import socket
 import sys
+import tempfile
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +32,23 @@ def builder(name: str) -> Any:
         ) from None
     _quiet_bars(tfds)
     try:
-        return tfds.builder(name, data_dir=data_dir())
+        with _temporary_folder():
+            return tfds.builder(name, data_dir=data_dir())
     except tfds.core.DatasetNotFoundError:
         raise DataError(f"dataset {name}: tensorflow-datasets has none of this name") from None
     except (ValueError, AssertionError, KeyError) as error:
         raise DataError(f"dataset {name}: {_configurations(tfds, name, error)}") from None
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[None]:
+    """One that is removed: the library (4.9.10) leaves a folder there for each set not prepared."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory() as tempfile.tempdir:
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
 
 
 def _quiet_bars(tfds: Any) -> None:

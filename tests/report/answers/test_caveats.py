@@ -7,7 +7,7 @@ from builders import CARD, record, tables
 from support import PROJECT, mptexp
 
 from mptexp import api
-from mptexp.analysis import sweep_tables, validity
+from mptexp.analysis import validity
 from mptexp.records import instruments, schema, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export
@@ -135,16 +135,23 @@ def planted(root):
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory):
-    """The sweep, what is written of it, and what its export holds."""
+    """The sweep, its tables, and the folders of its report's files and of its export."""
     root, folder = planted(tmp_path_factory.mktemp("planted")), tmp_path_factory.mktemp("export")
-    data_files.write(measured.load(SweepDir(root)))
+    sweep = measured.load(SweepDir(root))
+    data_files.write(sweep)
     export.export(SweepDir(root), folder)
-    return root, folder
+    return sweep.tables, root, folder
+
+
+@pytest.fixture(scope="module")
+def checked(everything):
+    """What `mptexp report --check` says of the sweep."""
+    return api.check(everything[1])
 
 
 @pytest.mark.parametrize("name", list(PLANTED))
 def test_a_flag_is_given_to_the_runs_that_have_it_and_to_no_others(everything, name):
-    results = sweep_tables.load(SweepDir(everything[0])).results
+    results = everything[0].results
     own = results[results.batch_size == 8 + list(PLANTED).index(name)]
     assert set(own["flags"]) <= {name, ""}
     assert name in set(own["flags"])
@@ -155,12 +162,11 @@ def test_a_flag_is_given_to_the_runs_that_have_it_and_to_no_others(everything, n
 
 
 @pytest.mark.parametrize("name", list(PLANTED))
-def test_a_flag_travels_with_the_figures_wherever_they_go(everything, name):
-    root, folder = everything
+def test_a_flag_travels_with_the_figures_wherever_they_go(everything, checked, name):
+    tables, root, folder = everything
     size, flag = 8 + list(PLANTED).index(name), validity.FLAGS[name]
-    tables = sweep_tables.load(SweepDir(root))
     # The head of the page, the terminal, report --check: what it is, what is lost, what to do.
-    (said,) = [text for text in api.check(root) if f" ({name}): " in text]
+    (said,) = [text for text in checked if f" ({name}): " in text]
     assert flag.meaning in said
     assert wording.capitalized(flag.remedy) in said
     lost = said.partition(f" ({name}): ")[0]
@@ -193,7 +199,7 @@ def test_a_flag_travels_with_the_figures_wherever_they_go(everything, name):
 
 
 def test_flags_are_in_json_too(everything):
-    root, _ = everything
+    _, root, _ = everything
     done = mptexp("compare", root, root, "--format", "json", cwd=root)
     points = json.loads(done.stdout)["points"]
     for k, name in enumerate(PLANTED):

@@ -1,11 +1,9 @@
 import re
 
 import pytest
-from builders import IDENTITY, record, tables
-from support import PROJECT
+from builders import IDENTITY, published, record, tables
 
-from mptexp.analysis import published, sweep_tables
-from mptexp.records.sweep_dir import SweepDir
+from mptexp.analysis import published as claims
 from mptexp.report.answers import studies
 
 POLICIES = ("float32", "mixed_float16")
@@ -58,7 +56,7 @@ def test_what_was_not_measured_is_left_out_and_counted():
     found = section(*both(model="resnet50", batch_size=256, default="tensorfloat32"))
     assert set(found.speeds["Batch size"]) <= {"256", "128 / 256", "256 / 512"}
     assert "–" not in set(found.speeds["Measured mixed_float16"])
-    left = len(published.pairs({"resnet50"}, {"train"})) - len(found.speeds) - len(found.accuracies)
+    left = len(claims.pairs({"resnet50"}, {"train"})) - len(found.speeds) - len(found.accuracies)
     assert left > 0
     assert f"{left} more rows are left out; all numbers are in the package’s" in found.note
 
@@ -261,8 +259,7 @@ def test_without_anything_measured_beside_them_published_numbers_are_no_section(
 
 
 def test_committed_records_are_set_beside():
-    folder = PROJECT / "reports/published/quickstart-cpu"
-    found = sweep_tables.load(SweepDir(folder))
+    found = published("quickstart-cpu").tables
     row = pick(studies.section(found).speeds, "Tesla V100", "128")
     steps = found.results[found.results.batch_size == 128].groupby("policy").step_s.median()
     assert row["Measured baseline"] == f"{steps['float32'] * 1e3:.4g} ms"
@@ -313,7 +310,7 @@ def test_claims_name_who_claims():
 
 
 def test_names_and_addresses_are_safe_in_a_page():
-    table = published.table()
+    table = claims.table()
     words = [*studies.STUDIES.values(), *table.source.str.split().str[0]]
     assert not [word for word in words if re.search(r'[<>"&]', word)]
     link = studies.linked("keydana2020", table.source[0], '<a href="{1}">{0}</a>')
@@ -322,4 +319,4 @@ def test_names_and_addresses_are_safe_in_a_page():
 
 
 def test_every_study_has_a_name():
-    assert set(published.table().study) == set(studies.STUDIES)
+    assert set(claims.table().study) == set(studies.STUDIES)

@@ -1,15 +1,13 @@
 import matplotlib.pyplot as plt
 import pytest
-from support import PROJECT
+from builders import published
 
-from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.answers import measured
 from mptexp.report.figures import diagnosis, registry
 
 
 @pytest.fixture(scope="module")
 def sweep():
-    return measured.load(SweepDir(PROJECT / "reports/published/why-cpu"))
+    return published("why-cpu")
 
 
 def test_a_bar_is_as_long_as_the_step(sweep):

@@ -1,15 +1,13 @@
 import matplotlib.pyplot as plt
 import pytest
-from support import PROJECT
+from builders import published
 
-from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.answers import measured
 from mptexp.report.figures import numerics, registry
 
 
 @pytest.fixture(scope="module")
 def figures():
-    sweep = measured.load(SweepDir(PROJECT / "reports/published/loss-scale-cpu"))
+    sweep = published("loss-scale-cpu")
     return {figure.name: figure for figure in registry.figures(sweep)}
 
 

@@ -6,11 +6,10 @@ from typing import get_args
 
 import matplotlib.pyplot as plt
 import pytest
+from builders import published
 from legible import faults
 from support import PROJECT
 
-from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.answers import measured
 from mptexp.report.figures import output, registry, style
 from mptexp.report.figures.registry import FIGURES
 from mptexp.report.figures.row import FigureRow, Section
@@ -20,7 +19,19 @@ PUBLISHED = PROJECT / "reports/published"
 
 @pytest.fixture(scope="module", params=["quickstart-cpu", "why-cpu", "loss-scale-cpu"])
 def sweep(request):
-    return measured.load(SweepDir(PUBLISHED / request.param))
+    return published(request.param)
+
+
+@pytest.fixture(scope="module")
+def drawn(sweep):
+    """Each figure of a sweep, drawn for a wide page and for a phone: figure, caption, faults."""
+    figures = []
+    for figure in registry.figures(sweep):
+        wide = style.LEAD_WIDTH if figure.row.section == "answer" else style.WIDTH
+        both = style.on_both(figure.draw, wide)
+        figures.append((figure, [(made, text, list(faults(made))) for made, text in both]))
+        plt.close("all")  # what is closed is laid out no more
+    return figures
 
 
 @pytest.mark.parametrize("part", ["name", "title", "alt", "section"])
@@ -50,28 +61,26 @@ def test_every_section_has_a_figure_and_every_text_is_one_of_its_own():
     assert all(len(row.alt) > 20 and row.alt.endswith(".") for row in FIGURES)
 
 
-def test_figures_hold_plain_words_and_numbers_alone(sweep):
+def test_figures_hold_plain_words_and_numbers_alone(drawn):
     """No markup of matplotlib's: an SVG's comments hold the text that is drawn as shapes."""
-    figures = list(registry.figures(sweep))
-    assert len({figure.name for figure in figures}) == len(figures) >= 7
-    for figure in figures:
-        drawn, caption = figure.draw()
-        document = output.svg(drawn)
-        labels = re.findall(r"<!-- (.*?) -->", document)
-        assert len(labels) > 5, figure.name
-        for text in (document, figure.html(), caption):
-            assert "mathdefault" not in text, figure.name
-        for text in (*labels, caption, figure.alt, figure.title):
-            assert not re.search(r"[$\\{}]|\bnan\b", text), (figure.name, text)
+    assert len({figure.name for figure, _ in drawn}) == len(drawn) >= 7
+    for figure, both in drawn:
+        for made, caption, _ in both:
+            document = output.svg(made)
+            labels = re.findall(r"<!-- (.*?) -->", document)
+            assert len(labels) > 5, figure.name
+            assert "mathdefault" not in document, figure.name
+            for text in (*labels, caption, figure.alt, figure.title):
+                assert not re.search(r"[$\\{}]|\bnan\b", text), (figure.name, text)
+            assert caption.endswith(".")
         assert figure.title[0].isupper()
-        assert caption.endswith(".")
 
 
 def test_together_the_published_sweeps_have_almost_every_figure():
     names = {
         figure.row.name
         for path in PUBLISHED.glob("*/params.yaml")
-        for figure in registry.figures(measured.load(SweepDir(path.parent)))
+        for figure in registry.figures(published(path.parent.name))
     }
     assert {row.name for row in FIGURES} - names == {
         "latency_distribution",
@@ -80,13 +89,9 @@ def test_together_the_published_sweeps_have_almost_every_figure():
 
 
 @pytest.mark.parametrize("phone", [False, True])
-def test_every_figure_is_legible(sweep, phone):
-    for figure in registry.figures(sweep):
-        wide = style.LEAD_WIDTH if figure.row.section == "answer" else style.WIDTH
-        with style.width(style.PHONE_WIDTH if phone else wide):
-            drawn, _ = figure.draw()
-        assert list(faults(drawn)) == [], figure.name
-        plt.close(drawn)
+def test_every_figure_is_legible(drawn, phone):
+    for figure, both in drawn:
+        assert both[phone][2] == [], figure.name
 
 
 def test_what_is_not_legible_is_named():

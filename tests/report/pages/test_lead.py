@@ -3,13 +3,14 @@
 import math
 import random
 import re
+from functools import cache
 
 import pytest
-from builders import record, tables, three
+from builders import published, record, tables, three
 from support import PROJECT
 
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.answers import measured, subject
+from mptexp.report.answers import subject
 from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.pages import lead
 from mptexp.report.tables import text_tables
@@ -48,8 +49,9 @@ def test_what_is_shared_is_plain_text(sweep):
     assert not set("<>*") & set(card["og:description"])
 
 
+@cache
 def random_sweep(seed):
-    """A sweep of random size, speeds and faults."""
+    """A sweep of random size, speeds and faults, and its claims."""
     draw = random.Random(seed)
     policies = draw.sample(["mixed_float16", "mixed_bfloat16", "bfloat16", "float16"], 2)
     speeds = {policy: draw.choice([0.3, 0.95, 1.0, 1.05, 2.0]) for policy in policies}
@@ -65,7 +67,8 @@ def random_sweep(seed):
                     made["marks"] = ["measured while other programs used the processor"]
                 made["history"][0]["val_accuracy"] = draw.gauss(0.9, 0.01)
                 rows.append(made)
-    return tables(rows)
+    sweep = MeasuredSweep(SweepDir(PROJECT), tables(rows))
+    return sweep, claims_of(sweep)
 
 
 def claims_of(sweep):
@@ -79,10 +82,10 @@ def table_of(sweep):
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_every_claim_of_the_lead_is_in_the_table(tmp_path, seed):
-    sweep = MeasuredSweep(SweepDir(tmp_path), random_sweep(seed))
+def test_every_claim_of_the_lead_is_in_the_table(seed):
+    sweep, claims = random_sweep(seed)
     table = table_of(sweep)
-    for ratio, interval in claims_of(sweep):
+    for ratio, interval in claims:
         assert f"{ratio} {interval}" in table
     title = re.search(r"([\d.]+× (?:faster|slower))", lead.title(sweep))
     assert title is None or title[1] in table
@@ -90,13 +93,12 @@ def test_every_claim_of_the_lead_is_in_the_table(tmp_path, seed):
 
 
 def test_random_sweeps_make_claims():
-    sweeps = [MeasuredSweep(SweepDir(PROJECT), random_sweep(seed)) for seed in range(6)]
-    assert sum(len(claims_of(sweep)) > 0 for sweep in sweeps) > 3
+    assert sum(len(random_sweep(seed)[1]) > 0 for seed in range(6)) > 3
 
 
 @pytest.mark.parametrize("place", PUBLISHED, ids=lambda path: path.name)
 def test_published_leads_agree_with_their_tables(place):
-    sweep = measured.load(SweepDir(place))
+    sweep = published(place.name)
     page = (place / "index.html").read_text()
     assert f"<h1>{lead.title(sweep)}</h1>" in page
     table = (place / "table.md").read_text()
@@ -113,7 +115,7 @@ def test_published_leads_agree_with_their_tables(place):
 
 @pytest.mark.parametrize("place", PUBLISHED, ids=lambda path: path.name)
 def test_the_lead_of_every_published_report_is_short(place):
-    sweep = measured.load(SweepDir(place))
+    sweep = published(place.name)
     said = lead.sentences(sweep)
     assert 1 <= len(said) <= lead.SHOWN
     assert sum(map(len, said)) < 900
@@ -121,8 +123,7 @@ def test_the_lead_of_every_published_report_is_short(place):
 
 
 def test_the_one_pair_that_loses_to_a_cause_is_named():
-    place = SweepDir(PROJECT / "reports/published/why-imagenette-64px-cpu")
-    said = lead.sentences(measured.load(place))[-1]
+    said = lead.sentences(published("why-imagenette-64px-cpu"))[-1]
     assert said.startswith(
         "Why: wait for input takes 44 % of the step (without XLA, input mode keydana) and host and "
         "launch overhead takes 10 % of the step (with XLA, input mode resident)"

@@ -23,6 +23,7 @@ from mptexp.report.answers import measured
 from mptexp.report.pages import page as report
 from mptexp.report.pages import sortable
 from mptexp.spec.errors import Stopped
+from mptexp.spec.run import Run
 
 
 def build(directory):
@@ -86,49 +87,74 @@ def test_every_link_of_the_report_leads_somewhere(place):
         assert (place / link).is_file(), link
 
 
-def test_what_is_absent_is_not_linked(place, tmp_path):
-    copy = tmp_path / "tiny"
-    for path in [place / "params.yaml", *place.glob("runs/*/record.json")]:
-        target = copy / path.relative_to(place)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, target)
-    build(SweepDir(copy))
-    assert "notebook.html" not in (copy / "index.html").read_text()
-    assert (copy / "results.csv").read_text() == (place / "results.csv").read_text()
-
-
 FOREIGN = "<script>owned()</script>"
 
 
-def test_only_pages_that_were_rendered_here_are_linked(place, tmp_path):
-    copy = SweepDir(tmp_path / "tiny")
+def another(copy, like, block):
+    """A run of another block that is as one of a sweep otherwise, notebook and page included."""
+    made = store.read_record(like / "record.json")
+    run = Run(**made["parameters"] | {"block": block})
+    made |= {"run_id": run.run_id(), "parameters": run.model_dump()}
+    shutil.copytree(like, copy.runs / made["run_id"])
+    store.write_record(copy.record(made["run_id"]), made)
+    return copy.runs / made["run_id"]
+
+
+@pytest.fixture(scope="module")
+def rebuilt(place, tmp_path_factory):
+    """A copy of the sweep whose report was made anew, and its runs by what was done to each."""
+    copy = SweepDir(tmp_path_factory.mktemp("copy") / "tiny")
     shutil.copytree(place, copy.root)
-    own, foreign, linked = sorted(copy.runs.glob("*/notebook.html"))
-    foreign.write_text(own.read_text().replace("</body>", f"{FOREIGN}</body>"))
-    os.utime(foreign, (2**32, 2**32))  # newer than its notebook
-    linked.unlink()
-    (tmp_path / "elsewhere.html").write_text(FOREIGN)
-    linked.symlink_to(tmp_path / "elsewhere.html")
-    without = copy.runs / "0123456789ab/notebook.html"
-    without.parent.mkdir()
-    without.write_text(FOREIGN)
-    before = own.stat().st_mtime_ns
+    own, foreign, linked = (page.parent for page in sorted(copy.runs.glob("*/notebook.html")))
+    runs = {"own": own, "foreign": foreign, "linked": linked}
+    runs |= {name: another(copy, own, block) for block, name in enumerate(("broken", "absent"), 1)}
+    page = foreign / "notebook.html"
+    page.write_text(page.read_text().replace("</body>", f"{FOREIGN}</body>"))
+    os.utime(page, (2**32, 2**32))  # newer than its notebook
+    (linked / "notebook.html").unlink()
+    (copy.root.parent / "elsewhere.html").write_text(FOREIGN)
+    (linked / "notebook.html").symlink_to(copy.root.parent / "elsewhere.html")
+    runs["without"] = copy.runs / "0123456789ab"  # a record
+    runs["without"].mkdir()
+    (runs["without"] / "notebook.html").write_text(FOREIGN)
+    (runs["broken"] / "notebook.html").write_text(FOREIGN)
+    (runs["broken"] / "notebook.ipynb").write_text("no notebook")
+    for name in ("notebook.html", "notebook.ipynb"):
+        (runs["absent"] / name).unlink()
+    before = (own / "notebook.html").stat().st_mtime_ns
     build(copy)
+    assert (own / "notebook.html").stat().st_mtime_ns == before  # rendered here, and kept
+    return copy, {name: folder.name for name, folder in runs.items()}
+
+
+def results(root):
+    table = pd.read_csv(root / "results.csv", dtype=str).set_index("run_id").sort_index()
+    return table.drop(columns=["flags", "setting"])  # which depend on the other runs
+
+
+def linked_pages(copy):
+    return set(re.findall(r"runs/(\w+)/notebook.html", copy.index.read_text()))
+
+
+def test_what_is_absent_is_not_linked(rebuilt, place):
+    copy, runs = rebuilt
+    assert runs["absent"] in copy.index.read_text()
+    assert runs["absent"] not in linked_pages(copy)
+    before, after = (results(root) for root in (place, copy.root))
+    pd.testing.assert_frame_equal(after.drop([runs["absent"], runs["broken"]]), before)
+
+
+def test_only_pages_that_were_rendered_here_are_linked(rebuilt):
+    copy, runs = rebuilt
     assert FOREIGN not in "".join(p.read_text() for p in copy.runs.glob("*/notebook.html"))
-    assert (tmp_path / "elsewhere.html").read_text() == FOREIGN
-    assert len(set(re.findall(r"runs/\w+/notebook.html", copy.index.read_text()))) == 3
-    assert own.stat().st_mtime_ns == before  # rendered here, and kept
+    assert (copy.root.parent / "elsewhere.html").read_text() == FOREIGN
+    assert linked_pages(copy) == {runs[name] for name in ("own", "foreign", "linked")}
 
 
-def test_a_page_that_cannot_be_rendered_anew_is_not_linked(place, tmp_path):
-    copy = SweepDir(tmp_path / "tiny")
-    shutil.copytree(place, copy.root)
-    page = min(copy.runs.glob("*/notebook.html"))
-    page.write_text(FOREIGN)
-    page.with_suffix(".ipynb").write_text("no notebook")
-    build(copy)
-    assert not page.exists()
-    assert f"{page.parent.name}/notebook.html" not in copy.index.read_text()
+def test_a_page_that_cannot_be_rendered_anew_is_not_linked(rebuilt):
+    copy, runs = rebuilt
+    assert not (copy.runs / runs["broken"] / "notebook.html").exists()
+    assert runs["broken"] not in linked_pages(copy)
 
 
 def test_the_data_files_agree_with_the_report(place):

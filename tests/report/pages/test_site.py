@@ -24,6 +24,29 @@ URL = "https://example.org/some/place"
 REPORT = PROJECT / "notebooks/report.py"
 
 
+COUNTS = """\
+# ---
+# jupyter:
+#   kernelspec: {{display_name: Python 3, language: python, name: python3}}
+# ---
+# %% tags=["parameters"]
+sweep_dir = ""
+# %%
+import pathlib
+print("a report")
+with pathlib.Path("{log}").open("a") as log:
+    print(pathlib.Path(sweep_dir).name, file=log)
+"""
+
+
+@pytest.fixture
+def counting(tmp_path):
+    """A notebook that makes a short report at once, and the log in which it notes of what."""
+    log, made = tmp_path / "log", tmp_path / "counts.py"
+    made.write_text(COUNTS.format(log=log))
+    return made, log
+
+
 def contents(folder):
     return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
@@ -221,10 +244,10 @@ def test_a_record_that_was_changed_is_published_as_it_is_and_named(tmp_path):
     assert f"{runs[0]['run_id']}/record.json: changed since it was written" in page
 
 
-def test_what_lies_in_a_site_and_was_not_published_there_stays(tmp_path):
+def test_what_lies_in_a_site_and_was_not_published_there_stays(counting, tmp_path):
     place, site = SweepDir(tmp_path / "a"), tmp_path / "site"
     store.write_record(place.record(record()["run_id"]), record())
-    publish.publish([place.root], site, REPORT)
+    publish.publish([place.root], site, counting[0])
     mine = ["thesis/runs/draft.txt", "a/notes.txt", "a/runs/mine/x.txt", "linked/runs/x.txt"]
     for name in (*mine, "elsewhere/runs/0123456789ab/x.txt"):
         (site / name).parent.mkdir(parents=True, exist_ok=True)
@@ -233,7 +256,7 @@ def test_what_lies_in_a_site_and_was_not_published_there_stays(tmp_path):
     (site / "elsewhere").rename(tmp_path / "elsewhere")
     SweepDir(tmp_path / "elsewhere").mark()
     (site / "link").symlink_to(tmp_path / "elsewhere")
-    publish.publish([place.root], site, REPORT)
+    publish.publish([place.root], site, counting[0])
     assert {(site / name).read_text() for name in mine} == {"mine"}
     assert (site / "link/runs/0123456789ab/x.txt").is_file()
 
@@ -294,25 +317,9 @@ def test_a_site_that_was_only_begun_is_taken_for_one(tmp_path, left):
         publish._check([SweepDir(tmp_path / "plain")], tmp_path / "site", "")
 
 
-COUNTS = """\
-# ---
-# jupyter:
-#   kernelspec: {{display_name: Python 3, language: python, name: python3}}
-# ---
-# %% tags=["parameters"]
-sweep_dir = ""
-# %%
-import pathlib
-print("a report")
-with pathlib.Path("{log}").open("a") as log:
-    print(pathlib.Path(sweep_dir).name, file=log)
-"""
-
-
-def test_a_report_that_is_up_to_date_is_not_made_again(tmp_path, monkeypatch):
+def test_a_report_that_is_up_to_date_is_not_made_again(counting, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    log, notebook_ = tmp_path / "log", tmp_path / "counts.py"
-    notebook_.write_text(COUNTS.format(log=log))
+    notebook_, log = counting
     a, b, site = SweepDir(tmp_path / "a"), SweepDir(tmp_path / "b"), tmp_path / "site"
     for place in (a, b):
         store.write_record(place.record(record()["run_id"]), record())

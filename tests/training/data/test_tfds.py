@@ -2,6 +2,7 @@
 
 import io
 import tarfile
+import tempfile
 from contextlib import contextmanager
 
 import numpy as np
@@ -66,6 +67,14 @@ def builder(place):
     archive = place / "downloads/manual/imagenette2-320.tgz"
     with registered(downloads.builder("imagenette/320px-v2"), URL, archive) as made:
         yield made
+
+
+def test_the_temporary_folder_is_left_as_it_was(place, tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    downloads.builder("imagenette/320px-v2")
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert tempfile.tempdir == str(tmp_path / "temporary")
 
 
 def test_imagenette_is_prepared_from_an_archive_without_network(builder):

@@ -58,9 +58,10 @@ KEEPING = {"OptionalFromValue", "OptionalHasValue", "Pack"}
     ],
     ids=["float16", "resident", "keydana"],
 )
-def test_the_breakdown_of_a_traced_run_explains_its_step(traced, parameters):
+def test_the_breakdown_of_a_traced_run_explains_its_step(traced, tmp_path, parameters):
     record = traced(**parameters)
     assert record["profile"]["missing"] == ""
+    assert not (tmp_path / xplane.FILE).exists()  # it was read, and is not kept
     found = breakdown.by_cause(record)
     assert found.sum() == pytest.approx(record["timing"]["step_s"])
     assert found["matrix"] > 0
@@ -83,12 +84,6 @@ def test_jax_on_a_cpu_says_what_it_cannot_attribute(traced):
     rows = breakdown.rows(record)
     assert breakdown.by_cause(record).sum() == pytest.approx(record["timing"]["step_s"])
     assert set(rows.layer) == {""}
-
-
-def test_with_xprof_no_trace_is_kept(traced, tmp_path):
-    pytest.importorskip("xprof")
-    assert traced()["profile"]["missing"] == ""
-    assert not (tmp_path / xplane.FILE).exists()
 
 
 def test_without_xprof_the_trace_is_kept_for_where_it_is(traced, tmp_path):

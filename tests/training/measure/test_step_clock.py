@@ -1,11 +1,9 @@
-import os
-import subprocess
-import sys
 import time
 
 import keras
 import numpy as np
 import pytest
+from forked import python
 
 from mptexp.records import step_times
 from mptexp.training.backends import backend
@@ -133,9 +131,8 @@ print(all(done), len(done) > 10, not all(ahead))
 
 def test_a_step_that_is_dispatched_asynchronously_is_waited_for():
     pytest.importorskip("jax", reason="jax is not installed; pip install jax")
-    environment = os.environ | {"KERAS_BACKEND": "jax"}
-    command = [sys.executable, "-c", JAX]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = python(JAX, {"backend": "jax"}, KERAS_BACKEND="jax")
+    assert done.returncode == 0, done.stderr
     # The device has done all steps at the edges of windows; elsewhere, of 178, not at all of them.
     assert done.stdout.split() == ["True"] * 3
 

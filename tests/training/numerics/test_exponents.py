@@ -1,12 +1,10 @@
 """What the callback sees, on real trainings; in child processes, for a process has one backend."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from forked import python
 
 from mptexp.training.numerics import exponents
 
@@ -76,9 +74,8 @@ print(json.dumps({
 @pytest.fixture(scope="module", params=["tensorflow", "jax", "torch"])
 def said(request):
     pytest.importorskip(request.param, reason=f"{request.param} is not installed")
-    environ = os.environ | {"KERAS_BACKEND": request.param, "KERAS_TORCH_DEVICE": "cpu"}
-    command = [sys.executable, "-c", PROGRAM]
-    told = subprocess.run(command, text=True, capture_output=True, env=environ)
+    environ = {"KERAS_BACKEND": request.param, "KERAS_TORCH_DEVICE": "cpu"}
+    told = python(PROGRAM, {"backend": request.param}, **environ)
     assert told.returncode == 0, told.stderr
     return json.loads(told.stdout.splitlines()[-1])
 
