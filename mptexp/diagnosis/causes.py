@@ -319,8 +319,8 @@ ROWS: tuple[Category, ...] = (
     ),
     Cause(
         name="float32 fallback",
-        label="layers kept in float32",
-        sentence="is lost in layers kept in float32",
+        label="layers kept in float32 or float64",
+        sentence="is lost in layers kept in float32 or float64",
         remedies=(Remedy("16 bits for these layers, if accuracy allows", ablations.NO_FALLBACK),),
         ablations=(ablations.NO_FALLBACK,),
         colour="#0087c8",

@@ -160,7 +160,7 @@ def emulation(case: Case, cause: "Cause") -> Loss:
 
 
 def float32_fallback(case: Case, cause: "Cause") -> Loss | None:
-    """What layers that compute in float32 under a 16-bit policy would save in 16 bits.
+    """What layers that compute in 32 or 64 bits under a 16-bit policy would save in 16.
 
     By the ablation where it was made; else each layer's time by the ratio that it has alone, at its
     own shapes, in 16 bits and as it is.
@@ -218,9 +218,10 @@ def bad_kernels(case: Case, cause: "Cause") -> Loss | None:
     """What matrix work far below the measured peaks takes beyond what other layers' would take.
 
     Slow under both policies, such as a first convolution at an unlucky shape. Not what another
-    cause has: work that is slower in 16 bits, or without Tensor Cores.
+    cause has: work that is slower in 16 bits, in layers kept in float32, or without Tensor Cores.
     """
-    took = case.matrix.groupby("layer").sum().drop(list(case.missed), errors="ignore")
+    kept = [x["layer"] for x in case.candidate["work"]["layers"] if pd.notna(x.get("alone_low_s"))]
+    took = case.matrix.groupby("layer").sum().drop([*case.missed, *kept], errors="ignore")
     after, _, best = _not_faster(case)
     named = (after - best).groupby("layer").sum()
     took = (took - named.reindex(took.index).fillna(0.0)).drop("", errors="ignore")

@@ -166,6 +166,39 @@ class Top(layers.Layer):
         flat = tf.reshape(tf.stop_gradient(x), [tf.shape(x)[0], -1])
         return x - tf.reduce_mean(tf.math.top_k(flat, 512)[0], -1)[:, None, None, None]
 
+class Each(layers.Layer):
+    "One image after another."
+    def call(self, x):
+        return tf.ensure_shape(tf.map_fn(lambda image: image - tf.reduce_mean(image), x), x.shape)
+
+class Resized(layers.Layer):
+    def call(self, x):
+        larger = tf.image.resize(x, (2 * x.shape[1], 2 * x.shape[2]))
+        return tf.cast(tf.image.resize(larger, x.shape[1:3]), x.dtype)
+
+class Text(layers.Layer):
+    def call(self, x):
+        text = tf.strings.as_string(tf.cast(tf.stop_gradient(x)[:, ::4, ::4, :16], "float32"))
+        value = tf.strings.to_number(tf.strings.substr(text, 0, 4))
+        return x + tf.cast(tf.reduce_mean(value) * 1e-9, x.dtype)
+
+class Unique(layers.Layer):
+    def call(self, x):
+        flat = tf.reshape(tf.cast(tf.stop_gradient(x) * 100, "int32"), [-1])
+        return x + tf.cast(tf.size(tf.unique(flat[: tf.size(flat) // 4])[0]), x.dtype) * 1e-9
+
+class Spectrum(layers.Layer):
+    def call(self, x):
+        y = tf.transpose(tf.stop_gradient(x)[..., :16], [0, 3, 1, 2])
+        y = tf.signal.fft2d(tf.cast(y, "complex64"))
+        return x + tf.cast(tf.reduce_mean(tf.math.real(y)) * 1e-9, x.dtype)
+
+class Unknown(layers.Layer):
+    "An operation that no rule knows."
+    def call(self, x):
+        y = tf.math.lgamma(tf.cast(tf.stop_gradient(x)[:, ::2, ::2], "float32") + 1.0)
+        return x + tf.cast(tf.reduce_mean(tf.math.lgamma(y + 2.0)) * 1e-9, x.dtype)
+
 def _recurrent(x):
     rows = layers.Reshape((x.shape[1], -1))(x)
     state = layers.LSTM(x.shape[-1], recurrent_dropout=0.1)(rows)
@@ -200,6 +233,12 @@ PLANTS = {
     "random": lambda x: Noise()(x),
     "no 16 bits": lambda x: Top()(x),
     "loop": _recurrent,
+    "map_fn": lambda x: Each()(x),
+    "resize": lambda x: Resized()(x),
+    "strings": lambda x: Text()(x),
+    "unique": lambda x: Unique()(x),
+    "fft": lambda x: Spectrum()(x),
+    "unknown": lambda x: Unknown()(x),
 }
 
 def planted(shape, classes, plant):
@@ -399,6 +438,8 @@ def test_an_expensive_optimizer(place):
 # Accused falsely of what it does not do; memory-bound work and launches are its own.
 FOREIGN = {"python", "checks", "casts", "preprocessing", "loss", "slow layer", "input", "loop"}
 FOREIGN |= {"random", "no 16 bits", "bad kernel", "no faster type", "float32 fallback"}
+# Casts of the large MLP's weights and of their gradients take 11 % of its step, run by themselves.
+TRUE = {"wide": {"casts"}}
 REPEATS = range(int(os.environ.get("MPTEXP_REPEATS", "1")))  # 5 take eight minutes by themselves
 
 
@@ -409,19 +450,31 @@ def test_healthy_networks_are_not_accused_of_what_they_do_not_do(place, model, r
     _, found = diagnosed(place, {"model": f"planted_models:{model}"})
     blamed = {loss.cause.name: round(loss.share, 2) for loss in found.blamed}
     print(f"\nHEALTHY {model} {repeat} | {blamed}")
-    assert not blamed.keys() & FOREIGN
+    assert not blamed.keys() & FOREIGN - TRUE.get(model, set())
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["python", "checks", "casts", "loss", "preprocessing", "random", "no 16 bits", "loop"],
-)
+OF_CAUSE = {"map_fn": "loop", "resize": "preprocessing", "strings": "preprocessing"}
+OF_CAUSE |= {"unique": "no 16 bits", "fft": "no 16 bits"}
+WEIGHS = ["python", "checks", "casts", "loss", "preprocessing", "random", "no 16 bits", "loop"]
+
+
+@pytest.mark.parametrize("name", [*WEIGHS, *OF_CAUSE])
 @pytest.mark.bench
 def test_a_part_of_the_model_that_weighs(place, name):
     settings = {"model": f"planted_models:with_{name}".replace(" ", "_"), "batch_size": 64}
     bare = "with_large" if name == "loss" else "with_nothing"
     records, found = diagnosed(place, settings, beside=f"planted_models:{bare}")
-    check(records[1]["planted"], name, found, f"{name} in the model")
+    check(records[1]["planted"], OF_CAUSE.get(name, name), found, f"{name} in the model")
+
+
+@pytest.mark.bench
+def test_an_operation_that_no_rule_knows_is_unexplained_and_named(place):
+    settings = {"model": "planted_models:with_unknown", "batch_size": 64}
+    _, found = diagnosed(place, settings)
+    print(f"\nPLANTED unknown | {found.unexplained:.3f} | {found.unknown_operations}")
+    assert found.unexplained > 0.1
+    assert all(name.startswith("Lgamma in unknown") for name in found.unknown_operations)
+    assert not {loss.cause.name for loss in found.blamed} & FOREIGN
 
 
 @undisturbed

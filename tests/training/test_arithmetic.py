@@ -301,3 +301,14 @@ def test_a_share_just_below_the_limit_is_not_rounded_up():
     assert arithmetic.flags(run, settings) == ["94 % of the arithmetic in bfloat16"]
     settings["arithmetic"] = {"bfloat16": 0.95, "float32": 0.05}
     assert arithmetic.flags(run, settings) == []
+
+
+@pytest.mark.parametrize(("gradient", "moves"), [(0.0054, 1.5), (0.0056, 0.001)])
+def test_adam_in_float16_loses_small_gradients_from_its_second_moment(gradient, moves):
+    import keras
+
+    weight = keras.Variable([0.0], dtype="float16")
+    adam = keras.optimizers.Adam(1e-3)
+    adam.build([weight])
+    adam.apply([keras.ops.convert_to_tensor([gradient], "float16")], [weight])
+    assert -float(weight.numpy()[0]) == pytest.approx(moves, rel=0.3)
