@@ -1,7 +1,10 @@
 import pytest
 from builders import published
+from support import PROJECT
 
+from mptexp.analysis import sweep_tables
 from mptexp.diagnosis import pairs
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import Run
 
 BASE = Run(gpu_model="GPU", policy="float32", seed=7, block=2)
