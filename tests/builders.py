@@ -12,10 +12,11 @@ from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import history_table
 from mptexp.report.answers import measured
+from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 
 # What a record says that the run was beyond its parameters; see training.identity.
-IDENTITY = {"code": "c0de", "model_source": "", "data": "d", "device": "GPU", "cores": 2}
+IDENTITY = {"code": "c0de", "model_source": "", "data": "d", "device": "GPU"}
 
 
 @cache
@@ -25,6 +26,12 @@ def published(name):
 
 
 MADE = count()  # no two runs take the same time to the last digit
+
+
+def labels(chance):
+    """A million validation images, of whose commonest class guessing gets that share right."""
+    most = round(chance * 10**6)
+    return [*[most] * (10**6 // most), 10**6 % most]
 
 
 def record(
@@ -48,10 +55,11 @@ def record(
             "jit": False,
             "emulated": False,
             "default_policy": default,
-            "variable_dtype": "float32",
+            "variable_dtype": POLICY_ROWS[policy].variable_dtype,
             "initial_weights": "w",
             "data_order": f"o{block}",
             "validation_images": 10**6,
+            "validation_labels": labels(more.get("chance_accuracy", 1.0)),
             **more,
         },
         "identity": IDENTITY | {"initial_weights": "w", "data_order": f"o{block}"},
@@ -60,6 +68,7 @@ def record(
                    "images_per_s": batch_size / step_s, "warmup_steps": 1,
                    "first_step_s": 1.0 + next(MADE) * 1e-9},
         "history": [{"epoch": 1, "loss": 1.0, "accuracy": 0.8, "val_accuracy": 0.9 + block / 100}],
+        "samples": [{}],
         "peak_memory_bytes": 2**30,
         "fit_s": 1.0,
         "wall_s": 2.0,
@@ -69,7 +78,7 @@ def record(
 def classified(made, correct, digest="5a3e5a3e5a3e"):
     """The record of a run that got these validation images right: an array of true and false."""
     correct = np.asarray(correct, bool)
-    made["in_force"] |= {"validation_images": len(correct)}
+    made["in_force"] |= {"validation_images": len(correct), "validation_labels": [len(correct)]}
     made["history"] = [{"epoch": 1, "loss": 1.0, "accuracy": 0.8, "val_accuracy": correct.mean()}]
     listed = np.packbits(correct).tobytes().hex()
     return made | {"validated": {"images": len(correct), "digest": digest, "correct": listed}}
@@ -145,7 +154,7 @@ def loss_scaled(policy, scale, block, accuracy, skipped=None):
         "parameters": Run(policy=policy, loss_scale=scale, block=block, seed=block).model_dump(),
         "history": [{"epoch": 1, "val_accuracy": accuracy}],
         "identity": IDENTITY,
-        "in_force": {"validation_images": 10**6},
+        "in_force": {"validation_images": 10**6, "validation_labels": [10**6]},
         "loss_scales": [{"step": 9, "loss_scale": 8.0, "skipped": skipped}] if skipped else [],
         **({"skipped_steps": skipped} if skipped else {}),
     }
@@ -174,6 +183,8 @@ def written_sweep(root, device, scale, price=None, runs=3, **card):
             made = record(policy, block, step_s * scale * 1.01**block)
             made["parameters"]["gpu_model"] = device
             made["environment"] = CARD | {"device": device, "load": scale} | card
+            named = {name: made["environment"][name] for name in ("device", "cpu", "cores")}
+            made |= {"identity": made["identity"] | named}
             made["run_id"] = Run(**made["parameters"]).run_id()
             store.write_record(root / "runs" / made["run_id"] / "record.json", made)
     extra = f"price_per_hour: {price}\n" if price else ""

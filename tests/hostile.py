@@ -71,6 +71,7 @@ def sweep_of(text, root):
             made["timing"]["ended_by"] = made["in_force"]["default_policy"] = text
             made |= {"marks": [text, f"measured while {text}"], "environment": card | {"x": text}}
             made |= {"readings": {"utilization_frac": 0.5}, text: text}
+            made |= {"identity": made["identity"] | {"device": text, "cpu": text}}
             made["history"][0][text] = text
             store.write_record(place.record(made["run_id"]), made)
     failed = record("bfloat16") | {"status": "failed", "error": text}

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import forked
@@ -20,8 +20,16 @@ import pytest
 from PIL import Image
 
 PROJECT = Path(__file__).resolve().parent.parent
-# Ceilings that tests measure beside one another must not become the user's.
-os.environ["XDG_CACHE_HOME"] = str(PROJECT / ".pytest_cache/user")
+# Ceilings that tests measure beside one another must not become the user's. Processes of pytest
+# share them, but do not see one another's sweeps measure.
+SHARED = PROJECT / ".pytest_cache/user/mptexp"
+CACHE = PROJECT / f".pytest_cache/user{os.environ.get('PYTEST_XDIST_WORKER', '-alone')}"
+for _name in ("ceilings", "pages"):
+    (SHARED / _name).mkdir(parents=True, exist_ok=True)
+    (CACHE / "mptexp").mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        (CACHE / "mptexp" / _name).symlink_to(SHARED / _name)
+os.environ["XDG_CACHE_HOME"] = str(CACHE)
 
 # What a test waits for at most: long, for it only ends what would hang, however slow the machine.
 PATIENCE_S = 600

@@ -25,8 +25,6 @@ UNDECIDABLE = (
 FREE = ("policy", "loss_scale", "seed", "block")
 COMPARED = ["baseline", "candidate", "difference", "low", "high", "blocks", "images", "margin"]
 COMPARED += ["verdict", "flags"]
-# Of n images without a single difference the true share that differs may be 3.7 / n, at 97.5 %.
-NONE_AMONG = -math.log(0.025)
 
 
 def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.DataFrame:
@@ -155,7 +153,7 @@ def not_allowed(flags: Sequence[str], images: int, margin: float) -> str:
         return "not valid"
     if not images:
         return "images not recorded"
-    return "too few images" if NONE_AMONG / images > margin else ""
+    return "too few images" if image_pairs.NONE_AMONG / images > margin else ""
 
 
 def beside_first(table: pd.DataFrame) -> pd.DataFrame:
@@ -178,13 +176,14 @@ def verdict(low: float, high: float, margin: float) -> str:
 def target(tables: Tables) -> float | None:
     """The validation accuracy to reach: the params file's, else what every run reached.
 
-    The latter is rounded down to a whole percentage point; None where nothing was learned, or the
-    time that it took is not valid.
+    The latter is rounded down to a whole percentage point; None where nothing was learned, guessing
+    reaches it, or the time that it took is not valid.
     """
     if tables.ok.step_s.isna().all():
         return None
-    if tables.options.target_accuracy:
-        return tables.options.target_accuracy
+    if wanted := tables.options.target_accuracy:
+        guessed = [r.get("in_force", {}).get("chance_accuracy", 0.0) for r in tables.records]
+        return wanted if wanted > max(guessed, default=0.0) else None
     if len(validity.without(tables.trained, "not trained")) < len(tables.trained):
         return None  # a level that guessing reaches is none
     best = tables.history[tables.history.run_id.isin(tables.trained.run_id)]

@@ -20,12 +20,18 @@ class Asked:
         differing: parameters whose values of these runs the file does not have, with both values.
         missing: how many runs that it asks for have no record.
         planned: how many it asks for, those of several devices counted once.
+        excluded: how many points of its matrix it leaves out by `exclude`; of `points`.
+        points: how many its matrix has.
+        entries: those of `exclude`.
     """
 
     other: int = 0
     differing: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     missing: int = 0
     planned: int = 0
+    excluded: int = 0
+    points: int = 0
+    entries: Sequence[Mapping[str, Any]] = ()
 
 
 def of(records: Sequence[Mapping[str, Any]], text: str) -> Asked:
@@ -44,7 +50,16 @@ def of(records: Sequence[Mapping[str, Any]], text: str) -> Asked:
     names = [name for name in Run.model_fields if name not in free]
     asked, there = ({_key(run, names) for run in side} for side in (wanted, runs))
     others = [run for run in runs if _key(run, names) not in asked]
-    return Asked(len(others), _differing(others, wanted, names), len(asked - there), len(asked))
+    grid = sweep.model_copy(update={"exclude": [], "include": []}).points()
+    return Asked(
+        len(others),
+        _differing(others, wanted, names),
+        len(asked - there),
+        len(asked),
+        len(grid) + len(sweep.include) - len(points),
+        len(grid),
+        tuple(sweep.exclude),
+    )
 
 
 def _as_asked(run: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
-from mptexp.analysis.contrast import Contrast
+from mptexp.analysis.contrast import LEAST, Contrast
 
 # The moderated part takes half of the 5 % that a sweep may err: with three blocks, how unlike the
 # variances are cannot be known well, and simulated sweeps of unlike points use up the other half.
@@ -35,17 +35,41 @@ def together(
 
     For the comparisons of one table, of which a reader takes the best; more as in `half_widths`.
     """
-    halves = half_widths([over.values for over in contrasts], more=more)
+    least = [LEAST[over.kind] for over in contrasts]
+    halves = half_widths([over.values for over in contrasts], more=more, least=least)
     return [
         over if math.isnan(half) else over.within(half)
         for over, half in zip(contrasts, halves, strict=True)
     ]
 
 
+def of_ratios(
+    values: Sequence[Sequence[float]], measured: Sequence[Sequence[float]]
+) -> list[tuple[float, float]]:
+    """Ends of the intervals of ratios' logarithms that hold together, also of all measurements.
+
+    Blocks that were measured again until repeats agreed were chosen by their outcome: of a pair of
+    policies that do not differ, the set that agrees may be the one in which one policy was slow in
+    every block. So an interval reaches over that of all that was measured.
+
+    Args:
+        values: of each comparison the logarithms within its blocks.
+        measured: the same with those of blocks that were measured again.
+    """
+    sides = []
+    for logs in (values, measured):
+        means = np.array([np.mean(v) for v in logs])
+        halves = np.array(half_widths(logs, least=[LEAST["ratio"]] * len(logs)))
+        sides.append((means - halves, means + halves))
+    (low, high), (least, most) = sides
+    return list(zip(np.minimum(low, least), np.maximum(high, most), strict=True))
+
+
 def half_widths(
     values: Sequence[Sequence[float]],
     own: float = 0.95,
     more: Sequence[tuple[float, float]] | None = None,
+    least: Sequence[float] | None = None,
 ) -> list[float]:
     """Half widths of the simultaneous intervals around the mean of each comparison.
 
@@ -55,6 +79,8 @@ def half_widths(
         own: confidence of a comparison's own interval, which is the least width.
         more: of each comparison a variance of its mean that its blocks do not show, and the
             degrees of freedom of that; none by default.
+        least: of each comparison the least variance of a value, from the resolution of what
+            measured it; none by default.
 
     Returns:
         A half width for each comparison; NaN where it has fewer than three blocks.
@@ -66,7 +92,8 @@ def half_widths(
         return halves
     blocks = np.array([len(samples[k]) for k in known])
     freedom = blocks - 1
-    variance = np.maximum([samples[k].var(ddof=1) for k in known], TINY)
+    floors = [TINY if least is None else max(least[k], TINY) for k in known]
+    variance = np.maximum([samples[k].var(ddof=1) for k in known], floors)
     beyond = np.array([(0.0, 1.0) if more is None else more[k] for k in known]).T
     widths = special.stdtrit(freedom, (1 + own) / 2) * np.sqrt(variance / blocks)
     widths = np.maximum(widths, _width(own, variance / blocks, freedom, *beyond))

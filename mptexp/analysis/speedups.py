@@ -3,7 +3,8 @@
 Above 1, the candidate is faster.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ COMPARED = ["baseline", "candidate", "speedup", "low", "high", "claim_low", "cla
 COMPARED += ["blocks", "flags"]
 
 
-def at_same_batch(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFrame:
+def at_same_batch(
+    results: pd.DataFrame, confidence: float = 0.95, superseded: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """Speedup of every policy over strict float32 and over the device's default.
 
     Ratios are formed within a block, so that drift of the machine cancels; the run is the unit.
@@ -26,19 +29,21 @@ def at_same_batch(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFra
     of their logarithms. Fewer than three blocks claim no interval (low and high are empty). What
     is claimed must hold for all points of the sweep together: see `simultaneous`. Runs that are
     not comparable, or were measured apart, form no ratio; what else is not valid of a run takes
-    the claim away.
+    the claim away. What is claimed holds of the blocks that were measured again, too.
 
     Args:
         results: one row per run, the columns of COLUMNS.
         confidence: nominal coverage of the interval.
+        superseded: see `sweep_tables.Tables`.
 
     Returns:
         Columns of POINT, then COMPARED: speedup is baseline time / candidate time; claim_low and
         claim_high are empty where nothing may be claimed.
     """
-    rows, logs = [], []
+    rows, logs, measured = [], [], []
     ok = validity.timed_together(results[results.status == "ok"])
     flags = ok.groupby([*POINT, "policy"])["flags"].agg(validity.together).to_dict()
+    every = _with_superseded(ok, superseded, "step_s", POINT)
     for point, default, times in by_block(ok, "step_s"):
         for baseline in baselines(default, times):
             for candidate in [p for p in times if p != baseline]:
@@ -48,24 +53,40 @@ def at_same_batch(results: pd.DataFrame, confidence: float = 0.95) -> pd.DataFra
                     figures = over.columns("speedup")
                     rows.append([*point, baseline, candidate, *figures.values(), both])
                     logs.append(contrast.by_block(times[baseline], times[candidate]))
+                    measured.append(every(point, baseline, candidate))
     unclaimed = [*POINT, "baseline", "candidate", "speedup", "low", "high", "blocks", "flags"]
-    return _claimed(pd.DataFrame(rows, columns=unclaimed), logs)
+    table = pd.DataFrame(rows, columns=unclaimed)
+    ends = _ends(table["flags"].tolist(), logs, measured)
+    return table.assign(claim_low=ends[:, 0], claim_high=ends[:, 1])[[*POINT, *COMPARED]]
 
 
-def _claimed(table: pd.DataFrame, logs: Sequence[np.ndarray]) -> pd.DataFrame:
-    """The table with the ends of the simultaneous intervals of what may be claimed."""
-    valid = [not validity.invalid(flags, "time") for flags in table["flags"]]
-    wanted = [values for values, ok in zip(logs, valid, strict=True) if ok]
-    halves = np.full(len(table), np.nan)
-    halves[np.array(valid, bool)] = simultaneous.half_widths(wanted)
-    ends = {
-        "claim_low": table.speedup.astype(float) * np.exp(-halves),
-        "claim_high": table.speedup.astype(float) * np.exp(halves),
-    }
-    return table.assign(**ends)[[*POINT, *COMPARED]]
+def _ends(
+    flags: Sequence[str], logs: Sequence[Sequence[float]], measured: Sequence[np.ndarray]
+) -> np.ndarray:
+    """Ends of the intervals of ratios that hold for all valid ones together; NaN of the others."""
+    valid = [
+        len(values) > 0 and not validity.invalid(names, "time")
+        for values, names in zip(logs, flags, strict=True)
+    ]
+    ends = np.full((len(flags), 2), np.nan)
+    if any(valid):
+        wanted = ([v for v, ok in zip(some, valid, strict=True) if ok] for some in (logs, measured))
+        ends[np.array(valid, bool)] = np.exp(simultaneous.of_ratios(*wanted))
+    return ends
 
 
-def at_best_batch(results: pd.DataFrame) -> pd.DataFrame:
+def _with_superseded(
+    runs: pd.DataFrame, superseded: pd.DataFrame | None, value: str, keys: Sequence[str]
+) -> Callable[[tuple, str, str], np.ndarray]:
+    """Gives the logarithms of a point's ratios of two policies in all blocks ever measured."""
+    if superseded is None or superseded.empty:
+        superseded = runs[:0]
+    named = runs.assign(block=runs.block.astype(str))
+    every = {p: v for p, _, v in by_block(pd.concat([named, superseded]), value, keys)}
+    return lambda point, left, right: contrast.by_block(every[point][left], every[point][right])
+
+
+def at_best_batch(results: pd.DataFrame, superseded: pd.DataFrame | None = None) -> pd.DataFrame:
     """Every policy at the batch size that gives it the most images per second.
 
     Where a point was measured at several batch sizes: a 16-bit policy may have room for a batch
@@ -75,7 +96,8 @@ def at_best_batch(results: pd.DataFrame) -> pd.DataFrame:
         Columns of POINT without batch_size, policy, batch_size (its best), largest (the largest
         that ran), too_large (the smallest that ran out of memory, or NaN), images_per_s (median),
         baseline, speedup (images per second over the baseline's at its own best batch size, above 1
-        is faster; NaN for the baseline), low, high (for all of the table together), blocks, flags.
+        is faster; NaN for the baseline), low, high (for all of the table together, and of what was
+        measured again), blocks, flags.
     """
     keys = [name for name in POINT if name != "batch_size"]
     own = [*keys, "policy"]
@@ -89,7 +111,11 @@ def at_best_batch(results: pd.DataFrame) -> pd.DataFrame:
     sized = best.set_index(own).to_dict("index")
     too_large = out.groupby(own).batch_size.min().to_dict()
     flags = at_best.groupby(own)["flags"].agg(validity.together).to_dict()
-    rows, overs = [], []
+    rows, overs, measured = [], [], []
+    again = superseded
+    if again is not None and len(again):
+        again = again.merge(best[[*own, "batch_size"]])
+    every = _with_superseded(at_best, again, "images_per_s", keys)
     for point, default, rates in by_block(at_best, "images_per_s", keys):
         baseline = next(iter(baselines(default, rates)), "")
         for policy in [p for p in POLICIES if p in rates]:
@@ -99,19 +125,20 @@ def at_best_batch(results: pd.DataFrame) -> pd.DataFrame:
             rows.append(named | sized[(*point, policy)] | least | {"flags": both})
             other = bool(baseline) and policy != baseline
             overs.append(contrast.paired(rates[policy], rates[baseline]) if other else Contrast())
-    figures = _together(overs, [str(row["flags"]) for row in rows])
+            measured.append(every(point, policy, baseline) if other else np.empty(0))
+    figures = _figures(
+        overs, _ends([str(r["flags"]) for r in rows], [o.values for o in overs], measured)
+    )
     columns = ["batch_size", "largest", "too_large", "images_per_s", "baseline", "speedup", "low"]
     rows = [row | ends for row, ends in zip(rows, figures, strict=True)]
     return pd.DataFrame(rows, columns=[*own, *columns, "high", "blocks", "flags"])
 
 
-def _together(overs: Sequence[Contrast], flags: Sequence[str]) -> list[dict[str, Any]]:
-    """The cells of ratios, whose intervals hold for all that are valid together."""
-    valid = [k for k, names in enumerate(flags) if not validity.invalid(names, "time")]
-    wide = dict(zip(valid, simultaneous.together([overs[k] for k in valid]), strict=True))
-    ends = [wide.get(k, over) for k, over in enumerate(overs)]
+def _figures(overs: Sequence[Contrast], ends: np.ndarray) -> list[dict[str, Any]]:
+    """The cells of ratios with the ends of their intervals."""
+    made = [replace(o, low=low, high=high) for o, (low, high) in zip(overs, ends, strict=True)]
     nothing = dict.fromkeys(Contrast().columns("speedup"), np.nan)
-    return [over.columns("speedup") if over.n else nothing for over in ends]
+    return [over.columns("speedup") if over.n else nothing for over in made]
 
 
 def _fastest(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

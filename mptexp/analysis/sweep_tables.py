@@ -8,7 +8,7 @@ import pandas as pd
 from mptexp.analysis import asked, speedups, validity
 from mptexp.analysis.asked import Asked
 from mptexp.analysis.points import POINT
-from mptexp.records import store
+from mptexp.records import consistent, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import history_table, results_table
 from mptexp.spec import params
@@ -34,7 +34,8 @@ class Tables:
     gigabytes. `attempts` are the runs that searched for the largest batch, the columns of
     COLUMNS. `damaged` and `changed` are a sentence for each record, those of the search and of the
     diagnosis too, that cannot be read, or is another than the one that was written. `asked` is how
-    the runs and the params file agree.
+    the runs and the params file agree. `superseded` are runs that were measured again though
+    nothing of them was not valid, the columns of COLUMNS; its `block` is also the call's.
     """
 
     results: pd.DataFrame
@@ -46,6 +47,7 @@ class Tables:
     attempts: pd.DataFrame = field(default_factory=pd.DataFrame)
     changed: list[str] = field(default_factory=list)
     asked: Asked = field(default_factory=Asked)
+    superseded: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def ok(self) -> pd.DataFrame:
@@ -102,16 +104,35 @@ def load(directory: SweepDir) -> Tables:
     results = flagged(records, directory.name)
     history = history_table(records)
     attempts = _attempts(directory, records)
-    ratios = speedups.at_same_batch(results)
+    again = _superseded(directory, records)
+    ratios = speedups.at_same_batch(results, superseded=again)
     settings = options(directory)
     wanted = asked.of(records, directory.params_text)
-    return Tables(results, history, ratios, records, damaged, settings, attempts, changed, wanted)
+    return Tables(
+        results, history, ratios, records, damaged, settings, attempts, changed, wanted, again
+    )
 
 
 def flagged(records: Sequence[dict], sweep: str, beside: Sequence[dict] = ()) -> pd.DataFrame:
     """The table of a sweep's runs with what is not valid of each, see `records.results_table`."""
     results = results_table(records, sweep, beside)
-    return results.assign(flags=validity.of_runs(results, records))
+    return results.assign(flags=validity.of_runs(results, records, beside))
+
+
+def _superseded(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
+    """The runs that were measured again though they were valid, and as they are now otherwise."""
+    now = {record["run_id"]: record for record in records}
+    measured = {consistent.measurement(record) for record in records} - {()}
+    kept = [
+        record | {"run_id": f"{record['run_id']} {record.get('invocation', '')}"}
+        for record in store.superseded_records(directory, without=RAW)
+        if record["run_id"] in now
+        and consistent.measurement(record) not in measured
+        and validity.is_repeat(record, now[record["run_id"]])
+    ]
+    table = results_table(kept, directory.name, beside=records)
+    calls = table.run_id.str.partition(" ")[2] if len(table) else ""
+    return table.assign(block=table.block.astype(str) + " " + calls, flags="")
 
 
 def _attempts(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:

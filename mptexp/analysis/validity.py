@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import pandas as pd
 from mptexp.analysis import identity, steadiness
 from mptexp.analysis.points import POINT
 from mptexp.records import consistent, instruments, interference
-from mptexp.records.schema import SEEN, VOID
+from mptexp.records.schema import AT_ONCE, SEEN, VOID
 from mptexp.records.store import CHANGED
 from mptexp.records.tables import devices
 from mptexp.spec import order
@@ -28,6 +29,8 @@ SEEN_MATTERS = 0.1  # share of the validation images; data sets hold a few twice
 # Standard errors above guessing by which an accuracy must lie: one run of a thousand that learned
 # nothing gets there.
 SIGMAS = 3.0
+# Between two runs of a comparison; what lies between them otherwise takes seconds.
+PAUSE_S = 600.0
 REPAIR = "`mptexp run --repair`"
 
 
@@ -94,6 +97,12 @@ FLAGS = {
             ("time", "memory", "training time"),
             "runs shared the machine",
             f"{REPAIR} without `--parallel` measures them again",
+        ),
+        Flag(
+            "sweeps at once",
+            ("time", "training time"),
+            "another sweep measured on the same device at the same time",
+            f"let one end before the next begins, and {REPAIR} measures the block again",
         ),
         Flag(
             "interference",
@@ -173,15 +182,21 @@ FLAGS = {
 }
 
 
-def of_runs(results: pd.DataFrame, records: Sequence[Mapping[str, Any]]) -> pd.Series:
+def of_runs(
+    results: pd.DataFrame,
+    records: Sequence[Mapping[str, Any]],
+    beside: Sequence[Mapping[str, Any]] = (),
+) -> pd.Series:
     """The names of each run's flags, separated by `; `; empty for a run that is valid.
 
     Args:
         results: one row per run.
         records: the same runs, in any order.
+        beside: those of other sweeps that are at hand.
     """
     by_id = {record["run_id"]: record for record in records}
     unlike, parted = incomparable(results, records), apart(records)
+    overlapping = at_once([*records, *beside])
     unsteady, copied = steadiness.flags(results, records), consistent.repeated(records)
     flags = [
         together(
@@ -189,6 +204,7 @@ def of_runs(results: pd.DataFrame, records: Sequence[Mapping[str, Any]]) -> pd.S
                 *["not comparable"] * (run_id in unlike),
                 *["measured apart"] * (run_id in parted),
                 *["same measurement"] * (run_id in copied),
+                *["sweeps at once"] * (_call(by_id[run_id]) in overlapping),
                 *unsteady.get(run_id, ()),
                 *of_record(by_id[run_id]),
             ]
@@ -210,6 +226,7 @@ def of_record(record: Mapping[str, Any]) -> list[str]:
         identity.NOT_RECORDED: identity.of(record) is None,
         CHANGED: bool(record.get("changed")),
         "in parallel": any(mark.startswith(VOID) for mark in marks),
+        "sweeps at once": AT_ONCE in marks,
         "interference": any("while other pro" in mark for mark in marks),
         "interrupted": any("was stopped" in m or "were changed" in m for m in marks),
         "throttled": any("was throttled" in mark for mark in marks),
@@ -219,6 +236,15 @@ def of_record(record: Mapping[str, Any]) -> list[str]:
         "not trained": _at_chance(record),
     }
     return [name for name, holds in cases.items() if holds]
+
+
+def is_repeat(record: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a run that was measured again is a valid time of what it is now."""
+    sides = [identity.of(one) for one in (record, now)]
+    if record.get("status") != "ok" or None in sides:
+        return False
+    alike = len({identity.shared(side) for side in sides if side}) == 1
+    return alike and not invalid(SEPARATOR.join(of_record(record)), "time")
 
 
 def _seen_in_training(marks: Iterable[str]) -> bool:
@@ -270,20 +296,30 @@ def _beyond_blocks(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[ide
 def _started_otherwise(
     records: Sequence[Mapping[str, Any]],
 ) -> dict[str, list[identity.Difference]]:
-    """The runs of a block that began from other weights, or had another order, than the first.
+    """The runs of a block that differ from the first in weights, order or validation images.
 
     Weights in 16 bits are those of float32 rounded, so only float32 weights are compared.
     """
     unlike = {}
+    validated = {r["run_id"]: {"validation": _validation(r)} for r in records}
     for name, alike in (
         ("data_order", list(records)),
         ("initial_weights", [r for r in records if _holds_float32(r)]),
+        ("validation", list(records)),
     ):
-        values = [str(record["identity"].get(name, "")) for record in alike]
+        own = [record["identity"] | validated[record["run_id"]] for record in alike]
+        values = [str(one.get(name, "")) for one in own]
         for record, value in zip(alike, values, strict=True):
             if value != values[0]:
                 unlike[record["run_id"]] = [identity.Difference(name, value, values[0])]
     return unlike
+
+
+def _validation(record: Mapping[str, Any]) -> str:
+    """How many validation images there were, and what guessing gets right of them."""
+    known = record.get("in_force") or {}
+    named = {"validation_images": "{:,} images", "chance_accuracy": "{:.4%} by guessing"}
+    return ", ".join(t.format(known[n]) for n, t in named.items() if known.get(n) is not None)
 
 
 def _holds_float32(record: Mapping[str, Any]) -> bool:
@@ -308,9 +344,59 @@ def apart(records: Sequence[Mapping[str, Any]]) -> set[str]:
             parts.setdefault(made, []).append(record)
     parted = set()
     for parts in blocks.values():
-        *others, _ = sorted(parts.values(), key=lambda part: (len(part), _last(part)))
+        whole = [near for part in parts.values() for near in _near(part)]
+        *others, _ = sorted(whole, key=lambda part: (len(part), _last(part)))
         parted |= {record["run_id"] for part in others for record in part}
     return parted
+
+
+def _near(records: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """The runs of one call in parts between which the machine slept, or did something else."""
+    parts: list[list[Mapping[str, Any]]] = []
+    ended = None
+    for record in sorted(records, key=lambda record: str(record.get("ended_at", ""))):
+        now = _moment(record)
+        wall_s = record.get("wall_s") or 0.0
+        if not parts or (now and ended and now - wall_s - ended > PAUSE_S):
+            parts.append([])
+        parts[-1].append(record)
+        ended = now
+    return parts
+
+
+def at_once(records: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
+    """The runs that were measured while another call of `mptexp run` measured on their device.
+
+    By what names the call, and the run's id. Of GPUs only those whose records name them: a machine
+    may have several of one name.
+    """
+    places: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for record in records:
+        known = record.get("environment") or {}
+        for device in record.get("gpus") or ["cpu"] * (known.get("kind") == "cpu"):
+            if record.get("boot") and record.get("measured_at"):
+                places.setdefault((record["boot"], device), []).append(record)
+    met: set[tuple[str, str]] = set()
+    for runs in places.values():
+        open_ones: list[Mapping[str, Any]] = []
+        for run in sorted(runs, key=lambda run: run["measured_at"]):
+            open_ones = [one for one in open_ones if one["measured_at"][1] > run["measured_at"][0]]
+            others = [one for one in open_ones if _call(one)[0] != _call(run)[0]]
+            met |= {_call(one) for one in [*others, *([run] if others else [])]}
+            open_ones.append(run)
+    return met
+
+
+def _call(record: Mapping[str, Any]) -> tuple[str, str]:
+    return str(record.get("invocation") or record["run_id"]), record["run_id"]
+
+
+def _moment(record: Mapping[str, Any]) -> float | None:
+    """When a run ended, in seconds; None where its record does not say, or names no such day."""
+    try:
+        return datetime.fromisoformat(record.get("ended_at", "")).timestamp()
+    except ValueError:
+        return None
 
 
 def _last(records: Iterable[Mapping[str, Any]]) -> str:

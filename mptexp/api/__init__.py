@@ -22,6 +22,7 @@ from mptexp.api.commands import (
     TRACKERS,
     absent,
     advise,
+    at_once,
     changed,
     check,
     checked,

@@ -257,12 +257,14 @@ def checked(directory: Path) -> Checked:
         ParamsError: if the directory holds no record.
     """
     from mptexp.report.answers import caveats, measured
-    from mptexp.report.pages import notes, provenance
+    from mptexp.report.pages import data_files, notes, provenance
 
     sweep = measured.load(directory)
-    besides = [*caveats.missing(sweep.tables), *caveats.left_out(sweep.tables)]
+    tables = sweep.tables
+    besides = [*caveats.missing(tables), *caveats.excluded(tables), *caveats.left_out(tables)]
     besides += provenance.measured_again(sweep.directory)
-    return Checked(_not_valid(sweep), besides, bool(notes.families(sweep.tables)))
+    not_valid = [*_not_valid(sweep), *data_files.out_of_step(sweep)]
+    return Checked(not_valid, besides, bool(notes.families(tables)))
 
 
 def check(directory: Path) -> list[str]:
@@ -430,6 +432,15 @@ def unlike(directories: Sequence[Path]) -> "dict[str, list[Difference]]":
     names = map(str, directories[1:])
     found = {name: identity.between(first, o) for name, o in zip(names, others, strict=True)}
     return {name: differences for name, differences in found.items() if differences}
+
+
+def at_once(directories: Sequence[Path]) -> int:
+    """Returns how many runs of some directories were measured while another sweep measured."""
+    from mptexp.analysis import sweep_tables, validity
+
+    places = map(SweepDir, directories)
+    read = [store.read_records(place, without=sweep_tables.RAW)[0] for place in places]
+    return len(validity.at_once([record for records in read for record in records]))
 
 
 def doctor(backend: str = "tensorflow") -> dict[str, Any]:

@@ -257,6 +257,7 @@ def merge(
 
     merged = api.merge(directories, directory, prefer)
     unlike = caveats.unlike(str(directories[0]), api.unlike(directories))
+    unlike += caveats.at_once(api.at_once(directories))
     total = wording.count(merged.present + sum(merged.copied.values()), "run")
     parts = [f"{n} from {name}" for name, n in merged.copied.items()]
     parts += [f"{merged.present} were there"] if merged.present else []

@@ -2,7 +2,8 @@
 
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from mptexp.execution import devices, forked, supervisor
+from mptexp.execution import devices, forked, measuring, supervisor
 from mptexp.execution.devices import Slot
 from mptexp.execution.job import Job
 from mptexp.execution.plan import Planned
@@ -70,14 +71,15 @@ def execute(
     free, waiting = list(slots), list(due)
     working: dict[Future[dict[str, Any]], tuple[Planned, list[Slot]]] = {}
     stop, ended = threading.Event(), SimpleQueue[Future[dict[str, Any]]]()
-    with forked.servers(slots) as servers, ThreadPoolExecutor(len(slots)) as pool:
+    announced = measuring.announced(slot.uuid for slot in slots)
+    with announced as own, forked.servers(slots) as servers, ThreadPoolExecutor(len(slots)) as pool:
         try:
             while waiting or working:
                 for planned, taken in _startable(waiting, free, slots):
                     waiting.remove(planned)
                     free = [slot for slot in free if slot not in taken]
                     yield planned, None
-                    future = pool.submit(_execute, planned, job, how, taken, stop, servers)
+                    future = pool.submit(_execute, planned, job, how, taken, stop, servers, own)
                     working[future] = (planned, taken)
                     future.add_done_callback(ended.put)
                 with suppress(Empty):
@@ -115,10 +117,13 @@ def _execute(
     taken: Sequence[Slot],
     stop: threading.Event,
     servers: forked.Servers | None,
+    own: Collection[Path],
 ) -> dict[str, Any]:
     """Executes one run on its devices, again as often as `retries` allows; its last record."""
+    uuids = [slot.uuid for slot in taken]
     for attempt in range(1, how.retries + 2):
         again = [f"attempt {attempt}, after others had failed"] if attempt > 1 else []
+        began = time.time()
         record = supervisor.execute(
             planned.run,
             job.notebook,
@@ -130,7 +135,9 @@ def _execute(
             stop,
             how.invocation,
             servers,
+            lambda since=began: measuring.marks(uuids, since, own),
         )
+        measuring.touch(own)
         if record["status"] in schema.FINAL:
             break
     return record

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ def execute(
     stop: threading.Event | None = None,
     invocation: str = "",
     servers: Servers | None = None,
+    ended_marks: Callable[[], list[str]] = list,
 ) -> dict[str, Any]:
     """Executes one run in a process of its own and publishes what it left; returns its record.
 
@@ -61,6 +62,7 @@ def execute(
         stop: set by another thread, it ends the run.
         invocation: names the call of `mptexp run`, for the record.
         servers: where its processes are forked; None: they are started anew.
+        ended_marks: gives the notes that are known once the run has ended.
 
     Raises:
         Stopped: after `stop`.
@@ -84,6 +86,7 @@ def execute(
         processes.end(folder)
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    marks = [*marks, *ended_marks()]
     try:
         wall_s = time.monotonic() - began
         record = _finish(folder, run, name, ended, wall_s, marks, invocation)

@@ -9,6 +9,7 @@ from mptexp.execution import (
     directory,
     local_executor,
     max_batch,
+    measuring,
     plan,
     preparation,
     ray_cluster,
@@ -20,6 +21,11 @@ from mptexp.execution.plan import Planned
 from mptexp.execution.progress import Output, Progress, bar
 from mptexp.records import outcomes, schema, store
 from mptexp.spec.errors import Stopped, UserError
+
+BESIDE = (
+    "another sweep of mptexp measures on this device: the times of both are not valid while they "
+    "do; wait for it to end"
+)
 
 
 class Interrupted(UserError, KeyboardInterrupt):
@@ -162,6 +168,9 @@ def execute_due(chosen: Sequence[Planned], job: Job, how: Execution, output: Out
     due = [p for p in chosen if p.due]
     if not due:
         return
+    uuids = [slot.uuid for slot in devices.slots(how.parallel)]
+    if how.executor != "ray" and measuring.marks(uuids):
+        output.say(BESIDE, style="yellow")
     executor = ray_executor if how.executor == "ray" else local_executor
     progress = Progress(output.console, due, job.sweep)
     try:

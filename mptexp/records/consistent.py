@@ -8,17 +8,20 @@ figure that does not follow from them was not measured by that run.
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from mptexp.records import step_times
+from mptexp.records.interference import OTHERS_MATTER
+from mptexp.records.schema import FOREIGN
 from mptexp.records.step_times import Window
 
 ROUNDING = 1e-6  # relative: far above that of floats, far below any effect
 # Of the validation images: predicting once more may round a few otherwise, and a model with noise
 # of its own gets others right. Four standard errors of two such counts, and never less than this.
 OFF, SIGMAS = 0.01, 4.0
+LOADED = 3 * OTHERS_MATTER  # in most of a run's samples: not of the moments beside what was timed
 LEAST_TIMES = 3  # that agree to the last digit, of two runs that are one
 
 
@@ -36,7 +39,13 @@ def fault(record: Mapping[str, Any]) -> str:
     fit_s = record.get("fit_s")
     if fit_s is not None and windows_s > fit_s * (1 + ROUNDING):
         return f"fit_s is {fit_s:.6g}, but its windows took {windows_s:.6g} s together"
-    return _other_epochs(record) or _other_images(record)
+    return (
+        _other_epochs(record)
+        or _missing_windows(record)
+        or _other_images(record)
+        or _other_labels(record)
+        or _other_load(record)
+    )
 
 
 def _expected(record: Mapping[str, Any], timing: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,6 +68,57 @@ def _expected(record: Mapping[str, Any], timing: Mapping[str, Any]) -> dict[str,
     return figures
 
 
+def _missing_windows(record: Mapping[str, Any]) -> str:
+    """What is wrong where windows do not follow one another: whoever picks them picks the fast.
+
+    Between two epochs lies the last execution of the earlier, which belongs to no window.
+    """
+    windows, asked = record.get("windows") or [], record["parameters"]
+    if record.get("notebook") == FOREIGN or not windows:
+        return ""
+    most = asked.get("steps_per_execution", 1)
+    pauses = max(len(record.get("history") or []) - 1, 0)
+    ended = 0
+    for window in windows:
+        gap = window["first_step"] - ended
+        pauses -= gap > 0
+        if not 0 <= gap <= most or pauses < 0:
+            return f"windows: step {window['first_step']} follows step {ended - 1}"
+        ended = window["first_step"] + window["steps"]
+    return ""
+
+
+def _other_load(record: Mapping[str, Any]) -> str:
+    """What is wrong where the samples of the sensors are gone, or show what the summary does not.
+
+    Their median, since a program may start beside the training, outside of what is timed; of older
+    records, without an identity, nothing is claimed.
+    """
+    if not record.get("identity"):
+        return ""
+    readings, samples = record.get("readings") or {}, record.get("samples") or []
+    measured = (record.get("timing") or {}).get("step_s") is not None
+    if measured and record.get("environment") and not samples:
+        return "samples: none of its sensors, of which every run has some"
+    load, noticed = readings.get("other_load_frac"), _median_load(samples)
+    if load is None or noticed is None or load > OTHERS_MATTER or noticed < LOADED:
+        return ""
+    return f"readings.other_load_frac is {load:.6g}, but the samples show {noticed:.6g}"
+
+
+def _median_load(samples: Sequence[Mapping[str, Any]]) -> float | None:
+    """The share of the processors that other programs took, in most gaps between samples."""
+    names = ("time", "busy_cpu_s", "own_cpu_s", "processors")
+    rows = [[s.get(name) for name in names] for s in samples]
+    known = [[*map(float, r)] for r in rows if all(isinstance(v, int | float) for v in r)]
+    loads = [
+        (b[1] - a[1] - b[2] + a[2]) / ((b[0] - a[0]) * b[3])
+        for a, b in pairwise(known)
+        if b[0] > a[0] and b[3] > 0
+    ]
+    return statistics.median(loads) if loads else None
+
+
 def _other_epochs(record: Mapping[str, Any]) -> str:
     """What is wrong where epochs end before they begin, or are not as many as were asked for."""
     history, asked = record.get("history") or [], record["parameters"].get("epochs")
@@ -71,6 +131,21 @@ def _other_epochs(record: Mapping[str, Any]) -> str:
     if whole and history and asked is not None and len(history) != asked:
         return f"history holds {len(history)} epochs, but the run had {asked}"
     return ""
+
+
+def _other_labels(record: Mapping[str, Any]) -> str:
+    """What is wrong where classes, validation images and the accuracy of guessing disagree."""
+    known = record.get("in_force") or {}
+    images, chance = known.get("validation_images"), known.get("chance_accuracy")
+    counts = known.get("validation_labels")
+    if counts is not None and sum(counts) != images:
+        return f"validation_images is {images}, but {sum(counts):,} labels are counted"
+    if chance is None or not images:
+        return ""
+    commonest = max(counts) if counts else max(1, round(chance * images))
+    if math.isclose(chance, commonest / images, rel_tol=ROUNDING):
+        return ""
+    return f"chance_accuracy is {chance:.6g}, which no class of {images:,} validation images has"
 
 
 def _other_images(record: Mapping[str, Any]) -> str:
@@ -98,8 +173,37 @@ def measurement(record: Mapping[str, Any]) -> tuple[float, ...]:
     return tuple(known) if len(known) >= LEAST_TIMES else ()
 
 
+def measured_at(record: Mapping[str, Any]) -> list[float]:
+    """When its sensors began and ended, in seconds since the machine started; empty if unknown.
+
+    Sensors are read by the clock of Linux that counts from there, in every process alike.
+    """
+    times = [s["time"] for s in record.get("samples") or [] if isinstance(s.get("time"), float)]
+    return [min(times), max(times)] if times else []
+
+
 def repeated(records: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The runs that hold the same measurement as another: one of them was copied."""
-    known = [(record["run_id"], measurement(record)) for record in records]
-    times = Counter(measured for _, measured in known)
-    return {run_id for run_id, measured in known if measured and times[measured] > 1}
+    """The runs that hold the same measurement as another: one of them was copied.
+
+    The same times, the same moments, or as repeats of a point the same losses, to the last digit.
+    """
+    known = [
+        (record["run_id"], sign)
+        for record in records
+        for sign in (measurement(record), record.get("measured_at"), _losses(record))
+        if sign
+    ]
+    times = Counter(str(sign) for _, sign in known)
+    return {run_id for run_id, sign in known if times[str(sign)] > 1}
+
+
+def _losses(record: Mapping[str, Any]) -> list[Any]:
+    """The losses of a training with what it shares with its repeats; empty where they are few.
+
+    Repeats have other weights and another order.
+    """
+    history = record.get("history") or []
+    losses = [epoch.get(name) for epoch in history for name in ("loss", "val_loss")]
+    known = [loss for loss in losses if loss is not None]
+    shared = {n: v for n, v in record["parameters"].items() if n not in ("seed", "block")}
+    return [shared, known] if len({*known}) >= LEAST_TIMES else []

@@ -28,6 +28,8 @@ STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "killed", "timeout
 FINAL = ("ok", "oom", "diverged", "unsupported")  # the others run again at the next call
 FOREIGN = "foreign"  # the notebook of a run that StepTimer recorded in a script of the user's
 VOID = "timings are void"  # how the mark begins of a run that was not alone on its device
+# The mark of a run beside which another sweep measured.
+AT_ONCE = "measured while another sweep of mptexp measured on the same device"
 SEEN = "are trained on too"  # how the mark ends that says how many validation images are
 
 OPEN = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
@@ -80,6 +82,7 @@ def _adapter() -> TypeAdapter[Any]:
         "error": str,
         "notebook": str,
         "boot": str,  # names the machine that measured the run, from one start of it to the next
+        "gpus": list[str],  # name the GPUs that the run could use
         "invocation": str,  # names the call of `mptexp run` that measured the run
         "ended_at": Moment,
         "in_force": _open(
@@ -92,6 +95,7 @@ def _adapter() -> TypeAdapter[Any]:
                 "probe": dict[str, str],
                 "chance_accuracy": Share,
                 "validation_images": Annotated[int, Field(ge=0, lt=2**31)],
+                "validation_labels": list[Annotated[int, Field(ge=0, lt=2**31)]],
             },
         ),
         "timing": cells,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from mptexp.records import consistent, schema, usable
+from mptexp.records import consistent, schema, settings, usable
 from mptexp.records.privacy import scrub
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.spec import files, places
@@ -102,12 +102,16 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(signed, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
+# What a record is given when it is written or read.
+ADDED = ("digest", "changed", "measured_at")
+
+
 def digest(record: Mapping[str, Any]) -> str:
     """What a record was when it was written, as 64 hexadecimal digits.
 
     It shows a slip of the hand or a broken disk; whoever wants to deceive can write it anew.
     """
-    content = {name: value for name, value in record.items() if name not in ("digest", "changed")}
+    content = {name: value for name, value in record.items() if name not in ADDED}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -132,14 +136,16 @@ def read_record(path: Path) -> dict[str, Any]:
     fault = schema.fault(record) or _endless(text) or usable.fault(record)
     if not fault and folder not in ("", record["run_id"]):
         fault = f"run_id {record['run_id']} in a folder of another name"
-    fault = fault or _other_parameters(record) or consistent.fault(record)
+    fault = fault or _other_parameters(record)
+    # As in the run's id, a parameter that is not named is at its default.
+    fault = fault or settings.fault({**record, "parameters": defaults() | record["parameters"]})
+    fault = fault or consistent.fault(record)
     if fault:
         raise RecordError(f"{path}: {fault}")
     # Another program writes none, and no identity either.
     signed = record.pop("digest", None if record.get("identity") else digest(record))
     if signed != digest(record):
         record["changed"] = True
-    # As in the run's id, a parameter that is not named is at its default.
     record["parameters"] = defaults() | record["parameters"]
     return record
 
@@ -182,17 +188,29 @@ def read_records(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """All readable records of a sweep, ordered by run id, and a sentence for each damaged one.
 
+    Each has its `measured_at`, see `consistent`.
+
     Args:
         without: what to leave out of the records.
     """
+    return _read_all(directory.runs, without)
+
+
+def superseded_records(directory: SweepDir, without: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The readable records of the runs that were measured again; without as in `read_records`."""
+    return [] if directory.superseded.is_symlink() else _read_all(directory.superseded, without)[0]
+
+
+def _read_all(folder: Path, without: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     records, damaged = [], []
-    for path in sorted(directory.runs.glob("*/record.json")):
+    for path in sorted(folder.glob("*/record.json")):
         try:
             record = read_record(path)
         except RecordError as error:
             damaged.append(str(error))
             continue
-        records.append({name: value for name, value in record.items() if name not in without})
+        kept = {name: value for name, value in record.items() if name not in without}
+        records.append(kept | {"measured_at": consistent.measured_at(record)})
     return records, damaged
 
 

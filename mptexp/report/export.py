@@ -49,7 +49,10 @@ def _tables(tables: Tables, folder: Path) -> str:
     margin = tables.options.equivalence_margin
     pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]] = {
         "table": (summary.headline(tables), text_tables.headline_rows(tables)),
-        "best_batch_size": (speedups.at_best_batch(tables.results), text_tables.best_rows(tables)),
+        "best_batch_size": (
+            speedups.at_best_batch(tables.results, tables.superseded),
+            text_tables.best_rows(tables),
+        ),
         "accuracy": (accuracy.differences(tables, margin), text_tables.accuracy_rows(tables)),
     }
     for name, (numbers, text) in pairs.items():

@@ -30,6 +30,13 @@ def boot(root: Path = Path("/")) -> str:
     return hashlib.sha256(f"mptexp {drawn}".encode()).hexdigest()[:12] if drawn else ""
 
 
+def gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Names the GPUs that a sweep gave this process, and nothing else; empty where it gave none."""
+    given = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    uuids = [uuid for uuid in given if uuid.startswith(("GPU-", "MIG-"))]
+    return [hashlib.sha256(f"mptexp {uuid}".encode()).hexdigest()[:12] for uuid in uuids]
+
+
 def state(root: Path = Path("/")) -> dict[str, Any]:
     """Limits and state of this machine; None for what the system does not say.
 

@@ -62,6 +62,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "error": _error(outcome),
         "environment": outcome.card,
         "boot": machine.boot(),
+        **({"gpus": gpus} if (gpus := machine.gpus()) else {}),
         "identity": what,
         **({"instruments": checks} if checks else {}),
         "timing": outcome.timing,

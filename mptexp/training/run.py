@@ -220,7 +220,7 @@ def _outcome(
         "data_order": batches.order_digest(images, run),
         "fed": batches.fingerprint(images, run),
         "validation_images": len(images.val_y),
-        **_chance_accuracy(images.val_y),
+        **_labels(images.val_y),
         **before,
     }
     # Read before the device's peaks are measured, which takes memory too.
@@ -243,8 +243,10 @@ def _outcome(
     )
 
 
-def _chance_accuracy(labels: np.ndarray) -> dict[str, float]:
-    """What naming always the commonest class gets right; nothing without validation images."""
+def _labels(labels: np.ndarray) -> dict[str, Any]:
+    """Validation images by class, and what naming always the commonest gets right, if any."""
     if not len(labels):
         return {}
-    return {"chance_accuracy": float(np.bincount(labels).max() / len(labels))}
+    counts = np.bincount(labels)
+    chance = float(counts.max() / len(labels))
+    return {"validation_labels": counts.tolist(), "chance_accuracy": chance}

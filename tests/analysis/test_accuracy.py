@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -222,3 +223,10 @@ def test_what_follows_the_last_epoch_is_no_training():
     assert found[idle["run_id"]] == 20.0
     assert math.isnan(found[void["run_id"]])
     assert found[silent["run_id"]] == silent["fit_s"]
+
+
+def test_there_is_no_time_to_an_accuracy_that_guessing_reaches():
+    made = tables([record(chance_accuracy=0.1)])
+    for wanted, reached in ((0.09, None), (0.5, 0.5)):
+        options = Options(target_accuracy=wanted)
+        assert accuracy.target(replace(made, options=options)) == reached

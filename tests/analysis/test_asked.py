@@ -30,7 +30,7 @@ def said(records, text):
 
 
 def test_the_runs_of_a_params_file_are_those_it_asks_for():
-    assert asked.of(runs(), TEXT) == asked.Asked(planned=4)
+    assert asked.of(runs(), TEXT) == asked.Asked(planned=4, points=2)
     assert said(runs(), TEXT) == ""
 
 
@@ -79,3 +79,18 @@ def test_a_check_says_what_is_missing_and_fails_where_the_file_is_another(tmp_pa
     assert done.returncode == 1
     (sentence,) = json.loads(done.stdout)["not_valid"]
     assert "params.yaml does not ask for 4 of 4 runs, which were made with epochs 20" in sentence
+
+
+def test_points_that_the_file_excludes_are_named(tmp_path):
+    # The lie: the points at which float32 is faster are excluded, and the page says nothing.
+    text = TEXT.replace("[float32, mixed_float16]", "[float32, mixed_float16], batch_size: [32, 8]")
+    text += "exclude: [{policy: mixed_float16, batch_size: 8}, {batch_size: 8}]\n"
+    told = said(runs(), text)
+    assert "2 of 4 points of its matrix are left out by params.yaml (exclude)" in told
+    assert "policy mixed\\_float16 with batch\\_size 8; batch\\_size 8" in told
+    place = written_sweep(tmp_path / "sweep", "A100", 1.0, runs=2)
+    place.params.write_text("repeats: 2\n" + POLICIES + "exclude: [{policy: float32}]\n")
+    done = mptexp("report", "sweep", "--check", cwd=tmp_path)
+    assert "1 of 2 points of its matrix are left out by params.yaml (exclude): policy float32" in (
+        done.stdout
+    )

@@ -71,7 +71,7 @@ def judged(differences, margin=MARGIN):
     blocks = differences.mean(1)
     more = [(spread.variance, spread.freedom)]
     (half,) = simultaneous.half_widths([blocks], more=more)
-    too_few = spread.images * margin < accuracy.NONE_AMONG
+    too_few = spread.images * margin < image_pairs.NONE_AMONG
     return "" if too_few else accuracy.verdict(blocks.mean() - half, blocks.mean() + half, margin)
 
 

@@ -79,3 +79,12 @@ def test_ratios_that_are_exactly_alike_have_an_interval():
 def test_the_inverse_of_trigamma(value):
     x = simultaneous._inverse_trigamma(value)
     assert special.polygamma(1, x) == pytest.approx(value, rel=1e-8)
+
+
+def test_intervals_reach_over_those_of_all_that_was_measured():
+    last, others = [0.30, 0.31, 0.32], [-0.4, 0.0, 0.4]
+    ((low, high),) = simultaneous.of_ratios([last], [last])
+    assert low > 0.2
+    ((least, most),) = simultaneous.of_ratios([last], [[*last, *others]])
+    assert least < 0 < low < high < most
+    assert np.isnan(simultaneous.of_ratios([last[:2]], [last])).all()

@@ -6,6 +6,7 @@ from mptexp.records.instruments import PROVEN, check
 from mptexp.records.schema import SEEN, VOID
 from mptexp.report.answers import caveats, findings
 
+ENDED = "2026-11-11T10:00"
 RATIOS = (3.0, 3.1, 3.2)
 
 
@@ -122,7 +123,10 @@ def in_two_calls(*blocks):
     for made in runs():
         parameters = made["parameters"]
         later = parameters["block"] in blocks and parameters["policy"] == "float32"
-        yield made | {"invocation": "second" if later else "first", "ended_at": f"{later:d}"}
+        yield made | {
+            "invocation": "second" if later else "first",
+            "ended_at": f"{ENDED}:0{later:d}+00:00",
+        }
 
 
 def test_runs_measured_apart_form_no_ratio_but_their_accuracy_holds():
@@ -225,7 +229,9 @@ def test_a_sweep_measured_policy_by_policy_claims_nothing_of_time():
 
 def test_of_a_block_measured_apart_the_larger_part_is_compared():
     records = [r | {"invocation": "first"} for r in (record(), record("mixed_float16"))]
-    records.append(record("mixed_bfloat16") | {"invocation": "second", "ended_at": "9"})
+    records.append(
+        record("mixed_bfloat16") | {"invocation": "second", "ended_at": f"{ENDED}:09+00:00"}
+    )
     assert validity.apart(records) == {records[2]["run_id"]}
     assert tables(records).speedups.candidate.tolist() == ["mixed_float16"]
     assert validity.apart([record(), record("mixed_float16")]) == set()  # of earlier versions
@@ -255,3 +261,58 @@ def test_every_flag_says_what_it_invalidates_and_what_to_do():
         assert flag.invalidates
         assert flag.meaning
         assert flag.remedy
+
+
+def sweep_at(began, call, **more):
+    """A block of both policies; each is measured for ten seconds from then on."""
+    for number, policy in enumerate(("float32", "mixed_float16")):
+        span = [began + 20.0 * number, began + 20.0 * number + 10]
+        made = record(policy) | {"boot": "b", "invocation": call, "measured_at": span}
+        yield made | {"environment": {"kind": "cpu", "packages": {}}} | more
+
+
+@pytest.mark.parametrize(
+    ("other", "flagged"),
+    [
+        (sweep_at(5.0, "second"), 2),
+        (sweep_at(25.0, "second"), 1),  # beside the last run of the first sweep alone
+        (sweep_at(500.0, "second"), 0),
+        (sweep_at(5.0, "first"), 0),  # one call: its GPUs work beside one another
+        (sweep_at(5.0, "second", boot="c"), 0),
+        (sweep_at(5.0, "second", environment={"kind": "gpu", "packages": {}}), 0),
+        (sweep_at(5.0, "second", gpus=["1234"]), 0),
+    ],
+)
+def test_sweeps_whose_measurements_overlap_on_one_machine_are_not_valid(other, flagged):
+    # The lie: two sweeps at once, each below the share of the processor that sensors notice.
+    own = list(sweep_at(0.0, "first"))
+    results = tables(own).results
+    flags = validity.of_runs(results, own, list(other))
+    assert flags.tolist().count("sweeps at once") == flagged
+
+
+def test_sweeps_at_once_on_one_gpu_are_not_valid_and_on_two_they_are():
+    gpu = {"kind": "gpu", "packages": {}}
+    own = list(sweep_at(0.0, "first", environment=gpu, gpus=["1", "2"]))
+    for gpus, flagged in ((["2"], 2), (["3"], 0)):
+        other = list(sweep_at(5.0, "second", environment=gpu, gpus=gpus))
+        assert len(validity.at_once([*own, *other])) == 2 * flagged
+
+
+def test_one_policys_chance_level_is_that_of_the_others():
+    # The lie: the baseline's chance level is edited, so that it counts as trained.
+    made = list(runs())
+    made[1]["in_force"]["chance_accuracy"] = 0.1
+    told = " ".join(caveats.sentences(tables(made)))
+    assert "the validation images (1,000,000 images, 10.0000% by guessing against" in told
+
+
+def test_runs_of_one_call_between_which_the_machine_slept_form_no_ratio():
+    # The lie: a laptop that sleeps between two runs of a block; to its own clock no time passed.
+    records = [
+        made | {"invocation": "one", "ended_at": f"2026-11-{10 + k // 2:02d}T10:0{k % 2}:10+00:00"}
+        for k, made in enumerate(runs())
+    ]
+    assert validity.apart(records) == set()
+    records[3]["ended_at"] = "2026-11-11T23:00:00+00:00"
+    assert validity.apart(records) == {records[2]["run_id"]}

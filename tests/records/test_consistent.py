@@ -6,7 +6,7 @@ import shutil
 import pytest
 from support import PROJECT, mptexp
 
-from mptexp.analysis import sweep_tables
+from mptexp.analysis import accuracy, sweep_tables
 from mptexp.records import consistent, step_times, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir
@@ -146,3 +146,69 @@ def test_a_block_that_was_copied_is_no_repeat(tmp_path):
     assert done.returncode == 1
     assert "Not valid: all figures of all runs (same measurement)" in done.stdout
     assert sweep_tables.load(SweepDir(place)).speedups.claim_low.isna().all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "change", "said"),
+    [
+        (None, {"chance_accuracy": 0.0}, "chance_accuracy is 0, which no class"),
+        (None, {"chance_accuracy": 0.05002}, "chance_accuracy is 0.05002, which no class"),
+        ([2000, 1925], {"chance_accuracy": 1 / 3925}, "chance_accuracy is 0.000254777, which no"),
+        ([2000, 1925], {"chance_accuracy": 2000 / 3925}, ""),
+        ([2000, 1000], {}, "validation_images is 3925, but 3,000 labels are counted"),
+    ],
+)
+def test_the_accuracy_of_guessing_is_that_of_a_class(labels, change, said):
+    # The lie: chance_accuracy 0, signed anew, and two policies at chance level are "equal".
+    made = trained()
+    made["in_force"] |= change | ({"validation_labels": labels} if labels else {})
+    assert consistent.fault(made).startswith(said)
+    assert bool(consistent.fault(made)) == bool(said)
+
+
+def test_a_number_of_images_that_nothing_supports_claims_nothing(tmp_path):
+    # The lie: 360 validation images of the quickstart said to be 36,000, of which no list is kept.
+    place = shutil.copytree(PROJECT / "reports/published/quickstart-cpu", tmp_path / "many")
+    for path in place.glob("runs/*/record.json"):
+        made = json.loads(path.read_text())
+        made["in_force"]["validation_images"] = 36000
+        signed(path, made)
+    found = accuracy.differences(sweep_tables.load(SweepDir(place)), 0.01)
+    assert set(found.verdict) == {"images not recorded"}
+
+
+def test_windows_that_were_picked_are_noticed():
+    # The lie that was told: the slower half of one policy's windows is gone, 1.41x for 1.36x.
+    made = trained()
+    first, second, *others = made["windows"]
+    made["windows"] = [first, *others]
+    assert consistent._missing_windows(made) == "windows: step 2 follows step 0"
+    made["windows"] = [first, *others, second]
+    assert "follows step" in consistent._missing_windows(made)
+    foreign = made | {"notebook": "foreign"}  # a script may rest where it likes
+    assert consistent._missing_windows(foreign) == ""
+
+
+def test_what_the_sensors_saw_is_held_against_their_samples():
+    # The lies that were told: the load of other programs set to nought, or the samples deleted.
+    made = trained()
+    assert consistent.fault(made) == ""
+    for place, sample in enumerate(made["samples"]):
+        sample["busy_cpu_s"] += 0.25 * place
+    assert "other_load_frac is 0, but the samples show 0." in consistent.fault(made)
+    assert consistent.fault(made | {"samples": []}).startswith("samples: none of its sensors")
+
+
+def test_a_copy_with_other_times_or_moments_is_no_repeat():
+    # The lie that was told: one block as three, its times off by a percent: "[1.65, 1.72]".
+    made = trained()
+    made["measured_at"] = consistent.measured_at(made)
+    made["history"] = [{"epoch": k, "loss": 1.0 / k, "val_loss": 2.0 / k} for k in (1, 2)]
+    copy = json.loads(json.dumps(made)) | {"run_id": "another", "fit_s": 1.01 * made["fit_s"]}
+    copy["timing"]["step_s"] *= 1.01
+    copy["parameters"] |= {"block": 9, "seed": 9}
+    assert consistent.repeated([made, copy]) == {made["run_id"], "another"}
+    copy["measured_at"] = [time + 1000 for time in copy["measured_at"]]
+    assert consistent.repeated([made, copy]) == {made["run_id"], "another"}
+    copy["history"][0]["loss"] += 1e-7
+    assert consistent.repeated([made, copy]) == set()

@@ -49,10 +49,13 @@ def _record(run, status):
     return named | ended | {"parameters": run.model_dump()}
 
 
+LABELS = {"validation_labels": [10**6]}
+
+
 def _in_force(default, block):
     named = {"jit": False, "emulated": False, "default_policy": default}
     begun = {"initial_weights": "w", "data_order": f"o{block}"}
-    return named | begun | {"variable_dtype": "float32", "validation_images": 10**6}
+    return named | begun | {"variable_dtype": "float32", "validation_images": 10**6} | LABELS
 
 
 def _measured(step_s, batch_size, accuracy, memory):

@@ -65,3 +65,11 @@ def test_this_machine():
     assert found["load"] >= 0
     assert found["swap_used_bytes"] >= 0
     assert 1 <= machine.cores() <= (os.cpu_count() or 1)
+
+
+def test_gpus_that_a_sweep_gave_are_named_by_digests():
+    given = {"CUDA_VISIBLE_DEVICES": "GPU-1,MIG-2"}
+    first, second = machine.gpus(given)
+    assert first != second
+    assert "GPU" not in first + second
+    assert machine.gpus({"CUDA_VISIBLE_DEVICES": "0,1"}) == machine.gpus({}) == []

@@ -34,6 +34,7 @@ NAMES = {
     "data_order": "the order of the images",
     "fed": "the first images as the model gets them",
     "initial_weights": "the initial weights",
+    "validation": "the validation images",
     "cores": "the number of cores",
     "cpu": "the CPU",
     "nice": "the priority of the process",
@@ -116,7 +117,7 @@ def remarks(tables: Tables) -> list[str]:
     versions = summary.versions(tables.records)
     if len(versions) > 1:
         lines.append(f"the runs were made by different versions of mptexp: {', '.join(versions)}")
-    return [safe(text) for text in (*lines, *missing(tables))]
+    return [safe(text) for text in (*lines, *missing(tables), *excluded(tables))]
 
 
 def missing(tables: Tables) -> list[str]:
@@ -125,6 +126,19 @@ def missing(tables: Tables) -> list[str]:
     planned = wording.count(asked.planned, "run")
     said = f"{asked.missing} of {planned} that params.yaml asks for have no record yet"
     return [said] if asked.missing else []
+
+
+def excluded(tables: Tables) -> list[str]:
+    """Which points of its matrix params.yaml leaves out: whoever excludes the losers wins."""
+    asked = tables.asked
+    named = [
+        " with ".join(f"{name} {value}" for name, value in entry.items()) for entry in asked.entries
+    ]
+    more = [f"{len(named) - DIFFERENCES} more entries"] if len(named) > DIFFERENCES else []
+    which = "; ".join([*named[:DIFFERENCES], *more])
+    of = wording.count(asked.points, "point")
+    said = f"{asked.excluded} of {of} of its matrix are left out by params.yaml (exclude): {which}"
+    return [said] if asked.excluded else []
 
 
 def _not_asked(tables: Tables) -> list[str]:
@@ -272,6 +286,13 @@ def unlike(first: str, differences: Mapping[str, Sequence[Difference]]) -> list[
         for name, several in differences.items()
         for one in several
     ]
+
+
+def at_once(runs: int) -> list[str]:
+    """A line of text where runs of merged directories were measured beside one another."""
+    flag = FLAGS["sweeps at once"]
+    which = wording.count(runs, "run")
+    return [f"{which}: {flag.meaning}; nothing is claimed of their time"] if runs else []
 
 
 def difference(found: Difference, shown: Callable[[str], str] = wording.verbatim) -> str:

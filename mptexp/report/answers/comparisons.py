@@ -196,13 +196,15 @@ def two_sweeps(points: pd.DataFrame) -> pd.DataFrame:
         **wording.headed(points, names),
         **_devices(points),
         "Policy": points.policy,
-        "ms per step, A | B": _both(points, "step_s"),
+        "ms per step, A | B": _both(
+            points, "step_s"
+        ),  # what is not valid of it stands beside its ratio
         "A / B, above 1: B is faster": [_ratio(row) for row in points.to_dict("records")],
-        "Accuracy, A | B": _both(points, "val_accuracy"),
-        "Memory, A | B": _both(points, "peak_memory_bytes"),
+        "Accuracy, A | B": _both(points, "val_accuracy", "accuracy"),
+        "Memory, A | B": _both(points, "peak_memory_bytes", "memory"),
     }
     if "cost_per_million_images_a" in points:
-        cells["Cost per million images, A | B"] = _both(points, "cost_per_million_images")
+        cells["Cost per million images, A | B"] = _both(points, "cost_per_million_images", "time")
     return columns.without_blanks(pd.DataFrame(cells))
 
 
@@ -216,12 +218,16 @@ def _devices(points: pd.DataFrame) -> dict[str, list[str]]:
     return {"Device, A | B": pairs} if len(set(pairs)) > 1 else {}
 
 
-def _both(points: pd.DataFrame, name: str) -> list[str]:
-    """A value of both sides in one cell."""
+def _both(points: pd.DataFrame, name: str, what: str = "") -> list[str]:
+    """A value of both sides in one cell, with what is not valid of it: time, memory or accuracy."""
     column = columns.COLUMNS[name]
+    doubts = [what and wording.not_valid(flags, what) for flags in points["flags"]]
+    sides = zip(points[f"{name}_a"], points[f"{name}_b"], doubts, strict=True)
     return [
-        BLANK if pd.isna(a) and pd.isna(b) else f"{column.cell(a)} | {column.cell(b)}"
-        for a, b in zip(points[f"{name}_a"], points[f"{name}_b"], strict=True)
+        BLANK
+        if pd.isna(a) and pd.isna(b)
+        else f"{column.cell(a)} | {column.cell(b)}" + f" ({doubt})" * bool(doubt)
+        for a, b, doubt in sides
     ]
 
 

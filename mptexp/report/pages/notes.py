@@ -85,7 +85,9 @@ def _families(tables: Tables) -> dict[str, int]:
     )
     made = {
         "time at the same batch size": tables.claims,
-        "time at each policy's best batch size": speedups.at_best_batch(tables.results),
+        "time at each policy's best batch size": speedups.at_best_batch(
+            tables.results, tables.superseded
+        ),
         "accuracy": accuracy.differences(tables, margin),
         "accuracy by loss scale": loss_scale.table(tables),
         "errors of emulated formats": errors if emulated.emulates(points) else pd.DataFrame(),

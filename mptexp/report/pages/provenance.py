@@ -148,7 +148,8 @@ def measured_again(directory: SweepDir) -> list[str]:
     kept = (
         f"measured again: {wording.count(superseded, 'run')} of blocks that were interrupted or "
         "not valid, or in a directory that a merge did not prefer; these records lie under "
-        "`superseded` and are not used"
+        "`superseded` and are not used, but what is claimed of time holds of those that were valid "
+        "too"
     )
     lost = (
         f"**discarded**: {wording.count(discarded, 'result')} that this directory once held, by "

@@ -78,6 +78,7 @@ PLANTED = {
     "same measurement": lambda made, block: made["timing"].update(first_step_s=1.2345),
     "measured apart": lambda made, block: made.update(invocation="another"),
     "in parallel": lambda made, block: made["marks"].append(f"{schema.VOID}: 2 runs shared it"),
+    "sweeps at once": lambda made, block: made["marks"].append(schema.AT_ONCE),
     "interference": lambda made, block: made["marks"].append(
         "measured while other programs used the processor"
     ),
@@ -242,7 +243,7 @@ def test_what_no_answer_rests_on_is_only_named_in_the_banner():
 def test_what_holds_is_what_no_flag_of_the_same_runs_takes():
     marks = ["measured while other programs used the processor"]
     made = list(three(marks=marks))
-    for one in made[3:]:
+    for one in made:
         one["in_force"] = one["in_force"] | {"chance_accuracy": one["history"][-1]["val_accuracy"]}
     busy, untrained = caveats.sentences(tables(made))
     assert "(interference): other programs were at work. Memory still holds." in busy

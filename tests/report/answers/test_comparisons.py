@@ -1,7 +1,9 @@
 import pandas as pd
-from builders import LOGICAL_CPU, replicated, tables, tables_of, written_sweep
+from builders import LOGICAL_CPU, labels, replicated, tables, tables_of, written_sweep
 
 from mptexp.analysis import compare
+from mptexp.records import store
+from mptexp.records.schema import VOID
 from mptexp.report.answers import comparisons
 
 
@@ -63,3 +65,16 @@ def test_few_runs_have_no_interval(tmp_path):
         table["A / B, above 1: B is faster"].tolist()
         == ["1.00× (one session each, nothing is claimed; n = 2, 2)"] * 2
     )
+
+
+def test_flags_stand_in_the_cells_of_two_sweeps_that_they_invalidate(tmp_path):
+    # The lie: accuracies and memory of runs that are not valid, without a word.
+    a, b = (written_sweep(tmp_path / n, "A100", 1.0) for n in "ab")
+    for path in a.runs.glob("*/record.json"):
+        made = store.read_record(path)
+        made["in_force"] |= {"chance_accuracy": 0.95, "validation_labels": labels(0.95)}
+        made["marks"] = [f"{VOID}: 2 runs shared this machine"]
+        store.write_record(path, made)
+    row = comparisons.two_sweeps(compare.points(*compare.load([a], [b]))).iloc[0]
+    assert "(not valid: not trained)" in row["Accuracy, A | B"]
+    assert "(not valid: in parallel)" in row["Memory, A | B"]

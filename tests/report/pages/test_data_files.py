@@ -28,3 +28,16 @@ def test_differences_that_no_table_shows_are_a_file(sweep, monkeypatch):
     monkeypatch.setattr(text_tables, "ROWS", 0)
     data_files.write(sweep)
     assert len(pd.read_csv(sweep.directory.root / "accuracy.csv")) == 1
+
+
+def test_tables_that_are_not_what_the_records_give_are_named(sweep):
+    # The lie: a page and its tables from before some records were changed.
+    assert data_files.out_of_step(sweep) == []  # none was written yet
+    data_files.write(sweep)
+    assert data_files.out_of_step(sweep) == []
+    path = sweep.directory.root / "speedups.csv"
+    path.write_text(path.read_text().replace("float32", "float64", 1))
+    (said,) = data_files.out_of_step(sweep)
+    assert said.startswith(f"{path}: is not what the records give")
+    path.write_bytes(b"\xff\x00")
+    assert len(data_files.out_of_step(sweep)) == 1
