@@ -23,8 +23,9 @@ LOGICAL_NOTE = (
     " **These replicas are logical devices of one CPU: their scaling says nothing of hardware.**"
 )
 BACKENDS_NOTE = (
-    "The same model, order of images and policy in each framework, through Keras. The ratio is "
-    "images per second over TensorFlow's: above 1 is faster than TensorFlow."
+    "The same model, order of images and policy in each framework, through Keras but where the "
+    "setting is *frontend native*, a plain loop, which TensorFlow has not. The ratio is images per "
+    "second over TensorFlow's: above 1 is faster than TensorFlow."
 )
 FRONTENDS_NOTE = (
     "Keras's `fit`, and a plain training loop in the same framework: the same weights to begin "
