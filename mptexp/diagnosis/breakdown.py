@@ -8,6 +8,7 @@ import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
@@ -104,44 +105,50 @@ def cause(row: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> str
     Returns:
         Its name; unexplained where no rule knows.
     """
-    if row["state"] != "op":
-        return row["state"]
-    by_kernel = kernels.work(row["kernel"])
+    kind = (kinds or {}).get(row["layer"], "")
+    return _cause(row["state"], row["part"], row["op"], row["kernel"], kind)
+
+
+@lru_cache(2**16)
+def _cause(state: str, part: str, op: str, kernel: str, kind: str) -> str:
+    """The same; a report asks of the same operations over and over."""
+    if state != "op":
+        return state
+    by_kernel = kernels.work(kernel)
     # Gradients are reduced within the optimizer's scope, metrics within the loss's.
-    if by_kernel == "communication" or BETWEEN_DEVICES.match(row["op"]):
+    if by_kernel == "communication" or BETWEEN_DEVICES.match(op):
         return "communication"
     by_design = (PYTHON, CHECKS, INPUT_OPERATIONS)  # on the host, whatever the device
-    if row["kernel"] == ON_HOST and not any(kind.search(row["op"]) for kind in by_design):
+    if kernel == ON_HOST and not any(kind.search(op) for kind in by_design):
         return "on the host"
-    if row["part"] in ("optimizer", "loss scaling"):
-        return row["part"]
-    if PYTHON.search(row["op"]):
+    if part in ("optimizer", "loss scaling"):
+        return part
+    if PYTHON.search(op):
         return "python"
-    if CHECKS.search(row["op"]):
+    if CHECKS.search(op):
         return "checks"
-    kind = (kinds or {}).get(row["layer"], "")
-    prepares = INPUT_OPERATIONS.search(row["op"]) or RESIZE.search(row["op"])
+    prepares = INPUT_OPERATIONS.search(op) or RESIZE.search(op)
     if PREPROCESSING.search(kind) or (prepares and not UPSAMPLING.search(kind)):
         return "preprocessing"
-    if row["part"] == "loop" or IN_LOOP.search(row["op"]):
+    if part == "loop" or IN_LOOP.search(op):
         return "loop"
-    if row["part"] == "loss":
+    if part == "loss":
         return "loss"
     # Over all weights at once, beside the optimizer: PyTorch's clipping and averages.
-    if row["part"] == "updates" or (row["part"] == "other" and row["op"].startswith("_foreach_")):
+    if part == "updates" or (part == "other" and op.startswith("_foreach_")):
         return "updates"
-    if TO_HOST.search(row["op"]):
+    if TO_HOST.search(op):
         return "copies"
-    if RANDOM.search(row["op"]):
+    if RANDOM.search(op):
         return "random"
-    if NO_16_BITS.search(row["op"]):
+    if NO_16_BITS.search(op):
         return "no 16 bits"
     # A kernel's own name goes before the operation that it was launched for.
-    if CASTS.search(row["op"]) and by_kernel != "matrix":
+    if CASTS.search(op) and by_kernel != "matrix":
         return "casts"
-    if by_kernel or MATRIX.search(row["op"]):
+    if by_kernel or MATRIX.search(op):
         return by_kernel or "matrix"
-    words = {word.lower() for word in WORDS.findall(row["op"])}
+    words = {word.lower() for word in WORDS.findall(op)}
     return "memory" if words & MEMORY_WORDS else "unexplained"
 
 
@@ -190,7 +197,11 @@ def _with_causes(
     table: pd.DataFrame, step_s: float, kinds: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
     """The rows of a table of operations with their cause and their share of a step."""
-    table["cause"] = [cause(row, kinds) for row in table.to_dict("records")]
+    columns = ("state", "part", "op", "kernel", "layer")
+    table["cause"] = [
+        _cause(*key, (kinds or {}).get(layer, ""))
+        for *key, layer in zip(*(table[name] for name in columns), strict=True)
+    ]
     of_layer = _serving(table)
     table["cause"] = [
         of_layer.get(layer, name) if name in SERVING else name

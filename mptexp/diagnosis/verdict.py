@@ -260,7 +260,7 @@ def losses(
     Without a time breakdown of both policies, what the ablations alone say of the input.
     """
     made = _losses(pair, baseline, candidate, effects)
-    if baseline is None or candidate is None:
+    if baseline is None or candidate is None or all(loss.share < LEAST_SHARE for loss in made):
         return made
     errors = _errors(pair, baseline, candidate, effects)
     if not errors:
