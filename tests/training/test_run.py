@@ -71,10 +71,10 @@ def test_windows_end_where_exponents_are_looked_at(tmp_path):
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_the_windows_account_for_the_time_of_an_epoch(tmp_path, backend):
-    # They hold more than half of an epoch; a clock that reads dispatch and not work, 0.003 of it.
+    # They hold more than half of an epoch; a clock that reads dispatch and not work, 0.005 of it.
     # Other programs would have to make the rest of both epochs ten times as long to mislead this.
     pytest.importorskip(backend, reason=f"{backend} is not installed; pip install {backend}")
-    record = train(tmp_path, backend=backend, image_size=32, width=0.5, epochs=3)
+    record = train(tmp_path, backend=backend, image_size=16, width=0.5, epochs=3)
     ends, timed = [epoch["elapsed_s"] for epoch in record["history"]], [0.0] * 3
     for window in record["windows"]:
         timed[window["first_step"] // (1437 // 128)] += window["seconds"]
