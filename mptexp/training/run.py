@@ -74,7 +74,7 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
         began = time.perf_counter()
         if run.profile:
             profile, trace = profiler.captured(
-                run, trained, clock, lambda callbacks: trainer.fit(*callbacks)
+                run, trained, clock, lambda callbacks: trainer.fit(callbacks[0], callbacks[1:])
             )
         else:
             trainer.fit(clock)
