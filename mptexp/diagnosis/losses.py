@@ -211,7 +211,13 @@ def _not_faster(case: Case) -> tuple[pd.Series, pd.Series, pd.Series]:
     best = before * ratio.reindex(after.index.get_level_values("layer")).fillna(1).to_numpy()
     # What only fell short of its best is not slow: it must not be faster than before.
     slow = (after > best) & (after >= NOT_FASTER * before)
+    slow &= ~after.index.isin(_kept(case), level="layer")  # those are a cause of their own
     return after[slow], before[slow], best[slow]
+
+
+def _kept(case: Case) -> list[str]:
+    """The layers that compute in 32 or 64 bits under a 16-bit policy."""
+    return [x["layer"] for x in case.candidate["work"]["layers"] if pd.notna(x.get("alone_low_s"))]
 
 
 def bad_kernels(case: Case, cause: "Cause") -> Loss | None:
@@ -220,8 +226,8 @@ def bad_kernels(case: Case, cause: "Cause") -> Loss | None:
     Slow under both policies, such as a first convolution at an unlucky shape. Not what another
     cause has: work that is slower in 16 bits, in layers kept in float32, or without Tensor Cores.
     """
-    kept = [x["layer"] for x in case.candidate["work"]["layers"] if pd.notna(x.get("alone_low_s"))]
-    took = case.matrix.groupby("layer").sum().drop([*case.missed, *kept], errors="ignore")
+    apart = [*case.missed, *_kept(case)]
+    took = case.matrix.groupby("layer").sum().drop(apart, errors="ignore")
     after, _, best = _not_faster(case)
     named = (after - best).groupby("layer").sum()
     took = (took - named.reindex(took.index).fillna(0.0)).drop("", errors="ignore")

@@ -120,6 +120,13 @@ def test_an_operation_that_is_slower_in_16_bits_is_named_with_its_layer():
     assert (lost.layers, lost.baseline_s) == (("deep",), pytest.approx(0.002))
 
 
+def test_a_layer_kept_in_float32_is_no_slow_layer_too():
+    slower = {("deep", "Filter"): 0.006, ("conv", "Conv2D"): 0.003}
+    kept = {"work": {"layers": [{"layer": "deep", "alone_low_s": 1e-4, "alone_s": 4e-4}]}}
+    sides = {"matrix": by_op(slower), "matrix_before": by_op(FLOAT32), "candidate": kept}
+    assert loss("slow layer", **sides).layers == ("conv",)
+
+
 def test_a_layer_whose_operations_have_other_names_is_compared_as_a_whole():
     fused = {("deep", "FusedForward"): 0.003, ("deep", "Filter"): 0.002}
     assert loss("slow layer", matrix=by_op(fused), matrix_before=by_op(FLOAT32)) is None
