@@ -10,7 +10,7 @@ SLACK = 1.5  # pixels
 
 def faults(figure):
     """A sentence for each: raw markup, text over text or cut off, points outside the view."""
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     texts = [(t, t.get_window_extent()) for t in _texts(figure)]
     for text, box in texts:
         words = text.get_text()

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from builders import IDENTITY, MADE, tables
@@ -85,15 +84,13 @@ def test_a_cross_stands_where_memory_ran_out(short):
     float32, dots = axis.lines[0], axis.collections[0].get_offsets()[:, 0]
     assert cross.get_xdata() == pytest.approx([float32.get_xdata()[0] + 1])
     assert set(float32.get_xdata()) <= set(dots.compressed())
-    plt.close("all")
 
 
 def test_panels_keep_their_width_where_no_memory_ran_out():
     devices = sweep(*(made(p, gpu_model=device) for p in BOTH for device in ("A100", "V100")))
     figure = speed.images_per_s_by_batch_size(devices)
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     assert all(axis.get_position().width > 0.35 for axis in figure.axes)
-    plt.close("all")
 
 
 def test_larger_batches_fit_where_the_baseline_had_no_memory(short):

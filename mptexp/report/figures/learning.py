@@ -1,15 +1,20 @@
 """Figures of learning: accuracy and loss by epoch and by time."""
 
+from itertools import cycle
+
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from mptexp.analysis import published, summary, validity
+from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
-from mptexp.report.figures.style import COLOURS, sns
+from mptexp.report.figures.style import COLOURS
 from mptexp.report.text import wording
 
 PUBLISHED = "published (mixed_float16, V100)"
@@ -70,7 +75,8 @@ def _caption_loss(tables: Tables) -> str:
 
 
 def _curves(epochs: pd.DataFrame, value: str, label: str, by: str = "epoch") -> Figure:
-    epochs = epochs.dropna(subset=value)
+    wanted = [*POINT, "run_id", "policy", "epoch", "elapsed_s", value]  # of very many columns
+    epochs = epochs[wanted].dropna(subset=value)
     data = style.by_point(epochs)
     most = sorted(data, key=lambda panel: -_spread(panel[1], value))[: style.PANELS]
     chosen = {title for title, _ in most}
@@ -81,24 +87,40 @@ def _curves(epochs: pd.DataFrame, value: str, label: str, by: str = "epoch") -> 
             "most; history.csv holds all."
         )
     policies = style.policies(epochs)
-    look = {"x": by, "y": value, "hue": "policy", "hue_order": policies, "palette": COLOURS}
+    many = epochs.run_id.nunique() > style.VECTORS
     for axis, (title, part) in panels:
-        repeats = {"units": "run_id", "estimator": None, "linewidth": 0.9, "alpha": 0.35}
-        repeats["rasterized"] = epochs.run_id.nunique() > style.VECTORS
-        sns.lineplot(part, **look, **repeats, legend=False, ax=axis)
-        # Policies often lie on one another: dashes let the lower one show.
-        strong = {"style": "policy", "style_order": policies, "errorbar": None, "linewidth": 2.2}
-        if part.epoch.nunique() == 1:  # a line of one point is invisible
-            strong["marker"] = "o"
-        sns.lineplot(_mean_times(part) if by == "elapsed_s" else part, **look, **strong, ax=axis)
+        for policy in policies:
+            lines = _runs(part[part.policy == policy], by, value)
+            axis.add_collection(lines).set(color=COLOURS[policy], rasterized=many)
+        for policy, dashes in zip(policies, cycle(style.DASHES), strict=False):
+            line = _mean(axis, part[part.policy == policy], by, value)
+            line.set(color=COLOURS[policy], label=policy, dashes=dashes)
         names = {"epoch": "epoch", "elapsed_s": "seconds from the first step"}
-        axis.set(title=style.wrapped(title), xlabel=names[by], ylabel=label)
+        axis.set(title=style.wrapped(title), xlabel=names[by])
+        if axis.get_subplotspec().is_first_col():
+            axis.set_ylabel(label)
         if by == "epoch":
             _published(axis, part, value)
             axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.get_legend().remove()
     style.legend(figure, figure.axes[0])
     return figure
+
+
+def _runs(own: pd.DataFrame, by: str, value: str) -> LineCollection:
+    """A faint line for each run of a policy."""
+    runs = own.dropna(subset=by).sort_values(by).groupby("run_id")
+    lines = [run[[by, value]].to_numpy(float) for _, run in runs]
+    look = {"capstyle": "projecting", "joinstyle": "round"}
+    return LineCollection(lines, linewidth=0.9, alpha=0.35, **look)
+
+
+def _mean(axis: Axes, own: pd.DataFrame, by: str, value: str) -> Line2D:
+    """The mean of a policy's runs, epoch by epoch, at the mean of the times at which they ended."""
+    means = own.groupby("epoch")[["elapsed_s", value]].mean().reset_index()
+    marker = "o" if len(means) == 1 else ""  # a line of one point is invisible
+    look = {"marker": marker, "markeredgecolor": "w", "markeredgewidth": 0.75}
+    (line,) = axis.plot(means[by], means[value], linewidth=2.2, **look)
+    return line
 
 
 def _published(axis: Axes, part: pd.DataFrame, value: str) -> None:
@@ -119,11 +141,6 @@ def _spread(part: pd.DataFrame, value: str) -> float:
     last = part[part.epoch == part.epoch.max()]
     means = last.groupby("policy")[value].mean()
     return float(means.max() - means.min())
-
-
-def _mean_times(part: pd.DataFrame) -> pd.DataFrame:
-    """Epochs at the mean of the times at which the repeats ended them."""
-    return part.assign(elapsed_s=part.groupby(["policy", "epoch"]).elapsed_s.transform("mean"))
 
 
 def applies(sweep: MeasuredSweep) -> bool:

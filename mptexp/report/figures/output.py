@@ -3,47 +3,48 @@
 import io
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from html import escape
-from typing import Any
 from urllib.parse import quote
 
 import matplotlib
-import matplotlib.pyplot as plt
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from mptexp.report.figures.style import INK, STYLE
 
+DPI = 200  # of images; in an SVG of what is drawn as one, see style.VECTORS
 PHONE = 600  # pixels of width up to which a page shows the figures for phones
 THEMES = "svg{color:#1d2430}@media(prefers-color-scheme:dark){svg{color:#dfe5ee}}"
 
 
 def svg(figure: Figure) -> str:
-    """The figure as an SVG document whose ink follows the reader's light or dark theme.
-
-    Closes the figure.
-    """
-    text = _saved(figure, format="svg", metadata={"Date": None, "Creator": None}).decode()
-    text = text.replace(INK, "currentColor")
+    """The figure as an SVG document whose ink follows the reader's light or dark theme."""
+    buffer = io.StringIO()
+    with _styled(figure):
+        # Not savefig, which draws everything once more to lay it out.
+        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue().replace(INK, "currentColor")
     return re.sub(r"(<svg\b[^>]*>)", rf"\1<style>{THEMES}</style>", text, count=1)
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG image on white ground, for places that take no SVG.
-
-    Closes the figure, which may be written again.
-    """
-    return _saved(figure, format="png", facecolor="white", metadata={"Software": None})
-
-
-def _saved(figure: Figure, **options: Any) -> bytes:
+    """The figure as a PNG image on white ground, for places that take no SVG."""
     buffer = io.BytesIO()
+    with _styled(figure):
+        FigureCanvasAgg(figure)
+        figure.savefig(buffer, dpi=DPI, facecolor="white", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+@contextmanager
+def _styled(figure: Figure) -> Iterator[None]:
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a name in another script
-        # In an SVG, the resolution is that of what is drawn as a raster image, see VECTORS.
-        figure.savefig(buffer, dpi=200, **options)
-    plt.close(figure)
-    return buffer.getvalue()
+        figure.set_dpi(DPI)
+        yield
 
 
 def as_html(documents: Sequence[str], alt: str, caption: str, title: str = "") -> str:

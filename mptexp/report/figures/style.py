@@ -5,10 +5,9 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -16,17 +15,14 @@ from matplotlib.figure import Figure
 
 from mptexp.analysis import points
 from mptexp.report.text import wording
-from mptexp.spec import imports
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.terminal import visible
 
-if TYPE_CHECKING:
-    import seaborn as sns
-else:  # imported at first use: it takes a second, and most figures have no need of it
-    sns = imports.Lazy("seaborn")
-
 COLOURS = {name: row.colour for name, row in POLICY_ROWS.items()}
 MARKERS = {name: row.marker for name, row in POLICY_ROWS.items()}
+# Of a figure's policies in turn: of curves that lie on one another, the lower one shows.
+DASHES = ((), (4, 1.5), (1, 1), (3, 1.25, 1.5, 1.25), (5, 1, 1, 1), (3, *5 * (1.25,)))
+DASHES += ((4, 1, 4, 1, 1, 1), (3, 1.25, 3, 1.25, 1.25, 1.25), (4, 1, 1, 1, 1, 1))
 # Ink is drawn in this colour and replaced by the page's own: it must occur nowhere else.
 INK = "#010203"
 STYLE = {
@@ -100,14 +96,9 @@ def new(
         shared: `sharex` and `sharey` of matplotlib's `subplots`.
     """
     with matplotlib.rc_context(STYLE):
-        figure, axes = plt.subplots(
-            rows,
-            columns,
-            figsize=(_width.get(), height),
-            squeeze=False,
-            layout="constrained",
-            **shared,
-        )
+        # Without pyplot, which would keep it open, and in a window where there is a screen.
+        figure = Figure((_width.get(), height), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False, **shared)
     return figure, list(axes.flat)
 
 

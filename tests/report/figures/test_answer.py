@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -33,7 +32,7 @@ def bar(value, low=NAN, high=NAN, policy="mixed_float16", label="some"):
 def test_every_row_is_within_the_view_and_no_tick_covers_another(values, inches):
     with style.width(inches):
         figure = answer.comparisons_at_a_glance(chart(*(bar(*v) for v in values)))
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     (axis,) = figure.axes
     low, high = axis.get_xlim()
     assert all(low < v < high for row in values for v in (*row, 1) if not np.isnan(v))
@@ -43,7 +42,6 @@ def test_every_row_is_within_the_view_and_no_tick_covers_another(values, inches)
     assert len([line for line in axis.lines if line.get_marker() in style.MARKERS.values()]) == len(
         values
     )
-    plt.close(figure)
 
 
 def test_what_is_not_claimed_is_hollow_and_has_no_interval():
@@ -52,7 +50,6 @@ def test_what_is_not_claimed_is_hollow_and_has_no_interval():
     assert interval.get_xdata().tolist() == [1.9, 2.1]
     assert (filled.get_markerfacecolor(), hollow.get_markerfacecolor()) != ("none", "none")
     assert hollow.get_markerfacecolor() == "none"
-    plt.close(figure)
 
 
 @pytest.mark.parametrize("inches", [style.LEAD_WIDTH, style.PHONE_WIDTH])
@@ -61,19 +58,17 @@ def test_no_label_covers_another_or_leaves_the_figure(inches):
     bars = [bar(1.2 + k, label=long if k in (2, 3) else "short") for k in range(9)]
     with style.width(inches):
         figure = answer.comparisons_at_a_glance(chart(*bars, scale="error"))
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     (axis,) = figure.axes
     boxes = [label.get_window_extent() for label in axis.get_yticklabels()]
     assert all(a.y0 > b.y1 for a, b in pairwise(boxes))
     assert axis.xaxis.label.get_window_extent().x1 <= figure.bbox.x1
-    plt.close(figure)
 
 
 def test_points_are_on_both_sides_of_zero():
     figure = answer.comparisons_at_a_glance(chart(bar(88.0), bar(-0.2), scale="error"))
     labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
     assert labels == ["0", "+1", "+10", "+100"]
-    plt.close(figure)
 
 
 def test_the_caption_counts_findings():

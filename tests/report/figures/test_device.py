@@ -1,6 +1,5 @@
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import pandas as pd
 from builders import record, tables, three
 
@@ -17,7 +16,6 @@ def test_the_devices_memory_is_a_line_where_runs_come_near_it():
         made.records[0]["environment"] = {"memory_bytes": size}
         assert device.device_memory(made) == {"GPU": size}
         assert len(device.memory_by_batch_size(made).axes[0].lines) == lines
-    plt.close("all")
     assert "1,024 MiB" in CAPTIONS["memory_by_batch_size"](made)
 
 
@@ -51,4 +49,3 @@ def test_readings_are_drawn_where_there_are_any():
     assert "60 % in float32" in CAPTIONS["readings_by_time"](samples)
     figure = device.readings_by_time(samples.assign(power_w=[100.0, 200.0]))
     assert [axis.get_ylabel() for axis in figure.axes] == ["utilization, %", "power, W"]
-    plt.close("all")

@@ -1,4 +1,3 @@
-import matplotlib.pyplot as plt
 import pytest
 from builders import published
 
@@ -16,7 +15,6 @@ def test_a_bar_is_as_long_as_the_step(sweep):
     for place, seconds in enumerate(diagnosis._seconds(verdict).values()):
         widths = [bars[place].get_width() for bars in axis.containers]
         assert sum(widths) == pytest.approx(seconds.sum() * 1e3)
-    plt.close("all")
 
 
 def test_no_layer_is_drawn_far_above_its_roof(sweep):
@@ -25,7 +23,6 @@ def test_no_layer_is_drawn_far_above_its_roof(sweep):
     assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
     assert len(axis.lines) == 2
     assert sum(len(dots.get_offsets()) for dots in axis.collections) > 10
-    plt.close("all")
 
 
 def test_a_pair_that_was_not_traced_has_no_figure(sweep):
@@ -35,4 +32,3 @@ def test_a_pair_that_was_not_traced_has_no_figure(sweep):
     assert len(traced) > 0
     (largest,) = [f.draw()[1] for f in registry.figures(sweep) if f.name == "time_by_cause_1"]
     assert "under float32: matrix work" in largest
-    plt.close("all")

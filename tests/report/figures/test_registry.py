@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 from typing import get_args
 
-import matplotlib.pyplot as plt
 import pytest
 from builders import published
 from legible import faults
@@ -30,7 +29,6 @@ def drawn(sweep):
         wide = style.LEAD_WIDTH if figure.row.section == "answer" else style.WIDTH
         both = style.on_both(figure.draw, wide)
         figures.append((figure, [(made, text, list(faults(made))) for made, text in both]))
-        plt.close("all")  # what is closed is laid out no more
     return figures
 
 
@@ -103,4 +101,3 @@ def test_what_is_not_legible_is_named():
     named = " ".join(faults(figure))
     for words in ("raw markup", "'one tick' and 'another'", "outside the view", "outside the fig"):
         assert words in named
-    plt.close(figure)

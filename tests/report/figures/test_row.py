@@ -1,5 +1,5 @@
-import matplotlib.pyplot as plt
 import pytest
+from matplotlib.figure import Figure
 
 from mptexp.report.figures.row import FigureRow, single
 
@@ -9,7 +9,7 @@ PARTS = {
     "title": "Peak memory",
     "alt": "Peak memory by batch size.",
     "cases": lambda sweep: single(sweep, True),
-    "draw": lambda data: plt.figure(),
+    "draw": lambda data: Figure(),
     "caption": str,
 }
 

@@ -1,4 +1,3 @@
-import matplotlib.pyplot as plt
 import pytest
 from builders import record, tables, three
 
@@ -34,7 +33,6 @@ def test_figures_show_every_run_and_label_their_axes(measured):
         assert figure.legends
     dots = speed.step_time_by_batch_size(measured).axes[0].collections
     assert sum(len(c.get_offsets()) for c in dots) == 6
-    plt.close("all")
 
 
 def test_the_first_batch_of_each_run_is_no_latency(measured):
@@ -48,7 +46,6 @@ def test_a_speedup_shows_its_interval(measured):
     (low, high) = bars.lines[2][0].get_segments()[0][:, 1]
     row = measured.speedups.iloc[0]
     assert (low, high) == (pytest.approx(row.low), pytest.approx(row.high))
-    plt.close("all")
 
 
 @pytest.mark.parametrize(

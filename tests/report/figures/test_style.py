@@ -1,4 +1,3 @@
-import matplotlib.pyplot as plt
 import pytest
 from builders import record, tables
 
@@ -20,10 +19,9 @@ def test_a_long_title_stays_within_the_figure(inches):
     made = tables([*long, *(record(width=width) for width in (1.0, 2.0))])
     with style.width(inches):
         figure = speed.step_time_by_batch_size(made)
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     titles = [axis.title.get_window_extent() for axis in figure.axes if axis.get_visible()]
     assert max(box.x1 for box in titles) <= figure.bbox.x1
-    plt.close("all")
 
 
 def test_a_panels_title_says_what_no_other_panel_has():
@@ -31,7 +29,6 @@ def test_a_panels_title_says_what_no_other_panel_has():
         made = tables([record(policy, **row) for row in rows for policy in ("float32", "float16")])
         figures = speed.step_time_by_batch_size(made), learning.loss_by_epoch(made)
         shown = [[axis.get_title() for axis in figure.axes] for figure in figures]
-        plt.close("all")
         return shown
 
     assert titles({}) == [["GPU"], ["batch size 32"]]
@@ -57,7 +54,6 @@ def test_a_logarithmic_axis_has_plain_numbers(base, values, labels):
     axis.plot(values, values)
     for name in "xy":
         style.log_scale(axis, name, base)
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     for ticks in (axis.get_xticklabels(), axis.get_yticklabels()):
         assert labels <= {tick.get_text() for tick in ticks}
-    plt.close(figure)

@@ -3,7 +3,6 @@
 import json
 import re
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from builders import many, tables
@@ -73,10 +72,8 @@ def test_figures_draw_some_panels_and_say_so(large):
         assert "width 0.1" in titles[0]
         if "evenly" in figure.get_label():
             assert "width 1.85" in titles[-1]  # from the first to the last
-        plt.close(figure)
     small = speed.step_time_by_batch_size(tables(many(1, 2)))
     assert small.get_label() == ""
-    plt.close(small)
 
 
 def test_very_many_dots_are_a_picture(large, monkeypatch):
