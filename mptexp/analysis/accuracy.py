@@ -10,7 +10,7 @@ import pandas as pd
 
 from mptexp.analysis import contrast, image_pairs, points, simultaneous, speedups, validity
 from mptexp.analysis.points import POINT
-from mptexp.analysis.sweep_tables import Tables
+from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.spec.policies import POLICIES
 
 # Verdicts of comparisons that cannot say anything, whatever their interval.
@@ -27,6 +27,7 @@ COMPARED = ["baseline", "candidate", "difference", "low", "high", "blocks", "ima
 COMPARED += ["verdict", "flags"]
 
 
+@once
 def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.DataFrame:
     """Difference of every policy's last validation accuracy from its baselines'.
 
@@ -55,8 +56,10 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
     trained = trained[~trained.run_id.isin(with_several_scales(tables.records))]
     flags = trained.groupby([*POINT, "policy"])["flags"].agg(validity.together).to_dict()
     records, lost = {r["run_id"]: r for r in tables.records}, _diverged(tables)
-    once = trained.drop_duplicates([*POINT, "policy", "block"])
-    ids = {key: own.set_index("block").run_id for key, own in once.groupby([*POINT, "policy"])}
+    first = trained.drop_duplicates([*POINT, "policy", "block"])[
+        [*POINT, "policy", "block", "run_id"]
+    ]
+    ids = {key: own.set_index("block").run_id for key, own in first.groupby([*POINT, "policy"])}
     rows, values, spreads = [], [], []
     for point, default, table in points.by_block(trained, "val_accuracy"):
         for baseline in points.baselines(default, table):

@@ -14,7 +14,7 @@ import pandas as pd
 
 from mptexp.analysis import contrast, image_pairs, simultaneous, validity
 from mptexp.analysis.contrast import Contrast
-from mptexp.analysis.sweep_tables import Tables
+from mptexp.analysis.sweep_tables import Tables, once
 
 FORMATS = ["policy", "propagation", "weight_format", "rounding", "loss_scale"]
 LITTLE = 2.0  # percentage points that count as a small loss
@@ -92,6 +92,7 @@ class Point:
         return self.network == other.network and len(unlike) == 1
 
 
+@once
 def points(tables: Tables) -> list[Point]:
     """Every choice of formats of every network that was trained, in the order of the records."""
     parameters = {r["run_id"]: r["parameters"] for r in tables.records}

@@ -6,10 +6,11 @@ from typing import Any
 import pandas as pd
 
 from mptexp.analysis import accuracy, contrast, image_pairs, simultaneous, validity
-from mptexp.analysis.sweep_tables import Tables
+from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.spec.policies import POLICIES
 
 
+@once
 def table(tables: Tables) -> pd.DataFrame:
     """A row per policy and loss scale of the points where a policy was measured with several.
 

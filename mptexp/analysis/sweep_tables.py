@@ -1,7 +1,9 @@
 """A sweep's records as tidy tables: runs, epochs, speedups, latencies, samples of the device."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pandas as pd
 
@@ -15,6 +17,8 @@ from mptexp.spec import params
 from mptexp.spec.grid import REPORT_KEYS
 
 RAW = ("windows", "samples")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class Tables:
     changed: list[str] = field(default_factory=list)
     asked: Asked = field(default_factory=Asked)
     superseded: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # What `once` has computed.
+    known: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def ok(self) -> pd.DataFrame:
@@ -92,6 +98,19 @@ class Tables:
         return self.history.merge(
             self.results.drop(columns=["epochs", "val_accuracy"]), on="run_id"
         )
+
+
+def once(function: Callable[Concatenate[Tables, P], T]) -> Callable[Concatenate[Tables, P], T]:
+    """A function of a sweep's tables that computes each result once; nobody may change it."""
+
+    @wraps(function)
+    def known(tables: Tables, *words: P.args, **named: P.kwargs) -> T:
+        key = function, words, *named.items()
+        if key not in tables.known:
+            tables.known[key] = function(tables, *words, **named)
+        return tables.known[key]  # type: ignore[no-any-return]
+
+    return known
 
 
 def load(directory: SweepDir) -> Tables:

@@ -105,7 +105,7 @@ def test_time_to_an_accuracy_is_that_of_the_first_epoch_that_has_it():
 def test_the_target_is_the_users_or_what_every_run_reached():
     found = tables([learned("float32", 0, 0.912), learned("mixed_float16", 0, 0.897)])
     assert accuracy.target(found) == 0.89
-    asked = type(found)(**(vars(found) | {"options": Options(target_accuracy=0.9)}))
+    asked = replace(found, options=Options(target_accuracy=0.9))
     assert accuracy.target(asked) == 0.9
     shown = text_tables.detail_rows(asked)
     assert shown["Time to 90 % accuracy"].tolist() == ["10.0 s", "not reached"]
@@ -115,7 +115,7 @@ def test_the_target_is_the_users_or_what_every_run_reached():
 def test_cost_stands_in_the_table_where_a_price_is_given():
     found = tables([record(step_s=0.32)])  # 100 images per second, one second of training
     assert not [name for name in text_tables.detail_rows(found) if "Cost" in name]
-    priced = type(found)(**(vars(found) | {"options": Options(price_per_hour=3.6)}))
+    priced = replace(found, options=Options(price_per_hour=3.6))
     shown = text_tables.detail_rows(priced)
     assert shown["Cost per million images"].tolist() == ["10"]
     assert shown["Cost per training"].tolist() == ["0.001"]

@@ -33,3 +33,18 @@ def test_records_are_read_back_as_tables(tmp_path):
     assert found.speedups.speedup.tolist() == [pytest.approx(2)]
     assert len(found.epochs) == 2
     assert not any(name in r for r in found.records for name in sweep_tables.RAW)
+
+
+def test_a_result_is_computed_once_for_each_sweep():
+    computed = []
+
+    @sweep_tables.once
+    def counted(tables, margin):
+        computed.append(margin)
+        return [margin]
+
+    one, other = tables([record()]), tables([record()])
+    assert counted(one, 1) is counted(one, 1)
+    assert counted(one, 2) == [2]
+    assert counted(other, 1) is not counted(one, 1)
+    assert computed == [1, 2, 1]
