@@ -2,12 +2,13 @@
 
     python benchmarks/scale.py [--runs 10000] [--shape blocks] [--notebooks] [--keep DIR]
 
-Makes records of a sweep from a real one (windows, history, samples, readings, work, environment;
-40 kB each), in a temporary folder, with other numbers in each. Shapes: `blocks` are 8 networks, 25
-batch sizes, 5 policies and as many blocks as give the runs; `points` are so many points, each
-measured once, with several learning rates in place of blocks; `settings` are 2 batch sizes and 5
-policies at very many learning rates. Every step is a process of its own; printed are its seconds
-and the most memory that it and its children held together (resident set sizes, every 50 ms).
+Makes records of a sweep from a real one (windows, history, samples, readings, work, environment,
+identity; 13 kB each), in a temporary folder, with other numbers in each. Shapes: `blocks` are 8
+networks, 25 batch sizes, 5 policies and as many blocks as give the runs; `points` are so many
+points, each measured once, with several learning rates in place of blocks; `settings` are 2 batch
+sizes and 5 policies at very many learning rates. Every step is a process of its own; printed are
+its seconds and the most memory that it and its children held together (resident set sizes, every
+50 ms).
 
     plan        `mptexp plan`, nothing executed yet
     plan, done  `mptexp plan`, every run but one executed
@@ -30,6 +31,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +40,19 @@ import nbformat
 import psutil
 
 from mptexp.execution import plan
-from mptexp.records import store
+from mptexp.records import step_times, store
+from mptexp.records.step_times import Window
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
 from mptexp.spec.run import Run
 
 PROJECT = Path(__file__).resolve().parent.parent
 PUBLISHED = PROJECT / "reports/published"
-REAL = PUBLISHED / "sign-digits-cpu/runs/496e8bafa60c/record.json"
-WORK = PUBLISHED / "why-cpu/runs/1e9077c49913/record.json"
+REAL = PUBLISHED / "quickstart-cpu/runs/62f127fe999f/record.json"
 NETWORKS = {"model": ["keydana_cnn", "banerjee_cnn", "mlp", "alexnet"], "width": [0.5, 1.0]}
 POLICIES = ["float32", "mixed_float16", "mixed_bfloat16", "float16", "bfloat16"]
 SPEEDS = dict(zip(POLICIES, (1.0, 1.6, 1.3, 1.7, 1.4), strict=True))
 SIZES = [size for k in range(3, 16) for size in (2**k, 3 * 2 ** (k - 1))][:25]
-VARIANTS = 16  # of the raw series, which nothing reads: they only have to be of real size
 PROBE = """<script>addEventListener("load", () => setTimeout(() => {
   const timing = performance.getEntriesByType("navigation")[0];
   const costs = {open_s: timing.loadEventEnd / 1000, nodes: document.querySelectorAll("*").length};
@@ -75,7 +76,7 @@ def matrix(runs: int, shape: str) -> dict[str, Any]:
         grid = {"policy": POLICIES, "batch_size": SIZES[:2], "learning_rate": rates}
     elif runs < 1000:
         grid["batch_size"] = SIZES[: max(1, runs // 40)]
-    defaults = {"dataset": "digits", "epochs": 10, "input_mode": "pipeline"}
+    defaults = {"dataset": "digits", "epochs": 12, "input_mode": "pipeline"}
     repeats = max(1, runs // 1000) if shape == "blocks" else 1
     return {"defaults": defaults, "matrix": grid, "repeats": repeats}
 
@@ -87,36 +88,34 @@ def make(folder: Path, runs: int, shape: str, notebooks: bool) -> tuple[Path, Sw
     place = SweepDir(folder / "reports" / "scale")
     asked, text = params.read(file)
     store.write_text(place.params, text)
-    real, work = json.loads(REAL.read_text()), json.loads(WORK.read_text())["work"]
-    raw = [_raw(real, random.Random(k)) for k in range(VARIANTS)]
+    real = json.loads(REAL.read_text())
     executed = folder / "executed.ipynb"
     executed.write_text(_executed())
-    for index, planned in enumerate(plan.runs(asked, place)):
-        record = made(planned.run, real, work, random.Random(planned.run_id))
-        own = json.dumps({**record, "run_id": planned.run_id}, indent=1)
+    for planned in plan.runs(asked, place):
+        record = made(planned.run, real, random.Random(planned.run_id))
+        record["run_id"] = planned.run_id
         path = place.record(planned.run_id)
         path.parent.mkdir(parents=True)
-        path.write_text(f"{own[:-2]},{raw[index % VARIANTS]}")
+        path.write_text(json.dumps(record | {"digest": store.digest(record)}, indent=1))
         if notebooks:
             os.link(executed, path.with_name("notebook.ipynb"))
     return file, place
 
 
-def _raw(real: dict[str, Any], chance: random.Random) -> str:
-    """The raw series of a record as the end of its text."""
-    windows = [w | {"seconds": w["seconds"] * chance.gauss(1, 0.01)} for w in real["windows"]]
-    return json.dumps({"windows": windows, "samples": real["samples"]}, indent=1)[1:]
-
-
-def made(
-    run: Run, real: dict[str, Any], work: dict[str, Any], chance: random.Random
-) -> dict[str, Any]:
-    """A run's record without its raw series: the real one's, with other numbers."""
+def made(run: Run, real: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+    """A run's record: the real one's, with other numbers that agree with one another."""
     step_s = run.width * run.batch_size * 2e-5 * chance.gauss(1, 0.02) / SPEEDS[run.policy] + 1e-3
-    times = {"step_s": step_s, "step_s_low": step_s * 0.97, "step_s_high": step_s * 1.05}
+    slower = step_s / real["timing"]["step_s"]
+    windows = [
+        Window(w["first_step"], w["steps"], w["seconds"] * slower * chance.uniform(0.99, 1.01))
+        for w in real["windows"]
+    ]
+    times = step_times.timing(windows)
     last = 0.9 + chance.gauss(0, 0.01) - (0.2 if run.policy == "float16" else 0)
     history = [
-        epoch | {"val_accuracy": min(1.0, last * k / 10), "loss": 2.3 / k}
+        epoch
+        | {"val_accuracy": min(1.0, last * k / 12), "loss": 2.3 / k}
+        | {"elapsed_s": epoch["elapsed_s"] * slower}
         for k, epoch in enumerate(real["history"], 1)
     ]
     ended = {"status": "ok", "error": ""}
@@ -124,13 +123,15 @@ def made(
         ended = {"status": "oom", "error": "ResourceExhaustedError: no room for so large a batch"}
     busy = ["measured while other programs used more than 10 % of the processors"]
     return {
-        **{name: value for name, value in real.items() if name not in ("windows", "samples")},
+        **{name: value for name, value in real.items() if name != "digest"},
         **ended,
         "parameters": run.model_dump(),
         "in_force": real["in_force"] | {"initial_weights": "w", "data_order": f"o{run.block}"},
-        "timing": real["timing"] | times | {"images_per_s": run.batch_size / step_s},
+        "identity": real["identity"] | {"initial_weights": "w", "data_order": f"o{run.block}"},
+        "timing": real["timing"] | times | {"images_per_s": run.batch_size / times["step_s"]},
+        "windows": [asdict(window) for window in windows],
         "history": history,
-        "work": work,
+        "fit_s": real["fit_s"] * slower * 1.01,
         "peak_memory_bytes": int(5e8 + run.batch_size * 1e5 * run.width),
         "marks": busy if chance.random() < 0.02 else [],
         "wall_s": 20 + chance.random(),

@@ -4,9 +4,10 @@
 
 A plain script is what somebody would write without mptexp: Keras and NumPy, the model written out,
 `fit` on arrays, the history to a file. Sweeps are made in two ways, with processes that are forked
-(MPTEXP_FORK=1) and with processes that are each started anew. Prints ratios of whole wall times
-with a 95 % t interval over rounds (above 1, what is named first takes longer); a round is scripts,
-forked, fresh and the same backwards, so that drift cancels. The report is not made: scripts have
+(MPTEXP_FORK=1) and with processes that are each started anew. Prints ratios of whole wall times and
+of processor times, which other programs disturb less, with a 95 % t interval over rounds (above 1,
+what is named first takes longer); a round is scripts, forked, fresh and the same backwards, so that
+drift cancels. The report is not made: scripts have
 none. Then whether the two ways measure the same: the ratio of their step times and of their peak
 memories, and how much step times scatter from run to run.
 """
@@ -14,6 +15,7 @@ memories, and how much step times scatter from run to run.
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -63,31 +65,40 @@ json.dump(fitted.history, open(sys.argv[4], "w"))
 """
 
 
-def scripts(folder: Path, epochs: int) -> float:
-    """Seconds of all trainings as plain scripts."""
+Spent = np.ndarray  # seconds by the clock, and of processors by what was started and has ended
+
+
+def now() -> Spent:
+    """Both as they are now."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return np.array([time.perf_counter(), used.ru_utime + used.ru_stime])
+
+
+def scripts(folder: Path, epochs: int) -> Spent:
+    """What all trainings take as plain scripts."""
     path = folder / "script.py"
     path.write_text(SCRIPT)
-    began = time.perf_counter()
+    began = now()
     for batch_size in BATCH_SIZES:
         for policy in POLICIES:
             words = [policy, str(batch_size), str(epochs), str(folder / "history.json")]
             command = [sys.executable, str(path), *words]
             subprocess.run(command, check=True, capture_output=True)
-    return time.perf_counter() - began
+    return now() - began
 
 
-def sweep(folder: Path, epochs: int, way: str) -> float:
-    """Seconds of the same trainings as a sweep, whose records it leaves in the folder `way`."""
+def sweep(folder: Path, epochs: int, way: str) -> Spent:
+    """What the same trainings take as a sweep, whose records it leaves in the folder `way`."""
     matrix = {"batch_size": list(BATCH_SIZES), "policy": list(POLICIES)}
     defaults = {"batch_norm_momentum": 0.9, "epochs": epochs, "width": 0.25}
     path = folder / "sweep.yaml"
     path.write_text(json.dumps({"defaults": defaults, "matrix": matrix}))
     command = [sys.executable, "-m", "mptexp", "run", str(path), "--no-report", "--fresh"]
-    began = time.perf_counter()
+    began = now()
     environment = os.environ | {"MPTEXP_FORK": "0" if way == "fresh" else "1"}
     command += ["--out", str(folder / way)]
     subprocess.run(command, check=True, capture_output=True, env=environment)
-    return time.perf_counter() - began
+    return now() - began
 
 
 def figures(folder: Path, way: str) -> list[tuple[float, float]]:
@@ -105,12 +116,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=4)
     options = parser.parse_args()
     sides = ("scripts", "forked", "fresh")
-    walls: dict[str, list[float]] = {side: [] for side in sides}
+    took: dict[str, list[Spent]] = {side: [] for side in sides}
     read: dict[str, list[list[tuple[float, float]]]] = {side: [] for side in WAYS}
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         for _ in range(options.rounds):
-            spent = dict.fromkeys(sides, 0.0)
+            spent = {side: np.zeros(2) for side in sides}
             for side in (*sides, *reversed(sides)):
                 if side == "scripts":
                     spent[side] += scripts(folder, options.epochs)
@@ -118,14 +129,15 @@ def main() -> None:
                     spent[side] += sweep(folder, options.epochs, side)
                     read[side].append(figures(folder, side))
             for side, seconds in spent.items():
-                walls[side].append(seconds)
-            print(
-                ", ".join(f"{side} {seconds:.1f} s" for side, seconds in spent.items()), flush=True
-            )
+                took[side].append(seconds)
+            both = [f"{side} {wall:.1f} s ({work:.1f} s)" for side, (wall, work) in spent.items()]
+            print(f"wall (processor) time: {', '.join(both)}", flush=True)
     runs = len(POLICIES) * len(BATCH_SIZES)
     print(f"{runs} trainings of {options.epochs} epochs, n = {options.rounds} rounds")
     for first, second in (("forked", "scripts"), ("fresh", "scripts"), ("forked", "fresh")):
-        show(f"wall time, {first} / {second}", walls[first], walls[second])
+        for place, name in enumerate(("wall time", "processor time")):
+            pair = [[seconds[place] for seconds in took[side]] for side in (first, second)]
+            show(f"{name}, {first} / {second}", *pair)
     logs = {way: np.log(read[way]) for way in WAYS}  # sweep, point, figure
     for place, name in enumerate(("step time", "peak memory")):
         means = {way: np.exp(values[..., place].mean(1)) for way, values in logs.items()}
