@@ -9,7 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -280,8 +280,13 @@ def left_out(sentences: Sequence[str], what: str) -> None:
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Shows on a terminal what takes a while."""
-    with progress().status(text) if progress().is_terminal else nullcontext():
+    """Shows on a terminal what takes a while; no thread moves it, since processes are forked."""
+    if not progress().is_terminal:
+        yield
+        return
+    from rich.live import Live
+
+    with Live(plain(text) + " ...", console=progress(), auto_refresh=False, transient=True):
         yield
 
 

@@ -122,24 +122,12 @@ def _work(
     os.close(output)
     _begin({**given, **request["environment"]}, request["cwd"])
     _show()
-    Provisioner.forked = Kernel(pages, report)
-    factory = KernelProvisionerFactory.instance()
-    factory.provisioners[__name__] = SimpleNamespace(load=lambda: Provisioner)
-    factory.default_provisioner_name = __name__
+    give(Kernel(pages, report))
     # Not before it can be found and ended. It stays open: that it closes is how the sweep learns
     # that this process has ended, where the server was killed meanwhile.
     _report(report, os.getpid())
     sys.argv = ["worker", request["scratch"]]
-    code = 1
-    try:
-        importlib.import_module("mptexp.execution.worker").main()
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    # Not as Python ends: libraries would wait for threads that a fork does not have.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    _end_as(importlib.import_module("mptexp.execution.worker").main)
 
 
 def _begin(environment: Mapping[str, str], cwd: str) -> None:
@@ -175,16 +163,26 @@ class Kernel:
 
     stdin = stdout = stderr = returncode = None
 
-    def __init__(self, pages: Pages, report: int) -> None:
+    def __init__(self, pages: Pages = (), report: int | None = None) -> None:
         self.channel, theirs = socket.socketpair()
         self.pid = _forked()
         if not self.pid:
             self.channel.close()
-            os.close(report)
-            _become_kernel(theirs, pages)
+            if report is not None:
+                os.close(report)
+            _end_as(lambda: _become_kernel(theirs, pages))
         theirs.close()
         if not self.channel.recv(1):
             raise ChildProcessError("the Jupyter kernel's process ended before it began")
+
+    def __enter__(self) -> "Kernel":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends it, also where it was never started."""
+        self.channel.close()
+        self.kill()
+        self.wait()
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], cwd: str) -> None:
         """Lets it execute `python -m MODULE ARGUMENTS`, of which only the module matters."""
@@ -226,10 +224,40 @@ def _become_kernel(channel: socket.socket, pages: Pages) -> None:
         os._exit(0)
     request = json.loads(content)
     _begin(request["environment"], request["cwd"])
-    # ipykernel has read from the environment, when it was imported, whose end is its own.
-    sys.argv = [*request["words"], f"--IPKernelApp.parent_handle={os.getppid()}"]
+    # ipykernel has read from the environment, when it was imported, whose end is its own. That
+    # process may have ended by now: it is not asked of the system.
+    parent = request["environment"]["JPY_PARENT_PID"]
+    sys.argv = [*request["words"], f"--IPKernelApp.parent_handle={parent}"]
+    if (matplotlib := sys.modules.get("matplotlib")) and "matplotlib.pyplot" not in sys.modules:
+        matplotlib.use("module://matplotlib_inline.backend_inline")  # as ipykernel has it
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    raise SystemExit
+
+
+def _end_as(work: Callable[[], None]) -> None:
+    """Does the work of a forked process and ends it: it returns to nothing that its parent began.
+
+    Not as Python ends: libraries would wait for threads that a fork does not have.
+    """
+    code: object = 1
+    try:
+        work()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code or 0
+    except BaseException:
+        traceback.print_exc()
+    with suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 1)
+
+
+def give(kernel: Kernel) -> None:
+    """Has the next Jupyter kernel that this process starts be this one."""
+    Provisioner.forked = kernel
+    factory = KernelProvisionerFactory.instance()
+    factory.provisioners[__name__] = SimpleNamespace(load=lambda: Provisioner)
+    factory.default_provisioner_name = __name__
 
 
 class Provisioner(LocalProvisioner):

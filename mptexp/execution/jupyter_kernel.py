@@ -1,16 +1,23 @@
 """Executes one notebook in one Jupyter kernel, by papermill."""
 
+import gc
 import hashlib
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mptexp.execution.fork_server import Kernel
 
 # What nbformat's validator and papermill import where it happens to be installed (with JupyterLab,
 # with xprof): a second each, for checks that notebooks do not need and storage that is not used.
 UNUSED = ("rfc3987_syntax", "gcsfs", "pyarrow.fs")
+# Of a process that has imported one, it is not known that it can be forked.
+FRAMEWORKS = {"tensorflow", "jax", "torch", "ray"}
 
 
 def digest(notebook: Mapping[str, Any]) -> str:
@@ -23,12 +30,47 @@ def digest(notebook: Mapping[str, Any]) -> str:
     return hashlib.sha256("\0".join(cells).encode()).hexdigest()[:12]
 
 
+def spare() -> None:
+    """Leaves out of later imports what nothing here uses."""
+    for name in UNUSED:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+
+
+def forked() -> "Kernel | None":
+    """A Jupyter kernel forked from this process: it has what is imported and loaded here.
+
+    None where forking is not safe: not on Linux, with other threads, with a framework; and where
+    this process imports from its working directory, as no kernel does.
+    """
+    foreign = not sys.flags.safe_path and sys.path[:1] in ([""], [os.getcwd()])
+    if sys.platform != "linux" or foreign or FRAMEWORKS & {*sys.modules}:
+        return None
+    spare()
+    import ipykernel.ipkernel
+    import ipykernel.kernelapp
+    import ipykernel.zmqshell  # noqa: F401
+
+    from mptexp.execution import fork_server
+
+    if threading.active_count() > 1:
+        return None
+    gc.collect()
+    gc.freeze()  # what is shared is looked through by no collection in the kernel
+    try:
+        return fork_server.Kernel()
+    except OSError:
+        return None
+    finally:
+        gc.unfreeze()
+
+
 def execute(
     notebook: Path,
     output: Path,
     parameters: Mapping[str, Any],
     scratch: Path,
     folder: Path | None = None,
+    kernel: "Kernel | None" = None,
 ) -> None:
     """Executes a notebook (py:percent or ipynb) and writes it as ipynb.
 
@@ -41,19 +83,23 @@ def execute(
         scratch: a folder with a short path (a socket's has 107 characters at most); the caller
             removes it.
         folder: in which it is executed; by default the current one.
+        kernel: a forked one that executes it; by default one is started.
 
     Raises:
         papermill.PapermillExecutionError: if a notebook cell raised.
         nbclient.exceptions.DeadKernelError: if the Jupyter kernel died.
     """
-    for name in UNUSED:
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+    spare()
     import jupytext
     import papermill
     from traitlets.config import Config
 
     from mptexp.execution import engine
 
+    if kernel:
+        from mptexp.execution import fork_server
+
+        fork_server.give(kernel)
     # papermill takes no script, and would copy a notebook given as an object into its metadata.
     source = scratch / f"{notebook.stem}.ipynb"
     content = jupytext.read(notebook)

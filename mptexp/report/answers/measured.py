@@ -1,6 +1,9 @@
 """What a report is made from: a sweep's directory, its tables and the diagnoses of its pairs."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,6 +47,21 @@ class MeasuredSweep:
         return self.header.get("question") or "What does reduced precision buy on this device?"
 
 
+_handed: dict[Path, MeasuredSweep] = {}
+
+
+@contextmanager
+def handed(sweep: MeasuredSweep) -> Iterator[None]:
+    """A process that is forked within has the sweep: `load` computes nothing again."""
+    place = sweep.directory.root.resolve()
+    _handed[place] = copy(sweep)  # with what it has computed
+    _handed[place].__dict__["directory"] = SweepDir(place)  # for another working directory
+    try:
+        yield
+    finally:
+        del _handed[place]
+
+
 def load(directory: SweepDir | str | os.PathLike[str]) -> MeasuredSweep:
     """The measurements of a sweep.
 
@@ -51,6 +69,8 @@ def load(directory: SweepDir | str | os.PathLike[str]) -> MeasuredSweep:
         ParamsError: where the directory holds no record.
     """
     place = directory if isinstance(directory, SweepDir) else SweepDir(Path(directory))
+    if known := _handed.get(place.root.resolve()):
+        return known
     tables = sweep_tables.load(place)
     if not tables.records:
         raise ParamsError(

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from mptexp.execution.scratch import scratch_folder
 from mptexp.execution.worker import outcome
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, leads_out
+from mptexp.report.answers import measured
 from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.pages import data_files, lead, rendering
 from mptexp.report.tables import text_tables
@@ -38,12 +39,14 @@ def build(
     data_files.write(sweep)
     for place in (directory, directory.diagnosis):
         _render_runs(place, directory.index)
-    with scratch_folder() as scratch:
+    with measured.handed(sweep):
+        kernel = jupyter_kernel.forked()
+    with scratch_folder() as scratch, kernel or nullcontext():
         executed = scratch / "executed.ipynb"
         parameters = {"sweep_dir": str(directory.root.resolve())}
         # Not in the working folder: matplotlib alone takes settings from a file there.
         try:
-            jupyter_kernel.execute(notebook, executed, parameters, scratch, folder=scratch)
+            jupyter_kernel.execute(notebook, executed, parameters, scratch, scratch, kernel)
         except OSError:
             raise
         except Exception as error:  # of the notebook, or its Jupyter kernel was killed

@@ -24,3 +24,16 @@ def test_a_sweep_is_read_with_the_question_of_its_params_file(tmp_path):
 def test_a_directory_without_records_is_refused(tmp_path):
     with pytest.raises(ParamsError, match="holds no record of a run; give the directory"):
         measured.load(tmp_path)
+
+
+def test_a_sweep_that_was_handed_on_is_not_read_again(tmp_path, monkeypatch):
+    place = tmp_path / "sweep"
+    store.write_record(SweepDir(place).record(record()["run_id"]), record())
+    monkeypatch.chdir(tmp_path)
+    sweep = measured.load("sweep")
+    with measured.handed(sweep):
+        monkeypatch.chdir("/")
+        given = measured.load(place)
+        assert given.tables is sweep.tables
+        assert given.directory.root == place.resolve()  # also from another working directory
+    assert measured.load(place).tables is not sweep.tables
