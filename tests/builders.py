@@ -84,6 +84,27 @@ def classified(made, correct, digest="5a3e5a3e5a3e"):
     return made | {"validated": {"images": len(correct), "digest": digest, "correct": listed}}
 
 
+def text(policy="float32", block=0, loss=2.0, chance=3.0, step_s=0.1, sequences=(0.1, -0.1)):
+    """The record of a training on text: these differences from the loss are its sequences'."""
+    made = record(policy, block, step_s)
+    run = Run(
+        gpu_model="GPU", policy=policy, block=block, seed=block, dataset="hamlet", model="gpt"
+    )
+    made |= {"run_id": run.run_id(), "parameters": run.model_dump()}
+    del made["timing"]["images_per_s"]
+    made["timing"]["tokens_per_s"] = 32 * 128 / step_s
+    made["history"] = [
+        {"epoch": e, "loss": loss, "accuracy": 0.3, "val_loss": loss, "val_accuracy": 0.3}
+        for e in (1, 2, 3)
+    ]
+    made["in_force"] |= {"chance_loss": chance, "validation_images": len(sequences)}
+    for name in ("chance_accuracy", "validation_labels"):  # of images
+        made["in_force"].pop(name, None)
+    losses = [loss + each for each in sequences]
+    listed = {"images": len(losses), "digest": "5a3e5a3e5a3e", "losses": losses}
+    return made | {"validated": listed}
+
+
 def tables(records):
     results = sweep_tables.flagged(records, "mine")
     found = speedups.at_same_batch(results)

@@ -1,4 +1,4 @@
-"""What a policy does to accuracy: differences with intervals, equivalence, time to a target."""
+"""What a policy does to accuracy or perplexity: differences, equivalence, time to a target."""
 
 import json
 import math
@@ -11,6 +11,7 @@ import pandas as pd
 from mptexp.analysis import contrast, image_pairs, points, simultaneous, speedups, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables, once
+from mptexp.spec import tasks
 from mptexp.spec.policies import POLICIES
 
 # Verdicts of comparisons that cannot say anything, whatever their interval.
@@ -29,7 +30,10 @@ COMPARED += ["verdict", "flags"]
 
 @once
 def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.DataFrame:
-    """Difference of every policy's last validation accuracy from its baselines'.
+    """Difference of every policy's last validation from its baselines'.
+
+    Of accuracy, or of a text of minus the loss per token (see `points.quality`); of its sequences
+    holds what is said here of images.
 
     Differences are formed within a block and image by image. The interval is over blocks and
     images (see `image_pairs`), empty below three blocks, and holds for all differences of the
@@ -45,14 +49,16 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
     left to `loss_scale.table`, so that a comparison has one interval.
 
     Args:
-        margin: largest difference that counts as equal, a fraction (0.01 is one percentage point).
+        margin: largest difference that counts as equal, a fraction (0.01 is one percentage point,
+            or a percent of perplexity).
         confidence: nominal coverage of the interval.
 
     Returns:
         Columns of POINT, then COMPARED: difference (candidate - baseline, a fraction), images (0
         where it is not known).
     """
-    trained = validity.comparable(tables.trained.dropna(subset="val_accuracy"))
+    trained = tables.trained.assign(quality=points.quality(tables.trained))
+    trained = validity.comparable(trained.dropna(subset="quality"))
     trained = trained[~trained.run_id.isin(with_several_scales(tables.records))]
     flags = trained.groupby([*POINT, "policy"])["flags"].agg(validity.together).to_dict()
     records, lost = {r["run_id"]: r for r in tables.records}, _diverged(tables)
@@ -61,7 +67,7 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
     ]
     ids = {key: own.set_index("block").run_id for key, own in first.groupby([*POINT, "policy"])}
     rows, values, spreads = [], [], []
-    for point, default, table in points.by_block(trained, "val_accuracy"):
+    for point, default, table in points.by_block(trained, "quality"):
         for baseline in points.baselines(default, table):
             for candidate in [p for p in POLICIES if p in table and p != baseline]:
                 over = contrast.by_block(table[candidate], table[baseline], "difference")
@@ -127,8 +133,13 @@ def _same_blocks(
 
 def _ended(row: Mapping[str, Any], half: float) -> dict[str, Any]:
     """A row with its interval and what that allows to be said."""
-    low, high = possible(row["difference"] - half), possible(row["difference"] + half)
-    forbidden = not_allowed(row["flags"], row["images"], row["margin"])
+    low, high = row["difference"] - half, row["difference"] + half
+    known = row["images"]
+    if tasks.of(row["dataset"]) is tasks.IMAGES:
+        low, high = possible(low), possible(high)
+    elif known:  # a loss is no count: what few sequences show, the interval says
+        known = math.inf
+    forbidden = not_allowed(row["flags"], known, row["margin"])
     said = forbidden or verdict(low, high, row["margin"])
     said = "diverged" if row["diverged"] else said
     ends = {"low": low, "high": high, "verdict": said}
@@ -140,7 +151,7 @@ def possible(end: float) -> float:
     return float(np.clip(end, -1.0, 1.0))
 
 
-def not_allowed(flags: Sequence[str], images: int, margin: float) -> str:
+def not_allowed(flags: Sequence[str], images: float, margin: float) -> str:
     """Why nothing may be said of a difference, as a verdict; empty where something may.
 
     Args:
@@ -189,7 +200,8 @@ def target(tables: Tables) -> float | None:
         return wanted if wanted > max(guessed, default=0.0) else None
     if len(validity.without(tables.trained, "not trained")) < len(tables.trained):
         return None  # a level that guessing reaches is none
-    best = tables.history[tables.history.run_id.isin(tables.trained.run_id)]
+    classified = tables.trained.dropna(subset="val_accuracy").run_id
+    best = tables.history[tables.history.run_id.isin(classified)]
     best = best.groupby("run_id").val_accuracy.max().dropna()
     reached = math.floor(best.min() * 100 + 1e-9) / 100 if len(best) else 0.0
     return reached or None
@@ -201,7 +213,8 @@ def seconds_to(tables: Tables, wanted: float) -> pd.Series:
     Compilation and validation included. One value per run that trained, by run_id; infinite where
     the accuracy was not reached.
     """
-    learned = tables.history.dropna(subset="val_accuracy")
+    classified = tables.results.dropna(subset="val_accuracy").run_id
+    learned = tables.history[tables.history.run_id.isin(classified)].dropna(subset="val_accuracy")
     reached = learned.assign(elapsed_s=learned.elapsed_s.where(learned.val_accuracy >= wanted))
     return reached.groupby("run_id").elapsed_s.min().fillna(np.inf)
 

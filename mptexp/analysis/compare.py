@@ -8,16 +8,17 @@ import numpy as np
 import pandas as pd
 
 from mptexp.analysis import contrast, identity, speedups, sweep_tables, validity
-from mptexp.analysis.points import POINT
+from mptexp.analysis.points import POINT, throughput
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import consistent, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import history_table
-from mptexp.spec import params
+from mptexp.spec import params, tasks
 from mptexp.spec.run import Run
 
 # The device may differ: that is often what is compared.
 JOINED = [name for name in POINT if name != "gpu_model"] + ["policy"]
+FIGURES = [task.column for task in tasks.TASKS.values()]
 # What wanders by itself says nothing of what differs.
 WANDERING = ("load", "swap_used_bytes", "clean")
 
@@ -122,8 +123,9 @@ def points(a: Tables, b: Tables) -> pd.DataFrame:
         Columns of JOINED, device_a, device_b, step_s_a, step_s_b (seconds, geometric means over
         sessions), ratio (step_s_a / step_s_b: above 1, B is faster), low, high, sessions_a,
         sessions_b, runs_a, runs_b, flags (what is not valid of the runs' times: then low and high
-        are empty), val_accuracy_a, val_accuracy_b (means), peak_memory_bytes_a,
-        peak_memory_bytes_b (medians), and cost_per_million_images_a and _b where the params file
+        are empty), val_accuracy_a, val_accuracy_b (means, or of a text
+        val_perplexity), peak_memory_bytes_a, peak_memory_bytes_b (medians), and
+        cost_per_million_images_a and _b (or tokens) where the params file
         of both has a price_per_hour.
     """
     sides = [dict(list(side.ok.groupby([*JOINED, "gpu_model"]))) for side in (a, b)]
@@ -171,12 +173,14 @@ def _compared(
             f"step_s_{name}": float(np.exp(np.log(sessions).mean())),
             f"sessions_{name}": len(sessions),
             f"runs_{name}": len(side),
-            f"val_accuracy_{name}": side.val_accuracy.mean(),
+            **{f"{c}_{name}": side[c].mean() for c in FIGURES if c in side},
             f"peak_memory_bytes_{name}": side.peak_memory_bytes.median(),
         }
         if a.options.price_per_hour and b.options.price_per_hour:
-            hours = 1e6 / side.images_per_s.median() / 3600
-            row[f"cost_per_million_images_{name}"] = hours * tables.options.price_per_hour
+            hours = 1e6 / throughput(side).median() / 3600
+            row[f"cost_per_million_{tasks.of(side.dataset.iloc[0]).unit}s_{name}"] = (
+                hours * tables.options.price_per_hour
+            )
     return row | {"flags": flags}
 
 

@@ -52,7 +52,7 @@ def correct(record: Mapping[str, Any]) -> np.ndarray | None:
     a few images otherwise, not many.
     """
     known = record.get("validated")
-    if not known:
+    if not known or "correct" not in known:
         return None
     bits = np.unpackbits(np.frombuffer(bytes.fromhex(known["correct"]), np.uint8))
     bits = bits[: known["images"]].astype(bool)
@@ -71,6 +71,8 @@ def spread(
         right: of the other.
         margin: largest difference that counts as equal, a fraction.
     """
+    if any("losses" in (r.get("validated") or {}) for r in (*left, *right)):
+        return _of_losses(left, right)
     lists = [[correct(record) for record in side] for side in (left, right)]
     validated = [r.get("validated") or {} for r in (*left, *right)]
     digests = {(each.get("digest"), each.get("images")) for each in validated}
@@ -78,6 +80,30 @@ def spread(
     if len(digests) == 1 and len(known) == len(left) + len(right) and known:
         return of_pairs(np.array(lists[0], float) - np.array(lists[1], float), margin)
     return _unpaired(left, right, margin)
+
+
+def _of_losses(left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]]) -> Spread:
+    """The spread from the losses of a text's sequences: paired where both sides had the same ones.
+
+    Neighbouring sequences are of one passage, and count as independent all the same.
+    """
+    validated = [r.get("validated") or {} for r in (*left, *right)]
+    if not all(each.get("losses") for each in validated):
+        return Spread()
+    sides = [validated[: len(left)], validated[len(left) :]]
+    if len({(each["digest"], each["images"]) for each in validated}) == 1:
+        ours, theirs = (np.array([each["losses"] for each in side]) for side in sides)
+        means = (ours - theirs).mean(0)
+        n = len(means)
+        return Spread(_of_mean(means), max(n - 1, 1), n, paired=True)
+    n = min(each["images"] for each in validated)
+    variances = [np.mean([_of_mean(np.array(each["losses"])) for each in side]) for side in sides]
+    return Spread(float(sum(variances)), max(n - 1, 1), n)
+
+
+def _of_mean(values: np.ndarray) -> float:
+    """Variance of a mean of some values; of a single one nothing is known."""
+    return float(values.var(ddof=1) / len(values)) if len(values) > 1 else np.inf
 
 
 def of_pairs(differences: np.ndarray, margin: float) -> Spread:

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterator, Sequence
 import numpy as np
 import pandas as pd
 
+from mptexp.spec import tasks
 from mptexp.spec.policies import POLICIES
 
 # What two runs must share to be compared, or to be repeats of one another under one policy.
@@ -32,6 +33,35 @@ def by_block(
     for point, rows in zip(points[first], np.split(table.to_numpy(float), first[1:]), strict=True):
         known = dict(zip(table, rows.T, strict=True))
         yield point, defaults[point], {p: v for p, v in known.items() if not np.isnan(v).all()}
+
+
+def of_task(table: pd.DataFrame, task: tasks.Task) -> pd.DataFrame:
+    """The rows of a table with a column dataset that are of a task."""
+    return table[np.array([tasks.of(dataset) is task for dataset in table.dataset], bool)]
+
+
+def throughput(runs: pd.DataFrame) -> pd.Series:
+    """Units of each run's task per second, such as images; NaN where timings are not valid."""
+    return _first([runs[rate] for rate in tasks.RATES if rate in runs])
+
+
+def quality(runs: pd.DataFrame) -> pd.Series:
+    """What trainings of a task are compared by, more is better.
+
+    Accuracy, a fraction; or minus the loss per token in nats, the logarithm of the perplexity: a
+    hundredth of it is a percent of perplexity.
+    """
+    shown = {"val_accuracy": lambda value: value, "val_perplexity": lambda value: -np.log(value)}
+    known = {name: pd.to_numeric(runs[name]) for name in shown if name in runs}
+    return _first([shown[name](values) for name, values in known.items()])
+
+
+def _first(columns: Sequence[pd.Series]) -> pd.Series:
+    """Of several columns the value that a row has."""
+    first, *others = (pd.to_numeric(column) for column in columns)
+    for other in others:
+        first = first.fillna(other)
+    return first
 
 
 def baselines(default: str, times: Container[str]) -> list[str]:

@@ -29,7 +29,7 @@ def by_replicas(tables: Tables) -> pd.DataFrame:
     """Every point and policy that was measured on several numbers of replicas.
 
     Returns:
-        Columns of POINT, policy, batch_per_replica, step_s, images_per_s (medians over blocks),
+        Columns of POINT, policy, batch_per_replica, step_s, throughput (medians over blocks),
         logical (whether replicas are logical devices of a CPU); speedup, low, high, blocks, flags,
         differs (see `_over`) over one replica with the same batch per replica (weak scaling),
         base_jit (whether XLA was on in that one), efficiency (speedup / replicas); strong_speedup,
@@ -57,7 +57,7 @@ def by_backend(tables: Tables) -> pd.DataFrame:
     """Every point and policy that was measured under several backends.
 
     Returns:
-        Columns of POINT, policy, step_s, images_per_s (medians over blocks); speedup (images per
+        Columns of POINT, policy, step_s, throughput (medians over blocks); speedup (images per
         second over TensorFlow's), low, high, blocks, flags, differs (see `_over`), base_jit
         (whether XLA was on in TensorFlow).
     """
@@ -75,7 +75,7 @@ def by_frontend(tables: Tables) -> pd.DataFrame:
     """Every point and policy that was trained by Keras and by a plain loop.
 
     Returns:
-        Columns of POINT, policy, frontend, step_s, images_per_s (medians over blocks); speedup
+        Columns of POINT, policy, frontend, step_s, throughput (medians over blocks); speedup
         (images per second over the plain loop's: below 1, Keras costs time), low, high, blocks,
         flags, differs (see `_over`), base_jit.
     """
@@ -96,14 +96,15 @@ def by_device(tables: Tables) -> pd.DataFrame:
     """Every point and policy that was measured on several devices.
 
     Returns:
-        Columns of POINT, policy, step_s, images_per_s (medians over blocks); speedup (images per
+        Columns of POINT, policy, step_s, throughput (medians over blocks); speedup (images per
         second over those of the slowest device), low, high, blocks, flags, differs (see `_over`),
         base_jit; slowest (whether the row is that device's).
     """
     rows, records = [], _by_id(tables)
-    timed = tables.results.dropna(subset="images_per_s")
+    timed = tables.results.assign(throughput=points.throughput(tables.results))
+    timed = timed.dropna(subset="throughput")
     for point, group in _groups(timed, "gpu_model", ["jit"]):
-        slowest = group.groupby("gpu_model").images_per_s.median().idxmin()
+        slowest = group.groupby("gpu_model").throughput.median().idxmin()
         for (device, jit), runs in group.groupby(["gpu_model", "jit"]):
             others = group[group.gpu_model == slowest]
             others = others[:0] if device == slowest else others
@@ -116,7 +117,7 @@ def by_isa(tables: Tables) -> pd.DataFrame:
     """Every point and policy under each of several CPU instruction sets.
 
     Returns:
-        Columns of POINT, policy, cpu_isa, step_s, images_per_s (medians over blocks), emulated;
+        Columns of POINT, policy, cpu_isa, step_s, throughput (medians over blocks), emulated;
         speedup (images per second over float32's under the default instruction sets), low, high,
         blocks, flags, differs (see `_over`). Empty where float32 was not measured so.
     """
@@ -146,7 +147,8 @@ def _apart(tables: Tables, name: str) -> pd.DataFrame:
     """The timed runs with a parameter in a column of its own, taken out of their setting."""
     usual = defaults()[name]
     asked = {run_id: r["parameters"].get(name, usual) for run_id, r in _by_id(tables).items()}
-    ok = validity.comparable(tables.ok).dropna(subset="images_per_s")
+    ok = validity.comparable(tables.ok)
+    ok = ok.assign(throughput=points.throughput(ok)).dropna(subset="throughput")
     others = ok.setting.astype(str).str.replace(rf"(, )?{name} \w+", "", regex=True)
     others = others.str.removeprefix(", ")
     return ok.assign(**{name: ok.run_id.map(asked), "setting": others})
@@ -161,7 +163,7 @@ def _groups(results: pd.DataFrame, axis: str, free: list[str]) -> list[tuple[dic
 
 
 def _medians(runs: pd.DataFrame) -> dict[str, float]:
-    return {name: runs[name].median() for name in ("step_s", "images_per_s")}
+    return {"step_s": runs.step_s.median(), "throughput": points.throughput(runs).median()}
 
 
 def _by_id(tables: Tables) -> Records:
@@ -206,7 +208,7 @@ def _claimed(rows: Sequence[dict[str, Any]], kinds: Sequence[str] = ("",)) -> li
 
 
 def _rates(runs: pd.DataFrame) -> pd.Series:
-    return runs.groupby("block").images_per_s.mean()
+    return points.throughput(runs).groupby(runs.block).mean()
 
 
 def _sorted(rows: list[dict[str, Any]], last: list[str]) -> pd.DataFrame:

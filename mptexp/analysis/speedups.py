@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast, simultaneous, validity
+from mptexp.analysis import contrast, points, simultaneous, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT, baselines, by_block
 from mptexp.spec.policies import POLICIES
@@ -87,25 +87,26 @@ def _with_superseded(
 
 
 def at_best_batch(results: pd.DataFrame, superseded: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Every policy at the batch size that gives it the most images per second.
+    """Every policy at the batch size that gives it the most images, or tokens, per second.
 
     Where a point was measured at several batch sizes: a 16-bit policy may have room for a batch
     that float32 has not. A batch size with a run that ran out of memory does not count.
 
     Returns:
         Columns of POINT without batch_size, policy, batch_size (its best), largest (the largest
-        that ran), too_large (the smallest that ran out of memory, or NaN), images_per_s (median),
-        baseline, speedup (images per second over the baseline's at its own best batch size, above 1
+        that ran), too_large (the smallest that ran out of memory, or NaN), throughput (median),
+        baseline, speedup (throughput over the baseline's at its own best batch size, above 1
         is faster; NaN for the baseline), low, high (for all of the table together, and of what was
         measured again), blocks, flags.
     """
     keys = [name for name in POINT if name != "batch_size"]
     own = [*keys, "policy"]
     ended = with_jit(validity.timed_together(results[results.status.isin(["ok", "oom"])]))
+    ended = ended.assign(throughput=points.throughput(ended))
     ended = ended[ended.groupby(keys).batch_size.transform("nunique") > 1]
     out, ok = (ended[ended.status == status] for status in ("oom", "ok"))
     sizes, lost = (pd.MultiIndex.from_frame(t[[*own, "batch_size"]]) for t in (ok, out))
-    ran = ok[~sizes.isin(lost)].dropna(subset="images_per_s")  # not valid of runs in parallel
+    ran = ok[~sizes.isin(lost)].dropna(subset="throughput")  # not valid of runs in parallel
     best = _fastest(ran, own)
     at_best = ran.merge(best[[*own, "batch_size"]])
     sized = best.set_index(own).to_dict("index")
@@ -114,9 +115,10 @@ def at_best_batch(results: pd.DataFrame, superseded: pd.DataFrame | None = None)
     rows, overs, measured = [], [], []
     again = superseded
     if again is not None and len(again):
+        again = again.assign(throughput=points.throughput(again))
         again = again.merge(best[[*own, "batch_size"]])
-    every = _with_superseded(at_best, again, "images_per_s", keys)
-    for point, default, rates in by_block(at_best, "images_per_s", keys):
+    every = _with_superseded(at_best, again, "throughput", keys)
+    for point, default, rates in by_block(at_best, "throughput", keys):
         baseline = next(iter(baselines(default, rates)), "")
         for policy in [p for p in POLICIES if p in rates]:
             named = dict(zip(own, (*point, policy), strict=True)) | {"baseline": baseline}
@@ -129,7 +131,7 @@ def at_best_batch(results: pd.DataFrame, superseded: pd.DataFrame | None = None)
     figures = _figures(
         overs, _ends([str(r["flags"]) for r in rows], [o.values for o in overs], measured)
     )
-    columns = ["batch_size", "largest", "too_large", "images_per_s", "baseline", "speedup", "low"]
+    columns = ["batch_size", "largest", "too_large", "throughput", "baseline", "speedup", "low"]
     rows = [row | ends for row, ends in zip(rows, figures, strict=True)]
     return pd.DataFrame(rows, columns=[*own, *columns, "high", "blocks", "flags"])
 
@@ -142,10 +144,10 @@ def _figures(overs: Sequence[Contrast], ends: np.ndarray) -> list[dict[str, Any]
 
 
 def _fastest(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The batch size with the most images per second, and the largest one, of each of some keys."""
-    rates = runs.groupby([*keys, "batch_size"], as_index=False).images_per_s.median()
+    """The batch size with the most throughput, and the largest one, of each of some keys."""
+    rates = runs.groupby([*keys, "batch_size"], as_index=False).throughput.median()
     rates["largest"] = rates.groupby(list(keys)).batch_size.transform("max")
-    return rates.loc[rates.groupby(list(keys)).images_per_s.idxmax()]
+    return rates.loc[rates.groupby(list(keys)).throughput.idxmax()]
 
 
 def with_jit(results: pd.DataFrame) -> pd.DataFrame:

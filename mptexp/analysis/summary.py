@@ -5,24 +5,26 @@ from collections.abc import Sequence
 import pandas as pd
 
 from mptexp.analysis import validity
-from mptexp.analysis.points import POINT, rank
+from mptexp.analysis.points import POINT, rank, throughput
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.spec import tasks
 
 
 def headline(tables: Tables) -> pd.DataFrame:
     """One row per point and policy: the table of a report.
 
-    Columns: step_s, step_s_low, step_s_high, images_per_s, latency_p50_s, latency_p99_s (medians
+    Columns: step_s, step_s_low, step_s_high, throughput, latency_p50_s, latency_p99_s (medians
     over blocks; latencies of inference only), flops_per_s, bytes_per_s, mfu_frac (medians),
     baseline (the device's default where it was measured at this point, else float32, else none),
     speedup/low/high/blocks over it, strict_speedup/strict_low/strict_high/strict_blocks over
-    float32, val_accuracy (mean), val_accuracy_low, val_accuracy_high (least, most), repeats,
-    peak_memory_bytes, emulated, effective_share (the least), default_policy, run_flags (what is not
-    valid of the row's own runs).
+    float32, of each task its figure, such as val_accuracy (mean), val_accuracy_low,
+    val_accuracy_high (least, most), repeats, peak_memory_bytes, emulated, effective_share (the
+    least), default_policy, run_flags (what is not valid of the row's own runs).
     """
     keys = [*POINT, "policy"]
     cut = tables.ok.ended_by == "target_ci"
-    ok = tables.ok.assign(val_accuracy=tables.ok.val_accuracy.mask(cut))
+    figures = {name: tables.ok[name].mask(cut) for name in _figures(tables.ok)}
+    ok = tables.ok.assign(throughput=throughput(tables.ok), **figures)
     # What no run has is a column of objects, whose median pandas takes group by group.
     empty = {name: pd.to_numeric(ok[name]) for name in ok if ok[name].isna().all()}
     ok = ok.assign(**empty)
@@ -30,16 +32,14 @@ def headline(tables: Tables) -> pd.DataFrame:
         step_s=("step_s", "median"),
         step_s_low=("step_s_low", "median"),
         step_s_high=("step_s_high", "median"),
-        images_per_s=("images_per_s", "median"),
+        throughput=("throughput", "median"),
         latency_p50_s=("latency_p50_s", "median"),
         latency_p99_s=("latency_p99_s", "median"),
         flops_per_s=("flops_per_s", "median"),
         bytes_per_s=("bytes_per_s", "median"),
         mfu_frac=("mfu_frac", "median"),
         repeats=("run_id", "count"),
-        val_accuracy=("val_accuracy", "mean"),
-        val_accuracy_low=("val_accuracy", "min"),
-        val_accuracy_high=("val_accuracy", "max"),
+        **_measured(ok),
         peak_memory_bytes=("peak_memory_bytes", "median"),
         emulated=("emulated", "first"),
         effective_share=("effective_share", "min"),
@@ -61,13 +61,25 @@ def headline(tables: Tables) -> pd.DataFrame:
     return rows.sort_values(keys, key=rank, kind="stable", ignore_index=True)
 
 
-def accuracy_range(tables: Tables) -> pd.DataFrame:
-    """Least and most of the policies' mean validation accuracies at a point, and their difference.
+def _measured(runs: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """Mean, least and most of the figure of each task that the runs have."""
+    ways = {"": "mean", "_low": "min", "_high": "max"}
+    return {f"{name}{end}": (name, way) for name in _figures(runs) for end, way in ways.items()}
 
-    Only points that two policies reached with an accuracy.
+
+def _figures(table: pd.DataFrame) -> list[str]:
+    return [task.column for task in tasks.TASKS.values() if task.column in table]
+
+
+def accuracy_range(tables: Tables, task: tasks.Task = tasks.IMAGES) -> pd.DataFrame:
+    """Least and most of the policies' means of a task's figure at a point, and their difference.
+
+    Only points that two policies reached with one.
     """
     table = headline(tables)
-    means = table.dropna(subset="val_accuracy").groupby(POINT).val_accuracy
+    if task.column not in table:
+        return pd.DataFrame()
+    means = table.dropna(subset=task.column).groupby(POINT)[task.column]
     spread = pd.DataFrame({"least": means.min(), "most": means.max()})
     return spread.assign(difference=spread.most - spread.least)[means.count() > 1]
 

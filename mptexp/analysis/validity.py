@@ -31,6 +31,7 @@ SEEN_MATTERS = 0.1  # share of the validation images; data sets hold a few twice
 SIGMAS = 3.0
 # Between two runs of a comparison; what lies between them otherwise takes seconds.
 PAUSE_S = 600.0
+LEAST_NATS = 0.01  # per token, by which a text's loss must be below that of guessing
 REPAIR = "`mptexp run --repair`"
 
 
@@ -174,7 +175,7 @@ FLAGS = {
         Flag(
             "not trained",
             ("accuracy",),
-            "validation accuracy is at chance level, so it is compared with none",
+            "the validation is at chance level, so it is compared with none",
             "train for more epochs, or with another learning rate",
             curable=False,
         ),
@@ -254,8 +255,12 @@ def _seen_in_training(marks: Iterable[str]) -> bool:
 
 
 def _at_chance(record: Mapping[str, Any]) -> bool:
-    """Whether a training's validation accuracy is what guessing the commonest class gives."""
-    last = (record.get("history") or [{}])[-1].get("val_accuracy")
+    """Whether a training's validation is what guessing gives, see the task's `guess`."""
+    epoch = (record.get("history") or [{}])[-1]
+    loss, guessed = epoch.get("val_loss"), record.get("in_force", {}).get("chance_loss")
+    if loss is not None and guessed is not None:
+        return bool(loss > guessed - LEAST_NATS)
+    last = epoch.get("val_accuracy")
     chance = record.get("in_force", {}).get("chance_accuracy")
     images = record.get("in_force", {}).get("validation_images")
     if last is None or chance is None or not images:

@@ -6,11 +6,13 @@ from typing import ClassVar
 import pandas as pd
 
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.spec import tasks
 
 # What may tell runs apart, and what was measured of them, in the order shown.
 AXES = ("dataset", "model", "gpu_model", "backend", "policy", "batch_size", "replicas", "jit")
 AXES += ("input_mode", "phase", "setting", "block")
-MEASURED = ("status", "step_s", "images_per_s", "peak_memory_bytes", "val_accuracy")
+MEASURED = ("status", "step_s", *tasks.RATES, "peak_memory_bytes")
+MEASURED += tuple(task.column for task in tasks.TASKS.values())
 
 
 class Results(pd.DataFrame):

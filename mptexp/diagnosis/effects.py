@@ -10,6 +10,7 @@ from mptexp.analysis import contrast, simultaneous, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.pairs import Pair, in_block
+from mptexp.spec import tasks
 from mptexp.spec.run import Run
 
 MOST_BLOCKS = 100  # blocks follow one another from 0: the first that is missing ends them
@@ -132,10 +133,10 @@ def _of_blocks(run: Run, records: Records, notebook: str) -> dict[int, dict[str,
 
 
 def _rates(run: Run, records: Records, notebook: str) -> pd.Series:
-    """Images per second by block and call: what was measured in two calls forms no ratio."""
-    made = _of_blocks(run, records, notebook)
+    """Units of the task per second, by block and call: two calls form no ratio."""
+    made, rate = _of_blocks(run, records, notebook), tasks.of(run.dataset).rate
     rates = {
-        f"{block} {record.get('invocation', '')}": record["timing"]["images_per_s"]
+        f"{block} {record.get('invocation', '')}": record["timing"][rate]
         for block, record in made.items()
     }
     return pd.Series(rates, dtype=float)

@@ -13,6 +13,7 @@ from mptexp.diagnosis.causes import LEAST_SHARE
 from mptexp.diagnosis.pairs import Pair, in_block
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec import tasks
 from mptexp.spec.names import MODELS
 from mptexp.spec.order import balanced
 from mptexp.spec.run import Run
@@ -166,7 +167,7 @@ def promising(
 
     def rate(run: Run) -> float:
         record = _ended_well(directory, run.run_id(notebook))
-        return record["timing"]["images_per_s"] if record else math.nan
+        return record["timing"][tasks.of(run.dataset).rate] if record else math.nan
 
     before = [rate(control) for control in pair.controls]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from mptexp.execution.scratch import NoScratch, scratch_folder
 from mptexp.spec.errors import ParamsError
-from mptexp.spec.names import DATASETS, MODELS
+from mptexp.spec.names import DATASETS, MODELS, TEXTS
 from mptexp.spec.project import child_environment
 from mptexp.spec.run import Run
 
@@ -100,4 +100,6 @@ def key(run: Run) -> tuple[Any, ...]:
     """
     model = None if run.model in MODELS else (run.model, run.from_logits)
     data = (run.dataset, run.image_size, run.color_mode, run.validation_split, run.on_broken)
-    return (model, *data) if model or run.dataset not in DATASETS else ()
+    data += (run.sequence_length, run.tokenizer, run.vocabulary)
+    ready = run.dataset in DATASETS and run.dataset not in TEXTS
+    return () if ready and not model else (model, *data)

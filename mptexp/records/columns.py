@@ -19,12 +19,15 @@ class Column:
         meaning: what it holds, for a reader; the unit where the name has none.
         kind: the type of a value, as records are checked for it.
         timed: whether it is empty for a run whose timings are not valid (see schema.VOID).
+        task: of which alone it is a figure, see spec.tasks; a table without such runs lacks it,
+            but for those of images.
     """
 
     name: str
     meaning: str
     kind: Any = Number
     timed: bool = False
+    task: str = ""
 
 
 COLUMNS = {
@@ -61,7 +64,14 @@ COLUMNS = {
         Column("step_s", "median window, seconds per step", Positive, timed=True),
         Column("step_s_low", "5th percentile window, seconds per step", Positive, timed=True),
         Column("step_s_high", "95th percentile window, seconds per step", Positive, timed=True),
-        Column("images_per_s", "batch_size / step_s", Positive, timed=True),
+        Column("images_per_s", "batch_size / step_s", Positive, timed=True, task="images"),
+        Column(
+            "tokens_per_s",
+            "batch_size * sequence_length / step_s",
+            Positive,
+            timed=True,
+            task="tokens",
+        ),
         Column(
             "step_ci",
             "half width of the 95 % interval of step_s within the run, as a fraction of it",
@@ -98,7 +108,8 @@ COLUMNS = {
             "where it exceeds that, which was then measured beside other programs",
             timed=True,
         ),
-        Column("energy_per_image_j", "power_w / images_per_s", timed=True),
+        Column("energy_per_image_j", "power_w / images_per_s", timed=True, task="images"),
+        Column("energy_per_token_j", "power_w / tokens_per_s", timed=True, task="tokens"),
         Column("clock_hz", "mean clock of the device while timed"),
         Column("temperature_c", "mean temperature of the device while timed, Celsius"),
         Column("throttled_frac", "share of the readings with throttled clocks"),
@@ -107,8 +118,10 @@ COLUMNS = {
         ),
         Column("other_processes", "most other processes on the GPU at a time"),
         Column("cpu_s", "processor seconds of this process in fit"),
-        Column("train_accuracy", "fraction, last epoch"),
-        Column("val_accuracy", "fraction, last epoch"),
+        Column("train_accuracy", "fraction, last epoch", task="images"),
+        Column("val_accuracy", "fraction, last epoch", task="images"),
+        Column("train_perplexity", "exponential of the loss per token, last epoch", task="tokens"),
+        Column("val_perplexity", "the same of the validation", task="tokens"),
         Column(
             "swallowed_updates_frac",
             "share of weight updates, not zero, that left the weight as it was",

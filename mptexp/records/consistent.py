@@ -16,12 +16,14 @@ from mptexp.records import step_times
 from mptexp.records.interference import OTHERS_MATTER
 from mptexp.records.schema import FOREIGN
 from mptexp.records.step_times import Window
+from mptexp.spec import tasks
 
 ROUNDING = 1e-6  # relative: far above that of floats, far below any effect
 # Of the validation images: predicting once more may round a few otherwise, and a model with noise
 # of its own gets others right. Four standard errors of two such counts, and never less than this.
 OFF, SIGMAS = 0.01, 4.0
 LOADED = 3 * OTHERS_MATTER  # in most of a run's samples: not of the moments beside what was timed
+OFF_NATS = 0.01  # of a loss in 16 bits, beside OFF of it
 LEAST_TIMES = 3  # that agree to the last digit, of two runs that are one
 
 
@@ -58,7 +60,9 @@ def _expected(record: Mapping[str, Any], timing: Mapping[str, Any]) -> dict[str,
         figures |= {f"timing.{name}": (timing.get(name), made[name]) for name in made}
     batch_size = record["parameters"].get("batch_size")
     if step_s and batch_size:
-        figures["timing.images_per_s"] = (timing.get("images_per_s"), batch_size / step_s)
+        rate = tasks.of(record["parameters"].get("dataset", "")).rate
+        expected = batch_size * tasks.units(record["parameters"]) / step_s
+        figures[f"timing.{rate}"] = (timing.get(rate), expected)
     latencies = record.get("latencies_s") or []
     if latencies:
         warmup = step_times.warmup_windows([Window(0, 1, seconds) for seconds in latencies])
@@ -149,7 +153,10 @@ def _other_labels(record: Mapping[str, Any]) -> str:
 
 
 def _other_images(record: Mapping[str, Any]) -> str:
-    """What is wrong where the images that a run got right are not as many as its accuracy says."""
+    """What is wrong where the images that a run got right are not as many as its accuracy says.
+
+    Or where the losses of its sequences are not those of its validation.
+    """
     known = record.get("validated")
     accuracy = (record.get("history") or [{}])[-1].get("val_accuracy")
     if not known or accuracy is None or record.get("status") != "ok":
@@ -158,11 +165,20 @@ def _other_images(record: Mapping[str, Any]) -> str:
     counted = (record.get("in_force") or {}).get("validation_images")
     if counted not in (None, images):
         return f"validation_images is {counted:,}, but {images:,} images are listed"
+    if "correct" not in known:
+        return _other_losses(record, known["losses"])
     right = (int(known["correct"], 16) >> (-images % 8)).bit_count()  # without what fills a byte
     error = math.sqrt(2 * accuracy * (1 - accuracy) * images)
     if abs(right - accuracy * images) <= max(2, OFF * images, SIGMAS * error):
         return ""
     return f"val_accuracy is {accuracy:.4g}, but {right:,} of {images:,} images are listed as right"
+
+
+def _other_losses(record: Mapping[str, Any], losses: Sequence[float]) -> str:
+    said, mean = record["history"][-1].get("val_loss"), statistics.fmean(losses)
+    if said is None or abs(said - mean) <= OFF_NATS + OFF * abs(said):
+        return ""
+    return f"val_loss is {said:.4g}, but the listed sequences have {mean:.4g}"
 
 
 def measurement(record: Mapping[str, Any]) -> tuple[float, ...]:

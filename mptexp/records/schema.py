@@ -94,6 +94,7 @@ def _adapter() -> TypeAdapter[Any]:
                 "effective_share": Share | None,
                 "probe": dict[str, str],
                 "chance_accuracy": Share,
+                "chance_loss": Number,
                 "validation_images": Annotated[int, Field(ge=0, lt=2**31)],
                 "validation_labels": list[Annotated[int, Field(ge=0, lt=2**31)]],
             },
@@ -107,7 +108,7 @@ def _adapter() -> TypeAdapter[Any]:
         "samples": list[dict[str, Any]],
         "latencies_s": list[Number],
         "history": list[Epoch],
-        "validated": Annotated[Validated, AfterValidator(_whole_bytes)],
+        "validated": Annotated[Validated, AfterValidator(_whole)],
         "marks": list[str],
         "work": Work | Empty | None,
         "profile": Traced | Untraced | Empty | None,
@@ -181,15 +182,21 @@ class Epoch(TypedDict, total=False):
 
 @with_config(OPEN)
 class Validated(TypedDict):
-    """Which validation images were classified correctly at the end, a bit each."""
+    """Which validation images were classified correctly, a bit each; or a text's losses."""
 
     images: Annotated[int, Field(ge=1, lt=2**31)]
     digest: Annotated[str, StringConstraints(pattern=r"\A[0-9a-f]{12}\z")]
-    correct: Annotated[str, StringConstraints(pattern=r"\A([0-9a-f]{2})+\z")]
+    correct: NotRequired[Annotated[str, StringConstraints(pattern=r"\A([0-9a-f]{2})+\z")]]
+    losses: NotRequired[list[Number]]
 
 
-def _whole_bytes(validated: dict[str, Any]) -> dict[str, Any]:
-    images, digits = validated["images"], len(validated["correct"])
+def _whole(validated: dict[str, Any]) -> dict[str, Any]:
+    images = validated["images"]
+    if "correct" not in validated:
+        if len(validated.get("losses", ())) != images:
+            raise ValueError(f"neither correct nor a loss for each of {images} sequences")
+        return validated
+    digits = len(validated["correct"])
     if digits != 2 * -(-images // 8):
         raise ValueError(f"{digits} digits do not hold a bit for each of {images} images")
     return validated

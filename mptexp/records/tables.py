@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mptexp.records.columns import COLUMNS, HISTORY
 from mptexp.records.schema import VOID
+from mptexp.spec import tasks
 from mptexp.spec.run import defaults
 
 if TYPE_CHECKING:  # pandas takes half a second to import
@@ -25,13 +26,21 @@ def results_table(
     """
     import pandas as pd
 
-    records, others = list(records), [record["parameters"] for record in beside]
-    table = pd.DataFrame([_row(record, sweep) for record in records], columns=list(COLUMNS))
+    records, beside = list(records), list(beside)
+    others = [record["parameters"] for record in beside]
+    rows = [_row(record, sweep) for record in records]
+    table = pd.DataFrame(rows, columns=_columns([*records, *beside]))
     settings = _settings([*(record["parameters"] for record in records), *others])
     table["setting"] = settings[: len(records)]
     table["gpu_model"] = devices(records)
     order = ["gpu_model", "backend", "dataset", "model", "batch_size", "policy", "block"]
     return table.sort_values(order, kind="stable", ignore_index=True)
+
+
+def _columns(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of COLUMNS, without figures of a task that no run has."""
+    known = {"", tasks.IMAGES.name, *(tasks.of(r["parameters"]["dataset"]).name for r in records)}
+    return [name for name, column in COLUMNS.items() if column.task in known]
 
 
 def devices(records: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -96,6 +105,7 @@ def _row(record: Mapping[str, Any], sweep: str) -> dict[str, Any]:
     in_force, timing = record.get("in_force", {}), record.get("timing", {})
     environment = record.get("environment", {})
     history = record.get("history") or [{}]
+    task = tasks.of(record["parameters"]["dataset"])
     known = {
         **record["parameters"],
         **timing,
@@ -104,8 +114,8 @@ def _row(record: Mapping[str, Any], sweep: str) -> dict[str, Any]:
         **_achieved(record),
         "device": environment.get("device"),
         "sweep": sweep,
-        "train_accuracy": history[-1].get("accuracy"),
-        "val_accuracy": history[-1].get("val_accuracy"),
+        f"train_{task.measure}": task.measured(history[-1], ""),
+        task.column: task.measured(history[-1]),
         "epochs": len(record.get("history", [])),
         "flags": "",  # analysis.validity says them
         "marks": "; ".join(record.get("marks", [])),

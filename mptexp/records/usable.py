@@ -19,7 +19,6 @@ Seconds = Annotated[float, Field(ge=0, le=1e30)]
 @with_config(OPEN)
 class _Step(TypedDict):
     step_s: Positive
-    images_per_s: Positive
 
 
 @with_config(OPEN)

@@ -12,25 +12,28 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from mptexp.spec.project import PROJECT
+from mptexp.spec import places, tasks
+from mptexp.spec.project import PACKAGE, PROJECT
 from mptexp.spec.run import Run
 
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 DIGITS = 1437  # training images of dataset digits
+TEXTS = (".txt", ".text", ".md", ".rst")
 MOST_FILES = 100_000  # that are counted: of more, no batch is too large
 LEAST = {True: 5, False: 2}  # calls of the backend that are timed: of one step each, of several
 
 
 def fault(run: Run, images: int) -> str:
-    """Why a run cannot be timed on so many training images, in a sentence; empty where it can.
+    """Why a run cannot be timed on so many training examples, in a sentence; empty where it can.
 
     The last call of an epoch belongs to no window, so that an epoch of one call has none to time,
     however many epochs there are.
     """
     size, every = run.batch_size, run.steps_per_execution
+    what = f"{tasks.of(run.dataset).example}s"
     if size > images:
         allowed = f"allowed: at most {images // 2 or 1}"
-        return f"batch_size {size} is larger than the {images} training images; {allowed}"
+        return f"batch_size {size} is larger than the {images} training {what}; {allowed}"
     steps = -(-images // size) if run.input_mode == "keydana" else images // size
     trains = run.phase == "train"
     calls = max(1, steps // every) if trains else steps * run.epochs // every
@@ -39,12 +42,12 @@ def fault(run: Run, images: int) -> str:
         timed = min(timed, run.max_steps // every - 1)
     if timed >= LEAST[every == 1]:
         return ""
-    what = f"executions of {every} steps" if every > 1 else "steps"
+    timings = f"executions of {every} steps" if every > 1 else "steps"
     smaller = ", or fewer steps per execution" if every > 1 else ""
     helps = not trains or calls > 1
     return (
-        f"batch_size {size} and epochs {run.epochs} leave {max(timed, 0)} {what} to time; "
-        f"the clock needs {LEAST[every == 1]}: with {images} training images take a smaller batch"
+        f"batch_size {size} and epochs {run.epochs} leave {max(timed, 0)} {timings} to time; "
+        f"the clock needs {LEAST[every == 1]}: with {images} training {what} take a smaller batch"
         f"{' or more epochs' * helps}{smaller}"
         + ("" if helps else " (the last of an epoch is not timed, so more epochs do not help)")
     )
@@ -56,6 +59,8 @@ def training_images(run: Run) -> int | None:
     At most so many: files that turn out to be broken are not known here.
     """
     kind, _, place = run.dataset.partition(":")
+    if tasks.of(run.dataset) is tasks.TOKENS:
+        return _sequences(run)
     if run.dataset == "digits":
         return DIGITS
     if run.dataset == "synthetic":
@@ -68,6 +73,16 @@ def training_images(run: Run) -> int | None:
         return root and (_of_idx(root) if kind == "idx" else _of_folder(root, run))
     except (OSError, EOFError, zlib.error):
         return None
+
+
+def _sequences(run: Run) -> int | None:
+    """Of a file of bytes; byte pairs and folders are known when they are read."""
+    place = places.path(run.dataset) or str(PACKAGE / "training/data" / f"{run.dataset}.txt")
+    given = Path(place).expanduser()
+    path = next((p for p in (Path.cwd() / given, PROJECT / given) if p.is_file()), None)
+    if path is None or run.tokenizer != "bytes":
+        return None
+    return max(0, int(path.stat().st_size * (1 - run.validation_split)) - 1) // run.sequence_length
 
 
 def _of_idx(root: Path) -> int | None:

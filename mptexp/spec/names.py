@@ -19,9 +19,14 @@ MODELS = (
     "mlp",
     "mlp_bn",
     "lenet",
+    "vit",
+    "gpt",
 )
-DATASETS = ("digits", "synthetic")
-PLACES = ("folder", "idx")  # kinds of dataset whose name goes on with a colon and a path
+TEXT_MODELS = ("gpt",)  # those of MODELS that read tokens
+POSITIONS = 1024  # of gpt, as GPT-2 has them: no sequence is longer
+TEXTS = ("hamlet",)  # files of training/data, see training/data/texts.py
+DATASETS = ("digits", "synthetic", *TEXTS)
+PLACES = ("folder", "idx", "text")  # kinds of dataset whose name goes on with a colon and a path
 
 
 def known_dataset(name: str) -> str:
@@ -40,8 +45,8 @@ def known_dataset(name: str) -> str:
     near = difflib.get_close_matches(base, [*DATASETS, *PLACES, "imagenette", *_tfds_names()], 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise ValueError(
-        f"{', '.join(DATASETS)}, folder:PATH, idx:PATH, or an image-classification dataset of "
-        f"tensorflow-datasets such as imagenette/320px-v2{hint}"
+        f"{', '.join(DATASETS)}, folder:PATH, idx:PATH, text:PATH, or an image-classification "
+        f"dataset of tensorflow-datasets such as imagenette/320px-v2{hint}"
     )
 
 

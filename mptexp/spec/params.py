@@ -238,6 +238,7 @@ def _check_feasible(sweep: Sweep, faults: _Faults) -> None:
     for index, point in enumerate(points):
         run = Run(**point).resolved()
         data = (run.dataset, run.validation_split, run.synthetic_length)
+        data += (run.sequence_length, run.tokenizer)
         if data not in counted:
             counted[data] = feasible.training_images(run)
         images = counted[data]

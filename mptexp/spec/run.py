@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from mptexp.spec import cells, places
+from mptexp.spec import cells, places, tasks
 from mptexp.spec.backends import BackendName
 from mptexp.spec.devices import CPU_ISAS, local_device
 from mptexp.spec.errors import ParamsError
@@ -20,6 +20,8 @@ from mptexp.spec.fields import StrictModel
 from mptexp.spec.names import (
     MODELS,
     PLACES,
+    POSITIONS,
+    TEXT_MODELS,
     known_dataset,
     known_model,
     known_propagation,
@@ -90,7 +92,7 @@ class Run(StrictModel):
     )
     dataset: Annotated[str, AfterValidator(known_dataset)] = Field(
         default="digits",
-        description="a built-in or tfds name, folder:PATH or idx:PATH; see docs/guide.md",
+        description="a built-in or tfds name, or folder, idx or text:PATH; see docs/guide.md",
     )
     image_size: int = Field(default=32, ge=8, le=1024, description="pixels, height and width")
     color_mode: Literal["auto", "rgb", "grayscale"] = Field(
@@ -106,6 +108,13 @@ class Run(StrictModel):
     synthetic_length: int = Field(
         default=1024, ge=1, le=10_000_000, description="training images of dataset synthetic"
     )
+    sequence_length: int = Field(
+        default=128, ge=2, le=65_536, description="tokens of a sequence, of a text"
+    )
+    tokenizer: Literal["bytes", "bpe"] = Field(
+        default="bytes", description="of a text: bytes; bpe: byte pairs, trained on it"
+    )
+    vocabulary: int = Field(default=1024, ge=257, le=65_536, description="tokens of tokenizer bpe")
     input_mode: Literal["pipeline", "keydana", "resident"] = Field(
         default="pipeline",
         description="pipeline; keydana: as its study; resident: a batch on the device",
@@ -126,6 +135,13 @@ class Run(StrictModel):
     width: float = Field(default=1.0, gt=0, le=8, description="multiplies the number of filters")
     width_multiple: int = Field(
         default=1, ge=1, le=256, description="numbers of filters are rounded up to a multiple of it"
+    )
+    patch_size: int = Field(default=16, ge=1, le=256, description="of model vit, pixels")
+    depth: int | None = Field(
+        default=None, ge=1, le=256, description="blocks of vit or gpt; None: as published, 12"
+    )
+    tied_head: bool = Field(
+        default=True, description="model gpt: the head has the weights of the embedding"
     )
     normalization: Literal["batch", "fused", "none"] = Field(
         default="batch", description="batch: Keras's; fused: TensorFlow's operation; none: left out"
@@ -171,9 +187,9 @@ class Run(StrictModel):
     )
     phase: Literal["train", "inference"] = Field(default="train", description="train, inference")
     batch_size: int = Field(
-        default=32, ge=1, le=2**20, description="images per step, over all replicas"
+        default=32, ge=1, le=2**20, description="images or sequences per step, over all replicas"
     )
-    epochs: int = Field(default=20, ge=1, le=10_000, description="passes over the training images")
+    epochs: int = Field(default=20, ge=1, le=10_000, description="passes over the training data")
     max_steps: int | None = Field(
         default=None,
         ge=LEAST_STEPS,
@@ -189,6 +205,31 @@ class Run(StrictModel):
         default=0, ge=0, le=2**31 - 1001, description="weights, data order; block is added to it"
     )
     block: int = Field(default=0, ge=0, description="which repeat this is")
+
+    @model_validator(mode="after")
+    def _suits_its_data(self) -> "Run":
+        task, made_for = tasks.of(self.dataset), tasks.of_model(self.model)
+        if made_for and made_for is not task:
+            raise ValueError(
+                f"model {self.model} is for {made_for.label}, and dataset {self.dataset} for "
+                f"{task.label}; allowed: a model and a dataset of one task"
+            )
+        if self.model in TEXT_MODELS and self.sequence_length > POSITIONS:
+            raise ValueError(
+                f"sequence_length {self.sequence_length} with model {self.model}, which has "
+                f"{POSITIONS} positions; allowed: at most {POSITIONS}"
+            )
+        if task is tasks.TOKENS and self.input_mode == "keydana":
+            raise ValueError(
+                f"input_mode keydana reads images, and dataset {self.dataset} is a text; allowed: "
+                "input_mode pipeline or resident"
+            )
+        if task is tasks.TOKENS and self.augmentation != "none":
+            raise ValueError(
+                f"augmentation {self.augmentation} is of images, and dataset {self.dataset} is a "
+                "text; allowed: augmentation none"
+            )
+        return self
 
     @model_validator(mode="after")
     def _can_end_in_logits(self) -> "Run":

@@ -116,9 +116,9 @@ def _trains(run: Run) -> bool:
 
 def _batch(run: Run, model: keras.Model) -> tuple[np.ndarray, np.ndarray]:
     """Of the shapes and types that `fit` gives the model; the values are not used."""
-    images = model.inputs[0]
-    x = np.zeros((run.batch_size, *images.shape[1:]), images.dtype)
-    return x, np.zeros(run.batch_size, backend(run.backend).LABELS)
+    entry, places = model.inputs[0], model.outputs[0].shape[1:-1]
+    x = np.zeros((run.batch_size, *entry.shape[1:]), entry.dtype)
+    return x, np.zeros((run.batch_size, *places), backend(run.backend).LABELS)
 
 
 def _shares(amounts: Iterable[tuple[str, float]]) -> dict[str, float]:

@@ -84,7 +84,8 @@ def table(model: keras.Model) -> pd.DataFrame:
     """
     rows, counted, trained = [], set(), False
     for call in calls(model):
-        learns = bool(getattr(call.layer, "trainable_variables", ()))
+        # A product of two activations has a gradient of each, as one with weights has.
+        learns = bool(getattr(call.layer, "trainable_variables", ())) or _is_attention(call)
         row = _row(call)
         row["flops_training"] = row["flops_forward"] * (1 + learns + trained)
         row["parameters"] *= id(call.layer) not in counted
@@ -129,13 +130,12 @@ def _without(value: Any, names: Container[str] = ("dtype", "name", "seed")) -> A
     return [_without(v, names) for v in value] if isinstance(value, list | tuple) else value
 
 
-def input_shape(model: keras.Model) -> tuple[int, int, int]:
-    """Height, width and channels of the images that a model of `models.build` takes."""
+def input_shape(model: keras.Model) -> tuple[int, ...]:
+    """The shape of an example that a model of `models.build` takes, such as an image."""
     if len(model.inputs[0].shape) == 1:
-        # A resident model's own input is a placeholder; the model in it takes the images.
+        # A resident model's own input is a placeholder; the model in it takes the examples.
         model = next(layer for layer in model.layers if isinstance(layer, keras.Model))
-    height, width, channels = model.input_shape[1:]
-    return height, width, channels
+    return tuple(model.input_shape[1:])
 
 
 def widths(model: keras.Model) -> dict[str, int]:
@@ -239,6 +239,26 @@ def _einsum_dense(call: Call) -> float:
     return 2 * summed * _elements(call.outputs[0])
 
 
+def _is_attention(call: Call) -> bool:
+    """Of transformers.py, whose import would be a circle; Keras's Attention has no rule."""
+    kind = type(call.layer)
+    return kind.__name__ == "Attention" and kind.__module__.startswith("mptexp.")
+
+
+def _attention_core(call: Call) -> float:
+    """Two products of all places with all: what a causal mask hides is counted, as is usual."""
+    if not _is_attention(call):
+        return math.nan
+    return 4 * call.outputs[0].shape[1] * _elements(call.outputs[0])
+
+
+def _embedding(call: Call) -> float:
+    """Of a lookup nothing; of its reverse a product with the whole vocabulary."""
+    if "int" in call.inputs[0].dtype:
+        return 0
+    return 2 * call.inputs[0].shape[-1] * _elements(call.outputs[0])
+
+
 def _attention(call: Call) -> float:
     """Attention on (batch, time, features); masks, other keys, gates and more axes have no rule."""
     query, value, *rest = call.inputs  # the rest may be a mask as well as keys
@@ -275,6 +295,8 @@ _RULES = {
     **_names(_dense, "Dense"),
     **_names(_einsum_dense, "EinsumDense"),
     **_names(_attention, "MultiHeadAttention"),
+    **_names(_attention_core, "Attention"),
+    **_names(_embedding, "Embedding ReversibleEmbedding Vocabulary"),
     # Layers, then operations of keras.ops as they stand in a graph.
     **_names(
         _by_element,
@@ -284,7 +306,7 @@ _RULES = {
         "GaussianNoise AveragePooling1D AveragePooling2D AveragePooling3D MaxPooling1D "
         "MaxPooling2D MaxPooling3D GlobalAveragePooling1D GlobalAveragePooling2D "
         "GlobalAveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D "
-        "FusedBatchNormalization "
+        "FusedBatchNormalization Positions "
         "Add Subtract Multiply Average Maximum Minimum "
         "Divide TrueDivide Negative Absolute Square Sqrt Rsqrt Exp Log Tanh Relu Relu6 Sigmoid "
         "Silu Gelu LeakyRelu Elu Selu Softplus HardSigmoid HardSilu LogSoftmax Mean Sum Max Clip",
@@ -292,7 +314,7 @@ _RULES = {
     **_names(
         _none,
         "Flatten Reshape Permute RepeatVector Identity ZeroPadding1D ZeroPadding2D ZeroPadding3D "
-        "Passed Cropping1D Cropping2D Cropping3D UpSampling1D Concatenate RandomFlip Crop "
-        "ResidentBatch Transpose GetItem ExpandDims Squeeze Cast Stack Pad",
+        "Passed ClassToken Cropping1D Cropping2D Cropping3D UpSampling1D Concatenate RandomFlip "
+        "Crop ResidentBatch Transpose GetItem ExpandDims Squeeze Cast Stack Pad",
     ),
 }

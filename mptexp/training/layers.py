@@ -17,6 +17,11 @@ class ModelError(UserError, ValueError):
     """A model that cannot be used as the run asks; the message is one sentence for the user."""
 
 
+def scaled(run: Run, count: int) -> int:
+    """A number of filters or units, times the width, rounded up to the run's multiple."""
+    return -(-max(1, round(count * run.width)) // run.width_multiple) * run.width_multiple
+
+
 # --- preprocessing, in the model ---------------------------------------------------------------
 
 
@@ -177,8 +182,8 @@ def resident(model: keras.Model, x: np.ndarray, y: np.ndarray) -> keras.Model:
     with `model`.
 
     Args:
-        x: images, shape (batch, height, width, channels), in the type that the model takes.
-        y: labels, shape (batch,).
+        x: examples, such as images, in the shape and type that the model takes.
+        y: labels, shape (batch,), or for each place of a sequence.
 
     Returns:
         A model whose input is a placeholder: uint8 of shape (batch,), whatever its values. `fit`

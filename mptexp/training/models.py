@@ -14,15 +14,17 @@ from keras import layers
 
 from mptexp.spec import names
 from mptexp.spec.run import Run
-from mptexp.training import costs, initial_weights, user_model
+from mptexp.training import costs, initial_weights, tasks, user_model
 from mptexp.training.backends import backend
-from mptexp.training.layers import ModelError, augmented, varied
+from mptexp.training.layers import ModelError, scaled, varied
 from mptexp.training.numerics import emulation
+from mptexp.training.transformers import gpt as gpt
+from mptexp.training.transformers import vit as vit
 
 Network = Callable[[Run, keras.KerasTensor, int], keras.KerasTensor]
 
 
-def build(run: Run, shape: tuple[int, int, int], classes: int) -> keras.Model:
+def build(run: Run, shape: tuple[int, ...], classes: int) -> keras.Model:
     """The run's model with initial weights that depend on the seed alone, not on the policy.
 
     Nor on the backend, where all weights come from Keras's default initializers: see
@@ -35,8 +37,8 @@ def build(run: Run, shape: tuple[int, int, int], classes: int) -> keras.Model:
 
     Args:
         shape: height, width, channels of an image; uint8 values from 0 to 255, or with input_mode
-            keydana float32 values from 0 to 1.
-        classes: number of classes.
+            keydana float32 values from 0 to 1. Of a text, the tokens of a sequence.
+        classes: number of classes, or of tokens.
 
     Raises:
         ModelError: where the model does not fit the images or cannot be made.
@@ -54,7 +56,7 @@ def build(run: Run, shape: tuple[int, int, int], classes: int) -> keras.Model:
 
 
 def _rounded(
-    run: Run, policy: keras.DTypePolicy, shape: tuple[int, int, int], classes: int
+    run: Run, policy: keras.DTypePolicy, shape: tuple[int, ...], classes: int
 ) -> keras.Model:
     """The model as drawn in float32, its weights rounded to the policy's variable dtype."""
     if policy.variable_dtype == "float32":
@@ -68,24 +70,20 @@ def _rounded(
     return model
 
 
-def _seeded(run: Run, shape: tuple[int, int, int], classes: int) -> keras.Model:
-    """The model from images to probabilities, as Keras draws it from the run's seed."""
+def _seeded(run: Run, shape: tuple[int, ...], classes: int) -> keras.Model:
+    """The model from its examples to probabilities, as Keras draws it from the run's seed."""
     backend(run.backend).set_seed(run.seed)
-    scaled = run.input_mode == "keydana"
-    images = layers.Input(shape, dtype="float32" if scaled else "uint8")
-    x = augmented(run, images if scaled else layers.Rescaling(1 / 255)(images))
-    if keras.config.image_data_format() == "channels_first":
-        x = layers.Permute((3, 1, 2))(x)
+    inputs, x = tasks.of(run).entry(run, shape)
     if ":" in run.model:
         _refuse_width(run)
-        return keras.Model(images, user_model.probabilities(run, x, classes))
+        return keras.Model(inputs, user_model.probabilities(run, x, classes))
     _check_size(run, shape)
     logits = MODELS[run.model](run, x, classes)
     # Probabilities near zero need float32's range, whatever the policy.
-    return keras.Model(images, layers.Activation("softmax", dtype="float32")(logits))
+    return keras.Model(inputs, layers.Activation("softmax", dtype="float32")(logits))
 
 
-def _check_size(run: Run, shape: tuple[int, int, int]) -> None:
+def _check_size(run: Run, shape: tuple[int, ...]) -> None:
     side = getattr(MODELS[run.model], "least_side", 1)
     if min(shape[:2]) < side:
         raise ModelError(
@@ -152,11 +150,6 @@ def at_least(side: int) -> Callable[[Network], Network]:
     return marked
 
 
-def _scaled(run: Run, count: int) -> int:
-    """A number of filters or units, times the width, rounded up to the run's multiple."""
-    return -(-max(1, round(count * run.width)) // run.width_multiple) * run.width_multiple
-
-
 def _batch_norm(run: Run) -> layers.BatchNormalization:
     first = keras.config.image_data_format() == "channels_first"
     return layers.BatchNormalization(1 if first else -1, run.batch_norm_momentum)
@@ -169,7 +162,7 @@ def keydana_cnn(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTens
     experiments with TensorFlow mixed-precision training, 2020.
     """
     for filters, kernel in ((32, 5), (64, 7), (128, 11)):
-        x = layers.Conv2D(_scaled(run, filters), kernel, 2, "same", activation="relu")(x)
+        x = layers.Conv2D(scaled(run, filters), kernel, 2, "same", activation="relu")(x)
         x = _batch_norm(run)(x)
     x = layers.GlobalAveragePooling2D()(x)
     return layers.Dense(classes)(x)
@@ -182,14 +175,14 @@ def banerjee_cnn(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTen
     17,393,627 parameters at 200 x 200 x 1, 27 classes and width 1. Source: A. Banerjee, Profiling
     neural networks to improve model training and inference speed, code of its first part.
     """
-    x = layers.Conv2D(_scaled(run, 32), 3, activation="relu")(x)
+    x = layers.Conv2D(scaled(run, 32), 3, activation="relu")(x)
     x = layers.MaxPooling2D()(x)
-    x = layers.Conv2D(_scaled(run, 64), 3, activation="relu")(x)
+    x = layers.Conv2D(scaled(run, 64), 3, activation="relu")(x)
     x = layers.MaxPooling2D()(x)
-    x = layers.Conv2D(_scaled(run, 64), 3, activation="relu")(x)
+    x = layers.Conv2D(scaled(run, 64), 3, activation="relu")(x)
     x = layers.Dropout(0.25)(x)
     x = layers.Flatten()(x)
-    x = layers.Dense(_scaled(run, 128), activation="relu")(x)
+    x = layers.Dense(scaled(run, 128), activation="relu")(x)
     x = layers.Dropout(0.5)(x)
     return layers.Dense(classes)(x)
 
@@ -239,17 +232,17 @@ def alexnet(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
     1404.5997.
     """
     x = layers.ZeroPadding2D(2)(x)
-    x = layers.Conv2D(_scaled(run, 64), 11, 4, activation="relu")(x)
+    x = layers.Conv2D(scaled(run, 64), 11, 4, activation="relu")(x)
     x = layers.MaxPooling2D(3, 2)(x)
-    x = layers.Conv2D(_scaled(run, 192), 5, padding="same", activation="relu")(x)
+    x = layers.Conv2D(scaled(run, 192), 5, padding="same", activation="relu")(x)
     x = layers.MaxPooling2D(3, 2)(x)
     for filters in (384, 256, 256):
-        x = layers.Conv2D(_scaled(run, filters), 3, padding="same", activation="relu")(x)
+        x = layers.Conv2D(scaled(run, filters), 3, padding="same", activation="relu")(x)
     x = layers.MaxPooling2D(3, 2)(x)
     x = layers.Flatten()(x)
     for _ in range(2):
         x = layers.Dropout(0.5)(x)
-        x = layers.Dense(_scaled(run, 4096), activation="relu")(x)
+        x = layers.Dense(scaled(run, 4096), activation="relu")(x)
     return layers.Dense(classes)(x)
 
 
@@ -262,7 +255,7 @@ def mlp(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
     """
     x = layers.Flatten()(x)
     for _ in range(2):
-        x = layers.Dense(_scaled(run, 1000), activation="relu")(x)
+        x = layers.Dense(scaled(run, 1000), activation="relu")(x)
     return layers.Dense(classes)(x)
 
 
@@ -276,7 +269,7 @@ def mlp_bn(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
     """
     x = layers.Flatten()(x)
     for _ in range(3):
-        x = _batch_norm(run)(layers.Dense(_scaled(run, 4096))(x))
+        x = _batch_norm(run)(layers.Dense(scaled(run, 4096))(x))
         x = layers.Activation("relu")(x)
     return _batch_norm(run)(layers.Dense(classes)(x))
 
@@ -288,10 +281,10 @@ def lenet(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
     37,610 parameters at 28 x 28 x 1, 10 classes and width 1. After S. Gupta et al. (see `mlp`).
     """
     for filters in (8, 16):
-        x = layers.Conv2D(_scaled(run, filters), 5, activation="relu")(x)
+        x = layers.Conv2D(scaled(run, filters), 5, activation="relu")(x)
         x = layers.MaxPooling2D()(x)
     x = layers.Flatten()(x)
-    x = layers.Dense(_scaled(run, 128), activation="relu")(x)
+    x = layers.Dense(scaled(run, 128), activation="relu")(x)
     return layers.Dense(classes)(x)
 
 

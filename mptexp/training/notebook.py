@@ -8,12 +8,14 @@ import pandas as pd
 from IPython.display import display
 from matplotlib.figure import Figure
 
+from mptexp.spec import tasks
 from mptexp.spec.run import Run
 from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
 from mptexp.training.outcome import Outcome
 
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "gray"
+SHOWN = 120  # tokens of a text
 SIZE = (8, 2.8)  # inches: the width of a notebook's column
 
 
@@ -32,10 +34,30 @@ def show_profile(outcome: Outcome, rows: int = 15) -> None:
 
 
 def show_images(run: Run, images: Images) -> None:
-    """How many images there are, and those of the first batch where they may be published."""
-    print(f"{len(images.train_x):,} images to train on, {len(images.val_x):,} to validate with")
+    """How much data there is, and some of the first batch where it may be published."""
+    task = tasks.of(run.dataset)
+    n, val = len(images.train_x), len(images.val_x)
+    print(f"{n:,} {task.example}s to train on, {val:,} to validate with")
     for note in images.notes:
         print(note)
+    if task is tasks.TOKENS:
+        _show_text(run, images)
+    else:
+        _show_pixels(run, images)
+
+
+def _show_text(run: Run, text: Images) -> None:
+    """The tokens of a sequence by their numbers, and by their characters where they are bytes."""
+    print(f"{len(text.classes):,} tokens, {run.sequence_length} in a sequence")
+    if not batches.may_be_shown(run):
+        print("The text is not shown: whether it may be published is not known.")
+        return
+    first = text.train_x[batches.order(text, run)[0][:1]][0][:SHOWN]
+    known = [text.classes[token] for token in first]
+    print(bytes(first.tolist()).decode(errors="replace") if len(text.classes) == 256 else known)
+
+
+def _show_pixels(run: Run, images: Images) -> None:
     shown, names = batches.samples(images, run)
     if not len(shown):
         print("The images are not shown: whether they may be published is not known.")

@@ -8,6 +8,7 @@ import pandas as pd
 
 from mptexp.records import step_times
 from mptexp.records.columns import HISTORY
+from mptexp.spec import tasks
 from mptexp.spec.run import Run
 from mptexp.training.measure import step_clock
 
@@ -90,13 +91,13 @@ class Outcome:
     @property
     def summary(self) -> pd.Series:
         """The run's figures, in units for reading."""
-        timing = self.timing
+        timing, task = self.timing, tasks.of(self.run.dataset)
         low, high = timing["step_s_low"] * 1e3, timing["step_s_high"] * 1e3
         return pd.Series(
             {
                 "median step": f"{timing['step_s'] * 1e3:.2f} ms",
                 "5th to 95th percentile": f"{low:.2f} to {high:.2f} ms",
-                "throughput": f"{timing['images_per_s']:,.0f} images/s",
+                "throughput": f"{timing[task.rate]:,.0f} {task.unit}s/s",
                 "interval of the median": f"± {timing['step_ci'] * 100:.1f} %, within this run",
                 "steps timed": f"{timing['steps_timed']}",
                 "ended by": timing["ended_by"],
@@ -110,11 +111,11 @@ class Outcome:
 
     def _training(self) -> dict[str, str]:
         last = self.epochs[-1]
-        named = {"accuracy": "accuracy, training", "val_accuracy": "accuracy, validation"}
-        accuracies = {text: last[name] for name, text in named.items() if name in last}
+        task = tasks.of(self.run.dataset)
+        parts = {"training": task.measured(last, ""), "validation": task.measured(last)}
         return {
             "training, with validation": f"{self.fit_s:.1f} s",
-            **{text: f"{accuracy:.3f}" for text, accuracy in accuracies.items()},
+            **{f"{task.measure}, {part}": f"{v:.3f}" for part, v in parts.items() if v is not None},
         }
 
     def _inference(self) -> dict[str, str]:

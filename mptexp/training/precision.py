@@ -10,7 +10,7 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
 
-from mptexp.spec import imports
+from mptexp.spec import imports, tasks
 from mptexp.spec.devices import same_model
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
@@ -178,10 +178,11 @@ def compile_model(model: "keras.Model", run: Run, steps_per_epoch: int = 1) -> N
         optimizer = backend(run.backend).dynamic_loss_scale(optimizer)
     elif isinstance(run.loss_scale, float):
         optimizer.loss_scale_factor = run.loss_scale
+    task = tasks.of(run.dataset)
     model.compile(
         optimizer,
-        "sparse_categorical_crossentropy",
-        metrics=["accuracy"],
+        task.loss,
+        metrics=list(task.metrics),
         auto_scale_loss=auto,
         steps_per_execution=run.steps_per_execution,
         jit_compile={"auto": "auto", "on": True, "off": False}[run.jit],

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.records import instruments, interference, privacy, schema, store
+from mptexp.spec import tasks
 from mptexp.spec.project import PROJECT
 from mptexp.traces import xplane
 from mptexp.training import arithmetic, machine
@@ -113,9 +114,10 @@ def _sensors(outcome: Outcome) -> dict[str, Any]:
     """The summary with energy per image and processor time; watts are those of one GPU."""
     watts = outcome.sensors["power_w"]
     several = outcome.run.replicas > 1 and outcome.card["kind"] == "gpu"
-    joules = None if watts is None or several else watts / outcome.timing["images_per_s"]
+    task = tasks.of(outcome.run.dataset)
+    joules = None if watts is None or several else watts / outcome.timing[task.rate]
     used = [sample["own_cpu_s"] for sample in outcome.samples] or [math.nan]
-    return outcome.sensors | {"energy_per_image_j": joules, "cpu_s": used[-1] - used[0]}
+    return outcome.sensors | {f"energy_per_{task.unit}_j": joules, "cpu_s": used[-1] - used[0]}
 
 
 def _loss_scales(outcome: Outcome) -> dict[str, Any]:

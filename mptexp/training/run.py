@@ -11,8 +11,9 @@ import numpy as np
 
 from mptexp.records import step_times
 from mptexp.spec import feasible
+from mptexp.spec import tasks as spec_tasks
 from mptexp.spec.run import Run
-from mptexp.training import arithmetic, environment, frontends, models, precision, replay
+from mptexp.training import arithmetic, environment, frontends, models, precision, replay, tasks
 from mptexp.training.backends import backend
 from mptexp.training.capability import Unsupported
 from mptexp.training.data import batches
@@ -220,7 +221,7 @@ def _outcome(
         "data_order": batches.order_digest(images, run),
         "fed": batches.fingerprint(images, run),
         "validation_images": len(images.val_y),
-        **_labels(images.val_y),
+        **tasks.of(run).chance(images),
         **before,
     }
     # Read before the device's peaks are measured, which takes memory too.
@@ -231,7 +232,7 @@ def _outcome(
         settings,
         clock.windows,
         clock.epochs,
-        timing | {"images_per_s": run.batch_size / timing["step_s"], "ended_by": clock.ended_by},
+        timing | _rate(run, timing["step_s"]) | {"ended_by": clock.ended_by},
         peak_memory_bytes,
         fit_s,
         batches.notes(images, run),
@@ -243,10 +244,7 @@ def _outcome(
     )
 
 
-def _labels(labels: np.ndarray) -> dict[str, Any]:
-    """Validation images by class, and what naming always the commonest gets right, if any."""
-    if not len(labels):
-        return {}
-    counts = np.bincount(labels)
-    chance = float(counts.max() / len(labels))
-    return {"validation_labels": counts.tolist(), "chance_accuracy": chance}
+def _rate(run: Run, step_s: float) -> dict[str, float]:
+    """Units of the run's task per second, under their name."""
+    units = run.batch_size * spec_tasks.units(run.model_dump())
+    return {spec_tasks.of(run.dataset).rate: units / step_s}

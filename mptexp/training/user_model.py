@@ -13,7 +13,7 @@ import numpy as np
 from keras import layers
 
 from mptexp.spec.run import Run
-from mptexp.training import costs, identity
+from mptexp.training import costs, identity, tasks
 from mptexp.training.layers import ModelError
 
 
@@ -21,7 +21,9 @@ def probabilities(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTe
     """Probabilities from the model that the user's module:function(shape, classes) returns.
 
     `shape` is that of an image in the run's data_format, (height, width, channels) unless Keras is
-    told otherwise; values are from 0 to 1. Dropout, momentum and the like are the model's own.
+    told otherwise; values are from 0 to 1. Of a text it is (sequence_length,), and values are
+    numbers of tokens; there is a distribution over the tokens for each place. Dropout, momentum and
+    the like are the model's own.
 
     Raises:
         ModelError: where the function is absent or fails, or its model does not take the images or
@@ -42,9 +44,9 @@ def probabilities(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTe
         try:
             output = network(x)
         except Exception as error:
-            why = f"does not take such images: {_told(error)}"
+            why = f"does not take such inputs: {_told(error)}"
             raise ModelError(f"model {call} {why}") from error
-    _check_output(run, call, output, classes)
+    _check_output(run, call, output, (None, *tasks.of(run).output(shape, classes)))
     # As behind the models here: probabilities near zero need float32's range.
     return layers.Activation("softmax", dtype="float32")(output) if run.from_logits else output
 
@@ -83,11 +85,11 @@ def _function(name: str) -> Callable[..., Any]:
     return function
 
 
-def _check_output(run: Run, call: str, output: Any, classes: int) -> None:
+def _check_output(run: Run, call: str, output: Any, wanted: tuple[int | None, ...]) -> None:
     shape = getattr(output, "shape", None)
-    if shape != (None, classes):
+    if shape != wanted:
         what = f"output {_kind(output)}" if shape is None else f"output shape {shape}"
-        raise ModelError(f"model {call} has {what}; it must be (None, {classes})")
+        raise ModelError(f"model {call} has {what}; it must be {wanted}")
     if output.dtype in ("float16", "bfloat16") and not run.from_logits:
         raise ModelError(
             f"model {call} gives probabilities in {output.dtype}; end it in {HEAD}, or set "
@@ -109,7 +111,7 @@ def check_values(run: Run, model: keras.Model) -> None:
         ModelError: with what to add.
     """
     rows = _outputs(keras.Model(model.input, model.layers[-1].input) if run.from_logits else model)
-    within, sums = bool(((rows >= 0) & (rows <= 1)).all()), rows.sum(axis=1)
+    within, sums = bool(((rows >= 0) & (rows <= 1)).all()), rows.sum(axis=-1)
     distribution = within and bool((abs(sums - 1) < SUM_WITHIN).all())
     if distribution == run.from_logits and len(rows):
         raise ModelError(f"model {run.model} gives {_remedy(run, within, rows, sums)}")
@@ -117,14 +119,16 @@ def check_values(run: Run, model: keras.Model) -> None:
 
 def _outputs(model: keras.Model) -> np.ndarray:
     """What a model gives for random images, before and after its last weights were changed."""
-    random, (images,) = np.random.default_rng(0), model.inputs
-    batch = random.integers(0, 256, (8, *images.shape[1:])).astype(images.dtype)
+    random, (entry,) = np.random.default_rng(0), model.inputs
+    most = min(256, model.output_shape[-1]) if entry.dtype == "int32" else 256
+    batch = random.integers(0, most, (8, *entry.shape[1:])).astype(entry.dtype)
     weighted = [leaf.layer for leaf in costs.leaves(model) if leaf.layer.trainable_weights]
     parts = [model(batch)]
     for weight in weighted[-1].trainable_weights if weighted else ():
         weight.assign(weight + random.normal(size=weight.shape).astype("float32"))
     parts.append(model(batch))
     rows = np.concatenate([keras.ops.convert_to_numpy(part) for part in parts]).astype("float64")
+    rows = rows.reshape(-1, rows.shape[-1])
     return rows[np.isfinite(rows).all(axis=1)]
 
 

@@ -1,7 +1,8 @@
-"""Which validation images a trained model classified correctly, for the record.
+"""How well a trained model predicted each example that it was validated with, for the record.
 
 Two accuracies of the same images differ by the few images on which the models disagree. Compared
-image by image, far fewer images show a difference than two percentages could.
+image by image, far fewer images show a difference than two percentages could. The same holds of
+the losses of a text's sequences.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ import keras
 import numpy as np
 
 from mptexp.spec.run import Run
+from mptexp.training import tasks
 from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
 
@@ -19,31 +21,26 @@ from mptexp.training.data.datasets import Images
 def validated(
     run: Run, predicted: Callable[[keras.utils.PyDataset], np.ndarray], images: Images
 ) -> dict[str, Any]:
-    """What a model says of each image that it was validated with, as plain JSON types.
+    """What a model says of each example that it was validated with, as plain JSON types.
 
     Args:
         run: what was trained.
-        predicted: the class of each image of the data.
+        predicted: what is kept of the prediction of each example of the data, see tasks.Task.
         images: the dataset.
 
     Returns:
-        images (how many), digest (of these images, their order and labels), correct (a bit for
-        each image in that order, the first the highest of its byte, as hexadecimal digits: nothing
-        that is looked for in records to take names out can occur in them); nothing where the run
-        has no validation.
+        images (how many examples), digest (of these, their order and labels), and a value for each
+        in that order, as its task has it: correct of images, losses of sequences (see
+        tasks.Task.listed); nothing where the run has no validation.
     """
     arguments = batches.validation(images, run)
     if not arguments or run.profile:
         return {}
-    data = arguments["validation_data"]
+    data, task = arguments["validation_data"], tasks.of(run)
     total, labels = hashlib.sha256(), []
     for _, batch in zip(range(len(data)), data, strict=False):  # Keras's data has no end
         x, y = map(np.asarray, batch)
         total.update(np.ascontiguousarray(x).tobytes() + y.tobytes())
         labels.append(y)
-    right = predicted(data) == np.concatenate(labels)
-    return {
-        "images": len(right),
-        "digest": total.hexdigest()[:12],
-        "correct": np.packbits(right).tobytes().hex(),
-    }
+    kept = task.listed(predicted(data), np.concatenate(labels))
+    return {"images": sum(map(len, labels)), "digest": total.hexdigest()[:12], **kept}

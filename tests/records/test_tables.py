@@ -23,7 +23,11 @@ RECORD = {
 
 def test_results_have_the_documented_columns():
     table = results_table([RECORD], "mine")
-    assert list(table.columns) == list(COLUMNS)
+    text = RECORD["parameters"] | {"dataset": "hamlet", "model": "gpt", "sequence_length": 64}
+    both = results_table([RECORD, RECORD | {"parameters": text}], "mine")
+    assert list(both.columns) == list(COLUMNS)
+    of_text = {name for name, column in COLUMNS.items() if column.task == "tokens"}
+    assert list(table.columns) == [name for name in COLUMNS if name not in of_text]
     row = table.iloc[0]
     assert (row.sweep, row.status, row.step_s, row.val_accuracy) == ("mine", "ok", 0.25, 0.5)
     assert (row.epochs, row.marks, row.wall_s) == (1, "a; b", 3.0)

@@ -30,6 +30,7 @@ def test_the_registry_has_the_names_that_a_run_may_give():
         ("mlp", (28, 28, 1), 10, 1_796_010),
         ("mlp_bn", (28, 28, 1), 10, 36_868_146),
         ("lenet", (28, 28, 1), 10, 37_610),
+        ("vit", (224, 224, 3), 1000, 5_717_416),
     ],
 )
 def test_a_named_model_is_the_published_network(name, shape, classes, parameters):
@@ -112,7 +113,9 @@ def test_the_head_is_float32_under_every_policy(policy, name):
 def test_only_the_softmax_is_float32_in_every_model(policy, name):
     policy("mixed_float16")
     width = 1.0 if "resnet50" in name else 0.05
-    model = models.build(Run(model=name, width=width, image_size=64), (64, 64, 3), 10)
+    data = {"dataset": "hamlet"} if name in spec.TEXT_MODELS else {}
+    shape = (64,) if data else (64, 64, 3)
+    model = models.build(Run(model=name, width=width, image_size=64, **data), shape, 10)
     table = effective.dtypes(model)
     assert table.kind.iloc[-1] == "Activation"
     assert list(table.compute_dtype).count("float32") == 1
@@ -152,7 +155,7 @@ def test_scaled_images_enter_as_they_are():
     assert np.allclose(bytes_.predict(x, verbose=0), same, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["keydana_cnn", "banerjee_cnn", "resnet50", "mlp"])
+@pytest.mark.parametrize("name", ["keydana_cnn", "banerjee_cnn", "resnet50", "mlp", "vit"])
 def test_channels_first_computes_the_same(name):
     found, x = {}, noise(2, 32, 3)
     width = 1.0 if name == "resnet50" else 0.1

@@ -162,7 +162,7 @@ def test_what_a_model_of_ones_own_has_not_is_refused(own):
         ("nothing", "returned a NoneType; it must return a keras.Model$"),
         ("wrong_classes", r"output shape \(None, 11\); it must be \(None, 10\)$"),
         ("two_outputs", r"has output a list; it must be \(None, 10\)$"),
-        ("other_images", "does not take such images: ValueError: "),
+        ("other_images", "does not take such inputs: ValueError: "),
         ("missing", "has no function missing$"),
         ("number", "has no function number$"),
         ("_broken:x", r"No module named 'no_such_package' \(own_.*_broken\.py, line 1\)$"),

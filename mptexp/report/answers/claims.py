@@ -15,6 +15,7 @@ from mptexp.analysis import accuracy, emulated, loss_scale, points, speedups
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.text import wording
 from mptexp.report.text.wording import INCONCLUSIVE
+from mptexp.spec import tasks
 
 CONSISTENT, INCONSISTENT, UNTESTED = "consistent", "inconsistent", "not tested here"
 MIXED = "mixed_float16"
@@ -168,6 +169,8 @@ def _accuracies(tables: Tables, policy: str) -> pd.DataFrame:
     """
     margin, usual = tables.options.equivalence_margin, _usual(tables)
     table = accuracy.beside_first(accuracy.differences(tables, margin))
+    # The studies' claims are of images.
+    table = points.of_task(table, tasks.IMAGES)
     scaled = loss_scale.table(tables)
     rows = [
         (row["difference"], row["verdict"], _runs(tables, row, (row.baseline, policy)))

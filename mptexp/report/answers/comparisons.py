@@ -9,23 +9,23 @@ import pandas as pd
 from mptexp.analysis import compare, contrast, scaling, validity
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
-from mptexp.report.text import columns, wording
+from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.columns import BLANK
 from mptexp.spec.backends import BACKEND_ROWS
 
 REPLICAS_NOTE = (
-    "Replicas share a batch. *Speedup* is images per second over those of one replica, above 1 is "
-    "faster; *efficiency* is the speedup at the same batch per replica divided by the number of "
-    "replicas: 1 is perfect. Under TensorFlow batch normalization uses the statistics of each "
-    "replica's own part of the batch, under JAX those of the whole batch."
+    "Replicas share a batch. *Speedup* is images, or tokens, per second over those of one replica, "
+    "above 1 is faster; *efficiency* is the speedup at the same batch per replica divided by the "
+    "number of replicas: 1 is perfect. Under TensorFlow batch normalization uses the statistics "
+    "of each replica's own part of the batch, under JAX those of the whole batch."
 )
 LOGICAL_NOTE = (
     " **These replicas are logical devices of one CPU: their scaling says nothing of hardware.**"
 )
 BACKENDS_NOTE = (
     "The same model, order of images and policy in each framework, through Keras but where the "
-    "setting is *frontend native*, a plain loop, which TensorFlow has not. The ratio is images per "
-    "second over TensorFlow's: above 1 is faster than TensorFlow."
+    "setting is *frontend native*, a plain loop, which TensorFlow has not. The ratio is images (or "
+    "tokens) per second over TensorFlow's: above 1 is faster than TensorFlow."
 )
 FRONTENDS_NOTE = (
     "Keras's `fit`, and a plain training loop in the same framework: the same weights to begin "
@@ -97,7 +97,8 @@ def _replica_rows(table: pd.DataFrame) -> pd.DataFrame:
         "Replicas": table.replicas,
         "Global batch": table.batch_size,
         "Batch per replica": table.batch_per_replica,
-        **columns.shown(table, "step_s", "images_per_s"),
+        **columns.shown(table, "step_s"),
+        **columns.rates(table),
         "Speed against 1 replica, same batch per replica [95 % interval]": [
             wording.ratio_of(row) for row in records
         ],
@@ -162,7 +163,8 @@ def _against(
         "Policy": table.policy,
         "Batch size": table.batch_size,
         **names,
-        **columns.shown(table, "step_s", "images_per_s"),
+        **columns.shown(table, "step_s"),
+        **columns.rates(table),
         f"Speed against {base} [95 % interval]": [
             "1" if itself else ratio for itself, ratio in zip(is_base, ratios, strict=True)
         ],
@@ -201,11 +203,16 @@ def two_sweeps(points: pd.DataFrame) -> pd.DataFrame:
             points, "step_s"
         ),  # what is not valid of it stands beside its ratio
         "A / B, above 1: B is faster": [_ratio(row) for row in points.to_dict("records")],
-        "Accuracy, A | B": _both(points, "val_accuracy", "accuracy"),
+        **{
+            f"{m.name.capitalize()}, A | B": _both(points, m.task.column, "accuracy")
+            for m in measures.met(points)
+        },
         "Memory, A | B": _both(points, "peak_memory_bytes", "memory"),
     }
-    if "cost_per_million_images_a" in points:
-        cells["Cost per million images, A | B"] = _both(points, "cost_per_million_images", "time")
+    for unit in [f"{measure.task.unit}s" for measure in measures.met(points)]:
+        name = f"cost_per_million_{unit}"
+        if f"{name}_a" in points:
+            cells[f"Cost per million {unit}, A | B"] = _both(points, name, "time")
     return columns.without_blanks(pd.DataFrame(cells))
 
 

@@ -12,7 +12,8 @@ import pandas as pd
 from mptexp.analysis import accuracy, memory, summary, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.text import wording
+from mptexp.report.text import measures, wording
+from mptexp.report.text.measures import Measure
 from mptexp.report.text.wording import INCONCLUSIVE, count, default_name, listed, verbatim
 
 SAME_MEMORY = 0.02  # a share within which a difference in memory is none
@@ -149,7 +150,7 @@ def _emulated(rows: pd.DataFrame) -> str:
 def _without_baseline(tables: Tables) -> str:
     table = summary.headline(tables)
     if table.step_s.isna().all():
-        return "Timings not valid (runs in parallel): only accuracy is compared."
+        return f"Timings not valid (runs in parallel): only {measures.listed(table)} is compared."
     names = listed(sorted(set(table.policy)))
     if any("measured apart" in validity.names_of(flags) for flags in tables.ok["flags"]):
         return f"No times are compared: {names} were measured apart."
@@ -166,12 +167,14 @@ def _accuracy(tables: Tables) -> list[str]:
     """One sentence on accuracy, which ends in the memory that the policies take."""
     margin = tables.options.equivalence_margin
     table = accuracy.beside_first(accuracy.differences(tables, margin))
-    parts = [_accuracies(table, margin), _level(tables), _memory(tables)]
+    known = measures.met(table) if len(table) else measures.met(tables.ok)
+    parts = [_accuracies(measures.own(table, m), m, margin) for m in known]
+    parts += [*(_level(tables, m) for m in known), _memory(tables)]
     text = "; ".join(part for part in parts if part)
     return [f"{wording.capitalized(text)}."] if text else []
 
 
-def _accuracies(table: pd.DataFrame, margin: float) -> str:
+def _accuracies(table: pd.DataFrame, measure: Measure, margin: float) -> str:
     """What the intervals allow to be said, once for all policies of which it is the same."""
     if table.empty:
         return ""
@@ -179,16 +182,17 @@ def _accuracies(table: pd.DataFrame, margin: float) -> str:
     several = table.gpu_model.nunique() > 1
     for (policy, device), own in table.groupby(["candidate", "gpu_model"], sort=False):
         name = f"**{policy}**" + f" on {verbatim(device)}" * several
-        said.setdefault(_verdicts(own, margin), []).append(name)
+        said.setdefault(_verdicts(own, measure, margin), []).append(name)
     if len(said) == 1:
-        return "; ".join(filter(None, [f"validation accuracy is {next(iter(said))}", _mean(table)]))
+        parts = [f"validation {measure.name} is {next(iter(said))}", _mean(table, measure)]
+        return "; ".join(filter(None, parts))
     clauses = [f"{text} ({listed(names)})" for text, names in said.items()]
-    return f"validation accuracy is {'; '.join(clauses)}"
+    return f"validation {measure.name} is {'; '.join(clauses)}"
 
 
-def _verdicts(rows: pd.DataFrame, margin: float) -> str:
+def _verdicts(rows: pd.DataFrame, measure: Measure, margin: float) -> str:
     """Every verdict on some points, the most frequent first."""
-    equal = f"equal within {wording.percentage_points(margin)}"
+    equal = f"equal within {measure.margin(margin)}"
     words = {
         "equal": equal,
         "undecided": f"{INCONCLUSIVE} (neither shown to be {equal} nor different)",
@@ -199,7 +203,8 @@ def _verdicts(rows: pd.DataFrame, margin: float) -> str:
         "images not recorded": f"{INCONCLUSIVE} (how many images were validated with is not "
         "recorded)",
         "too few images": f"{INCONCLUSIVE} (too few validation images to show a difference of "
-        f"{wording.percentage_points(margin)})",
+        f"{measure.margin(margin)})",
+        **measure.words,
     }
     counts = rows.verdict.value_counts().to_dict()
     return listed(
@@ -211,33 +216,26 @@ def _verdicts(rows: pd.DataFrame, margin: float) -> str:
     )
 
 
-def _mean(rows: pd.DataFrame) -> str:
+def _mean(rows: pd.DataFrame, measure: Measure) -> str:
     """`the mean differences are -0.2 to +0.1 percentage points`."""
     rows = rows[~rows.verdict.isin(NO_MEAN)]
     if rows.empty:
         return ""
-    said = between(rows)
+    said = measure.between(rows.difference)
     return f"the mean difference{'s are' if ' to ' in said else ' is'} {said}"
 
 
-def between(rows: pd.DataFrame) -> str:
-    """`-0.2 to +0.1 percentage points`."""
-    least, most = (wording.signed(v) for v in (rows.difference.min(), rows.difference.max()))
-    ends = least if least == most else f"{least} to {most}"
-    return f"{ends} percentage points"
-
-
-def _level(tables: Tables) -> str:
+def _level(tables: Tables, measure: Measure) -> str:
     """How accurate the policies are that were compared."""
-    spread = summary.accuracy_range(tables)
+    spread = summary.accuracy_range(tables, measure.task)
     if spread.empty:
         return ""
-    ends = [f"{value * 100:.1f} %" for value in (spread.least.min(), spread.most.max())]
+    ends = [measure.level(value) for value in (spread.least.min(), spread.most.max())]
     if all("not trained" in validity.names_of(flags) for flags in tables.ok["flags"]):
         level = " to ".join(dict.fromkeys(ends))
-        return f"**nothing was learned**: every run's accuracy is at chance level, {level}"
+        return f"**nothing was learned**: every run's {measure.name} is at chance level, {level}"
     if ends[0] == ends[1]:
-        return f"mean validation accuracy is {ends[0]} everywhere"
+        return f"mean validation {measure.name} is {ends[0]} everywhere"
     return f"the means are between {ends[0]} and {ends[1]}"
 
 

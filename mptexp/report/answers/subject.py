@@ -24,11 +24,12 @@ from mptexp.report.answers import (
     loss_scales,
     low_precision,
 )
-from mptexp.report.text import columns, wording
+from mptexp.report.text import columns, measures, wording
+from mptexp.report.text.measures import Measure
 from mptexp.report.text.wording import INCONCLUSIVE, count, listed, verbatim
 from mptexp.spec.backends import BACKEND_ROWS
 
-Scale = Literal["speed", "error", "accuracy"]
+Scale = Literal["speed", "error", "accuracy", "perplexity"]
 MOST = 12  # rows of the chart; of more, the least and the largest of each policy
 MARGIN = Options.equivalence_margin  # of accuracies that a title calls equal without a word more
 NAMED = 3  # comparisons that a sentence lists
@@ -159,8 +160,9 @@ def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
     faster = rows[rows.finding == "faster"]
     if len(faster):
         best = faster.loc[faster.speedup.idxmax()]
-        within = _equal(tables)
-        equal = ", at equal accuracy" if within == "equal" else f", accuracy {within}"
+        within = _equal(tables, measures.of(best.dataset))
+        name = measures.of(best.dataset).name
+        equal = f", at equal {name}" if within == "equal" else f", {name} {within}"
         return _extreme(best, rows, where) + equal * bool(best.verdict == "equal")
     if (rows.finding == "slower").all():
         return _extreme(rows.loc[rows.speedup.idxmax()], rows, where)
@@ -198,10 +200,10 @@ def _some(own: pd.DataFrame, word: str) -> str:
     return f" in {n} of {len(own)} comparisons" if word == "faster" and 0 < n < len(own) else ""
 
 
-def _equal(tables: Tables) -> str:
+def _equal(tables: Tables, measure: Measure) -> str:
     """`equal`; within what, where the params file allows more: in 90 points all are."""
     margin = tables.options.equivalence_margin
-    return "equal" + f" within {wording.percentage_points(margin)}" * (margin > MARGIN)
+    return "equal" + f" within {measure.margin(margin)}" * (margin > MARGIN)
 
 
 def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
@@ -211,8 +213,9 @@ def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
     faster = faster[~faster.verdict.isin(["lower", "diverged"])]
     if len(faster):
         best = faster.loc[faster.low.idxmax()]
-        within = best.verdict == "equal" and _equal(tables) == "equal"
-        check = "" if within else ", and look at its accuracy in your own training"
+        measure = measures.of(best.dataset)
+        within = best.verdict == "equal" and _equal(tables, measure) == "equal"
+        check = "" if within else f", and look at its {measure.name} in your own training"
         return f"use **{best.policy}**{_there(best, rows)}{check}."
     native = rows[~rows.emulated.astype(bool)]
     if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
@@ -241,14 +244,18 @@ def _only_accuracy(tables: Tables) -> Iterator[Subject]:
         for row, place in zip(table[:MOST].to_dict("records"), wording.places(table), strict=False)
     ]
     base, verdicts = wording.default_name(table.baseline.iloc[0]), set(table.verdict)
-    title = f"Accuracy is {_equal(tables)} to {base}'s" if verdicts == {"equal"} else ""
+    measure = measures.of(table.dataset.iloc[0])
+    figure = measure.name.capitalize()
+    title = f"{figure} is {_equal(tables, measure)} to {base}'s" if verdicts == {"equal"} else ""
     if not title and verdicts <= {"lower", "higher"}:
-        title = f"Accuracy differs from {base}'s"
+        title = f"{figure} differs from {base}'s"
+    between = measure.between(measures.own(table, measure).difference)
     title = title or _provisional(
-        f"mean validation accuracy differs from {base}'s by {findings.between(table)}"
+        f"mean validation {measure.name} differs from {base}'s by {between}"
     )
     advice = caveats.remedies(tables, "accuracy")
-    yield Subject(title, findings.answer(tables), bars, base, "accuracy", advice)
+    scale: Scale = "accuracy" if measure.name == "accuracy" else "perplexity"
+    yield Subject(title, findings.answer(tables), bars, base, scale, advice)
 
 
 def _alone(tables: Tables) -> str:
@@ -271,8 +278,10 @@ def _dynamic_range(tables: Tables) -> Iterator[Subject]:
 
 
 def _of_accuracy(row: Mapping[str, Any], place: str) -> Bar:
-    numbers = [row[name] * 100 for name in ("difference", "low", "high")]
-    text = wording.difference(*(row[n] for n in ("difference", "low", "high", "blocks")))
+    measure = measures.of(row["dataset"])
+    numbers = [measure.change(row[name]) * 100 for name in ("difference", "low", "high")]
+    numbers[1:] = sorted(numbers[1:])
+    text = measure.difference(*(row[n] for n in ("difference", "low", "high", "blocks")))
     if row["verdict"] in accuracy.UNDECIDABLE:
         numbers[1:] = [np.nan, np.nan]
     return Bar(f"{row['candidate']}, {place}", row["candidate"], *numbers, row["verdict"], text)

@@ -26,6 +26,7 @@ AXES = {
     "speed": "speed against {}",
     "error": "validation error minus that of {}, percentage points (above 0: worse)",
     "accuracy": "validation accuracy minus that of {}, percentage points (below 0: worse)",
+    "perplexity": "change of validation perplexity from that of {}, % (above 0: worse)",
 }
 
 

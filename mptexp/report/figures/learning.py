@@ -1,6 +1,8 @@
-"""Figures of learning: accuracy and loss by epoch and by time."""
+"""Figures of learning: accuracy or perplexity, and loss, by epoch and by time."""
 
+from collections.abc import Callable
 from itertools import cycle
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -8,7 +10,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mptexp.analysis import published, summary, validity
+from mptexp.analysis import points, published, summary, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers.measured import MeasuredSweep
@@ -16,6 +18,7 @@ from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS
 from mptexp.report.text import wording
+from mptexp.spec import tasks
 
 PUBLISHED = "published (mixed_float16, V100)"
 EPOCHS = 3  # of a curve: fewer are a dot or a line between two
@@ -26,9 +29,40 @@ def learned(tables: Tables) -> pd.DataFrame:
     return tables.epochs[tables.epochs.input_mode != "resident"]
 
 
+def of_task(tables: Tables, task: tasks.Task) -> pd.DataFrame:
+    """The epochs of one task, with its figure in the column `figure`."""
+    epochs = points.of_task(learned(tables), task)
+    values = pd.to_numeric(epochs[f"val_{task.history}"])
+    return epochs.assign(figure=values.map(task.figure, na_action="ignore"))
+
+
 def accuracy_by_epoch(tables: Tables) -> Figure:
     """Validation accuracy, each repeat faint and the mean strong, a panel per point."""
-    return _curves(learned(tables), "val_accuracy", "validation accuracy")
+    return _curves(of_task(tables, tasks.IMAGES), "figure", "validation accuracy")
+
+
+def perplexity_by_epoch(tables: Tables) -> Figure:
+    """Validation perplexity, each repeat faint and the mean strong, a panel per point."""
+    return _curves(of_task(tables, tasks.TOKENS), "figure", "validation perplexity")
+
+
+def perplexity_by_time(tables: Tables) -> Figure:
+    """Validation perplexity by seconds since the first step, a line per run."""
+    epochs = of_task(tables, tasks.TOKENS)
+    return _curves(epochs, "figure", "validation perplexity", by="elapsed_s")
+
+
+def _caption_perplexity(tables: Tables) -> str:
+    repeats = wording.count(tables.ok.block.nunique(), "repeat")
+    opening = f"Faint lines are single runs ({repeats} a policy), strong ones their mean."
+    spread = summary.accuracy_range(tables, tasks.TOKENS)
+    if spread.empty:
+        return opening
+    percent = (spread.most / spread.least - 1).max() * 100
+    return (
+        f"{opening} At the last epoch the policies' mean perplexities differ by at most "
+        f"{percent:.1f} % at the same point."
+    )
 
 
 def _caption_accuracy(tables: Tables) -> str:
@@ -46,7 +80,8 @@ def _caption_accuracy(tables: Tables) -> str:
 
 def accuracy_by_time(tables: Tables) -> Figure:
     """Validation accuracy by seconds since the first step, a line per run, a panel per point."""
-    return _curves(learned(tables), "val_accuracy", "validation accuracy", by="elapsed_s")
+    epochs = of_task(tables, tasks.IMAGES)
+    return _curves(epochs, "figure", "validation accuracy", by="elapsed_s")
 
 
 def _caption_time(tables: Tables) -> str:
@@ -100,7 +135,7 @@ def _curves(epochs: pd.DataFrame, value: str, label: str, by: str = "epoch") -> 
         if axis.get_subplotspec().is_first_col():
             axis.set_ylabel(label)
         if by == "epoch":
-            _published(axis, part, value)
+            _published(axis, part, "val_accuracy" if value == "figure" else value)
             axis.xaxis.get_major_locator().set_params(integer=True)
     style.legend(figure, figure.axes[0])
     return figure
@@ -153,8 +188,16 @@ def applies(sweep: MeasuredSweep) -> bool:
     return bool((epochs[epochs.run_id.isin(above)].groupby("run_id").size() >= EPOCHS).any())
 
 
-def _validated(sweep: MeasuredSweep) -> bool:
-    return applies(sweep) and bool(learned(sweep.tables).val_accuracy.notna().any())
+def _validated(task: tasks.Task, timed: bool = False) -> Callable[[MeasuredSweep], dict[str, Any]]:
+    """Whether a sweep has validations of a task, and where asked valid times."""
+
+    def data(sweep: MeasuredSweep) -> dict[str, Any]:
+        known = applies(sweep) and bool(of_task(sweep.tables, task).figure.notna().any())
+        # Where runs shared a processor, their times are not valid.
+        valid = not timed or bool(sweep.tables.ok.step_s.notna().any())
+        return single(sweep.tables, known and valid)
+
+    return data
 
 
 FIGURES = (
@@ -163,7 +206,7 @@ FIGURES = (
         "learning",
         "Accuracy by epoch",
         "Validation accuracy by epoch, a panel per batch size, a line per run and policy.",
-        lambda sweep: single(sweep.tables, _validated(sweep)),
+        _validated(tasks.IMAGES),
         accuracy_by_epoch,
         _caption_accuracy,
     ),
@@ -172,11 +215,26 @@ FIGURES = (
         "learning",
         "Accuracy by time",
         "Validation accuracy by seconds since the first step, a line per run and policy.",
-        # Where runs shared a processor, their times are not valid.
-        lambda sweep: single(
-            sweep.tables, _validated(sweep) and sweep.tables.ok.step_s.notna().any()
-        ),
+        _validated(tasks.IMAGES, timed=True),
         accuracy_by_time,
+        _caption_time,
+    ),
+    FigureRow(
+        "perplexity_by_epoch",
+        "learning",
+        "Perplexity by epoch",
+        "Validation perplexity by epoch, a panel per batch size, a line per run and policy.",
+        _validated(tasks.TOKENS),
+        perplexity_by_epoch,
+        _caption_perplexity,
+    ),
+    FigureRow(
+        "perplexity_by_time",
+        "learning",
+        "Perplexity by time",
+        "Validation perplexity by seconds since the first step, a line per run and policy.",
+        _validated(tasks.TOKENS, timed=True),
+        perplexity_by_time,
         _caption_time,
     ),
     FigureRow(

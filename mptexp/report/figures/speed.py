@@ -1,11 +1,13 @@
 """Figures of speed: speedups, step times, images per second, latencies."""
 
+from collections.abc import Callable
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mptexp.analysis import summary
-from mptexp.analysis.points import POINT
+from mptexp.analysis.points import POINT, of_task
 from mptexp.analysis.speedups import with_jit
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers.measured import MeasuredSweep
@@ -13,6 +15,7 @@ from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS, Panel
 from mptexp.report.text import wording
+from mptexp.spec import tasks
 
 # --- speedups ----------------------------------------------------------------------------------
 
@@ -104,16 +107,25 @@ def _caption_step_time(tables: Tables) -> str:
 
 def images_per_s_by_batch_size(tables: Tables) -> Figure:
     """Images per second of every run and their medians as lines; crosses where memory ran out."""
+    return _rates_by_batch_size(tables, tasks.IMAGES)
+
+
+def tokens_per_s_by_batch_size(tables: Tables) -> Figure:
+    """The same of texts: tokens per second."""
+    return _rates_by_batch_size(tables, tasks.TOKENS)
+
+
+def _rates_by_batch_size(tables: Tables, task: tasks.Task) -> Figure:
     out = tables.results[tables.results.status == "oom"]
-    table = with_jit(pd.concat([tables.ok, out]))
-    table = table.assign(images_per_s=pd.to_numeric(table.images_per_s))
-    figure, panels = dots(table, table.images_per_s, "images per second")
+    table = of_task(with_jit(pd.concat([tables.ok, out])), task)
+    table = table.assign(rate=pd.to_numeric(table[task.rate]))
+    figure, panels = dots(table, table.rate, f"{task.unit}s per second")
     places, policies = style.places(table), style.policies(table)
     for axis, (_, part) in panels:
         style.log_scale(axis)
         for index, policy in enumerate(policies):
             own = part[part.policy == policy]
-            medians = own.groupby("batch_size").images_per_s.median().dropna()
+            medians = own.groupby("batch_size").rate.median().dropna()
             x = [places[size] + style.offset(index, len(policies)) for size in medians.index]
             axis.plot(x, medians, color=COLOURS[policy], linewidth=1, alpha=0.6)
             lost = own[own.status == "oom"].batch_size.unique()
@@ -125,14 +137,34 @@ def images_per_s_by_batch_size(tables: Tables) -> Figure:
 
 
 def _caption_images(tables: Tables) -> str:
-    table = summary.headline(tables)
-    best = table.loc[table.images_per_s.idxmax()]
-    lost = tables.results[tables.results.status == "oom"]
+    return _caption_rates(tables, tasks.IMAGES)
+
+
+def _caption_tokens(tables: Tables) -> str:
+    return _caption_rates(tables, tasks.TOKENS)
+
+
+def _caption_rates(tables: Tables, task: tasks.Task) -> str:
+    table = of_task(summary.headline(tables), task)
+    best = table.loc[table.throughput.idxmax()]
+    lost = of_task(tables.results[tables.results.status == "oom"], task)
     tail = f" {wording.count(len(lost), 'run')} ran out of memory (crosses)." if len(lost) else ""
     return (
-        f"Highest rate: {best.images_per_s:,.0f}, {best.policy} at batch size {best.batch_size}. "
+        f"Highest rate: {best.throughput:,.0f}, {best.policy} at batch size {best.batch_size}. "
         f"Dots are runs, lines go through their medians.{tail}"
     )
+
+
+def _rated(task: tasks.Task) -> Callable[[MeasuredSweep], dict[str, Tables]]:
+    """Whether a sweep has throughput of a task at several batch sizes."""
+
+    def data(sweep: MeasuredSweep) -> dict[str, Tables]:
+        runs = of_task(sweep.tables.ok, task)
+        known = task.rate in runs and runs[task.rate].notna().any()
+        sizes = of_task(sweep.tables.results, task).batch_size.nunique()
+        return single(sweep.tables, bool(known and sizes > 1))
+
+    return data
 
 
 def dots(
@@ -213,13 +245,18 @@ FIGURES = (
         "throughput",
         "Images per second",
         "Images per second by batch size, one dot per run, a line per policy through medians.",
-        lambda sweep: single(
-            sweep.tables,
-            sweep.tables.ok.images_per_s.notna().any()
-            and sweep.tables.results.batch_size.nunique() > 1,
-        ),
+        _rated(tasks.IMAGES),
         images_per_s_by_batch_size,
         _caption_images,
+    ),
+    FigureRow(
+        "tokens_per_s_by_batch_size",
+        "throughput",
+        "Tokens per second",
+        "Tokens per second by batch size, one dot per run, a line per policy through medians.",
+        _rated(tasks.TOKENS),
+        tokens_per_s_by_batch_size,
+        _caption_tokens,
     ),
     FigureRow(
         "latency_distribution",

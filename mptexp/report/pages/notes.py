@@ -5,8 +5,9 @@ import pandas as pd
 from mptexp.analysis import accuracy, emulated, loss_scale, scaling, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
-from mptexp.report.text import wording
+from mptexp.report.text import measures, wording
 from mptexp.report.text.markdown import safe
+from mptexp.spec import tasks
 
 NOT_DIAGNOSED = (
     "Not diagnosed yet. `mptexp diagnose` with this sweep's directory traces some steps, runs the "
@@ -14,11 +15,15 @@ NOT_DIAGNOSED = (
     "`pip install 'xprof>=2.24'`."
 )
 ACCURACY = (
-    "Differences (policy minus baseline) are formed within a block and image by image; the "
-    "interval is over blocks and validation images, and holds for all differences of this report "
-    "together. Of runs that do not say which images they classified correctly, it is as wide as if "
-    "each had images of its own. *Equal* means that the whole interval lies within the margin; "
-    "*inconclusive*, that it neither does nor excludes zero."
+    "Differences (policy minus baseline) are formed within a block and image by image (of a text, "
+    "sequence by sequence); the interval is over blocks and validation images, and holds for all "
+    "differences of this report together. Of runs that do not say which images they classified "
+    "correctly, it is as wide as if each had images of its own. *Equal* means that the whole "
+    "interval lies within the margin; *inconclusive*, that it neither does nor excludes zero."
+)
+PERPLEXITY = (
+    "Perplexity: the exponential of the mean loss per token; knowing nothing gives the number of "
+    "tokens, and 1 is certainty. Differences are of its logarithm."
 )
 BEST_BATCHES = (
     "The first table of this report compares policies at the same batch size; this one gives every "
@@ -36,7 +41,7 @@ FAILED = "What did not succeed is a result too, and stays here."
 def headline(tables: Tables) -> str:
     """How the numbers of the headline table were formed."""
     if tables.ok.step_s.isna().all():
-        return "Validation accuracy: mean (min–max) over repeats."
+        return _measured(tables)
     lines = [
         "ms per step: median over repeats of each run's median window. 2× faster: half the "
         "baseline's time; 2× slower: twice."
@@ -46,8 +51,7 @@ def headline(tables: Tables) -> str:
             "Brackets: 95 % intervals that hold for all comparisons of the table together."
         )
     lines.append("n: repeats.")
-    if tables.ok.val_accuracy.notna().any():
-        lines.append("Validation accuracy: mean (min–max) over repeats.")
+    lines.append(_measured(tables))
     ended = tables.ok.ended_by.value_counts().drop("epochs", errors="ignore")
     lines += [f"{n} of {len(tables.ok)} runs were ended by {safe(w)}." for w, n in ended.items()]
     if tables.ok.emulated.any():
@@ -55,7 +59,15 @@ def headline(tables: Tables) -> str:
             "*Emulated*: the device has no arithmetic instructions for this 16-bit type; "
             "frameworks convert to 32 bits and back, so slower is expected."
         )
-    return " ".join(lines)
+    return " ".join(line for line in lines if line)
+
+
+def _measured(tables: Tables) -> str:
+    """What the columns of accuracy or perplexity hold; empty where nothing was validated."""
+    known = [m for m in measures.met(tables.ok) if tables.ok[m.task.column].notna().any()]
+    shown = [f"{measure.heading}: mean (min–max) over repeats." for measure in known]
+    tokens = [PERPLEXITY] * any(measure.task is tasks.TOKENS for measure in known)
+    return " ".join([*shown, *tokens])
 
 
 def families(tables: Tables) -> str:

@@ -12,7 +12,7 @@ from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report.answers import claims
 from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.tables import summary_tables
-from mptexp.report.text import columns, wording
+from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.columns import BLANK
 from mptexp.report.text.markdown import safe
 
@@ -45,7 +45,12 @@ def runs(sweep: MeasuredSweep) -> tuple[pd.DataFrame, str]:
             **columns.shown(rows, "step_s", "steps_timed", "warmup_steps"),
             "Flags": [flags or BLANK for flags in rows["flags"]],
             **columns.shown(rows, "first_step_s"),
-            "Accuracy": columns.cells("val_accuracy", rows.val_accuracy),
+            **{
+                measure.name.capitalize(): columns.cells(
+                    measure.task.column, rows[measure.task.column]
+                )
+                for measure in measures.met(rows)
+            },
             **columns.shown(rows, "fit_s", "wall_s"),
         }
     )

@@ -13,7 +13,7 @@ from mptexp.analysis import points, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.tables import text_tables
 from mptexp.report.tables.text_tables import ROWS
-from mptexp.report.text import columns, wording
+from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.columns import BLANK, without_blanks
 
 
@@ -62,6 +62,8 @@ def _where(table: pd.DataFrame, named: Sequence[str]) -> list[str]:
 
 def _headline(group: pd.DataFrame) -> dict[str, Any]:
     first, over = group.iloc[0], group.dropna(subset="speedup")
+    measure = measures.of(first.dataset)
+    task = measure.task
     own = text_tables.over_baseline(first) if first.policy == first.baseline else BLANK
     cells = {
         "Policy": text_tables.policy(first),
@@ -71,14 +73,15 @@ def _headline(group: pd.DataFrame) -> dict[str, Any]:
         "Speed": f"{over.speedup.median():.2f}× as fast (median)" if len(over) else own,
         "Least": BLANK,
         "Largest": BLANK,
-        "Most images/s": columns.cell("images_per_s", group.images_per_s.max()),
+        f"Most {task.unit}s/s": columns.cell(task.rate, group.throughput.max()),
     }
     if len(over):
         ends = (over.speedup.idxmin(), over.speedup.idxmax())
         cells |= {n: _end(over.loc[k]) for n, k in zip(("Least", "Largest"), ends, strict=True)}
-    learned = group.val_accuracy.dropna() * 100
-    least, most = learned.min(), learned.max()
-    cells["Validation accuracy"] = f"{least:.1f}–{most:.1f} %" if len(learned) else BLANK
+    learned = group[task.column].dropna()
+    ends = [measure.level(value) for value in (learned.min(), learned.max())]
+    ends[0] = ends[0].removesuffix(" %")
+    cells[measure.heading] = "–".join(ends) if len(learned) else BLANK
     return cells
 
 
@@ -92,7 +95,8 @@ def accuracy_rows(tables: Tables) -> tuple[pd.DataFrame, str]:
     if len(rows) <= ROWS:
         return rows, ""
     equal = rows.Finding.str.startswith("equal")
-    size = rows[text_tables.DIFFERENCE].str.extract(r"^[+-]([\d.]+)", expand=False).astype(float)
+    shown = rows[[name for name in rows if name.startswith("Difference, ")]].agg("".join, axis=1)
+    size = shown.str.extract(r"[+-]([\d.]+)", expand=False).astype(float)
     order = pd.DataFrame({"equal": equal, "size": -size}).sort_values(["equal", "size"]).index
     note = (
         f"Of {len(rows):,} differences, those that are not equal come first, the largest before "

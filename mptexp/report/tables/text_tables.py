@@ -11,13 +11,12 @@ from great_tables import GT, html
 
 from mptexp.analysis import accuracy, points, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.text import columns, wording
+from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.columns import BLANK, SENSORS, without_blanks
 from mptexp.spec.terminal import visible
 
 ROWS = 200  # of a table in a report: more are a file, not a table
 KEYS = [*points.POINT, "policy"]  # of a row of the headline table
-DIFFERENCE = "Difference, percentage points [95 % interval]"
 
 
 def headline_rows(tables: Tables) -> pd.DataFrame:
@@ -26,22 +25,24 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
     records = table.to_dict("records")
     cells = {
         **_named(table),
-        **columns.shown(table, "step_s", "images_per_s"),
+        **columns.shown(table, "step_s"),
+        **columns.rates(table),
         baseline_head(table): [over_baseline(r) for r in records],
         "Speed against strict float32": [_over_strict(r) for r in records],
         "Latency, median (99 %)": [_latency(r) for r in records],
-        "Validation accuracy": [
-            wording.mean_accuracy(
-                r["val_accuracy"], r["val_accuracy_low"], r["val_accuracy_high"], r["repeats"]
-            )
-            for r in records
-        ],
+        **{measure.heading: _measured(records, measure) for measure in measures.met(table)},
         **columns.shown(table, "peak_memory_bytes"),
         "Not valid": [wording.flagged(flags) or BLANK for flags in table.run_flags],
     }
     if set(table.baseline) <= {"float32", ""}:
         del cells["Speed against strict float32"]
     return without_blanks(pd.DataFrame(cells))
+
+
+def _measured(records: Sequence[Mapping[str, Any]], measure: measures.Measure) -> list[str]:
+    """The figure of a task in each row; of another task's rows a dash."""
+    names = [f"{measure.task.column}{end}" for end in ("", "_low", "_high")] + ["repeats"]
+    return [measure.mean(*(row[name] for name in names)) for row in records]
 
 
 def detail_rows(tables: Tables) -> pd.DataFrame:
@@ -135,11 +136,13 @@ def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
         return {}
     seconds = tables.trained.run_id.map(accuracy.training_s(tables))
     training_s = pd.Series(_by_policy(tables, table, seconds), dtype=float)
-    costs = {
-        "cost_per_million_images": 1e6 / table.images_per_s / 3600 * price,
-        "cost_per_training": training_s * price / 3600,
+    costs = {"million": 1e6 / table.throughput / 3600 * price, "dataset": table.dataset}
+    costs["cost_per_training"] = training_s * price / 3600
+    shown = pd.DataFrame(costs)
+    return {
+        **columns.by_task(shown, "million", "cost_per_million_{}s"),
+        **columns.shown(shown, "cost_per_training"),
     }
-    return columns.shown(pd.DataFrame(costs), *costs)
 
 
 def _latency(row: Mapping[str, Any]) -> str:
@@ -156,7 +159,7 @@ def policy(row: Mapping[str, Any]) -> str:
 
 
 def accuracy_rows(tables: Tables) -> pd.DataFrame:
-    """Differences in accuracy between policies as text, a row per point and pair."""
+    """Differences in accuracy or perplexity between policies, a row per point and pair."""
     table = accuracy.differences(tables, tables.options.equivalence_margin)
     records = table.to_dict("records")
     margin = tables.options.equivalence_margin
@@ -164,12 +167,20 @@ def accuracy_rows(tables: Tables) -> pd.DataFrame:
         **_varying(table),
         "Policy": table.candidate,
         "Against": table.baseline.map(wording.default_name),
-        DIFFERENCE: [
-            wording.difference(r["difference"], r["low"], r["high"], r["blocks"]) for r in records
-        ],
-        "Finding": [wording.verdict(v, margin) for v in table.verdict],
+        **{measure.head: _differences(records, measure) for measure in measures.met(table)},
+        "Finding": [measures.of(r["dataset"]).verdict(r["verdict"], margin) for r in records],
     }
     return pd.DataFrame(cells)
+
+
+def _differences(records: Sequence[Mapping[str, Any]], measure: measures.Measure) -> list[str]:
+    names = ("difference", "low", "high", "blocks")
+    return [
+        measure.difference(*(row[name] for name in names))
+        if measures.of(row["dataset"]) is measure
+        else BLANK
+        for row in records
+    ]
 
 
 def _varying(table: pd.DataFrame) -> dict[str, pd.Series]:
@@ -192,13 +203,14 @@ def best_rows(tables: Tables) -> pd.DataFrame:
     table = speedups.at_best_batch(tables.results, tables.superseded)
     records = table.to_dict("records")
     varying = _varying(table.drop(columns="batch_size"))
+    rates = columns.rates(table)
     return pd.DataFrame(
         {
             **varying,
             "Policy": table.policy,
             "Best batch size": table.batch_size,
-            **columns.shown(table, "images_per_s"),
-            "Images/s against the baseline's best [95 % interval]": [
+            **rates,
+            f"{' or '.join(rates)} against the baseline's best [95 % interval]": [
                 f"1 ({wording.default_name(r['policy'])})"
                 if r["policy"] == r["baseline"]
                 else wording.ratio_of(r)

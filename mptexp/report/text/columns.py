@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from mptexp.report.text import wording
+from mptexp.spec import tasks
 
 BLANK = "–"  # of what is not known, or was not measured
 
@@ -39,6 +40,7 @@ class Column:
 COLUMNS = {
     "step_s": Column("ms per step", "{:,.2f}", 1e3),
     "images_per_s": Column("Images/s", "{:,.0f}"),
+    "tokens_per_s": Column("Tokens/s", "{:,.0f}"),
     "steps_timed": Column("Steps timed", "{:.0f}"),
     "warmup_steps": Column("Warm-up steps", "{:.0f}"),
     "skipped": Column("Skipped steps", "{:.0f}"),
@@ -46,8 +48,10 @@ COLUMNS = {
     "fit_s": Column("Training", "{:,.1f}\u00a0s"),
     "wall_s": Column("Whole run", "{:,.1f}\u00a0s"),
     "val_accuracy": Column("Validation accuracy", "{:.1f} %", 100),
+    "val_perplexity": Column("Validation perplexity", "{:.2f}"),
     "peak_memory_bytes": Column("Peak memory", "{:,.0f} MiB", 2**-20),
     "cost_per_million_images": Column("Cost per million images", wording.digits),
+    "cost_per_million_tokens": Column("Cost per million tokens", wording.digits),
     "cost_per_training": Column("Cost per training", wording.digits),
     "zeros": Column("Zero already", wording.share),
     "flushed": Column("Flushed to zero", wording.share),
@@ -58,6 +62,7 @@ COLUMNS = {
     "utilization_frac": Column("Utilization", "{:.0f} %", 100),
     "power_w": Column("Power", "{:.0f} W"),
     "energy_per_image_j": Column("Energy per image", "{:.3g} mJ", 1e3),
+    "energy_per_token_j": Column("Energy per token", "{:.3g} mJ", 1e3),
     "clock_hz": Column("Clock", "{:,.0f} MHz", 1e-6),
     "temperature_c": Column("Temperature", "{:.0f} °C"),
     "throttled_frac": Column("Throttled", "{:.0f} % of readings", 100),
@@ -81,6 +86,28 @@ def cells(name: str, values: Iterable[float]) -> list[str]:
 def shown(table: pd.DataFrame, *names: str) -> dict[str, list[str]]:
     """Some columns of a table as text, under their headings."""
     return {COLUMNS[name].heading: cells(name, table[name]) for name in names}
+
+
+def by_task(table: pd.DataFrame, value: str, form: str = "{}") -> dict[str, list[str]]:
+    """A column as text under the heading of each row's task.
+
+    Args:
+        table: with a column dataset.
+        value: the column's name.
+        form: name of one of COLUMNS, where {} stands for the task's unit; {rate} for its rate.
+    """
+    own = [tasks.of(dataset) for dataset in table.dataset]
+    shown = {}
+    for task in dict.fromkeys(own):
+        column = COLUMNS[form.format(task.unit, rate=task.rate)]
+        pairs = zip(own, table[value], strict=True)
+        shown[column.heading] = [column.cell(v) if of is task else BLANK for of, v in pairs]
+    return shown
+
+
+def rates(table: pd.DataFrame) -> dict[str, list[str]]:
+    """Throughput as text: `Images/s`, `Tokens/s` or both."""
+    return by_task(table, "throughput", "{rate}")
 
 
 def without_blanks(rows: pd.DataFrame) -> pd.DataFrame:

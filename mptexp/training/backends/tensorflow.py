@@ -333,11 +333,11 @@ def batches(x: Any, y: np.ndarray, order: np.ndarray) -> Any:
     """As a tf.data pipeline on the host: gathered there and copied, as in real training."""
 
     def read(i: Any) -> tuple[Any, Any]:
-        images = tf.numpy_function(x.__getitem__, [i], tf.uint8)
-        return tf.ensure_shape(images, (order.shape[1], *x.shape[1:])), tf.gather(labels, i)
+        both = tf.numpy_function(lambda i: (x[i], y[i]), [i], (x.dtype, y.dtype))
+        shapes = [(order.shape[1], *values.shape[1:]) for values in (x, y)]
+        return tuple(map(tf.ensure_shape, both, shapes))
 
     with tf.device("CPU"):
-        labels = tf.constant(y)
         chosen = tf.data.Dataset.from_tensor_slices(order)
     return chosen.map(read, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mptexp.records.schema import SEEN
+from mptexp.spec import tasks
 from mptexp.spec.run import Run
 from mptexp.training.backends import backend
 from mptexp.training.data import keydana
@@ -66,15 +67,22 @@ def fingerprint(images: Images, run: Run) -> str:
     return digest.hexdigest()[:12]
 
 
-def samples(images: Images, run: Run, most: int = 16) -> tuple[np.ndarray, list[str]]:
-    """Images of the first batch and the names of their classes, for a reader to look at.
+def may_be_shown(run: Run) -> bool:
+    """Whether a reader may look at the data: in a sweep, whose notebooks are published, not all.
 
-    In a sweep, whose notebooks are published, there are none unless the dataset is one of
-    `datasets.FREE`.
+    Only what is one of `datasets.FREE`.
     """
     folder = run.dataset.partition(":")[2].rstrip("/").rpartition("/")[2]
     free = (folder or run.dataset.partition("/")[0]) in FREE
-    first = order(images, run)[0][: most if free or "MPTEXP_RUN_DIR" not in os.environ else 0]
+    return free or "MPTEXP_RUN_DIR" not in os.environ
+
+
+def samples(images: Images, run: Run, most: int = 16) -> tuple[np.ndarray, list[str]]:
+    """Images of the first batch and the names of their classes, for a reader to look at.
+
+    None where they may not be shown.
+    """
+    first = order(images, run)[0][: most if may_be_shown(run) else 0]
     return images.train_x[first], [images.classes[label] for label in images.train_y[first]]
 
 
@@ -136,10 +144,11 @@ def notes(images: Images, run: Run) -> tuple[str, ...]:
     if run.phase != "train" or run.input_mode == "resident":
         return images.notes
     n, seen, of = _left_out(images, run), seen_in_training(images), len(images.val_x)
+    what = f"{tasks.of(run.dataset).example}s"
     shared = f"they cannot be shared equally by {run.replicas} replicas"
     cases = {
-        f"{n} of {of} images not validated with: {shared}": n,
-        f"{seen} of {of} validation images {SEEN}": seen,
+        f"{n} of {of} {what} not validated with: {shared}": n,
+        f"{seen} of {of} validation {what} {SEEN}": seen,
     }
     return (*images.notes, *(text for text, holds in cases.items() if holds))
 

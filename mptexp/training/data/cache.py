@@ -1,7 +1,8 @@
-"""Prepared images: decoded and resized once, kept as raw uint8, shared by all runs.
+"""Prepared data: images decoded and resized once, texts as tokens, shared by all runs.
 
-A folder under the cache, named by its content, holds `train.u8` and `val.u8` (images one after
-another, each height x width x channels bytes) and `meta.json`. It is made under another name, while
+A folder under the cache, named by its content, holds a file for training and one for validation
+(of images `train.u8` and `val.u8`, one image after another, each height x width x channels bytes)
+and `meta.json`. It is made under another name, while
 a lock is held, and then renamed, so that it is whole or absent; a damaged one is made again.
 """
 
@@ -11,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -30,7 +31,6 @@ VERSION = 1  # of the way images are decoded and stored: another one takes anoth
 CHUNK = 256  # encoded images that are read before they are decoded together
 CHUNK_BYTES = 2**26
 PARTS = ("train", "val")
-FILES = [f"{part}.u8" for part in PARTS]
 
 
 class Stored:
@@ -41,7 +41,7 @@ class Stored:
     """
 
     def __init__(self, path: Path, shape: tuple[int, int, int, int]) -> None:
-        self.shape = shape
+        self.shape, self.dtype = shape, np.dtype(np.uint8)
         self._file = os.open(path, os.O_RDONLY)
         self._size = int(np.prod(shape[1:]))
 
@@ -72,7 +72,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Prepared images of a source at one size; `meta` is what meta.json holds."""
+    """A folder of prepared data, such as a source's images; `meta` is what meta.json holds."""
 
     folder: Path
     meta: dict[str, Any]
@@ -104,18 +104,45 @@ def prepare(source: Source, image_size: int, color_mode: str, on_broken: str) ->
             refused.
     """
     shape = [image_size, image_size, decoding.CHANNELS[color_mode]]
-    key = digest([VERSION, source.identity, shape])
+    count = sum(source.counts.values())
+    what = f"{count:,} images of {source.name} at {'x'.join(map(str, shape))}"
+    prepared = kept(
+        source.name,
+        digest([VERSION, source.identity, shape]),
+        what,
+        count * int(np.prod(shape)),
+        lambda partial: _write(partial, source, shape, color_mode),
+    )
+    if broken := prepared.meta["broken"]:
+        _report_broken(source, broken, on_broken)
+    return prepared
+
+
+def kept(
+    dataset: str, key: str, what: str, size: int, make: Callable[[Path], dict[str, Any]]
+) -> Prepared:
+    """A folder of the cache, made now if it is absent or damaged.
+
+    Args:
+        dataset: its name, for messages.
+        key: of the folder, a digest of all that decides its content.
+        what: what is made, for the line that says so.
+        size: bytes that it takes.
+        make: writes files into an empty folder, and returns what meta.json is to hold: at least
+            sha256, the digest of each file by its name.
+
+    Raises:
+        DataError: where it cannot be written, there is no room, or `make` refuses.
+    """
     folder = cache_dir() / key
     try:
         with _locked(folder):
-            meta = _intact(folder) or _make(folder, source, shape, color_mode)
+            meta = _intact(folder) or _make(folder, dataset, what, size, make)
     except OSError as error:
         raise DataError(
-            f"dataset {source.name}: cannot be prepared in {cache_dir()}: "
+            f"dataset {dataset}: cannot be prepared in {cache_dir()}: "
             f"{error.strerror or error}; name another place with --data-dir"
         ) from None
-    if meta["broken"]:
-        _report_broken(source, meta["broken"], on_broken)
     return Prepared(folder, meta)
 
 
@@ -140,7 +167,7 @@ def _intact(folder: Path) -> dict[str, Any] | None:
         if signed and _files_intact(folder, meta):
             return dict(meta)
     if folder.exists():
-        print(f"the prepared images in {folder.name} are damaged; they are made again")
+        print(f"the prepared data in {folder.name} is damaged; it is made again")
     return None
 
 
@@ -150,10 +177,10 @@ def _files_intact(folder: Path, meta: dict[str, Any]) -> bool:
     By size, times and inode, which takes no time. Their contents are read, a second for 1 to 2 GB,
     only where those are others, as in a copied cache; where they prove whole, it is noted.
     """
-    states = {name: _state(folder / name) for name in FILES}
+    states = {name: _state(folder / name) for name in meta["sha256"]}
     if states == meta["states"]:
         return True
-    if any(_sha256(folder / name) != meta["sha256"][name] for name in FILES):
+    if any(_sha256(folder / name) != known for name, known in meta["sha256"].items()):
         return False
     with contextlib.suppress(OSError):  # only speed is lost
         _write_meta(folder, meta | {"states": states})
@@ -175,21 +202,18 @@ def _write_meta(folder: Path, meta: dict[str, Any]) -> None:
     store.write_text(folder / "meta.json", json.dumps(signed, ensure_ascii=False))
 
 
-def _make(folder: Path, source: Source, shape: list[int], color_mode: str) -> dict[str, Any]:
-    count = sum(source.counts.values())
-    size = count * int(np.prod(shape))
-    _check_room(folder.parent, source, size)
-    what = "x".join(map(str, shape))
-    print(
-        f"preparing {count:,} images of {source.name} at {what}: {_bytes(size)} in {folder.parent}",
-        flush=True,
-    )
+def _make(
+    folder: Path, dataset: str, what: str, size: int, make: Callable[[Path], dict[str, Any]]
+) -> dict[str, Any]:
+    _check_room(folder.parent, dataset, size)
+    print(f"preparing {what}: {_bytes(size)} in {folder.parent}", flush=True)
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
     partial.mkdir()
     try:
-        meta = _write(partial, source, shape, color_mode) | {"key": folder.name}
+        meta = make(partial) | {"key": folder.name}
+        meta["states"] = {name: _state(partial / name) for name in meta["sha256"]}
         _write_meta(partial, meta)
         partial.rename(folder)
     finally:
@@ -197,12 +221,12 @@ def _make(folder: Path, source: Source, shape: list[int], color_mode: str) -> di
     return meta
 
 
-def _check_room(place: Path, source: Source, size: int) -> None:
+def _check_room(place: Path, dataset: str, size: int) -> None:
     free = shutil.disk_usage(place).free
     if size > free:
         raise DataError(
-            f"dataset {source.name}: preparing it takes {_bytes(size)} in {place}, which has "
-            f"{_bytes(free)} free; make room, take a smaller image_size, or name another place "
+            f"dataset {dataset}: preparing it takes {_bytes(size)} in {place}, which has "
+            f"{_bytes(free)} free; make room, take smaller images, or name another place "
             "with --data-dir"
         )
 
@@ -216,8 +240,8 @@ def _write(folder: Path, source: Source, shape: list[int], color_mode: str) -> d
     labels: dict[str, list[int]] = {part: [] for part in PARTS}
     broken: list[list[str]] = []
     hashes = {}
-    for part, file_name in zip(PARTS, FILES, strict=True):
-        path, content = folder / file_name, hashlib.sha256()
+    for part in PARTS:
+        path, content = folder / f"{part}.u8", hashlib.sha256()
         with path.open("wb") as file:
             for name, label, image in _decoded(source.examples(part), shape[0], color_mode):
                 if isinstance(image, Broken):
@@ -226,7 +250,7 @@ def _write(folder: Path, source: Source, shape: list[int], color_mode: str) -> d
                 file.write(image.data)
                 content.update(image.data)
                 labels[part].append(label)
-        hashes[file_name] = content.hexdigest()
+        hashes[path.name] = content.hexdigest()
     _check_classes(source, labels, broken)
     return {
         "dataset": source.name,
@@ -234,7 +258,6 @@ def _write(folder: Path, source: Source, shape: list[int], color_mode: str) -> d
         "shape": shape,
         "labels": labels,
         "broken": broken,
-        "states": {name: _state(folder / name) for name in FILES},
         "sha256": hashes,
         "content": digest([hashes, labels, list(source.classes)]),
     }

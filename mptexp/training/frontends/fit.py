@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from mptexp.spec.run import Run
-from mptexp.training import arithmetic
+from mptexp.training import arithmetic, tasks
 from mptexp.training.backends import backend
 from mptexp.training.data import batches
 from mptexp.training.data.datasets import Images
@@ -36,7 +36,13 @@ class KerasFit:
         backend(self.run.backend).synchronize(model)
 
     def predicted(self, data: keras.utils.PyDataset) -> np.ndarray:
-        return np.argmax(self.model.predict(data, verbose=0), axis=-1)
+        task, shared = tasks.of(self.run), backend(self.run.backend).shared
+        kept = []
+        # Batch by batch: of all a text's places the probabilities would take gigabytes.
+        for _, batch in zip(range(len(data)), data, strict=False):  # Keras's data has no end
+            x, y = map(np.asarray, batch)
+            kept.append(task.kept(self.model.predict_on_batch(shared(x)), y))
+        return np.concatenate(kept)
 
     def fit(self, clock: StepClock, further: Sequence[Any] = ()) -> None:
         # Traced steps come after the timed ones, in an epoch of their own where need be; an

@@ -78,7 +78,7 @@ def test_a_damaged_cache_is_noticed_and_made_again(tree, damage, capsys):
     until(lambda: _now_ns(tree.parent) > newest)  # its clock may stand still a while
     damage(made.folder)
     again = prepare(tree)
-    assert "are damaged; they are made again" in capsys.readouterr().out
+    assert "is damaged; it is made again" in capsys.readouterr().out
     assert np.array_equal(again.images("train")[:], before)
     assert len(again.images("val")[:]) == 6
 
@@ -116,7 +116,7 @@ def test_what_is_not_what_was_written_is_made_again(tree, damage, capsys):
     until(lambda: _now_ns(tree.parent) > max(p.stat().st_ctime_ns for p in made.folder.iterdir()))
     damage(made.folder)
     again = prepare(tree)
-    assert "are damaged; they are made again" in capsys.readouterr().out
+    assert "is damaged; it is made again" in capsys.readouterr().out
     assert np.array_equal(again.images("train")[:], before)
     assert {n: again.meta[n] for n in meta if n != "states"} == {
         n: meta[n] for n in meta if n != "states"

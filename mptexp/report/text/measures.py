@@ -1,0 +1,126 @@
+"""How the validation of each task is written: a row per task, as in `spec.tasks`.
+
+What is compared (`points.quality`) grows where a training is better; what a reader knows may not.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from mptexp.analysis import points
+from mptexp.report.text import wording
+from mptexp.spec import tasks
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A row.
+
+    Attributes:
+        task: the task.
+        heading: of a column of its figure.
+        mean: (mean, least, most, n) -> a cell.
+        change: a difference of quality -> how the figure changed, a fraction; it grows with the
+            figure, not with the quality.
+        unit: of such a change in percent.
+        margin: the largest difference that counts as equal, a fraction -> text.
+        words: verdicts on the quality -> on the figure.
+    """
+
+    task: tasks.Task
+    heading: str
+    mean: Callable[[float, float, float, int], str]
+    change: Callable[[float], float]
+    unit: str
+    margin: Callable[[float], str]
+    words: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """`accuracy`."""
+        return self.task.measure
+
+    @property
+    def head(self) -> str:
+        """The heading of a column of differences."""
+        return f"Difference, {self.unit} [95 % interval]"
+
+    def level(self, value: float) -> str:
+        """A single value."""
+        return self.mean(value, value, value, 1)
+
+    def signed(self, difference: float) -> str:
+        """A difference with its sign, in percent or percentage points."""
+        return wording.signed(self.change(difference))
+
+    def difference(self, value: float, low: float, high: float, n: int) -> str:
+        """A difference with its interval and n; says so where there is none."""
+        low, high = sorted((self.change(low), self.change(high)))
+        return wording.difference(self.change(value), low, high, n)
+
+    def between(self, differences: pd.Series) -> str:
+        """`-0.2 to +0.1 percentage points`."""
+        changes = differences.map(self.change)
+        least, most = (wording.signed(v) for v in (changes.min(), changes.max()))
+        return f"{least if least == most else f'{least} to {most}'} {self.unit}"
+
+    def verdict(self, verdict: str, margin: float) -> str:
+        """A verdict of analysis.accuracy for a table's cell."""
+        if verdict == "equal":
+            return f"equal within {self.margin(margin)}"
+        return self.words.get(verdict) or wording.verdict(verdict)
+
+
+def _perplexities(mean: float, low: float, high: float, n: int) -> str:
+    """`8.21 (8.15-8.30)`."""
+    if pd.isna(mean):
+        return "–"
+    return f"{mean:.2f}" + f" ({low:.2f}–{high:.2f})" * (n > 1)
+
+
+MEASURES = {
+    measure.task.name: measure
+    for measure in (
+        Measure(
+            tasks.IMAGES,
+            "Validation accuracy",
+            wording.mean_accuracy,
+            float,
+            "percentage points",
+            wording.percentage_points,
+            {},
+        ),
+        Measure(
+            tasks.TOKENS,
+            "Validation perplexity",
+            _perplexities,
+            lambda difference: math.expm1(-difference),
+            "% of perplexity",
+            lambda margin: f"{margin * 100:g} %",
+            {"lower": "higher: worse", "higher": "lower: better"},
+        ),
+    )
+}
+
+
+def of(dataset: str) -> Measure:
+    """The row of a dataset's task."""
+    return MEASURES[tasks.of(dataset).name]
+
+
+def met(table: pd.DataFrame) -> list[Measure]:
+    """The rows of the tasks that a table with a column dataset has."""
+    names = {tasks.of(dataset).name for dataset in table.dataset.unique()}
+    return [measure for name, measure in MEASURES.items() if name in names]
+
+
+def own(table: pd.DataFrame, measure: Measure) -> pd.DataFrame:
+    """The rows of a table that are of one task."""
+    return points.of_task(table, measure.task)
+
+
+def listed(table: pd.DataFrame) -> str:
+    """`accuracy`, `perplexity` or both."""
+    return wording.listed([measure.name for measure in met(table)])

@@ -1,0 +1,199 @@
+"""Text as sequences of tokens: of each the next one is learned.
+
+A text is cut into sequences that touch and do not overlap; its last part is kept for validation,
+since sequences drawn at random would stand beside their own continuation. Tokens are bytes, or
+those of byte-pair encoding (Sennrich et al. 2016) by Hugging Face's `tokenizers`, trained on the
+part that is trained on: no vocabulary is downloaded.
+"""
+
+import hashlib
+import importlib.util
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mptexp.spec import feasible
+from mptexp.spec.project import PROJECT, here
+from mptexp.spec.run import Run
+from mptexp.training.data import cache
+from mptexp.training.data.datasets import Images
+from mptexp.training.data.sources import DataError, digest, some
+
+VERSION = 1  # of the way texts are cut and stored: another one takes another folder
+SUFFIXES = feasible.TEXTS
+MOST_BYTES = 2**30  # of a text: its tokens stay in memory
+BYTES = tuple(str(number) for number in range(256))
+EMBEDDED = Path(__file__).parent
+TOKEN = np.dtype("<u2")  # in the cache: of at most 65,536 tokens
+
+
+class Windows:
+    """Sequences of a text's tokens, indexed like an array: int32 of shape (n, length).
+
+    Sequence i begins at token i * length + shift: with shift 1 it is what follows each token.
+    """
+
+    def __init__(self, tokens: np.ndarray, length: int, shift: int = 0) -> None:
+        self.tokens, self.shift, self.dtype = tokens, shift, np.dtype("int32")
+        self.shape = ((len(tokens) - 1) // length, length)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, chosen: Any) -> np.ndarray:
+        first = np.arange(len(self))[chosen] * self.shape[1] + self.shift
+        return self.tokens[np.asarray(first)[..., None] + np.arange(self.shape[1])].astype("int32")
+
+
+def load(run: Run) -> Images:
+    """The text that the run names, as sequences of its sequence_length.
+
+    Raises:
+        DataError: where it is absent, is not UTF-8, is too short, or has too few tokens.
+    """
+    paths, notes = files(run.dataset)
+    text = _read(run.dataset, paths)
+    parts = _split(text, run.validation_split)
+    how = {"tokenizer": run.tokenizer, "split": run.validation_split}
+    how |= {"vocabulary": run.vocabulary} if run.tokenizer == "bpe" else {}
+    identity = [VERSION, hashlib.sha256(text.encode()).hexdigest(), how]
+
+    def make(folder: Path) -> dict[str, Any]:
+        names, tokens = TOKENIZERS[run.tokenizer](run, parts)
+        written = {
+            f"{part}.u2": numbers.astype(TOKEN).tobytes() for part, numbers in tokens.items()
+        }
+        for name, content in written.items():
+            (folder / name).write_bytes(content)
+        hashes = {name: hashlib.sha256(content).hexdigest() for name, content in written.items()}
+        return {"classes": list(names), "sha256": hashes}
+
+    size = TOKEN.itemsize * len(text.encode())
+    what = f"{len(text):,} characters of {run.dataset} as {run.tokenizer}"
+    kept = cache.kept(run.dataset, digest(identity), what, size, make)
+    tokens = {part: np.fromfile(kept.folder / f"{part}.u2", TOKEN) for part in parts}
+    for part, numbers in tokens.items():
+        _check_length(run, part, len(numbers))
+    arrays = [Windows(tokens[part], run.sequence_length, k) for part in parts for k in (0, 1)]
+    content = digest([kept.meta["sha256"], run.sequence_length])
+    return Images(*arrays, tuple(kept.meta["classes"]), content, notes)
+
+
+def _check_length(run: Run, part: str, count: int) -> None:
+    if count > run.sequence_length:
+        return
+    which = {"train": "to train on", "val": "to validate with"}[part]
+    raise DataError(
+        f"dataset {run.dataset}: has {count:,} tokens {which}, too few for a sequence of "
+        f"{run.sequence_length} and the token that follows; allowed: a longer text, or a "
+        f"sequence_length of at most {max(count - 1, 0):,}"
+    )
+
+
+def files(dataset: str) -> tuple[list[Path], tuple[str, ...]]:
+    """The files of a text in the order of their names, and what a reader should know of them.
+
+    Raises:
+        DataError: where there are none.
+    """
+    kind, _, place = dataset.partition(":")
+    if kind != "text":
+        return [EMBEDDED / f"{dataset}.txt"], ()
+    given = Path(os.path.expanduser(place.strip()))
+    places = [given] if given.is_absolute() else [Path.cwd() / given, PROJECT / given]
+    root = next((p for p in places if p.exists()), None)
+    if root is None:
+        raise DataError(f"dataset {dataset}: {given} does not exist; give a file or a folder")
+    if not os.access(root, os.R_OK):
+        raise DataError(f"dataset {dataset}: {given} may not be read by this user")
+    if root.is_file():
+        return [root], ()
+    every = sorted(_below(root))
+    texts = [path for path in every if path.suffix.lower() in SUFFIXES]
+    others = [str(path.relative_to(root)) for path in every if path not in set(texts)]
+    if not texts:
+        raise DataError(
+            f"dataset {dataset}: {given} holds no text ({', '.join(SUFFIXES)}); give a folder "
+            "with such files, or a file"
+        )
+    return texts, ((f"left out as no texts by their names: {some(others)}",) if others else ())
+
+
+def _below(root: Path) -> Iterator[Path]:
+    """All files below a folder but hidden ones."""
+    for folder, inner, names in os.walk(root):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        yield from (Path(folder, name) for name in names if not name.startswith("."))
+
+
+def _read(dataset: str, paths: list[Path]) -> str:
+    """All files, one after another, a line's end between them."""
+    total = sum(path.stat().st_size for path in paths)
+    if total > MOST_BYTES:
+        raise DataError(
+            f"dataset {dataset}: holds {total:,} bytes; at most {MOST_BYTES:,} are read"
+        )
+    return "\n".join(_decoded(dataset, path) for path in paths)
+
+
+def _decoded(dataset: str, path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"dataset {dataset}: {path.name} is not UTF-8: byte 0x{error.object[error.start]:02x} "
+            f"at {error.start:,}; convert it"
+        ) from None
+    except OSError as error:
+        raise DataError(f"dataset {dataset}: {path.name}: {error.strerror}") from None
+
+
+def _split(text: str, share: float) -> dict[str, str]:
+    """The text to train on, and its last part."""
+    first = len(text) - math.ceil(len(text) * share)
+    return {"train": text[:first], "val": text[first:]}
+
+
+# --- tokenizers: (run, parts of the text) -> names of the tokens, tokens of each part -------------
+
+Tokens = tuple[tuple[str, ...], dict[str, np.ndarray]]
+
+
+def _bytes(run: Run, parts: dict[str, str]) -> Tokens:
+    return BYTES, {part: np.frombuffer(text.encode(), np.uint8) for part, text in parts.items()}
+
+
+def _bpe(run: Run, parts: dict[str, str]) -> Tokens:
+    """Byte-pair encoding on bytes, as GPT-2's: every text can be written in it."""
+    if importlib.util.find_spec("tokenizers") is None:
+        raise DataError(
+            "tokenizer bpe takes Hugging Face's tokenizers, which is not installed; "
+            f"{here('pip install tokenizers')}, or take tokenizer bytes"
+        )
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        [parts["train"]],
+        trainers.BpeTrainer(
+            vocab_size=run.vocabulary, initial_alphabet=sorted(alphabet), show_progress=False
+        ),
+    )
+    size = tokenizer.get_vocab_size()
+    if size < run.vocabulary:
+        raise DataError(
+            f"dataset {run.dataset}: vocabulary {run.vocabulary:,} was asked for, but its text "
+            f"gives {size:,} tokens; allowed: a vocabulary of at most {size:,}, or a longer text"
+        )
+    names = tuple(tokenizer.id_to_token(number) for number in range(size))
+    return names, {p: np.array(tokenizer.encode(text).ids, TOKEN) for p, text in parts.items()}
+
+
+TOKENIZERS: dict[str, Callable[[Run, dict[str, str]], Tokens]] = {"bytes": _bytes, "bpe": _bpe}

@@ -1,0 +1,44 @@
+"""How accuracy and perplexity are written."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from mptexp.report.text import measures
+from mptexp.spec import tasks
+
+
+def test_every_task_is_written():
+    assert set(measures.MEASURES) == set(tasks.TASKS)
+    assert measures.of("text:mine").name == "perplexity"
+    assert measures.of("folder:mine").name == "accuracy"
+
+
+def test_a_higher_loss_is_a_higher_perplexity_in_percent():
+    tokens, nats = measures.of("hamlet"), [-math.log(1.02), -math.log(1.03), -math.log(1.01)]
+    assert tokens.difference(*nats, 3) == "+2.0 [+1.0, +3.0] (n = 3)"
+    assert tokens.between(pd.Series(nats)) == "+1.0 to +3.0 % of perplexity"
+    assert tokens.verdict("equal", 0.01) == "equal within 1 %"
+    assert tokens.verdict("lower", 0.01) == "higher: worse"
+    assert tokens.verdict("undecided", 0.01) == "inconclusive"
+    assert tokens.mean(8.214, 8.1, 8.3, 3) == "8.21 (8.10–8.30)"
+    assert tokens.level(8.214) == "8.21"
+
+
+def test_accuracy_is_written_in_percentage_points():
+    images = measures.of("digits")
+    assert images.difference(0.01, 0.005, 0.02, 3) == "+1.0 [+0.5, +2.0] (n = 3)"
+    assert images.verdict("equal", 0.01) == "equal within 1 percentage point"
+    assert images.head == "Difference, percentage points [95 % interval]"
+
+
+@pytest.mark.parametrize(
+    ("datasets", "names"),
+    [(["digits"], "accuracy"), (["hamlet", "digits"], "accuracy and perplexity"), ([], "")],
+)
+def test_the_tasks_of_a_table(datasets, names):
+    table = pd.DataFrame({"dataset": pd.Series(datasets, dtype=object), "x": range(len(datasets))})
+    if names:
+        assert measures.listed(table) == names
+    assert len(measures.own(table, measures.of("hamlet"))) == datasets.count("hamlet")
