@@ -34,7 +34,7 @@ KINDS = {
     "command": (
         "bleach", "great_tables", "itables", "jupytext", "nbclient", "nbconvert", "pandas",
         "papermill", "psutil", "rich.progress", "rich.table", "ruamel.yaml", "scipy.stats",
-        "sklearn.datasets", "mptexp.api.commands", "mptexp.api.diagnosing",
+        "seaborn", "sklearn.datasets", "mptexp.api.commands", "mptexp.api.diagnosing",
         "mptexp.cli", "mptexp.report.export", "mptexp.report.pages.page",
         "mptexp.report.pages.site",
     ),

@@ -1,14 +1,12 @@
 """Figures of learning: accuracy or perplexity, and loss, by epoch and by time."""
 
 from collections.abc import Callable
-from itertools import cycle
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from mptexp.analysis import points, published, summary, validity
 from mptexp.analysis.points import POINT
@@ -16,7 +14,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
-from mptexp.report.figures.style import COLOURS
+from mptexp.report.figures.style import COLOURS, sns
 from mptexp.report.text import wording
 from mptexp.spec import tasks
 
@@ -127,9 +125,7 @@ def _curves(epochs: pd.DataFrame, value: str, label: str, by: str = "epoch") -> 
         for policy in policies:
             lines = _runs(part[part.policy == policy], by, value)
             axis.add_collection(lines).set(color=COLOURS[policy], rasterized=many)
-        for policy, dashes in zip(policies, cycle(style.DASHES), strict=False):
-            line = _mean(axis, part[part.policy == policy], by, value)
-            line.set(color=COLOURS[policy], label=policy, dashes=dashes)
+        _means(axis, part, by, value, policies)
         names = {"epoch": "epoch", "elapsed_s": "seconds from the first step"}
         axis.set(title=style.wrapped(title), xlabel=names[by])
         if axis.get_subplotspec().is_first_col():
@@ -149,13 +145,17 @@ def _runs(own: pd.DataFrame, by: str, value: str) -> LineCollection:
     return LineCollection(lines, linewidth=0.9, alpha=0.35, **look)
 
 
-def _mean(axis: Axes, own: pd.DataFrame, by: str, value: str) -> Line2D:
-    """The mean of a policy's runs, epoch by epoch, at the mean of the times at which they ended."""
-    means = own.groupby("epoch")[["elapsed_s", value]].mean().reset_index()
-    marker = "o" if len(means) == 1 else ""  # a line of one point is invisible
-    look = {"marker": marker, "markeredgecolor": "w", "markeredgewidth": 0.75}
-    (line,) = axis.plot(means[by], means[value], linewidth=2.2, **look)
-    return line
+def _means(axis: Axes, part: pd.DataFrame, by: str, value: str, policies: list[str]) -> None:
+    """The mean of each policy's runs, epoch by epoch, at the mean of the times of their ends."""
+    means = part.groupby(["policy", "epoch"], as_index=False)[["elapsed_s", value]].mean()
+    # Policies often lie on one another: dashes let the lower one show.
+    look = {"hue": "policy", "hue_order": policies, "palette": COLOURS, "style": "policy"}
+    look |= {"style_order": policies, "estimator": None, "linewidth": 2.2}
+    sns.lineplot(means, x=by, y=value, ax=axis, **look)
+    axis.get_legend().remove()
+    for policy, own in means.groupby("policy"):
+        if len(own) == 1:  # a line of one point is invisible
+            axis.plot(own[by], own[value], "o", color=COLOURS[policy], markeredgecolor="w")
 
 
 def _published(axis: Axes, part: pd.DataFrame, value: str) -> None:

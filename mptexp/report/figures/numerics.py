@@ -13,7 +13,7 @@ from mptexp.report.answers import loss_scales
 from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
-from mptexp.report.figures.style import COLOURS, INK, MARKERS
+from mptexp.report.figures.style import COLOURS, INK, MARKERS, sns
 from mptexp.report.text import wording
 from mptexp.spec.formats import FORMATS
 from mptexp.spec.terminal import visible
@@ -184,13 +184,12 @@ def _points(sweep: MeasuredSweep) -> dict[str, pd.DataFrame]:
 def loss_scale_by_step(traces: pd.DataFrame) -> Figure:
     """The dynamic loss scale by step, a line per run."""
     figure, (axis,) = style.new(2.6)
-    for policy in style.policies(traces):
-        own = traces[traces.policy == policy].sort_values(["run_id", "step"])
-        for number, (_, run) in enumerate(own.groupby("run_id")):
-            look = {"color": COLOURS[policy], "label": policy if number == 0 else "_"}
-            axis.plot(run.step, run.loss_scale, drawstyle="steps-post", alpha=0.8, **look)
+    look = {"hue": "policy", "hue_order": style.policies(traces), "palette": COLOURS}
+    line = {"units": "run_id", "estimator": None, "drawstyle": "steps-post", "alpha": 0.8}
+    sns.lineplot(traces, x="step", y="loss_scale", **look, **line, ax=axis)
     style.log_scale(axis, base=2)
     axis.set(xlabel="step", ylabel="loss scale")
+    axis.get_legend().remove()
     style.legend(figure, axis)
     return figure
 

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import matplotlib
 import numpy as np
@@ -15,14 +15,17 @@ from matplotlib.figure import Figure
 
 from mptexp.analysis import points
 from mptexp.report.text import wording
+from mptexp.spec import imports
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.terminal import visible
 
+if TYPE_CHECKING:
+    import seaborn as sns
+else:  # imported at first use: it takes a second, and most figures have no need of it
+    sns = imports.Lazy("seaborn")
+
 COLOURS = {name: row.colour for name, row in POLICY_ROWS.items()}
 MARKERS = {name: row.marker for name, row in POLICY_ROWS.items()}
-# Of a figure's policies in turn: of curves that lie on one another, the lower one shows.
-DASHES = ((), (4, 1.5), (1, 1), (3, 1.25, 1.5, 1.25), (5, 1, 1, 1), (3, *5 * (1.25,)))
-DASHES += ((4, 1, 4, 1, 1, 1), (3, 1.25, 3, 1.25, 1.25, 1.25), (4, 1, 1, 1, 1, 1))
 # Ink is drawn in this colour and replaced by the page's own: it must occur nowhere else.
 INK = "#010203"
 STYLE = {
