@@ -268,8 +268,12 @@ def sensor_rows(tables: Tables) -> pd.DataFrame:
     if len(table) > ROWS:
         keys = ["gpu_model", "policy"]
         table = table[keys].drop_duplicates().sort_values(keys, key=points.rank)
-    values = {n: _by_policy(tables, table, pd.to_numeric(tables.ok[n]), keys) for n in SENSORS}
-    sensed = without_blanks(pd.DataFrame(columns.shown(pd.DataFrame(values), *SENSORS)))
+    values = {
+        n: _by_policy(tables, table, pd.to_numeric(tables.ok[n]), keys)
+        for n in SENSORS
+        if n in tables.ok
+    }
+    sensed = without_blanks(pd.DataFrame(columns.shown(pd.DataFrame(values), *values)))
     named = pd.DataFrame({**_varying(table), "Policy": table.policy})
     return pd.DataFrame() if sensed.empty else pd.concat([named, sensed], axis=1)
 
