@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import types
 import warnings
 from functools import cache
 from pathlib import Path
@@ -239,7 +240,10 @@ def _do(option, what, *words):
         runpy.run_module(what, run_name="__main__", alter_sys=True)
     else:
         sys.argv, sys.path[:0] = [option, *words], [""]
-        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+        # This file is not the program's, and so not part of what identifies a run.
+        program = types.ModuleType("__main__")
+        sys.modules |= dict.fromkeys(("__main__", "__mp_main__"), program)
+        exec(compile(what, "<string>", "exec"), program.__dict__)
 
 
 if __name__ == "__main__":

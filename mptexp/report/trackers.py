@@ -128,7 +128,8 @@ def _run(
     parameters = record["parameters"] | {"gpu_model": row.gpu_model}
     ended = record.get("ended_at")
     ended_s = datetime.fromisoformat(ended).timestamp() if ended else 0.0
-    measured = [name for name in COLUMNS if name not in Run.model_fields and _number(row[name])]
+    known = [name for name in COLUMNS if name in row and name not in Run.model_fields]
+    measured = [name for name in known if _number(row[name])]
     files = [directory.record(record["run_id"]).with_name(name) for name in ARTIFACTS]
     return Exported(
         run_id=record["run_id"],

@@ -43,9 +43,10 @@ def test_an_effect_is_formed_within_blocks():
         [[120, 120, 60], [240, 240, 120]],
     )
     effect = effects.effect(PAIR, ablations.INPUT, records, "train")
-    assert ends(effect.gains["float32"]) == pytest.approx((1.2, 1.2, 1.2, 3))
+    # Ratios that are equal to the digit keep the resolution of a run's time as their interval.
+    assert ends(effect.gains["float32"]) == pytest.approx((1.2, 1.2, 1.2, 3), rel=0.003)
     assert effect.gains["mixed_bfloat16"].estimate == pytest.approx(240 / 110)
-    assert ends(effect.speedup) == pytest.approx((2, 2, 2, 3))
+    assert ends(effect.speedup) == pytest.approx((2, 2, 2, 3), rel=0.003)
 
 
 def test_a_control_and_an_ablation_of_two_calls_form_no_ratio():

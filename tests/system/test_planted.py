@@ -56,6 +56,9 @@ class Planted:
     @property
     def shape(self):
         return self.pictures.shape
+    @property
+    def dtype(self):
+        return self.pictures.dtype
     def __len__(self):
         return len(self.pictures)
     def __getitem__(self, chosen):

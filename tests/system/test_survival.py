@@ -1,12 +1,12 @@
 """What happens to one run harms neither another nor the results."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -103,7 +103,8 @@ def _kill(sweep, folder, whom):
     if whom in ("sweep", "machine"):
         sweep.kill()
     for process in [p for p, kind in kinds.items() if whom in ("machine", kind)]:
-        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # ended with the sweep
+            process.kill()
 
 
 def test_no_run_is_lost_with_the_server_that_forked_it(light, gate, tmp_path, monkeypatch):
@@ -166,7 +167,7 @@ def test_a_directory_that_becomes_unwritable(light, gate, tmp_path):
         assert endings(tmp_path) == {0: ("ok", ""), 13: ("ok", "")}
 
 
-@contextmanager
+@contextlib.contextmanager
 def memory_limit(megabytes):
     """A control group that ends what takes more; yields the folder it lies in."""
     old, new = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")

@@ -221,7 +221,7 @@ def test_a_recorded_kernel_is_what_it_is(row):
 def test_the_recorded_kernels_are_of_every_kind():
     values = {name: {row[name] for row in RECORDED} for name in RECORDED[0]}
     assert values["tensor_cores"] == {"yes", "no", "unknown"}
-    assert {"matrix", "memory", "casts", "random", "unexplained"} == values["cause"]
+    assert {"matrix", "memory", "casts", "checks", "random", "unexplained"} == values["cause"]
     assert {"float16", "bfloat16", "tf32", "float32", "unknown"} == values["arithmetic"]
     known = [row for row in RECORDED if row["cause"] == "matrix"]
     assert len([row for row in known if row["arithmetic"] == "unknown"]) < 0.05 * len(known)

@@ -61,7 +61,7 @@ def test_report_takes_the_record_and_claims_nothing(tmp_path):
     assert checked.returncode == 1
     assert "identity not recorded" in checked.stdout
     assert "--repair" not in checked.stdout + (tmp_path / "sweep" / "index.html").read_text()
-    assert "another run of the script" in checked.stdout
+    assert "Another run of the script" in checked.stdout
     compared = mptexp("compare", "sweep", "sweep", "--format", "json", cwd=tmp_path)
     assert compared.returncode in (0, 1)
     points = json.loads(compared.stdout)["points"] if compared.stdout else []

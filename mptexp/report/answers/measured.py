@@ -53,7 +53,7 @@ _handed: dict[Path, MeasuredSweep] = {}
 @contextmanager
 def handed(sweep: MeasuredSweep) -> Iterator[None]:
     """A process that is forked within has the sweep: `load` computes nothing again."""
-    place = sweep.directory.root.resolve()
+    place = Path(os.path.realpath(sweep.directory.root))
     _handed[place] = copy(sweep)  # with what it has computed
     _handed[place].__dict__["directory"] = SweepDir(place)  # for another working directory
     try:
@@ -69,7 +69,7 @@ def load(directory: SweepDir | str | os.PathLike[str]) -> MeasuredSweep:
         ParamsError: where the directory holds no record.
     """
     place = directory if isinstance(directory, SweepDir) else SweepDir(Path(directory))
-    if known := _handed.get(place.root.resolve()):
+    if known := _handed.get(Path(os.path.realpath(place.root))):
         return known
     tables = sweep_tables.load(place)
     if not tables.records:

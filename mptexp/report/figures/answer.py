@@ -35,7 +35,11 @@ def comparisons_at_a_glance(chart: Subject) -> Figure:
     alike = _common_policy(chart)
     bars, words = chart.bars, [_words(bar, f"{alike}, " if alike else "") for bar in chart.bars]
     lines = sum(text.count("\n") + 1 for text in words)
-    figure, (axis,) = style.new(0.7 + 0.145 * lines + 0.1 * len(bars))
+    label = AXES[chart.scale].format(visible(chart.baseline))
+    label = label.replace("speed", f"speed of {alike}", 1) if alike else label
+    label = textwrap.fill(label, 26 if style.is_narrow() else 42)
+    below = label.count("\n") + style.is_narrow()  # further lines, of the ticks' words too
+    figure, (axis,) = style.new(0.7 + 0.145 * (lines + below) + 0.1 * len(bars))
     heights = [text.count("\n") + 1 + GAP for text in words]
     places = np.cumsum(heights) - np.divide(heights, 2)
     _scale(axis, chart)
@@ -54,9 +58,7 @@ def comparisons_at_a_glance(chart: Subject) -> Figure:
     axis.tick_params(axis="y", length=0)
     axis.grid(axis="y", visible=False)
     axis.spines["left"].set_visible(False)
-    label = AXES[chart.scale].format(visible(chart.baseline))
-    label = label.replace("speed", f"speed of {alike}", 1) if alike else label
-    axis.set_xlabel(textwrap.fill(label, 26 if style.is_narrow() else 42))
+    axis.set_xlabel(label)
     return figure
 
 

@@ -18,6 +18,7 @@ from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.terminal import visible
 
 SHOWN = 3  # sentences, and names of one kind in the line of conditions
+OPTION = re.compile(r"(?<=[\s>])(--[a-z-]+)(?=[^<>]*</code>)")  # of a command: no line breaks in it
 NOT_DIAGNOSED = "`mptexp diagnose` with this sweep's directory says where the time goes"
 
 
@@ -73,6 +74,7 @@ def _asked(sweep: MeasuredSweep) -> str:
 def _inline(text: str) -> str:
     """A sentence in Markdown as HTML without its paragraph."""
     made = markdown.to_html(markdown.sentence(text))
+    made = OPTION.sub(r'<span class="option">\1</span>', made)
     return made.removeprefix("<p>").removesuffix("</p>")
 
 

@@ -16,7 +16,7 @@ def test_notes_name_what_a_sweep_has_and_nothing_else():
 
 
 def test_a_difference_in_initial_weights_is_a_warning():
-    alike = [record(), record("bfloat16")]
+    alike = [record(), record("mixed_bfloat16")]
     assert notes.starting_points(tables(alike)).startswith("All policies of a block")
     alike[1]["in_force"]["initial_weights"] = "others"
     assert notes.starting_points(tables(alike)).startswith("**Warning**")
