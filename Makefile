@@ -68,7 +68,7 @@ soak: .venv/installed-dev
 	touch $@
 
 .venv/installed-dev: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,profile,ray,jax,mlflow,tensorboard,docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,profile,ray,jax,text,mlflow,tensorboard,docs]'
 	touch .venv/installed $@
 
 .venv/installed-lab: .venv/installed

@@ -165,8 +165,14 @@ def nvml_library(folder, source):
 
 
 def left_behind(folder):
-    """What processes have left in a temporary folder, but for what tests have killed them in."""
-    known = re.compile(r"mptexp\w+|\w+\.(socket|lock)|jax")
+    """What processes have left in a temporary folder.
+
+    But for what a process that a test has killed could not take with it (a run's folder, functions
+    that TensorFlow has rewritten), and for Ray's own.
+    """
+    known = re.compile(
+        r"mptexp\w+|\w+\.(socket|lock)|jax|ray|__pycache__|__autograph_generated_file\w+\.py"
+    )
     return sorted(path.name for path in folder.iterdir() if not known.fullmatch(path.name))
 
 
