@@ -7,6 +7,7 @@ and hits are added up on the device and read once an epoch, as Keras does.
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -130,6 +131,7 @@ class NativeLoop:
         return self._means(len(self.images.val_y), "val_") if data else {}
 
 
+@dataclass(frozen=True)
 class Recipe:
     """What a `Native` is made from, all of it read from the compiled Keras model.
 
@@ -144,15 +146,14 @@ class Recipe:
         weights: all that are floats, in Keras's order.
     """
 
-    def __init__(self, **parts: Any) -> None:
-        self.network: Network = parts["network"]
-        self.compute_dtype: str = parts["compute_dtype"]
-        self.optimizer: keras.Optimizer = parts["optimizer"]
-        self.dynamic: Any = parts["dynamic"]
-        self.jit: str = parts["jit"]
-        self.seed: int = parts["seed"]
-        self.trained: list[keras.Variable] = parts["trained"]
-        self.weights: list[keras.Variable] = parts["weights"]
+    network: Network
+    compute_dtype: str
+    optimizer: keras.Optimizer
+    dynamic: Any
+    jit: str
+    seed: int
+    trained: list[keras.Variable]
+    weights: list[keras.Variable]
 
     @classmethod
     def of(cls, run: Run, model: keras.Model) -> "Recipe":
