@@ -28,7 +28,6 @@ class Task:
         history: the value per epoch that is compared, by its name in Keras's history.
         sign: of that value, so that more is better.
         figure: that value -> the measure.
-        guess: what chance level is, in sentences.
         loss: Keras's name of what is minimized.
         metrics: Keras's names of what is computed beside it.
     """
@@ -43,7 +42,6 @@ class Task:
     history: str
     sign: int
     figure: Callable[[float], float]
-    guess: str
     loss: str = "sparse_categorical_crossentropy"
     metrics: tuple[str, ...] = ("accuracy",)
 
@@ -73,7 +71,6 @@ IMAGES = Task(
     "accuracy",
     1,
     float,
-    "always naming the commonest class",
 )
 TOKENS = Task(
     "tokens",
@@ -86,7 +83,6 @@ TOKENS = Task(
     "loss",
     -1,
     perplexity,
-    "knowing no more than how often each token occurs",
 )
 TASKS = {task.name: task for task in (IMAGES, TOKENS)}
 RATES = tuple(task.rate for task in TASKS.values())
