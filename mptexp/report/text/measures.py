@@ -51,10 +51,6 @@ class Measure:
         """A single value."""
         return self.mean(value, value, value, 1)
 
-    def signed(self, difference: float) -> str:
-        """A difference with its sign, in percent or percentage points."""
-        return wording.signed(self.change(difference))
-
     def difference(self, value: float, low: float, high: float, n: int) -> str:
         """A difference with its interval and n; says so where there is none."""
         low, high = sorted((self.change(low), self.change(high)))

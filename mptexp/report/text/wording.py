@@ -245,10 +245,8 @@ def percentage_points(fraction: float) -> str:
     return f"{value:g} percentage point{'' if value == 1 else 's'}"
 
 
-def verdict(verdict: str, margin: float | None = None) -> str:
-    """A verdict of analysis.accuracy for a table's cell, with the margin where it is given."""
-    if verdict == "equal" and margin is not None:
-        return f"equal within {percentage_points(margin)}"
+def verdict(verdict: str) -> str:
+    """A verdict of analysis.accuracy for a table's cell."""
     return INCONCLUSIVE if verdict == "undecided" else verdict
 
 
