@@ -90,11 +90,6 @@ def _parse(text: str, name: str) -> Any:
     return document
 
 
-def load(text: str) -> Any:
-    """A params file's text as plain Python, unchecked; None where it is not YAML."""
-    return documents.content(text)
-
-
 class _Faults:
     """Collects the faults of one file, so that the user meets all of them at once."""
 
