@@ -117,7 +117,7 @@ def load(directory: SweepDir) -> Tables:
     """Reads the records of a sweep and computes its tables."""
     records, damaged = store.read_records(directory, without=RAW)
     changed = store.changed(records, directory)
-    for part in (directory.search, directory.diagnosis):
+    for part in directory.parts[1:]:
         inner, faults = store.read_records(part, without=RAW)
         damaged, changed = damaged + faults, changed + store.changed(inner, part)
     results = flagged(records, directory.name)

@@ -79,7 +79,7 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
     elif not (directory.is_marked or _is_empty(root) or _holds_records(directory)):
         raise ParamsError(f"{root}: is neither empty nor a sweep's directory; choose another --out")
     # A run that outlived its sweep would take time and memory from what is measured now.
-    for part in (directory, directory.search, directory.diagnosis):
+    for part in directory.parts:
         for folder in part.partial.glob("*"):
             processes.end(folder.resolve())
     try:
