@@ -243,21 +243,18 @@ def _counted(recording: Recording) -> list[str]:
 def facts(recording: Recording) -> pd.DataFrame:
     """What a recording is: framework, device, steps, how they were recognized, shares."""
     trace = recording.trace
-    if not trace.timed:
-        rows = {"Framework": trace.framework or "unknown", "Device": trace.gpu or "CPU"}
-        return pd.DataFrame({"": list(rows), recording.file: list(rows.values())})
-    times = [f"{wording.digits(s * 1e3)}" for s in (min(trace.step_times), max(trace.step_times))]
-    layers = percent(recording.layer_share)
-    if recording.layer_share:
-        layers += f" ({percent(recording.named_layer_share)} of forward and backward passes)"
-    rows = {
-        "Framework": trace.framework or "unknown",
-        "Device": trace.gpu or "CPU",
-        "Steps": f"{trace.steps}, by {trace.how}",
-        "Step, ms": f"{wording.digits(trace.median_s * 1e3)} (median; {times[0]} to {times[1]})",
-        "Device time with a layer": layers,
-        "Unexplained": f"{percent(recording.share('unexplained'))} of the step",
-    }
+    rows = {"Framework": trace.framework or "unknown", "Device": trace.gpu or "CPU"}
+    if trace.timed:
+        times = (trace.median_s, min(trace.step_times), max(trace.step_times))
+        median, least, most = (wording.digits(seconds * 1e3) for seconds in times)
+        named = f" ({percent(recording.named_layer_share)} of forward and backward passes)"
+        rows |= {
+            "Steps": f"{trace.steps}, by {trace.how}",
+            "Step, ms": f"{median} (median; {least} to {most})",
+            "Device time with a layer": percent(recording.layer_share)
+            + named * bool(recording.layer_share),
+            "Unexplained": f"{percent(recording.share('unexplained'))} of the step",
+        }
     return pd.DataFrame({"": list(rows), recording.file: list(rows.values())})
 
 

@@ -11,7 +11,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.columns import BLANK
-from mptexp.spec.backends import BACKEND_ROWS
+from mptexp.spec.backends import LABELS
 
 REPLICAS_NOTE = (
     "Replicas share a batch. *Speedup* is images, or tokens, per second over those of one replica, "
@@ -112,9 +112,7 @@ def _replica_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _backend_rows(table: pd.DataFrame) -> pd.DataFrame:
-    names = {
-        "Framework": table.backend.map({name: row.label for name, row in BACKEND_ROWS.items()})
-    }
+    names = {"Framework": table.backend.map(LABELS)}
     rows = _against(table, "backend", names, "TensorFlow", table.backend == "tensorflow")
     xla = [_xla(row, "TensorFlow", ("base_jit",)) for row in table.to_dict("records")]
     return rows.assign(XLA=xla)
@@ -135,8 +133,7 @@ def in_frameworks(table: pd.DataFrame) -> list[str]:
     """`PyTorch`; `PyTorch, compiled` where the table has steps that were not compiled too."""
     both = table.groupby("backend").jit.nunique() > 1
     return [
-        BACKEND_ROWS[row["backend"]].label
-        + ", compiled" * bool(row["jit"] and both[row["backend"]])
+        LABELS[row["backend"]] + ", compiled" * bool(row["jit"] and both[row["backend"]])
         for row in table.to_dict("records")
     ]
 

@@ -27,7 +27,7 @@ from mptexp.report.answers import (
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.measures import Measure
 from mptexp.report.text.wording import INCONCLUSIVE, listed, verbatim
-from mptexp.spec.backends import BACKEND_ROWS
+from mptexp.spec.backends import LABELS
 
 Scale = Literal["speed", "error", "accuracy", "perplexity"]
 MOST = 12  # rows of the chart; of more, the least and the largest of each policy
@@ -298,8 +298,8 @@ def _replicas(tables: Tables) -> Iterator[Subject]:
 def _frameworks(tables: Tables) -> Iterator[Subject]:
     rows = scaling.by_backend(tables)
     if len(rows):
-        names = rows.backend.map({name: row.label for name, row in BACKEND_ROWS.items()})
-        yield from _of_ratios(rows, names + ", " + rows.policy, "TensorFlow", tables)
+        labels = rows.backend.map(LABELS) + ", " + rows.policy
+        yield from _of_ratios(rows, labels, "TensorFlow", tables)
 
 
 def _frontends(tables: Tables) -> Iterator[Subject]:

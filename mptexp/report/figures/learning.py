@@ -51,29 +51,22 @@ def perplexity_by_time(tables: Tables) -> Figure:
 
 
 def _caption_perplexity(tables: Tables) -> str:
-    repeats = wording.count(tables.ok.block.nunique(), "repeat")
-    opening = f"Faint lines are single runs ({repeats} a policy), strong ones their mean."
     spread = summary.accuracy_range(tables, tasks.TOKENS)
-    if spread.empty:
-        return opening
-    percent = (spread.most / spread.least - 1).max() * 100
-    return (
-        f"{opening} At the last epoch the policies' mean perplexities differ by at most "
-        f"{percent:.1f} % at the same point."
-    )
+    percent = (spread.most / spread.least - 1).max() * 100 if len(spread) else 0.0
+    return _caption(tables, spread, f"mean perplexities differ by at most {percent:.1f} %")
 
 
 def _caption_accuracy(tables: Tables) -> str:
+    spread = summary.accuracy_range(tables)
+    most = spread.difference.max() * 100 if len(spread) else 0.0
+    return _caption(tables, spread, f"means differ by at most {most:.1f} percentage points")
+
+
+def _caption(tables: Tables, spread: pd.DataFrame, differ: str) -> str:
     repeats = wording.count(tables.ok.block.nunique(), "repeat")
     opening = f"Faint lines are single runs ({repeats} a policy), strong ones their mean."
-    spread = summary.accuracy_range(tables)
-    if spread.empty:
-        return opening
-    points = spread.difference.max() * 100
-    return (
-        f"{opening} At the last epoch the policies' means differ by at most {points:.1f} "
-        "percentage points at the same point."
-    )
+    last = f" At the last epoch the policies' {differ} at the same point."
+    return opening + last * bool(len(spread))
 
 
 def accuracy_by_time(tables: Tables) -> Figure:
