@@ -253,9 +253,9 @@ def _busy_s(spans: Iterable[Span], steps: Steps) -> float:
     return owned.get(WORKING, 0.0) / 1e6
 
 
-def busy(operations: Iterable[Span]) -> list[Interval]:
-    """When something ran."""
-    return [(span.start, span.end) for span in operations]
+def busy(ran: Iterable[Any]) -> list[Interval]:
+    """When something ran, of spans or events."""
+    return [(one.start, one.end) for one in ran]
 
 
 def without_root(operations: Iterable[Span]) -> list[Span]:

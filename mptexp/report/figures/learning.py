@@ -1,6 +1,7 @@
 """Figures of learning: accuracy or perplexity, and loss, by epoch and by time."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -34,20 +35,15 @@ def of_task(tables: Tables, task: tasks.Task) -> pd.DataFrame:
     return epochs.assign(figure=values.map(task.figure, na_action="ignore"))
 
 
-def accuracy_by_epoch(tables: Tables) -> Figure:
-    """Validation accuracy, each repeat faint and the mean strong, a panel per point."""
-    return _curves(of_task(tables, tasks.IMAGES), "figure", "validation accuracy")
+def _validation(tables: Tables, task: tasks.Task, by: str = "epoch") -> Figure:
+    """The figure of a task, each repeat faint and the mean strong, a panel per point."""
+    return _curves(of_task(tables, task), "figure", f"validation {task.measure}", by)
 
 
-def perplexity_by_epoch(tables: Tables) -> Figure:
-    """Validation perplexity, each repeat faint and the mean strong, a panel per point."""
-    return _curves(of_task(tables, tasks.TOKENS), "figure", "validation perplexity")
-
-
-def perplexity_by_time(tables: Tables) -> Figure:
-    """Validation perplexity by seconds since the first step, a line per run."""
-    epochs = of_task(tables, tasks.TOKENS)
-    return _curves(epochs, "figure", "validation perplexity", by="elapsed_s")
+accuracy_by_epoch = partial(_validation, task=tasks.IMAGES)
+accuracy_by_time = partial(_validation, task=tasks.IMAGES, by="elapsed_s")
+perplexity_by_epoch = partial(_validation, task=tasks.TOKENS)
+perplexity_by_time = partial(_validation, task=tasks.TOKENS, by="elapsed_s")
 
 
 def _caption_perplexity(tables: Tables) -> str:
@@ -67,12 +63,6 @@ def _caption(tables: Tables, spread: pd.DataFrame, differ: str) -> str:
     opening = f"Faint lines are single runs ({repeats} a policy), strong ones their mean."
     last = f" At the last epoch the policies' {differ} at the same point."
     return opening + last * bool(len(spread))
-
-
-def accuracy_by_time(tables: Tables) -> Figure:
-    """Validation accuracy by seconds since the first step, a line per run, a panel per point."""
-    epochs = of_task(tables, tasks.IMAGES)
-    return _curves(epochs, "figure", "validation accuracy", by="elapsed_s")
 
 
 def _caption_time(tables: Tables) -> str:
