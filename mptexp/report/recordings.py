@@ -150,7 +150,7 @@ def comparison_sentence(comparison: Comparison) -> str:
     changed = changed.sort_values("difference_s", key=abs, ascending=False)[:3]
     parts = [
         f"{_short(str(name))} {'grew' if row.difference_s > 0 else 'fell'} by "
-        f"{wording.digits(abs(row.difference_s) * 1e3)} ms"
+        f"{milliseconds(abs(row.difference_s))}"
         for name, row in changed.iterrows()
     ]
     text = f"{head}: {wording.listed(parts)}" if parts else head

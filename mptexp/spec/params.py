@@ -137,11 +137,10 @@ def _override(document: Any, text: str, faults: _Faults) -> None:
     elif isinstance(value, list):
         _section(document, "defaults").pop(name, None)
         _section(document, "matrix")[name] = value
+    elif isinstance(document.get("matrix"), dict) and name in document["matrix"]:
+        document["matrix"][name] = [value]
     else:
-        if isinstance(document.get("matrix"), dict) and name in document["matrix"]:
-            document["matrix"][name] = [value]
-        else:
-            _section(document, "defaults")[name] = value
+        _section(document, "defaults")[name] = value
 
 
 def _section(document: Any, name: str) -> Any:

@@ -16,16 +16,7 @@ from typing import Any
 
 from mptexp.spec.errors import ParamsError
 from mptexp.traces import counters, json_events, operations, steps
-from mptexp.traces.host import (
-    BACKWARD,
-    GRAPH,
-    INPUT,
-    MODULE,
-    OPTIMIZER,
-    STEP,
-    Event,
-    Host,
-)
+from mptexp.traces.host import BACKWARD, GRAPH, INPUT, MODULE, OPTIMIZER, STEP, Event, Host
 from mptexp.traces.operations import Operation, Span, Trace
 from mptexp.traces.steps import Interval, Steps
 from mptexp.traces.xla_names import LAYER

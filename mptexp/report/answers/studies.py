@@ -86,10 +86,7 @@ def section(tables: Tables) -> Section | None:
         speeds=without_blanks(_texts(shown[0]).drop(columns="Accuracy")),
         accuracies=without_blanks(_texts(shown[1]).drop(columns=["Published speedup", SPEEDUP])),
         differences=_differences(pd.concat(shown), tables),
-        sentences=[
-            *sentences,
-            f"Claims about {MIXED} without a table: {claims}.",
-        ],
+        sentences=[*sentences, f"Claims about {MIXED} without a table: {claims}."],
     )
 
 

@@ -263,11 +263,6 @@ def gigabytes(rate: float) -> str:
     return f"{digits(rate / 1e9)} GB/s"
 
 
-def mebibytes(value: float) -> str:
-    """Bytes as MiB; a dash where they are not known."""
-    return "–" if pd.isna(value) else f"{value / 2**20:,.0f} MiB"
-
-
 def mean_accuracy(mean: float, low: float, high: float, n: int) -> str:
     """A mean of fractions in percent, with the least and the largest of several."""
     if pd.isna(mean):
