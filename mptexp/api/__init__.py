@@ -24,6 +24,7 @@ from mptexp.api.commands import (
     advise,
     at_once,
     changed,
+    check,
     checked,
     claims,
     compared,

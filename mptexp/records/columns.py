@@ -45,7 +45,7 @@ COLUMNS = {
         Column("policy", "precision policy", str),
         Column(
             "emulated",
-            "whether the device runs this policy's 16-bit type without native instructions",
+            "whether products are computed without instructions for the policy's type",
             bool,
         ),
         Column(

@@ -50,8 +50,10 @@ def _expected(
     """What must have been effective, by name; None where the record does not allow to say."""
     policy, replicas = POLICY_ROWS[asked["policy"]], known.get("replicas")
     own = ":" in asked["model"] or bool(asked["float32_layers"])
-    share = (known.get("arithmetic") or {}).get(policy.compute_dtype, 0.0)
+    share = (known.get("arithmetic") or {}).get(policy.promised, 0.0)
     native = _is_native(policy.arithmetic, asked, card)
+    if native and policy.quantization:  # the compiled program decides
+        native = None
     tf32 = _is_native("tensorfloat32", asked, card)
     return {
         "compute_dtype": None if own else policy.compute_dtype,

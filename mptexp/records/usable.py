@@ -11,7 +11,9 @@ from pydantic import Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic asks for it below Python 3.12
 
 from mptexp.records.columns import Number, Positive
-from mptexp.records.schema import OPEN, Seconds
+
+OPEN = {"strict": True, "extra": "allow", "allow_inf_nan": False}
+Seconds = Annotated[float, Field(ge=0, le=1e30)]
 
 
 @with_config(OPEN)

@@ -28,5 +28,4 @@ BACKEND_ROWS = {
     )
 }
 BACKENDS = tuple(BACKEND_ROWS)
-LABELS = {row.name: row.label for row in BACKEND_ROWS.values()}
 BackendName = Literal[BACKENDS]

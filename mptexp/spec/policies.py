@@ -52,12 +52,14 @@ class Policy:
     """A policy of a run, and how figures draw it.
 
     Args:
-        name: in params files, records, tables and figures; also Keras's name of the policy, but
-            for tensorfloat32, which Keras does not know as one.
+        name: in params files, records, tables and figures.
         compute_dtype: the type that layers compute in.
         variable_dtype: the type that layers keep their weights in.
         arithmetic: in which products are computed: a key of ARITHMETICS. TF32 is arithmetic on
-            float32 values; for every other policy it is the compute type.
+            float32 values, and a quantized policy's on values of the compute type; for every other
+            policy it is the compute type.
+        quantization: Keras's mode of `Model.quantize`, under which Dense and EinsumDense multiply
+            numbers of the arithmetic's type; empty where there is none.
         colour: in figures, as #rrggbb: distinct to colour-blind readers on white and on black.
         marker: in figures, one of Matplotlib's.
 
@@ -69,6 +71,7 @@ class Policy:
     compute_dtype: str
     variable_dtype: str
     arithmetic: str
+    quantization: str = field(default="", kw_only=True)
     colour: str = field(kw_only=True)
     marker: str = field(kw_only=True)
 
@@ -84,6 +87,17 @@ class Policy:
         if self.compute_dtype != "float32":
             return None
         return self.arithmetic == "tensorfloat32"
+
+    @property
+    def keras_name(self) -> str:
+        """Keras's name of the policy that layers are made with, before any is quantized."""
+        mixed = self.compute_dtype != self.variable_dtype
+        return f"mixed_{self.compute_dtype}" if mixed else self.compute_dtype
+
+    @property
+    def promised(self) -> str:
+        """The type of the products that the policy promises; those of TF32 are called float32."""
+        return self.arithmetic if self.quantization else self.compute_dtype
 
 
 ARITHMETICS = {
@@ -103,6 +117,8 @@ ARITHMETICS = {
             {"avx512_bf16": "avx512_core_bf16", "amx_bf16": "avx512_core_amx", "bf16": None},
             (8, 0),
         ),
+        # What a forward pass multiplies; gradients are float8_e5m2, on the same devices.
+        Arithmetic("float8_e4m3fn", 3, {}, (8, 9)),
     )
 }
 
@@ -128,11 +144,22 @@ POLICY_ROWS = by_name(
     Policy("mixed_bfloat16", "bfloat16", "float32", "bfloat16", colour="#0087c8", marker="^"),
     Policy("float16", "float16", "float16", "float16", colour="#e69f00", marker="v"),
     Policy("bfloat16", "bfloat16", "bfloat16", "bfloat16", colour="#009e73", marker="P"),
+    Policy(
+        "float8",
+        "bfloat16",
+        "float32",
+        "float8_e4m3fn",
+        quantization="float8",
+        colour="#aa4499",
+        marker="X",
+    ),
 )
 POLICIES = tuple(POLICY_ROWS)
 PolicyName = Literal[POLICIES]
 # From this share of a step's FLOPs in the promised type on, a policy is effective.
 EFFECTIVE_SHARE = 0.95
+# Below this share of a step's FLOPs in layers that can be quantized, a quantized policy is refused.
+QUANTIZED_SHARE = 0.5
 
 
 def share_mark(share: float, what: str, dtype: str) -> str:

@@ -32,6 +32,7 @@ from mptexp.spec.policies import POLICY_ROWS, PolicyName
 CpuIsa = Literal["default", *CPU_ISAS]
 LEAST_STEPS = 7  # fewer leave the step clock no window after its warm-up
 STEPS_FOR_TARGET = 100  # ten windows after a warm-up, of several quick steps each
+# A notebook cell shows these of every run, at their defaults or not.
 # What a native loop has; of all other parameters it takes every value.
 NATIVE = {
     "backend": ("jax", "torch"),
@@ -51,7 +52,6 @@ NATIVE = {
     "exponents_every": (0,),
     "phase": ("train",),
 }
-# A notebook cell shows these of every run, at their defaults or not.
 ALWAYS_SHOWN = ("gpu_model", "dataset", "model", "policy", "batch_size")
 
 
@@ -275,6 +275,11 @@ class Run(StrictModel):
             raise ValueError(
                 f"batch_size {self.batch_size} cannot be shared equally by {self.replicas} "
                 "replicas; allowed: a multiple of replicas"
+            )
+        if self.replicas > 1 and POLICY_ROWS[self.policy].quantization:
+            raise ValueError(
+                f"replicas {self.replicas} with policy {self.policy}, whose scales Keras does not "
+                "share among devices; allowed: replicas 1"
             )
         return self
 

@@ -12,9 +12,15 @@ from typing import Any
 import keras
 import numpy as np
 
-from mptexp.spec.policies import EFFECTIVE_SHARE, POLICY_ROWS, share_mark
+from mptexp.spec.policies import (
+    EFFECTIVE_SHARE,
+    POLICY_ROWS,
+    QUANTIZED_SHARE,
+    Policy,
+    share_mark,
+)
 from mptexp.spec.run import Run
-from mptexp.training import costs, environment
+from mptexp.training import capability, costs, environment, quantized
 from mptexp.training.backends import backend
 from mptexp.training.capability import Unsupported
 from mptexp.training.numerics import emulation, probe
@@ -41,8 +47,16 @@ CHANGES_FLOAT32 = (
 
 
 def products(run: Run, model: keras.Model) -> list[tuple[str, float]]:
-    """Type and FLOPs of every product of a step of a compiled model; see Backend.products."""
-    return backend(run.backend).products(model, _batch(run, model), _trains(run))
+    """Type and FLOPs of every product of a step of a compiled model; see Backend.products.
+
+    Those of quantized layers have the type that the policy promises, which no trace shows: Keras
+    rounds to it and multiplies in another one.
+    """
+    layers = quantized.layers_of(model)
+    with quantized.marked(layers):
+        traced = backend(run.backend).products(model, _batch(run, model), _trains(run))
+    known = {quantized.MARK: POLICY_ROWS[run.policy].promised} if layers else {}
+    return [(known.get(dtype, dtype), flops) for dtype, flops in traced]
 
 
 def of_step(
@@ -55,26 +69,32 @@ def of_step(
     Keys: arithmetic (type -> share of the FLOPs of products), effective_share (of the policy's
     compute type; None without products), weights (type -> share of the trained parameters), probe
     (what a product and a convolution under this policy compute in, see probe.py); of a user's own
-    model also network (see costs.structure) and products_flops (in all).
+    model also network (see costs.structure) and products_flops (in all); of a quantized policy also
+    quantized_layers (their names), native_products (how many the compiled program has in the
+    policy's type) and emulated (whether it has none).
 
     Raises:
-        Unsupported: where the policy has no effect on the products or weights of this model, or
-            where the engine computes with fewer bits than the policy promises.
+        Unsupported: where the policy has no effect on the products or weights of this model, where
+            too few of its products can be quantized, or where the engine computes with fewer bits
+            than the policy promises, or does not round to them.
     """
     policy = POLICY_ROWS[run.policy]
     traced = products(run, model) if traced is None else traced
     arithmetic = _shares(traced)
+    _refuse_few(policy, arithmetic)
     weights = _shares((w.dtype, math.prod(w.shape)) for w in emulation.trained_weights(model))
-    _refuse_none(run, "products compute", policy.compute_dtype, arithmetic)
+    _refuse_none(run, "products compute", policy.promised, arithmetic)
     _refuse_none(run, "weights are kept", policy.variable_dtype, weights)
     readings = probe.readings(run.policy, bool(model.jit_compile))
     _refuse_lossy(policy.arithmetic, readings)
+    _refuse_unrounded(policy, readings)
     return {
         "arithmetic": arithmetic,
-        "effective_share": arithmetic.get(policy.compute_dtype, 0.0) if arithmetic else None,
+        "effective_share": arithmetic.get(policy.promised, 0.0) if arithmetic else None,
         "weights": weights,
         "probe": readings,
         **_of_users_own(run, model, traced),
+        **_of_quantized(run, model),
     }
 
 
@@ -88,10 +108,24 @@ def _of_users_own(
     return {"network": costs.structure(model), "products_flops": round(flops)}
 
 
+def _of_quantized(run: Run, model: keras.Model) -> dict[str, Any]:
+    """Which layers are quantized, and whether that is native: only the compiled program says so."""
+    policy, program = POLICY_ROWS[run.policy], ""
+    if not policy.quantization:
+        return {}
+    # Compiled once more, which takes as long as the first step: only where it can be native.
+    if capability.is_native(policy.arithmetic, environment.device(run.backend)):
+        batch = _batch(run, model)
+        program = backend(run.backend).compiled_program(model, batch, _trains(run))
+    native = quantized.native_products(program)
+    names = [layer.name for layer in quantized.layers_of(model)]
+    return {"quantized_layers": names, "native_products": native, "emulated": not native}
+
+
 def flags(run: Run, settings: Mapping[str, Any]) -> list[str]:
     """What a reader must know of a run with these settings, see `of_step`; a sentence part each."""
     policy = POLICY_ROWS[run.policy]
-    promised = {"arithmetic": policy.compute_dtype, "weights": policy.variable_dtype}
+    promised = {"arithmetic": policy.promised, "weights": policy.variable_dtype}
     shares = [(settings[what].get(dtype, 0.0), what, dtype) for what, dtype in promised.items()]
     partly = [share_mark(*part) for part in shares if settings[part[1]] and not _is_all(part[0])]
     # Keras scales the loss by itself only where the policy of the whole model is mixed_float16.
@@ -134,6 +168,25 @@ def _refuse_none(run: Run, what: str, dtype: str, shares: Mapping[str, float]) -
         raise Unsupported(
             f"policy {run.policy} has no effect on this model: all of its {what} in "
             f"{' and '.join(shares)}, not in {dtype}"
+        )
+
+
+def _refuse_few(policy: Policy, shares: Mapping[str, float]) -> None:
+    share = shares.get(policy.promised, 0.0)
+    if policy.quantization and share < QUANTIZED_SHARE:
+        raise Unsupported(
+            f"policy {policy.name} quantizes Dense and EinsumDense layers, which do "
+            f"{math.floor(share * 100)} % of this model's FLOPs; allowed: a model in which they do "
+            f"{QUANTIZED_SHARE * 100:.0f} % or more, such as gpt, vit or mlp"
+        )
+
+
+def _refuse_unrounded(policy: Policy, readings: Mapping[str, str]) -> None:
+    """Refuses an engine whose compiler leaves out what rounds to the policy's type."""
+    if policy.quantization and readings["product"] != policy.arithmetic:
+        raise Unsupported(
+            f"policy {policy.name} has no effect here: Keras rounds to {policy.arithmetic}, but a "
+            f"product computes in {readings['product']}; take another jit or backend"
         )
 
 

@@ -16,12 +16,12 @@ from mptexp.training.numerics.emulation import Rounded
 
 def parameters(layer: keras.Operation) -> int:
     """How many numbers the layer's weights hold, trainable or not; bytes of images are none."""
-    return sum(math.prod(w.shape) for w in getattr(layer, "weights", ()) if is_float(w))
+    return sum(math.prod(w.shape) for w in getattr(layer, "weights", ()) if is_weight(w))
 
 
-def is_float(weight: keras.Variable) -> bool:
-    """Whether a variable holds floats: images, seeds and counters are no weights."""
-    return "float" in weight.dtype
+def is_weight(variable: keras.Variable) -> bool:
+    """Whether a variable holds weights: images, seeds, counters, scales and ranges are none."""
+    return "float" in variable.dtype and not variable.overwrite_with_gradient
 
 
 class Call(NamedTuple):
@@ -107,7 +107,7 @@ def structure(model: keras.Model) -> str:
         [
             type(call.layer).__name__,
             _settings(call.layer),
-            [[*w.shape, w.trainable] for w in getattr(call.layer, "weights", ()) if is_float(w)],
+            [[*w.shape, w.trainable] for w in getattr(call.layer, "weights", ()) if is_weight(w)],
             [list(output.shape) for output in call.outputs],
         ]
         for call in calls(model)

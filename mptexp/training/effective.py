@@ -34,12 +34,18 @@ def dtypes(model: "keras.Model") -> "pd.DataFrame":
             "kind": type(layer).__name__,
             "output_shape": str(tuple(output.shape)[1:]),
             "parameters": costs.parameters(layer),
-            "compute_dtype": layer.compute_dtype,
+            "compute_dtype": _computes(layer),
             "variable_dtype": layer.variable_dtype,
         }
         for layer, output in layers
     ]
     return pd.DataFrame(rows).set_index("layer").rename_axis(None)
+
+
+def _computes(layer: "keras.Layer") -> str:
+    """Its compute type; of a quantized layer after the type that it rounds to."""
+    mode = layer.quantization_mode
+    return f"{mode} in {layer.compute_dtype}" if mode else layer.compute_dtype
 
 
 def effective(
@@ -69,7 +75,7 @@ def effective(
 
     layers = [leaf.layer for leaf in costs.leaves(model)]
     holders = [layer for layer in layers if costs.parameters(layer)]
-    weights = [w for w in filter(costs.is_float, model.weights) if not w.overwrite_with_gradient]
+    weights = [*filter(costs.is_weight, model.weights)]
     replicas = _replicas(model, run)
     arithmetic = POLICY_ROWS[run.policy].arithmetic
     settings = {

@@ -14,7 +14,7 @@ from keras import layers
 
 from mptexp.spec import names
 from mptexp.spec.run import Run
-from mptexp.training import costs, initial_weights, tasks, user_model
+from mptexp.training import costs, initial_weights, quantized, tasks, user_model
 from mptexp.training.backends import backend
 from mptexp.training.layers import ModelError, scaled, varied
 from mptexp.training.numerics import emulation
@@ -49,7 +49,7 @@ def build(run: Run, shape: tuple[int, ...], classes: int) -> keras.Model:
     try:
         model = varied(run, _numbered(_rounded(run, policy, shape, classes)))
         _check_formats(run, model)
-        return emulation.emulated(run, model)
+        return quantized.quantized(run, emulation.emulated(run, model))
     finally:
         keras.config.set_dtype_policy(policy)
         keras.config.set_image_data_format(data_format)
@@ -132,7 +132,7 @@ def fingerprint(model: keras.Model) -> str:
     a resident batch do not count: they are no weights.
     """
     digest = hashlib.sha256()
-    for weight in filter(costs.is_float, model.weights):
+    for weight in filter(costs.is_weight, model.weights):
         digest.update(np.asarray(weight.numpy(), "float32").tobytes())
     return digest.hexdigest()[:12]
 

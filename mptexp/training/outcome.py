@@ -40,6 +40,7 @@ class Outcome:
         diverged: where the first tensor was that was not finite (see replay.first_not_finite).
         validated: which validation images were classified correctly at the end (see `validated`).
         lost_updates_frac: share of weight updates lost to rounding, of an emulated weight format.
+        quantized: scales and magnitudes of float8 layers after the training (see quantized.state).
     """
 
     run: Run
@@ -63,6 +64,7 @@ class Outcome:
     diverged: dict[str, Any] = field(default_factory=dict)
     validated: dict[str, Any] = field(default_factory=dict)
     lost_updates_frac: float | None = None
+    quantized: dict[str, Any] = field(default_factory=dict)
 
     @property
     def diverged_epoch(self) -> int | None:

@@ -154,11 +154,10 @@ def _set_arithmetic(run: Run, framework: Backend, kind: str) -> None:
     # compute its loss in float16.
     keras.config.set_floatx("float32")
     keras.config.set_epsilon(1e-7)
-    if run.policy != "tensorfloat32":  # Keras knows it as float32
-        keras.config.set_dtype_policy(run.policy)
-    wanted = POLICY_ROWS[run.policy].tf32
-    if kind == "gpu" and wanted is not None:
-        framework.set_tf32(wanted)
+    policy = POLICY_ROWS[run.policy]
+    keras.config.set_dtype_policy(policy.keras_name)
+    if kind == "gpu" and policy.tf32 is not None:
+        framework.set_tf32(policy.tf32)
     if run.deterministic:
         framework.set_determinism()
 

@@ -83,6 +83,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         **({"profile": outcome.profile} if outcome.profile else {}),
         **({"exponents": outcome.exponents} if outcome.exponents else {}),
         **_loss_scales(outcome),
+        **({"quantized": outcome.quantized} if outcome.quantized else {}),
         **({"diverged_step": outcome.diverged.get("step")} if outcome.diverged else {}),
         "peak_memory_bytes": outcome.peak_memory_bytes,
         "swallowed_updates_frac": outcome.lost_updates_frac,

@@ -13,7 +13,16 @@ from mptexp.records import step_times
 from mptexp.spec import feasible
 from mptexp.spec import tasks as spec_tasks
 from mptexp.spec.run import Run
-from mptexp.training import arithmetic, environment, frontends, models, precision, replay, tasks
+from mptexp.training import (
+    arithmetic,
+    environment,
+    frontends,
+    models,
+    precision,
+    quantized,
+    replay,
+    tasks,
+)
 from mptexp.training.backends import backend
 from mptexp.training.capability import Unsupported
 from mptexp.training.data import batches
@@ -241,6 +250,7 @@ def _outcome(
         card=card,
         work=work.of_step(run, model, card),
         lost_updates_frac=emulation.lost_updates_frac(model),
+        quantized=quantized.state(model),
     )
 
 

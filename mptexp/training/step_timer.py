@@ -281,7 +281,8 @@ class StepTimer:
         """The policy whose types most of the model's layers with weights have."""
         if self.model is None:
             return "float32"
-        names = [layer.dtype_policy.name for layer in self.model.layers if layer.weights]
+        layers = [layer for layer in self.model.layers if layer.weights]
+        names = [layer.quantization_mode or layer.dtype_policy.name for layer in layers]
         known = [name for name in names if name in POLICY_ROWS]
         if names and not known:
             raise ParamsError(

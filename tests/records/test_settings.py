@@ -70,3 +70,19 @@ def test_a_users_own_model_may_have_layers_in_other_types():
     record["parameters"]["model"] = "mine:build"
     record["in_force"]["compute_dtype"] = "bfloat16, float32"
     assert settings.fault(record) == ""
+
+
+def test_whether_float8_is_native_is_for_the_compiled_program_to_say():
+    record = made()
+    record["parameters"]["policy"] = "float8"
+    record["in_force"]["arithmetic"] = {"float8_e4m3fn": 0.9, "bfloat16": 0.1}
+    record["in_force"] |= {"effective_share": 0.9, "emulated": False}
+    assert settings.fault(record).startswith("in_force.emulated is False, but True follows")
+    record["in_force"]["emulated"] = True
+    assert settings.fault(record) == ""
+    record["parameters"]["gpu_model"] = record["identity"]["device"] = "NVIDIA H100"
+    record["environment"] |= {"kind": "gpu", "capability": [9, 0], "device": "NVIDIA H100"}
+    record["in_force"]["default_policy"] = "tensorfloat32"
+    for emulated in (True, False):
+        record["in_force"]["emulated"] = emulated
+        assert settings.fault(record) == ""

@@ -17,8 +17,10 @@ EXPECTED = {
     "mixed_bfloat16": ("bfloat16", "float32", "bfloat16", None),
     "float16": ("float16", "float16", "float16", None),
     "bfloat16": ("bfloat16", "bfloat16", "bfloat16", None),
+    "float8": ("bfloat16", "float32", "float8_e4m3fn", None),
 }
-PARTS = {field.name for field in dataclasses.fields(Policy)}
+NEEDLESS = {"quantization"}
+PARTS = {field.name for field in dataclasses.fields(Policy)} - NEEDLESS
 
 
 def test_the_policies_in_their_order():
@@ -26,6 +28,17 @@ def test_the_policies_in_their_order():
     found = {p.name: (p.compute_dtype, p.variable_dtype, p.arithmetic, p.tf32) for p in rows}
     assert found == EXPECTED
     assert tuple(EXPECTED) == POLICIES == tuple(POLICY_ROWS)
+
+
+def test_keras_knows_each_policy_by_its_types():
+    names = {name: row.keras_name for name, row in POLICY_ROWS.items()}
+    assert names == {name: name for name in names} | {
+        "tensorfloat32": "float32",
+        "float8": "mixed_bfloat16",
+    }
+    promised = {name: row.promised for name, row in POLICY_ROWS.items()}
+    assert (promised["tensorfloat32"], promised["mixed_float16"]) == ("float32", "float16")
+    assert promised["float8"] == "float8_e4m3fn"
 
 
 def test_every_type_is_a_number_format_and_every_flag_is_recorded():

@@ -40,6 +40,7 @@ def test_different_runs_have_different_ids(values):
         ({"propagation": "<8,8>", "policy": "mixed_float16"}, "allowed: policy float32"),
         ({"weight_format": "float16", "policy": "float16"}, "which policy float16 has not"),
         ({"weight_format": "float16", "replicas": 2}, "allowed: replicas 1"),
+        ({"policy": "float8", "replicas": 2}, "policy float8, whose scales.*allowed: replicas 1"),
         ({"propagation": "binary", "rounding": "stochastic"}, "allowed: rounding nearest"),
         ({"propagation": "ternary"}, "policy, binary, dynamic<BITS>"),
     ],

@@ -119,6 +119,22 @@ def attentive(shape, classes):
     x = layers.GlobalAveragePooling1D()(layers.EinsumDense("abc,cd->abd", (None, 8))(x))
     return keras.Model(inputs, HEAD(layers.Dense(classes)(x)))
 
+@keras.saving.register_keras_serializable()
+class Feed(layers.Layer):
+    "Dense layers that nothing but itself shows."
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.first, self.second = layers.Dense(64, "relu"), layers.Dense(32)
+    def call(self, x):
+        return self.second(self.first(x))
+
+def feeding(shape, classes):
+    "Most of it in a layer of Dense layers; the rest in a convolution and a head in float32."
+    inputs = layers.Input(shape)
+    x = layers.Reshape((shape[0], -1))(layers.Conv2D(4, 3, padding="same")(inputs))
+    x = layers.GlobalAveragePooling1D()(Feed()(x))
+    return keras.Model(inputs, HEAD(layers.Dense(classes, dtype="float32")(x)))
+
 def rewritten(shape, classes):
     "A rewriter of graphs, which turns float32 into bfloat16 after all types were read."
     import tensorflow as tf
@@ -211,6 +227,39 @@ def test_a_policy_with_a_part_of_its_effect_says_which(ask, backend):
     # Two of three convolutions are in float32; the first has no gradient of its input.
     assert 0.4 < said["nested_and_followed"]["effective_share"] < 0.6
     assert said["looped"]["effective_share"] < 0.1
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, "torch"])
+def test_the_products_of_quantized_layers_are_float8_wherever_they_are(ask, backend):
+    pytest.importorskip(backend, reason=f"{backend} is not installed")
+    said = ask("mlp feeding attentive", backend=backend, policy="float8")
+    assert said["mlp"]["arithmetic"] == {"float8_e4m3fn": 1}
+    assert said["mlp"]["quantized_layers"] == ["dense", "dense_1", "dense_2"]
+    for name in ("mlp", "feeding", "attentive"):
+        assert said[name]["probe"] == {"product": "float8_e4m3fn", "convolution": "bfloat16"}
+        assert said[name]["weights"] == {"float32": 1}
+        assert (said[name]["emulated"], said[name]["native_products"]) == (True, 0)
+        assert said[name]["changed"] is False
+    # Forward and two gradients of Dense(64) and Dense(32) at 16 places, forward and one of 9 x 4
+    # products at 256 pixels, and a head in float32.
+    dense, convolution, head = 3 * 16 * 2 * 64 * 96, 2 * 256 * 2 * 36, 3 * 2 * 32 * 10
+    share = dense / (dense + convolution + head)
+    assert said["feeding"]["arithmetic"]["float8_e4m3fn"] == pytest.approx(share)
+    assert said["feeding"]["effective_share"] == pytest.approx(share)
+    assert said["feeding"]["marks"] == ["93 % of the arithmetic in float8_e4m3fn"]
+    assert len(said["feeding"]["quantized_layers"]) == 2
+    assert said["attentive"]["effective_share"] > 0.5
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_float8_on_a_network_of_convolutions_is_unsupported(ask, backend):
+    said = ask("keydana_cnn no_products pinned", backend=backend, policy="float8")
+    for name in said:
+        assert said[name]["error"] == (
+            "Unsupported: policy float8 quantizes Dense and EinsumDense layers, which do 0 % of "
+            "this model's FLOPs; allowed: a model in which they do 50 % or more, such as gpt, vit "
+            "or mlp"
+        )
 
 
 def test_adam_in_pure_float16_is_marked():

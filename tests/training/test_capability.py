@@ -21,6 +21,9 @@ def gpu(major, minor, name="GPU"):
         ("bfloat16", gpu(8, 0), True),
         ("tensorfloat32", gpu(7, 5), False),
         ("tensorfloat32", gpu(9, 0), True),
+        ("float8_e4m3fn", gpu(8, 9), True),
+        ("float8_e4m3fn", gpu(8, 0), False),
+        ("float8_e4m3fn", CPU, False),
     ],
 )
 def test_native_types(dtype, where, native):

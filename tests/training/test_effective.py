@@ -14,6 +14,7 @@ from support import PROJECT
         ({"policy": "mixed_bfloat16"}, ("bfloat16", "float32", "none")),
         ({"policy": "float16", "loss_scale": "dynamic"}, ("float16", "float16", 32768.0)),
         ({"policy": "bfloat16"}, ("bfloat16", "bfloat16", "none")),
+        ({"policy": "float8", "model": "mlp"}, ("bfloat16", "float32", "none")),
     ],
 )
 def test_what_is_asked_for_is_in_force(ask, parameters, found):

@@ -5,6 +5,8 @@ import json
 import pytest
 from forked import python
 
+from mptexp.spec.policies import share_mark
+
 PROGRAM = """
 import json, sys
 from mptexp import Run, training
@@ -20,6 +22,7 @@ except Unsupported as error:
     print(error)
 """
 SMALL = {"image_size": 8, "width": 0.125, "batch_size": 128, "epochs": 2}
+GPT = {"model": "gpt", "dataset": "hamlet", "width": 1 / 24, "depth": 2, "sequence_length": 16}
 
 
 def train(folder, **parameters):
@@ -111,6 +114,29 @@ def test_executions_of_several_steps_are_whole_ones(tmp_path):
         assert seen["loss_scale"] * 2 ** seen["skipped"] == 2**15
     assert len(record["history"]) == 3
     assert max(w["first_step"] + w["steps"] for w in record["windows"]) == 3 * 16 - 8
+
+
+def test_float8_says_which_layers_compute_in_it(tmp_path):
+    short = {"epochs": 1, "max_steps": 20, **GPT}
+    record = train(tmp_path / "a", policy="float8", exponents_every=8, **short)
+    known, rows = record["in_force"], record["quantized"]["layers"]
+    assert known["quantized_layers"] == [row["layer"] for row in rows]
+    assert len(rows) == 8  # four Dense layers in each of two blocks; the tied head is none
+    assert known["emulated"] is True
+    assert known["native_products"] == 0
+    share = known["effective_share"]
+    assert known["arithmetic"] == pytest.approx({"float8_e4m3fn": share, "bfloat16": 1 - share})
+    assert share_mark(share, "arithmetic", "float8_e4m3fn") in record["marks"]
+    for row in rows:
+        for name, largest in (("inputs", 448), ("kernel", 448), ("outputs_grad", 57344)):
+            part = row[name]
+            assert part["steps"] == 20
+            assert part["latest"] <= part["amax"]
+            # A scale follows the history without the last step.
+            assert 0 < part["scale"] <= part["amax"] / largest * (1 + 1e-6)
+    assert {row["layer"] for row in record["exponents"]["layers"]} >= {row["layer"] for row in rows}
+    same = train(tmp_path / "b", **short)["in_force"]
+    assert same["initial_weights"] == known["initial_weights"]
 
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])

@@ -4,17 +4,18 @@ Every number is a row of `summary.headline` in the words of `text.wording`, whic
 headline table, in the caption and in the chart as well.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from mptexp.analysis import accuracy, memory, summary, validity
-from mptexp.analysis.points import POINT, of_task
+from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.text import measures, wording
 from mptexp.report.text.measures import Measure
 from mptexp.report.text.wording import INCONCLUSIVE, count, default_name, listed, verbatim
+from mptexp.spec.policies import POLICY_ROWS
 
 SAME_MEMORY = 0.02  # a share within which a difference in memory is none
 NO_MEAN = ("diverged", "not trained", "not valid")  # verdicts whose differences mean nothing
@@ -140,11 +141,21 @@ def base_name(baseline: str, default: str) -> str:
 def _emulated(rows: pd.DataFrame) -> str:
     if rows.empty:
         return ""
-    reason = ""
-    if (rows.speedup < 1).any():
-        types = listed(sorted({name.removeprefix("mixed_") for name in rows.policy}))
-        reason = f" This device has no {types} arithmetic and emulates it: slower is expected."
-    return _speed(rows) + reason
+    slower = (rows.speedup < 1).any()
+    return _speed(rows) + _why_emulated(sorted(set(rows.policy))) * bool(slower)
+
+
+def _why_emulated(names: Sequence[str]) -> str:
+    """Why emulated policies are slow: the device lacks their type, or Keras only rounds to it."""
+    rounding = [name for name in names if POLICY_ROWS[name].quantization]
+    types = sorted({name.removeprefix("mixed_") for name in names if name not in rounding})
+    sentences = []
+    if types:
+        sentences.append(f"This device has no {listed(types)} arithmetic and emulates it")
+    for name in rounding:
+        computes = POLICY_ROWS[name].compute_dtype
+        sentences.append(f"Of {name} Keras rounds to 8 bits and multiplies in {computes}")
+    return "".join(f" {sentence}: slower is expected." for sentence in sentences)
 
 
 def _without_baseline(tables: Tables) -> str:
@@ -168,7 +179,7 @@ def _accuracy(tables: Tables) -> list[str]:
     margin = tables.options.equivalence_margin
     table = accuracy.beside_first(accuracy.differences(tables, margin))
     known = measures.met(table) if len(table) else measures.met(tables.ok)
-    parts = [_accuracies(of_task(table, m.task), m, margin) for m in known]
+    parts = [_accuracies(measures.own(table, m), m, margin) for m in known]
     parts += [*(_level(tables, m) for m in known), _memory(tables)]
     text = "; ".join(part for part in parts if part)
     return [f"{wording.capitalized(text)}."] if text else []

@@ -1,5 +1,7 @@
 """The notes below a report's tables: how their numbers were formed, and what limits them."""
 
+from collections.abc import Collection
+
 import pandas as pd
 
 from mptexp.analysis import accuracy, emulated, loss_scale, scaling, speedups, summary
@@ -8,6 +10,7 @@ from mptexp.report.answers import caveats
 from mptexp.report.text import measures, wording
 from mptexp.report.text.markdown import safe
 from mptexp.spec import tasks
+from mptexp.spec.policies import POLICY_ROWS
 
 NOT_DIAGNOSED = (
     "Not diagnosed yet. `mptexp diagnose` with this sweep's directory traces some steps, runs the "
@@ -54,12 +57,24 @@ def headline(tables: Tables) -> str:
     lines.append(_measured(tables))
     ended = tables.ok.ended_by.value_counts().drop("epochs", errors="ignore")
     lines += [f"{n} of {len(tables.ok)} runs were ended by {safe(w)}." for w, n in ended.items()]
-    if tables.ok.emulated.any():
+    lines += _emulated(set(tables.ok.policy[tables.ok.emulated.eq(True)]))
+    return " ".join(line for line in lines if line)
+
+
+def _emulated(names: Collection[str]) -> list[str]:
+    """What it means that these policies are emulated."""
+    lines = []
+    if any(not POLICY_ROWS[name].quantization for name in names):
         lines.append(
             "*Emulated*: the device has no arithmetic instructions for this 16-bit type; "
             "frameworks convert to 32 bits and back, so slower is expected."
         )
-    return " ".join(line for line in lines if line)
+    for policy in (row for name, row in POLICY_ROWS.items() if name in names and row.quantization):
+        lines.append(
+            f"*Emulated* {policy.name}: Keras rounds what Dense and EinsumDense layers multiply "
+            f"and then multiplies in {policy.compute_dtype}, so slower is expected."
+        )
+    return lines
 
 
 def _measured(tables: Tables) -> str:

@@ -13,6 +13,8 @@ TERMS = {  # of a term, as a page writes it, its meaning in a sentence
     "mixed_float16": "Computes in float16 and keeps weights in float32; needs a loss scale.",
     "mixed_bfloat16": "Computes in bfloat16, which has float32's range, and keeps weights in "
     "float32.",
+    "float8": "As mixed_bfloat16, but what Dense and EinsumDense layers multiply is rounded to "
+    "8 bits, each tensor under a scale of its own.",
     "loss scale": "The factor by which the loss is multiplied so that small gradients are not "
     "rounded to zero; dynamic: adjusted while training.",
     "emulates": "The device has no instructions for the type and converts to 32 bits and back.",

@@ -113,6 +113,19 @@ class Backend(Protocol):
             training: forward, loss and gradients; else the forward pass of an inference.
         """
 
+    def compiled_program(
+        self, model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
+    ) -> str:
+        """The program of a pass as XLA has compiled it, as text; empty where XLA compiles none.
+
+        Nothing is executed or changed; compiling takes as long as for a step.
+
+        Args:
+            model: compiled.
+            batch: images and labels as `fit` takes them; of their values nothing is used.
+            training: forward, loss and gradients; else the forward pass of an inference.
+        """
+
     # --- gradients
 
     def differentiated(

@@ -152,6 +152,23 @@ def products(
     model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
 ) -> list[tuple[str, float]]:
     """From the jaxpr of the pass, without what is computed for nothing."""
+    return traced_products(_pass(model, training), *_state(model), *batch)
+
+
+def compiled_program(
+    model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
+) -> str:
+    """XLA compiles every step."""
+    lowered = jax.jit(_pass(model, training)).lower(*_state(model), *batch)
+    return str(lowered.compile().as_text())
+
+
+def _state(model: "keras.Model") -> Any:
+    return model._get_jax_state(trainable_variables=True, non_trainable_variables=True)
+
+
+def _pass(model: "keras.Model", training: bool) -> Callable[..., Any]:
+    """The gradients of a step, or what an inference gives, of weights, other variables, x and y."""
 
     def loss(trained: list[Any], others: list[Any], x: Any, y: Any) -> Any:
         updated = model.compute_loss_and_updates(
@@ -162,9 +179,7 @@ def products(
     def forward(trained: list[Any], others: list[Any], x: Any, y: Any) -> Any:
         return model.stateless_call(trained, others, x, training=False)[0]
 
-    passes = jax.grad(loss) if training else forward
-    state = model._get_jax_state(trainable_variables=True, non_trainable_variables=True)
-    return traced_products(passes, *state, *batch)
+    return jax.grad(loss) if training else forward
 
 
 def traced_products(passes: Callable[..., Any], *values: Any) -> list[tuple[str, float]]:

@@ -174,7 +174,26 @@ def products(
     model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
 ) -> list[tuple[str, float]]:
     """From the graph of the pass, of one replica where several share a batch."""
-    import tensorflow as tf
+    function = tf.function(_pass(model, training), autograph=False)
+    return [*_products(function.get_concrete_function(*_specs(batch)).graph, len(batch[0]))]
+
+
+def compiled_program(
+    model: "keras.Model", batch: tuple[np.ndarray, np.ndarray], training: bool
+) -> str:
+    """Of what XLA is asked to compile."""
+    if not model.jit_compile:
+        return ""
+    function = tf.function(_pass(model, training), autograph=False, jit_compile=True)
+    return str(function.experimental_get_compiler_ir(*_specs(batch))(stage="optimized_hlo"))
+
+
+def _specs(batch: tuple[np.ndarray, np.ndarray]) -> list[Any]:
+    return [tf.TensorSpec(part.shape, part.dtype) for part in batch]
+
+
+def _pass(model: "keras.Model", training: bool) -> Callable[..., Any]:
+    """The gradients of a step, or what an inference gives, of x and y."""
 
     def both(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -185,10 +204,8 @@ def products(
     def forward(x: Any, y: Any) -> Any:
         return model(x, training=False)
 
-    run, passes = model.distribute_strategy.run, both if training else forward
-    function = tf.function(lambda *data: run(passes, args=data), autograph=False)
-    specs = [tf.TensorSpec(part.shape, part.dtype) for part in batch]
-    return [*_products(function.get_concrete_function(*specs).graph, len(batch[0]))]
+    passes = both if training else forward
+    return lambda *data: model.distribute_strategy.run(passes, args=data)
 
 
 def _products(graph: Any, batch: int) -> Iterator[tuple[str, float]]:

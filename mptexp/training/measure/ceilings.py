@@ -33,7 +33,8 @@ COPY_BYTES = {"cpu": 2**27, "gpu": 2**30}  # far beyond any cache
 def measured(run: Run, card: dict[str, Any]) -> dict[str, float]:
     """The device's peaks in the type that the run's matrix products compute in.
 
-    Keys: dtype; matmul_flops_per_s (of a large matrix product); copy_bytes_per_s (read and written,
+    Keys: dtype (of a quantized policy that in which Keras multiplies); matmul_flops_per_s (of a
+    large matrix product); copy_bytes_per_s (read and written,
     of an array larger than the caches).
 
     Args:
@@ -42,7 +43,7 @@ def measured(run: Run, card: dict[str, Any]) -> dict[str, float]:
     policy, kind = POLICY_ROWS[run.policy], card["kind"]
     product, dtype = ["matmul", policy.compute_dtype], policy.compute_dtype
     return {
-        "dtype": policy.arithmetic,
+        "dtype": policy.compute_dtype if policy.quantization else policy.arithmetic,
         "matmul_flops_per_s": _cached(run, card, product, lambda: _matmul_flops(kind, dtype)),
         "copy_bytes_per_s": _cached(run, card, ["copy"], lambda: _copy_bytes(kind)),
     }
@@ -64,12 +65,13 @@ def layer_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[st
 
 def low_seconds(run: Run, model: keras.Model, card: dict[str, Any]) -> dict[str, float]:
     """What layer_seconds would be for the layers that a 16-bit policy leaves in 32 or 64 bits."""
-    if POLICY_ROWS[run.policy].compute_dtype == "float32":
+    name = POLICY_ROWS[run.policy].keras_name
+    if name == "float32":
         return {}
     by_layer = {}
     for layer, uses, shape, trained in _kernels(run, model):
         if layer.compute_dtype in ("float32", "float64"):
-            low = type(layer).from_config(layer.get_config() | {"dtype": run.policy})
+            low = type(layer).from_config(layer.get_config() | {"dtype": name})
             low.build(shape)
             seconds = _layer_s(run, card, low, shape, trained, bool(model.jit_compile))
             by_layer[layer.name] = uses * seconds
@@ -104,7 +106,8 @@ def _layer_s(
     jit: bool,
 ) -> float:
     """Seconds of one layer, forward and backward."""
-    what = ["layer", _settings(layer), shape, layer.compute_dtype, with_input, jit]
+    dtype = layer.quantization_mode or layer.compute_dtype
+    what = ["layer", _settings(layer), shape, dtype, with_input, jit]
 
     def seconds() -> float:
         x = ops.cast(ops.convert_to_tensor(_noise(shape)), layer.compute_dtype)

@@ -120,7 +120,7 @@ def _tapped(model: keras.Model, tap: Callable[[str, Any], Any]) -> Iterator[None
     leaves = _leaves(model)
 
     def through(layer: keras.Layer) -> Callable[..., Any]:
-        call = type(layer).call
+        call = getattr(type(layer), _verb(layer))
 
         def tapped(*args: Any, **named: Any) -> Any:
             output = call(layer, *args, **named)
@@ -129,12 +129,17 @@ def _tapped(model: keras.Model, tap: Callable[[str, Any], Any]) -> Iterator[None
         return tapped
 
     for layer in leaves:
-        vars(layer)["call"] = through(layer)  # not through Keras, which would track it
+        vars(layer)[_verb(layer)] = through(layer)  # not through Keras, which would track it
     try:
         yield
     finally:
         for layer in leaves:
-            del vars(layer)["call"]
+            del vars(layer)[_verb(layer)]
+
+
+def _verb(layer: keras.Layer) -> str:
+    """The method in which a layer computes."""
+    return "quantized_call" if layer.quantization_mode else "call"
 
 
 def is_float(tensor: Any) -> bool:

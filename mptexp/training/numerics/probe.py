@@ -11,12 +11,12 @@ import keras
 import numpy as np
 from keras import layers
 
-from mptexp.spec.policies import ARITHMETICS
+from mptexp.spec.policies import ARITHMETICS, POLICY_ROWS
 from mptexp.training.backends import current
 
 # Explicit bits of the mantissa by type.
 BITS = {name: row.mantissa_bits for name, row in ARITHMETICS.items()}
-LARGE = 2.0**17  # finite in all types but float16
+LARGE = 2.0**17  # finite in all types but float16 and those of 8 bits
 # Fast convolutions, such as Winograd's, lose a few bits of float32; products of split numbers in
 # bfloat16 keep 16.
 LEAST_OF_FLOAT32 = 17
@@ -32,10 +32,11 @@ def readings(policy: str, jit: bool) -> dict[str, str]:
     where the run's model is; kernels are zeros and ones, so that no random number is drawn.
 
     Args:
-        policy: of the process; names what is cached.
+        policy: of the process; its quantization, if any, is that of the product.
         jit: whether XLA compiles the run's model.
     """
-    return {"product": _product(jit), "convolution": _convolution(jit)}
+    mode = POLICY_ROWS[policy].quantization
+    return {"product": _product(jit, mode), "convolution": _convolution(jit)}
 
 
 def bits(reading: str) -> int:
@@ -50,10 +51,11 @@ def _values(count: int) -> np.ndarray:
     return np.array(known + [1.0] * (count - len(known)), "float32")
 
 
-def _product(jit: bool) -> str:
-    """Each number in a row of its own, times the identity."""
+def _product(jit: bool, quantization: str) -> str:
+    """Each number in a row of its own, times the identity; the layer quantized where asked."""
     layer = layers.Dense(UNITS, use_bias=False, kernel_initializer="zeros")
-    given = _through(layer, np.diag(_values(UNITS)), np.eye(UNITS, dtype="float32"), jit)
+    eye = np.eye(UNITS, dtype="float32")
+    given = _through(layer, np.diag(_values(UNITS)), eye, jit, quantization)
     return _name(np.diag(given))
 
 
@@ -76,10 +78,14 @@ def _convolution(jit: bool) -> str:
     return _name(given[each, SIDE // 2, SIDE // 2, each])
 
 
-def _through(layer: keras.Layer, x: np.ndarray, kernel: np.ndarray, jit: bool) -> np.ndarray:
+def _through(
+    layer: keras.Layer, x: np.ndarray, kernel: np.ndarray, jit: bool, quantization: str = ""
+) -> np.ndarray:
     """What the layer gives of x under this kernel; of several replicas, of the first of them."""
     model = keras.Sequential([layers.Input(x.shape[1:]), layer])
     layer.set_weights([kernel])
+    if quantization:
+        layer.quantize(quantization)
     model.compile(jit_compile=jit)
     return np.asarray(model.predict_on_batch(current().shared(x)), "float32")[: len(x)]
 
@@ -92,5 +98,8 @@ def _name(given: np.ndarray) -> str:
     number = int(np.cumprod(kept).sum())
     if number >= LEAST_OF_FLOAT32:
         return "float32"
-    types = {7: "bfloat16", 10: "tensorfloat32" if errors[count] == 0 else "float16"}
+    if errors[count] == 0:
+        types = {7: "bfloat16", 10: "tensorfloat32"}
+    else:  # LARGE is too large for it
+        types = {3: "float8_e4m3fn", 7: "bfloat16", 10: "float16"}
     return types.get(number, f"{number} bits")

@@ -36,6 +36,20 @@ def test_emulation_is_the_reason_of_a_slowdown_only():
     assert "slower is expected" not in fast
 
 
+def test_float8_is_slower_for_another_reason():
+    rows = [record(block=b, step_s=0.1) for b in range(3)]
+    rows += [record("mixed_float16", b, 0.4, emulated=True) for b in range(3)]
+    rows += [record("float8", b, 0.2, emulated=True, effective_share=0.72) for b in range(3)]
+    said = findings.answer(tables(rows))[0]
+    assert "**float8** (72 % of the arithmetic in float8_e4m3fn) trains 2.00× slower" in said
+    assert said.endswith(
+        " This device has no float16 arithmetic and emulates it: slower is expected. Of float8 "
+        "Keras rounds to 8 bits and multiplies in bfloat16: slower is expected."
+    )
+    alone = three("float8", [0.3, 0.31, 0.29], emulated=True)
+    assert "This device has no" not in findings.answer(alone)[0]
+
+
 def test_what_is_proven_comes_first_and_what_is_emulated_last():
     rows = [record(block=b, step_s=0.1) for b in range(3)]
     rows += [record("mixed_float16", b, 0.4, emulated=True) for b in range(3)]

@@ -8,6 +8,12 @@ def test_notes_name_what_a_sweep_has_and_nothing_else():
     assert notes.headline(plain).startswith("ms per step: median over repeats")
     assert "Emulated" not in notes.headline(plain)
     assert "Emulated" in notes.headline(tables([record(emulated=True)]))
+    quantized = notes.headline(tables([record(), record("float8", emulated=True)]))
+    assert quantized.endswith(
+        "*Emulated* float8: Keras rounds what Dense and EinsumDense layers multiply and then "
+        "multiplies in bfloat16, so slower is expected."
+    )
+    assert "16-bit type" not in quantized
     assert notes.details(plain) == (
         "5–95 %: percentiles of the windows. Time to 90 % accuracy (the level is what every run "
         "reached): from the first step to the end of the first epoch that reached it, compilation "

@@ -31,6 +31,17 @@ def test_tensors_of_nested_layers_are_those_of_the_scaled_loss(model):
     assert told["weight_gradients", "dense"] == pytest.approx(np.full((3, 2), 24.0))
 
 
+def test_what_a_quantized_layer_gives_is_seen_too(model):
+    model.quantize("float8", filters=lambda layer: type(layer) is layers.Dense)
+    probe = gradients.Probe(model, lambda kind, tensor, scale: tensor)
+    told = {(kind, name): value for kind, name, value in probe(X * 1.1, Y)}
+    assert told["activations", "dense"].tolist() == [[3.375, 3.375]] * 4  # 1.1 is 1.125 in e4m3
+    assert told["activation_gradients", "dense"].shape == (4, 2)
+    assert {name for kind, name in told if kind == "weights"} == {"dense", "dense_1"}
+    # 3.375 is 3.5 in e4m3; d(mean of squares)/d(output) = 2 * 2 * 3.5 / 4 is a number of e5m2.
+    assert told["weight_gradients", "dense"] == pytest.approx(np.full((3, 2), 4 * 1.125 * 3.5))
+
+
 def test_layers_are_as_before_even_after_an_error(model):
     def fails(kind, tensor, scale):
         raise ValueError("no")

@@ -23,6 +23,7 @@ def kept(bits, large=probe.LARGE):
         (kept(10, np.nan), "float16"),
         (kept(7), "bfloat16"),
         (kept(3), "3 bits"),
+        (kept(3, 448), "float8_e4m3fn"),
         # Products of numbers split in two parts, and the errors of a fast convolution in float32.
         (kept(16), "16 bits"),
         (probe._values(32) * (1 + 2.0**-20), "float32"),
@@ -40,4 +41,12 @@ def test_the_engine_here_computes_in_what_it_is_told(policy, dtype, jit):
     policy(f"mixed_{dtype}" if dtype != "float32" else dtype)
     probe.readings.cache_clear()
     assert probe.readings(dtype, jit) == {"product": dtype, "convolution": dtype}
+    probe.readings.cache_clear()
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_quantized_product_is_rounded_here_and_a_convolution_is_not(policy, jit):
+    policy("mixed_bfloat16")
+    probe.readings.cache_clear()
+    assert probe.readings("float8", jit) == {"product": "float8_e4m3fn", "convolution": "bfloat16"}
     probe.readings.cache_clear()

@@ -1,0 +1,109 @@
+"""Models that Keras quantizes: which layers of a run's model it reaches, and what is read back.
+
+Under float8 a Dense or EinsumDense layer rounds what it multiplies, forward to e4m3 and the
+gradient to e5m2, each divided by a scale that follows the largest magnitudes of the steps before
+(delayed scaling), and then multiplies in the compute type. Only a compiler may make one product in
+float8 of it. Source: P. Micikevicius et al., FP8 formats for deep learning, 2022, arXiv 2209.05433.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers
+
+from mptexp.spec.policies import POLICY_ROWS
+from mptexp.spec.run import Run
+
+KINDS = (layers.Dense, layers.EinsumDense)  # by exact type: Keras refuses subclasses
+OF_FLOAT8 = ("inputs", "kernel", "outputs_grad")  # what has a scale and a history of magnitudes
+# The type in which a trace shows the products of quantized layers: no such policy computes in it.
+MARK = "float16"
+MOST_LAYERS = 256  # of a model whose scales a record holds
+# A product of float8 in a program of XLA's: cuBLAS's, or one in a fusion that Triton compiles.
+NATIVE = re.compile(r"matmul\$f8|\bdot\([^)]*\bf8e\dm\d")
+
+
+def quantized(run: Run, model: keras.Model) -> keras.Model:
+    """The model, its layers quantized where the policy asks for it.
+
+    Those that compute in another type than the policy's, such as a head in float32, stay as they
+    are, and so does what no Dense or EinsumDense layer multiplies.
+    """
+    policy = POLICY_ROWS[run.policy]
+    if policy.quantization:
+        model.quantize(
+            policy.quantization,
+            filters=lambda x: type(x) in KINDS and x.compute_dtype == policy.compute_dtype,
+        )
+    return model
+
+
+def layers_of(model: keras.Model) -> list[keras.Layer]:
+    """The quantized layers, in the order in which they were made, those within others too."""
+    inner = model._flatten_layers(include_self=False)
+    return [layer for layer in inner if type(layer) in KINDS and layer.quantization_mode]
+
+
+@contextmanager
+def marked(quantized_layers: Sequence[keras.Layer]) -> Iterator[None]:
+    """Lets these layers multiply in MARK, not quantized, so that a trace tells their products."""
+    before = [layer.dtype_policy for layer in quantized_layers]
+    for layer in quantized_layers:
+        vars(layer)["call"] = _in_own_type(layer, layer.compute_dtype)  # Keras would track it
+        layer.dtype_policy = f"mixed_{MARK}"
+    try:
+        yield
+    finally:
+        for layer, policy in zip(quantized_layers, before, strict=True):
+            del vars(layer)["call"]
+            layer.dtype_policy = policy
+
+
+def _in_own_type(layer: keras.Layer, dtype: str) -> Callable[..., Any]:
+    """Computes the layer and gives its output in a type: what multiplies it next has no mark."""
+    return lambda *args, **named: keras.ops.cast(type(layer).call(layer, *args, **named), dtype)
+
+
+def native_products(program: str) -> int:
+    """How many products in float8 a program has that XLA has compiled; zero of an empty one."""
+    return len(NATIVE.findall(program))
+
+
+# --- read back -----------------------------------------------------------------------------------
+
+
+def state(model: keras.Model) -> dict[str, Any]:
+    """The scales of float8 and the magnitudes that they follow, as plain JSON types.
+
+    Nothing of a model without such layers. Keys: layers (a row for each of the first MOST_LAYERS),
+    layers_left_out. A row: layer; of what it multiplies (inputs, kernel, outputs_grad) scale, amax
+    (the largest magnitude of the history), latest (that of the last step) and steps (how many of
+    the history, of 1024 at most); None is what is not a finite number.
+    """
+    known = [layer for layer in layers_of(model) if layer.quantization_mode == "float8"]
+    if not known:
+        return {}
+    rows = [{"layer": layer.name, **_scales(layer)} for layer in known[:MOST_LAYERS]]
+    return {"layers": rows, "layers_left_out": max(0, len(known) - MOST_LAYERS)}
+
+
+def _scales(layer: keras.Layer) -> dict[str, dict[str, float | int | None]]:
+    scales = {}
+    for name in OF_FLOAT8:
+        history = np.asarray(getattr(layer, f"{name}_amax_history").numpy())
+        scales[name] = {
+            "scale": _finite(getattr(layer, f"{name}_scale").numpy()),
+            "amax": _finite(history.max()),
+            "latest": _finite(history[0]),
+            "steps": int(np.count_nonzero(history)),
+        }
+    return scales
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if math.isfinite(value) else None
