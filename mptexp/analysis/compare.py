@@ -54,10 +54,7 @@ def _read(place: SweepDir) -> tuple[list[dict], list[str], list[str]]:
     """Records of a session, and a sentence for each that is damaged or was changed."""
     own, damaged = store.read_records(place)
     if not own:
-        raise params.ParamsError(
-            f"{place.root}: holds no record of a run; give the directory of a sweep, such as "
-            "reports/quickstart"
-        )
+        raise store.refusal(place, damaged)
     return own, damaged, store.changed(own, place)
 
 

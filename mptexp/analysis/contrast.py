@@ -109,10 +109,5 @@ def _mean(values: np.ndarray, confidence: float, least: float) -> tuple[float, f
     if len(values) < FEWEST:
         return mean, np.nan, np.nan
     error = np.sqrt(max(np.var(values, ddof=1), least) / len(values))
-    half = float(_quantile(confidence, len(values)) * error)
+    half = float(special.stdtrit(len(values) - 1, (1 + confidence) / 2) * error)
     return mean, mean - half, mean + half
-
-
-def _quantile(confidence: float, n: int) -> float:
-    """Of Student's t for a mean of n values."""
-    return float(special.stdtrit(n - 1, (1 + confidence) / 2))

@@ -107,7 +107,7 @@ def points(tables: Tables) -> list[Point]:
     )
     groups = runs.groupby(["network", "choice"], sort=False)
     made = [_point(network, json.loads(choice), rows) for (network, choice), rows in groups]
-    return _claimed([_compared(point, made) for point in made], tables)
+    return _claimed(made, tables)
 
 
 def emulates(among: Sequence[Point]) -> bool:
@@ -136,7 +136,7 @@ def _point(network: str, choice: dict[str, Any], runs: pd.DataFrame) -> Point:
 
 
 def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
-    """The points with intervals over blocks and images that hold for all losses together."""
+    """The points with their losses, whose intervals hold for all of them together."""
     records = {record["run_id"]: record for record in tables.records}
     more, flags = [], dict(zip(tables.results.run_id, tables.results["flags"], strict=True))
     made = list(made)
@@ -150,7 +150,9 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
         names = [flags[base.runs[b]] for b in blocks]
         names += [validity.but(flags[point.runs[b]], "not trained") for b in blocks]
         names += ["not comparable"] * bool(unlike)
-        made[k] = replace(point, flags=validity.together(names))
+        over = contrast.paired(point.errors, base.errors, "difference")
+        loss = over if base.is_float32 else point.loss
+        made[k] = replace(point, loss=loss, flags=validity.together(names))
     asked = [k for k, point in enumerate(made) if not point.is_float32]
     rounded = [(k, j) for k in asked for j in _to_nearest(made[k], made)]
     nearest = [contrast.paired(made[j].errors, made[k].errors, "difference") for k, j in rounded]
@@ -184,10 +186,3 @@ def _spread(
     sides = [[records[p.runs[b]] for b in blocks] for p in (point, base)]
     known = image_pairs.spread(*sides, LITTLE / 100)
     return known.variance * 1e4, known.freedom
-
-
-def _compared(point: Point, others: Sequence[Point]) -> Point:
-    bases = [p for p in others if p.network == point.network and p.is_float32]
-    if not bases:
-        return point
-    return replace(point, loss=contrast.paired(point.errors, bases[0].errors, "difference"))

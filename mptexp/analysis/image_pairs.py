@@ -36,13 +36,11 @@ class Spread:
         variance: of fractions; 0 where nothing is known of the images.
         freedom: degrees of freedom.
         images: how many; 0 where it is not known.
-        paired: whether the records say which images each run got right.
     """
 
     variance: float = 0.0
     freedom: float = 1.0
     images: int = 0
-    paired: bool = False
 
 
 def correct(record: Mapping[str, Any]) -> np.ndarray | None:
@@ -95,7 +93,7 @@ def _of_losses(left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, A
         ours, theirs = (np.array([each["losses"] for each in side]) for side in sides)
         means = (ours - theirs).mean(0)
         n = len(means)
-        return Spread(_of_mean(means), max(n - 1, 1), n, paired=True)
+        return Spread(_of_mean(means), max(n - 1, 1), n)
     n = min(each["images"] for each in validated)
     variances = [np.mean([_of_mean(np.array(each["losses"])) for each in side]) for side in sides]
     return Spread(float(sum(variances)), max(n - 1, 1), n)
@@ -117,7 +115,7 @@ def of_pairs(differences: np.ndarray, margin: float) -> Spread:
     # same images differ in each, and 1 / blocks where others do.
     one = n * float((differences**2).mean() - means.mean() ** 2) + PSEUDO_IMAGES
     at_margin = squares / one * _at_margin(differences, margin)
-    return Spread(max(variance, at_margin), more - 1, n, paired=True)
+    return Spread(max(variance, at_margin), more - 1, n)
 
 
 def _at_margin(differences: np.ndarray, margin: float) -> float:

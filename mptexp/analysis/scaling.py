@@ -4,7 +4,7 @@ A ratio here is images per second over the baseline's: above 1 is faster. Its in
 all ratios of its table together. Where more differs than what is compared there is no ratio.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,83 +54,71 @@ def by_replicas(tables: Tables) -> pd.DataFrame:
 
 
 def by_backend(tables: Tables) -> pd.DataFrame:
-    """Every point and policy that was measured under several backends.
-
-    Returns:
-        Columns of POINT, policy, step_s, throughput (medians over blocks); speedup (images per
-        second over TensorFlow's), low, high, blocks, flags, differs (see `_over`), base_jit
-        (whether XLA was on in TensorFlow).
-    """
-    rows, records = [], _by_id(tables)
-    for point, group in _groups(tables.results, "backend", ["jit"]):
-        known = group[group.backend == "tensorflow"]
-        for (backend, jit), runs in group.groupby(["backend", "jit"]):
-            others = known[:0] if backend == "tensorflow" else known
-            row = point | {"backend": backend, "jit": jit}
-            rows.append(row | _medians(runs) | _over(runs, others, jit, "backend", records))
-    return _sorted(_claimed(rows), ["backend"])
+    """Every point and policy under several backends, over TensorFlow: see `_beside`."""
+    groups = _groups(tables.results, "backend", ["jit"])
+    rows = _beside(tables, groups, "backend", lambda runs: runs.backend == "tensorflow")
+    return _sorted(rows, ["backend"])
 
 
 def by_frontend(tables: Tables) -> pd.DataFrame:
-    """Every point and policy that was trained by Keras and by a plain loop.
+    """Every point and policy trained by Keras and by a plain loop, over the loop: see `_beside`.
 
-    Returns:
-        Columns of POINT, policy, frontend, step_s, throughput (medians over blocks); speedup
-        (images per second over the plain loop's: below 1, Keras costs time), low, high, blocks,
-        flags, differs (see `_over`), base_jit.
+    Below 1, Keras costs time.
     """
-    rows, records = [], _by_id(tables)
-    ok = _apart(tables, "frontend")
-    groups = ok.groupby([*POINT, "policy"]) if len(ok) else []
-    for point, group in (g for g in groups if g[1].frontend.nunique() > 1):
-        plain = group[group.frontend == "native"]
-        for frontend, runs in group.groupby("frontend"):
-            others = plain[:0] if frontend == "native" else plain
-            row = dict(zip([*POINT, "policy"], point, strict=True)) | {"frontend": frontend}
-            jit = bool(runs.jit.iloc[0])
-            rows.append(row | _medians(runs) | _over(runs, others, jit, "frontend", records))
-    return _sorted(_claimed(rows), ["frontend"])
+    groups = _groups(_apart(tables, "frontend"), "frontend", [])
+    rows = _beside(tables, groups, "frontend", lambda runs: runs.frontend == "native")
+    return _sorted(rows, ["frontend"])
 
 
 def by_device(tables: Tables) -> pd.DataFrame:
-    """Every point and policy that was measured on several devices.
-
-    Returns:
-        Columns of POINT, policy, step_s, throughput (medians over blocks); speedup (images per
-        second over those of the slowest device), low, high, blocks, flags, differs (see `_over`),
-        base_jit; slowest (whether the row is that device's).
-    """
-    rows, records = [], _by_id(tables)
+    """Every point and policy on several devices, over the slowest device: see `_beside`."""
     timed = tables.results.assign(throughput=points.throughput(tables.results))
-    timed = timed.dropna(subset="throughput")
-    for point, group in _groups(timed, "gpu_model", ["jit"]):
-        slowest = group.groupby("gpu_model").throughput.median().idxmin()
-        for (device, jit), runs in group.groupby(["gpu_model", "jit"]):
-            others = group[group.gpu_model == slowest]
-            others = others[:0] if device == slowest else others
-            row = point | {"gpu_model": device, "jit": jit, "slowest": device == slowest}
-            rows.append(row | _medians(runs) | _over(runs, others, jit, "gpu_model", records))
-    return _sorted(_claimed(rows), ["gpu_model"])
+    groups = _groups(timed.dropna(subset="throughput"), "gpu_model", ["jit"])
+    return _sorted(_beside(tables, groups, "gpu_model", _on_the_slowest), ["gpu_model"])
+
+
+def _on_the_slowest(runs: pd.DataFrame) -> pd.Series:
+    return runs.gpu_model == runs.groupby("gpu_model").throughput.median().idxmin()
 
 
 def by_isa(tables: Tables) -> pd.DataFrame:
-    """Every point and policy under each of several CPU instruction sets.
+    """Every point under several CPU instruction sets: see `_beside`.
+
+    Over float32 under the default ones.
+    """
+    ok = _apart(tables, "cpu_isa")
+    groups = ok.groupby(POINT) if ok.cpu_isa.nunique() > 1 else ()
+    named = [(dict(zip(POINT, point, strict=True)), runs) for point, runs in groups]
+    return pd.DataFrame(_beside(tables, named, "cpu_isa", _under_the_default))
+
+
+def _under_the_default(runs: pd.DataFrame) -> pd.Series:
+    return (runs.cpu_isa == "default") & (runs.policy == "float32")
+
+
+def _beside(
+    tables: Tables,
+    groups: Iterable[tuple[dict[str, Any], pd.DataFrame]],
+    axis: str,
+    is_base: Callable[[pd.DataFrame], pd.Series],
+) -> list[dict[str, Any]]:
+    """The values of an axis side by side, in each group over the base's runs.
 
     Returns:
-        Columns of POINT, policy, cpu_isa, step_s, throughput (medians over blocks), emulated;
-        speedup (images per second over float32's under the default instruction sets), low, high,
-        blocks, flags, differs (see `_over`). Empty where float32 was not measured so.
+        Rows of POINT, policy, those of ALONG; is_base (whether the row is the base itself), step_s,
+        throughput (medians over blocks); speedup (images per second over the base's), low, high,
+        blocks, flags, differs (see `_over`), base_jit (whether XLA was on in the base).
     """
     rows, records = [], _by_id(tables)
-    ok = _apart(tables, "cpu_isa")
-    for point, group in ok.groupby(POINT) if ok.cpu_isa.nunique() > 1 else ():
-        usual = (group.cpu_isa == "default") & (group.policy == "float32")
-        for (isa, policy), runs in group[~usual].groupby(["cpu_isa", "policy"]):
-            row = dict(zip(POINT, point, strict=True)) | {"cpu_isa": isa, "policy": policy}
-            row |= {"emulated": bool(runs.emulated.any()), **_medians(runs)}
-            jit = bool(runs.jit.iloc[0])
-            rows.append(row | _over(runs, group[usual], jit, "cpu_isa", records))
-    return pd.DataFrame(_claimed(rows))
+    for point, group in groups:
+        keys, base = [*ALONG[axis], *["jit"] * ("jit" not in point)], is_base(group)
+        for values, runs in group.groupby(keys):
+            itself = bool(base[runs.index].all())
+            row = point | dict(zip(keys, values, strict=True)) | {"is_base": itself}
+            others = group[base & (not itself)]
+            jit = row["jit"] if "jit" in keys else bool(runs.jit.iloc[0])
+            rows.append(row | _medians(runs) | _over(runs, others, jit, axis, records))
+    return _claimed(rows)
 
 
 def begin_alike(tables: Tables) -> bool:

@@ -9,6 +9,9 @@ from mptexp.analysis.points import POINT, rank, throughput
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.spec import tasks
 
+MEDIANS = ("step_s", "step_s_low", "step_s_high", "throughput", "latency_p50_s", "latency_p99_s")
+MEDIANS += ("flops_per_s", "bytes_per_s", "mfu_frac")
+
 
 def headline(tables: Tables) -> pd.DataFrame:
     """One row per point and policy: the table of a report.
@@ -29,15 +32,7 @@ def headline(tables: Tables) -> pd.DataFrame:
     empty = {name: pd.to_numeric(ok[name]) for name in ok if ok[name].isna().all()}
     ok = ok.assign(**empty)
     rows = ok.groupby(keys, sort=True, as_index=False).agg(
-        step_s=("step_s", "median"),
-        step_s_low=("step_s_low", "median"),
-        step_s_high=("step_s_high", "median"),
-        throughput=("throughput", "median"),
-        latency_p50_s=("latency_p50_s", "median"),
-        latency_p99_s=("latency_p99_s", "median"),
-        flops_per_s=("flops_per_s", "median"),
-        bytes_per_s=("bytes_per_s", "median"),
-        mfu_frac=("mfu_frac", "median"),
+        **{name: (name, "median") for name in MEDIANS},
         repeats=("run_id", "count"),
         **_measured(ok),
         peak_memory_bytes=("peak_memory_bytes", "median"),

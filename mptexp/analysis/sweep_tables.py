@@ -13,7 +13,7 @@ from mptexp.analysis.points import POINT
 from mptexp.records import consistent, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import history_table, results_table
-from mptexp.spec import params
+from mptexp.spec import documents
 from mptexp.spec.grid import REPORT_KEYS
 
 RAW = ("windows", "samples")
@@ -117,7 +117,7 @@ def load(directory: SweepDir) -> Tables:
     """Reads the records of a sweep and computes its tables."""
     records, damaged = store.read_records(directory, without=RAW)
     changed = store.changed(records, directory)
-    for part in (directory.search, directory.diagnosis):
+    for part in directory.parts[1:]:
         inner, faults = store.read_records(part, without=RAW)
         damaged, changed = damaged + faults, changed + store.changed(inner, part)
     results = flagged(records, directory.name)
@@ -166,7 +166,7 @@ def _attempts(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:
 
 def options(directory: SweepDir) -> Options:
     """The report's options in the directory's params file; the defaults where it has none."""
-    known = params.load(directory.params_text)
+    known = documents.content(directory.params_text)
     known = known if isinstance(known, dict) else {}
     return Options(**{name: known[name] for name in REPORT_KEYS if known.get(name)})
 

@@ -24,7 +24,6 @@ from mptexp.api.commands import (
     advise,
     at_once,
     changed,
-    check,
     checked,
     claims,
     compared,

@@ -192,16 +192,14 @@ def load(directory: Place, table: str = "results") -> "Results | pd.DataFrame":
 
     if table not in TABLES:
         raise ParamsError(f"table {table!r}: unknown; allowed: {', '.join(TABLES)}")
-    tables = sweep_tables.load(SweepDir(resolved(directory)))
+    place = SweepDir(resolved(directory))
+    tables = sweep_tables.load(place)
     for sentence in tables.damaged:
         warnings.warn(f"left out: {visible(sentence)}", stacklevel=2)
     for sentence in tables.changed:
         warnings.warn(visible(sentence), stacklevel=2)
     if not tables.records:
-        raise ParamsError(
-            f"{directory}: holds no record of a run; give the directory of a sweep, such as "
-            "reports/quickstart"
-        )
+        raise store.refusal(place, tables.damaged)
     if table == "results":
         return Results.of(tables)
     return filled({"history": tables.epochs, "speedups": tables.speedups}[table])

@@ -219,7 +219,7 @@ def report(directory: Path, notebook: Path | None = None) -> tuple[Path, list[st
         notebook: what makes the report, in place of the package's own.
 
     Returns:
-        Its page, and what is not valid of it: see `check`.
+        Its page, and what is not valid of it: see `checked`.
 
     Raises:
         ParamsError: if the directory holds no record, or takes no files.
@@ -265,17 +265,6 @@ def checked(directory: Path) -> Checked:
     besides += provenance.measured_again(sweep.directory)
     not_valid = [*_not_valid(sweep), *data_files.out_of_step(sweep)]
     return Checked(not_valid, besides, bool(notes.families(tables)))
-
-
-def check(directory: Path) -> list[str]:
-    """Returns what is not comparable or not valid of a sweep, and its damaged records.
-
-    A sentence each, in Markdown; none where every comparison may claim what it shows.
-
-    Raises:
-        ParamsError: if the directory holds no record.
-    """
-    return checked(directory).not_valid
 
 
 def _not_valid(sweep: "MeasuredSweep") -> list[str]:
@@ -509,8 +498,6 @@ def write_page(file: Path, text: str) -> None:
         ParamsError: if that is a directory, or nothing can be written there.
         Stopped: if the disk is full or fails.
     """
-    from mptexp.records import store
-
     if file.is_dir():
         raise ParamsError(
             f"--out {file}: is a directory; give the name of a file, such as page.html"

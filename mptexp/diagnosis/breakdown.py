@@ -96,22 +96,17 @@ SERVING = ["memory", "casts"]
 COLUMNS = ["cause", "layer", "part", "op", "kernel", "seconds", "share", "count"]
 
 
-def cause(row: Mapping[str, Any], kinds: Mapping[str, str] | None = None) -> str:
+@lru_cache(2**16)  # a report asks of the same operations over and over
+def cause(state: str, part: str, op: str, kernel: str, kind: str = "") -> str:
     """The category of `causes` that a row of a record's profile belongs to.
 
     Args:
-        kinds: layer -> its class, such as RandomRotation.
+        state, part, op, kernel: of the row, see `Operation`.
+        kind: the class of its layer, such as RandomRotation.
 
     Returns:
         Its name; unexplained where no rule knows.
     """
-    kind = (kinds or {}).get(row["layer"], "")
-    return _cause(row["state"], row["part"], row["op"], row["kernel"], kind)
-
-
-@lru_cache(2**16)
-def _cause(state: str, part: str, op: str, kernel: str, kind: str) -> str:
-    """The same; a report asks of the same operations over and over."""
     if state != "op":
         return state
     by_kernel = kernels.work(kernel)
@@ -199,7 +194,7 @@ def _with_causes(
     """The rows of a table of operations with their cause and their share of a step."""
     columns = ("state", "part", "op", "kernel", "layer")
     table["cause"] = [
-        _cause(*key, (kinds or {}).get(layer, ""))
+        cause(*key, (kinds or {}).get(layer, ""))
         for *key, layer in zip(*(table[name] for name in columns), strict=True)
     ]
     of_layer = _serving(table)

@@ -70,7 +70,7 @@ class Cause(Category):
         sentence: says of a share of the step that it is lost to the cause.
         remedies: what to change, the most promising first.
         ablations: the changes that show whether it is the cause; empty where none could.
-        loss: how much of the step it takes; None where that does not apply.
+        loss: how much of the step it takes, None where that does not apply; all its time, usually.
         in_breakdown: whether it is a row of the time breakdown, or cut out of some.
         emulated: whether it applies where the device emulates the candidate's type (True), where it
             does not (False), or always (None).
@@ -78,8 +78,8 @@ class Cause(Category):
 
     sentence: str
     remedies: tuple[Remedy, ...]
-    ablations: tuple[Ablation, ...]
-    loss: Callable[[Case, "Cause"], Loss | None]
+    ablations: tuple[Ablation, ...] = ()
+    loss: Callable[[Case, "Cause"], Loss | None] = losses.in_full
     in_breakdown: bool = True
     emulated: bool | None = None
 
@@ -112,7 +112,6 @@ ROWS: tuple[Category, ...] = (
         remedies=(XLA, Remedy("fewer changes of type or layout between layers")),
         ablations=(ablations.XLA_ON,),
         colour="#cc79a7",
-        loss=losses.in_full,
         emulated=False,
     ),
     Cause(
@@ -125,7 +124,6 @@ ROWS: tuple[Category, ...] = (
         ),
         ablations=(ablations.BATCH,),
         colour="#009e73",
-        loss=losses.in_full,
     ),
     Cause(
         name="loss scaling",
@@ -135,9 +133,7 @@ ROWS: tuple[Category, ...] = (
             Remedy("mixed_bfloat16, which needs none"),
             Remedy("a fixed loss_scale, which costs less"),
         ),
-        ablations=(),
         colour="#f0e442",
-        loss=losses.in_full,
     ),
     Cause(
         name="communication",
@@ -147,18 +143,14 @@ ROWS: tuple[Category, ...] = (
             Remedy("a larger batch per device", ablations.BATCH),
             Remedy("gradients in 16 bits, communication during the backward pass"),
         ),
-        ablations=(),
         colour="#882255",
-        loss=losses.in_full,
     ),
     Cause(
         name="on the host",
         label="operations that ran on the CPU instead of the GPU",
         sentence="is work that ran on the CPU instead of the GPU",
         remedies=(XLA, Remedy("a newer version that has the kernel; float32 for that layer")),
-        ablations=(),
         colour="#8c510a",
-        loss=losses.in_full,
     ),
     Cause(
         name="input",
@@ -184,7 +176,6 @@ ROWS: tuple[Category, ...] = (
         ),
         ablations=(ablations.BATCH, ablations.EXECUTION),
         colour="#e69f00",
-        loss=losses.in_full,
     ),
     Cause(
         name="retracing",
@@ -194,18 +185,14 @@ ROWS: tuple[Category, ...] = (
             Remedy("tensors in place of Python numbers as arguments"),
             Remedy("one shape of all batches: drop_remainder, padding, input_signature"),
         ),
-        ablations=(),
         colour="#b15928",
-        loss=losses.in_full,
     ),
     Cause(
         name="copies",
         label="copies from the GPU to the host",
         sentence="is copies from the GPU to the host",
         remedies=(Remedy("values stay on the device, and are read every 100 steps"),),
-        ablations=(),
         colour="#fb9a99",
-        loss=losses.in_full,
     ),
     Cause(
         name="idle",
@@ -214,7 +201,6 @@ ROWS: tuple[Category, ...] = (
         remedies=(LARGER_BATCH, SEVERAL_STEPS, Remedy("fewer metrics and callbacks")),
         ablations=(ablations.BATCH, ablations.EXECUTION),
         colour="#bdbdbd",
-        loss=losses.in_full,
     ),
     Cause(
         name="python",
@@ -224,36 +210,28 @@ ROWS: tuple[Category, ...] = (
             Remedy("operations of the framework in its place"),
             Remedy("do it in the input pipeline, beside the step"),
         ),
-        ablations=(),
         colour="#a6761d",
-        loss=losses.in_full,
     ),
     Cause(
         name="checks",
         label="assertions, numeric checks, prints, summaries",
         sentence="is assertions, numeric checks, prints and summaries",
         remedies=(Remedy("leave them out of trainings that are not being debugged"),),
-        ablations=(),
         colour="#e7298a",
-        loss=losses.in_full,
     ),
     Cause(
         name="preprocessing",
         label="preprocessing inside the model",
         sentence="is preprocessing inside the model",
         remedies=(Remedy("preprocess in the input pipeline, beside the step"),),
-        ablations=(),
         colour="#66a61e",
-        loss=losses.in_full,
     ),
     Cause(
         name="loss",
         label="loss, metrics, regularizers",
         sentence="is the loss, metrics and regularizers",
         remedies=(Remedy("cheaper metrics and regularizers, computed less often"),),
-        ablations=(),
         colour="#7570b3",
-        loss=losses.in_full,
     ),
     Cause(
         name="updates",
@@ -265,7 +243,6 @@ ROWS: tuple[Category, ...] = (
         ),
         ablations=(ablations.BATCH,),
         colour="#005a32",
-        loss=losses.in_full,
     ),
     Cause(
         name="loop",
@@ -276,9 +253,7 @@ ROWS: tuple[Category, ...] = (
             Remedy("a fused layer: LSTM and GRU without recurrent dropout, on a GPU"),
             Remedy("unroll a short loop"),
         ),
-        ablations=(),
         colour="#1b7837",
-        loss=losses.in_full,
     ),
     Cause(
         name="random",
@@ -288,9 +263,7 @@ ROWS: tuple[Category, ...] = (
             Remedy("fewer layers that draw them, or smaller tensors"),
             Remedy("noise from the input pipeline, beside the step"),
         ),
-        ablations=(),
         colour="#b3a2c7",
-        loss=losses.in_full,
     ),
     Cause(
         name="no 16 bits",
@@ -300,9 +273,7 @@ ROWS: tuple[Category, ...] = (
             Remedy("compute them less often or on fewer elements"),
             Remedy("an approximation made of matrix products"),
         ),
-        ablations=(),
         colour="#332288",
-        loss=losses.in_full,
     ),
     Category(name="unexplained", label="unexplained", colour="#7f7f7f"),
     # Cut out of the rows above: in the colour of the work that they slow down.
@@ -311,7 +282,6 @@ ROWS: tuple[Category, ...] = (
         label="16-bit arithmetic that the device only emulates",
         sentence="is 16-bit work that the device emulates, beyond what float32 takes",
         remedies=(Remedy("another policy: this device has no arithmetic for the type"),),
-        ablations=(),
         colour="#0087c8",
         loss=losses.emulation,
         in_breakdown=False,
@@ -333,7 +303,6 @@ ROWS: tuple[Category, ...] = (
         label="matrix work that is slower in 16 bits",
         sentence="is what layers take longer in 16 bits",
         remedies=(Remedy("float32 for these layers (float32_layers)"), Remedy("other shapes")),
-        ablations=(),
         colour="#0087c8",
         loss=losses.slower_layers,
         in_breakdown=False,
@@ -359,7 +328,6 @@ ROWS: tuple[Category, ...] = (
         label="a device that is no faster in 16 bits",
         sentence="is matrix work, in which this device is no faster in 16 bits (measured peak)",
         remedies=(Remedy("another device; 16 bits still save memory, for a larger batch"),),
-        ablations=(),
         colour="#0087c8",
         loss=losses.no_faster_type,
         in_breakdown=False,

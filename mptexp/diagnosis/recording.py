@@ -40,12 +40,7 @@ BOUNDS = {
 SAME_LAYERS = 0.5  # of all layers of two recordings: so many are in both of one model
 SAME_PRODUCTS = 3.0  # times: one training multiplies by more kernels in one type than in another
 SHRUNK = 0.75  # of the baseline's time: what takes more of it did not shrink with 16 bits
-NO_LAYER = (
-    "optimizer",
-    "loss",
-    "loss scaling",
-    "updates",
-)  # parts that belong to no layer, but have a name
+NO_LAYER = ("optimizer", "loss", "loss scaling", "updates")  # parts with a name, but no layer
 LOW = ("float16", "bfloat16", "float8", "float4", "tf32", "int8")
 
 
@@ -94,10 +89,8 @@ class Recording:
     @property
     def _work(self) -> pd.DataFrame:
         """What ran on the device: copies and waits left out."""
-        waits = self.rows.cause.isin(
-            ["input", "idle", "host", "retracing", "python", "on the host"]
-        )
-        return self.rows[~waits]
+        waits = ["input", "idle", "host", "retracing", "python", "on the host"]
+        return self.rows[~self.rows.cause.isin(waits)]
 
     @property
     def layer_share(self) -> float:

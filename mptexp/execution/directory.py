@@ -12,7 +12,7 @@ from mptexp.execution import processes
 from mptexp.execution.plan import Planned
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, remove_runs
-from mptexp.spec import params, places
+from mptexp.spec import documents, places
 from mptexp.spec.devices import is_here
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import REPORT_KEYS
@@ -79,7 +79,7 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
     elif not (directory.is_marked or _is_empty(root) or _holds_records(directory)):
         raise ParamsError(f"{root}: is neither empty nor a sweep's directory; choose another --out")
     # A run that outlived its sweep would take time and memory from what is measured now.
-    for part in (directory, directory.search, directory.diagnosis):
+    for part in directory.parts:
         for folder in part.partial.glob("*"):
             processes.end(folder.resolve())
     try:
@@ -138,7 +138,8 @@ def same(directory: SweepDir, text: str) -> bool:
 
 def _split(text: str) -> tuple[Any, dict[str, Any]]:
     """The keys of a params file that decide its runs, and those that change its report alone."""
-    content = places.everywhere(params.load(text))  # data may have been moved, or lie elsewhere
+    # Data may have been moved, or lie elsewhere.
+    content = places.everywhere(documents.content(text))
     if not isinstance(content, dict):
         return content, {}
     report = {name: content.pop(name) for name in REPORT_KEYS if name in content}

@@ -105,8 +105,8 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
             _copy(one, _part_of(out, one))
         for place in places:
             _keep_superseded(place, out)
-        for part in range(len(_parts(out))):
-            _parts(out)[part].add_measured(_parts(place)[part] for place in places)
+        for ours, *theirs in zip(out.parts, *(place.parts for place in places), strict=True):
+            ours.add_measured(theirs)
     copied = Counter(str(one.place.root) for one in wanted)
     faults += [f"{_record(one)}: {store.CHANGED}; merged as it is" for one in chosen if one.changed]
     present = len(chosen) - len(wanted)
@@ -153,12 +153,8 @@ def _same_place(path: Path, place: SweepDir) -> bool:
     return files.real(path) == files.real(place.root)
 
 
-def _parts(place: SweepDir) -> tuple[SweepDir, ...]:
-    return (place, place.search, place.diagnosis)
-
-
 def _part_of(out: SweepDir, one: Copy) -> SweepDir:
-    return _parts(out)[_parts(one.place).index(one.part)]
+    return out.parts[one.place.parts.index(one.part)]
 
 
 def _read(places: Sequence[SweepDir]) -> tuple[list[list[Copy]], list[str]]:
@@ -166,7 +162,7 @@ def _read(places: Sequence[SweepDir]) -> tuple[list[list[Copy]], list[str]]:
     copies: dict[tuple[int, str], list[Copy]] = {}
     faults = []
     for place in places:
-        for number, part in enumerate(_parts(place)):
+        for number, part in enumerate(place.parts):
             for path in sorted(part.runs.glob("*/record.json")):
                 try:
                     record = store.read_record(path)
@@ -245,7 +241,7 @@ def _conflict(copies: Sequence[Copy]) -> str:
 
 def _keep_superseded(place: SweepDir, out: SweepDir) -> None:
     """Copies the runs that were measured again, which a page counts, to those of the result."""
-    for part, ours in zip(_parts(place), _parts(out), strict=True):
+    for part, ours in zip(place.parts, out.parts, strict=True):
         for record in [] if part.superseded.is_symlink() else part.superseded.glob("*/record.json"):
             if not record.parent.is_symlink():
                 _copy_files(record.parent, ours.superseded / record.parent.name)

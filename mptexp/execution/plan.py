@@ -7,7 +7,7 @@ from mptexp.execution import max_batch
 from mptexp.records import outcomes, schema
 from mptexp.records.outcomes import Outcome
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import params
+from mptexp.spec import documents
 from mptexp.spec.devices import is_here, local_device
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
@@ -105,7 +105,7 @@ def _canonical(name: str, value: str) -> str:
     if name == "gpu_model" and value == "local":
         return local_device()
     try:
-        return str(getattr(Run(**{name: params.load(value)}), name))
+        return str(getattr(Run(**{name: documents.content(value)}), name))
     except ValueError:
         return value
 

@@ -64,7 +64,8 @@ def execute(
     try:
         while waiting or working:
             if not ray_cluster.head_answers():
-                raise NodesLost(_headless(len(waiting) + len(working)))
+                head = "the head of the Ray cluster does not answer any more"
+                raise _lost(head, len(waiting) + len(working))
             places = ray_cluster.places(on_cpus)
             for planned, place in _startable(waiting, list(working.values()), places):
                 waiting.remove(planned)
@@ -72,7 +73,8 @@ def execute(
                 working[placed.remote(planned.run.model_dump(), *shared)] = (planned, place)
                 yield planned, None
             if not working:
-                raise NodesLost(_stranded(waiting))
+                models = ", ".join(sorted({p.run.gpu_model for p in waiting}))
+                raise _lost(f"no node with {models} is left in the Ray cluster", len(waiting))
             _give_up(working, places)
             for ref in ray.wait(list(working), timeout=POLL_S)[0]:
                 planned, _ = working.pop(ref)
@@ -124,10 +126,8 @@ def _give_up(working: Mapping[Any, tuple[Planned, Place]], places: Sequence[Plac
             ray.cancel(ref)
 
 
-def _stranded(waiting: Sequence[Planned]) -> str:
-    models, n = ", ".join(sorted({p.run.gpu_model for p in waiting})), len(waiting)
-    many = f"{n} run{'s' if n > 1 else ''} not executed"
-    return f"no node with {models} is left in the Ray cluster: {many}"
+def _lost(why: str, n: int) -> NodesLost:
+    return NodesLost(f"{why}: {n} run{'s' if n > 1 else ''} not executed")
 
 
 def _end_without_ray() -> None:
@@ -135,11 +135,6 @@ def _end_without_ray() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
-
-
-def _headless(n: int) -> str:
-    many = f"{n} run{'s' if n > 1 else ''} not executed"
-    return f"the head of the Ray cluster does not answer any more: {many}"
 
 
 def _leave(working: Sequence[Any]) -> None:

@@ -18,6 +18,7 @@ from mptexp.records import consistent, schema, settings, usable
 from mptexp.records.privacy import scrub
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.spec import files, places
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import defaults, run_id
 
 if TYPE_CHECKING:
@@ -168,6 +169,14 @@ def _other_parameters(record: Mapping[str, Any]) -> str:
     if record["run_id"] in (run_id(short, notebook), run_id(parameters, notebook)):
         return ""
     return f"{CHANGED}: its parameters are not those of run {record['run_id']}"
+
+
+def refusal(directory: SweepDir, damaged: Sequence[str]) -> ParamsError:
+    """Why nothing can be said of a directory in which no record can be read."""
+    why = "holds no record of a run; give the directory of a sweep, such as reports/quickstart"
+    if damaged:
+        why = f"none of its records can be read: {damaged[0]}"
+    return ParamsError(f"{directory.root}: {why}")
 
 
 def changed(records: Iterable[Mapping[str, Any]], directory: SweepDir) -> list[str]:

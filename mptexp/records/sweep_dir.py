@@ -161,6 +161,11 @@ class SweepDir:
         return SweepDir(self.root / "diagnosis")
 
     @property
+    def parts(self) -> tuple["SweepDir", "SweepDir", "SweepDir"]:
+        """The sweep itself, its search and its diagnosis."""
+        return self, self.search, self.diagnosis
+
+    @property
     def name(self) -> str:
         return files.real(self.root).name
 
@@ -207,13 +212,12 @@ class SweepDir:
 
     def clear(self) -> None:
         """Removes what mptexp writes into a directory that it made, by name, and nothing else."""
-        inner = [part for part in (self.search, self.diagnosis) if not part.root.is_symlink()]
-        for part in (self, *inner):
-            remove_runs(part.runs)
-            remove_runs(part.partial)
-            remove_runs(part.superseded)
-        for folder in (self.search.root, self.diagnosis.root):
-            _remove_if_empty(folder)
+        for part in self.parts:
+            if part is self or not part.root.is_symlink():
+                for folder in (part.runs, part.partial, part.superseded):
+                    remove_runs(folder)
+        for part in self.parts[1:]:
+            _remove_if_empty(part.root)
         for path in [self.root / name for name in WRITTEN]:
             path.unlink(missing_ok=True)
 

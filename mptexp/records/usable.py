@@ -11,9 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic asks for it below Python 3.12
 
 from mptexp.records.columns import Number, Positive
-
-OPEN = {"strict": True, "extra": "allow", "allow_inf_nan": False}
-Seconds = Annotated[float, Field(ge=0, le=1e30)]
+from mptexp.records.schema import OPEN, Seconds
 
 
 @with_config(OPEN)

@@ -19,7 +19,7 @@ from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import registry
 from mptexp.report.figures.row import Section
 from mptexp.report.tables import text_tables, why_tables
-from mptexp.report.text import wording
+from mptexp.report.text import markdown, wording
 from mptexp.spec.errors import ParamsError
 
 MOST_ROWS = 40
@@ -51,7 +51,7 @@ class Explanation:
             return self.message
         among = self.sweep.verdicts
         titles = [f"- pair {i}: {escape(why.title(v, among))}" for i, v in enumerate(among)]
-        return "\n".join([why.safe_sentence(self.verdict, among), "", *titles])
+        return "\n".join([markdown.sentence(why.sentence(self.verdict, among)), "", *titles])
 
     def causes(self) -> GT | None:
         """The ranked causes, each with its evidence and what to change."""
@@ -151,7 +151,7 @@ class RecordedExplanation:
     def _repr_markdown_(self) -> str:
         sentences = [recordings.verdict(self.recordings)]
         sentences += [note for each in self.recordings for note in recordings.notes(each)]
-        return "\n\n".join(escape(wording.verbatim(text), quote=False) for text in sentences)
+        return "\n\n".join(map(markdown.safe, sentences))
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """The tables behind the verdict by their headings, as text."""

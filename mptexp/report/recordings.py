@@ -16,8 +16,8 @@ from mptexp.diagnosis.recording import BOUNDS, Comparison, Recording
 from mptexp.report.figures import diagnosis as figures
 from mptexp.report.figures import output, style
 from mptexp.report.pages import lead, rendering
-from mptexp.report.tables import text_tables, why_tables
-from mptexp.report.tables.why_tables import percent
+from mptexp.report.tables import text_tables
+from mptexp.report.tables.why_tables import by_cause, milliseconds, percent
 from mptexp.report.text import markdown, wording
 from mptexp.spec.terminal import visible
 from mptexp.traces.steps import WHOLE
@@ -86,7 +86,7 @@ def bound_sentence(recording: Recording) -> str:
         return f"{UNTIMED}{_by_number(recording)}."
     name, share = recording.bound
     step = "a step of" if trace.how != WHOLE else "the whole trace, in which no step is marked, of"
-    step = f"{step} {_ms(trace.median_s)}"
+    step = f"{step} {milliseconds(trace.median_s)}"
     others = recording.shares.drop(list(BOUNDS[name]), errors="ignore")
     others = others[others >= LEAST_SHARE].sort_values(ascending=False)
     rest = [f"{_short(cause)} {percent(value)}" for cause, value in others.items()]
@@ -98,9 +98,8 @@ def bound_sentence(recording: Recording) -> str:
         used = "Tensor Cores unknown" if used == "unknown" else used
         text += f"; {percent(first.share)} of the matrix work is in {first.type}, {used}"
     if trace.after_s:
-        text += (
-            f"; not counted: {_ms(trace.after_s)} after it, in which callbacks and the profiler ran"
-        )
+        after = milliseconds(trace.after_s)
+        text += f"; not counted: {after} after it, in which callbacks and the profiler ran"
     return f"{text}."
 
 
@@ -151,7 +150,7 @@ def comparison_sentence(comparison: Comparison) -> str:
     changed = changed.sort_values("difference_s", key=abs, ascending=False)[:3]
     parts = [
         f"{_short(str(name))} {'grew' if row.difference_s > 0 else 'fell'} by "
-        f"{wording.digits(abs(row.difference_s) * 1e3)} ms"
+        f"{milliseconds(abs(row.difference_s))}"
         for name, row in changed.iterrows()
     ]
     text = f"{head}: {wording.listed(parts)}" if parts else head
@@ -209,11 +208,10 @@ def notes(recording: Recording) -> list[str]:
             "or a compilation in it would be"
         )
     if trace.hidden_s > LEAST_SHOWN * trace.median_s:
-        said.append(
-            f"other work hides {_ms(trace.hidden_s)} a step of communication, which cost no time"
-        )
+        hidden = milliseconds(trace.hidden_s)
+        said.append(f"other work hides {hidden} a step of communication, which cost no time")
     if trace.outside_s > 0 and trace.timed:
-        said.append(f"{_ms(trace.outside_s)} of the device's work lies outside the steps")
+        said.append(f"{milliseconds(trace.outside_s)} of the device's work lies outside the steps")
     others = {name: s for name, s in trace.gpus.items() if name != trace.gpu}
     total = sum(trace.gpus.values())
     if others and total:
@@ -245,27 +243,19 @@ def _counted(recording: Recording) -> list[str]:
 def facts(recording: Recording) -> pd.DataFrame:
     """What a recording is: framework, device, steps, how they were recognized, shares."""
     trace = recording.trace
-    if not trace.timed:
-        rows = {"Framework": trace.framework or "unknown", "Device": trace.gpu or "CPU"}
-        return pd.DataFrame({"": list(rows), recording.file: list(rows.values())})
-    times = [f"{wording.digits(s * 1e3)}" for s in (min(trace.step_times), max(trace.step_times))]
-    layers = percent(recording.layer_share)
-    if recording.layer_share:
-        layers += f" ({percent(recording.named_layer_share)} of forward and backward passes)"
-    rows = {
-        "Framework": trace.framework or "unknown",
-        "Device": trace.gpu or "CPU",
-        "Steps": f"{trace.steps}, by {trace.how}",
-        "Step, ms": f"{wording.digits(trace.median_s * 1e3)} (median; {times[0]} to {times[1]})",
-        "Device time with a layer": layers,
-        "Unexplained": f"{percent(recording.share('unexplained'))} of the step",
-    }
+    rows = {"Framework": trace.framework or "unknown", "Device": trace.gpu or "CPU"}
+    if trace.timed:
+        times = (trace.median_s, min(trace.step_times), max(trace.step_times))
+        median, least, most = (wording.digits(seconds * 1e3) for seconds in times)
+        named = f" ({percent(recording.named_layer_share)} of forward and backward passes)"
+        rows |= {
+            "Steps": f"{trace.steps}, by {trace.how}",
+            "Step, ms": f"{median} (median; {least} to {most})",
+            "Device time with a layer": percent(recording.layer_share)
+            + named * bool(recording.layer_share),
+            "Unexplained": f"{percent(recording.share('unexplained'))} of the step",
+        }
     return pd.DataFrame({"": list(rows), recording.file: list(rows.values())})
-
-
-def breakdown_rows(recordings: Sequence[Recording]) -> pd.DataFrame:
-    """Where the time of a step goes, by cause."""
-    return why_tables.by_cause(_steps(recordings))
 
 
 def _steps(recordings: Sequence[Recording]) -> dict[str, pd.Series]:
@@ -283,10 +273,6 @@ def _names(recordings: Sequence[Recording]) -> list[str]:
         return ["first", "second"]
     same = re.match(r"(.*[_\W]).*\n\1", "\n".join(names))  # up to the end of a word
     return [name.removeprefix(same[1] if same else "") or name for name in names]
-
-
-def _ms(seconds: float) -> str:
-    return f"{wording.digits(seconds * 1e3)} ms"
 
 
 def cause_rows(recording: Recording) -> pd.DataFrame:
@@ -377,7 +363,7 @@ def shrink_sentence(comparison: Comparison) -> str:
             "float32 first."
         )
     stayed = comparison.unshrunk[lambda s: s >= LEAST_SHARE * comparison.candidate.trace.median_s]
-    parts = [f"{_short(str(name))} ({_ms(seconds)})" for name, seconds in stayed.items()]
+    parts = [f"{_short(str(name))} ({milliseconds(seconds)})" for name, seconds in stayed.items()]
     first, _ = _names([comparison.baseline, comparison.candidate])
     lower = comparison.candidate.low_share > comparison.baseline.low_share
     text = f"Lower precision did not shrink {wording.listed(parts)}. " if parts and lower else ""
@@ -393,7 +379,7 @@ def tables(recordings: Sequence[Recording]) -> dict[str, pd.DataFrame]:
     both = Comparison(*recordings) if len(recordings) == 2 else None
     timed = [recording for recording in recordings if recording.trace.timed]
     made = {
-        "Where the time of a step goes": breakdown_rows(timed) if timed else pd.DataFrame(),
+        "Where the time of a step goes": by_cause(_steps(timed)) if timed else pd.DataFrame(),
         "What to try": cause_rows(last) if last in timed else pd.DataFrame(),
         "Where they differ": difference_rows(both) if both and both.comparable else pd.DataFrame(),
     }

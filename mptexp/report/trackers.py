@@ -105,7 +105,7 @@ def export(directory: SweepDir, tracker: str, store: str = "") -> Tracked:
         raise ParamsError(f"--to {tracker}: {tracker} is not installed: {install(tracker)}")
     tables = sweep_tables.load(directory)
     if not tables.records:
-        raise ParamsError(f"{directory.root}: holds no record of a run")
+        raise records_store.refusal(directory, tables.damaged)
     write = {"mlflow": _to_mlflow, "tensorboard": _to_tensorboard}[tracker]
     runs = exported(directory, tables)
     place, written = write(directory, runs, store)

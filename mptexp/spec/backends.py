@@ -28,4 +28,5 @@ BACKEND_ROWS = {
     )
 }
 BACKENDS = tuple(BACKEND_ROWS)
+LABELS = {row.name: row.label for row in BACKEND_ROWS.values()}
 BackendName = Literal[BACKENDS]

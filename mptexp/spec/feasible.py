@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mptexp.spec import places, tasks
-from mptexp.spec.project import PACKAGE, PROJECT
+from mptexp.spec.project import PACKAGE
 from mptexp.spec.run import Run
 
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -58,7 +58,7 @@ def training_images(run: Run) -> int | None:
 
     At most so many: files that turn out to be broken are not known here.
     """
-    kind, _, place = run.dataset.partition(":")
+    kind = run.dataset.partition(":")[0]
     if tasks.of(run.dataset) is tasks.TOKENS:
         return _sequences(run)
     if run.dataset == "digits":
@@ -67,8 +67,7 @@ def training_images(run: Run) -> int | None:
         return run.synthetic_length
     if kind not in ("idx", "folder"):
         return None
-    given = Path(place.strip()).expanduser()
-    root = next((r for r in (Path.cwd() / given, PROJECT / given) if r.is_dir()), None)
+    root = next((place for place in places.candidates(run.dataset) if place.is_dir()), None)
     try:
         return root and (_of_idx(root) if kind == "idx" else _of_folder(root, run))
     except (OSError, EOFError, zlib.error):
@@ -77,9 +76,8 @@ def training_images(run: Run) -> int | None:
 
 def _sequences(run: Run) -> int | None:
     """Of a file of bytes; byte pairs and folders are known when they are read."""
-    place = places.path(run.dataset) or str(PACKAGE / "training/data" / f"{run.dataset}.txt")
-    given = Path(place).expanduser()
-    path = next((p for p in (Path.cwd() / given, PROJECT / given) if p.is_file()), None)
+    own = [PACKAGE / "training/data" / f"{run.dataset}.txt"]
+    path = next((p for p in places.candidates(run.dataset) or own if p.is_file()), None)
     if path is None or run.tokenizer != "bytes":
         return None
     return max(0, int(path.stat().st_size * (1 - run.validation_split)) - 1) // run.sequence_length

@@ -90,11 +90,6 @@ def _parse(text: str, name: str) -> Any:
     return document
 
 
-def load(text: str) -> Any:
-    """A params file's text as plain Python, unchecked; None where it is not YAML."""
-    return documents.content(text)
-
-
 class _Faults:
     """Collects the faults of one file, so that the user meets all of them at once."""
 
@@ -142,11 +137,10 @@ def _override(document: Any, text: str, faults: _Faults) -> None:
     elif isinstance(value, list):
         _section(document, "defaults").pop(name, None)
         _section(document, "matrix")[name] = value
+    elif isinstance(document.get("matrix"), dict) and name in document["matrix"]:
+        document["matrix"][name] = [value]
     else:
-        if isinstance(document.get("matrix"), dict) and name in document["matrix"]:
-            document["matrix"][name] = [value]
-        else:
-            _section(document, "defaults")[name] = value
+        _section(document, "defaults")[name] = value
 
 
 def _section(document: Any, name: str) -> Any:

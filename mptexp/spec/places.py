@@ -8,10 +8,12 @@ the digest of their content, which stands in the record beside it.
 import os
 import unicodedata
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.names import PLACES
+from mptexp.spec.project import PROJECT
 
 
 def path(dataset: str) -> str:
@@ -25,6 +27,12 @@ def full(dataset: str) -> str:
     place = path(dataset)
     own = place == "~" or place.startswith("~/")
     return os.path.abspath(os.path.expanduser(place) if own else place)
+
+
+def candidates(dataset: str) -> list[Path]:
+    """Where a dataset's path may lead: from the working folder, else from the project; or none."""
+    given = os.path.expanduser(path(dataset))  # Path's own raises for an unknown user
+    return [Path.cwd() / given, PROJECT / given] if given else []
 
 
 def published(dataset: str) -> str:

@@ -32,7 +32,6 @@ from mptexp.spec.policies import POLICY_ROWS, PolicyName
 CpuIsa = Literal["default", *CPU_ISAS]
 LEAST_STEPS = 7  # fewer leave the step clock no window after its warm-up
 STEPS_FOR_TARGET = 100  # ten windows after a warm-up, of several quick steps each
-# A notebook cell shows these of every run, at their defaults or not.
 # What a native loop has; of all other parameters it takes every value.
 NATIVE = {
     "backend": ("jax", "torch"),
@@ -52,6 +51,7 @@ NATIVE = {
     "exponents_every": (0,),
     "phase": ("train",),
 }
+# A notebook cell shows these of every run, at their defaults or not.
 ALWAYS_SHOWN = ("gpu_model", "dataset", "model", "policy", "batch_size")
 
 

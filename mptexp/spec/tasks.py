@@ -26,7 +26,6 @@ class Task:
         measure: the figure of the validation that is compared, in sentences.
         column: its column of results.csv.
         history: the value per epoch that is compared, by its name in Keras's history.
-        sign: of that value, so that more is better.
         figure: that value -> the measure.
         loss: Keras's name of what is minimized.
         metrics: Keras's names of what is computed beside it.
@@ -40,7 +39,6 @@ class Task:
     measure: str
     column: str
     history: str
-    sign: int
     figure: Callable[[float], float]
     loss: str = "sparse_categorical_crossentropy"
     metrics: tuple[str, ...] = ("accuracy",)
@@ -69,7 +67,6 @@ IMAGES = Task(
     "accuracy",
     "val_accuracy",
     "accuracy",
-    1,
     float,
 )
 TOKENS = Task(
@@ -81,7 +78,6 @@ TOKENS = Task(
     "perplexity",
     "val_perplexity",
     "loss",
-    -1,
     perplexity,
 )
 TASKS = {task.name: task for task in (IMAGES, TOKENS)}

@@ -83,8 +83,8 @@ UNKNOWN = Kernel("unknown", None)
 TYPES = {"f16": "float16", "fp16": "float16", "bf16": "bfloat16", "tf32": "tf32"}
 TYPES |= {"f32": "float32", "f64": "float64", "i8": "int8", "s8": "int8", "int8": "int8"}
 TYPES |= {"e4m3": "float8", "e5m2": "float8", "e2m1": "float4", "bfloat16": "bfloat16"}
-TYPES |= {"half_t": "float16", "bfloat16_t": "bfloat16", "float_e4m3_t": "float8"}
-TYPES |= {"float_e5m2_t": "float8", "float_e2m1_t": "float4"}
+TYPES |= {"tfloat32_t": "tf32", "half_t": "float16", "bfloat16_t": "bfloat16"}
+TYPES |= {"float_e4m3_t": "float8", "float_e5m2_t": "float8", "float_e2m1_t": "float4"}
 TYPE = r"bf16|fp16|f16|tf32|f32|f64|i8|s8|int8|e4m3|e5m2"
 LETTERS = {"h": "float16", "s": "float32", "d": "float64", "c": "float32", "z": "float64"}
 
@@ -103,12 +103,6 @@ def _hmma(match: re.Match) -> Kernel:
     """`Ampere_hmma_fp32_traits`: sums in float32 of half products, where no other type is named."""
     named = {"bf16": "bfloat16", "tf32": "tf32"}
     return Kernel(named.get(match["type"], "float16"), True)
-
-
-def _mangled(match: re.Match) -> Kernel:
-    """A template of CUTLASS, whose operands are among its arguments."""
-    named = {"tfloat32_t": "tf32", "half_t": "float16", "bfloat16_t": "bfloat16"}
-    return Kernel(named[match["type"]], True)
 
 
 def _collective(match: re.Match) -> Kernel:
@@ -223,11 +217,6 @@ def _igemm(match: re.Match) -> Kernel:
     return Kernel({**TYPES, "fp32": "float32"}[match["type"]], None)
 
 
-def _by_convolve(match: re.Match) -> Kernel:
-    """Of cuDNN and MAGMA: `implicit_convolve_sgemm`, `magma_sgemm`."""
-    return Kernel(LETTERS[match["letter"] or match["magma"]], False)
-
-
 def _float32(_: re.Match) -> Kernel:
     """Engines that multiply in float32 with ordinary instructions, whatever the data are in."""
     return Kernel("float32", False)
@@ -250,7 +239,11 @@ RULES: tuple[tuple[str, Callable[[re.Match], Kernel]], ...] = (
         _sass,
     ),
     (r"(?<![a-z])hmma(?:_(?P<type>bf16|tf32))?", _hmma),
-    (r"cutlass.*?(?P<type>tfloat32_t|bfloat16_t|half_t).*mmatensorop", _mangled),
+    # A template of CUTLASS, whose operands are among its arguments.
+    (
+        r"cutlass.*?(?P<type>tfloat32_t|bfloat16_t|half_t).*mmatensorop",
+        lambda match: Kernel(TYPES[match["type"]], True),
+    ),
     (
         r"cutlass.*?(?P<of>collectivemma)(?:.*?sm90_\d+x\d+x\d+_[fs]\d+(?P<atom>bf16|tf32|f16|e4m3|e5m2"
         r"|s8))?",
@@ -266,7 +259,7 @@ RULES: tuple[tuple[str, Callable[[re.Match], Kernel]], ...] = (
     (r"(?P<cudnn>sdpa_sm\d+_flash)|flash_(?:fwd|bwd)|flashatt|fmha|attention", _attention),
     (r"(?<![a-z0-9])fp8_gemm", lambda _: Kernel("float8", True)),
     (r"gemv|dot_kernel|gemmsn_|gemmk1_|depthwise", _by_argument),
-    (r"convolve_(?P<letter>[shd])gemm|magma_(?P<magma>[shd])gemm", _by_convolve),
+    (r"(?:convolve|magma)_(?P<letter>[shd])gemm", _by_letter),
     (r"convolve_common_engine_float|convolvend_\w*float_engine|gcgemm", _float32),
     (r"winograd|fft[12]d|pointwise_mult_and_sum_complex|(?:vector|regular)_fft", _float32),
     (r"(?:dgrad|wgrad)\w*_engine\w*<|_engineif", _float32),

@@ -16,16 +16,7 @@ from typing import Any
 
 from mptexp.spec.errors import ParamsError
 from mptexp.traces import counters, json_events, operations, steps
-from mptexp.traces.host import (
-    BACKWARD,
-    GRAPH,
-    INPUT,
-    MODULE,
-    OPTIMIZER,
-    STEP,
-    Event,
-    Host,
-)
+from mptexp.traces.host import BACKWARD, GRAPH, INPUT, MODULE, OPTIMIZER, STEP, Event, Host
 from mptexp.traces.operations import Operation, Span, Trace
 from mptexp.traces.steps import Interval, Steps
 from mptexp.traces.xla_names import LAYER
@@ -436,15 +427,12 @@ def _blocked(events: Sequence[Event]) -> Iterator[Span]:
 
     So it does with memory that is not pinned; other copies begin when their call has returned.
     """
-    copies = {e.args["correlation"]: e for e in events if _copies(e)}
+    tied = (e for e in events if "correlation" in e.args)
+    copies = {e.args["correlation"]: e for e in tied if e.kind == "copy"}
     for event in events:
         copy = copies.get(event.args.get("correlation")) if event.kind == "launch" else None
         if copy is not None and event.start < copy.start < event.end:
             yield Span(event.start, copy.start, Operation("idle"))
-
-
-def _copies(event: Event) -> bool:
-    return event.kind == "copy" and "correlation" in event.args
 
 
 def _earlier(events: Sequence[Event], found: Steps) -> Iterator[str]:

@@ -233,7 +233,7 @@ def _owned(
     starts = sorted({number * group // most for group in range(most)})
     gaps = [Span(begin, end, GAP) for begin, end in steps.gaps]
     edges = [*(steps.intervals[start][0] for start in starts), steps.between[1]]
-    owned = _between((*operations, *gaps), waits, edges)
+    owned = shares((*operations, *gaps), waits, edges)
     for group in owned:
         group.pop(GAP, None)
     sizes = [after - start for start, after in zip(starts, [*starts[1:], number], strict=True)]
@@ -253,9 +253,9 @@ def _busy_s(spans: Iterable[Span], steps: Steps) -> float:
     return owned.get(WORKING, 0.0) / 1e6
 
 
-def busy(operations: Iterable[Span]) -> list[Interval]:
-    """When something ran."""
-    return [(span.start, span.end) for span in operations]
+def busy(ran: Iterable[Any]) -> list[Interval]:
+    """When something ran, of spans or events."""
+    return [(one.start, one.end) for one in ran]
 
 
 def without_root(operations: Iterable[Span]) -> list[Span]:
@@ -281,22 +281,14 @@ def _shorter(span: Span, root: str) -> Span:
 
 
 def shares(
-    operations: Iterable[Span], waits: Iterable[Span], begin: float, end: float
-) -> dict[Operation, float]:
-    """Microseconds between two instants that each operation owns; they sum to end - begin.
-
-    An instant belongs in equal shares to the operations that run at it, to communication between
-    devices where nothing else runs, else to copies, else to one of `WAITS`: what other work hides
-    costs no time.
-    """
-    (owned,) = _between(operations, waits, (begin, end))
-    return owned
-
-
-def _between(
     operations: Iterable[Span], waits: Iterable[Span], edges: Sequence[float]
 ) -> list[dict[Operation, float]]:
-    """`shares` from each of some instants to the next."""
+    """Microseconds that each operation owns from each of some instants to the next.
+
+    They sum to what lies between the two. An instant belongs in equal shares to the operations that
+    run at it, to communication between devices where nothing else runs, else to copies, else to one
+    of `WAITS`: what other work hides costs no time.
+    """
     # A sweep over the instants at which something begins (1) or ends (-1), begins first; edges
     # have no operation.
     begin, end = edges[0], edges[-1]

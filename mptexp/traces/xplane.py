@@ -228,10 +228,6 @@ def _busiest(gpus: Mapping[str, Sequence["Event"]]) -> str:
     return max(gpus, key=lambda name: (_work_s(gpus[name]), name), default="")
 
 
-def _busy(gpus: Mapping[str, Sequence["Event"]], name: str) -> list[tuple[float, float]]:
-    return [(e.start, e.end) for e in gpus.get(name, ())]
-
-
 def _short(process: str) -> str:
     """`GPU:1` of `/device:GPU:1`."""
     return process.rpartition("/device:")[2]
@@ -266,7 +262,7 @@ def _steps(
 ) -> Steps:
     """The steps by the first of: markers, xprof's line, Keras's functions, what repeats."""
     name = _busiest(gpus)
-    busy = _busy(gpus, name)
+    busy = operations.busy(gpus.get(name, ()))
     ways = {
         "the marker with a step_num": [
             e for e in events if "step_num" in e.args and not e.on_device
@@ -280,8 +276,8 @@ def _steps(
     ]
     for how, marks in ways.items():
         if marks:
-            spans = [(e.start, e.end) for e in marks]
-            steps = recognized.marked(spans, busy, how, _launched(marks, gpus.get(name, ())))
+            launched = _launched(marks, gpus.get(name, ()))
+            steps = recognized.marked(operations.busy(marks), busy, how, launched)
             if recognized.outrun(steps, busy):
                 work = _work(_on_gpu(events, gpus[name], naming))
                 kinds = recognized.repeated(work, first=_first(events))

@@ -80,14 +80,6 @@ def test_scales_train_alike_only_where_the_runs_are_comparable_and_the_images_ma
     assert set(rows[rows.policy == "float16"].verdict) == {verdict}
 
 
-def test_an_interval_that_says_nothing_is_no_training():
-    found = [loss_scaled("float32", "none", b, 0.98) for b in range(3)]
-    found += [loss_scaled("float16", 8.0, b, a) for b, a in enumerate((0.4, 0.8, 0.85))]
-    found += [loss_scaled("float16", s, 0, 0.97) for s in (1.0, 2.0, 4.0)]
-    rows = loss_scale.table(tables(found))
-    assert rows.verdict.tolist()[-1] == "undecided"
-
-
 @pytest.mark.parametrize(("dtype", "verdict"), [("float16", "equal"), ("float32", "not valid")])
 def test_weights_of_16_bits_begin_from_those_of_float32_rounded(dtype, verdict):
     made = [loss_scaled("float32", "none", b, 0.98 + b / 1000) for b in range(3)]

@@ -19,7 +19,7 @@ import mptexp
 from mptexp.records import schema, store
 from mptexp.records.columns import COLUMNS
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec import params
+from mptexp.spec import documents, params
 from mptexp.spec.backends import BACKENDS
 from mptexp.spec.devices import CPU_ISAS
 from mptexp.spec.names import DATASETS, MODELS
@@ -321,7 +321,7 @@ def test_saving_a_notebook_unchanged_leaves_the_tree_clean(path):
 
 
 def test_the_citation_names_this_version():
-    citation = params.load((PROJECT / "CITATION.cff").read_text())
+    citation = documents.content((PROJECT / "CITATION.cff").read_text())
     assert citation["version"] == mptexp.__version__
     assert citation["license"] == "Apache-2.0"
 
@@ -332,7 +332,7 @@ def test_every_supported_python_is_tested():
     supported = [f"3.{minor}" for minor in range(least, most)]
     stem = "Programming Language :: Python :: "
     assert [c.removeprefix(stem) for c in project["classifiers"] if stem in c] == supported
-    jobs = params.load((PROJECT / ".github/workflows/tests.yml").read_text())["jobs"]
+    jobs = documents.content((PROJECT / ".github/workflows/tests.yml").read_text())["jobs"]
     assert jobs["linux"]["strategy"]["matrix"]["python"] == supported
     assert {"run": "bash .ci/run"} in jobs["linux"]["steps"]
     assert {"run": "make check"} in jobs["macos"]["steps"]
@@ -365,7 +365,8 @@ def test_every_imported_distribution_is_declared():
 
 
 def test_a_release_attaches_wheel_and_notebook():
-    job = params.load((PROJECT / ".github/workflows/release.yml").read_text())["jobs"]["release"]
+    jobs = documents.content((PROJECT / ".github/workflows/release.yml").read_text())["jobs"]
+    job = jobs["release"]
     commands = [step["run"] for step in job["steps"] if "run" in step]
     assert commands[0] == "make wheel-test"
     assert "docs/release.py --to dist" in commands[1]
@@ -382,7 +383,7 @@ def test_a_release_attaches_wheel_and_notebook():
 
 
 def test_the_workflow_publishes_what_is_there():
-    workflow = params.load((PROJECT / ".github/workflows/pages.yml").read_text())
+    workflow = documents.content((PROJECT / ".github/workflows/pages.yml").read_text())
     for path in workflow["on"]["push"]["paths"]:
         assert list(PROJECT.glob(path.removesuffix("/**"))), path
     steps = workflow["jobs"]["build"]["steps"]

@@ -82,6 +82,12 @@ def test_an_idx_file_says_how_many_it_has(tmp_path, packed):
     assert counted(f"idx:{tmp_path}") is None
 
 
+@pytest.mark.parametrize("kind", ["folder", "idx", "text"])
+def test_of_a_user_who_is_not_known_nothing_is_counted(kind):
+    run = Run(dataset=f"{kind}:~nobody-of-this-name/x", model="my_models:build")
+    assert feasible.training_images(run) is None
+
+
 def test_sizes_of_built_in_data():
     assert counted("synthetic", synthetic_length=77) == 77
     assert counted("digits") == feasible.DIGITS

@@ -213,9 +213,7 @@ def test_a_recorded_kernel_is_what_it_is(row):
     known = kernels.kernel(row["kernel"])
     assert known.arithmetic == row["arithmetic"]
     assert known.tensor_cores == {"yes": True, "no": False, "unknown": None}[row["tensor_cores"]]
-    bare = {"state": "op", "layer": "", "part": "other"}
-    cause = breakdown.cause(bare | {"op": row["operation"], "kernel": row["kernel"]})
-    assert cause == row["cause"]
+    assert breakdown.cause("op", "other", row["operation"], row["kernel"]) == row["cause"]
 
 
 def test_the_recorded_kernels_are_of_every_kind():

@@ -9,18 +9,19 @@ A, B, COPY = Operation("op", op="a"), Operation("op", op="b"), Operation("copy",
 def test_each_instant_belongs_to_what_is_active():
     spans = [Span(1, 5, A), Span(3, 7, B)]
     states = [Span(0, 2, Operation("input")), Span(6, 9, Operation("idle"))]
-    owned = operations.shares(spans, states, 0, 10)
+    (owned,) = operations.shares(spans, states, (0, 10))
     assert owned == {Operation("input"): 1, A: 3, B: 3, Operation("idle"): 2, Operation("host"): 1}
     assert sum(owned.values()) == 10
 
 
 def test_a_copy_counts_only_where_no_kernel_runs():
-    owned = operations.shares([Span(0, 4, A), Span(2, 6, COPY)], [], 0, 8)
+    (owned,) = operations.shares([Span(0, 4, A), Span(2, 6, COPY)], [], (0, 8))
     assert owned == {A: 4, Operation("input"): 2, Operation("host"): 2}
 
 
 def test_what_lies_outside_the_steps_does_not_count():
-    assert operations.shares([Span(-5, 2, A), Span(9, 20, B)], [], 0, 10)[A] == 2
+    (owned,) = operations.shares([Span(-5, 2, A), Span(9, 20, B)], [], (0, 10))
+    assert owned[A] == 2
 
 
 def test_groups_of_steps_tell_how_much_they_differ():

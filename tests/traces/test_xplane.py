@@ -99,14 +99,14 @@ def test_a_kernel_of_jax_belongs_to_what_its_name_tells(
     trace = read(tmp_path, ("gpu", kernel, 100, 400, XLA | args))
     (row,) = (row for row in trace.operations if row.state == "op")
     assert (row.layer, row.part, row.op) == (layer, part, op)
-    assert breakdown.cause(row._asdict()) == cause
+    assert breakdown.cause(row.state, row.part, row.op, row.kernel) == cause
 
 
 def test_a_kernel_that_was_launched_for_nothing_known_is_told_by_its_own_name(tmp_path):
     gemm = "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4>(T::Params)"
     trace = read(tmp_path, ("gpu", gemm, 0, 10, {}), ("gpu", "copy_66", 10, 10, {}))
     ran = [row for row in trace.operations if row.state == "op"]
-    causes = {row.kernel: breakdown.cause(row._asdict()) for row in ran}
+    causes = {r.kernel: breakdown.cause(r.state, r.part, r.op, r.kernel) for r in ran}
     assert causes == {gemm: "matrix", "copy_66": "casts"}
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from mptexp.analysis import accuracy, emulated, loss_scale, points, speedups
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.text import wording
+from mptexp.report.text import measures, wording
 from mptexp.report.text.wording import INCONCLUSIVE
 from mptexp.spec import tasks
 
@@ -152,12 +152,11 @@ def _by_accuracy(tables: Tables, policy: str, words: dict[str, str]) -> Finding:
     met = set(rows.finding)
     finding = INCONSISTENT if INCONSISTENT in met else met.pop() if len(met) == 1 else INCONCLUSIVE
     row = rows[rows.finding == finding].iloc[0] if (rows.finding == finding).any() else rows.iloc[0]
-    ends = [wording.signed(v) for v in (rows.difference.min(), rows.difference.max())]
-    between = ends[0] if ends[0] == ends[1] else " to ".join(ends)
-    margin = wording.percentage_points(tables.options.equivalence_margin)
+    measure = measures.MEASURES[tasks.IMAGES.name]
     evidence = (
-        f"differences from the baseline {between} percentage points at "
-        f"{wording.count(len(rows), 'point')}, margin {margin}"
+        f"differences from the baseline {measure.between(rows.difference)} at "
+        f"{wording.count(len(rows), 'point')}, "
+        f"margin {measure.margin(tables.options.equivalence_margin)}"
     )
     return Finding(finding, evidence, tuple(row.runs[:MOST_RUNS]))
 

@@ -11,7 +11,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.columns import BLANK
-from mptexp.spec.backends import BACKEND_ROWS
+from mptexp.spec.backends import LABELS
 
 REPLICAS_NOTE = (
     "Replicas share a batch. *Speedup* is images, or tokens, per second over those of one replica, "
@@ -112,10 +112,8 @@ def _replica_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _backend_rows(table: pd.DataFrame) -> pd.DataFrame:
-    names = {
-        "Framework": table.backend.map({name: row.label for name, row in BACKEND_ROWS.items()})
-    }
-    rows = _against(table, "backend", names, "TensorFlow", table.backend == "tensorflow")
+    names = {"Framework": table.backend.map(LABELS)}
+    rows = _against(table, "backend", names, "TensorFlow")
     xla = [_xla(row, "TensorFlow", ("base_jit",)) for row in table.to_dict("records")]
     return rows.assign(XLA=xla)
 
@@ -135,8 +133,7 @@ def in_frameworks(table: pd.DataFrame) -> list[str]:
     """`PyTorch`; `PyTorch, compiled` where the table has steps that were not compiled too."""
     both = table.groupby("backend").jit.nunique() > 1
     return [
-        BACKEND_ROWS[row["backend"]].label
-        + ", compiled" * bool(row["jit"] and both[row["backend"]])
+        LABELS[row["backend"]] + ", compiled" * bool(row["jit"] and both[row["backend"]])
         for row in table.to_dict("records")
     ]
 
@@ -145,16 +142,15 @@ def _frontend_rows(table: pd.DataFrame) -> pd.DataFrame:
     trained = {"keras": "Keras", "native": "a plain loop"}
     names = {"Compiled": table.jit.map({True: "yes", False: "no"})}
     names |= {"Trained by": table.frontend.map(trained)}
-    return _against(table, "frontend", names, "the plain loop", table.frontend == "native")
+    return _against(table, "frontend", names, "the plain loop")
 
 
 def _device_rows(table: pd.DataFrame) -> pd.DataFrame:
-    names = {"Device": table.gpu_model}
-    return _against(table, "gpu_model", names, "the slowest", table.slowest)
+    return _against(table, "gpu_model", {"Device": table.gpu_model}, "the slowest")
 
 
 def _against(
-    table: pd.DataFrame, axis: str, names: Mapping[str, pd.Series], base: str, is_base: pd.Series
+    table: pd.DataFrame, axis: str, names: Mapping[str, pd.Series], base: str
 ) -> pd.DataFrame:
     """A row for each value of the axis, with its ratio to the base's, whose own ratio is 1."""
     ratios = map(wording.ratio_of, table.to_dict("records"))
@@ -166,7 +162,7 @@ def _against(
         **columns.shown(table, "step_s"),
         **columns.rates(table),
         f"Speed against {base} [95 % interval]": [
-            "1" if itself else ratio for itself, ratio in zip(is_base, ratios, strict=True)
+            "1" if itself else ratio for itself, ratio in zip(table.is_base, ratios, strict=True)
         ],
     }
     return columns.without_blanks(pd.DataFrame(cells))

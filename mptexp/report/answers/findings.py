@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from mptexp.analysis import accuracy, memory, summary, validity
-from mptexp.analysis.points import POINT
+from mptexp.analysis.points import POINT, of_task
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.text import measures, wording
 from mptexp.report.text.measures import Measure
@@ -179,7 +179,7 @@ def _accuracy(tables: Tables) -> list[str]:
     margin = tables.options.equivalence_margin
     table = accuracy.beside_first(accuracy.differences(tables, margin))
     known = measures.met(table) if len(table) else measures.met(tables.ok)
-    parts = [_accuracies(measures.own(table, m), m, margin) for m in known]
+    parts = [_accuracies(of_task(table, m.task), m, margin) for m in known]
     parts += [*(_level(tables, m) for m in known), _memory(tables)]
     text = "; ".join(part for part in parts if part)
     return [f"{wording.capitalized(text)}."] if text else []

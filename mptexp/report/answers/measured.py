@@ -12,11 +12,11 @@ from mptexp.analysis import sweep_tables
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import verdict
 from mptexp.diagnosis.verdict import Verdict
+from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import subject
 from mptexp.report.answers.subject import Subject
 from mptexp.spec import params
-from mptexp.spec.errors import ParamsError
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,12 @@ def load(directory: SweepDir | str | os.PathLike[str]) -> MeasuredSweep:
     """The measurements of a sweep.
 
     Raises:
-        ParamsError: where the directory holds no record.
+        ParamsError: where the directory holds no record that can be read.
     """
     place = directory if isinstance(directory, SweepDir) else SweepDir(Path(directory))
     if known := _handed.get(Path(os.path.realpath(place.root))):
         return known
     tables = sweep_tables.load(place)
     if not tables.records:
-        raise ParamsError(
-            f"{place.root}: holds no record of a run; give the directory of a sweep, such as "
-            "reports/quickstart"
-        )
+        raise store.refusal(place, tables.damaged)
     return MeasuredSweep(place, tables)

@@ -1,7 +1,7 @@
 """The report's section that compares what this sweep measured with published results."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,10 +86,7 @@ def section(tables: Tables) -> Section | None:
         speeds=without_blanks(_texts(shown[0]).drop(columns="Accuracy")),
         accuracies=without_blanks(_texts(shown[1]).drop(columns=["Published speedup", SPEEDUP])),
         differences=_differences(pd.concat(shown), tables),
-        sentences=[
-            *sentences,
-            f"Claims about {MIXED} without a table: {claims}.",
-        ],
+        sentences=[*sentences, f"Claims about {MIXED} without a table: {claims}."],
     )
 
 
@@ -384,21 +381,12 @@ def _differences(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
         "Intervals": (["none"], [intervals]),
     }
     lines = [[name, *map(_several, both)] for name, both in sides.items()]
-    lines += [[name, theirs, ours] for name, theirs, ours in _of_studies(rows, runs, tables)]
+    lines += [
+        [f"{name} ({STUDIES[study].partition(',')[0]})", theirs, _several(ours(runs, tables))]
+        for study, name, theirs, ours in DIFFER
+        if rows.study.str.startswith(study).any()
+    ]
     return pd.DataFrame(lines, columns=["What differs", "Published", "Measured here"])
-
-
-def _of_studies(
-    rows: pd.DataFrame, runs: Sequence[Run], tables: Tables
-) -> Iterator[tuple[str, str, str]]:
-    """What the sources say of how they trained and timed, beside what this sweep did."""
-    for study, name, theirs, ours in DIFFER:
-        if rows.study.str.startswith(study).any():
-            yield (
-                f"{name} ({STUDIES[study].partition(',')[0]})",
-                theirs,
-                _several(ours(runs, tables)),
-            )
 
 
 def _xla(runs: Sequence[Run], tables: Tables) -> Iterable[str]:
@@ -409,7 +397,8 @@ def _said(text: str) -> Callable[[Sequence[Run], Tables], Iterable[str]]:
     return lambda runs, tables: [text]
 
 
-# Study, what differs, how the study had it, how the runs of a sweep have it.
+# What the sources say of how they trained and timed: study, what differs, how the study had it, how
+# the runs of a sweep have it.
 DIFFER: tuple[tuple[str, str, str, Callable[[Sequence[Run], Tables], Iterable[str]]], ...] = (
     ("keydana2020", "XLA", "off", _xla),
     (

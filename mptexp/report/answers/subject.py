@@ -14,7 +14,7 @@ import pandas as pd
 
 from mptexp.analysis import accuracy, emulated, exponent_range, loss_scale, scaling, summary
 from mptexp.analysis import advice as advices
-from mptexp.analysis.points import rank
+from mptexp.analysis.points import of_task, rank
 from mptexp.analysis.sweep_tables import Options, Tables
 from mptexp.report.answers import (
     caveats,
@@ -26,8 +26,8 @@ from mptexp.report.answers import (
 )
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.measures import Measure
-from mptexp.report.text.wording import INCONCLUSIVE, count, listed, verbatim
-from mptexp.spec.backends import BACKEND_ROWS
+from mptexp.report.text.wording import INCONCLUSIVE, listed, verbatim
+from mptexp.spec.backends import LABELS
 
 Scale = Literal["speed", "error", "accuracy", "perplexity"]
 MOST = 12  # rows of the chart; of more, the least and the largest of each policy
@@ -88,19 +88,8 @@ def of(tables: Tables) -> Subject:
 
 
 def device(tables: Tables) -> str:
-    """`2 cores of AMD EPYC`, or the names of the devices."""
-    cores = {
-        r["parameters"].get("gpu_model"): (r.get("environment") or {}).get("cores")
-        for r in tables.records
-    }
-    names = sorted(set(tables.results.gpu_model))
-    return listed([_with_cores(name, cores.get(name)) for name in names])
-
-
-def _with_cores(name: str, cores: int | None) -> str:
-    if not name.endswith(" (CPU)") or not cores:
-        return name
-    return f"{count(cores, 'core')} of {name.removesuffix(' (CPU)')}"
+    """The names of the devices: `AMD EPYC (2 cores)`."""
+    return listed(sorted(set(tables.results.gpu_model)))
 
 
 def _provisional(title: str) -> str:
@@ -173,7 +162,7 @@ def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
 
 
 def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
-    """`bfloat16 trains up to 1.37× faster than float32 on 2 cores of AMD EPYC`.
+    """`bfloat16 trains up to 1.37× faster than float32 on AMD EPYC (2 cores)`.
 
     Where the same policy is also slower, from what to what.
     """
@@ -249,7 +238,7 @@ def _only_accuracy(tables: Tables) -> Iterator[Subject]:
     title = f"{figure} is {_equal(tables, measure)} to {base}'s" if verdicts == {"equal"} else ""
     if not title and verdicts <= {"lower", "higher"}:
         title = f"{figure} differs from {base}'s"
-    between = measure.between(measures.own(table, measure).difference)
+    between = measure.between(of_task(table, measure.task).difference)
     title = title or _provisional(
         f"mean validation {measure.name} differs from {base}'s by {between}"
     )
@@ -309,8 +298,8 @@ def _replicas(tables: Tables) -> Iterator[Subject]:
 def _frameworks(tables: Tables) -> Iterator[Subject]:
     rows = scaling.by_backend(tables)
     if len(rows):
-        names = rows.backend.map({name: row.label for name, row in BACKEND_ROWS.items()})
-        yield from _of_ratios(rows, names + ", " + rows.policy, "TensorFlow", tables)
+        labels = rows.backend.map(LABELS) + ", " + rows.policy
+        yield from _of_ratios(rows, labels, "TensorFlow", tables)
 
 
 def _frontends(tables: Tables) -> Iterator[Subject]:

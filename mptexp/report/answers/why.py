@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 
 import pandas as pd
 
@@ -49,11 +48,6 @@ def _doubt(verdict: Verdict, what: str) -> str:
 def _ratio(verdict: Verdict) -> str:
     """The ratio of the pair with its interval, or with what is not valid of it."""
     return short_contrast(verdict.speedup, verdict.pair.flags)
-
-
-def safe_sentence(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
-    """The sentence for Markdown: a value that looks like a tag is shown, not obeyed."""
-    return escape(sentence(verdict, among), quote=False)
 
 
 def title(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:

@@ -9,7 +9,7 @@ from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import speed, style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK
-from mptexp.report.text import wording
+from mptexp.report.text import columns, wording
 
 MIB = 2**20
 
@@ -42,10 +42,11 @@ def _caption_memory(tables: Tables) -> str:
     table = table.assign(place=wording.places(table))
     least = table.loc[table.peak_memory_bytes.idxmin()]
     most = table.loc[table.peak_memory_bytes.idxmax()]
+    ends = columns.cells("peak_memory_bytes", [row.peak_memory_bytes for row in (least, most)])
     return (
-        f"From {wording.mebibytes(least.peak_memory_bytes)} ({least.policy}, {least.place}) to "
-        f"{wording.mebibytes(most.peak_memory_bytes)} ({most.policy}, {most.place}). On a CPU this "
-        "is the whole process, framework included; on a GPU, the framework's allocator."
+        f"From {ends[0]} ({least.policy}, {least.place}) to {ends[1]} ({most.policy}, "
+        f"{most.place}). On a CPU this is the whole process, framework included; on a GPU, the "
+        "framework's allocator."
     )
 
 

@@ -1,6 +1,7 @@
 """Figures of learning: accuracy or perplexity, and loss, by epoch and by time."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -34,52 +35,34 @@ def of_task(tables: Tables, task: tasks.Task) -> pd.DataFrame:
     return epochs.assign(figure=values.map(task.figure, na_action="ignore"))
 
 
-def accuracy_by_epoch(tables: Tables) -> Figure:
-    """Validation accuracy, each repeat faint and the mean strong, a panel per point."""
-    return _curves(of_task(tables, tasks.IMAGES), "figure", "validation accuracy")
+def _validation(tables: Tables, task: tasks.Task, by: str = "epoch") -> Figure:
+    """The figure of a task, each repeat faint and the mean strong, a panel per point."""
+    return _curves(of_task(tables, task), "figure", f"validation {task.measure}", by)
 
 
-def perplexity_by_epoch(tables: Tables) -> Figure:
-    """Validation perplexity, each repeat faint and the mean strong, a panel per point."""
-    return _curves(of_task(tables, tasks.TOKENS), "figure", "validation perplexity")
-
-
-def perplexity_by_time(tables: Tables) -> Figure:
-    """Validation perplexity by seconds since the first step, a line per run."""
-    epochs = of_task(tables, tasks.TOKENS)
-    return _curves(epochs, "figure", "validation perplexity", by="elapsed_s")
+accuracy_by_epoch = partial(_validation, task=tasks.IMAGES)
+accuracy_by_time = partial(_validation, task=tasks.IMAGES, by="elapsed_s")
+perplexity_by_epoch = partial(_validation, task=tasks.TOKENS)
+perplexity_by_time = partial(_validation, task=tasks.TOKENS, by="elapsed_s")
 
 
 def _caption_perplexity(tables: Tables) -> str:
-    repeats = wording.count(tables.ok.block.nunique(), "repeat")
-    opening = f"Faint lines are single runs ({repeats} a policy), strong ones their mean."
     spread = summary.accuracy_range(tables, tasks.TOKENS)
-    if spread.empty:
-        return opening
-    percent = (spread.most / spread.least - 1).max() * 100
-    return (
-        f"{opening} At the last epoch the policies' mean perplexities differ by at most "
-        f"{percent:.1f} % at the same point."
-    )
+    percent = (spread.most / spread.least - 1).max() * 100 if len(spread) else 0.0
+    return _caption(tables, spread, f"mean perplexities differ by at most {percent:.1f} %")
 
 
 def _caption_accuracy(tables: Tables) -> str:
+    spread = summary.accuracy_range(tables)
+    most = spread.difference.max() * 100 if len(spread) else 0.0
+    return _caption(tables, spread, f"means differ by at most {most:.1f} percentage points")
+
+
+def _caption(tables: Tables, spread: pd.DataFrame, differ: str) -> str:
     repeats = wording.count(tables.ok.block.nunique(), "repeat")
     opening = f"Faint lines are single runs ({repeats} a policy), strong ones their mean."
-    spread = summary.accuracy_range(tables)
-    if spread.empty:
-        return opening
-    points = spread.difference.max() * 100
-    return (
-        f"{opening} At the last epoch the policies' means differ by at most {points:.1f} "
-        "percentage points at the same point."
-    )
-
-
-def accuracy_by_time(tables: Tables) -> Figure:
-    """Validation accuracy by seconds since the first step, a line per run, a panel per point."""
-    epochs = of_task(tables, tasks.IMAGES)
-    return _curves(epochs, "figure", "validation accuracy", by="elapsed_s")
+    last = f" At the last epoch the policies' {differ} at the same point."
+    return opening + last * bool(len(spread))
 
 
 def _caption_time(tables: Tables) -> str:

@@ -1,6 +1,7 @@
 """Figures of speed: speedups, step times, images per second, latencies."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -105,17 +106,8 @@ def _caption_step_time(tables: Tables) -> str:
     )
 
 
-def images_per_s_by_batch_size(tables: Tables) -> Figure:
-    """Images per second of every run and their medians as lines; crosses where memory ran out."""
-    return _rates_by_batch_size(tables, tasks.IMAGES)
-
-
-def tokens_per_s_by_batch_size(tables: Tables) -> Figure:
-    """The same of texts: tokens per second."""
-    return _rates_by_batch_size(tables, tasks.TOKENS)
-
-
 def _rates_by_batch_size(tables: Tables, task: tasks.Task) -> Figure:
+    """Units per second of every run and their medians as lines; crosses where memory ran out."""
     out = tables.results[tables.results.status == "oom"]
     table = of_task(with_jit(pd.concat([tables.ok, out])), task)
     table = table.assign(rate=pd.to_numeric(table[task.rate]))
@@ -136,12 +128,8 @@ def _rates_by_batch_size(tables: Tables, task: tasks.Task) -> Figure:
     return figure
 
 
-def _caption_images(tables: Tables) -> str:
-    return _caption_rates(tables, tasks.IMAGES)
-
-
-def _caption_tokens(tables: Tables) -> str:
-    return _caption_rates(tables, tasks.TOKENS)
+images_per_s_by_batch_size = partial(_rates_by_batch_size, task=tasks.IMAGES)
+tokens_per_s_by_batch_size = partial(_rates_by_batch_size, task=tasks.TOKENS)
 
 
 def _caption_rates(tables: Tables, task: tasks.Task) -> str:
@@ -247,7 +235,7 @@ FIGURES = (
         "Images per second by batch size, one dot per run, a line per policy through medians.",
         _rated(tasks.IMAGES),
         images_per_s_by_batch_size,
-        _caption_images,
+        partial(_caption_rates, task=tasks.IMAGES),
     ),
     FigureRow(
         "tokens_per_s_by_batch_size",
@@ -256,7 +244,7 @@ FIGURES = (
         "Tokens per second by batch size, one dot per run, a line per policy through medians.",
         _rated(tasks.TOKENS),
         tokens_per_s_by_batch_size,
-        _caption_tokens,
+        partial(_caption_rates, task=tasks.TOKENS),
     ),
     FigureRow(
         "latency_distribution",

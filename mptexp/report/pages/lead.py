@@ -14,7 +14,7 @@ from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import registry, style
 from mptexp.report.figures.registry import SweepFigure
 from mptexp.report.text import markdown, wording
-from mptexp.spec.backends import BACKEND_ROWS
+from mptexp.spec.backends import LABELS
 from mptexp.spec.terminal import visible
 
 SHOWN = 3  # sentences, and names of one kind in the line of conditions
@@ -139,7 +139,7 @@ def conditions(tables: Tables) -> list[str]:
     runs, records = tables.results, tables.records
     packages = next((c["packages"] for r in records if (c := r.get("environment"))), {})
     names = [*dict.fromkeys(runs.backend), "keras"]
-    labels = {"keras": "Keras"} | {name: row.label for name, row in BACKEND_ROWS.items()}
+    labels = {"keras": "Keras"} | LABELS
     versions = [f"{labels[n]} {packages[n]}" for n in names if n in packages]
     blocks = runs.block.nunique()
     return [

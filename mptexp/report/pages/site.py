@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -117,7 +117,7 @@ def _publish(places: Sequence[SweepDir], site: Path, notebook: Path, address: st
             entry = _report(target, notebook, address)
             _note(proof, target, entry)
         entries.append(entry)
-        faults += [fault for (part,) in _parts(place) for fault in _checked(part)[1]]
+        faults += [fault for part in place.parts for fault in _checked(part)[1]]
     # Two stable sorts: by name, and the newest first.
     entries.sort(key=lambda entry: entry.ended_at, reverse=True)
     store.write_text(index, _index(entries, address))
@@ -224,8 +224,7 @@ def _renderer() -> bytes:
 
 def _sources(source: SweepDir) -> list[Path]:
     """The files that are copied from a sweep; links are not followed."""
-    parts = (source, source.search, source.diagnosis)
-    found = [path for part in parts for path in part.runs.glob("*/*")]
+    found = [path for part in source.parts for path in part.runs.glob("*/*")]
     return [source.params, source.marker, *(p for p in found if p.suffix in (".json", ".ipynb"))]
 
 
@@ -272,7 +271,7 @@ def _copy(source: SweepDir, target: SweepDir) -> None:
     target.mark(source.order_seed)
     if source.params.is_file() and not source.params.is_symlink():  # it may lead to a private file
         store.write_text(target.params, privacy.scrub(documents.published(source.params_text)))
-    for part, out in _parts(source, target):
+    for part, out in zip(source.parts, target.parts, strict=True):
         for run_id in _checked(part)[0]:
             _copy_run(part.runs / run_id, out.runs / run_id)
 
@@ -283,13 +282,6 @@ def _copy_run(source: Path, folder: Path) -> None:
     notebook = source / "notebook.ipynb"
     if notebook.is_file() and not leads_out(notebook):
         shutil.copyfile(notebook, folder / notebook.name)
-
-
-def _parts(*places: SweepDir) -> Iterator[tuple[SweepDir, ...]]:
-    """A sweep, its search and its diagnosis, of each of some directories."""
-    yield places
-    yield tuple(place.search for place in places)
-    yield tuple(place.diagnosis for place in places)
 
 
 def _checked(part: SweepDir) -> tuple[list[str], list[str]]:

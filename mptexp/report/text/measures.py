@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from mptexp.analysis import points
 from mptexp.report.text import wording
 from mptexp.spec import tasks
 
@@ -50,10 +49,6 @@ class Measure:
     def level(self, value: float) -> str:
         """A single value."""
         return self.mean(value, value, value, 1)
-
-    def signed(self, difference: float) -> str:
-        """A difference with its sign, in percent or percentage points."""
-        return wording.signed(self.change(difference))
 
     def difference(self, value: float, low: float, high: float, n: int) -> str:
         """A difference with its interval and n; says so where there is none."""
@@ -114,11 +109,6 @@ def met(table: pd.DataFrame) -> list[Measure]:
     """The rows of the tasks that a table with a column dataset has."""
     names = {tasks.of(dataset).name for dataset in table.dataset.unique()}
     return [measure for name, measure in MEASURES.items() if name in names]
-
-
-def own(table: pd.DataFrame, measure: Measure) -> pd.DataFrame:
-    """The rows of a table that are of one task."""
-    return points.of_task(table, measure.task)
 
 
 def listed(table: pd.DataFrame) -> str:

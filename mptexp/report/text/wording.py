@@ -146,15 +146,6 @@ def partly(row: Mapping[str, Any]) -> list[str]:
 # --- ratios and differences ---------------------------------------------------------------------
 
 
-def ratio(value: float, low: float, high: float, n: int) -> str:
-    """A ratio with its interval and n; says so where there is no interval."""
-    if math.isnan(value):
-        return "–"
-    if math.isnan(low):
-        return f"{value:.2f}× (no interval, n = {n:.0f})"
-    return f"{value:.2f}× [{low:.2f}, {high:.2f}] (n = {n:.0f})"
-
-
 def ratio_of(row: Mapping[str, Any], kind: str = "") -> str:
     """The speedup of a table's row in words; its columns may begin with a kind, as `strict_`.
 
@@ -221,10 +212,13 @@ def flagged(flags: str) -> str:
 
 
 def contrast(over: Contrast, flags: str = "", what: str = "time") -> str:
-    """A ratio that was formed by analysis.contrast, with what is not valid of it."""
-    if (reasons := not_valid(flags, what)) and over.n:
-        return f"{over.estimate:.2f}× ({reasons}, n = {over.n:.0f})"
-    return ratio(over.estimate, over.low, over.high, over.n)
+    """A ratio with its interval and n, or why it has none; a dash without any."""
+    if math.isnan(over.estimate):
+        return "–"
+    none = not_valid(flags, what) or "no interval" * math.isnan(over.low)
+    if none:
+        return f"{over.estimate:.2f}× ({none}, n = {over.n})"
+    return f"{over.estimate:.2f}× [{over.low:.2f}, {over.high:.2f}] (n = {over.n})"
 
 
 def signed(fraction: float) -> str:
@@ -245,10 +239,8 @@ def percentage_points(fraction: float) -> str:
     return f"{value:g} percentage point{'' if value == 1 else 's'}"
 
 
-def verdict(verdict: str, margin: float | None = None) -> str:
-    """A verdict of analysis.accuracy for a table's cell, with the margin where it is given."""
-    if verdict == "equal" and margin is not None:
-        return f"equal within {percentage_points(margin)}"
+def verdict(verdict: str) -> str:
+    """A verdict of analysis.accuracy for a table's cell."""
     return INCONCLUSIVE if verdict == "undecided" else verdict
 
 
@@ -269,11 +261,6 @@ def teraflops(rate: float) -> str:
 def gigabytes(rate: float) -> str:
     """A rate in bytes/s as text."""
     return f"{digits(rate / 1e9)} GB/s"
-
-
-def mebibytes(value: float) -> str:
-    """Bytes as MiB; a dash where they are not known."""
-    return "–" if pd.isna(value) else f"{value / 2**20:,.0f} MiB"
 
 
 def mean_accuracy(mean: float, low: float, high: float, n: int) -> str:

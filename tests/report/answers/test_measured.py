@@ -24,6 +24,10 @@ def test_a_sweep_is_read_with_the_question_of_its_params_file(tmp_path):
 def test_a_directory_without_records_is_refused(tmp_path):
     with pytest.raises(ParamsError, match="holds no record of a run; give the directory"):
         measured.load(tmp_path)
+    damaged = SweepDir(tmp_path).record("0123456789ab")
+    store.write_text(damaged, "{}")
+    with pytest.raises(ParamsError, match=f"none of its records can be read: {damaged}: not a"):
+        measured.load(tmp_path)
 
 
 def test_a_sweep_that_was_handed_on_is_not_read_again(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import math
 import pandas as pd
 import pytest
 
+from mptexp.analysis import points
 from mptexp.report.text import measures
 from mptexp.spec import tasks
 
@@ -41,4 +42,4 @@ def test_the_tasks_of_a_table(datasets, names):
     table = pd.DataFrame({"dataset": pd.Series(datasets, dtype=object), "x": range(len(datasets))})
     if names:
         assert measures.listed(table) == names
-    assert len(measures.own(table, measures.of("hamlet"))) == datasets.count("hamlet")
+    assert len(points.of_task(table, measures.of("hamlet").task)) == datasets.count("hamlet")

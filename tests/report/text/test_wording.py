@@ -1,9 +1,8 @@
-import math
-
 import pandas as pd
 import pytest
 from builders import record, tables, three
 
+from mptexp.analysis.contrast import Contrast
 from mptexp.report.text import wording
 
 
@@ -12,8 +11,9 @@ def test_grammar():
     assert wording.count(1200, "run") == "1,200 runs"
     assert wording.listed(["a"]) == "a"
     assert wording.listed(["a", "b", "c"]) == "a, b and c"
-    assert wording.ratio(2, math.nan, math.nan, 1) == "2.00× (no interval, n = 1)"
-    assert wording.ratio(2, 1.9, 2.1, 3) == "2.00× [1.90, 2.10] (n = 3)"
+    assert wording.contrast(Contrast(2, n=1)) == "2.00× (no interval, n = 1)"
+    assert wording.contrast(Contrast(2, 1.9, 2.1, 3)) == "2.00× [1.90, 2.10] (n = 3)"
+    assert wording.contrast(Contrast()) == "–"
 
 
 def test_whether_xla_was_on_is_said_in_words():
