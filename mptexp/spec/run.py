@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -207,126 +208,107 @@ class Run(StrictModel):
     block: int = Field(default=0, ge=0, description="which repeat this is")
 
     @model_validator(mode="after")
-    def _suits_its_data(self) -> "Run":
+    def _is_possible(self) -> "Run":
+        faults = chain(self._of_data(), self._of_phase(), self._of_step(), self._of_formats())
+        if fault := next(chain(faults, self._of_loop()), ""):
+            raise ValueError(fault)
+        return self
+
+    # What of the values excludes one another, each in a sentence; the first is told.
+
+    def _of_data(self) -> Iterator[str]:
         task, made_for = tasks.of(self.dataset), tasks.of_model(self.model)
         if made_for and made_for is not task:
-            raise ValueError(
+            yield (
                 f"model {self.model} is for {made_for.label}, and dataset {self.dataset} for "
                 f"{task.label}; allowed: a model and a dataset of one task"
             )
         if self.model in TEXT_MODELS and self.sequence_length > POSITIONS:
-            raise ValueError(
+            yield (
                 f"sequence_length {self.sequence_length} with model {self.model}, which has "
                 f"{POSITIONS} positions; allowed: at most {POSITIONS}"
             )
         if task is tasks.TOKENS and self.input_mode == "keydana":
-            raise ValueError(
+            yield (
                 f"input_mode keydana reads images, and dataset {self.dataset} is a text; allowed: "
                 "input_mode pipeline or resident"
             )
         if task is tasks.TOKENS and self.augmentation != "none":
-            raise ValueError(
+            yield (
                 f"augmentation {self.augmentation} is of images, and dataset {self.dataset} is a "
                 "text; allowed: augmentation none"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _can_end_in_logits(self) -> "Run":
         if self.from_logits and self.model in MODELS:
-            raise ValueError(
+            yield (
                 f"from_logits true with model {self.model}, which has its softmax; allowed: "
                 "a model of yours, module:function"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _can_be_profiled(self) -> "Run":
+    def _of_phase(self) -> Iterator[str]:
         if self.profile and self.phase != "train":
-            raise ValueError(f"profile true with phase {self.phase}; allowed: phase train")
-        return self
-
-    @model_validator(mode="after")
-    def _can_be_sampled(self) -> "Run":
+            yield f"profile true with phase {self.phase}; allowed: phase train"
         if self.exponents_every and (self.phase, self.replicas) != ("train", 1):
-            raise ValueError(
+            yield (
                 f"exponents_every {self.exponents_every} with phase {self.phase} and replicas "
                 f"{self.replicas}; allowed: phase train and replicas 1"
             )
         if self.exponents_every and self.input_mode == "keydana":
-            raise ValueError(
+            yield (
                 f"exponents_every {self.exponents_every} with input_mode keydana, whose batches "
                 "cannot be had again; allowed: input_mode pipeline or resident"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _can_be_fused(self) -> "Run":
+    def _of_step(self) -> Iterator[str]:
         if self.normalization == "fused" and self.jit != "off":
-            raise ValueError(
+            yield (
                 f"normalization fused with jit {self.jit}, and XLA takes the operation apart; "
                 "allowed: jit off, or normalization batch"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _can_be_shared(self) -> "Run":
         if self.batch_size % self.replicas:
-            raise ValueError(
+            yield (
                 f"batch_size {self.batch_size} cannot be shared equally by {self.replicas} "
                 "replicas; allowed: a multiple of replicas"
             )
         if self.replicas > 1 and POLICY_ROWS[self.policy].quantization:
-            raise ValueError(
+            yield (
                 f"replicas {self.replicas} with policy {self.policy}, whose scales Keras does not "
                 "share among devices; allowed: replicas 1"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _can_be_emulated(self) -> "Run":
+    def _of_formats(self) -> Iterator[str]:
         if self.propagation != "policy" and self.policy != "float32":
-            raise ValueError(
+            yield (
                 f"propagation {self.propagation} is emulated in float32, but policy is "
                 f"{self.policy}; allowed: policy float32, or propagation policy"
             )
         wide = [row.name for row in POLICY_ROWS.values() if row.variable_dtype == "float32"]
         if self.weight_format != "policy" and self.policy not in wide:
-            raise ValueError(
+            yield (
                 f"weight_format {self.weight_format} is emulated in float32 variables, which "
                 f"policy {self.policy} has not; allowed: {', '.join(wide)}"
             )
         if self.replicas > 1 and {self.propagation, self.weight_format} != {"policy"}:
-            raise ValueError(
-                f"replicas {self.replicas} with an emulated format; allowed: replicas 1"
-            )
+            yield f"replicas {self.replicas} with an emulated format; allowed: replicas 1"
         if self.propagation == "binary" and self.rounding != "nearest":
-            raise ValueError(
+            yield (
                 f"rounding {self.rounding} with propagation binary, which takes the sign; "
                 "allowed: rounding nearest"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _can_be_native(self) -> "Run":
+    def _of_loop(self) -> Iterator[str]:
         for name, allowed in NATIVE.items() if self.frontend == "native" else ():
             if getattr(self, name) not in allowed:
                 words = ", ".join(str(value).lower() or "none named" for value in allowed)
                 given = str(getattr(self, name)).lower()
-                raise ValueError(
+                yield (
                     f"frontend native with {name} {given}, which no plain loop here has; "
                     f"allowed: {name} {words}, or frontend keras"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _can_reach_its_target(self) -> "Run":
         if self.target_ci and self.max_steps and self.max_steps < STEPS_FOR_TARGET:
-            raise ValueError(
+            yield (
                 f"target_ci {self.target_ci:g} cannot be reached in max_steps {self.max_steps}; "
                 f"allowed: max_steps of at least {STEPS_FOR_TARGET}, or no target_ci"
             )
-        return self
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """What differs from the defaults: all parameters would not fit on a line."""
