@@ -176,6 +176,20 @@ def left_behind(folder):
     return sorted(path.name for path in folder.iterdir() if not known.fullmatch(path.name))
 
 
+def records(folder, name="light"):
+    """The records of a sweep below a folder's reports, none of them damaged."""
+    from mptexp.records import store, sweep_dir
+
+    read, damaged = store.read_records(sweep_dir.SweepDir(folder / "reports" / name))
+    assert not damaged
+    return read
+
+
+def by_seed(folder, name="light"):
+    """Its records by the seed that the params file gave them."""
+    return {r["parameters"]["seed"] - r["parameters"]["block"]: r for r in records(folder, name)}
+
+
 def processes_of(folder):
     """The processes of runs whose results go somewhere below a folder."""
     found = []

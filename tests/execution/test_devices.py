@@ -4,12 +4,10 @@ import itertools
 import os
 
 import pytest
-from support import PATIENCE_S, mptexp, nvml_library, started, until
+from support import PATIENCE_S, mptexp, nvml_library, records, started, until
 
 from mptexp.execution import devices
 from mptexp.execution.devices import Slot
-from mptexp.records import store
-from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
@@ -39,10 +37,6 @@ H100, A100 = "NVIDIA H100", "NVIDIA A100-SXM4-40GB"
 def machine(tmp_path_factory):
     """The environment of a machine with three GPUs."""
     return {"LD_LIBRARY_PATH": str(nvml_library(tmp_path_factory.mktemp("gpus"), LIBRARY))}
-
-
-def records(folder):
-    return store.read_records(SweepDir(folder / "reports/light"))[0]
 
 
 def test_each_gpu_takes_one_run_at_a_time_and_each_run_sees_its_own(light, gate, tmp_path, machine):

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import PATIENCE_S, PROJECT, Gate, mptexp, processes_of, started, until
+from support import PATIENCE_S, PROJECT, Gate, mptexp, processes_of, records, started, until
 
 from mptexp.execution import plan, ray_executor
 from mptexp.execution.plan import Planned
 from mptexp.execution.ray_cluster import Place
-from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
 from mptexp.spec.devices import cpu_name
@@ -89,12 +88,6 @@ def noted(light, tmp_path):
     path.write_text(text.replace('"history": [],', '"history": [], "on": os.environ.get("NODE"),'))
     assert path.read_text() != text
     return light
-
-
-def records(folder, name="light"):
-    read, damaged = store.read_records(SweepDir(folder / "reports" / name))
-    assert not damaged
-    return read
 
 
 def content(folder):

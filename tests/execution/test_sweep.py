@@ -1,23 +1,17 @@
 import json
 
 import pytest
-from support import PATIENCE_S, interrupt, mptexp, processes_of, started, until
+from support import PATIENCE_S, by_seed, interrupt, mptexp, processes_of, started, until
 
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-
-
-def records(folder, name="light"):
-    read, damaged = store.read_records(SweepDir(folder / "reports" / name))
-    assert not damaged
-    return {r["parameters"]["seed"] - r["parameters"]["block"]: r for r in read}
 
 
 def test_every_ending_is_a_record_and_the_sweep_goes_on(light, tmp_path):
     light({"seed": [0, 1, 2, 3, 4]})
     done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
-    ended = records(tmp_path)
+    ended = by_seed(tmp_path)
     assert {seed: (r["status"], r["error"]) for seed, r in ended.items()} == {
         0: ("ok", ""),
         1: ("failed", "ValueError: the second value is odd"),
@@ -97,7 +91,7 @@ def test_ctrl_c_loses_no_finished_run_and_leaves_no_process(light, gate, tmp_pat
     assert done.returncode == 0
     assert "1 of 2 runs are done already" in done.stdout
     assert {p: p.read_bytes() for p in kept} == kept
-    assert {r["status"] for r in records(tmp_path).values()} == {"ok"}
+    assert {r["status"] for r in by_seed(tmp_path).values()} == {"ok"}
 
 
 def test_only_leaves_the_params_file_as_it_is(light, tmp_path):

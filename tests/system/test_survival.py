@@ -11,21 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import PATIENCE_S, is_kernel, mptexp, processes_of, small_disk, started, until
+from support import PATIENCE_S, by_seed, is_kernel, mptexp, processes_of, small_disk, started, until
 
 from mptexp.execution.forked import FALLBACK
-from mptexp.records import store
-from mptexp.records.sweep_dir import SweepDir
-
-
-def records(folder, name="light"):
-    read, damaged = store.read_records(SweepDir(folder / "reports" / name))
-    assert not damaged
-    return {r["parameters"]["seed"] - r["parameters"]["block"]: r for r in read}
 
 
 def endings(folder):
-    return {seed: (r["status"], r["error"]) for seed, r in records(folder).items()}
+    return {seed: (r["status"], r["error"]) for seed, r in by_seed(folder).items()}
 
 
 def content(folder):
@@ -54,7 +46,7 @@ def test_a_notebook_that_leaves_or_says_too_much(light, tmp_path, way):
         9: ("ok", ""),  # 50 MB of output
         10: ("timeout", "longer than 0.15 min"),  # output without end, and a process left behind
     }
-    assert records(tmp_path)[0]["not a number"] == [None, None]
+    assert by_seed(tmp_path)[0]["not a number"] == [None, None]
     for path in (tmp_path / "reports").rglob("*"):
         assert path.is_dir() or path.stat().st_size < 8e6, path
     until(lambda: not processes_of(tmp_path))
@@ -81,7 +73,7 @@ def test_a_kill_loses_only_the_run_at_work(light, gate, tmp_path, whom, way, par
     if whom == "sweep":
         until(lambda: not any(scratch.exists() for scratch in scratches))
     if not survives:
-        assert list(records(tmp_path)) == [0]
+        assert list(by_seed(tmp_path)) == [0]
     else:
         named = {"kernel": "Jupyter kernel"}.get(whom, whom)
         killed = ("killed", f"the {named} was ended by SIGKILL")
@@ -92,7 +84,7 @@ def test_a_kill_loses_only_the_run_at_work(light, gate, tmp_path, whom, way, par
     assert done.returncode == 0, done.stderr
     assert f"1 of {1 + parallel} runs are done already" in done.stdout
     assert set(endings(tmp_path).values()) == {("ok", "")}
-    assert len(records(tmp_path)) == 1 + parallel
+    assert len(by_seed(tmp_path)) == 1 + parallel
     assert {p: p.read_bytes() for p in before} == before
 
 
@@ -116,7 +108,7 @@ def test_no_run_is_lost_with_the_server_that_forked_it(light, gate, tmp_path, mo
         server.kill()
         gate.let(2)
         assert sweep.wait(PATIENCE_S) == 0
-    assert sorted(record["marks"] for record in records(tmp_path).values()) == [[], [FALLBACK]]
+    assert sorted(record["marks"] for record in by_seed(tmp_path).values()) == [[], [FALLBACK]]
     until(lambda: not processes_of(tmp_path))
 
 
@@ -221,11 +213,11 @@ def test_retries_timeout_and_fail_fast(light, tmp_path):
     assert "stopped at the first run that failed, 1 not executed" in done.stdout
     planned = mptexp("plan", "light.yaml", "--format", "json", cwd=tmp_path)  # as it was drawn
     order = [run["parameters"]["seed"] for run in json.loads(planned.stdout)["runs"]]
-    assert list(records(tmp_path)) == order[:1]
+    assert list(by_seed(tmp_path)) == order[:1]
     for seed, limit in ((1, "10"), (5, "0.07")):  # the one that raises is given time to do so
         again = ("--retries", "1", "--timeout", limit, "--only", f"seed={seed}")
         assert mptexp(*command, *again, cwd=tmp_path).returncode == 1
-    ended = records(tmp_path)
+    ended = by_seed(tmp_path)
     assert ended[5]["error"] == "longer than 0.07 min"
     assert ended[1]["status"] == "failed"
     assert {r["marks"][0] for r in ended.values()} == {"attempt 2, after others had failed"}
