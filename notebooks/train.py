@@ -53,6 +53,7 @@ batch_norm_momentum: float = 0.99  # of the moving averages that validation uses
 optimizer: str = "adam"  # adam, sgd (Nesterov momentum 0.9)
 learning_rate: float = 0.001  # of the optimizer
 learning_rate_decay: str = "none"  # none, cosine: to zero over all epochs
+clip_norm = None  # most that the norm of all gradients together may have; None: no limit
 policy: str = "float32"  # precision policy, see docs/guide.md
 loss_scale = "auto"  # auto, dynamic, none or a number; auto: as Keras decides
 propagation: str = "policy"  # emulated activation format, see docs/guide.md

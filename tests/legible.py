@@ -41,7 +41,7 @@ def _hidden(axis):
     for which in (axis.xaxis, axis.yaxis):
         low, high = sorted(which.get_view_interval())
         for tick in [*which.get_major_ticks(), *which.get_minor_ticks()]:
-            room = 1e-6 * (high - low)
+            room = 1e-6 * (low if which.get_scale() == "log" else high - low)
             if not tick.get_visible() or not low - room <= tick.get_loc() <= high + room:
                 yield from (tick.label1, tick.label2)
 

@@ -133,17 +133,32 @@ def _same_blocks(
 
 def _ended(row: Mapping[str, Any], half: float) -> dict[str, Any]:
     """A row with its interval and what that allows to be said."""
-    low, high = row["difference"] - half, row["difference"] + half
-    known = row["images"]
-    if tasks.of(row["dataset"]) is tasks.IMAGES:
-        low, high = possible(low), possible(high)
-    elif known:  # a loss is no count: what few sequences show, the interval says
-        known = math.inf
+    low, high, known = bounded(
+        row["dataset"], row["difference"] - half, row["difference"] + half, row["images"]
+    )
     forbidden = not_allowed(row["flags"], known, row["margin"])
     said = forbidden or verdict(low, high, row["margin"])
     said = "diverged" if row["diverged"] else said
     ends = {"low": low, "high": high, "verdict": said}
     return {**row, **ends, "flags": validity.together(row["flags"])}
+
+
+def bounded(dataset: str, low: float, high: float, images: float) -> tuple[float, float, float]:
+    """An interval of a difference, where the task's figures can differ by so much.
+
+    Args:
+        dataset: whose task it is.
+        low: lower end.
+        high: upper end.
+        images: the fewest that were validated with; 0 where it is not known.
+
+    Returns:
+        The ends, of accuracies from -1 to 1, and the images that a verdict needs: of a loss, which
+        is no count, any number is enough, as the interval says what few sequences show.
+    """
+    if tasks.of(dataset) is tasks.IMAGES:
+        return possible(low), possible(high), images
+    return low, high, math.inf if images else 0
 
 
 def possible(end: float) -> float:
@@ -198,8 +213,11 @@ def target(tables: Tables) -> float | None:
     if wanted := tables.options.target_accuracy:
         guessed = [r.get("in_force", {}).get("chance_accuracy", 0.0) for r in tables.records]
         return wanted if wanted > max(guessed, default=0.0) else None
-    if len(validity.without(tables.trained, "not trained")) < len(tables.trained):
-        return None  # a level that guessing reaches is none
+    # A level that guessing reaches is none, and early records do not tell what it reaches.
+    ended = [r["in_force"] for r in tables.records if r["status"] == "ok"]
+    told = all({"chance_accuracy", "validation_labels"} & known.keys() for known in ended)
+    if not told or len(validity.without(tables.trained, "not trained")) < len(tables.trained):
+        return None
     classified = tables.trained.dropna(subset="val_accuracy").run_id
     best = tables.history[tables.history.run_id.isin(classified)]
     best = best.groupby("run_id").val_accuracy.max().dropna()

@@ -1,8 +1,9 @@
 """Which policy and loss scale to use, from the dynamic range of a short training in float32."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mptexp.analysis import exponent_range
 from mptexp.analysis.exponent_range import DynamicRange
@@ -44,15 +45,49 @@ def probe(run: Run, notebook: str, steps: int, timeout_min: float) -> tuple[Swee
         run: what is asked about; its model, data, batch size and optimizer are kept.
         steps: of the probe.
     """
-    changed = {"policy": "float32", "loss_scale": "auto", "profile": False, "phase": "train"}
-    changed |= {"max_steps": steps, "target_ci": None, "block": 0, "seed": run.seed - run.block}
-    asked = run.model_copy(update=changed | {"exponents_every": max(1, steps // SAMPLES)})
-    point = asked.model_dump(exclude_defaults=True, exclude={"gpu_model"})
-    content = {"notebook": notebook, "include": [point], "timeout_min": timeout_min}
+    changed = {"policy": "float32", "loss_scale": "auto"}
+    changed |= {"exponents_every": max(1, steps // SAMPLES)}
+    return short(
+        run,
+        notebook,
+        changed,
+        steps,
+        timeout_min,
+        question="Which policy and loss scale does this training need?",
+        expected="the exponents of its gradients say it.",
+    )
+
+
+def short(
+    run: Run,
+    notebook: str,
+    changed: Mapping[str, Any],
+    steps: int,
+    timeout_min: float,
+    blocks: int = 1,
+    *,
+    question: str,
+    expected: str,
+) -> tuple[Sweep, str]:
+    """A sweep of short trainings at one point, and the text of its params file.
+
+    Args:
+        run: what is asked about.
+        changed: what of it is changed, beside its length.
+        steps: of each training.
+        blocks: how many trainings, each with a seed of its own.
+        question: of the params file, as its expected outcome is.
+    """
+    ended = {"profile": False, "phase": "train", "max_steps": steps, "target_ci": None}
+    ended |= {"block": 0, "seed": run.seed - run.block}
+    point = run.model_copy(update=ended | dict(changed))
+    own = point.model_dump(exclude_defaults=True, exclude={"gpu_model"})
+    content = {"notebook": notebook, "include": [own], "timeout_min": timeout_min}
+    content |= {"repeats": blocks} if blocks > 1 else {}
     text = (
-        "# Question: Which policy and loss scale does this training need?\n"
-        f"# Cost: {steps} steps in float32.\n"
-        "# Expected: the exponents of its gradients say it.\n"
+        f"# Question: {question}\n"
+        f"# Cost: {blocks * steps} steps.\n"
+        f"# Expected: {expected}\n"
         f"{json.dumps(content, indent=1)}\n"
     )
     return Sweep(**content), text

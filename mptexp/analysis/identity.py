@@ -14,7 +14,10 @@ WITHIN_BLOCK = ("initial_weights", "data_order")
 # What differs between the sides of a comparison because of the parameter that it is about.
 FOLLOWS = {
     "policy": (),
-    "gpu_model": ("device", "cpu", "cores", "threads", "cpu_limits", "driver", "cuda", "cudnn"),
+    "gpu_model": (
+        *("device", "cpu", "cpu_version", "cores", "threads", "cpu_limits"),
+        *("driver", "cuda", "cudnn"),
+    ),
     # Not every framework draws the weights alike, and each brings libraries of its own.
     "backend": ("versions", "initial_weights", "cuda", "cudnn", "threads", "products_flops"),
     "frontend": ("products_flops",),

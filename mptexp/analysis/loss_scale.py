@@ -1,12 +1,13 @@
-"""Which loss scales a training bears: accuracy, divergence, skipped steps by policy and scale."""
+"""Which loss scales a training bears: accuracy or perplexity, divergence, skipped steps."""
 
 import math
 from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, contrast, image_pairs, simultaneous, validity
+from mptexp.analysis import accuracy, contrast, image_pairs, points, simultaneous, validity
 from mptexp.analysis.sweep_tables import Tables, once
+from mptexp.spec import tasks
 from mptexp.spec.policies import POLICIES
 
 
@@ -15,10 +16,11 @@ def table(tables: Tables) -> pd.DataFrame:
     """A row per policy and loss scale of the points where a policy was measured with several.
 
     Returns:
-        Columns: point (what else the runs share, as JSON), policy, loss_scale (as asked for: a
-        number, "none" or "dynamic"), runs, run_ids, diverged (how many did), first_not_finite (what
-        the first of them says), val_accuracy, val_accuracy_low, val_accuracy_high (mean, least,
-        most of those that did not diverge), difference, low, high, blocks (from float32 within a
+        Columns: point (what else the runs share, as JSON), dataset, policy, loss_scale (as asked
+        for: a number, "none" or "dynamic"), runs, run_ids, diverged (how many did),
+        first_not_finite (what the first of them says), figure, figure_low, figure_high (the last
+        validation's accuracy or perplexity: mean, least, most of those that did not diverge),
+        difference, low, high, blocks (of quality, see `points.quality`, from float32 within a
         block, with intervals that hold for all rows together), verdict (see accuracy.verdict; or
         diverged), flags, skipped (median of the steps that were left out).
     """
@@ -28,7 +30,8 @@ def table(tables: Tables) -> pd.DataFrame:
         base = _baseline(group)
         for (policy, scale), own in group.groupby(["policy", "loss_scale"], sort=False):
             measured = _row(own, base, tables.options.equivalence_margin)
-            rows.append({"point": point, "policy": policy, "loss_scale": scale} | measured)
+            named = {"dataset": own.dataset.iloc[0], "policy": policy, "loss_scale": scale}
+            rows.append({"point": point} | named | measured)
     made = pd.DataFrame(_claimed(rows, tables.options.equivalence_margin))
     if made.empty:
         return made
@@ -38,28 +41,33 @@ def table(tables: Tables) -> pd.DataFrame:
 
 
 def _runs(tables: Tables) -> pd.DataFrame:
-    rows, flags = [], dict(zip(tables.results.run_id, tables.results["flags"], strict=True))
-    points = accuracy.with_several_scales(tables.records)
-    for record in [r for r in tables.records if r["run_id"] in points]:
+    rows, results = [], tables.results
+    flags = dict(zip(results.run_id, results["flags"], strict=True))
+    quality = dict(zip(results.run_id, points.quality(results), strict=True))
+    trained = accuracy.with_several_scales(tables.records)
+    for record in [r for r in tables.records if r["run_id"] in trained]:
         asked = record["parameters"]
         last = (record.get("history") or [{}])[-1]
         rows.append(
             {
-                "point": points[record["run_id"]],
+                "point": trained[record["run_id"]],
+                "dataset": asked["dataset"],
                 "policy": asked["policy"],
                 "loss_scale": accuracy.scale(asked),
                 "block": asked["block"],
                 "status": record["status"],
                 "error": record.get("error", ""),
-                "val_accuracy": last.get("val_accuracy"),
+                "quality": quality.get(record["run_id"]),
+                "figure": tasks.of(asked["dataset"]).measured(last),
                 "skipped": record.get("skipped_steps"),
                 "run_id": record["run_id"],
                 "flags": flags.get(record["run_id"], ""),
                 "record": record,
             }
         )
-    columns = ["point", "policy", "loss_scale", "block", "status", "error", "val_accuracy"]
-    made = pd.DataFrame(rows, columns=[*columns, "skipped", "run_id", "flags", "record"])
+    columns = ["point", "dataset", "policy", "loss_scale", "block", "status", "error", "quality"]
+    columns += ["figure", "skipped", "run_id", "flags", "record"]
+    made = pd.DataFrame(rows, columns=columns)
     return validity.comparable(made)
 
 
@@ -81,18 +89,19 @@ def _claimed(rows: list[dict[str, Any]], margin: float) -> list[dict[str, Any]]:
     for k, over in zip(asked, wide, strict=True):
         overs[k] = over
     for row, over, spread, both in zip(rows, overs, spreads, flags, strict=True):
-        forbidden = accuracy.not_allowed(both, spread.images, margin) if over.n else ""
-        said = forbidden or accuracy.verdict(over.low, over.high, margin)
+        low, high, known = accuracy.bounded(row["dataset"], over.low, over.high, spread.images)
+        forbidden = accuracy.not_allowed(both, known, margin) if over.n else ""
+        said = forbidden or accuracy.verdict(low, high, margin)
         row |= over.columns("difference") | {"flags": validity.together(both)}
-        row |= {name: accuracy.possible(row[name]) for name in ("low", "high")}
-        row |= {"verdict": "diverged" if row["diverged"] else said}
+        row |= {"low": low, "high": high, "verdict": "diverged" if row["diverged"] else said}
     return rows
 
 
 def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any]:
     bad = rows[rows.status == "diverged"]
     ended = rows[rows.status == "ok"].set_index("block")
-    good, others = (side.val_accuracy.astype(float) for side in (ended, base))
+    good, others = (side.quality.astype(float) for side in (ended, base))
+    figure = ended.figure.astype(float)
     blocks = ended.index.intersection(base.index)
     sides = [side.record[blocks].to_dict() for side in (ended, base)]
     differs = bool(validity.across(*sides, ("policy", "loss_scale")))
@@ -101,9 +110,9 @@ def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any
         "run_ids": tuple(rows.run_id),
         "diverged": len(bad),
         "first_not_finite": bad.error.iloc[0] if len(bad) else "",
-        "val_accuracy": good.mean(),
-        "val_accuracy_low": good.min(),
-        "val_accuracy_high": good.max(),
+        "figure": figure.mean(),
+        "figure_low": figure.min(),
+        "figure_high": figure.max(),
         "over": contrast.paired(good, others, "difference"),
         "spread": image_pairs.spread(*(list(side.values()) for side in sides), margin),
         "both": [

@@ -21,13 +21,14 @@ def headline(tables: Tables) -> pd.DataFrame:
     baseline (the device's default where it was measured at this point, else float32, else none),
     speedup/low/high/blocks over it, strict_speedup/strict_low/strict_high/strict_blocks over
     float32, of each task its figure, such as val_accuracy (mean), val_accuracy_low,
-    val_accuracy_high (least, most), repeats, peak_memory_bytes, emulated, effective_share (the
+    val_accuracy_high (least, most), val_accuracy_n (runs that have it: not those that target_ci
+    ended), repeats, peak_memory_bytes, emulated, effective_share (the
     least), default_policy, run_flags (what is not valid of the row's own runs).
     """
     keys = [*POINT, "policy"]
     cut = tables.ok.ended_by == "target_ci"
     figures = {name: tables.ok[name].mask(cut) for name in _figures(tables.ok)}
-    ok = tables.ok.assign(throughput=throughput(tables.ok), **figures)
+    ok = tables.ok.assign(throughput=throughput(tables.ok), mfu_frac=_mfu(tables.ok), **figures)
     # What no run has is a column of objects, whose median pandas takes group by group.
     empty = {name: pd.to_numeric(ok[name]) for name in ok if ok[name].isna().all()}
     ok = ok.assign(**empty)
@@ -56,9 +57,18 @@ def headline(tables: Tables) -> pd.DataFrame:
     return rows.sort_values(keys, key=rank, kind="stable", ignore_index=True)
 
 
+def _mfu(runs: pd.DataFrame) -> pd.Series:
+    """Arithmetic over the measured peak; nowhere on a device of which a run exceeded its peak.
+
+    Other programs were at work when that was measured, and the same holds of its other peaks.
+    """
+    exceeded = runs.flops_per_s.notna() & runs.mfu_frac.isna()
+    return runs.mfu_frac.mask(runs.gpu_model.isin(set(runs.gpu_model[exceeded])))
+
+
 def _measured(runs: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """Mean, least and most of the figure of each task that the runs have."""
-    ways = {"": "mean", "_low": "min", "_high": "max"}
+    """Mean, least, most and number of the figure of each task that the runs have."""
+    ways = {"": "mean", "_low": "min", "_high": "max", "_n": "count"}
     return {f"{name}{end}": (name, way) for name in _figures(runs) for end, way in ways.items()}
 
 

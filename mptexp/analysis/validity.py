@@ -126,7 +126,8 @@ FLAGS = {
         Flag(
             "repeats apart",
             ("time", "training time"),
-            "repeats of one policy differ by more than a quarter beyond what their clocks say",
+            "repeats of one policy, over the other runs of their blocks, differ by more than a "
+            "quarter",
             f"find out what else the machine does, and {REPAIR} measures the blocks again",
         ),
         Flag(
@@ -175,7 +176,7 @@ FLAGS = {
         Flag(
             "not trained",
             ("accuracy",),
-            "the validation is at chance level, so it is compared with none",
+            "the validation is at chance level, and nothing is compared with a baseline that is",
             "train for more epochs, or with another learning rate",
             curable=False,
         ),

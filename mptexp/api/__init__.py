@@ -4,6 +4,7 @@
 the command line; both execute a sweep by `execution.sweep` and a diagnosis by `diagnosing`.
 """
 
+from mptexp.api.advising import advise, advise_layers
 from mptexp.api.archive import open_archive
 from mptexp.api.cells import (
     answer,
@@ -21,7 +22,6 @@ from mptexp.api.checking import check_instruments
 from mptexp.api.commands import (
     TRACKERS,
     absent,
-    advise,
     at_once,
     changed,
     checked,

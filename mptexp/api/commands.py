@@ -11,16 +11,13 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mptexp.execution import blocks, max_batch, plan, preparation
 from mptexp.execution.job import Job, notebook_path, report_notebook
-from mptexp.execution.local_executor import Execution
 from mptexp.execution.plan import Planned
-from mptexp.execution.progress import Output
-from mptexp.execution.sweep import execute
 from mptexp.records import privacy, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import imports, project
@@ -170,42 +167,6 @@ def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) ->
     # As records have it: a variable may name a place below the home directory.
     known = privacy.scrub(preparation.identities(list(runs.values()), data_dir))
     return identity.between(before, dict(zip(runs, known, strict=True)))
-
-
-def advise(
-    job: Job,
-    only: Sequence[str] = (),
-    steps: int = 100,
-    data_dir: Path | None = None,
-    output: Output | None = None,
-) -> list[str]:
-    """Trains the first chosen run for a few steps in float32; advises on policy and loss scale.
-
-    Args:
-        job: the sweep; the results of the short training go to its directory.
-        only: filters such as `batch_size=32`.
-        steps: how many steps to train.
-        data_dir: where data are kept.
-        output: where progress is shown.
-
-    Returns:
-        The advice and the reasons for it, as sentences; none if the training did not end well.
-
-    Raises:
-        ParamsError, Interrupted, Stopped: as `sweep.execute` does.
-    """
-    from mptexp.analysis import advice, exponent_range, sweep_tables
-    from mptexp.report.answers import dynamic_range
-
-    chosen = plan.select(plan.runs(job.sweep, job.directory), only)
-    # Blocks are shuffled; the file's own order says which point is the first.
-    order = [Run(**point).resolved().run_id(job.sweep.notebook) for point in job.sweep.points()]
-    first = min((p for p in chosen if p.run_id in order), key=lambda p: order.index(p.run_id))
-    probe, text = advice.probe(first.run, job.sweep.notebook, steps, job.sweep.timeout_min)
-    how = Execution(probe.timeout_min * 60, data_dir=data_dir)
-    execute(replace(job, sweep=probe, text=text), how=how, output=output)
-    measured = exponent_range.measured(sweep_tables.load(job.directory).records)
-    return dynamic_range.answer(measured[0]) if measured else []
 
 
 # --- results as pages and files ---------------------------------------------------------------

@@ -239,24 +239,42 @@ def advise(
     overrides: Set = None,
     directory: Out = None,
     steps: Annotated[
-        int, typer.Option(metavar="N", min=25, max=10**6, help="Steps of the probe, in float32.")
-    ] = 100,
+        int | None,
+        typer.Option(
+            metavar="N", min=25, max=10**6, help="Steps of a training; 100, with --layers 300."
+        ),
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(metavar="POLICY", help="Find the layers that must stay in float32 in it."),
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Say which policy and loss scale a model needs on its data, from a short training in float32.
 
     Of a params file, probes the first run, or the first that matches --only. The gradients'
     exponents, which are the evidence, are in the report; default reports/<name of FILE>-advice.
+
+    With --layers, trains shortly with ever other layers in float32, and writes a params file that
+    measures the fewest with which POLICY trains as float32 does; default reports/<name of
+    FILE>-layers.
     """
     from mptexp import api
 
-    place = directory or Path("reports") / f"{file.stem}-advice"
+    place = directory or Path("reports") / f"{file.stem}-{'layers' if layers else 'advice'}"
     job = api.open_sweep(file, place, overrides or [])
-    sentences = api.advise(job, only or [], steps, data_dir, api.Output(progress()))
-    result({"advice": sentences} | show_report(place))
+    shown = api.Output(progress())
+    if layers:
+        sentences, proof = api.advise_layers(job, layers, only or [], steps or 300, data_dir, shown)
+        result({"advice": sentences, "params": proof} | show_report(place))
+    else:
+        sentences = api.advise(job, only or [], steps or 100, data_dir, shown)
+        result({"advice": sentences} | show_report(place))
     if not sentences:
         out().print("the probe did not end well, so there is no advice; see its report")
         raise typer.Exit(1)
     out().print(f"[bold]{plain(sentences[0])}[/]", soft_wrap=True)
     for sentence in sentences[1:]:
         say(f"  {sentence}")
+    if layers:
+        say(f"what they cost, and whether accuracy is equal, measures: mptexp run {proof}")

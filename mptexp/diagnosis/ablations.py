@@ -49,6 +49,8 @@ INPUT = Ablation(
     {"input_mode": "resident"},
     "waits for input or runs beside its pipeline",
 )
+# What input can be changed to for good, where it is the study's own.
+PIPELINE = Ablation("images prepared ahead", {"input_mode": "pipeline"}, "is input of the study's")
 XLA_ON = Ablation("XLA on", {"jit": "on"}, "is memory-bound work, casts and launches")
 XLA_OFF = Ablation("XLA off", {"jit": "off"}, "is compiled by XLA")
 STRICT = Ablation(

@@ -71,6 +71,7 @@ class Cause(Category):
         remedies: what to change, the most promising first.
         ablations: the changes that show whether it is the cause; empty where none could.
         loss: how much of the step it takes, None where that does not apply; all its time, usually.
+        spent_on: of what the seconds are that stand as evidence, for readers.
         in_breakdown: whether it is a row of the time breakdown, or cut out of some.
         emulated: whether it applies where the device emulates the candidate's type (True), where it
             does not (False), or always (None).
@@ -80,6 +81,7 @@ class Cause(Category):
     remedies: tuple[Remedy, ...]
     ablations: tuple[Ablation, ...] = ()
     loss: Callable[[Case, "Cause"], Loss | None] = losses.in_full
+    spent_on: str = "time breakdown"
     in_breakdown: bool = True
     emulated: bool | None = None
 
@@ -157,12 +159,12 @@ ROWS: tuple[Category, ...] = (
         label="wait for input",
         sentence="waits for input",
         remedies=(
-            Remedy("prepare and read ahead (input_mode pipeline)", ablations.INPUT),
+            Remedy("prepare and read ahead (input_mode pipeline)", ablations.PIPELINE),
             Remedy("cache decoded images, decode smaller"),
         ),
         ablations=(ablations.INPUT,),
         colour="#d55e00",
-        loss=losses.by_ablation,
+        loss=losses.wait,
     ),
     Cause(
         name="host",
@@ -278,6 +280,29 @@ ROWS: tuple[Category, ...] = (
     Category(name="unexplained", label="unexplained", colour="#7f7f7f"),
     # Cut out of the rows above: in the colour of the work that they slow down.
     Cause(
+        name="pipeline",
+        label="the input pipeline, which takes processors from the step",
+        sentence="is lost to the input pipeline, which takes processors from the step",
+        remedies=(
+            Remedy("prepare images once, ahead (input_mode pipeline)", ablations.PIPELINE),
+            Remedy("cheaper decoding and augmentation, fewer threads of them"),
+        ),
+        ablations=(ablations.INPUT,),
+        colour="#d55e00",
+        loss=losses.beside,
+        in_breakdown=False,
+    ),
+    Cause(
+        name="compiled",
+        label="XLA, slower than operations one by one",
+        sentence="is lost to XLA, whose code is slower than operations one by one",
+        remedies=(NO_XLA,),
+        ablations=(ablations.XLA_OFF,),
+        colour="#0087c8",
+        loss=losses.by_ablation,
+        in_breakdown=False,
+    ),
+    Cause(
         name="emulated",
         label="16-bit arithmetic that the device only emulates",
         sentence="is 16-bit work that the device emulates, beyond what float32 takes",
@@ -302,6 +327,7 @@ ROWS: tuple[Category, ...] = (
         name="slow layer",
         label="matrix work that is slower in 16 bits",
         sentence="is what layers take longer in 16 bits",
+        spent_on="operations that 16 bits do not make faster",
         remedies=(Remedy("float32 for these layers (float32_layers)"), Remedy("other shapes")),
         colour="#0087c8",
         loss=losses.slower_layers,

@@ -129,15 +129,40 @@ def in_full(case: Case, cause: "Cause") -> Loss:
     )
 
 
-def by_ablation(case: Case, cause: "Cause") -> Loss:
-    """What the ablation saved, if its interval shows that it saved anything; else all the time.
+def wait(case: Case, cause: "Cause") -> Loss:
+    """What the ablation of input saved, as far as its interval shows a saving; else the wait.
 
-    A pipeline that reads ahead slows the step beside it, of which the breakdown knows nothing.
+    Nothing where less than half of it is a wait by the trace: that is for `beside`.
     """
     spent, removed = case.after[cause.name], case.removed(cause)
     if removed is None:
         return case.loss(cause, spent, spent)
-    return case.loss(cause, removed[0], spent, effects=(removed[1],))
+    lost = 0.0 if _mostly_beside(case, removed[0]) else removed[0]
+    return case.loss(cause, lost, spent, effects=(removed[1],))
+
+
+def beside(case: Case, cause: "Cause") -> Loss | None:
+    """What the ablation of input saved, where the trace shows that the step hardly waits for it.
+
+    A pipeline that reads ahead slows the step beside it, of which the time breakdown knows nothing.
+    """
+    removed = case.removed(cause)
+    if removed is None or not _mostly_beside(case, removed[0]):
+        return None
+    return case.loss(cause, removed[0], math.nan, effects=(removed[1],))
+
+
+def _mostly_beside(case: Case, saved_s: float) -> bool:
+    """Whether the wait that the trace shows is less than half of what the ablation saved."""
+    return bool(case.after.any()) and case.after["input"] < saved_s / 2
+
+
+def by_ablation(case: Case, cause: "Cause") -> Loss | None:
+    """What the ablation saved, if its interval shows that it saved anything."""
+    removed = case.removed(cause)
+    if removed is None or not removed[0]:
+        return None
+    return case.loss(cause, removed[0], math.nan, effects=(removed[1],))
 
 
 def beyond_half(case: Case, cause: "Cause") -> Loss:

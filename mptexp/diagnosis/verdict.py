@@ -324,7 +324,7 @@ def _losses(
     if baseline is None or candidate is None or before.empty or after.empty:
         nothing = pd.Series(0.0, index=list(LABELS))
         case = Case(pair, {}, {}, nothing, nothing, nothing, nothing, {}, tuple(effects))
-        causes = [cause for cause in CAUSES if cause.name == "input"]
+        causes = [cause for cause in CAUSES if cause.name in ("input", "compiled")]
     else:
         # Both as seconds of the sweep's own steps: a traced run is another one.
         steps = (pair.baseline_step_s(baseline["timing"]["step_s"]), pair.step_s)

@@ -156,6 +156,7 @@ class Card(TypedDict):
     container_cpus: NotRequired[Number | None]
     container_memory_bytes: NotRequired[Number | None]
     governor: NotRequired[str | None]
+    cpu_version: NotRequired[str]
     native: NotRequired[list[str]]
 
 
@@ -276,6 +277,7 @@ class Exponents(TypedDict):
     every: Whole
     samples: Annotated[list[Look], Field(min_length=1)]
     layers: Annotated[list[LayerHistogram], Field(min_length=1)]
+    network: NotRequired[list[str]]
 
 
 @with_config(OPEN)

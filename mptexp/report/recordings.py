@@ -183,7 +183,10 @@ def _same_arithmetic(comparison: Comparison, first: str) -> str:
         for r in (comparison.baseline, comparison.candidate)
     )
     if before == after != "unknown":
-        return f". Both do most of their matrix work in {before}"
+        whole = all(
+            r.arithmetic.type.nunique() == 1 for r in (comparison.baseline, comparison.candidate)
+        )
+        return f". Both do {'all' if whole else 'most'} of their matrix work in {before}"
     if before == "tf32":
         return f". {first} does most of its matrix work in TF32 already, not in strict float32"
     return ""

@@ -117,6 +117,16 @@ def cpu_name() -> str:
     return f"{cpuinfo('model name') or platform.processor() or platform.machine()} (CPU)"
 
 
+def cpu_version() -> str:
+    """`family 26, model 2, stepping 1`; empty where that is not known.
+
+    Virtual machines of several generations call their CPU by one name.
+    """
+    parts = {"family": "cpu family", "model": "model\t", "stepping": "stepping"}
+    known = {part: cpuinfo(line) for part, line in parts.items()}
+    return ", ".join(f"{part} {value}" for part, value in known.items() if value)
+
+
 @cache
 def cpuinfo(*names: str) -> str:
     """The first entry of one of these names in /proc/cpuinfo; empty where there is none."""

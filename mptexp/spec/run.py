@@ -43,6 +43,7 @@ NATIVE = {
     "normalization": ("batch", "none"),
     "float32_layers": ("",),
     "learning_rate_decay": ("none",),
+    "clip_norm": (None,),
     "policy": ("float32", "tensorfloat32", "mixed_float16", "mixed_bfloat16"),
     "loss_scale": ("auto", "dynamic", "none"),
     "propagation": ("policy",),
@@ -161,6 +162,12 @@ class Run(StrictModel):
     )
     learning_rate_decay: Literal["none", "cosine"] = Field(
         default="none", description="none, cosine: to zero over all epochs"
+    )
+    clip_norm: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="most that the norm of all gradients together may have; None: no limit",
     )
     policy: PolicyName = Field(default="float32", description="precision policy, see docs/guide.md")
     loss_scale: (

@@ -53,7 +53,13 @@ GRADIENT = re.compile(r"wgrad|dgrad|backward|_bwd", re.IGNORECASE)  # in kernels
 PRODUCT = re.compile(r"^aten::(conv\w*|_convolution|linear|addmm|mm|bmm|matmul)$")
 LEAST_WITHIN = 0.5  # of the time of what was launched in the steps: so much ran in them
 STRAY = 0.01  # of the launches: so few with another process's number are no other process
-UNFINISHED = 0.05  # of a step; a shorter wait for what was launched before the recording is unsaid
+UNFINISHED = (
+    0.05  # of a step; a shorter wait for what was launched before the recording stays in it
+)
+EARLIER = (
+    "{:.3g} ms are left out of the first step, in which it waited for what the device was given "
+    "before the recording; leave more steps to the schedule's warm-up"
+)
 SKEW_US = 50.0  # by so much two clocks may differ, unsaid
 CLOCKS = "its device ran at another time than its host launched: the clocks of the two differ"
 COMPILED = "## Call CompiledFxGraph"  # the range around code that torch.compile made
@@ -126,6 +132,8 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
     late = _late_us(events, launched)
     if late > steps.AHEAD * 1e6 * statistics.median(found.seconds()):
         raise ParamsError(CLOCKS)
+    waits = _earlier(events, found) if devices else []
+    found = _begun(found, waits)
     trace = operations.of_steps(
         operations.without_root(spans),
         (*_waits(events), *_blocked(events)),
@@ -147,7 +155,8 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
             *_notes(ran, host),
             *_skew(launched, late),
             *_accumulated(events, found),
-            *(_earlier(events, found) if devices else _compiled(spans)),
+            *([EARLIER.format(sum(e - b for b, e in waits) / 1e3)] if waits else []),
+            *([] if devices else _compiled(spans)),
         ),
     )
 
@@ -435,20 +444,27 @@ def _blocked(events: Sequence[Event]) -> Iterator[Span]:
             yield Span(event.start, copy.start, Operation("idle"))
 
 
-def _earlier(events: Sequence[Event], found: Steps) -> Iterator[str]:
-    """Says where the device was still at work on what it was given before the recording began."""
+def _earlier(events: Sequence[Event], found: Steps) -> list[Interval]:
+    """When the first step waited for what the device was given before the recording began.
+
+    None where that is too short to matter.
+    """
     first = min((e.start for e in events if e.kind in ON_DEVICE), default=0.0)
     begin = found.launched[0]
     waited = [
-        wait.end - wait.start
+        (wait.start, wait.end)
         for wait in (*_waits(events, ("idle",)), *_blocked(events))
         if begin <= wait.start and wait.end <= first
     ]
-    if sum(waited) > UNFINISHED * statistics.median(e - b for b, e in found.intervals):
-        yield (
-            f"for {sum(waited) / 1e3:.3g} ms the first step waits for what the device was given "
-            "before the recording: it counts as idle; leave more steps to the schedule's warm-up"
-        )
+    least = UNFINISHED * statistics.median(e - b for b, e in found.intervals)
+    return waited if sum(e - b for b, e in waited) > least else []
+
+
+def _begun(found: Steps, waits: Sequence[Interval]) -> Steps:
+    """The steps, of which the first begins once the device has done what came before it."""
+    (begin, end), *others = found.intervals
+    freed = max((e for _, e in waits), default=begin)
+    return replace(found, intervals=((freed, end), *others)) if begin < freed < end else found
 
 
 def _waits(events: Iterable[Event], states: Sequence[str] = ("input", "idle")) -> Iterator[Span]:

@@ -164,7 +164,8 @@ def _shares(amounts: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def _refuse_none(run: Run, what: str, dtype: str, shares: Mapping[str, float]) -> None:
-    if shares and not shares.get(dtype):
+    # Who names layers that stay in float32 may name all: then the share says it.
+    if shares and not shares.get(dtype) and not run.float32_layers:
         raise Unsupported(
             f"policy {run.policy} has no effect on this model: all of its {what} in "
             f"{' and '.join(shares)}, not in {dtype}"

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from mptexp.spec.devices import cpu_name
+from mptexp.spec.devices import cpu_name, cpu_version
 from mptexp.spec.policies import ARITHMETICS
 from mptexp.spec.project import PROJECT, here
 from mptexp.training import capability, machine
@@ -107,8 +107,8 @@ def card(name: str = "tensorflow") -> dict[str, Any]:
 
     Keys: device (its name), kind (cpu or gpu), capability ([major, minor] or None), cuda, cudnn,
     driver, device_memory_bytes (of a GPU), native (16-bit types that it computes in), cpu,
-    instruction_sets, cores, nice, threads (see Backend.threads), memory_bytes, and what
-    machine.state gives, os, python, packages, commit, clean (None outside a git checkout),
+    cpu_version, instruction_sets, cores, nice, threads (see Backend.threads), memory_bytes, and
+    what machine.state gives, os, python, packages, commit, clean (None outside a git checkout),
     variables.
     """
     used = device(name)
@@ -116,6 +116,7 @@ def card(name: str = "tensorflow") -> dict[str, Any]:
         **used,
         "native": [dtype for dtype in capability.NARROW if capability.is_native(dtype, used)],
         "cpu": cpu_name().removesuffix(" (CPU)"),
+        "cpu_version": cpu_version(),
         "instruction_sets": capability.instruction_sets(),
         "cores": machine.cores(),
         "nice": machine.nice(),

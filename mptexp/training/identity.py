@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.spec.backends import BACKEND_ROWS
-from mptexp.spec.devices import cpu_name
+from mptexp.spec.devices import cpu_name, cpu_version
 from mptexp.spec.project import PACKAGE
 from mptexp.spec.run import Run
 from mptexp.training import capability, environment, machine
@@ -25,7 +25,7 @@ from mptexp.training import capability, environment, machine
 # commits change what is written about a record, not what a run does.
 IN_KERNEL = ("spec", "records", "traces", "training")
 # Values of the environment's card that are part of the identity as they are.
-FROM_CARD = ("device", "cpu", "cores", "nice", "threads", "driver", "cuda", "cudnn")
+FROM_CARD = ("device", "cpu", "cpu_version", "cores", "nice", "threads", "driver", "cuda", "cudnn")
 # Which GPU of several, and the backend, are parameters of a run or chosen for it.
 OF_THE_RUN = ("CUDA_VISIBLE_DEVICES", "KERAS_BACKEND")
 LIMITS = ("container_cpus", "container_memory_bytes", "governor", "on_battery")
@@ -66,6 +66,7 @@ def beforehand(run: Run) -> dict[str, Any]:
         "code": code(),
         "versions": {name: installed.get(name, "") for name in names},
         "cpu": cpu_name().removesuffix(" (CPU)"),
+        "cpu_version": cpu_version(),
         "cores": machine.cores(),
         "nice": machine.nice(),
         "driver": capability.driver(),

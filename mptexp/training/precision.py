@@ -196,6 +196,8 @@ def _optimizer(run: Run, steps_per_epoch: int) -> "keras.Optimizer":
     rate = run.learning_rate
     if run.learning_rate_decay == "cosine":
         rate = keras.optimizers.schedules.CosineDecay(rate, run.epochs * steps_per_epoch)
-    if run.optimizer == "adam":
-        return emulation.optimizer(keras.optimizers.Adam, run)(rate)
-    return emulation.optimizer(keras.optimizers.SGD, run)(rate, momentum=0.9, nesterov=True)
+    kind, settings = keras.optimizers.Adam, {}
+    if run.optimizer == "sgd":
+        kind, settings = keras.optimizers.SGD, {"momentum": 0.9, "nesterov": True}
+    # Keras clips what is left once the loss scale was divided out.
+    return emulation.optimizer(kind, run)(rate, global_clipnorm=run.clip_norm, **settings)

@@ -15,6 +15,7 @@ from mptexp.spec import tasks as spec_tasks
 from mptexp.spec.run import Run
 from mptexp.training import (
     arithmetic,
+    costs,
     environment,
     frontends,
     models,
@@ -103,7 +104,7 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
         trace=trace,
         validated={} if outcome.diverged_epoch else validated(run, trainer.predicted, images),
         loss_scales=exponents.changes(scales.samples),
-        exponents=histograms.record() if histograms else {},
+        exponents=_exponents(histograms, trained) if histograms else {},
         broken_layer=divergence.broken(trained),
     )
     if outcome.status == "ok":
@@ -114,6 +115,12 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
 
     diverged = replay.first_not_finite(run, images, clock.begun, compiled)
     return replace(outcome, diverged=diverged)
+
+
+def _exponents(histograms: exponents.ExponentHistograms, model: keras.Model) -> dict[str, Any]:
+    """What was seen of exponents, and the names that `float32_layers` may hold, in order."""
+    names = [leaf.layer.name for leaf in costs.leaves(model)]
+    return {**histograms.record(), "network": names}
 
 
 # --- inference ----------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def runs(**more):
 def said(records, text):
     found = tables(records)
     object.__setattr__(found, "asked", asked.of(records, text))
-    return " ".join([*caveats.sentences(found), *caveats.remarks(found)])
+    return " ".join([*caveats.banner(found), *caveats.remarks(found)])
 
 
 def test_the_runs_of_a_params_file_are_those_it_asks_for():

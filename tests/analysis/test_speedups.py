@@ -117,6 +117,8 @@ def test_one_batch_size_is_no_comparison_of_batches():
 def test_a_larger_batch_is_not_always_better():
     found = sizes(("float32", 32, [100]), ("float32", 64, [90]), ("float16", 64, [300]))
     assert speedups.at_best_batch(found.results).batch_size.tolist() == [32, 64]
+    largest = text_tables.best_rows(found)["Largest batch that ran"].tolist()
+    assert largest == ["64", "64 (the only one measured)"]
     out_everywhere = sizes(("float32", 32, "oom"), ("float32", 64, "oom"))
     assert speedups.at_best_batch(out_everywhere.results).empty
 

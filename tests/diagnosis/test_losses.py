@@ -43,16 +43,38 @@ def loss(name, effects=(), before=None, after=None, **known):
     [
         (Contrast(1.2, 0.9, 1.6, 3), 0.0),
         (Contrast(2.0, 1.9, 2.1, 3), 0.005),
-        (Contrast(2.0, n=1), 0.001),  # one block blames nobody: the time breakdown counts
-        (None, 0.001),
+        (Contrast(2.0, n=1), 0.003),  # one block blames nobody: the time breakdown counts
+        (None, 0.003),
     ],
 )
 def test_a_gain_counts_as_far_as_its_interval_shows_it(gain, lost):
     effects = [Effect(ablations.INPUT, {"mixed_bfloat16": gain})] if gain else []
-    found = loss("input", effects, after={"input": 0.001})
+    found = loss("input", effects, after={"input": 0.003})
     assert found.seconds == pytest.approx(lost)
     assert found.share == pytest.approx(lost / 0.01)
     assert list(found.effects) == [e for e in effects if gain.n > 1]
+
+
+@pytest.mark.parametrize(("wait_s", "name"), [(0.004, "input"), (0.001, "pipeline")])
+def test_input_is_waited_for_or_takes_processors_from_the_step(wait_s, name):
+    gains = {"mixed_bfloat16": Contrast(2.0, 1.9, 2.1, 3)}
+    effects = [Effect(ablations.INPUT, gains)]
+    found = {n: loss(n, effects, after={"input": wait_s}) for n in ("input", "pipeline")}
+    seconds = {n: one.seconds if one else 0.0 for n, one in found.items()}
+    assert seconds == {"input": 0.0, "pipeline": 0.0} | {name: pytest.approx(0.005)}
+    # Without a trace nothing tells the two apart, and the words are those of the wait.
+    assert loss("input", effects).seconds == pytest.approx(0.005)
+    assert loss("pipeline", effects) is None
+
+
+def test_what_xla_makes_slower_is_lost_to_it():
+    def off(*ends):
+        return [Effect(ablations.XLA_OFF, {"mixed_bfloat16": Contrast(*ends)})]
+
+    assert loss("compiled", off(10.0, 9.0, 11.0, 3)).share == pytest.approx(0.9)
+    assert loss("compiled", off(1.1, 0.9, 1.3, 3)) is None
+    assert loss("compiled", off(10.0, n := float("nan"), n, 1)) is None
+    assert loss("compiled") is None
 
 
 def test_a_gain_that_is_not_valid_replaces_no_measurement():

@@ -9,7 +9,9 @@ import pytest
 from builders import KINETO, kineto_step
 from support import gpu_trace
 
-from mptexp.diagnosis import arithmetic, breakdown, recording, verdict
+from mptexp.analysis.contrast import Contrast
+from mptexp.diagnosis import ablations, arithmetic, breakdown, recording, verdict
+from mptexp.diagnosis.effects import Effect
 from mptexp.diagnosis.pairs import Pair
 from mptexp.report import recordings
 from mptexp.spec.run import Run
@@ -62,14 +64,14 @@ def record(folder, events, policy, peaks=PEAKS, alone=(), kinds=(), flops=2e12):
     }  # fmt: skip
 
 
-def losses(tmp_path, before, after, **known):
-    """What a step lost by these two traces, the largest first."""
+def losses(tmp_path, before, after, effects=(), **known):
+    """What a step lost by these two traces and these ablations, the largest first."""
     both = [
         record(tmp_path / policy, events, policy, **known)
         for policy, events in zip(PEAKS, (before, after), strict=True)
     ]
     pair = Pair(*(Run(**r["parameters"]) for r in both), STEP_S)
-    return verdict.losses(pair, *both, []), both[1]
+    return verdict.losses(pair, *both, effects), both[1]
 
 
 def check(found, name, share, *layers):
@@ -101,6 +103,23 @@ def test_small_kernels_bound_by_their_launch(tmp_path):
     name = {"tf_op": "functional_1/body.layer/Conv2D:Conv2D"}
     small = [("gpu", BF16, start, 10, name) for start in range(0, WHOLE, 50)]
     check(losses(tmp_path, FULL, small), "host", 0.8)
+
+
+def measured(ablation, times):
+    """An ablation that made steps so many times as fast, in three blocks."""
+    gain = Contrast(times, 0.98 * times, 1.02 * times, 3)
+    return Effect(ablation, dict.fromkeys(PEAKS, gain))
+
+
+def test_a_step_that_xla_makes_slower(tmp_path):
+    after = kernels((*CONV, 0.5), ("fusion_1", "odd", "AddV2", 0.5))
+    check(losses(tmp_path, FULL, after, [measured(ablations.XLA_OFF, 10.0)]), "compiled", 0.9)
+
+
+def test_a_pipeline_that_takes_processors_from_the_step(tmp_path):
+    wait = ("host", "IteratorGetNextOp::DoCompute", 0.95 * WHOLE, 0.05 * WHOLE, {})
+    after = [*kernels((*CONV, 0.5), ("fusion_1", "odd", "AddV2", 0.45)), wait]
+    check(losses(tmp_path, FULL, after, [measured(ablations.INPUT, 10.0)]), "pipeline", 0.9)
 
 
 def test_a_gpu_that_waits_for_input(tmp_path):
@@ -288,7 +307,7 @@ def compared(tmp_path, before, after):
 
 
 def test_two_recordings_that_both_ran_mixed(tmp_path):
-    assert "Both do most of their matrix work in bfloat16." in compared(tmp_path, BF16, BF16)
+    assert "Both do all of their matrix work in bfloat16." in compared(tmp_path, BF16, BF16)
 
 
 def test_a_float32_that_was_tf32_already(tmp_path):

@@ -16,6 +16,8 @@ MODULES = sorted(TESTS.rglob("test_*.py"))
 # Modules whose tests lie elsewhere: they are tested as commands and cells, in real processes.
 ELSEWHERE = {
     **{f"cli/{n}.py": "system/test_cli.py" for n in ("common", "machine", "results", "sweeps")},
+    "api/advising.py": "analysis/test_layer_search.py",
+    "report/answers/layers_needed.py": "analysis/test_layer_search.py",
     "api/archive.py": "system/test_gpu_hour.py",
     "api/cells.py": "system/test_api.py",
     "api/checking.py": "system/test_instruments.py",

@@ -1,5 +1,8 @@
+import re
+
 import pytest
 
+from mptexp.spec import devices
 from mptexp.spec.devices import local_device, local_devices, same_model
 
 
@@ -25,3 +28,11 @@ def test_no_visible_gpu_means_the_cpu(monkeypatch):
 )
 def test_a_short_name_stands_for_the_devices_that_hold_its_words(asked, found, same):
     assert same_model(asked, found) is same
+
+
+def test_a_cpu_is_told_from_others_of_its_name():
+    version = devices.cpu_version()
+    if not devices.cpuinfo("cpu family"):
+        assert version == ""
+    else:
+        assert re.fullmatch(r"family \d+, model \d+(, stepping \d+)?", version)

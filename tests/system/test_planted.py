@@ -498,5 +498,5 @@ def test_a_reader_that_decodes_again_every_epoch(place):
     directory = SweepDir(place / "sweep")
     tables = sweep_tables.load(directory)
     (again,) = verdicts.of_pairs([found.pair], verdicts.known(directory, tables) | known)
-    check(records[1]["planted"], "input", again, "a reader that decodes again")
+    check(records[1]["planted"], "pipeline", again, "a reader that decodes again")
     assert "with the batch on the device" in why_tables.evidence(again.losses[0], again)

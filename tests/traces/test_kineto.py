@@ -338,8 +338,9 @@ def test_a_copy_that_waits_for_work_from_before_the_recording_is_no_launch_overh
         "cat": "gpu_memcpy"
     }
     trace = read([*begin, host("ProfilerStep#0", 0, 1000), call, copy])
-    assert rows(trace)["idle", ""].seconds == pytest.approx((600e-6 + 50e-6) / 2)
-    assert "for 0.6 ms the first step waits for what the device was given before" in trace.notes[0]
+    assert rows(trace)["idle", ""].seconds == pytest.approx(50e-6 / 2)
+    assert trace.step_times[0] == pytest.approx(100e-6)  # what is left once the device is free
+    assert "0.6 ms are left out of the first step, in which it waited" in trace.notes[0]
     # A copy from pinned memory begins when its call has returned.
     trace = read([*begin, host("ProfilerStep#0", 0, 1000), call | {"dur": 5}, copy])
     assert rows(trace)["idle", ""].seconds == pytest.approx(50e-6 / 2)

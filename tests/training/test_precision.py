@@ -63,6 +63,25 @@ def test_sgd_has_nesterov_momentum_and_a_rate_that_decays_over_all_epochs(ask):
     assert rate["config"]["decay_steps"] == 7
 
 
+@pytest.mark.parametrize("loss_scale", ["none", 1024.0, "dynamic"])
+def test_gradients_are_clipped_without_their_loss_scale(loss_scale):
+    import numpy as np
+
+    from mptexp.training import models
+
+    asked = {"model": "mlp", "width": 0.01, "image_size": 8, "optimizer": "sgd", "learning_rate": 1}
+    run = Run(**asked, clip_norm=1e-3, loss_scale=loss_scale)
+    model = models.build(run, (8, 8, 1), 10)
+    precision.compile_model(model, run)
+    before = [w.copy() for w in model.get_weights()]
+    rng = np.random.default_rng(0)
+    model.train_on_batch(rng.random((16, 8, 8, 1), "float32"), rng.integers(0, 10, 16))
+    moved = np.sqrt(
+        sum(np.sum((a - b) ** 2) for a, b in zip(model.get_weights(), before, strict=True))
+    )
+    assert moved == pytest.approx(1.9e-3, rel=1e-3)  # Nesterov's first step is 1 + 0.9 gradients
+
+
 def test_float16_channels_first_is_unsupported_where_tensorflow_has_no_kernel(ask):
     asked = {"data_format": "channels_first", "policy": "mixed_float16"}
     assert "Unsupported: TensorFlow has no channels_first" in ask(asked)["error"]

@@ -37,6 +37,7 @@ NAMES = {
     "validation": "the validation images",
     "cores": "the number of cores",
     "cpu": "the CPU",
+    "cpu_version": "the version of the CPU",
     "nice": "the priority of the process",
     "device": "the device",
     "driver": "the driver",
@@ -61,7 +62,8 @@ def banner(tables: Tables, more: str = "see [Environment](#Environment)") -> lis
     if others := [_short(*each) for each in counted if each is not first]:
         opening = "Also not valid" if first else "Not valid"
         full.append(f"**{opening}**: {'; '.join(others)}; {more}.")
-    return [*full, *left_out(tables)]
+    incomplete = [f"**Incomplete**: {safe(text)}." for text in missing(tables)]
+    return [*full, *incomplete, *left_out(tables)]
 
 
 def left_out(tables: Tables) -> list[str]:
@@ -117,7 +119,7 @@ def remarks(tables: Tables) -> list[str]:
     versions = summary.versions(tables.records)
     if len(versions) > 1:
         lines.append(f"the runs were made by different versions of mptexp: {', '.join(versions)}")
-    return [safe(text) for text in (*lines, *missing(tables), *excluded(tables))]
+    return [safe(text) for text in (*lines, *excluded(tables))]
 
 
 def missing(tables: Tables) -> list[str]:

@@ -171,6 +171,7 @@ def _accuracies(tables: Tables, policy: str) -> pd.DataFrame:
     # The studies' claims are of images.
     table = points.of_task(table, tasks.IMAGES)
     scaled = loss_scale.table(tables)
+    scaled = points.of_task(scaled, tasks.IMAGES) if len(scaled) else scaled
     rows = [
         (row["difference"], row["verdict"], _runs(tables, row, (row.baseline, policy)))
         for _, row in table[table.candidate == policy].iterrows()

@@ -97,8 +97,8 @@ def sentences(measured: DynamicRange) -> list[str]:
     if lost_updates:
         made.append(
             f"{share(exponent_range.small_updates(measured))} of the updates are smaller than 2⁻¹¹ "
-            "of their weight. Without float32 master weights, "
-            f"{' and '.join(lost_updates)} of them would be lost to rounding to nearest."
+            "of their weight. Without float32 master weights, rounding to nearest would lose "
+            f"{' and '.join(lost_updates)} of all updates."
         )
     return made
 

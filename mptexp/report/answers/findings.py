@@ -58,11 +58,13 @@ def _speed(rows: pd.DataFrame) -> str:
     """Faster, slower, inconclusive, in this order; what is not valid claims nothing."""
     classes = rows.apply(wording.finding, axis=1) if len(rows) else pd.Series(dtype=object)
     decided = [_decided(rows[classes == word]) for word in ("faster", "slower")]
-    doubts = [
-        _doubtful(rows[classes == word], opening)
-        for word, opening in wording.OPENINGS.items()
-        if word not in ("faster", "slower")
-    ]
+    words = [word for word in wording.OPENINGS if word not in ("faster", "slower")]
+    void = int((classes == "not valid").sum())
+    if 0 < void < len(rows):  # the chart and the tables have them
+        words.remove("not valid")
+    doubts = [_doubtful(rows[classes == word], wording.OPENINGS[word]) for word in words]
+    if "not valid" not in words:
+        doubts.append(f"Of {count(void, 'comparison')} more nothing is claimed")
     return " ".join(f"{text}." for text in (*decided, *doubts) if text)
 
 
@@ -97,8 +99,9 @@ def _ratios(rows: pd.DataFrame, base: str) -> str:
         return listed([_clause(r, base * (k == 0)) for k, r in enumerate(records)])
     ordered = rows.sort_values("speedup", kind="stable").to_dict("records")
     ends = [_number(row) for row in (ordered[0], ordered[-1])]
-    word = wording.direction(ordered[-1])
-    return f"{' to '.join(ends)} {word} {_than(word, base)} in {count(len(rows), 'comparison')}"
+    first, last = (wording.direction(row) for row in (ordered[0], ordered[-1]))
+    least = f"{ends[0]} to" if first == last else f"from {ends[0]} {first} to"
+    return f"{least} {ends[1]} {last} {_than(last, base)} in {count(len(rows), 'comparison')}"
 
 
 def _clause(row: Mapping[str, Any], base: str) -> str:
@@ -233,7 +236,8 @@ def _mean(rows: pd.DataFrame, measure: Measure) -> str:
     if rows.empty:
         return ""
     said = measure.between(rows.difference)
-    return f"the mean difference{'s are' if ' to ' in said else ' is'} {said}"
+    mean = "mean " * bool((rows.blocks > 1).all())
+    return f"the {mean}difference{'s are' if ' to ' in said else ' is'} {said}"
 
 
 def _level(tables: Tables, measure: Measure) -> str:
@@ -247,7 +251,7 @@ def _level(tables: Tables, measure: Measure) -> str:
         return f"**nothing was learned**: every run's {measure.name} is at chance level, {level}"
     if ends[0] == ends[1]:
         return f"mean validation {measure.name} is {ends[0]} everywhere"
-    return f"the means are between {ends[0]} and {ends[1]}"
+    return f"the means that are compared are between {ends[0]} and {ends[1]}"
 
 
 def _memory(tables: Tables) -> str:
@@ -269,9 +273,14 @@ def _memory(tables: Tables) -> str:
         return f"memory use is {INCONCLUSIVE}{few}"
     rest = len(rows) - len(proven)
     where = f" in {len(proven)} of {count(len(rows), 'comparison')}, else {INCONCLUSIVE}"
-    names = listed([f"**{name}**" for name in dict.fromkeys(proven.candidate)])
-    take = "takes" if proven.candidate.nunique() == 1 else "take"
-    return f"{names} {take} {_saved((1 - proven.ratio) * 100)} memory{where * bool(rest)}"
+    said: dict[str, list[str]] = {}
+    for name, own in proven.groupby("candidate", sort=False):
+        said.setdefault(_saved((1 - own.ratio) * 100), []).append(f"**{name}**")
+    parts = [
+        f"{listed(names)} {'takes' if len(names) == 1 else 'take'} {saved} memory"
+        for saved, names in said.items()
+    ]
+    return f"{listed(parts)}{where * bool(rest)}"
 
 
 def _saved(saved: pd.Series) -> str:

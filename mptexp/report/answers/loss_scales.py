@@ -7,8 +7,9 @@ from typing import Any
 import pandas as pd
 
 from mptexp.analysis import loss_scale
-from mptexp.report.text import columns, wording
+from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.columns import BLANK
+from mptexp.report.text.measures import Measure
 
 UNDECIDED = f"is {wording.INCONCLUSIVE}"
 # What a policy does with the scales of an outcome.
@@ -101,31 +102,32 @@ def _dynamic(own: pd.DataFrame) -> str:
 def text(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of `loss_scale.table` of one point as text."""
     records = list(rows.itertuples())
+    (measure,) = measures.met(rows)
     return pd.DataFrame(
         {
             "Policy": rows.policy,
             "Loss scale": rows.loss_scale.map(wording.power),
             "Runs": rows.runs.astype(str),
-            "Validation accuracy": [
-                wording.mean_accuracy(
-                    row.val_accuracy, row.val_accuracy_low, row.val_accuracy_high, row.runs
-                )
+            measure.heading: [
+                measure.mean(row.figure, row.figure_low, row.figure_high, row.runs)
                 for row in records
             ],
-            "Percentage points from float32": [_difference(row) for row in records],
-            "Finding": [_finding(row) for row in records],
+            f"{wording.capitalized(measure.unit)} from float32": [
+                _difference(row, measure) for row in records
+            ],
+            "Finding": [_finding(row, measure) for row in records],
             **columns.shown(rows, "skipped"),
         }
     )
 
 
-def _difference(row: Any) -> str:
+def _difference(row: Any, measure: Measure) -> str:
     if not row.blocks:
         return BLANK
-    return wording.difference(row.difference, row.low, row.high, row.blocks)
+    return measure.difference(row.difference, row.low, row.high, row.blocks)
 
 
-def _finding(row: Any) -> str:
+def _finding(row: Any, measure: Measure) -> str:
     if row.verdict == "diverged":
         return f"diverged, {row.diverged} of {row.runs}: {row.first_not_finite.partition('; ')[2]}"
-    return wording.verdict(row.verdict)
+    return measure.words.get(row.verdict) or wording.verdict(row.verdict)

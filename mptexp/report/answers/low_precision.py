@@ -171,6 +171,9 @@ def _binary(points: Sequence[Point]) -> Iterator[str]:
 
 
 def _masters(points: Sequence[Point]) -> Iterator[str]:
+    source = (
+        "Micikevicius et al. (2018) keep float32 master weights so that no accuracy is lost. Here "
+    )
     for point in points:
         nearest = point.choice["rounding"] == "nearest"
         if point.lacks_master_weights and nearest and point.loss.n:
@@ -181,13 +184,13 @@ def _masters(points: Sequence[Point]) -> Iterator[str]:
                 else ""
             )
             yield (
-                "Micikevicius et al. (2018) keep float32 master weights so that no accuracy is "
-                f"lost. Here {point.network} with {point.choice['weight_format']} weights (loss "
+                f"{source}{point.network} with {point.choice['weight_format']} weights (loss "
                 f"scale {point.choice['loss_scale']}) loses "
                 f"{columns.cell('lost_updates', point.lost_updates)} of the updates to rounding "
                 f"and changes the error by {_points(point)} if the update is rounded to "
                 f"nearest{rounded}: {_on_masters(point)}."
             )
+            source = "And "
 
 
 def _on_masters(point: Point) -> str:

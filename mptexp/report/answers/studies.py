@@ -46,8 +46,8 @@ SPEEDUP = "Measured speedup [95 % interval]"
 HTML = '<a href="{1}">{0}</a>'
 NOTE = (
     "Numbers that others published, and what this sweep measured at the same batch "
-    "size per device. Speedups are of mixed_float16 over the baseline: above 1, mixed_float16 is "
-    "faster; where the two have different batch sizes, by images per second. The baseline is "
+    "size on each device. Speedups are of mixed_float16 over the baseline: above 1, mixed_float16 "
+    "is faster; where the two have different batch sizes, by images per second. The baseline is "
     "float32 where a cell names no other policy. Measured accuracies are means over runs; where a "
     "study states no batch size, at the smallest measured. Ratios can be compared; times and "
     "images per second only where device and images agree, see below. “–”: not published, "
@@ -80,11 +80,14 @@ def section(tables: Tables) -> Section | None:
     if speeds.empty and accuracies.empty and not sentences:
         return None
     shown = [speeds[:LIMIT], accuracies[:LIMIT]]
+    trained_on = wording.listed(sorted(set(runs.dataset[runs.val_accuracy.notna()])))
     claims = wording.listed(_claims(set(results.model)))
     return Section(
         note=_note(len(rows) - sum(map(len, shown)), runs),
         speeds=without_blanks(_texts(shown[0]).drop(columns="Accuracy")),
-        accuracies=without_blanks(_texts(shown[1]).drop(columns=["Published speedup", SPEEDUP])),
+        accuracies=without_blanks(
+            _texts(shown[1], trained_on).drop(columns=["Published speedup", SPEEDUP])
+        ),
         differences=_differences(pd.concat(shown), tables),
         sentences=[*sentences, f"Claims about {MIXED} without a table: {claims}."],
     )
@@ -112,11 +115,16 @@ def _runs(tables: Tables) -> pd.DataFrame:
     numbers = ("step_s", "images_per_s", "val_accuracy", "training_s")
     runs = runs.assign(**{name: pd.to_numeric(runs[name]) for name in numbers})
     return runs.assign(
-        val_accuracy=runs.val_accuracy.where(_learns(runs)),
+        val_accuracy=runs.val_accuracy.where(_learns(runs) & ~_cut(runs)),
         share=runs.batch_size.astype(float) / runs.replicas,
         panel=wording.panels(runs.assign(model="", phase="", replicas=1)),  # as in the pair
         model_here=runs.model,
     )
+
+
+def _cut(runs: pd.DataFrame) -> pd.Series:
+    """Whether a training ended before its last epoch, for a study of times."""
+    return runs.ended_by.isin(["target_ci", "max_steps"])
 
 
 def _joined(pairs: pd.DataFrame, runs: pd.DataFrame, tables: Tables) -> pd.DataFrame:
@@ -205,7 +213,10 @@ def _claimed(
         return BLANK
     points = [tuple(row[name] for name in POINT) for side in rows for row in side]
     known = claims.get((*points[0], rows[0][0].policy, rows[1][0].policy))
-    return wording.ratio_of(known) if known and len(set(points)) == 1 else ""
+    if not known or len(set(points)) > 1:
+        return ""
+    over = Contrast(*(known[name] for name in ("speedup", "low", "high", "blocks")))
+    return wording.contrast(over, known["flags"])
 
 
 def _here(runs: pd.DataFrame, side: str) -> str:
@@ -220,8 +231,12 @@ def _here(runs: pd.DataFrame, side: str) -> str:
     return _cell(round(value.mean(), 1), f"% {at}", policy.iloc[0])
 
 
-def _texts(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `_joined` as a table of text; Source holds HTML."""
+def _texts(rows: pd.DataFrame, data: str = "") -> pd.DataFrame:
+    """The rows of `_joined` as a table of text; Source holds HTML.
+
+    Args:
+        data: what accuracies here are of; empty of times, which do not depend on it.
+    """
     sources = rows.source_baseline.fillna(rows.source_mixed)
     base, mixed = (
         map(_cell, *(rows[name] for name in (f"value_{s}", "unit", f"policy_{s}", f"status_{s}")))
@@ -233,6 +248,11 @@ def _texts(rows: pd.DataFrame) -> pd.DataFrame:
     )
     cells = {
         "Accuracy": rows.metric.map(_accuracy),
+        **(
+            {"Published on": rows.dataset.map(_short, na_action="ignore"), "Here on": data}
+            if data
+            else {}
+        ),
         "Device": _devices(rows),
         "Phase": rows.phase,
         "Batch size": list(map(_sizes, rows.batch_size_baseline, rows.batch_size_mixed)),
@@ -248,6 +268,11 @@ def _texts(rows: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame(cells).astype(object)
     alike = [name for name in ("Phase", "Measured on") if table[name].nunique() < 2]
     return table.drop(columns=alike).fillna(BLANK)
+
+
+def _short(dataset: str) -> str:
+    """A published dataset without its details, which stand in brackets."""
+    return dataset.partition(" (")[0]
 
 
 def _accuracy(metric: str) -> str:

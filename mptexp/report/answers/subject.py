@@ -156,7 +156,8 @@ def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
     if (rows.finding == "slower").all():
         return _extreme(rows.loc[rows.speedup.idxmax()], rows, where)
     base = wording.default_name(rows.baseline.iloc[0])
-    names = list(dict.fromkeys(rows.policy[~rows.emulated.astype(bool)])) or ["policy"]
+    native = rows.policy[~rows.emulated.astype(bool)]
+    names = list(dict.fromkeys(native if len(native) else rows.policy))
     which = names[0] if len(names) == 1 else "any other policy"
     return f"{which} is not shown to train faster than {base} on {where}"
 
@@ -173,6 +174,8 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
     least = own.loc[own.speedup.idxmin()]
     if word == "faster" and wording.direction(least) == "slower":
         bound = f"from {wording.speed_parts(least)[0]}× slower to "
+    if word == wording.direction(least) == "as fast" and row.speedup > least.speedup:
+        bound = f"{wording.speed_parts(least)[0]}× to "
     bound = bound if len(own) > 1 else ""
     note = "".join(f" ({part})" for part in wording.partly(row))
     base = wording.default_name(row.baseline)
@@ -319,7 +322,8 @@ def _of_ratios(rows: pd.DataFrame, labels: Any, base: str, tables: Tables) -> It
     bars = [_bar(row, row["label"]) for row in rows[:MOST].to_dict("records")]
     proven = [bar for bar in bars if bar.finding in ("faster", "slower")]
     most = max(proven or bars, key=lambda bar: abs(np.log(bar.value)))
-    title = f"{most.label} is {most.text.partition(' [')[0].partition(' (')[0]} than {base}"
+    ratio = most.text.partition(" [")[0].partition(" (")[0]
+    title = f"{most.label} is {ratio} {'as' if ratio.endswith('as fast') else 'than'} {base}"
     if not proven:
         inconclusive = all(bar.finding == INCONCLUSIVE for bar in bars)
         nothing = f"Nothing is shown to differ from {base}"

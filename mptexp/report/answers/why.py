@@ -179,14 +179,16 @@ BREAKDOWN = Section(
     "From a trace of steps that follow the timed ones. Every instant belongs to the operations "
     "active at that instant, in equal shares; instants without any are input, host or idle. "
     "Tracing makes steps longer: on a GPU the waits are scaled to the timed step and kernels keep "
-    "their time, on a CPU all rows are scaled alike.",
+    "their time; on a CPU the rows add up to the traced step, and the causes above are scaled to "
+    "the timed one.",
     why_tables.breakdown_rows,
     "time breakdown",
 )
 LAYERS = Section(
     "Layers",
     "*At best*: what the layer takes alone at its own shapes (with a kernel), or its bytes at the "
-    "measured copy bandwidth. Forward and backward.",
+    "measured copy bandwidth (the better of both policies'); no more than it took in the step. "
+    "Forward and backward.",
     why_tables.layer_rows,
     "time breakdown",
 )

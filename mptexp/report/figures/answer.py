@@ -1,5 +1,6 @@
 """The chart that opens a report: a row for each comparison, with its interval, beside no effect."""
 
+import re
 import textwrap
 from collections import Counter
 
@@ -141,6 +142,12 @@ def _caption(chart: Subject) -> str:
     return f"{opening} {bars}{rule}"
 
 
+def _values(chart: Subject) -> str:
+    """Every bar in words."""
+    words = "; ".join(f"{bar.label}: {bar.text}" for bar in chart.bars)
+    return re.sub(r"\[([^,]+), ([^\]]+)\]", r"(\1 to \2)", words) + "."  # a link in Markdown
+
+
 def _chart(sweep: MeasuredSweep) -> dict[str, Subject]:
     return single(sweep.subject, bool(sweep.subject.bars))
 
@@ -154,5 +161,6 @@ FIGURES = (
         _chart,
         comparisons_at_a_glance,
         _caption,
+        _values,
     ),
 )

@@ -14,7 +14,8 @@ from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS, sns
-from mptexp.report.text import wording
+from mptexp.report.text import measures, wording
+from mptexp.spec import tasks
 from mptexp.spec.formats import FORMATS
 from mptexp.spec.terminal import visible
 
@@ -143,7 +144,7 @@ def _with_gradients(sweep: MeasuredSweep) -> dict[str, DynamicRange]:
 
 
 def accuracy_by_loss_scale(rows: pd.DataFrame) -> Figure:
-    """Mean validation accuracy by loss scale, a line per policy; what diverged stands at zero.
+    """Mean accuracy or perplexity by loss scale, a line per policy; crosses for what diverged.
 
     Args:
         rows: of loss_scale.table, of one point.
@@ -152,19 +153,25 @@ def accuracy_by_loss_scale(rows: pd.DataFrame) -> Figure:
     numbers = sorted({loss_scale.number(s) for s in rows.loss_scale})
     places = {number: i for i, number in enumerate(numbers)}
     policies = style.policies(rows)
+    (measure,) = measures.met(rows)
+    counts = measure.task is tasks.IMAGES
+    # Nothing learned stands below for an accuracy, and above for a perplexity.
+    percent, most = (100, 102) if counts else (1, 1.1 * np.nanmax([*rows.figure, 1.0]))
+    failed = 0 if counts else most
     for index, policy in enumerate(policies):
         own = rows[rows.policy == policy].drop_duplicates("loss_scale")
         x = np.array([places[loss_scale.number(s)] for s in own.loss_scale])
         x = x + style.offset(index, len(policies))
         bad = (own.verdict == "diverged").to_numpy()
         look = {"color": COLOURS[policy], "markersize": 6}
-        y = (own.val_accuracy * 100).where(~bad)
+        y = (own.figure * percent).where(~bad)
         axis.plot(x, y, MARKERS[policy], label=policy, linestyle="-", linewidth=1.2, **look)
-        axis.plot(x[bad], np.zeros(bad.sum()), "x", clip_on=False, markeredgewidth=2, **look)
+        axis.plot(x[bad], np.full(bad.sum(), failed), "x", clip_on=False, markeredgewidth=2, **look)
     auto = "dyn." if style.is_narrow() else "dynamic"
     words = [auto if math.isinf(n) else wording.power(n) for n in numbers]
     axis.set_xticks(range(len(numbers)), words)
-    axis.set(xlabel="loss scale (none is 1)", ylabel="validation accuracy, %", ylim=(0, 102))
+    name = f"validation {measure.name}" + ", %" * counts
+    axis.set(xlabel="loss scale (none is 1)", ylabel=name, ylim=(0, most))
     style.legend(figure, axis)
     return figure
 
@@ -231,8 +238,8 @@ FIGURES = (
     FigureRow(
         "accuracy_by_loss_scale_{}",
         "loss scale",
-        "Accuracy by loss scale",
-        "Validation accuracy by loss scale, a line per policy, crosses for what diverged.",
+        "Accuracy or perplexity by loss scale",
+        "Validation by loss scale, a line per policy, crosses for what diverged.",
         _points,
         accuracy_by_loss_scale,
         _caption_scales,

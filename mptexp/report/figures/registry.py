@@ -64,7 +64,8 @@ class SweepFigure:
     @property
     def alt(self) -> str:
         """The text alternative."""
-        return self.row.alt.format(self.case)
+        values = f" {self.row.values(self.data)}" if self.row.values else ""
+        return f"{self.row.alt.format(self.case)}{values}"
 
     def draw(self) -> tuple[Figure, str]:
         """The drawn figure and its caption, which names what the figure leaves out."""

@@ -31,6 +31,7 @@ class FigureRow:
             figure has the key "", and a sweep without its data has none.
         draw: draws the data.
         caption: states what the data show.
+        values: the data in words, behind `alt`; None where a table of the page has them.
 
     Raises:
         ValueError: where a part is missing.
@@ -43,6 +44,7 @@ class FigureRow:
     cases: Callable[[MeasuredSweep], Mapping[str, Any]]
     draw: Callable[[Any], Figure]
     caption: Callable[[Any], str]
+    values: Callable[[Any], str] | None = None
 
     def __post_init__(self) -> None:
         for part in ("name", "title", "alt"):

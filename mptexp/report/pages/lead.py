@@ -107,8 +107,11 @@ def causes(verdicts: Sequence[Verdict]) -> str:
         settings=("settings", "first"),
     )
     clauses = [
-        f"{row.Index}, {_span(row.least, row.most)} of {step} {_where(row, len(verdicts))}"
-        for row in table.sort_values(["count", "most"], ascending=False).itertuples(name="Row")
+        f"{row.Index}, {_span(row.least, row.most)}{f' of {step}' * (k == 0)} "
+        f"{_where(row, len(verdicts))}"
+        for k, row in enumerate(
+            table.sort_values(["count", "most"], ascending=False).itertuples(name="Row")
+        )
     ]
     return f"What limits it: {'; '.join(clauses[:SHOWN])}."
 

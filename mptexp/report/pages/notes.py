@@ -41,6 +41,13 @@ CLAIMS = (
 FAILED = "What did not succeed is a result too, and stays here."
 
 
+# Why a run ended before its last epoch.
+ENDED = {
+    "target_ci": "once their step time was known as well as the params file asks (target_ci)",
+    "max_steps": "after the steps that the params file asks for (max_steps)",
+}
+
+
 def headline(tables: Tables) -> str:
     """How the numbers of the headline table were formed."""
     if tables.ok.step_s.isna().all():
@@ -56,7 +63,10 @@ def headline(tables: Tables) -> str:
     lines.append("n: repeats.")
     lines.append(_measured(tables))
     ended = tables.ok.ended_by.value_counts().drop("epochs", errors="ignore")
-    lines += [f"{n} of {len(tables.ok)} runs were ended by {safe(w)}." for w, n in ended.items()]
+    lines += [
+        f"{n} of {len(tables.ok)} runs ended before their last epoch, {ENDED.get(w, safe(w))}."
+        for w, n in ended.items()
+    ]
     lines += _emulated(set(tables.ok.policy[tables.ok.emulated.eq(True)]))
     return " ".join(line for line in lines if line)
 
@@ -66,8 +76,9 @@ def _emulated(names: Collection[str]) -> list[str]:
     lines = []
     if any(not POLICY_ROWS[name].quantization for name in names):
         lines.append(
-            "*Emulated*: the device has no arithmetic instructions for this 16-bit type; "
-            "frameworks convert to 32 bits and back, so slower is expected."
+            "*Emulated*: without arithmetic instructions for this 16-bit type, which the device "
+            "has not or the run may not use, frameworks convert to 32 bits and back, so slower is "
+            "expected."
         )
     for policy in (row for name, row in POLICY_ROWS.items() if name in names and row.quantization):
         lines.append(

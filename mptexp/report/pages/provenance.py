@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import points, summary
+from mptexp.analysis import accuracy, points, summary
 from mptexp.records.schema import VOID
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report.answers import claims
@@ -15,6 +15,7 @@ from mptexp.report.tables import summary_tables
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.columns import BLANK
 from mptexp.report.text.markdown import safe
+from mptexp.spec.names import PLACES
 
 WITHOUT_NOTEBOOKS = (
     "This copy holds no executed notebooks: each run's record holds every sample and setting, and "
@@ -30,6 +31,7 @@ def runs(sweep: MeasuredSweep) -> tuple[pd.DataFrame, str]:
     """
     rows, note = summary_tables.runs(sweep.tables.results)
     rows = rows.sort_values(["batch_size", "policy", "block"], key=points.rank, kind="stable")
+    trained = rows.run_id.map(accuracy.training_s(sweep.tables))
     table = pd.DataFrame(
         {
             "Run": [_notebook(sweep, run_id) for run_id in rows.run_id],
@@ -51,7 +53,7 @@ def runs(sweep: MeasuredSweep) -> tuple[pd.DataFrame, str]:
                 )
                 for measure in measures.met(rows)
             },
-            **columns.shown(rows, "fit_s", "wall_s"),
+            **columns.shown(rows.assign(training_s=trained), "training_s", "wall_s"),
         }
     )
     table = columns.without_blanks(table)
@@ -104,12 +106,13 @@ def _card(card: Mapping[str, Any]) -> dict[str, str]:
     """A record's environment as text; a run that failed early has none."""
     if not card:
         return {}
+    version = f" ({card['cpu_version']})" if card.get("cpu_version") else ""
     versions = [str(card[name]) for name in ("driver", "cuda", "cudnn") if card[name]]
     lines = {
         "Device": card["device"],
         "Compute capability": ".".join(map(str, card["capability"] or [])),
         "Driver, CUDA, cuDNN": ", ".join(versions),
-        "CPU": f"{card['cpu']}, {wording.count(card['cores'], 'core')} in use",
+        "CPU": f"{card['cpu']}{version}, {wording.count(card['cores'], 'core')} in use",
         "Instruction sets": " ".join(card["instruction_sets"]),
         "Memory": _gibibytes(card["memory_bytes"], 0),
         "Limits and state": _limits(card),
@@ -143,8 +146,16 @@ def _commands(sweep: MeasuredSweep) -> list[str]:
         mark.startswith(VOID) for r in sweep.tables.records for mark in r.get("marks", [])
     )
     run = "mptexp run params.yaml --out reports/again" + " --parallel 2" * parallel
+    run += "".join(f" --set dataset={name.partition(':')[0]}:PATH" for name in _places(sweep))
     diagnosed = sweep.directory.diagnosis.runs.is_dir()
     return [run, *["mptexp diagnose reports/again"] * diagnosed, "mptexp report reports/again"]
+
+
+def _places(sweep: MeasuredSweep) -> list[str]:
+    """The data that lay in a place of the machine that measured, by their published names."""
+    names = sorted({r["parameters"]["dataset"] for r in sweep.tables.records})
+    named = [name for name in names if name.partition(":")[0] in PLACES and ":" in name]
+    return named if len(named) == len(names) == 1 else []
 
 
 def measured_again(directory: SweepDir) -> list[str]:
@@ -172,6 +183,7 @@ def reproduce(sweep: MeasuredSweep) -> str:
     lines = [
         "\n".join(f"    {command}" for command in _commands(sweep)),
         "(with `params.yaml` from below, which is the file as it was executed)",
+        *[f"- PATH: where your copy of {safe(name)} lies" for name in _places(sweep)],
         f"- question: {safe(sweep.question)}",
         f"- mptexp version and commit: {versions}",
         f"- cost: {cost}",

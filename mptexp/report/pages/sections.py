@@ -24,6 +24,7 @@ from mptexp.report.figures import registry
 from mptexp.report.figures.row import Section
 from mptexp.report.pages import lead, notes, provenance, sortable
 from mptexp.report.tables import summary_tables, text_tables
+from mptexp.report.text import markdown
 from mptexp.report.text.markdown import bullets, safe
 
 # The figure that stands below a table of a verdict.
@@ -113,6 +114,7 @@ def show_reasons(sweep: MeasuredSweep) -> None:
         show_text(f"## Why\n\n{notes.NOT_DIAGNOSED}")
     for number, verdict in enumerate(sweep.verdicts, 1):
         show_text(f"## Why: {safe(why.title(verdict, sweep.verdicts))}")
+        show_text(markdown.sentence(why.sentence(verdict, sweep.verdicts)))
         for section, rows in why.tables(verdict).items():
             show_text(f"### {section.heading}\n\n{section.noted(verdict, number == 1)}")
             show_table(rows)

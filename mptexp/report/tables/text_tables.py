@@ -41,8 +41,13 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
 
 def _measured(records: Sequence[Mapping[str, Any]], measure: measures.Measure) -> list[str]:
     """The figure of a task in each row; of another task's rows a dash."""
-    names = [f"{measure.task.column}{end}" for end in ("", "_low", "_high")] + ["repeats"]
-    return [measure.mean(*(row[name] for name in names)) for row in records]
+    names = [f"{measure.task.column}{end}" for end in ("", "_low", "_high", "_n")]
+    cells = [measure.mean(*(row[name] for name in names)) for row in records]
+    fewer = [0 < row[names[-1]] < row["repeats"] for row in records]
+    return [
+        cell + f" (n = {row[names[-1]]})" * few
+        for cell, row, few in zip(cells, records, fewer, strict=True)
+    ]
 
 
 def detail_rows(tables: Tables) -> pd.DataFrame:
@@ -74,7 +79,7 @@ def _achieved(row: Mapping[str, Any]) -> str:
     traffic = row["bytes_per_s"]
     moved = "" if pd.isna(traffic) else f", {wording.gigabytes(traffic)}"
     achieved = wording.teraflops(row["flops_per_s"])
-    mfu = "peak unknown" if pd.isna(row["mfu_frac"]) else f"{row['mfu_frac'] * 100:.0f} %"
+    mfu = "no valid peak" if pd.isna(row["mfu_frac"]) else f"{row['mfu_frac'] * 100:.0f} %"
     return f"{achieved} ({mfu}){moved}"
 
 
@@ -216,10 +221,19 @@ def best_rows(tables: Tables) -> pd.DataFrame:
                 else wording.ratio_of(r)
                 for r in records
             ],
-            "Largest batch that ran": table.largest,
+            "Largest batch that ran": [_largest(r, tables) for r in records],
             "Smallest that ran out of memory": [_size(r, tables) for r in records],
         }
     ).pipe(without_blanks)
+
+
+def _largest(row: Mapping[str, Any], tables: Tables) -> str:
+    """The size, and that it is the only one where no other was measured."""
+    runs = tables.results
+    names = [n for n in points.POINT if n not in ("batch_size", "jit")]
+    same = (runs[[*names, "policy"]] == pd.Series(row)[[*names, "policy"]]).all(axis=1)
+    only = runs[same].batch_size.nunique() == 1 and runs.batch_size.nunique() > 1
+    return f"{row['largest']:.0f}" + " (the only one measured)" * only
 
 
 def _size(row: Mapping[str, Any], tables: Tables) -> str:

@@ -90,7 +90,8 @@ def evidence(loss: Loss, verdict: Verdict) -> str:
     if not math.isnan(loss.spent_s):
         before = f", {milliseconds(loss.baseline_s)} under the baseline"
         before = "" if math.isnan(loss.baseline_s) else before
-        parts.append(f"time breakdown: {milliseconds(loss.spent_s)}{layers}{before}")
+        spent = milliseconds(loss.spent_s)
+        parts.append(f"{loss.cause.spent_on}: {spent}{layers}{before}")
     for effect in loss.effects:
         gains = [
             f"{policy} {short_contrast(gain, effect.flags)}"

@@ -45,7 +45,7 @@ COLUMNS = {
     "warmup_steps": Column("Warm-up steps", "{:.0f}"),
     "skipped": Column("Skipped steps", "{:.0f}"),
     "first_step_s": Column("First step", "{:.2f}\u00a0s"),
-    "fit_s": Column("Training", "{:,.1f}\u00a0s"),
+    "training_s": Column("Training", "{:,.1f}\u00a0s"),
     "wall_s": Column("Whole run", "{:,.1f}\u00a0s"),
     "val_accuracy": Column("Validation accuracy", "{:.1f} %", 100),
     "val_perplexity": Column("Validation perplexity", "{:.2f}"),

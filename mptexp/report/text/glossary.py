@@ -17,16 +17,16 @@ TERMS = {  # of a term, as a page writes it, its meaning in a sentence
     "8 bits, each tensor under a scale of its own.",
     "loss scale": "The factor by which the loss is multiplied so that small gradients are not "
     "rounded to zero; dynamic: adjusted while training.",
-    "emulates": "The device has no instructions for the type and converts to 32 bits and back.",
-    "interval": "Where the true value lies, at 95 % confidence; for a ratio, one that includes 1 "
+    "emulates": "Without instructions for the type, values are converted to 32 bits and back.",
+    "interval": "A range that holds the true value in 95 % of sweeps; a ratio's that includes 1 "
     "shows no difference.",
     "repeats": "The same comparison measured again in a new block: all policies once, close "
     "together in time, in random order, with a seed of its own.",
     "no claim": "Measured, but not valid as evidence; the banner on top says why.",
     "identity not recorded": "The record does not say which code, data, versions and machine a run "
     "had, so that nothing shows two runs to be comparable.",
-    "repeats apart": "Repeats of one policy took times that differ by more than a quarter, so that "
-    "something else than the policy decided them.",
+    "repeats apart": "A policy's times over the times of the same block's other runs differ by "
+    "more than a quarter between blocks, so that something else than the policy decided them.",
     "interference": "Other programs used the device while steps were timed.",
     "in parallel": "Several runs shared the machine, so that no time is valid.",
     "idle after the last epoch": "Seconds in fit that an input pipeline takes to close, after the "
@@ -41,10 +41,11 @@ TERMS = {  # of a term, as a page writes it, its meaning in a sentence
     "&lt;8,8&gt;": "Fixed point with 8 bits before the point and 8 behind it; likewise for other "
     "numbers.",
     "stochastic": "Rounded up or down at random, so that the mean is exact.",
-    BINARY: "Weights and activations are +1 or -1.",
+    BINARY: "Weights and activations are +1 or −1.",
     "sse41": "One of a CPU's instruction sets; avx2, avx512_core and avx512_core_bf16 have wider "
     "vectors, and the last also bfloat16 instructions.",
-    "MFU": "Arithmetic of the model over that of the device's large matrix product.",
+    "MFU": "The model's arithmetic per second, divided by the rate of a large matrix product that "
+    "was measured on this device.",
     "casts": "Conversions between 16 and 32 bits.",
 }
 

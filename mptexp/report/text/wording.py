@@ -179,8 +179,12 @@ def over(speedup: float) -> str:
 
 
 def direction(row: Mapping[str, Any]) -> str:
-    """`faster` or `slower`, also of a ratio without a claim; `as fast` of what is inconclusive."""
-    if finding(row) == INCONCLUSIVE or f"{row['speedup']:.2f}" == "1.00":
+    """`faster` or `slower`, also of fewer than three repeats.
+
+    `as fast` where the interval includes 1, or what is not valid has none.
+    """
+    open_ended = math.isnan(row["low"]) and finding(row) == "not valid"
+    if open_ended or row["low"] <= 1 <= row["high"] or f"{row['speedup']:.2f}" == "1.00":
         return "as fast"
     return "faster" if row["speedup"] > 1 else "slower"
 

@@ -132,7 +132,8 @@ def _cached(run: Run, card: dict[str, Any], what: list[Any], figure: Callable[[]
     """
     versions = [card["packages"].get(name) for name in (run.backend, "jaxlib", "keras")]
     tf32 = run.policy if run.policy in ("float32", "tensorfloat32") else "default"
-    where = [card["device"], card["cores"], run.backend, run.cpu_isa, versions, tf32, METHOD]
+    where = [card["device"], card.get("cpu_version"), card["cores"], run.backend, run.cpu_isa]
+    where += [versions, tf32, METHOD]
     key = hashlib.sha256(json.dumps([where, what], default=str).encode()).hexdigest()[:16]
     path = sources.cache_dir() / "ceilings" / f"{key}.json"
     known = _read(path)

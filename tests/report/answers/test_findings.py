@@ -120,3 +120,25 @@ def test_chance_level_is_said_to_be_nothing_learned():
         made["history"][-1]["val_accuracy"] = 0.1
     sentence = findings.answer(tables(rows))[1]
     assert "**nothing was learned**: every run's accuracy is at chance level, 10.0 %" in sentence
+
+
+def test_ratios_in_both_directions_have_a_word_each():
+    made = [
+        record(policy, block, step_s, width=width)
+        for block in range(2)
+        for width, ratio in ((0.1, 5.0), (0.2, 4.0), (0.3, 3.0), (0.4, 0.5))
+        for policy, step_s in (("float32", 0.1), ("mixed_float16", 0.1 * ratio))
+    ]
+    said = " ".join(findings.answer(tables(made)))
+    assert "from 5.00× slower to 2.00× faster than float32 (the default) in 4 comparisons" in said
+    void = {"marks": ["measured while other programs used the processor"]}
+    said = " ".join(findings.answer(tables([one | void for one in made])))
+    assert "0.20× to 2.00× as fast as float32 (the default) in 4 comparisons" in said
+
+
+def test_a_difference_of_single_runs_is_no_mean():
+    made = [record(policy, 0) for policy in ("float32", "mixed_float16")]
+    said = " ".join(findings.answer(tables(made)))
+    assert "the difference is +0.0 percentage points" in said
+    made += [record(policy, 1) for policy in ("float32", "mixed_float16")]
+    assert "the mean difference is +0.0" in " ".join(findings.answer(tables(made)))

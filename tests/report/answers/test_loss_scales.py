@@ -1,9 +1,11 @@
 """What is said of loss scales."""
 
-from builders import loss_scaled, several_scales, tables
+from builders import loss_scaled, several_scales, tables, text
 
 from mptexp.analysis import loss_scale
-from mptexp.report.answers import loss_scales
+from mptexp.report.answers import claims, loss_scales
+from mptexp.report.figures import numerics
+from mptexp.spec.run import Run
 
 
 def test_the_sentence_says_all_of_it():
@@ -29,3 +31,33 @@ def test_an_interval_that_says_nothing_is_no_training():
     # Published once: "trains as float32 does" beside "undecided" in the table.
     assert "trains" not in sentence
     assert "float16** is inconclusive with 1 to 8." in sentence
+
+
+def scaled_text(policy, scale, block, loss):
+    made = text(policy, block, loss + block / 1000)
+    made["parameters"] |= {"loss_scale": scale}
+    return made | {"run_id": Run(**made["parameters"]).run_id()}
+
+
+def test_a_text_is_judged_by_its_perplexity():
+    made = [scaled_text("float32", "none", b, 2.0) for b in range(3)]
+    made += [scaled_text("mixed_float16", "none", b, 2.3) for b in range(3)]
+    made += [scaled_text("mixed_float16", 1024.0, b, 2.001) for b in range(3)]
+    found = tables(made)
+    rows = loss_scale.table(found)
+    (sentence,) = loss_scales.sentences(rows)
+    assert sentence == (
+        "**mixed_float16** trains as float32 does with a loss scale of 1024 and falls behind "
+        "float32 with 1."
+    )
+    shown = loss_scales.text(rows)
+    assert shown["Validation perplexity"].iloc[0].startswith("7.40 (7.39–7.40")
+    assert shown["% of perplexity from float32"].iloc[1].startswith("+35.0")
+    assert shown.Finding.tolist()[1:] == ["higher: worse", "equal"]
+    axis = numerics.accuracy_by_loss_scale(rows).axes[0]
+    assert axis.get_ylabel() == "validation perplexity"
+    drawn = [y for line in axis.lines for y in line.get_ydata()]
+    assert max(drawn) < axis.get_ylim()[1] < 12
+    # The studies speak of images.
+    about = [f.finding for c, f in claims.table(found) if "accurate as float32" in c.words]
+    assert about == [claims.UNTESTED]

@@ -56,15 +56,21 @@ def test_what_is_both_faster_and_slower_is_titled_from_what_to_what():
     wanted = "bfloat16 trains from 2.00× slower to 2.00× faster than float32 on GPU"
     assert subject.of(identified(tables(rows))).title.startswith(wanted)
     unknown = subject.of(tables([row | {"identity": None} for row in rows]))
-    assert unknown.title == f"Provisional: {wanted}"
+    assert unknown.title == "Provisional: bfloat16 trains 0.50× to 2.00× as fast as float32 on GPU"
+
+
+def test_an_emulated_policy_alone_has_its_name_in_the_title():
+    made = three("mixed_float16", [0.9, 1.0, 1.1], emulated=True)
+    title = subject.of(made).title
+    assert title.startswith("mixed_float16 is not shown to train faster than float32")
 
 
 def test_what_is_not_valid_is_not_the_title():
     rows = [record(p, b, s) for p, s in (("float32", 0.1), ("bfloat16", 0.05)) for b in range(3)]
     marks = ["measured while other programs used the processor"]
     answer = subject.of(tables([row | {"marks": marks} for row in rows]))
-    assert answer.title == "Provisional: bfloat16 trains 2.00× faster than float32 on GPU"
-    assert answer.bars[0].text == "2.00× faster (not valid: interference, n = 3)"
+    assert answer.title == "Provisional: bfloat16 trains 2.00× as fast as float32 on GPU"
+    assert answer.bars[0].text == "2.00× as fast (not valid: interference, n = 3)"
     assert answer.advice == (
         "for a claim, end other programs; then run `mptexp run params.yaml --out . --repair` in "
         "this report's folder, which measures 6 runs again, about 1 min."

@@ -82,9 +82,6 @@ def test_together_the_published_sweeps_have_almost_every_figure():
     }
     assert {row.name for row in FIGURES} - names == {
         "latency_distribution",
-        # Of texts none is published yet.
-        "perplexity_by_epoch",
-        "perplexity_by_time",
         "tokens_per_s_by_batch_size",
         "speedup_over_{}_by_batch_size",  # the chart of the answer holds them all
     }

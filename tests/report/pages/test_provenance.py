@@ -10,7 +10,8 @@ from mptexp.report.tables import summary_tables
 
 CARD = {
     "device": "GPU", "capability": [8, 0], "driver": "550", "cuda": "12.4", "cudnn": None,
-    "cpu": "a CPU", "cores": 1, "instruction_sets": ["avx2"], "memory_bytes": 2**34, "os": "Linux",
+    "cpu": "a CPU", "cpu_version": "family 26, model 2", "cores": 1,
+    "instruction_sets": ["avx2"], "memory_bytes": 2**34, "os": "Linux",
     "python": "3.12", "packages": {"mptexp": "0.1", "keras": "3"}, "variables": {}, "commit": "abc",
     "container_memory_bytes": 2**33, "hypervisor": True,
 }  # fmt: skip
@@ -67,7 +68,7 @@ def test_the_environment_names_what_differs_between_runs(sweep):
     values = provenance.environment(sweep).set_index("What").Value
     assert sorted(values["Driver, CUDA, cuDNN"].split(" · ")) == ["550, 12.4", "560, 12.4"]
     assert values["Compute capability"] == "8.0"
-    assert values["CPU"] == "a CPU, 1 core in use"
+    assert values["CPU"] == "a CPU (family 26, model 2), 1 core in use"
     assert values["Memory"] == "16 GiB"
     assert values["Limits and state"] == "container of 8.0 GiB, virtual machine"
     assert "Variables" not in values
@@ -92,3 +93,13 @@ def test_every_command_that_made_the_page_is_there(sweep):
     assert "mptexp diagnose" not in provenance.reproduce(sweep)
     sweep.directory.diagnosis.runs.mkdir(parents=True)
     assert "    mptexp diagnose reports/again\n" in provenance.reproduce(sweep)
+
+
+def test_data_of_the_machine_that_measured_are_named_in_the_command(sweep):
+    assert "PATH" not in provenance.reproduce(sweep)
+    made = [record(block=block) for block in range(2)]
+    for one in made:
+        one["parameters"] |= {"dataset": "folder:imagenette2-128"}
+    told = provenance.reproduce(MeasuredSweep(sweep.directory, tables(made)))
+    assert "--out reports/again --set dataset=folder:PATH\n" in told
+    assert "PATH: where your copy of folder:imagenette2-128 lies" in told

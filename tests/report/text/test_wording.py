@@ -1,3 +1,5 @@
+import math
+
 import pandas as pd
 import pytest
 from builders import record, tables, three
@@ -69,3 +71,19 @@ def test_six_digits_of_a_power_of_two_are_that_power():
     assert wording.setting("loss_scale 1.525878906e-05") == "loss_scale 2⁻¹⁶"
     assert wording.setting("loss_scale 1.5e-05, width 2") == "loss_scale 1.5e-05, width 2"
     assert wording.setting("loss_scale 0, loss_scale 1000") == "loss_scale 0, loss_scale 1000"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "flags", "word"),
+    [
+        (0.9, 1.3, "interference", "as fast"),
+        (1.05, 1.2, "interference", "faster"),
+        (0.9, 1.3, "", "as fast"),
+        (math.nan, math.nan, "", "faster"),
+        (math.nan, math.nan, "interference", "as fast"),
+    ],
+)
+def test_no_ratio_whose_interval_has_one_is_faster(low, high, flags, word):
+    row = {"speedup": 1.1, "low": low, "high": high, "flags": flags, "blocks": 3}
+    assert wording.direction(row) == word
+    assert f"1.10× {word}" in wording.ratio_of(row)

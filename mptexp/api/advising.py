@@ -1,0 +1,176 @@
+"""Advice from short trainings: which policy and loss scale, and which layers stay in float32.
+
+What only some of this needs is imported inside functions: pandas alone takes half a second.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mptexp.execution import plan
+from mptexp.execution.job import Job
+from mptexp.execution.local_executor import Execution
+from mptexp.execution.progress import Output
+from mptexp.execution.sweep import execute
+from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec.errors import ParamsError, Stopped
+from mptexp.spec.run import Run
+
+if TYPE_CHECKING:
+    from mptexp.analysis.layer_search import Needed
+
+
+def advise(
+    job: Job,
+    only: Sequence[str] = (),
+    steps: int = 100,
+    data_dir: Path | None = None,
+    output: Output | None = None,
+) -> list[str]:
+    """Trains the first chosen run for a few steps in float32; advises on policy and loss scale.
+
+    Args:
+        job: the sweep; the results of the short training go to its directory.
+        only: filters such as `batch_size=32`.
+        steps: how many steps to train.
+        data_dir: where data are kept.
+        output: where progress is shown.
+
+    Returns:
+        The advice and the reasons for it, as sentences; none if the training did not end well.
+
+    Raises:
+        ParamsError, Interrupted, Stopped: as `sweep.execute` does.
+    """
+    from mptexp.analysis import advice, exponent_range, sweep_tables
+    from mptexp.report.answers import dynamic_range
+
+    probe, text = advice.probe(_first(job, only), job.sweep.notebook, steps, job.sweep.timeout_min)
+    how = Execution(probe.timeout_min * 60, data_dir=data_dir)
+    execute(replace(job, sweep=probe, text=text), how=how, output=output)
+    measured = exponent_range.measured(sweep_tables.load(job.directory).records)
+    return dynamic_range.answer(measured[0]) if measured else []
+
+
+def _first(job: Job, only: Sequence[str]) -> Run:
+    """The first of the chosen points in the file's own order; blocks are shuffled."""
+    chosen = plan.select(plan.runs(job.sweep, job.directory), only)
+    order = [Run(**point).resolved().run_id(job.sweep.notebook) for point in job.sweep.points()]
+    return min((p for p in chosen if p.run_id in order), key=lambda p: order.index(p.run_id)).run
+
+
+def advise_layers(
+    job: Job,
+    policy: str,
+    only: Sequence[str] = (),
+    steps: int = 300,
+    data_dir: Path | None = None,
+    output: Output | None = None,
+) -> tuple[list[str], Path]:
+    """Finds the layers that must stay in float32 for a policy to train as float32 does.
+
+    Every choice of layers that is tried trains anew, from the weights and on the batches of the
+    training in float32, which says by its exponents which layers are tried first. The sweep's
+    directory holds that training, and under `trials` the others.
+
+    Args:
+        job: the sweep; of its first chosen run all but the policy is kept.
+        policy: one that computes in fewer bits.
+        only: filters such as `batch_size=32`.
+        steps: of each training.
+        data_dir: where data are kept.
+        output: where progress is shown.
+
+    Returns:
+        The answer and what it rests on, as sentences; and the params file that proves it.
+
+    Raises:
+        ParamsError: also where the policy computes in float32.
+        Interrupted, Stopped: as `sweep.execute` does; also where a training could not be made.
+    """
+    from mptexp.analysis import layer_search
+    from mptexp.report.answers import layers_needed
+
+    if policy not in layer_search.NARROW:
+        raise ParamsError(
+            f"--layers {policy}: is no policy that computes in fewer bits than float32; allowed: "
+            f"{', '.join(layer_search.NARROW)}"
+        )
+    search = _Search(job, _first(job, only), policy, steps, data_dir, output or Output())
+    needed = search.needed()
+    proof = job.directory.root / "layers.yaml"
+    store.write_text(proof, layer_search.proof(job.sweep, search.run, needed))
+    return layers_needed.answer(needed, steps), proof
+
+
+class _Search:
+    """The trainings of one search."""
+
+    def __init__(
+        self, job: Job, run: Run, policy: str, steps: int, data_dir: Path | None, output: Output
+    ) -> None:
+        self.job, self.run, self.policy, self.steps = job, run, policy, steps
+        self.how = Execution(job.sweep.timeout_min * 60, data_dir=data_dir)
+        self.output = output
+        self.trials: list[Any] = []
+
+    def needed(self) -> "Needed":
+        """What the search comes to."""
+        from mptexp.analysis import exponent_range, layer_search
+
+        records = self._trained(self.job.directory, "float32", [])
+        self._check(records, ("ok",))
+        float32 = layer_search.loss(records) or 0.0
+        (measured,) = exponent_range.measured(records)
+        names = records[0]["exponents"]["network"]
+        order = layer_search.by_need(names, measured, self.policy)
+
+        def keeps_up(layers: Sequence[str]) -> bool:
+            return self._tried(layers, len(names), float32)
+
+        layers = layer_search.fewest(order, keeps_up)
+        return layer_search.Needed(
+            self.policy,
+            tuple(name for name in names if name in layers),
+            len(names),
+            float32,
+            tuple(self.trials),
+        )
+
+    def _tried(self, layers: Sequence[str], of: int, float32: float) -> bool:
+        """Whether the trainings with some layers in float32 are as good as float32's."""
+        from mptexp.analysis import layer_search
+
+        self.output.say(f"{self.policy} with {len(layers)} of {of} layers in float32")
+        place = SweepDir(self.job.directory.root / "trials" / str(len(self.trials)))
+        records = self._trained(place, self.policy, layers)
+        self._check(records, ("ok", "diverged"))
+        loss = layer_search.loss(records)
+        trial = layer_search.Trial(tuple(layers), loss, layer_search.keeps_up(loss, float32))
+        self.trials.append(trial)
+        return trial.keeps_up
+
+    def _trained(self, place: SweepDir, policy: str, layers: Sequence[str]) -> list[dict[str, Any]]:
+        """The records of trainings that are made anew: the model may have been changed since."""
+        from mptexp.analysis import layer_search
+
+        own = self.job.sweep
+        sweep, text = layer_search.sweep(
+            self.run, own.notebook, policy, layers, self.steps, own.timeout_min
+        )
+        job = replace(self.job, sweep=sweep, text=text, directory=place)
+        brief = replace(self.output, brief=True)
+        execute(job, fresh=True, how=self.how, output=brief)
+        return store.read_records(place)[0]
+
+    def _check(self, records: Sequence[dict[str, Any]], allowed: Sequence[str]) -> None:
+        """Ends the search where a training says nothing of its layers."""
+        for record in records:
+            if record["status"] not in allowed:
+                policy = record["parameters"]["policy"]
+                raise Stopped(
+                    f"a training in {policy} ended as {record['status']}, which says nothing of "
+                    f"its layers: {record['error']}"
+                )

@@ -1,0 +1,184 @@
+"""The fewest layers that must stay in float32: the search, and the command that trains for it."""
+
+import dataclasses
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from histograms import histogram, ranges
+from hypothesis import given
+from hypothesis import strategies as st
+from support import mptexp
+
+from mptexp.analysis import layer_search
+from mptexp.analysis.layer_search import Needed, Trial
+from mptexp.report.answers import layers_needed
+from mptexp.spec import params
+from mptexp.spec.grid import Sweep
+from mptexp.spec.run import Run
+
+# The square of what comes in overflows in float16, and is scaled back at once.
+MODEL = """\
+import keras
+from keras import Model, layers, ops
+
+class Energy(layers.Layer):
+    def call(self, x):
+        square = ops.square(1000 * x)
+        return square / (1 + ops.max(square, axis=-1, keepdims=True))
+
+def build(shape, classes):
+    images = layers.Input(shape)
+    x = layers.Flatten(name="flat")(images)
+    x = Energy(name="energy")(x)
+    x = layers.Dense(16, activation="relu", name="hidden")(x)
+    x = layers.Dense(classes, name="logits")(x)
+    return Model(images, layers.Activation("softmax", dtype="float32", name="head")(x))
+"""
+
+
+@given(st.integers(1, 40), st.data())
+def test_what_is_found_suffices_and_nothing_of_it_can_be_left_out(n, data):
+    names = [f"l{i}" for i in range(n)]
+    sets = st.sets(st.sampled_from(names), max_size=min(n, 4))
+    enough = data.draw(st.lists(sets, min_size=1, max_size=3))
+    tried = []
+
+    def keeps_up(layers):
+        tried.append(tuple(layers))
+        return any(one <= set(layers) for one in enough)
+
+    found = layer_search.fewest(names, keeps_up)
+    assert any(one <= set(found) for one in enough)
+    for name in found:
+        assert not any(one <= set(found) - {name} for one in enough)
+    k = max(1, len(found))
+    assert len(tried) <= 2 * k * (math.log2(n / k) + 2) + 1  # Junker 2004, theorem 2
+    assert len(set(tried)) == len(tried)  # a choice is a training, which takes a while
+
+
+def test_layers_that_need_it_are_found_in_few_trials_where_they_come_first():
+    names = [f"l{i}" for i in range(64)]
+    tried = []
+
+    def keeps_up(layers):
+        tried.append(layers)
+        return {"l0", "l1"} <= set(layers)
+
+    assert layer_search.fewest(names, keeps_up) == ["l0", "l1"]
+    assert len(tried) < 12
+
+
+def test_layers_whose_values_are_lost_come_first():
+    measured = ranges(gradients=np.float32([1e-3]))
+    layers = {
+        ("activations", "wide"): histogram(np.float32([1.0, 1e6])),
+        ("activations", "usual"): histogram(np.float32([1.0, 2.0])),
+        ("activations", "last"): histogram(np.float32([1.0, 2.0])),
+        ("activation_gradients", "usual"): histogram(np.float32([1e-3])),
+        ("activation_gradients", "small"): histogram(np.float32([1e-30])),
+    }
+    measured = dataclasses.replace(measured, layers=layers)
+    names = ["usual", "wide", "small", "last"]
+    order = layer_search.by_need(names, measured, "mixed_float16")
+    assert order == ["small", "wide", "last", "usual"]
+    # bfloat16 has float32's range: nothing is lost, and the last layers come first.
+    assert layer_search.by_need(names[:2], measured, "mixed_bfloat16") == ["wide", "usual"]
+
+
+@pytest.mark.parametrize(
+    ("own", "float32", "as_good"),
+    [
+        (None, 1.0, False),
+        (1.049, 1.0, True),
+        (1.06, 1.0, False),
+        (0.019, 0.0, True),
+        (0.03, 0.001, False),
+        (0.1, 1.0, True),
+    ],
+)
+def test_a_loss_keeps_up_within_the_margin_that_is_said(own, float32, as_good):
+    assert layer_search.keeps_up(own, float32) is as_good
+
+
+def test_blocks_are_averaged_and_one_that_diverged_decides():
+    ok = [{"status": "ok", "history": [{"loss": 9.0}, {"loss": loss}]} for loss in (1.0, 3.0)]
+    assert layer_search.loss(ok) == 2.0
+    assert layer_search.loss([ok[0], {"status": "diverged", "history": []}]) is None
+
+
+def needed(*layers, of=5):
+    alone = Trial((), None, False) if layers else Trial((), 1.01, True)
+    kept = [Trial(layers, 1.02, True)] if layers else []
+    return Needed("mixed_float16", layers, of, 1.0, (alone, *kept))
+
+
+@pytest.mark.parametrize(
+    ("found", "opening"),
+    [
+        (needed(), "In mixed_float16 no layer must stay in float32."),
+        (needed("a", "b"), "In mixed_float16 2 of 5 layers must stay in float32: a and b."),
+        (
+            needed("a", "b", of=2),
+            "In mixed_float16 all 2 layers must stay in float32: it trains in no part of them.",
+        ),
+    ],
+)
+def test_the_answer_opens_with_the_layers(found, opening):
+    sentences = layers_needed.answer(found, 300)
+    assert sentences[0] == opening
+    alone = "diverged" if found.layers else "1.01"
+    assert f"float32 1, mixed_float16 {alone}" in sentences[1]
+    assert ("1.02" in sentences[1]) == bool(found.layers)
+    assert sentences[-1].endswith("5 % or 0.02 above its own after 300 steps, the mean of 2 seeds.")
+
+
+@pytest.mark.parametrize(("layers", "policies"), [((), 2), (("a", "b"), 3)])
+def test_the_proof_is_a_params_file_of_whole_trainings(layers, policies):
+    run = Run(model="gpt", dataset="hamlet", epochs=7, seed=3, block=1, policy="bfloat16")
+    text = layer_search.proof(Sweep(notebook="train", timeout_min=9.0), run, needed(*layers))
+    sweep, _ = params.parse(text, "layers.yaml")
+    assert set(params.header(text)) == {"question", "cost", "expected"}
+    assert (sweep.repeats, sweep.timeout_min, len(sweep.include)) == (5, 9.0, policies)
+    points = [Run(**point) for point in sweep.points()]
+    assert {(p.model, p.epochs, p.seed, p.max_steps) for p in points} == {("gpt", 7, 2, None)}
+    kept = [p.float32_layers for p in points if p.policy == "mixed_float16"]
+    assert kept == ["", "a,b"][: len(kept)]
+
+
+def test_the_command_finds_a_layer_that_overflows(tmp_path):
+    (tmp_path / "squares.py").write_text(MODEL)
+    (tmp_path / "mine.yaml").write_text(
+        "defaults: {image_size: 8, model: squares:build, epochs: 4, batch_size: 64}\n"
+        "matrix: {policy: [float32]}\n"
+    )
+    done = mptexp(
+        "advise", "mine.yaml", "--layers", "mixed_float16", "--steps", "40",
+        "--format", "json", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    assert result["advice"][0] == "In mixed_float16 1 of 6 layers must stay in float32: energy."
+    assert "mixed_float16 diverged" in result["advice"][1]
+    proof, _ = params.read(tmp_path / result["params"])
+    assert [p.get("float32_layers") for p in proof.points()] == [None, None, "energy"]
+    kept = sorted((tmp_path / "reports/mine-layers/trials").glob("*/params.yaml"))
+    assert 2 <= len(kept) <= 6
+
+
+def test_a_policy_that_computes_in_float32_has_no_such_layers(tmp_path):
+    (tmp_path / "mine.yaml").write_text("matrix: {policy: [float32]}\n")
+    for wrong in ("tensorfloat32", "half"):
+        done = mptexp("advise", "mine.yaml", "--layers", wrong, cwd=tmp_path)
+        assert done.returncode == 2
+        assert f"--layers {wrong}: is no policy that computes in fewer bits" in done.stderr
+        assert "mixed_bfloat16" in done.stderr
+        assert not (tmp_path / "reports").exists()
+
+
+def test_every_order_of_layers_gives_the_same_answer_where_there_is_one():
+    for names in itertools.permutations("abcde"):
+        found = layer_search.fewest(names, lambda kept: {"b", "d"} <= set(kept))
+        assert set(found) == {"b", "d"}
