@@ -50,13 +50,20 @@ def products(run: Run, model: keras.Model) -> list[tuple[str, float]]:
     """Type and FLOPs of every product of a step of a compiled model; see Backend.products.
 
     Those of quantized layers have the type that the policy promises, which no trace shows: Keras
-    rounds to it and multiplies in another one.
+    rounds to it and multiplies in another one. They are what another trace shows in another type.
     """
+    verb, batch = backend(run.backend).products, _batch(run, model)
+    traced = verb(model, batch, _trains(run))
     layers = quantized.layers_of(model)
+    if not layers:
+        return traced
     with quantized.marked(layers):
-        traced = backend(run.backend).products(model, _batch(run, model), _trains(run))
-    known = {quantized.MARK: POLICY_ROWS[run.policy].promised} if layers else {}
-    return [(known.get(dtype, dtype), flops) for dtype, flops in traced]
+        others = _totals(verb(model, batch, _trains(run)))
+    before = _totals(traced)
+    moved = {dtype: max(0.0, amount - others[dtype]) for dtype, amount in before.items()}
+    left = [(dtype, amount - moved[dtype]) for dtype, amount in before.items()]
+    made = [(POLICY_ROWS[run.policy].promised, sum(moved.values())), *left]
+    return [(dtype, amount) for dtype, amount in made if amount]
 
 
 def of_step(
@@ -157,10 +164,15 @@ def _batch(run: Run, model: keras.Model) -> tuple[np.ndarray, np.ndarray]:
 
 def _shares(amounts: Iterable[tuple[str, float]]) -> dict[str, float]:
     """The share of each type, the largest first; empty where there is nothing."""
+    totals = _totals(amounts)
+    return {dtype: amount / totals.total() for dtype, amount in totals.most_common()}
+
+
+def _totals(amounts: Iterable[tuple[str, float]]) -> Counter[str]:
     totals: Counter[str] = Counter()
     for dtype, amount in amounts:
         totals[dtype] += amount
-    return {dtype: amount / totals.total() for dtype, amount in totals.most_common()}
+    return totals
 
 
 def _refuse_none(run: Run, what: str, dtype: str, shares: Mapping[str, float]) -> None:

@@ -21,8 +21,6 @@ from mptexp.spec.run import Run
 
 KINDS = (layers.Dense, layers.EinsumDense)  # by exact type: Keras refuses subclasses
 OF_FLOAT8 = ("inputs", "kernel", "outputs_grad")  # what has a scale and a history of magnitudes
-# The type in which a trace shows the products of quantized layers: no such policy computes in it.
-MARK = "float16"
 MOST_LAYERS = 256  # of a model whose scales a record holds
 # A product of float8 in a program of XLA's: cuBLAS's, or one in a fusion that Triton compiles.
 NATIVE = re.compile(r"matmul\$f8|\bdot\([^)]*\bf8e\dm\d")
@@ -51,11 +49,12 @@ def layers_of(model: keras.Model) -> list[keras.Layer]:
 
 @contextmanager
 def marked(quantized_layers: Sequence[keras.Layer]) -> Iterator[None]:
-    """Lets these layers multiply in MARK, not quantized, so that a trace tells their products."""
+    """Lets these layers multiply in another type, not quantized: a trace tells their products."""
     before = [layer.dtype_policy for layer in quantized_layers]
     for layer in quantized_layers:
         vars(layer)["call"] = _in_own_type(layer, layer.compute_dtype)  # Keras would track it
-        layer.dtype_policy = f"mixed_{MARK}"
+        other = "bfloat16" if layer.compute_dtype == "float32" else "float16"
+        layer.dtype_policy = f"mixed_{other}"
     try:
         yield
     finally:
