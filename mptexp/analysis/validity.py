@@ -176,7 +176,8 @@ FLAGS = {
         Flag(
             "not trained",
             ("accuracy",),
-            "the validation is at chance level, and nothing is compared with a baseline that is",
+            "the validation is at chance level; nothing is compared with a baseline that learned "
+            "nothing",
             "train for more epochs, or with another learning rate",
             curable=False,
         ),

@@ -371,8 +371,8 @@ def shrink_sentence(comparison: Comparison) -> str:
     lower = comparison.candidate.low_share > comparison.baseline.low_share
     text = f"Lower precision did not shrink {wording.listed(parts)}. " if parts and lower else ""
     return (
-        f"{text}At best, 16 bits make {first} {comparison.best:.2f}× faster: were its matrix work "
-        "to take no time, memory-bound work and casts half of theirs, and all else stay as it is."
+        f"{text}16 bits would make {first} at most {comparison.best:.2f}× faster: that much if its "
+        "matrix work took no time, memory-bound work and casts half of theirs, and all else stayed."
     )
 
 

@@ -42,6 +42,8 @@ def show_images(run: Run, images: Images) -> None:
         print(note)
     if task is tasks.TOKENS:
         _show_text(run, images)
+    elif run.dataset == "synthetic":  # noise, half a megabyte of it in every notebook
+        print("The images are random numbers.")
     else:
         _show_pixels(run, images)
 

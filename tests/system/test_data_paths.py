@@ -91,7 +91,7 @@ def test_a_published_params_file_has_the_last_part_of_a_path(text):
 def test_a_record_of_before_keeps_its_id():
     paths = sorted(PROJECT.glob("reports/published/*/runs/*/record.json"))
     datasets = {store.read_record(path)["parameters"]["dataset"] for path in paths}
-    assert {"folder:data/sign-language-digits", "idx:data/mnist"} <= datasets
+    assert {"folder:sign-language-digits", "idx:data/mnist"} <= datasets
 
 
 def test_only_the_path_itself_is_shortened():

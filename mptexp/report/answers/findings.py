@@ -64,7 +64,7 @@ def _speed(rows: pd.DataFrame) -> str:
         words.remove("not valid")
     doubts = [_doubtful(rows[classes == word], wording.OPENINGS[word]) for word in words]
     if "not valid" not in words:
-        doubts.append(f"Of {count(void, 'comparison')} more nothing is claimed")
+        doubts.append(f"Nothing is claimed of {count(void, 'more comparison')}")
     return " ".join(f"{text}." for text in (*decided, *doubts) if text)
 
 
@@ -272,7 +272,7 @@ def _memory(tables: Tables) -> str:
         few = " with fewer than three repeats" * (met == {"no interval"})
         return f"memory use is {INCONCLUSIVE}{few}"
     rest = len(rows) - len(proven)
-    where = f" in {len(proven)} of {count(len(rows), 'comparison')}, else {INCONCLUSIVE}"
+    where = f" in {len(proven)} of {count(len(rows), 'comparison')}; the others are {INCONCLUSIVE}"
     said: dict[str, list[str]] = {}
     for name, own in proven.groupby("candidate", sort=False):
         said.setdefault(_saved((1 - own.ratio) * 100), []).append(f"**{name}**")
