@@ -45,7 +45,7 @@ def policies() -> "pd.DataFrame":
         arithmetic = FORMATS[policy.arithmetic]
         rows[policy.name] = {
             "layers compute in": policy.arithmetic,
-            "weights in": policy.variable_dtype,
+            "weights in": policy.promised if policy.inference_only else policy.variable_dtype,
             "first number above 1": 1 + arithmetic.spacing(1),
             "largest number": arithmetic.largest,
             "smallest number": arithmetic.smallest_subnormal,

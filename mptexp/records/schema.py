@@ -114,6 +114,7 @@ def _adapter() -> TypeAdapter[Any]:
         "profile": Traced | Untraced | Empty | None,
         "exponents": Exponents | Empty,
         "loss_scales": list[Scale],
+        "quantized": Quantized,
     }
     required = {"run_id": RunId, "status": Literal[STATUSES], "parameters": _parameters()}
     free = {name: kind for name, kind in record.items() if name not in required}
@@ -133,6 +134,19 @@ def _parameters() -> Any:
         bounds = [m for m in field.metadata if not isinstance(m, AfterValidator)]
         kinds[name] = Annotated[(field.annotation, *bounds)] if bounds else field.annotation
     return _open("Parameters", kinds)
+
+
+@with_config(OPEN)
+class Quantized(TypedDict):
+    """What Keras quantized: the scales of float8, or what integers did to a trained model."""
+
+    layers: NotRequired[list[dict[str, Any]]]
+    before: NotRequired[dict[str, Number]]
+    after: NotRequired[dict[str, Number]]
+    bytes_before: NotRequired[Annotated[int, Field(ge=0, lt=2**53)]]
+    bytes_after: NotRequired[Annotated[int, Field(ge=0, lt=2**53)]]
+    trained_epochs: NotRequired[Annotated[int, Field(ge=1, lt=2**31)]]
+    calibration: NotRequired[str]
 
 
 @with_config(OPEN)

@@ -58,8 +58,9 @@ class Policy:
         arithmetic: in which products are computed: a key of ARITHMETICS. TF32 is arithmetic on
             float32 values, and a quantized policy's on values of the compute type; for every other
             policy it is the compute type.
-        quantization: Keras's mode of `Model.quantize`, under which Dense and EinsumDense multiply
-            numbers of the arithmetic's type; empty where there is none.
+        quantization: of Dense and EinsumDense by Keras's `Model.quantize`, see training.quantized.
+            Under float8 they multiply numbers of the arithmetic's type; under the others what was
+            trained before is stored as integers. Empty where there is none.
         colour: in figures, as #rrggbb: distinct to colour-blind readers on white and on black.
         marker: in figures, one of Matplotlib's.
 
@@ -95,8 +96,15 @@ class Policy:
         return f"mixed_{self.compute_dtype}" if mixed else self.compute_dtype
 
     @property
+    def inference_only(self) -> bool:
+        """Whether weights are integers, which are not trained."""
+        return self.quantization.startswith("int")
+
+    @property
     def promised(self) -> str:
         """The type of the products that the policy promises; those of TF32 are called float32."""
+        if self.inference_only:
+            return self.quantization.replace("_", " ")
         return self.arithmetic if self.quantization else self.compute_dtype
 
 
@@ -136,6 +144,13 @@ def by_name(*rows: Policy) -> dict[str, Policy]:
     return {row.name: row for row in rows}
 
 
+def _of_integers(name: str, colour: str, marker: str) -> Policy:
+    """What is trained in float32 and then quantized to integers, for inference."""
+    return Policy(
+        name, "float32", "float32", "float32", quantization=name, colour=colour, marker=marker
+    )
+
+
 # Okabe and Ito's colours (2008), distinct to colour-blind readers, on light and on dark grounds.
 POLICY_ROWS = by_name(
     Policy("float32", "float32", "float32", "float32", colour="#7f7f7f", marker="o"),
@@ -153,6 +168,9 @@ POLICY_ROWS = by_name(
         colour="#aa4499",
         marker="X",
     ),
+    _of_integers("int8", colour="#56b4e9", marker="p"),
+    _of_integers("int8_weights", colour="#999933", marker="h"),
+    _of_integers("int4", colour="#cc6677", marker="<"),
 )
 POLICIES = tuple(POLICY_ROWS)
 PolicyName = Literal[POLICIES]

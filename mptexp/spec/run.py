@@ -216,8 +216,8 @@ class Run(StrictModel):
 
     @model_validator(mode="after")
     def _is_possible(self) -> "Run":
-        faults = chain(self._of_data(), self._of_phase(), self._of_step(), self._of_formats())
-        if fault := next(chain(faults, self._of_loop()), ""):
+        faults = chain(self._of_data(), self._of_phase(), self._of_step(), self._of_integers())
+        if fault := next(chain(faults, self._of_formats(), self._of_loop()), ""):
             raise ValueError(fault)
         return self
 
@@ -282,13 +282,26 @@ class Run(StrictModel):
                 "share among devices; allowed: replicas 1"
             )
 
+    def _of_integers(self) -> Iterator[str]:
+        if POLICY_ROWS[self.policy].inference_only and self.phase != "inference":
+            yield (
+                f"policy {self.policy} with phase {self.phase}: weights that are integers are not "
+                "trained; allowed: phase inference, which first trains in float32 for `epochs`"
+            )
+        if POLICY_ROWS[self.policy].inference_only and self.input_mode != "pipeline":
+            yield (
+                f"policy {self.policy} with input_mode {self.input_mode}: what is quantized is "
+                "trained and validated first; allowed: input_mode pipeline"
+            )
+
     def _of_formats(self) -> Iterator[str]:
         if self.propagation != "policy" and self.policy != "float32":
             yield (
                 f"propagation {self.propagation} is emulated in float32, but policy is "
                 f"{self.policy}; allowed: policy float32, or propagation policy"
             )
-        wide = [row.name for row in POLICY_ROWS.values() if row.variable_dtype == "float32"]
+        rows = [row for row in POLICY_ROWS.values() if not row.inference_only]
+        wide = [row.name for row in rows if row.variable_dtype == "float32"]
         if self.weight_format != "policy" and self.policy not in wide:
             yield (
                 f"weight_format {self.weight_format} is emulated in float32 variables, which "

@@ -46,15 +46,18 @@ CHANGES_FLOAT32 = (
 )
 
 
-def products(run: Run, model: keras.Model) -> list[tuple[str, float]]:
+def products(
+    run: Run, model: keras.Model, layers: Sequence[keras.Layer] | None = None
+) -> list[tuple[str, float]]:
     """Type and FLOPs of every product of a step of a compiled model; see Backend.products.
 
     Those of quantized layers have the type that the policy promises, which no trace shows: Keras
-    rounds to it and multiplies in another one. They are what another trace shows in another type.
+    rounds to it and multiplies in another one. They are what another trace shows in another type,
+    of the `layers`; by default those that are quantized now.
     """
     verb, batch = backend(run.backend).products, _batch(run, model)
     traced = verb(model, batch, _trains(run))
-    layers = quantized.layers_of(model)
+    layers = quantized.layers_of(model) if layers is None else layers
     if not layers:
         return traced
     with quantized.marked(layers):
@@ -77,8 +80,8 @@ def of_step(
     compute type; None without products), weights (type -> share of the trained parameters), probe
     (what a product and a convolution under this policy compute in, see probe.py); of a user's own
     model also network (see costs.structure) and products_flops (in all); of a quantized policy also
-    quantized_layers (their names), native_products (how many the compiled program has in the
-    policy's type) and emulated (whether it has none).
+    quantized_layers (their names) and, of float8, native_products (how many the compiled program
+    has in the policy's type) and emulated (whether it has none).
 
     Raises:
         Unsupported: where the policy has no effect on the products or weights of this model, where
@@ -87,9 +90,9 @@ def of_step(
     """
     policy = POLICY_ROWS[run.policy]
     traced = products(run, model) if traced is None else traced
-    arithmetic = _shares(traced)
-    _refuse_few(policy, arithmetic)
-    weights = _shares((w.dtype, math.prod(w.shape)) for w in emulation.trained_weights(model))
+    arithmetic = shares(traced)
+    refuse_few(policy, arithmetic)
+    weights = shares((w.dtype, math.prod(w.shape)) for w in emulation.trained_weights(model))
     _refuse_none(run, "products compute", policy.promised, arithmetic)
     _refuse_none(run, "weights are kept", policy.variable_dtype, weights)
     readings = probe.readings(run.policy, bool(model.jit_compile))
@@ -120,12 +123,14 @@ def _of_quantized(run: Run, model: keras.Model) -> dict[str, Any]:
     policy, program = POLICY_ROWS[run.policy], ""
     if not policy.quantization:
         return {}
+    names = [layer.name for layer in quantized.layers_of(model)]
+    if policy.inference_only:  # integers are multiplied as such, or as floats
+        return {"quantized_layers": names}
     # Compiled once more, which takes as long as the first step: only where it can be native.
     if capability.is_native(policy.arithmetic, environment.device(run.backend)):
         batch = _batch(run, model)
         program = backend(run.backend).compiled_program(model, batch, _trains(run))
     native = quantized.native_products(program)
-    names = [layer.name for layer in quantized.layers_of(model)]
     return {"quantized_layers": names, "native_products": native, "emulated": not native}
 
 
@@ -162,7 +167,7 @@ def _batch(run: Run, model: keras.Model) -> tuple[np.ndarray, np.ndarray]:
     return x, np.zeros((run.batch_size, *places), backend(run.backend).LABELS)
 
 
-def _shares(amounts: Iterable[tuple[str, float]]) -> dict[str, float]:
+def shares(amounts: Iterable[tuple[str, float]]) -> dict[str, float]:
     """The share of each type, the largest first; empty where there is nothing."""
     totals = _totals(amounts)
     return {dtype: amount / totals.total() for dtype, amount in totals.most_common()}
@@ -184,7 +189,12 @@ def _refuse_none(run: Run, what: str, dtype: str, shares: Mapping[str, float]) -
         )
 
 
-def _refuse_few(policy: Policy, shares: Mapping[str, float]) -> None:
+def refuse_few(policy: Policy, shares: Mapping[str, float]) -> None:
+    """Refuses a quantized policy that reaches less than half of a model's arithmetic.
+
+    Raises:
+        Unsupported: with what share it reaches.
+    """
     share = shares.get(policy.promised, 0.0)
     if policy.quantization and share < QUANTIZED_SHARE:
         raise Unsupported(
@@ -196,7 +206,8 @@ def _refuse_few(policy: Policy, shares: Mapping[str, float]) -> None:
 
 def _refuse_unrounded(policy: Policy, readings: Mapping[str, str]) -> None:
     """Refuses an engine whose compiler leaves out what rounds to the policy's type."""
-    if policy.quantization and readings["product"] != policy.arithmetic:
+    rounds = policy.quantization and not policy.inference_only
+    if rounds and readings["product"] != policy.arithmetic:
         raise Unsupported(
             f"policy {policy.name} has no effect here: Keras rounds to {policy.arithmetic}, but a "
             f"product computes in {readings['product']}; take another jit or backend"

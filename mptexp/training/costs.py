@@ -169,7 +169,7 @@ def per_step(model: keras.Model, batch_size: int, training: bool) -> pd.DataFram
 def _row(call: Call) -> dict[str, Any]:
     count = parameters(call.layer)
     compute_dtype = getattr(call.layer, "compute_dtype", None) or call.outputs[0].dtype
-    weights = count * _itemsize(compute_dtype)
+    weights = count * itemsize(compute_dtype)
     moved = sum(_bytes(tensor, compute_dtype) for tensor in (*call.inputs, *call.outputs))
     return {
         "layer": call.layer.name,
@@ -190,10 +190,11 @@ def _elements(tensor: keras.KerasTensor) -> float:
 
 def _bytes(tensor: keras.KerasTensor, compute_dtype: str) -> float:
     dtype = compute_dtype if "float" in tensor.dtype else tensor.dtype
-    return _elements(tensor) * _itemsize(dtype)
+    return _elements(tensor) * itemsize(dtype)
 
 
-def _itemsize(dtype: str) -> int:
+def itemsize(dtype: str) -> int:
+    """Bytes of a number of this type."""
     bits = re.search(r"\d+", dtype)
     return int(bits.group()) // 8 if bits else 1
 

@@ -13,6 +13,7 @@ import numpy as np
 from keras import layers
 
 from mptexp.spec import names
+from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 from mptexp.training import costs, initial_weights, quantized, tasks, user_model
 from mptexp.training.backends import backend
@@ -49,7 +50,9 @@ def build(run: Run, shape: tuple[int, ...], classes: int) -> keras.Model:
     try:
         model = varied(run, _numbered(_rounded(run, policy, shape, classes)))
         _check_formats(run, model)
-        return quantized.quantized(run, emulation.emulated(run, model))
+        model = emulation.emulated(run, model)
+        later = POLICY_ROWS[run.policy].inference_only  # see quantized_inference
+        return model if later else quantized.quantized(run, model)
     finally:
         keras.config.set_dtype_policy(policy)
         keras.config.set_image_data_format(data_format)

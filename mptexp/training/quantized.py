@@ -21,6 +21,15 @@ from mptexp.spec.run import Run
 
 KINDS = (layers.Dense, layers.EinsumDense)  # by exact type: Keras refuses subclasses
 OF_FLOAT8 = ("inputs", "kernel", "outputs_grad")  # what has a scale and a history of magnitudes
+# What `Model.quantize` is called with, by the quantization of a policy; Keras's own defaults.
+MODES: dict[str, Callable[[], dict[str, Any]]] = {
+    "float8": lambda: {"mode": "float8"},
+    "int8": lambda: {"mode": "int8"},
+    "int8_weights": lambda: {
+        "config": keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
+    },
+    "int4": lambda: {"mode": "int4"},
+}
 MOST_LAYERS = 256  # of a model whose scales a record holds
 # A product of float8 in a program of XLA's: cuBLAS's, or one in a fusion that Triton compiles.
 NATIVE = re.compile(r"matmul\$f8|\bdot\([^)]*\bf8e\dm\d")
@@ -32,19 +41,30 @@ def quantized(run: Run, model: keras.Model) -> keras.Model:
     Those that compute in another type than the policy's, such as a head in float32, stay as they
     are, and so does what no Dense or EinsumDense layer multiplies.
     """
-    policy = POLICY_ROWS[run.policy]
-    if policy.quantization:
-        model.quantize(
-            policy.quantization,
-            filters=lambda x: type(x) in KINDS and x.compute_dtype == policy.compute_dtype,
-        )
+    if asked := POLICY_ROWS[run.policy].quantization:
+        chosen = {id(layer) for layer in reached(run, model)}
+        model.quantize(**MODES[asked](), filters=lambda layer: id(layer) in chosen)
     return model
+
+
+def reached(run: Run, model: keras.Model) -> list[keras.Layer]:
+    """The layers that the policy quantizes, whether they are quantized already or not."""
+    dtype, kept = POLICY_ROWS[run.policy].compute_dtype, run.float32_layers.split(",")
+    return [
+        layer
+        for layer in _known(model)
+        if layer.compute_dtype == dtype and layer.name not in map(str.strip, kept)
+    ]
 
 
 def layers_of(model: keras.Model) -> list[keras.Layer]:
     """The quantized layers, in the order in which they were made, those within others too."""
+    return [layer for layer in _known(model) if layer.quantization_mode]
+
+
+def _known(model: keras.Model) -> list[keras.Layer]:
     inner = model._flatten_layers(include_self=False)
-    return [layer for layer in inner if type(layer) in KINDS and layer.quantization_mode]
+    return [layer for layer in inner if type(layer) in KINDS]
 
 
 @contextmanager

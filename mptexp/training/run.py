@@ -21,6 +21,7 @@ from mptexp.training import (
     models,
     precision,
     quantized,
+    quantized_inference,
     replay,
     tasks,
 )
@@ -129,15 +130,18 @@ def _exponents(histograms: exponents.ExponentHistograms, model: keras.Model) -> 
 def infer(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) -> Outcome:
     """Predicts with the untrained model: the time of a batch alone, then of many in a row.
 
+    Under a policy of integers with the model that was trained and quantized first.
+
     Latency is what `predict_on_batch` takes; throughput comes from `predict`, timed by the step
     clock. Both include the copies to the device and back. Speed does not depend on the weights.
     """
     order = batches.order(images, run)
     _check_input(run, images)
     initial_weights = models.fingerprint(model)
+    quantization, traced = quantized_inference.quantized_after_training(run, model, images)
     inferring = _compiled(run, model, images)
     effective(inferring, run, device)
-    before = {"initial_weights": initial_weights, **arithmetic.of_step(run, inferring)}
+    before = {"initial_weights": initial_weights, **arithmetic.of_step(run, inferring, traced)}
     clock = _clock(run, len(order), backend(run.backend).synchronize)
     with sensors.Sampler(device["kind"]) as sampler:
         began = time.perf_counter()
@@ -148,7 +152,10 @@ def infer(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) 
         fit_s = time.perf_counter() - began
     outcome = _outcome(run, inferring, images, device, clock, sampler, before, fit_s)
     timing = outcome.timing | _latency_figures(latencies)
-    return replace(outcome, timing=timing, latencies_s=latencies)
+    outcome = replace(outcome, timing=timing, latencies_s=latencies)
+    if quantization:  # the process has trained too: its peak is not that of the inference
+        outcome = replace(outcome, quantized=quantization, peak_memory_bytes=None)
+    return outcome
 
 
 def _latency(run: Run, model: keras.Model, images: Images, chosen: np.ndarray) -> float:

@@ -18,6 +18,9 @@ EXPECTED = {
     "float16": ("float16", "float16", "float16", None),
     "bfloat16": ("bfloat16", "bfloat16", "bfloat16", None),
     "float8": ("bfloat16", "float32", "float8_e4m3fn", None),
+    "int8": ("float32", "float32", "float32", False),
+    "int8_weights": ("float32", "float32", "float32", False),
+    "int4": ("float32", "float32", "float32", False),
 }
 NEEDLESS = {"quantization"}
 PARTS = {field.name for field in dataclasses.fields(Policy)} - NEEDLESS
@@ -35,10 +38,14 @@ def test_keras_knows_each_policy_by_its_types():
     assert names == {name: name for name in names} | {
         "tensorfloat32": "float32",
         "float8": "mixed_bfloat16",
+        **dict.fromkeys(("int8", "int8_weights", "int4"), "float32"),
     }
     promised = {name: row.promised for name, row in POLICY_ROWS.items()}
     assert (promised["tensorfloat32"], promised["mixed_float16"]) == ("float32", "float16")
     assert promised["float8"] == "float8_e4m3fn"
+    assert (promised["int8"], promised["int8_weights"]) == ("int8", "int8 weights")
+    trained = [name for name, row in POLICY_ROWS.items() if not row.inference_only]
+    assert set(names) - set(trained) == {"int8", "int8_weights", "int4"}
 
 
 def test_every_type_is_a_number_format_and_every_flag_is_recorded():

@@ -41,6 +41,12 @@ def test_different_runs_have_different_ids(values):
         ({"weight_format": "float16", "policy": "float16"}, "which policy float16 has not"),
         ({"weight_format": "float16", "replicas": 2}, "allowed: replicas 1"),
         ({"policy": "float8", "replicas": 2}, "policy float8, whose scales.*allowed: replicas 1"),
+        ({"policy": "int8"}, "policy int8 with phase train: .*; allowed: phase inference, which"),
+        (
+            {"policy": "int4", "phase": "inference", "input_mode": "resident"},
+            "input_mode resident: .* trained and validated first; allowed: input_mode pipeline",
+        ),
+        ({"policy": "int4", "phase": "inference", "weight_format": "float16"}, "int4 has not"),
         ({"propagation": "binary", "rounding": "stochastic"}, "allowed: rounding nearest"),
         ({"propagation": "ternary"}, "policy, binary, dynamic<BITS>"),
     ],

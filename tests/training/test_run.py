@@ -5,7 +5,7 @@ import json
 import pytest
 from forked import python
 
-from mptexp.spec.policies import share_mark
+from mptexp.spec.policies import POLICY_ROWS, share_mark
 
 PROGRAM = """
 import json, sys
@@ -137,6 +137,36 @@ def test_float8_says_which_layers_compute_in_it(tmp_path):
     assert {row["layer"] for row in record["exponents"]["layers"]} >= {row["layer"] for row in rows}
     same = train(tmp_path / "b", **short)["in_force"]
     assert same["initial_weights"] == known["initial_weights"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "policy"), [("tensorflow", "int8_weights"), ("jax", "int4"), ("torch", "int8")]
+)
+def test_integers_take_the_place_of_weights_that_were_trained(tmp_path, backend, policy):
+    pytest.importorskip(backend, reason=f"{backend} is not installed; pip install {backend}")
+    asked = {"backend": backend, "policy": policy, "phase": "inference", "epochs": 1} | GPT
+    record = train(tmp_path, max_steps=20, **asked)
+    known, made = record["in_force"], record["quantized"]
+    assert len(known["quantized_layers"]) == 8
+    assert known["emulated"] is False
+    share = known["effective_share"]
+    promised = POLICY_ROWS[policy].promised
+    assert known["arithmetic"] == pytest.approx({promised: share, "float32": 1 - share})
+    before, after = (made[part]["val_loss"] for part in ("before", "after"))
+    assert before < known["chance_loss"] + 0.5  # it was trained: 5.5 nats are those of a guess
+    assert after != before
+    assert after == pytest.approx(before, abs=0.02 if policy != "int4" else 0.2)
+    kernels = 2 * 12 * 32**2  # one byte or a half in place of four
+    saved = kernels * (3.5 if policy == "int4" else 3)
+    assert made["bytes_before"] - made["bytes_after"] == pytest.approx(saved, rel=0.1)
+    assert made["calibration"].startswith("no data")
+    assert record["latencies_s"]
+    assert record["peak_memory_bytes"] is None
+
+
+def test_integers_in_a_network_of_convolutions_are_refused_before_it_is_trained(tmp_path):
+    said = train(tmp_path, policy="int8", phase="inference", epochs=10_000)
+    assert "policy int8 quantizes Dense and EinsumDense layers, which do 0 % of this" in said
 
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])

@@ -16,6 +16,7 @@ from mptexp.report.answers import (
     instruments,
     loss_scales,
     low_precision,
+    quantized_inference,
     studies,
     why,
 )
@@ -150,8 +151,9 @@ def show_learning(sweep: MeasuredSweep) -> None:
 
 
 def show_low_precision(sweep: MeasuredSweep) -> None:
-    """What emulated formats did to learning."""
-    _show_parts(low_precision.sections(sweep.tables))
+    """What emulated formats did to learning, and integers to a model that was trained."""
+    parts = [low_precision.sections(sweep.tables), quantized_inference.sections(sweep.tables)]
+    _show_parts([part for made in parts for part in made])
 
 
 def show_dynamic_range(sweep: MeasuredSweep) -> None:

@@ -35,7 +35,8 @@ def readings(policy: str, jit: bool) -> dict[str, str]:
         policy: of the process; its quantization, if any, is that of the product.
         jit: whether XLA compiles the run's model.
     """
-    mode = POLICY_ROWS[policy].quantization
+    row = POLICY_ROWS[policy]
+    mode = "" if row.inference_only else row.quantization
     return {"product": _product(jit, mode), "convolution": _convolution(jit)}
 
 

@@ -74,7 +74,7 @@ def answered(run):
     precision.compile_model(model, run)
     loop = frontends.trainer(run, model, images)
     native, order = loop.native, batches.order(images, run)
-    said = {"settings": loop.settings(), "arithmetic": arithmetic._shares(loop.products())}
+    said = {"settings": loop.settings(), "arithmetic": arithmetic.shares(loop.products())}
     both = loop.products(), arithmetic.products(run, model)
     ours, theirs = (sum(flops for _, flops in found) for found in both)
     said["flops"] = ours / theirs

@@ -1,0 +1,85 @@
+"""Quantized inference: a short training in float32, then integers in place of the weights.
+
+Both are validated, so that the difference is that of one model's weights and of nothing else. Keras
+calibrates nothing on data: see CALIBRATION.
+"""
+
+import math
+from typing import Any
+
+import keras
+
+from mptexp.spec.policies import POLICY_ROWS
+from mptexp.spec.run import Run
+from mptexp.training import arithmetic, costs, precision, quantized
+from mptexp.training.data import batches
+from mptexp.training.data.datasets import Images
+from mptexp.training.frontends.fit import StopWhenNotFinite
+
+# Where the scales come from, by policy: Keras 3.15's defaults.
+CALIBRATION = {
+    "int8": "no data: weights by the largest magnitude of each output channel, inputs by that of "
+    "each row while predicting",
+    "int8_weights": "no data: weights by the largest magnitude of each output channel; inputs stay "
+    "float32",
+    "int4": "no data: weights by the least and the largest of 128 inputs of each output channel, "
+    "inputs stay float32",
+}
+
+
+def quantized_after_training(
+    run: Run, model: keras.Model, images: Images
+) -> tuple[dict[str, Any], list[tuple[str, float]] | None]:
+    """Trains, validates, quantizes and validates again; nothing under a policy of floats.
+
+    Returns:
+        What a record holds, and the products of a pass (see arithmetic.products). The keys are
+        policy; calibration (a sentence); trained_epochs; before and after (val_loss, val_accuracy;
+        empty where there is nothing to validate with); bytes_before and bytes_after (of all
+        weights, as they are stored).
+
+    Raises:
+        Unsupported: before the training, where too few of the model's products can be quantized.
+    """
+    policy, steps = POLICY_ROWS[run.policy], batches.steps_per_epoch(images, run)
+    if not policy.inference_only:
+        return {}, None
+    precision.compile_model(model, run, steps)
+    traced = arithmetic.products(run, model, quantized.reached(run, model))
+    arithmetic.refuse_few(policy, arithmetic.shares(traced))
+    model.fit(
+        batches.training(images, run),
+        epochs=run.epochs,
+        steps_per_epoch=steps,
+        callbacks=[StopWhenNotFinite()],
+        shuffle=False,  # as in a run of phase train
+        verbose=0,
+    )
+    before, size = _validated(run, model, images), weight_bytes(model)
+    quantized.quantized(run, model)
+    precision.compile_model(model, run, steps)
+    made = {
+        "policy": run.policy,
+        "calibration": CALIBRATION[run.policy],
+        "trained_epochs": run.epochs,
+        "before": before,
+        "after": _validated(run, model, images),
+        "bytes_before": size,
+        "bytes_after": weight_bytes(model),
+    }
+    return made, traced
+
+
+def _validated(run: Run, model: keras.Model, images: Images) -> dict[str, float]:
+    """Loss and accuracy of the validation, without what is not a finite number."""
+    data = batches.validation(images, run)
+    if not data:
+        return {}
+    figures = model.evaluate(data["validation_data"], return_dict=True, verbose=0)
+    return {f"val_{k}": float(v) for k, v in figures.items() if math.isfinite(v)}
+
+
+def weight_bytes(model: keras.Model) -> int:
+    """Bytes of all weights as they are stored, scales and zero points too; no seeds or counters."""
+    stored = [w for w in model.weights if "float" in w.dtype or w.dtype == "int8"]
+    return sum(math.prod(w.shape) * costs.itemsize(w.dtype) for w in stored)

@@ -1,0 +1,56 @@
+from builders import record, tables, text
+
+from mptexp.report.answers import quantized_inference
+
+
+def quantized(policy, block, before, after, made=None):
+    made = made or record(block=block)
+    made["parameters"] |= {"phase": "inference", "policy": policy}
+    made["run_id"] = f"{policy}-{block}"
+    made["history"] = []
+    return made | {
+        "quantized": {
+            "before": before,
+            "after": after,
+            "bytes_before": 4 * 2**20,
+            "bytes_after": 2**20,
+            "calibration": "no data",
+        }
+    }
+
+
+def test_without_quantized_models_there_is_no_section():
+    scales = {"layers": [{"layer": "dense"}]}  # of float8, which is trained
+    assert quantized_inference.sections(tables([record() | {"quantized": scales}])) == []
+
+
+def test_the_difference_is_that_of_the_same_weights():
+    rows = [record(block=b) for b in range(3)]
+    for block, (before, after) in enumerate([(0.90, 0.89), (0.92, 0.90), (0.94, 0.91)]):
+        rows.append(quantized("int8", block, {"val_accuracy": before}, {"val_accuracy": after}))
+    (section,) = quantized_inference.sections(tables(rows))
+    (row,) = section.rows.to_dict("records")
+    assert row["Policy"] == "int8"
+    assert row["Validation accuracy, trained"].startswith("92.0 %")
+    assert row["Validation accuracy, quantized"].startswith("90.0 %")
+    # Differences -1, -2 and -3: their mean, and 4.303 standard errors to each side.
+    assert row["Difference, percentage points [95 % interval]"] == "-2.0 [-4.5, +0.5] (n = 3)"
+    assert (row["Weights"], row["of their bytes"]) == ("4.0 MiB to 1.0 MiB", "25 %")
+    assert section.sentences == ["int8 is calibrated on no data."]
+
+
+def test_a_text_has_perplexities():
+    made = [
+        quantized("int4", b, {"val_loss": 2.0}, {"val_loss": 2.01 + b / 1000}, text(block=b))
+        for b in range(3)
+    ]
+    (section,) = quantized_inference.sections(tables(made))
+    (row,) = section.rows.to_dict("records")
+    assert row["Validation perplexity, trained"] == "7.39 (7.39–7.39)"
+    assert row["Difference, % of perplexity [95 % interval]"].startswith("+1.1 [")
+
+
+def test_what_was_not_validated_has_no_difference():
+    (section,) = quantized_inference.sections(tables([quantized("int8", 0, {}, {})]))
+    (row,) = section.rows.to_dict("records")
+    assert row["Difference, percentage points [95 % interval]"] == "–"
