@@ -170,6 +170,28 @@ class Dynamic:
 
 
 @dataclass(frozen=True)
+class Block:
+    """A float format whose values share a power of two in blocks: microscaling (MX).
+
+    The power is that of the largest magnitude of a block less that of the format's largest value.
+    Source: Open Compute Project, Microscaling formats (MX) specification, version 1.0, 2023,
+    sections 5 and 6.3.
+
+    Args:
+        element: of the values; what is too large becomes the largest.
+        size: values in a block, 32 in the specification.
+    """
+
+    element: Float
+    size: int = 32
+
+    @property
+    def largest_power(self) -> int:
+        """The exponent of the element's largest value."""
+        return math.frexp(self.element.largest)[1] - 1
+
+
+@dataclass(frozen=True)
 class Binary:
     """The two values -1 and +1 (BinaryNet: Courbariaux, Hubara et al. 2016)."""
 
@@ -192,6 +214,15 @@ FORMATS: dict[str, Float] = {
     "float6_e2m3fn": Float(2, 3, "none"),
     "float6_e3m2fn": Float(3, 2, "none"),
     "float4_e2m1fn": Float(2, 1, "none"),
+}
+
+# As the specification names them; of elements without infinities and NaN nothing has to saturate.
+BLOCKS = {
+    "mxfp8_e4m3": Block(Float(4, 3, "fn", saturate=True)),
+    "mxfp8_e5m2": Block(Float(5, 2, saturate=True)),
+    "mxfp6_e3m2": Block(FORMATS["float6_e3m2fn"]),
+    "mxfp6_e2m3": Block(FORMATS["float6_e2m3fn"]),
+    "mxfp4_e2m1": Block(FORMATS["float4_e2m1fn"]),
 }
 
 
@@ -230,13 +261,13 @@ def storage_format(name: str) -> Format | Dynamic | None:
         raise ValueError(f"policy, {ALLOWED}") from None
 
 
-def activation_format(name: str) -> Format | Dynamic | Binary | None:
-    """The format of what layers pass to each other, from its name: as storage_format, or binary.
+def activation_format(name: str) -> Format | Dynamic | Block | Binary | None:
+    """The format of what layers pass to each other: as storage_format, or binary, or of BLOCKS.
 
     Raises:
         ValueError: where it is no such name; it says what is allowed.
     """
     try:
-        return Binary() if name == "binary" else storage_format(name)
+        return Binary() if name == "binary" else BLOCKS.get(name) or storage_format(name)
     except ValueError:
-        raise ValueError(f"policy, binary, {ALLOWED}") from None
+        raise ValueError(f"policy, binary, {ALLOWED}, {', '.join(BLOCKS)}") from None

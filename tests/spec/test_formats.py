@@ -61,3 +61,12 @@ def test_names_of_formats_are_read():
     assert formats.storage_format("<8,8>") == Fixed(8, 8)
     assert formats.storage_format("float16") == FORMATS["float16"]
     assert formats.storage_format("policy") is None
+    assert formats.activation_format("mxfp8_e4m3") == formats.BLOCKS["mxfp8_e4m3"]
+
+
+def test_blocks_are_those_of_the_specification():
+    powers = {name: block.largest_power for name, block in formats.BLOCKS.items()}
+    assert list(powers.values()) == [8, 15, 4, 2, 2]
+    assert {block.size for block in formats.BLOCKS.values()} == {32}
+    with pytest.raises(ValueError, match=r"^policy, dynamic"):
+        formats.storage_format("mxfp8_e4m3")

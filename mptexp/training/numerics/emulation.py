@@ -11,7 +11,14 @@ from typing import Any
 import keras
 from keras import layers, ops
 
-from mptexp.spec.formats import Binary, Dynamic, Format, activation_format, storage_format
+from mptexp.spec.formats import (
+    Binary,
+    Block,
+    Dynamic,
+    Format,
+    activation_format,
+    storage_format,
+)
 from mptexp.spec.run import Run
 from mptexp.training import backends
 from mptexp.training.numerics.quantization import FURTHEST, STATE, Rounding, rounded
@@ -49,11 +56,12 @@ def _value(x: Any) -> Any:
 
 def rounded_both_ways(
     x: Any,
-    target: Format | Dynamic | None,
+    target: Format | Dynamic | Block | None,
     rounding: Rounding = "nearest",
     seeds: tuple[Any, Any] = (None, None),
     states: Any = None,
     least: int = -FURTHEST,
+    axis: int = -1,
 ) -> Any:
     """A tensor rounded to a format, whose gradient is rounded to it too on the way back.
 
@@ -63,17 +71,21 @@ def rounded_both_ways(
             tensor and one for its gradient; its gradient is its next value, as of variables with
             `overwrite_with_gradient`.
         least: of a Dynamic format, the tensor's least first range, see quantization.rounded.
+        axis: of a Block format, along which the blocks of both lie.
     """
     dynamic = isinstance(target, Dynamic)
     first = states[0] if dynamic else None
-    forth, next_first = rounded(x, target, rounding, seeds[0], first, least)
+    forth, next_first = rounded(x, target, rounding, seeds[0], first, least, axis)
 
     @ops.custom_gradient
     def both_ways(x: Any, forth: Any, *states: Any) -> tuple[Any, Callable[..., Any]]:
         def gradient(*saved: Any, upstream: Any = None) -> tuple[Any, ...]:
             upstream = saved[0] if upstream is None else upstream  # PyTorch's comes by name
+            upstream = ops.reshape(
+                upstream, ops.shape(forth)
+            )  # TensorFlow's of an embedding is sparse
             second = states[0][1] if states else None
-            back, next_second = rounded(upstream, target, rounding, seeds[1], second)
+            back, next_second = rounded(upstream, target, rounding, seeds[1], second, axis=axis)
             of_inputs = (back, ops.zeros_like(forth))
             if not states:
                 return of_inputs
@@ -136,14 +148,14 @@ class Rounded(layers.Wrapper):
         normalizes = isinstance(self.layer, layers.BatchNormalization)
         return [] if normalizes else self.layer.trainable_variables
 
-    def call(self, x: Any, training: bool = False, mask: Any = None) -> Any:
+    def call(self, x: Any, training: bool = False, mask: Any = None, **further: Any) -> Any:
         weights, others = self._weights(), self.layer.non_trainable_variables
         used = [(w, self._passed(w, i, training)) for i, w in enumerate(weights)]
         values = used + [(v, ops.convert_to_tensor(v)) for v in others]
         if not weights:
-            return self._passed(self.layer(x), -1, training)
+            return self._passed(self.layer(x, **further), -1, training)
         with keras.StatelessScope(state_mapping=values) as scope:
-            y = self.layer(x)
+            y = self.layer(x, **further)
         for variable in others:
             variable.assign(scope.get_current_value(variable))
         return y if isinstance(self.target, Binary) else self._passed(y, -1, training)
@@ -156,7 +168,9 @@ class Rounded(layers.Wrapper):
         rounding = self.rounding if stochastic else "nearest"
         states = self.ranges[index] if self.ranges else None
         least = -FURTHEST if index < 0 else 0  # of an output, of a weight
-        return rounded_both_ways(x, self.target, rounding, seeds, states, least)
+        # Blocks lie along what a product sums over: a kernel's inputs, an output's features.
+        axis = -2 if index >= 0 and is_kernel(x) else -1
+        return rounded_both_ways(x, self.target, rounding, seeds, states, least, axis)
 
 
 def is_kernel(variable: Any) -> bool:

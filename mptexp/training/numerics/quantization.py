@@ -9,7 +9,7 @@ from typing import Any, Literal
 import keras
 from keras import ops
 
-from mptexp.spec.formats import FORMATS, Dynamic, Fixed, Float, Format
+from mptexp.spec.formats import FORMATS, Block, Dynamic, Fixed, Float, Format
 from mptexp.training import backends
 
 Rounding = Literal["nearest", "stochastic"]
@@ -96,11 +96,12 @@ FURTHEST = 90  # ranges from 2^-90 to 2^90: the values then are normal float32
 
 def rounded(
     x: Any,
-    target: Format | Dynamic | None,
+    target: Format | Dynamic | Block | None,
     rounding: Rounding = "nearest",
     seed: Seed = None,
     state: Any = None,
     least: int = -FURTHEST,
+    axis: int = -1,
 ) -> tuple[Any, Any]:
     """A tensor in a format, without a gradient, and the state of its range at the next batch.
 
@@ -108,9 +109,12 @@ def rounded(
         target: None leaves the tensor as it is.
         state: of a Dynamic format, shape (STATE,), zeros before the first batch; else passed on.
         least: of a Dynamic format, the least range (as a power of two) that the first batch gives.
+        axis: of a Block format, along which its blocks lie.
     """
     if target is None or target == FORMATS["float32"]:
         return ops.stop_gradient(x), state
+    if isinstance(target, Block):
+        return _in_blocks(x, target, rounding, seed, axis), state
     if not isinstance(target, Dynamic):
         return quantize(x, target, rounding, seed), state
     x = ops.stop_gradient(x)
@@ -120,6 +124,27 @@ def rounded(
     # Multiplied by a power of two, which is exact.
     scaled = quantize(x * _power_of_two(-power), Fixed(1, target.bits - 1), rounding, seed)
     return ops.where(finite, scaled * _power_of_two(power), x), new_state
+
+
+def _in_blocks(x: Any, target: Block, rounding: Rounding, seed: Seed, axis: int) -> Any:
+    """A tensor whose blocks along an axis have a power of two each; the last may be shorter.
+
+    The powers are those of the specification within 2^FURTHEST, where float32 has room for both.
+    """
+    x = ops.stop_gradient(ops.cast(ops.convert_to_tensor(x), "float32"))
+    moved = ops.moveaxis(x, axis, -1)
+    length = moved.shape[-1]
+    edges = [(0, 0)] * (len(moved.shape) - 1) + [(0, -length % target.size)]
+    padded = ops.pad(moved, edges)
+    count = padded.shape[-1] // target.size
+    blocks = ops.reshape(padded, (*ops.shape(padded)[:-1], count, target.size))
+    # Neither an infinity nor a NaN has a power: they stay, so that a divergence is not hidden.
+    finite = ops.isfinite(blocks)
+    largest = ops.max(ops.absolute(ops.where(finite, blocks, 0.0)), axis=-1, keepdims=True)
+    power = ops.clip(_exponent(largest) - 1 - target.largest_power, -FURTHEST, FURTHEST)
+    scaled = quantize(blocks * _power_of_two(-power), target.element, rounding, seed)
+    made = ops.where(finite, scaled * _power_of_two(power), blocks)
+    return ops.moveaxis(ops.reshape(made, ops.shape(padded))[..., :length], -1, axis)
 
 
 def _followed(x: Any, state: Any, least: int) -> tuple[Any, Any]:

@@ -294,6 +294,26 @@ def test_what_is_in_force_is_read_from_the_model():
     assert emulation.effective(mixed)["propagation"] == "<4,8>, policy"
 
 
+def test_a_decoder_is_rounded_in_blocks():
+    shape = {
+        "model": "gpt",
+        "dataset": "hamlet",
+        "width": 1 / 24,
+        "depth": 1,
+        "sequence_length": 16,
+    }
+    run = Run(propagation="mxfp8_e4m3", **shape)
+    made = models.build(run, (16,), 256)
+    precision.compile_model(made, run)
+    assert emulation.effective(made)["propagation"] == "mxfp8_e4m3"
+    x = np.arange(64, dtype="int32").reshape(4, 16)
+    plain = models.build(Run(**shape), (16,), 256)
+    rough, exact = (np.asarray(model(x)) for model in (made, plain))
+    assert 0 < np.abs(rough - exact).max() < 0.1 * exact.max()
+    losses = [float(made.train_on_batch(x, x + 1)[0]) for _ in range(20)]
+    assert losses[-1] < losses[0]
+
+
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="runs once")
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_this_holds_on_the_other_backends(backend):

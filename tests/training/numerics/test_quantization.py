@@ -10,7 +10,7 @@ from autodiff import compiled, gradient
 from keras import ops
 from support import passes_under
 
-from mptexp.spec.formats import FLOAT32_MAX, FORMATS, Dynamic, Fixed, Float, named
+from mptexp.spec.formats import BLOCKS, FLOAT32_MAX, FORMATS, Dynamic, Fixed, Float, named
 from mptexp.training.numerics import quantization
 from mptexp.training.numerics.quantization import quantize
 
@@ -116,6 +116,44 @@ def test_other_floats_are_taken_and_shapes_kept():
     assert not differing(half.ravel(), found.ravel(), half.astype(np.float32).ravel()).size
     assert rounded(3.3, Fixed(4, 1)) == 3.5
     assert rounded(np.zeros((0, 3), np.float32), FORMATS["bfloat16"]).shape == (0, 3)
+
+
+# --- blocks ----------------------------------------------------------------------------------
+
+ELEMENTS = {
+    "mxfp8_e4m3": ml_dtypes.float8_e4m3fn,
+    "mxfp8_e5m2": ml_dtypes.float8_e5m2,
+    "mxfp6_e3m2": ml_dtypes.float6_e3m2fn,
+    "mxfp6_e2m3": ml_dtypes.float6_e2m3fn,
+    "mxfp4_e2m1": ml_dtypes.float4_e2m1fn,
+}
+
+
+@pytest.mark.parametrize("name", sorted(BLOCKS))
+def test_blocks_have_the_powers_of_the_specification_and_the_elements_of_ml_dtypes(name):
+    kind, random = ELEMENTS[name], np.random.default_rng(0)
+    largest = float(ml_dtypes.finfo(kind).max)
+    x = random.normal(size=(50, 100)) * 2.0 ** random.integers(-40, 40, (50, 1))
+    x = (x * 2.0 ** random.integers(-6, 1, x.shape)).astype("float32")
+    x[3], x[4, :32], x[5, ::7] = 0, 2.0**-10, -(2.0**12)
+    wanted = np.zeros_like(x)
+    for place in range(0, 100, 32):  # the last block has four values
+        block = x[:, place : place + 32]
+        most = np.abs(block).max(axis=1, keepdims=True)
+        scale = np.ldexp(1.0, np.frexp(np.where(most, most, 1))[1] - math.frexp(largest)[1])
+        codes = np.clip(block / scale, -largest, largest).astype(kind)
+        wanted[:, place : place + 32] = codes.astype("float32") * scale
+    found = ops.convert_to_numpy(quantization.rounded(x, BLOCKS[name])[0])
+    assert not differing(x, found, wanted).size
+    turned = compiled(lambda x: quantization.rounded(x, BLOCKS[name], axis=-2)[0])(x.T.copy())
+    assert not differing(x, ops.convert_to_numpy(turned).T, wanted).size
+
+
+def test_a_block_with_an_infinity_keeps_it_and_the_power_of_the_others():
+    x = np.full((1, 32), 1.03, np.float32)
+    x[0, 1], x[0, 2] = math.inf, math.nan
+    found = ops.convert_to_numpy(quantization.rounded(x, BLOCKS["mxfp8_e4m3"])[0])[0]
+    assert (found[0], found[1], math.isnan(found[2])) == (1.0, math.inf, True)
 
 
 # --- stochastic rounding ---------------------------------------------------------------------
