@@ -45,17 +45,21 @@ def probe(run: Run, notebook: str, steps: int, timeout_min: float) -> tuple[Swee
         run: what is asked about; its model, data, batch size and optimizer are kept.
         steps: of the probe.
     """
-    changed = {"policy": "float32", "loss_scale": "auto"}
-    changed |= {"exponents_every": max(1, steps // SAMPLES)}
     return short(
         run,
         notebook,
-        changed,
+        sampled(steps),
         steps,
         timeout_min,
         question="Which policy and loss scale does this training need?",
         expected="the exponents of its gradients say it.",
     )
+
+
+def sampled(steps: int) -> dict[str, Any]:
+    """What a run is changed to so that its exponents are those of float32, SAMPLES times."""
+    every = max(1, steps // SAMPLES)
+    return {"policy": "float32", "loss_scale": "auto", "exponents_every": every}
 
 
 def short(

@@ -115,7 +115,7 @@ def sweep(
     """A sweep of short trainings with some layers in float32, and the text of its params file."""
     changed = {"policy": policy, "float32_layers": ",".join(layers), "exponents_every": 0}
     if policy == "float32":
-        changed |= {"exponents_every": max(1, steps // advice.SAMPLES), "loss_scale": "auto"}
+        changed |= advice.sampled(steps)
     return advice.short(
         run,
         notebook,

@@ -19,7 +19,7 @@ from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.spec.run import Run
 
 if TYPE_CHECKING:
-    from mptexp.analysis.layer_search import Needed
+    from mptexp.analysis.layer_search import Needed, Trial
 
 
 def advise(
@@ -114,7 +114,7 @@ class _Search:
         self.job, self.run, self.policy, self.steps = job, run, policy, steps
         self.how = Execution(job.sweep.timeout_min * 60, data_dir=data_dir)
         self.output = output
-        self.trials: list[Any] = []
+        self.trials: list[Trial] = []
 
     def needed(self) -> "Needed":
         """What the search comes to."""

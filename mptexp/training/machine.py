@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def state(root: Path = Path("/")) -> dict[str, Any]:
         "container_cpus": _container_cpus(root),
         "container_memory_bytes": _container_memory(root),
         "governor": _read(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        "hypervisor": _hypervisor(root),
+        "hypervisor": is_virtual(root),
         "on_battery": _on_battery(),
         "swap_used_bytes": psutil.swap_memory().used,
         "load": os.getloadavg()[0],
@@ -86,7 +87,9 @@ def _container_memory(root: Path) -> int | None:
     return int(limit) if int(limit) < psutil.virtual_memory().total else None
 
 
-def _hypervisor(root: Path) -> bool | None:
+@cache
+def is_virtual(root: Path = Path("/")) -> bool | None:
+    """Whether this machine is a virtual one; None where its system does not say."""
     lines = (_read(root / "proc/cpuinfo") or "").splitlines()
     flags = [line for line in lines if line.startswith("flags")]
     return "hypervisor" in flags[0].split() if flags else None

@@ -327,14 +327,12 @@ def _of_ratios(
     rows = rows.drop_duplicates(["label", "policy"]).sort_values("speedup", kind="stable")
     bars = [_bar(row, row["label"]) for row in rows[:MOST].to_dict("records")]
     proven = [bar for bar in bars if bar.finding in ("faster", "slower")]
-    most = max(proven or bars, key=lambda bar: abs(np.log(bar.value)))
-    ratio = most.text.partition(" [")[0].partition(" (")[0]
-    title = f"{most.label} is {ratio} {'as' if ratio.endswith('as fast') else 'than'} {base}"
     slower, faster = (
         [bar for bar in proven if bar.finding == word] for word in ("slower", "faster")
     )
-    if slower and faster:  # the furthest of both
-        title = f"{_furthest(slower)} and {_furthest(faster)} than {base}"
+    sides = [slower, faster] if slower and faster else [proven or bars]
+    most = " and ".join(map(_furthest, sides))
+    title = f"{most} {'as' if most.endswith('as fast') else 'than'} {base}"
     if not proven:
         inconclusive = all(bar.finding == INCONCLUSIVE for bar in bars)
         nothing = f"Nothing is shown to differ from {base}"
@@ -353,7 +351,7 @@ def _of_ratios(
 def _furthest(bars: Sequence[Bar]) -> str:
     """`float32 with sse41 is 5.15× slower`: of some bars the one furthest from no effect."""
     bar = max(bars, key=lambda bar: abs(np.log(bar.value)))
-    return f"{bar.label} is {bar.text.partition(' [')[0]}"
+    return f"{bar.label} is {bar.text.partition(' [')[0].partition(' (')[0]}"
 
 
 def _named(bars: Sequence[Bar]) -> str:

@@ -15,7 +15,7 @@ from mptexp.report.tables import summary_tables
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.columns import BLANK
 from mptexp.report.text.markdown import safe
-from mptexp.spec.names import PLACES
+from mptexp.spec import places
 
 WITHOUT_NOTEBOOKS = (
     "This copy holds no executed notebooks: each run's record holds every sample and setting, and "
@@ -154,8 +154,7 @@ def _commands(sweep: MeasuredSweep) -> list[str]:
 def _places(sweep: MeasuredSweep) -> list[str]:
     """The data that lay in a place of the machine that measured, by their published names."""
     names = sorted({r["parameters"]["dataset"] for r in sweep.tables.records})
-    named = [name for name in names if name.partition(":")[0] in PLACES and ":" in name]
-    return named if len(named) == len(names) == 1 else []
+    return names if len(names) == 1 and places.path(names[0]) else []
 
 
 def measured_again(directory: SweepDir) -> list[str]:

@@ -230,22 +230,23 @@ def best_rows(tables: Tables) -> pd.DataFrame:
 def _largest(row: Mapping[str, Any], tables: Tables) -> str:
     """The size, and that it is the only one where no other was measured."""
     runs = tables.results
-    names = [n for n in points.POINT if n not in ("batch_size", "jit")]
-    same = (runs[[*names, "policy"]] == pd.Series(row)[[*names, "policy"]]).all(axis=1)
-    only = runs[same].batch_size.nunique() == 1 and runs.batch_size.nunique() > 1
+    only = _at_other_sizes(runs, row).batch_size.nunique() == 1 < runs.batch_size.nunique()
     return f"{row['largest']:.0f}" + " (the only one measured)" * only
 
 
 def _size(row: Mapping[str, Any], tables: Tables) -> str:
     """From the sweep's own runs and from the attempts to find the largest batch."""
-    tried = tables.attempts
+    if not len(tables.attempts):
+        return _least(row["too_large"])
+    tried = _at_other_sizes(tables.attempts, row)
+    return _least(tried[tried.status == "oom"].batch_size.min(), row["too_large"])
+
+
+def _at_other_sizes(runs: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:
+    """The runs of a row's policy and point, whatever their batch size."""
     # A run that ended before it was compiled does not tell its jit.
-    names = [n for n in points.POINT if n not in ("batch_size", "jit")]
-    if len(tried):
-        same = (tried[[*names, "policy"]] == pd.Series(row)[[*names, "policy"]]).all(axis=1)
-        out = tried[same & (tried.status == "oom")].batch_size.min()
-        return _least(out, row["too_large"])
-    return _least(row["too_large"])
+    names = [n for n in KEYS if n not in ("batch_size", "jit")]
+    return runs[(runs[names] == pd.Series(row)[names]).all(axis=1)]
 
 
 def _least(*sizes: float) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pynvml
 
-from mptexp.spec.devices import cpuinfo, nvidia_handle
+from mptexp.spec.devices import nvidia_handle
 from mptexp.training import backends, machine
 
 INTERVAL_S = 0.25
@@ -112,7 +112,7 @@ def cpu() -> Sample:
 
 def _cpu_clock() -> float | None:
     """In Hz; of a virtual machine nothing, whose system knows a nominal clock alone."""
-    if "hypervisor" in cpuinfo("flags").split():
+    if machine.is_virtual():
         return None
     clock = psutil.cpu_freq()
     return clock.current * 1e6 if clock else None

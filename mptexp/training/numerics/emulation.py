@@ -81,9 +81,8 @@ def rounded_both_ways(
     def both_ways(x: Any, forth: Any, *states: Any) -> tuple[Any, Callable[..., Any]]:
         def gradient(*saved: Any, upstream: Any = None) -> tuple[Any, ...]:
             upstream = saved[0] if upstream is None else upstream  # PyTorch's comes by name
-            upstream = ops.reshape(
-                upstream, ops.shape(forth)
-            )  # TensorFlow's of an embedding is sparse
+            # TensorFlow's of an embedding is sparse.
+            upstream = ops.reshape(upstream, ops.shape(forth))
             second = states[0][1] if states else None
             back, next_second = rounded(upstream, target, rounding, seeds[1], second, axis=axis)
             of_inputs = (back, ops.zeros_like(forth))
