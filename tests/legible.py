@@ -22,9 +22,19 @@ def faults(figure):
         if min(a.x1, b.x1) - max(a.x0, b.x0) > SLACK and min(a.y1, b.y1) - max(a.y0, b.y0) > SLACK:
             yield f"overlap: {one.get_text()!r} and {other.get_text()!r}"
     for axis in figure.axes:
+        yield from _few_ticks(axis) if axis.get_visible() else ()
         for xy in _points(axis) if axis.get_visible() else ():
             if not _within_view(axis, xy):
                 yield f"outside the view: {xy}"
+
+
+def _few_ticks(axis):
+    """Of fewer than three ticks of a logarithmic scale no value can be read."""
+    for which in (axis.xaxis, axis.yaxis):
+        low, high = sorted(which.get_view_interval())
+        ticks = [tick for tick in which.get_majorticklocs() if low <= tick <= high]
+        if which.get_scale() in ("log", "symlog") and len(ticks) < 3:
+            yield f"{len(ticks)} ticks from {low:g} to {high:g}"
 
 
 def _texts(figure):

@@ -347,7 +347,7 @@ def difference_rows(comparison: Comparison) -> pd.DataFrame:
                 "Cause": _short(row.cause),
                 f"{first}, ms": f"{row.baseline_s * 1e3:.3f}",
                 f"{second}, ms": f"{row.candidate_s * 1e3:.3f}",
-                "Difference, ms": f"{row.difference_s * 1e3:+.3f}",
+                "Difference, ms": wording.signed(row.difference_s * 1e3, ".3f"),
             }
             for row in table.itertuples()
         ]

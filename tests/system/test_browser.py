@@ -80,6 +80,28 @@ def test_runs_are_sorted_by_number_and_filtered(page, reports):
     assert page.locator("#sortable tbody tr").count() == 1
 
 
+def bottom(page, part):
+    return page.locator(f".lead {part}").evaluate("e => e.getBoundingClientRect().bottom")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1200, 800), (390, 844)])
+def test_the_first_screen_holds_title_chart_and_what_to_do(page, reports, width, height):
+    page.set_viewport_size({"width": width, "height": height})
+    page.goto(reports["why"].as_uri())
+    parts = ["h1", "figure img", ".to-do", ".banner"] + [".says ul"] * (width > 600)
+    assert {part: bottom(page, part) <= height for part in parts} == dict.fromkeys(parts, True)
+
+
+def test_on_a_phone_every_cell_of_the_headline_table_is_in_view(page, reports):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(reports["why"].as_uri())
+    table = page.locator("table").first
+    cells = table.locator("td").evaluate_all("all => all.map(e => e.getBoundingClientRect())")
+    assert len(cells) > 20
+    assert all(0 <= cell["left"] < cell["right"] <= 390 for cell in cells)
+    assert table.locator("thead").is_hidden()
+
+
 def test_links_to_notebooks_open(page, reports):
     page.goto(reports["tiny"].as_uri())
     page.locator("#sortable tbody tr a", has_text="").first.click()

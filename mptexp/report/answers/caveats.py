@@ -15,7 +15,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.analysis.validity import FLAGS, Flag
 from mptexp.records.schema import FOREIGN
 from mptexp.records.step_times import LEAST_WINDOWS
-from mptexp.report.text import wording
+from mptexp.report.text import measures, wording
 from mptexp.report.text.markdown import safe
 
 MEASURED_WHILE = "measured while"  # opens the marks that say what interfered with the timing
@@ -59,7 +59,7 @@ def banner(tables: Tables, more: str = "see [Environment](#Environment)") -> lis
     first = next((each for each in counted if {*ANSWERED} & {*each[0].invalidates}), None)
     if first:
         full.append(_sentence(*first, tables))
-    if others := [_short(*each) for each in counted if each is not first]:
+    if others := [_short(*each, tables) for each in counted if each is not first]:
         opening = "Also not valid" if first else "Not valid"
         full.append(f"**{opening}**: {'; '.join(others)}; {more}.")
     incomplete = [f"**Incomplete**: {safe(text)}." for text in missing(tables)]
@@ -222,7 +222,8 @@ def not_compared(table: pd.DataFrame) -> list[str]:
 def _sentence(flag: Flag, runs: int, of: int, tables: Tables) -> str:
     """What is lost first, then why, what holds all the same, and what to do."""
     to_do = wording.capitalized(_to_do(flag, tables))
-    opening = f"{NOT_VALID}{_lost(flag)}** of {_which(runs, of)} ({flag.name}): {flag.meaning}."
+    lost, which = _lost(flag, tables), _which(runs, of)
+    opening = f"{NOT_VALID}{lost}** of {which} ({flag.name}): {flag.meaning}."
     return " ".join(filter(None, [opening, _holds(flag, tables), f"{to_do}."]))
 
 
@@ -232,7 +233,7 @@ def _holds(flag: Flag, tables: Tables) -> str:
     lost = {
         what for f in validity.names_of(validity.together(flags)) for what in FLAGS[f].invalidates
     }
-    kept = [what for what in ANSWERED if what not in lost]
+    kept = _named([what for what in ANSWERED if what not in lost], tables)
     return (
         f"{wording.capitalized(wording.listed(kept))} still hold{'s' * (len(kept) == 1)}."
         if kept
@@ -240,13 +241,21 @@ def _holds(flag: Flag, tables: Tables) -> str:
     )
 
 
-def _lost(flag: Flag) -> str:
-    return "all figures" if flag.invalidates == validity.ALL else wording.listed(flag.invalidates)
+def _lost(flag: Flag, tables: Tables) -> str:
+    if flag.invalidates == validity.ALL:
+        return "all figures"
+    return wording.listed(_named(flag.invalidates, tables))
 
 
-def _short(flag: Flag, runs: int, of: int) -> str:
+def _named(figures: Collection[str], tables: Tables) -> list[str]:
+    """What a flag invalidates in words: the accuracy of a text is its perplexity."""
+    own = {"accuracy": measures.listed(tables.ok)}
+    return [own.get(name, name) for name in figures]
+
+
+def _short(flag: Flag, runs: int, of: int, tables: Tables) -> str:
     """`time and training time of all runs (interference)`."""
-    return f"{_lost(flag)} of {_which(runs, of)} ({flag.name})"
+    return f"{_lost(flag, tables)} of {_which(runs, of)} ({flag.name})"
 
 
 def _which(runs: int, of: int) -> str:

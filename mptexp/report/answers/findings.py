@@ -20,6 +20,12 @@ from mptexp.spec.policies import POLICY_ROWS
 SAME_MEMORY = 0.02  # a share within which a difference in memory is none
 NO_MEAN = ("diverged", "not trained", "not valid")  # verdicts whose differences mean nothing
 CLAUSES = 3  # points that a sentence lists; of more it says from what to what
+# How comparisons are counted that a sentence does not name.
+OTHERS = {
+    INCONCLUSIVE: INCONCLUSIVE,
+    "no interval": "with fewer than three repeats",
+    "not valid": "not valid",
+}
 NONE_SUCCEEDED = "No run of this sweep succeeded, so there is nothing to compare yet."
 
 
@@ -55,17 +61,19 @@ def compared(tables: Tables) -> pd.DataFrame:
 
 
 def _speed(rows: pd.DataFrame) -> str:
-    """Faster, slower, inconclusive, in this order; what is not valid claims nothing."""
+    """What is decided, faster before slower; beside it the rest is counted: the chart names it.
+
+    Where nothing is decided, the first of the other findings is said in full.
+    """
     classes = rows.apply(wording.finding, axis=1) if len(rows) else pd.Series(dtype=object)
-    decided = [_decided(rows[classes == word]) for word in ("faster", "slower")]
-    words = [word for word in wording.OPENINGS if word not in ("faster", "slower")]
-    void = int((classes == "not valid").sum())
-    if 0 < void < len(rows):  # the chart and the tables have them
-        words.remove("not valid")
-    doubts = [_doubtful(rows[classes == word], wording.OPENINGS[word]) for word in words]
-    if "not valid" not in words:
-        doubts.append(f"Nothing is claimed of {count(void, 'more comparison')}")
-    return " ".join(f"{text}." for text in (*decided, *doubts) if text)
+    own = {word: rows[classes == word] for word in wording.OPENINGS if (classes == word).any()}
+    said = [_decided(own.pop(word)) for word in ("faster", "slower") if word in own]
+    if not said and own:
+        word = next(iter(own))
+        said = [_doubtful(own.pop(word), wording.OPENINGS[word])]
+    rest = [f"{len(other)} {OTHERS[word]}" for word, other in own.items()]
+    said += [f"Other comparisons: {listed(rest)}"] * bool(rest)
+    return " ".join(f"{text}." for text in said)
 
 
 def _decided(rows: pd.DataFrame) -> str:
@@ -84,7 +92,7 @@ def _doubtful(rows: pd.DataFrame, opening: str) -> str:
         f"{_named(policy, own)} is {_ratios(own, base_name(baseline, own.default_policy.iloc[0]))}"
         for (policy, baseline), own in rows.groupby(["policy", "baseline"], sort=False)
     ]
-    return f"{opening}: {'; '.join(parts)}" if parts else ""
+    return f"{opening}: {'; '.join(parts)}"
 
 
 def _named(policy: str, rows: pd.DataFrame) -> str:
@@ -182,8 +190,9 @@ def _accuracy(tables: Tables) -> list[str]:
     margin = tables.options.equivalence_margin
     table = accuracy.beside_first(accuracy.differences(tables, margin))
     known = measures.met(table) if len(table) else measures.met(tables.ok)
-    parts = [_accuracies(of_task(table, m.task), m, margin) for m in known]
-    parts += [*(_level(tables, m) for m in known), _memory(tables)]
+    own = {m.name: of_task(table, m.task) for m in known}
+    parts = [_accuracies(own[m.name], m, margin) for m in known]
+    parts += [*(_level(tables, own[m.name], m) for m in known), _memory(tables)]
     text = "; ".join(part for part in parts if part)
     return [f"{wording.capitalized(text)}."] if text else []
 
@@ -206,7 +215,7 @@ def _accuracies(table: pd.DataFrame, measure: Measure, margin: float) -> str:
 
 def _verdicts(rows: pd.DataFrame, measure: Measure, margin: float) -> str:
     """Every verdict on some points, the most frequent first."""
-    equal = f"equal within {measure.margin(margin)}"
+    equal, examples = f"equal within {measure.margin(margin)}", f"{measure.task.example}s"
     words = {
         "equal": equal,
         "undecided": f"{INCONCLUSIVE} (neither shown to be {equal} nor different)",
@@ -214,9 +223,9 @@ def _verdicts(rows: pd.DataFrame, measure: Measure, margin: float) -> str:
         "diverged": "not compared (some of the runs diverged)",
         "not trained": "not compared (the baseline is at chance level)",
         "not valid": "not valid, so nothing is claimed of it",
-        "images not recorded": f"{INCONCLUSIVE} (how many images were validated with is not "
+        "images not recorded": f"{INCONCLUSIVE} (how many {examples} were validated with is not "
         "recorded)",
-        "too few images": f"{INCONCLUSIVE} (too few validation images to show a difference of "
+        "too few images": f"{INCONCLUSIVE} (too few validation {examples} to show a difference of "
         f"{measure.margin(margin)})",
         **measure.words,
     }
@@ -231,7 +240,7 @@ def _verdicts(rows: pd.DataFrame, measure: Measure, margin: float) -> str:
 
 
 def _mean(rows: pd.DataFrame, measure: Measure) -> str:
-    """`the mean differences are -0.2 to +0.1 percentage points`."""
+    """`the mean differences are −0.2 to +0.1 percentage points`."""
     rows = rows[~rows.verdict.isin(NO_MEAN)]
     if rows.empty:
         return ""
@@ -240,8 +249,8 @@ def _mean(rows: pd.DataFrame, measure: Measure) -> str:
     return f"the {mean}difference{'s are' if ' to ' in said else ' is'} {said}"
 
 
-def _level(tables: Tables, measure: Measure) -> str:
-    """How accurate the policies are that were compared."""
+def _level(tables: Tables, rows: pd.DataFrame, measure: Measure) -> str:
+    """How accurate the policies are that were compared; empty where none could be."""
     spread = summary.accuracy_range(tables, measure.task)
     if spread.empty:
         return ""
@@ -249,6 +258,8 @@ def _level(tables: Tables, measure: Measure) -> str:
     if all("not trained" in validity.names_of(flags) for flags in tables.ok["flags"]):
         level = " to ".join(dict.fromkeys(ends))
         return f"**nothing was learned**: every run's {measure.name} is at chance level, {level}"
+    if len(rows) and rows.verdict.isin(NO_MEAN).all():
+        return ""
     if ends[0] == ends[1]:
         return f"mean validation {measure.name} is {ends[0]} everywhere"
     return f"the means that are compared are between {ends[0]} and {ends[1]}"

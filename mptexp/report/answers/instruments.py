@@ -52,4 +52,4 @@ def _text(value: str | float | Sequence[float], unit: str) -> str:
 
 
 def _unit(unit: str) -> str:
-    return f" {unit}" if unit == "%" else unit
+    return {"%": " %", "x": "×"}.get(unit, unit)

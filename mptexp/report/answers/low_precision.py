@@ -99,11 +99,12 @@ def loss(point: Point, unit: str = "") -> str:
     over = point.loss
     if not over.n:
         return BLANK
+    value, low, high = (wording.signed(v, ".2f") for v in (over.estimate, over.low, over.high))
     if reason := wording.not_valid(point.flags, "accuracy"):
-        return f"{over.estimate:+.2f}{unit} ({reason}, n = {over.n})"
+        return f"{value}{unit} ({reason}, n = {over.n})"
     if math.isnan(over.low):
-        return f"{over.estimate:+.2f}{unit} (no interval, n = {over.n})"
-    return f"{over.estimate:+.2f}{unit} [{over.low:+.2f}, {over.high:+.2f}] (n = {over.n})"
+        return f"{value}{unit} (no interval, n = {over.n})"
+    return f"{value}{unit} [{low}, {high}] (n = {over.n})"
 
 
 def _points(point: Point) -> str:

@@ -3,6 +3,7 @@
 import re
 import textwrap
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,12 +18,24 @@ from mptexp.report.figures.style import COLOURS, INK, MARKERS
 from mptexp.report.text import wording
 from mptexp.spec.terminal import visible
 
-# Factors of which a chart of speed has ticks, on both sides of 1; and its ticks in points.
-STEPS = ((1, 1.01, 1.02), (1, 1.05, 1.1), (1, 1.1, 1.2), (1, 1.2, 1.5, 2), (1, 2, 4, 8),
-         (1, 4, 16, 64), (1, 10, 100, 1000), (1, 100, 10000))  # fmt: skip
+# Where a chart may have ticks on both sides of no effect, the roundest first: factors, and points.
+DENSE = [m * 10.0**k for k in range(-1, 13) for m in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)]
+FACTORS = (
+    [10.0**k for k in range(1, 13)],
+    [2.0**k for k in range(1, 13)],
+    [1.5, 2, 3, 5],
+    [1.2, 1.5, 2],
+    [1 + k / 10 for k in range(1, 20)],
+    [1.05, 1.1, 1.15, 1.2, 1.25, 1.3],
+    DENSE[11:],
+    [1 + k / 200 for k in range(1, 21)] + [1 + k / 40 for k in range(5, 80)] + DENSE[15:],
+)
+POINTS = ([10.0**k for k in range(13)], [1, 3, 10, 30, 100], [1, 2, 5, 10, 20, 50, 100],
+          [0.5, 1, 2, 4, 8], DENSE)  # fmt: skip
+FEWEST, MOST = 3, 4  # ticks, of which each has room for its label
+LEAST = 1.02  # factor on both sides of 1 that a chart shows at least
 SHORT = 24  # letters of a finding that stands in the line of its label
 GAP = 0.7  # between two rows, in lines of text
-POINTS = (-100, -10, -1, 0, 1, 10, 100)
 AXES = {
     "speed": "speed against {}",
     "error": "validation error minus that of {}, percentage points (above 0: worse)",
@@ -88,31 +101,44 @@ def _scale(axis: Axes, chart: Subject) -> None:
     ends = np.array([[b.value, b.low, b.high] for b in chart.bars], float)
     if chart.scale != "speed":
         axis.set_xscale("symlog", linthresh=1, linscale=0.8)
-        low, high = min(np.nanmin(ends) * 1.3, -0.6), max(np.nanmax(ends) * 1.3, 0.6)
-        ticks = [tick for tick in POINTS if low <= tick <= high]
-        axis.set_xticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
+        axis.set_xlim(min(np.nanmin(ends) * 1.3, -0.6), max(np.nanmax(ends) * 1.3, 0.6))
+        ticks = _ticks(axis, 0.0, POINTS, lambda points: -points)
+        labels = [wording.signed(tick, "g") if tick else "0" for tick in ticks]
     else:
         axis.set_xscale("log")
-        room = max(np.nanmax(ends), 1) / min(np.nanmin(ends), 1)
-        room = max(room, 1.02) ** 0.08
-        low, high = min(np.nanmin(ends), 1) / room, max(np.nanmax(ends), 1) * room
-        ticks = _ticks(low, high, 4)
+        low, high = min(np.nanmin(ends), 1 / LEAST), max(np.nanmax(ends), LEAST)
+        room = (high / low) ** 0.08
+        axis.set_xlim(low / room, high * room)
+        ticks = _ticks(axis, 1.0, FACTORS, lambda factor: 1 / factor)
         labels = [_in_words(tick) for tick in ticks]
         # Two lines of a phone's label need half the width.
-        axis.set_xticks(ticks, [t.replace(" ", "\n") if style.is_narrow() else t for t in labels])
+        labels = [t.replace(" ", "\n") if style.is_narrow() else t for t in labels]
+    axis.set_xticks(ticks, labels)
     axis.minorticks_off()
-    axis.set_xlim(low, high)
 
 
-def _ticks(low: float, high: float, most: int) -> list[float]:
-    """The finest steps of a scale of speed whose labels have room: a share of 1 / most each."""
-    for steps in STEPS:
-        factors = sorted({*steps, *(1 / step for step in steps)})
-        ticks = [factor for factor in factors if low <= factor <= high]
-        gaps = np.diff(np.log(ticks)) / np.log(high / low)
-        if (gaps > 1 / most).all() and len(ticks) > 1:
-            return ticks
-    return [1.0]
+def _ticks(
+    axis: Axes,
+    middle: float,
+    levels: Sequence[Sequence[float]],
+    mirrored: Callable[[float], float],
+) -> list[float]:
+    """The roundest ticks on both sides of the middle that are FEWEST at least and have room."""
+    low, high = axis.get_xlim()
+    place = axis.xaxis.get_transform().transform
+    room = (place(high) - place(low)) / MOST
+    ticks = [middle]
+    for level in levels:
+        ticks = [middle]
+        for side in (level, [mirrored(tick) for tick in level]):
+            last = place(middle)
+            for tick in side:
+                if low <= tick <= high and abs(place(tick) - last) > room:
+                    ticks.append(tick)
+                    last = place(tick)
+        if len(ticks) >= FEWEST:
+            break
+    return sorted(ticks)
 
 
 def _in_words(factor: float) -> str:

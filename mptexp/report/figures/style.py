@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
@@ -55,6 +55,7 @@ _width: ContextVar[float] = ContextVar("width", default=WIDTH)
 PANELS = 9  # of a figure: more are not read, and take long to draw
 VECTORS = 2000  # dots or lines drawn as vectors; more of them become one raster image
 LABELS = 12  # batch sizes named on an axis: the labels of more would overlap
+FEWEST, DECADES = 3, 9  # ticks of a logarithmic axis: of fewer no value can be read
 Panel = tuple[str, pd.DataFrame]
 T = TypeVar("T")
 
@@ -131,20 +132,33 @@ def log_scale(axes: Axes, name: str = "y", base: int = 10) -> None:
     {"x": axes.set_xscale, "y": axes.set_yscale}[name]("log", base=base)
     axis = {"x": axes.xaxis, "y": axes.yaxis}[name]
     if base == 10:
-        axis.set_major_locator(matplotlib.ticker.LogLocator(subs=_ticks(*axis.get_view_interval())))
+        axis.set_major_locator(_RoundNumbers())
+    else:
+        low, high = axis.get_view_interval()
+        if high / low < base**FEWEST:
+            axes.set(**{f"{name}lim": (low / base, high * base)})
     text = wording.power if base == 2 else _number
     axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
     axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: text(value)))
 
 
-def _ticks(low: float, high: float) -> tuple[float, ...]:
-    """The multiples of a power of ten that get a tick: the wider the range, the fewer."""
-    if high / low > 1000:
-        return (1,)
-    if high / low > 30:
-        return (1, 2, 5)
-    narrow = (1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
-    return (1, 2, 3, 5) if high / low > 4 else narrow
+class _RoundNumbers(matplotlib.ticker.LogLocator):
+    """Ticks of a logarithmic axis: the wider its view, the rounder, and never fewer than three."""
+
+    def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
+        low, high = sorted((vmin, vmax))
+        exponents = np.arange(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        if high / low > 1000:
+            every = math.ceil((len(exponents) - 2) / DECADES)  # two of them may be out of view
+            ticks = 10.0 ** exponents[exponents % every == 0]
+        else:
+            steps = (1, 2, 5) if high / low > 30 else (1, 2, 3, 5)
+            ticks = np.outer(10.0**exponents, steps).ravel()
+        if high / low < 4 or sum((low <= ticks) & (ticks <= high)) < FEWEST:
+            ticks = matplotlib.ticker.MaxNLocator(
+                6, steps=(1, 2, 5, 10), min_n_ticks=FEWEST
+            ).tick_values(low, high)
+        return ticks[ticks > 0]
 
 
 def _number(value: float) -> str:

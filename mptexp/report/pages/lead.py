@@ -59,7 +59,7 @@ def screen(
         f'<p class="conditions">{escape(" · ".join(rests_on))}</p>',
         f'<ul class="banner">{banner}</ul>' if banner else "",
         f'<div class="answer">{chart}<div class="says"><ul>{items}</ul>',
-        f"<p><strong>What to do:</strong> {_inline(to_do)}</p>" if to_do else "",
+        f'<p class="to-do"><strong>What to do:</strong> {_inline(to_do)}</p>' if to_do else "",
         "</div></div>",
     ]
     return f'<header class="lead">{"".join(parts)}</header>'

@@ -30,8 +30,8 @@ PERPLEXITY = (
 )
 BEST_BATCHES = (
     "The first table of this report compares policies at the same batch size; this one gives every "
-    "policy the batch size at which it was fastest in images per second. A larger batch may need "
-    "another learning rate to learn as well."
+    "policy the batch size at which its throughput was highest. A larger batch may need another "
+    "learning rate to learn as well."
 )
 CLAIMS = (
     "What the studies claimed, what this sweep says of it, and the rule that decides between "
@@ -121,13 +121,14 @@ def _families(tables: Tables) -> dict[str, int]:
     errors = pd.DataFrame(
         {"low": [p.loss.low for p in points], "more_low": [p.nearest.low for p in points]}
     )
+    learned = measures.listed(tables.ok)
     made = {
         "time at the same batch size": tables.claims,
         "time at each policy's best batch size": speedups.at_best_batch(
             tables.results, tables.superseded
         ),
-        "accuracy": accuracy.differences(tables, margin),
-        "accuracy by loss scale": loss_scale.table(tables),
+        learned: accuracy.differences(tables, margin),
+        f"{learned} by loss scale": loss_scale.table(tables),
         "errors of emulated formats": errors if emulated.emulates(points) else pd.DataFrame(),
         "devices": scaling.by_device(tables),
         "replicas": scaling.by_replicas(tables),
@@ -162,17 +163,18 @@ def details(tables: Tables) -> str:
 
 
 def starting_points(tables: Tables) -> str:
-    """Whether accuracies can be compared: equal initial weights, equal order of the images."""
+    """Whether validations can be compared: equal initial weights, equal order of the examples."""
     if tables.ok.empty:
         return ""
+    seen = wording.listed([f"{m.task.example}s" for m in measures.met(tables.ok)])
     if summary.starts_agree(tables.results, tables.records):
         return (
             "All policies of a block whose weights are float32 started from the same weights and "
-            "saw the images in the same order (fingerprints in the records agree)."
+            f"saw the {seen} in the same order (fingerprints in the records agree)."
         )
     return (
-        "**Warning**: policies of one block started from different weights or saw the images in "
-        "another order; compare accuracies with care."
+        f"**Warning**: policies of one block started from different weights or saw the {seen} in "
+        f"another order; compare {measures.listed(tables.ok)} with care."
     )
 
 

@@ -32,7 +32,8 @@ def report_page(
     resources = {"card": dict(card or {}), "up": up}
     resources |= {"script": sortable.script(), "script_hash": sortable.hash_source()}
     page = _exported(notebook, title, resources, with_code=False)
-    return _unbroken(_with_contents(glossary.explained(_with_shared_styles(page))))
+    page = _with_labels(_with_shared_styles(page))
+    return _unbroken(_with_contents(glossary.explained(page)))
 
 
 def run_page(notebook: Path, title: str, up: tuple[str, str] | None = None) -> str:
@@ -86,6 +87,28 @@ def _with_shared_styles(page: str) -> str:
         return rules(style).replace("#id", tables) if alike[0] == f"#{style[1]}" else ""
 
     return TABLE_STYLE.sub(only_the_first, page)
+
+
+COLUMN = re.compile(r'<th [^>]*?id="([^"]*)"[^>]* scope="col">(.*?)</th>', re.DOTALL)
+CELL = re.compile(r'<td (?=[^>]*?headers="(?:[^"]* )?([^" ]*)")')
+FEW = 4  # columns that a phone has room for
+
+
+def _with_labels(page: str) -> str:
+    """The page with the name of its column at each cell of a table too wide for a phone.
+
+    There a row is shown as a list. The table of runs, which is sorted by its head, stays one.
+    """
+    names = {place: re.sub("<[^>]*>", "", name) for place, name in COLUMN.findall(page)}
+    columns = Counter(place.partition("-")[0] for place in names)
+    del columns[sortable.ID]
+
+    def labelled(cell: re.Match[str]) -> str:
+        name = names.get(cell[1], "").replace('"', "&quot;")
+        wide = columns[cell[1].partition("-")[0]] > FEW
+        return cell[0] + f'data-label="{name}" ' * wide
+
+    return CELL.sub(labelled, page)
 
 
 HEADING = re.compile(r'<h2 id="([^"]*)">(.*?)(?:<a class="anchor-link".*?)?</h2>')

@@ -25,7 +25,7 @@ from mptexp.report.figures import registry
 from mptexp.report.figures.row import Section
 from mptexp.report.pages import lead, notes, provenance, sortable
 from mptexp.report.tables import summary_tables, text_tables
-from mptexp.report.text import markdown
+from mptexp.report.text import markdown, measures, wording
 from mptexp.report.text.markdown import bullets, safe
 
 # The figure that stands below a table of a verdict.
@@ -75,7 +75,8 @@ def show_headline(sweep: MeasuredSweep) -> None:
     tables = sweep.tables
     if tables.ok.empty:
         return
-    show_text("## Time per step" if tables.ok.step_s.notna().any() else "## Accuracy")
+    learned = wording.capitalized(measures.listed(tables.ok))
+    show_text("## Time per step" if tables.ok.step_s.notna().any() else f"## {learned}")
     table, note = summary_tables.headline(tables)
     display.display(table)
     show_text(note + notes.headline(tables))
@@ -145,7 +146,7 @@ def show_learning(sweep: MeasuredSweep) -> None:
     show_figures(sweep, "learning")
     show_text(notes.starting_points(sweep.tables))
     if not rows.empty:
-        show_text("### Differences in accuracy at the last epoch")
+        show_text(f"### Differences in {measures.listed(sweep.tables.ok)} at the last epoch")
         show_table(rows)
         show_text(note + notes.ACCURACY)
 

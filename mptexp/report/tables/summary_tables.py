@@ -96,7 +96,7 @@ def accuracy_rows(tables: Tables) -> tuple[pd.DataFrame, str]:
         return rows, ""
     equal = rows.Finding.str.startswith("equal")
     shown = rows[[name for name in rows if name.startswith("Difference, ")]].agg("".join, axis=1)
-    size = shown.str.extract(r"[+-]([\d.]+)", expand=False).astype(float)
+    size = shown.str.extract(r"[+\N{MINUS SIGN}]([\d.]+)", expand=False).astype(float)
     order = pd.DataFrame({"equal": equal, "size": -size}).sort_values(["equal", "size"]).index
     note = (
         f"Of {len(rows):,} differences, those that are not equal come first, the largest before "

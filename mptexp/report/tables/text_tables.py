@@ -32,7 +32,10 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
         "Latency, median (99 %)": [_latency(r) for r in records],
         **{measure.heading: _measured(records, measure) for measure in measures.met(table)},
         **columns.shown(table, "peak_memory_bytes"),
-        "Not valid": [wording.flagged(flags) or BLANK for flags in table.run_flags],
+        "Not valid": [
+            wording.flagged(row["run_flags"], measures.of(row["dataset"]).name) or BLANK
+            for row in records
+        ],
     }
     if set(table.baseline) <= {"float32", ""}:
         del cells["Speed against strict float32"]

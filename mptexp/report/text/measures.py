@@ -56,9 +56,9 @@ class Measure:
         return wording.difference(self.change(value), low, high, n)
 
     def between(self, differences: pd.Series) -> str:
-        """`-0.2 to +0.1 percentage points`."""
+        """`−0.2 to +0.1 percentage points`."""
         changes = differences.map(self.change)
-        least, most = (wording.signed(v) for v in (changes.min(), changes.max()))
+        least, most = (wording.signed(v * 100) for v in (changes.min(), changes.max()))
         return f"{least if least == most else f'{least} to {most}'} {self.unit}"
 
     def verdict(self, verdict: str, margin: float) -> str:

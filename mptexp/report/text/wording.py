@@ -207,12 +207,16 @@ def not_valid(flags: str, what: str = "time") -> str:
     return f"not valid: {', '.join(names)}" if names else ""
 
 
-def flagged(flags: str) -> str:
-    """`interference (time, training time)`: every flag of a cell with what it invalidates."""
+def flagged(flags: str, measure: str = "accuracy") -> str:
+    """`interference (time, training time)`: every flag of a cell with what it invalidates.
+
+    Args:
+        measure: what the accuracy of the runs' task is called.
+    """
     known = [validity.FLAGS[name] for name in validity.names_of(flags)]
-    parts = [(f.name, "all" if f.invalidates == validity.ALL else f.invalidates) for f in known]
-    named = [f"{n} ({what if what == 'all' else ', '.join(what)})" for n, what in parts]
-    return "; ".join(named)
+    lost = ["all" if f.invalidates == validity.ALL else ", ".join(f.invalidates) for f in known]
+    named = [what.replace("accuracy", measure) for what in lost]
+    return "; ".join(f"{f.name} ({what})" for f, what in zip(known, named, strict=True))
 
 
 def contrast(over: Contrast, flags: str = "", what: str = "time") -> str:
@@ -225,16 +229,18 @@ def contrast(over: Contrast, flags: str = "", what: str = "time") -> str:
     return f"{over.estimate:.2f}× [{over.low:.2f}, {over.high:.2f}] (n = {over.n})"
 
 
-def signed(fraction: float) -> str:
-    """A difference in percentage points with its sign; what rounds to zero is +0.0."""
-    return f"{round(fraction * 100, 1) + 0.0:+.1f}"
+def signed(value: float, form: str = ".1f") -> str:
+    """A number with its sign, less than zero with a minus sign; what rounds to zero is +0.0."""
+    text = f"{value:+{form}}"
+    return (text if float(text) else f"{0.0:+{form}}").replace("-", "\N{MINUS SIGN}")
 
 
 def difference(value: float, low: float, high: float, n: int) -> str:
     """A difference in percentage points with its interval and n; says so where there is none."""
     if math.isnan(low):
-        return f"{signed(value)} (no interval, n = {n})"
-    return f"{signed(value)} [{signed(low)}, {signed(high)}] (n = {n})"
+        return f"{signed(value * 100)} (no interval, n = {n})"
+    ends = ", ".join(signed(end * 100) for end in (low, high))
+    return f"{signed(value * 100)} [{ends}] (n = {n})"
 
 
 def percentage_points(fraction: float) -> str:

@@ -3,7 +3,7 @@ import shutil
 
 import pandas as pd
 import pytest
-from builders import CARD, record, tables
+from builders import CARD, record, tables, text
 from support import PROJECT, mptexp
 
 from mptexp import api
@@ -257,3 +257,13 @@ def test_what_is_not_valid_of_one_run_is_a_doubt_of_all():
     assert caveats.doubts(made, "time") == "not valid: interference"
     assert caveats.doubts(made, "accuracy") == ""
     assert caveats.remedies(made, "time").startswith("for a claim, end other programs; then run `")
+
+
+def test_a_text_has_no_accuracy():
+    rows = [text(policy, b, 3.0) for policy in ("float32", "mixed_float16") for b in range(3)]
+    (said,) = caveats.sentences(tables(rows))
+    assert said.startswith("**Not valid: perplexity** of all runs (not trained): ")
+    assert "Time and memory still hold." in said
+    assert not any("accuracy" in words for words in caveats.banner(tables(rows)))
+    found = text_tables.headline_rows(tables(rows))
+    assert found["Not valid"].tolist() == ["not trained (perplexity)"] * 2

@@ -142,3 +142,21 @@ def test_a_difference_of_single_runs_is_no_mean():
     assert "the difference is +0.0 percentage points" in said
     made += [record(policy, 1) for policy in ("float32", "mixed_float16")]
     assert "the mean difference is +0.0" in " ".join(findings.answer(tables(made)))
+
+
+def test_beside_what_is_decided_the_rest_is_counted():
+    marks = {"marks": ["measured while other programs used the processor"]}
+    times = {8: (0.05, 0.05, 0.05), 16: (0.09, 0.11, 0.10), 32: (0.05, 0.05, 0.05)}
+    rows = []
+    for size, own in times.items():
+        void = marks if size == 32 else {}
+        for block, step_s in enumerate(own):
+            rows.append(record("float32", block, 0.1, size))
+            rows.append(record("mixed_bfloat16", block, step_s, size) | void)
+    said = findings.answer(tables(rows))[0]
+    assert said.startswith("**mixed_bfloat16** trains 2.00× faster than float32 (the default) at")
+    assert said.endswith(" Other comparisons: 1 inconclusive and 1 not valid.")
+    unclear = [made for made in rows if made["parameters"]["batch_size"] != 8]
+    said = findings.answer(tables(unclear))[0]
+    assert said.startswith("Inconclusive, the interval includes 1: **mixed_bfloat16** is ")
+    assert said.endswith(" Other comparisons: 1 not valid.")

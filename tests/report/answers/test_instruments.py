@@ -9,8 +9,8 @@ def test_each_check_is_a_row_and_the_sentence_counts_them():
         not_here("energy", "no counter"),
     ]
     table = instruments.table(checks)
-    assert table.Read.tolist() == ["1.02x", "99.6 %", "no counter"]
-    assert table.Expected.tolist() == ["0.9 to 1.15x", "90 to 100 %", ""]
+    assert table.Read.tolist() == ["1.02×", "99.6 %", "no counter"]
+    assert table.Expected.tolist() == ["0.9 to 1.15×", "90 to 100 %", ""]
     assert table.Result.tolist() == ["pass", "pass", "not here"]
     assert "2 of 2 tests passed" in instruments.sentence(checks)
 

@@ -36,7 +36,7 @@ def test_errors_stand_beside_float32_of_the_same_block():
     assert first[LOSS] == "0 (it is float32)"
     assert second["Validation error, %, mean (min–max)"] == "5.00 (3.00–6.50)"
     # Differences 1, 1.5 and 0.5: their mean, and 4.303 standard errors to each side.
-    assert second[LOSS] == "+1.00 [-0.24, +2.24] (n = 3)"
+    assert second[LOSS] == "+1.00 [−0.24, +2.24] (n = 3)"
     assert (second["Activation format"], second["Rounding"]) == ("<8,8>", "nearest")
     assert second["Updates lost to rounding"] == "25 %"
 
@@ -110,7 +110,7 @@ def test_master_weights(errors, said):
     (sentence,) = found.sentences
     assert sentence.startswith("Micikevicius et al. (2018)")
     assert "loses 90 % of the updates to rounding" in sentence
-    assert "+0.03 points [-0." in sentence
+    assert "+0.03 points [−0." in sentence
     assert "(n = 3) if it is rounded stochastically" in sentence
     assert sentence.endswith(f"{said}.")
 

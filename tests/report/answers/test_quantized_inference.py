@@ -34,7 +34,7 @@ def test_the_difference_is_that_of_the_same_weights():
     assert row["Validation accuracy, trained"].startswith("92.0 %")
     assert row["Validation accuracy, quantized"].startswith("90.0 %")
     # Differences -1, -2 and -3: their mean, and 4.303 standard errors to each side.
-    assert row["Difference, percentage points [95 % interval]"] == "-2.0 [-4.5, +0.5] (n = 3)"
+    assert row["Difference, percentage points [95 % interval]"] == "−2.0 [−4.5, +0.5] (n = 3)"
     assert (row["Weights"], row["of their bytes"]) == ("4.0 MiB to 1.0 MiB", "25 %")
     assert section.sentences == ["int8 is calibrated on no data."]
 

@@ -1,5 +1,6 @@
 """The chart of the answer, as it is drawn."""
 
+import random
 from itertools import pairwise
 
 import numpy as np
@@ -27,6 +28,10 @@ def bar(value, low=NAN, high=NAN, policy="mixed_float16", label="some"):
         [(1.37, 1.2, 1.5), (0.29, 0.26, 0.34)],
         [(0.001, 0.0005, 0.002), (900, 700, 1100)],
         [(1.05, NAN, NAN)] * 12,
+        [(1.16, 0.9, 1.48), (1 / 1.79, 1 / 1.94, 1 / 1.66)],
+        [(1.2, 1.02, 1.41)],
+        [(0.19, 0.17, 0.21), (1.5, 1.4, 2.0)],
+        [(0.8, 0.7, 0.95)],
     ],
 )
 def test_every_row_is_within_the_view_and_no_tick_covers_another(values, inches):
@@ -37,7 +42,7 @@ def test_every_row_is_within_the_view_and_no_tick_covers_another(values, inches)
     low, high = axis.get_xlim()
     assert all(low < v < high for row in values for v in (*row, 1) if not np.isnan(v))
     boxes = [label.get_window_extent() for label in axis.get_xticklabels()]
-    assert boxes
+    assert len(boxes) >= answer.FEWEST
     assert all(a.x1 < b.x0 for a, b in pairwise(boxes))
     assert len([line for line in axis.lines if line.get_marker() in style.MARKERS.values()]) == len(
         values
@@ -69,6 +74,21 @@ def test_points_are_on_both_sides_of_zero():
     figure = answer.comparisons_at_a_glance(chart(bar(88.0), bar(-0.2), scale="error"))
     labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
     assert labels == ["0", "+1", "+10", "+100"]
+
+
+@pytest.mark.parametrize("scale", ["speed", "error"])
+def test_any_range_has_three_ticks_with_room(scale):
+    draw = random.Random(5)
+    for _ in range(150):
+        ends = sorted(draw.gauss(0, draw.choice([0.003, 0.1, 1, 3])) for _ in range(3))
+        low, value, high = np.exp(ends) if scale == "speed" else np.multiply(ends, 10)
+        _, (axis,) = style.new(2)
+        answer._scale(axis, chart(bar(value, low, high), scale=scale))
+        places = axis.xaxis.get_transform().transform(axis.get_xticks())
+        left, right = axis.xaxis.get_transform().transform(axis.get_xlim())
+        assert len(places) >= answer.FEWEST, ends
+        assert left <= places[0] < places[-1] <= right
+        assert np.diff(places).min() > (right - left) / answer.MOST
 
 
 def test_the_caption_counts_findings():

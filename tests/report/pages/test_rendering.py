@@ -4,9 +4,11 @@ import re
 import time
 
 import nbformat
+import pandas as pd
 import pytest
 
-from mptexp.report.pages import rendering
+from mptexp.report.pages import rendering, sortable
+from mptexp.report.tables import text_tables
 
 V4 = nbformat.v4
 
@@ -121,3 +123,15 @@ def test_a_number_and_its_unit_stay_in_one_line():
     shown = rendering._unbroken(page)
     assert "10.5\N{NO-BREAK SPACE}% (n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}3), 5 percent" in shown
     assert shown.startswith('<style>a 1 % b</style><main><p title="5 %">')
+
+
+def test_each_cell_of_a_wide_table_names_its_column(page):
+    def cell(name, columns, id=None):
+        rows = pd.DataFrame({f'<{k}> "{name}"': [str(k)] for k in range(columns)})
+        shown = text_tables.plain_table(rows, id=id).as_raw_html()
+        return V4.new_code_cell("", outputs=[V4.new_output("display_data", {"text/html": shown})])
+
+    cells = (cell("wide", 5), cell("narrow", 4), cell("runs", 5, sortable.ID))
+    shown = page(*cells, how=rendering.report_page)
+    labels = re.findall(r'<td data-label="([^"]*)"[^>]*>(.*?)</td>', shown)
+    assert labels == [(f"&lt;{k}&gt; &quot;wide&quot;", str(k)) for k in range(5)]

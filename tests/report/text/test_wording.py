@@ -87,3 +87,11 @@ def test_no_ratio_whose_interval_has_one_is_faster(low, high, flags, word):
     row = {"speedup": 1.1, "low": low, "high": high, "flags": flags, "blocks": 3}
     assert wording.direction(row) == word
     assert f"1.10× {word}" in wording.ratio_of(row)
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "text"),
+    [(-4.71, ".1f", "−4.7"), (21.84, ".1f", "+21.8"), (-0.04, ".1f", "+0.0"), (-0.5, "g", "−0.5")],
+)
+def test_a_number_below_zero_has_a_minus_sign(value, form, text):
+    assert wording.signed(value, form) == text
