@@ -338,6 +338,7 @@ class Reading(TypedDict):
     optimizers: list[str]
     scaled: bool
     every: Annotated[int, Field(ge=1, lt=2**31)]
+    loss_layers: NotRequired[list[str]]
 
 
 @with_config(OPEN)
@@ -351,6 +352,7 @@ class Traced(TypedDict):
     input_busy_s: NotRequired[Number]
     rows: Annotated[list[Row], Field(min_length=1)]
     primitives: NotRequired[list[Primitive]]
+    products: NotRequired[dict[str, Whole]]
     trace: NotRequired[Reading]
 
 
@@ -360,4 +362,5 @@ class Untraced(TypedDict):
 
     missing: Annotated[str, Field(min_length=1)]
     primitives: NotRequired[list[Primitive]]
+    products: NotRequired[dict[str, Whole]]
     trace: NotRequired[Reading]

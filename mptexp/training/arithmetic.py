@@ -5,6 +5,7 @@ traced program, from which `backends.Backend.products` gives each matrix product
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -44,6 +45,12 @@ CHANGES_FLOAT32 = (
     "XLA_FLAGS",
     "TF_XLA_FLAGS",
 )
+# Of a program of XLA's: the type of each instruction, the operands of products.
+DEFINED = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (\w+)\[", re.MULTILINE)
+PRODUCT = re.compile(r"\b(?:dot|convolution)\(([^)]*)\)")
+XLA_TYPES = {  # the widest first
+    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16",
+}  # fmt: skip
 
 
 def products(
@@ -67,6 +74,27 @@ def products(
     left = [(dtype, amount - moved[dtype]) for dtype, amount in before.items()]
     made = [(POLICY_ROWS[run.policy].promised, sum(moved.values())), *left]
     return [(dtype, amount) for dtype, amount in made if amount]
+
+
+def compiled(run: Run, model: keras.Model) -> dict[str, int]:
+    """How many products of a compiled model's step XLA computes in each type; empty without XLA.
+
+    Not what the model asks for: where XLA has no 16-bit code, as on a CPU, it widens the operands.
+    """
+    if run.replicas > 1:  # its program holds several, and cannot be asked for alone
+        return {}
+    program = backend(run.backend).compiled_program(model, _batch(run, model), _trains(run))
+    return dict(program_products(program).most_common())
+
+
+def program_products(program: str) -> Counter[str]:
+    """The products of a program of XLA's by the widest type of their operands."""
+    types, products = dict(DEFINED.findall(program)), Counter[str]()
+    for operands in PRODUCT.findall(program):
+        known = [types[name] for name in re.findall(r"[\w.-]+", operands) if name in types]
+        widest = next((name for name in XLA_TYPES if name in known), "")
+        products[XLA_TYPES.get(widest, "another type")] += 1
+    return products
 
 
 def of_step(

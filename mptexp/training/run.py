@@ -95,6 +95,7 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
     outcome = _outcome(run, trained, images, device, clock, sampler, before, fit_s)
     if device["kind"] == "cpu" and (trace or "rows" in profile):
         profile["primitives"] = profiler.primitives(run, trained)
+        profile["products"] = arithmetic.compiled(run, trained)
     if histograms:
         histograms.end(trained)
     if not run.profile:  # its traced steps are not counted

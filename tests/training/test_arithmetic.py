@@ -361,3 +361,22 @@ def test_adam_in_float16_loses_small_gradients_from_its_second_moment(gradient, 
     adam.build([weight])
     adam.apply([keras.ops.convert_to_tensor([gradient], "float16")], [weight])
     assert -float(weight.numpy()[0]) == pytest.approx(moves, rel=0.3)
+
+
+COMPILED = """\
+%fused (param_0.1: bf16[8,4], param_1: bf16[4,2]) -> f32[8,2] {
+  %param_0.1 = bf16[8,4]{1,0} parameter(0)
+  %wide = f32[8,4]{1,0} convert(%param_0.1)
+  %param_1 = bf16[4,2]{1,0} parameter(1)
+  %wide.1 = f32[4,2]{1,0} convert(%param_1)
+  ROOT %dot.1 = f32[8,2]{1,0} dot(%wide, %wide.1), lhs_contracting_dims={1}
+}
+  own = bf16[8,2]{1,0} dot(bf16[8,4]{1,0} param_0.1, bf16[4,2]{1,0} param_1)
+  ROOT %convolution.7 = f16[1,2]{1,0} convolution(%image, %kernel), window={size=3x3}
+"""
+
+
+def test_a_program_of_xla_says_what_its_products_multiply_in():
+    counted = arithmetic.program_products(COMPILED)
+    assert counted == {"float32": 1, "bfloat16": 1, "another type": 1}
+    assert not arithmetic.program_products("")

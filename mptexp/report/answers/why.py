@@ -208,13 +208,21 @@ ARITHMETIC = Section(
     why_tables.arithmetic_rows,
     "arithmetic",
 )
+COMPILED = Section(
+    "What XLA multiplies in",
+    "The matrix products and convolutions of the program that XLA made for this CPU, by the type "
+    "of their operands. Where XLA has no 16-bit code it widens them: then the policy saves bytes "
+    "and adds casts, and its products are float32's.",
+    why_tables.compiled_rows,
+    "arithmetic",
+)
 TENSOR_CORES = Section(
     "Matrix work and Tensor Cores, by layer",
     "ms of a step under the candidate's policy. *Unknown*: the kernels' names do not tell.",
     why_tables.tensor_core_rows,
     "arithmetic",
 )
-SECTIONS = (CAUSES, ABLATIONS, BREAKDOWN, LAYERS, PEAKS, ARITHMETIC, TENSOR_CORES)
+SECTIONS = (CAUSES, ABLATIONS, BREAKDOWN, LAYERS, PEAKS, ARITHMETIC, COMPILED, TENSOR_CORES)
 
 
 def tables(verdict: Verdict) -> dict[Section, pd.DataFrame]:

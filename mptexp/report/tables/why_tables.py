@@ -253,6 +253,17 @@ def arithmetic_rows(verdict: Verdict) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def compiled_rows(verdict: Verdict) -> pd.DataFrame:
+    """What the products that XLA compiled for a CPU multiply in; empty where it compiled none."""
+    return pd.DataFrame(
+        [
+            {"Policy": policy, "Products in": dtype, "Number": str(number)}
+            for policy, record in verdict.records.items()
+            for dtype, number in (record["profile"].get("products") or {}).items()
+        ]
+    )
+
+
 def tensor_core_rows(verdict: Verdict) -> pd.DataFrame:
     """Which layers' matrix work ran on Tensor Cores; empty on a CPU."""
     if verdict.candidate is None:

@@ -69,3 +69,12 @@ def test_evidence_is_the_breakdown_of_both_policies_and_what_the_ablations_chang
 
 def test_an_ablation_of_the_sweep_itself_says_so():
     assert why_tables.reason(ablations.INPUT) == "in the sweep"
+
+
+def test_the_types_that_xla_multiplies_in_stand_beside_the_policy():
+    kept = {"profile": {"products": {"float32": 9, "bfloat16": 1}}}
+    found = replace(verdict(), baseline={"profile": {}}, candidate=kept)
+    assert why_tables.compiled_rows(found).to_dict("records") == [
+        {"Policy": "mixed_float16", "Products in": "float32", "Number": "9"},
+        {"Policy": "mixed_float16", "Products in": "bfloat16", "Number": "1"},
+    ]
