@@ -15,7 +15,7 @@ import pandas as pd
 
 from mptexp.diagnosis.causes import LABELS
 from mptexp.traces import kernels
-from mptexp.traces.operations import ON_HOST, Trace
+from mptexp.traces.operations import IN_LOOP, ON_HOST, PYTHON, Trace
 
 MATRIX = re.compile(
     r"conv(?!ert)|matmul|tensordot|dot_general|^dot|gemm|einsum|cublas|cudnn(?!_batch_norm)"
@@ -52,8 +52,6 @@ _MEMORY_WORDS = """
 """
 MEMORY_WORDS = frozenset(_MEMORY_WORDS.split())
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-# Python called from a graph: TensorFlow's operations, JAX's callbacks.
-PYTHON = re.compile(r"PyFunc|(pure|io|python\w*)_callback")
 # Reductions to a truth value serve assertions; those of loss scaling are told apart before.
 CHECKS = re.compile(
     r"^(Assert|CheckNumerics|DebugNumericSummary|Print|StringFormat|All|Any|Is(Nan|Inf|Finite))(V\d)?$"
@@ -88,7 +86,6 @@ NO_16_BITS = re.compile(
     r"|cholesky\w*|triangular_solve|lu|qr|svd|eigh?|inverse|_ctc_loss)$"
 )
 TO_HOST = re.compile(r"^MemcpyD(2|to)H$", re.IGNORECASE)
-IN_LOOP = re.compile(r"^Tensor(List|Array)")  # which carry a loop's results
 # Of the elementwise work of a layer: from here all of it is there for the one thing.
 MAINLY = 0.5
 SERVED = ["python", "checks", "preprocessing", "loop", "random", "no 16 bits"]

@@ -9,7 +9,7 @@ import re
 import statistics
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,25 +86,32 @@ def read(events: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> Trace
     return of_events(known, _models(about), "PyTorch")
 
 
-def read_own(file: Path, optimizers: Sequence[str], scaled: bool, every: int = 1) -> Trace:
+def read_own(
+    file: Path,
+    optimizers: Sequence[str],
+    scaled: bool,
+    every: int = 1,
+    loss_layers: Collection[str] = (),
+) -> Trace:
     """The table of operations of the steps that mptexp marked, as `xplane.read` gives it.
 
     Args:
         file: as the backend wrote it.
         optimizers, scaled, every: as of `xplane.read`; ranges say what they say there.
+        loss_layers: as of `xplane.read`.
 
     Raises:
         OSError, ValueError: where the file holds no such trace.
     """
     with file.open("rb") as content:
         trace = read(json_events.events(content, {}), {})
-    return replace(
-        trace,
-        operations=[
-            row._replace(layer=(re.findall(rf"([^/]+){re.escape(LAYER)}", row.layer) or [""])[-1])
-            for row in trace.operations
-        ],
-    )
+    return replace(trace, operations=[_own(row, loss_layers) for row in trace.operations])
+
+
+def _own(row: Operation, loss_layers: Collection[str]) -> Operation:
+    """With the layer by its own name, and the part of those that add to the loss."""
+    layer = (re.findall(rf"([^/]+){re.escape(LAYER)}", row.layer) or [""])[-1]
+    return row._replace(layer=layer, part="loss" if layer in loss_layers else row.part)
 
 
 def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str) -> Trace:

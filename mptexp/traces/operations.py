@@ -5,12 +5,14 @@ JAX, `kineto` PyTorch's, `nsight` that of Nsight Systems. The reader names what 
 `of_steps` makes the table, and the time breakdown works on it without knowing where it came from.
 """
 
+import math
 import re
 import statistics
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from mptexp.spec.errors import ParamsError
@@ -22,7 +24,11 @@ ON_HOST = "(on the host)"  # stands for the kernel of an operation that no GPU k
 # An instant without any operation belongs to the first of these that is going on, else to host.
 WAITS = ("retracing", "input", "loop", "idle", "host")
 COMMON = 0.9  # of the operations with a layer: what so many begin with is the model's name
-LOOP_PAUSE_US = 1000.0  # a longer one between two operations of loops is something else
+LOOP_PAUSE_US = 1000.0  # beside other work a longer one between operations of loops is not theirs
+# Operations of TensorFlow that carry what a loop takes and gives: they stand at its ends.
+IN_LOOP = re.compile(r"^Tensor(List|Array)")
+# Python called from a graph: TensorFlow's operations, JAX's callbacks.
+PYTHON = re.compile(r"PyFunc|(pure|io|python\w*)_callback")
 GROUPS = 5  # of consecutive steps: by how much they differ says how certain a trace is
 
 
@@ -55,6 +61,7 @@ class Operation(NamedTuple):
     groups: tuple[float, ...] = ()
 
 
+AUTODIFF = "autodiff"  # the part of what it added, until `with_sources` says whose it is
 GAP, WORKING = Operation("gap"), Operation("op")  # between two steps; anything at all
 
 
@@ -210,12 +217,25 @@ def of_steps(
     )
 
 
-def _in_loops(spans: Iterable[Span]) -> Iterator[Span]:
-    """The pauses between operations of loops, which launching each of them takes."""
-    loops = sorted(span for span in spans if span.operation.part == "loop")
-    for before, after in pairwise(loops):
-        if 0 < after.start - before.end <= LOOP_PAUSE_US:
-            yield Span(before.end, after.start, Operation("loop"))
+def _in_loops(spans: Sequence[Span]) -> Iterator[Span]:
+    """The pauses between operations of loops, which launching each of them takes.
+
+    However long where nothing else has run since the one before, else short ones.
+    """
+    if not any(_in_loop(span.operation) for span in spans):
+        return  # sorting a long trace takes seconds
+    latest, until = -math.inf, -math.inf  # ends of the loops' operations, and of all
+    for span in sorted(spans):
+        if _in_loop(span.operation):
+            pause = span.start - latest
+            if pause > 0 and (until <= latest or pause <= LOOP_PAUSE_US) and latest > -math.inf:
+                yield Span(latest, span.start, Operation("loop"))
+            latest = max(latest, span.end)
+        until = max(until, span.end)
+
+
+def _in_loop(operation: Operation) -> bool:
+    return operation.part == "loop" or bool(IN_LOOP.match(operation.op))
 
 
 def _within(span: Span, gaps: Iterable[Interval]) -> bool:
@@ -258,6 +278,24 @@ def busy(ran: Iterable[Any]) -> list[Interval]:
     return [(one.start, one.end) for one in ran]
 
 
+def with_sources(spans: Iterable[Span]) -> Iterator[Span]:
+    """Spans in which what autodiff added is of the layer whose operation ended last before it.
+
+    Such as sums of the gradients of one tensor: they have no scope of their own.
+    """
+    known = list(spans)
+    sources = sorted((s for s in known if s.operation.layer), key=lambda span: span.end)
+    ends = [span.end for span in sources]
+    for span in known:
+        if span.operation.part == AUTODIFF:
+            place = bisect_right(ends, span.start)
+            of = sources[place - 1].operation if place else Operation("op", part="other")
+            added = span.operation._replace(layer=of.layer, part=of.part)
+            yield span._replace(operation=added)
+        else:
+            yield span
+
+
 def without_root(operations: Iterable[Span]) -> list[Span]:
     """Spans whose layers do not begin with what nearly all have in common, such as `model_1`.
 
@@ -286,8 +324,8 @@ def shares(
     """Microseconds that each operation owns from each of some instants to the next.
 
     They sum to what lies between the two. An instant belongs in equal shares to the operations that
-    run at it, to communication between devices where nothing else runs, else to copies, else to one
-    of `WAITS`: what other work hides costs no time.
+    run at it, Python on a CPU before all others; to communication between devices where nothing
+    else runs, else to copies, else to one of `WAITS`: what other work hides costs no time.
     """
     # A sweep over the instants at which something begins (1) or ends (-1), begins first; edges
     # have no operation.
@@ -329,10 +367,21 @@ def _owners(active: Counter[Operation]) -> list[tuple[Operation, float]]:
 
 
 def _rank(operation: Operation) -> int:
-    """Which of the operations at an instant own it: those of the lowest rank."""
+    """Which of the operations at an instant own it: those of the lowest rank.
+
+    On a CPU Python that the step calls goes first: work beside it waits for its processors or
+    is done meanwhile, and either way the step lasts until Python has ended.
+    """
     if operation.state in ("gap", "copy"):
-        return -1 if operation.state == "gap" else 2
+        return -2 if operation.state == "gap" else 2
+    if not operation.kernel and _calls_python(operation.op):
+        return -1
     return 1 if _communicates(operation) else 0
+
+
+@lru_cache(2**12)  # a trace has few names, and each very often
+def _calls_python(op: str) -> bool:
+    return bool(PYTHON.search(op))
 
 
 def _communicates(operation: Operation) -> bool:

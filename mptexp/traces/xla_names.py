@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from mptexp.traces.operations import Operation
+from mptexp.traces.operations import AUTODIFF, Operation
 
 LOOP = re.compile(r"(^|/)while(_\d+)?/")
 LAYER = ".layer"  # TensorFlow appends numbers of its own to names; this tells where ours end
@@ -25,7 +25,11 @@ GRADIENT_OF = re.compile(r"gradient_tape/([^/:]+)[/:]")
 UPDATES = re.compile(r"^(clip_by_\w+|global_norm|ExponentialMovingAverage)(_\d+)?$")
 REDUCES = re.compile(r"^(Sum|Mean|Max|Min|Prod|L2Loss|AddN|EuclideanNorm)$")
 # What autodiff adds, outside of any scope too, where a tensor is used twice or not at all.
-AUTODIFF = {"AddN", "ZerosLike"}
+# TensorFlow rewrites a long AddN as one sum after another.
+ADDED = re.compile(
+    r"(\w*PartitionedCall/|while/(body/_\d+/)?|gradient_tape/)*"
+    r"(AddN|zeros_like|ZerosLike)(_\d+)?(/tmp_var\w*)?$"
+)
 # The end of a path that names a scope, not an operation: XLA gives a fusion the path that all
 # operations in it have in common.
 SCOPE = re.compile(
@@ -128,18 +132,22 @@ class Naming:
             training that mptexp did not run, where those of `OPTIMIZERS` do.
         scaled: whether the loss is scaled.
         differentiated: outermost names of what has gradients; empty where that is not known.
+        loss_layers: layers that do nothing but add to the loss, as far as that is known.
     """
 
     optimizers: Collection[str] = ()
     scaled: bool = False
     differentiated: Collection[str] = ()
+    loss_layers: Collection[str] = ()
 
     def operation(self, path: str, op: str, kernel: str) -> Operation:
         """What stands under a path such as `model/dense.layer/MatMul`."""
         op = re.sub(r"^_Mkl(Native)?", "", op)
         layers = re.findall(r"([^/()]+)" + re.escape(LAYER), path)
         if layers:
-            return Operation("op", layers[0], _pass(path, path.partition(LAYER)[2]), op, kernel)
+            part = _pass(path, path.partition(LAYER)[2])
+            part = "loss" if layers[0] in self.loss_layers else part
+            return Operation("op", layers[0], part, op, kernel)
         part = self._part(path, op)
         layer = "" if part != "other" or self.optimizers else layer_path(path, op)
         if layer:
@@ -155,6 +163,8 @@ class Naming:
             return "optimizer"
         if APPLIES.match(op):
             return "optimizer"
+        if ADDED.match(path):
+            return AUTODIFF
         if self.scaled and (op in SCALING or last in SCALING or "cond" in words):
             return "loss scaling"
         scopes = [scope for part in _parts(path) for scope in _unwrapped(part)]
@@ -211,7 +221,6 @@ def _pass(path: str, below: str) -> str:
 def _adds_to_loss(path: str, op: str) -> bool:
     """Whether an operation of TensorFlow's stands for itself; not casts of images and counters."""
     own = op[:1].isupper() and not re.search(r"^Cast$|Variable|Iterator", op)
-    own = own and op not in AUTODIFF
     return own and bool(WITHOUT_SCOPE.match(path))
 
 

@@ -85,7 +85,13 @@ def pack(file: Path) -> bytes:
     return gzip.compress(file.read_bytes())
 
 
-def read(file: Path, optimizers: Sequence[str], scaled: bool, every: int = 1) -> Trace:
+def read(
+    file: Path,
+    optimizers: Sequence[str],
+    scaled: bool,
+    every: int = 1,
+    loss_layers: Sequence[str] = (),
+) -> Trace:
     """The table of operations of the steps that mptexp marked in a trace.
 
     Args:
@@ -93,6 +99,7 @@ def read(file: Path, optimizers: Sequence[str], scaled: bool, every: int = 1) ->
         optimizers: names under which the optimizer's operations stand.
         scaled: whether the loss is scaled.
         every: steps that a marker spans: as many as one call of the backend executes.
+        loss_layers: layers without weights that add to the loss.
 
     Raises:
         ImportError: where xprof is not installed.
@@ -104,7 +111,8 @@ def read(file: Path, optimizers: Sequence[str], scaled: bool, every: int = 1) ->
     steps = _own_steps(events)
     if steps is None:
         raise ValueError("the trace holds no marked step")
-    return _trace(events, gpus, steps, Naming(optimizers, scaled), every)
+    naming = Naming(optimizers, scaled, loss_layers=loss_layers)
+    return _trace(events, gpus, steps, naming, every)
 
 
 def explain(events: Sequence["Event"]) -> Trace:
@@ -337,7 +345,7 @@ def _trace(
     spans = _on_gpu(events, gpus[name], naming) if name else _on_cpu(events, naming)
     input_runs = _input_runs(events)
     return operations.of_steps(
-        operations.without_root(spans),
+        operations.with_sources(operations.without_root(spans)),
         _waits(events, input_runs),
         _pipeline(events, input_runs),
         steps,

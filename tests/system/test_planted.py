@@ -174,6 +174,20 @@ class Each(layers.Layer):
     def call(self, x):
         return tf.ensure_shape(tf.map_fn(lambda image: image - tf.reduce_mean(image), x), x.shape)
 
+class Eager(layers.Layer):
+    "TensorFlow's operations run by Python, forward and backward."
+    def call(self, x):
+        y = tf.py_function(lambda images: images[:, :, ::-1], [x], x.dtype)
+        return tf.ensure_shape(y, x.shape)
+
+class Penalty(layers.Layer):
+    "The entropy of activations, added to the loss."
+    def call(self, x):
+        p = tf.nn.softmax(tf.cast(x, "float32"))
+        for _ in range(3):
+            self.add_loss(-1e-9 * tf.reduce_sum(p * tf.math.log(p + 1e-9)))
+        return x
+
 class Resized(layers.Layer):
     def call(self, x):
         larger = tf.image.resize(x, (2 * x.shape[1], 2 * x.shape[2]))
@@ -202,9 +216,9 @@ class Unknown(layers.Layer):
         y = tf.math.lgamma(tf.cast(tf.stop_gradient(x)[:, ::2, ::2], "float32") + 1.0)
         return x + tf.cast(tf.reduce_mean(tf.math.lgamma(y + 2.0)) * 1e-9, x.dtype)
 
-def _recurrent(x):
+def _recurrent(x, dropout=0.1):
     rows = layers.Reshape((x.shape[1], -1))(x)
-    state = layers.LSTM(x.shape[-1], recurrent_dropout=0.1)(rows)
+    state = layers.LSTM(x.shape[-1], recurrent_dropout=dropout)(rows)
     return x + layers.Reshape((1, 1, -1))(state)
 
 def heavy(weights):
@@ -237,6 +251,9 @@ PLANTS = {
     "no 16 bits": lambda x: Top()(x),
     "loop": _recurrent,
     "map_fn": lambda x: Each()(x),
+    "py_function": lambda x: Eager()(x),
+    "add_loss": lambda x: Penalty()(x),
+    "lstm": functools.partial(_recurrent, dropout=0.0),
     "resize": lambda x: Resized()(x),
     "strings": lambda x: Text()(x),
     "unique": lambda x: Unique()(x),
@@ -458,6 +475,7 @@ def test_healthy_networks_are_not_accused_of_what_they_do_not_do(place, model, r
 
 OF_CAUSE = {"map_fn": "loop", "resize": "preprocessing", "strings": "preprocessing"}
 OF_CAUSE |= {"unique": "no 16 bits", "fft": "no 16 bits"}
+OF_CAUSE |= {"py_function": "python", "add_loss": "loss", "lstm": "loop"}
 WEIGHS = ["python", "checks", "casts", "loss", "preprocessing", "random", "no 16 bits", "loop"]
 
 

@@ -45,6 +45,25 @@ def test_pauses_between_operations_of_a_loop_are_the_loop_s():
     assert rows["host", ""] == pytest.approx((6000 - 60) * 1e-6)
 
 
+def test_a_long_pause_is_a_loop_s_where_nothing_else_ran_meanwhile():
+    looped = Operation("op", "map", "loop", "Sub")
+    ends = looped._replace(part="forward", op="TensorListStack")
+    for between, paused in ((Span(0, 5, A), 7990e-6), (Span(50, 60, A), 0.0)):
+        spans = [Span(0, 10, looped), between, Span(8000, 8010, ends)]
+        trace = operations.of_steps(spans, [], [], steps.whole(0, 9000), "cpu")
+        rows = {row.state: row.seconds for row in trace.operations}
+        assert rows.get("loop", 0.0) == pytest.approx(paused)
+
+
+def test_python_on_a_cpu_goes_before_what_runs_beside_it():
+    python = Operation("op", "odd", "forward", "EagerPyFunc")
+    (owned,) = operations.shares([Span(0, 8, python), Span(2, 10, A)], [], (0, 10))
+    assert owned == {python: 8, A: 2}
+    kernel, on_host = A._replace(kernel="k"), python._replace(kernel=operations.ON_HOST)
+    (owned,) = operations.shares([Span(0, 8, on_host), Span(0, 8, kernel)], [], (0, 8))
+    assert owned == {on_host: 4, kernel: 4}
+
+
 def test_a_trace_is_told_per_step_and_sums_to_it():
     spans = [Span(0, 600, A), Span(1000, 1600, A), Span(600, 800, COPY), Span(-9, 0, B)]
     pipeline = [Span(500, 1500, Operation("input")), Span(700, 900, Operation("input"))]
@@ -60,3 +79,13 @@ def test_a_trace_is_told_per_step_and_sums_to_it():
     assert profile["slowdown"] == pytest.approx(2)
     assert profile["rows"][0] == trace.operations[0]._asdict()
     assert set(profile["rows"][0]) == set(Operation._fields)
+
+
+def test_what_autodiff_added_is_of_the_layer_before_it():
+    added = Operation("op", "", operations.AUTODIFF, "AddN")
+    layer, optimizer = Operation("op", "norm", "backward", "Mul"), Operation("op", "", "optimizer")
+    first, _, _, last = operations.with_sources(
+        [Span(0, 1, added), Span(1, 4, layer), Span(4, 5, optimizer), Span(5, 6, added)]
+    )
+    assert (first.operation.layer, first.operation.part) == ("", "other")
+    assert last.operation == Operation("op", "norm", "backward", "AddN")

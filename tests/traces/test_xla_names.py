@@ -1,6 +1,7 @@
 import pytest
 
 from mptexp.traces import xla_names
+from mptexp.traces.operations import AUTODIFF
 from mptexp.traces.xla_names import Naming
 
 
@@ -116,6 +117,19 @@ def test_a_loop_of_a_layer_is_told_from_a_loop_of_steps(path, part):
     assert Naming().operation(foreign, op, "").part == part
 
 
-@pytest.mark.parametrize("op", ["AddN", "ZerosLike"])
-def test_what_autodiff_adds_is_no_loss(op):
-    assert Naming(["adam"]).operation(f"while/{op}_3", op, "").part == "other"
+@pytest.mark.parametrize(
+    ("path", "op"),
+    [("while/AddN_3", "AddN"), ("zeros_like_1", "ZerosLike"),
+     ("StatefulPartitionedCall/AddN_1/tmp_var_accum_4", "AssignAdd")],
+)  # fmt: skip
+def test_what_autodiff_adds_is_no_loss(path, op):
+    assert Naming(["adam"]).operation(path, op, "").part == AUTODIFF
+    assert Naming().operation(path, op, "").part == AUTODIFF
+
+
+@pytest.mark.parametrize("path", ["functional_1/{}/Mul", "gradient_tape/functional_1/{}/mul/Mul"])
+def test_all_that_a_layer_of_the_loss_does_is_the_loss(path):
+    naming = Naming(["adam"], loss_layers=["penalty"])
+    row = naming.operation(path.format("penalty.layer"), "Mul", "")
+    assert (row.layer, row.part) == ("penalty", "loss")
+    assert naming.operation(path.format("dense.layer"), "Mul", "").part != "loss"

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,16 +80,31 @@ class Capture(keras.callbacks.Callback):
 
 
 @contextmanager
-def named(model: keras.Model) -> Iterator[None]:
-    """Ends every layer's name so that a trace shows it, whatever the framework appends to it."""
+def named(model: keras.Model) -> Iterator[set[str]]:
+    """Ends every layer's name so that a trace shows it, whatever the framework appends to it.
+
+    Yields:
+        The layers without weights that have added to the loss so far.
+    """
     layers = [leaf.layer for leaf in costs.leaves(model)]
+    adding: set[str] = set()
     for layer in layers:
+        if not costs.parameters(layer):
+            # Past Keras's own __setattr__, which tracks what a layer is given.
+            vars(layer)["add_loss"] = partial(_add_loss, adding, layer.name, layer.add_loss)
         layer.name += LAYER
     try:
-        yield
+        yield adding
     finally:
         for layer in layers:
+            vars(layer).pop("add_loss", None)
             layer.name = layer.name.removesuffix(LAYER)
+
+
+def _add_loss(adding: set[str], name: str, add: Callable[[Any], None], loss: Any) -> None:
+    """`Layer.add_loss` that also says which layer it was."""
+    adding.add(name)
+    add(loss)
 
 
 def captured(
@@ -104,11 +120,11 @@ def captured(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         capture = Capture(clock, run, folder)
-        with named(model):
+        with named(model) as adding:
             fit([clock, capture])
         if not capture.traced:
             return {"missing": "the training ended before steps could be traced"}, b""
-        how = _how(run, model)
+        how = _how(run, model) | {"loss_layers": sorted(adding)}
         own = folder / kineto.OWN_FILE
         if own.exists():
             timed_s = step_times.timing(clock.windows)["step_s"]

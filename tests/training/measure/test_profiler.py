@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 
+import keras
 import pytest
 from forked import python
 
@@ -139,6 +140,23 @@ def test_the_traced_steps_of_torch_have_layers_and_parts():
     causes = [breakdown.cause(*key) for key in keys]
     unexplained = sum(r["seconds"] for r, c in zip(rows, causes, strict=True) if c == "unexplained")
     assert unexplained < 0.03 * told["profile"]["step_s"]
+
+
+class Penalty(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(keras.ops.sum(x))
+        return x
+
+
+def test_layers_without_weights_that_add_to_the_loss_are_told():
+    penalty, dense = Penalty(name="penalty"), keras.layers.Dense(2, activity_regularizer="l2")
+    model = keras.Sequential([keras.layers.Input((3,)), penalty, dense, keras.layers.ReLU()])
+    with profiler.named(model) as adding:
+        assert adding == set()
+        model(keras.ops.ones((1, 3)))
+        assert len(model.losses) == 2
+    assert adding == {"penalty"}
+    assert "add_loss" not in vars(penalty)
 
 
 def test_inference_cannot_be_profiled():
