@@ -32,7 +32,8 @@ FACTORS = (
 )
 POINTS = ([10.0**k for k in range(13)], [1, 3, 10, 30, 100], [1, 2, 5, 10, 20, 50, 100],
           [0.5, 1, 2, 4, 8], DENSE)  # fmt: skip
-FEWEST, MOST = 3, 4  # ticks, of which each has room for its label
+FEWEST = 3  # ticks
+MOST = {"factors": 4, "points": 5}  # of which each has room for its label
 LEAST = 1.02  # factor on both sides of 1 that a chart shows at least
 SHORT = 24  # letters of a finding that stands in the line of its label
 GAP = 0.7  # between two rows, in lines of text
@@ -102,14 +103,14 @@ def _scale(axis: Axes, chart: Subject) -> None:
     if chart.scale != "speed":
         axis.set_xscale("symlog", linthresh=1, linscale=0.8)
         axis.set_xlim(min(np.nanmin(ends) * 1.3, -0.6), max(np.nanmax(ends) * 1.3, 0.6))
-        ticks = _ticks(axis, 0.0, POINTS, lambda points: -points)
+        ticks = _ticks(axis, 0.0, POINTS, lambda points: -points, MOST["points"])
         labels = [wording.signed(tick, "g") if tick else "0" for tick in ticks]
     else:
         axis.set_xscale("log")
         low, high = min(np.nanmin(ends), 1 / LEAST), max(np.nanmax(ends), LEAST)
         room = (high / low) ** 0.08
         axis.set_xlim(low / room, high * room)
-        ticks = _ticks(axis, 1.0, FACTORS, lambda factor: 1 / factor)
+        ticks = _ticks(axis, 1.0, FACTORS, lambda factor: 1 / factor, MOST["factors"])
         labels = [_in_words(tick) for tick in ticks]
         # Two lines of a phone's label need half the width.
         labels = [t.replace(" ", "\n") if style.is_narrow() else t for t in labels]
@@ -122,11 +123,12 @@ def _ticks(
     middle: float,
     levels: Sequence[Sequence[float]],
     mirrored: Callable[[float], float],
+    most: int,
 ) -> list[float]:
     """The roundest ticks on both sides of the middle that are FEWEST at least and have room."""
     low, high = axis.get_xlim()
     place = axis.xaxis.get_transform().transform
-    room = (place(high) - place(low)) / MOST
+    room = (place(high) - place(low)) / most
     ticks = [middle]
     for level in levels:
         ticks = [middle]
