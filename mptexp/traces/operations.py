@@ -279,12 +279,13 @@ def busy(ran: Iterable[Any]) -> list[Interval]:
 
 
 def with_sources(spans: Iterable[Span]) -> Iterator[Span]:
-    """Spans in which what autodiff added is of the layer whose operation ended last before it.
+    """Spans in which what autodiff added is of the layer or loss that ended an operation last.
 
     Such as sums of the gradients of one tensor: they have no scope of their own.
     """
     known = list(spans)
-    sources = sorted((s for s in known if s.operation.layer), key=lambda span: span.end)
+    named = (s for s in known if s.operation.layer or s.operation.part == "loss")
+    sources = sorted(named, key=lambda span: span.end)
     ends = [span.end for span in sources]
     for span in known:
         if span.operation.part == AUTODIFF:

@@ -184,7 +184,9 @@ class Naming:
         Of what a training step does besides, such as averages of weights, nothing has.
         """
         known = not self.differentiated or "gradient_tape/" in path
-        return known or name in self.differentiated or bool(REDUCES.match(op))
+        # Without a scope `Tanh` has the gradient `gradient_tape/TanhGrad`.
+        known = known or not {name, f"{op}Grad"}.isdisjoint(self.differentiated)
+        return known or bool(REDUCES.match(op))
 
     def gpu_kernel(self, name: str, args: Mapping[str, str]) -> Operation:
         """What a GPU kernel or a copy was launched for.

@@ -133,3 +133,9 @@ def test_all_that_a_layer_of_the_loss_does_is_the_loss(path):
     row = naming.operation(path.format("penalty.layer"), "Mul", "")
     assert (row.layer, row.part) == ("penalty", "loss")
     assert naming.operation(path.format("dense.layer"), "Mul", "").part != "loss"
+
+
+def test_an_operation_without_a_scope_whose_gradient_is_named_by_its_type_is_the_loss():
+    naming = Naming(["adam"], differentiated=frozenset({"TanhGrad"}))
+    assert naming.operation("StatefulPartitionedCall/Tanh_5", "Tanh", "").part == "loss"
+    assert naming.operation("StatefulPartitionedCall/Sigmoid_5", "Sigmoid", "").part == "updates"
