@@ -225,6 +225,8 @@ def of_record(record: Mapping[str, Any]) -> list[str]:
     timed = record.get("timing", {}).get("step_s") is not None
     broken = instruments.failed(record.get("instruments", ()))
     failed = {instrument.proves for instrument in broken}
+    if not record.get("profile"):  # nothing of an untraced run rests on a trace
+        failed -= {"trace"}
     cases = {
         identity.NOT_RECORDED: identity.of(record) is None,
         CHANGED: bool(record.get("changed")),
@@ -258,7 +260,8 @@ def _seen_in_training(marks: Iterable[str]) -> bool:
 
 def _at_chance(record: Mapping[str, Any]) -> bool:
     """Whether a training's validation is what guessing gives, see the task's `guess`."""
-    epoch = (record.get("history") or [{}])[-1]
+    trained = (record.get("quantized") or {}).get("before", {})  # of a model quantized afterwards
+    epoch = (record.get("history") or [trained])[-1]
     loss, guessed = epoch.get("val_loss"), record.get("in_force", {}).get("chance_loss")
     if loss is not None and guessed is not None:
         return bool(loss > guessed - LEAST_NATS)

@@ -55,6 +55,13 @@ def test_what_is_not_valid_is_shown_and_claims_nothing(changes, flag):
     assert text.startswith("Measured, but nothing is claimed")
 
 
+def test_a_trace_that_cannot_be_believed_flags_what_was_traced_alone():
+    failed = {"instruments": [check("trace", (0.9, 1.35), 1.5)]}
+    assert validity.of_record(record() | failed) == []
+    traced = record() | failed | {"profile": {"missing": "xprof"}}
+    assert validity.of_record(traced) == ["trace not proven"]
+
+
 def test_a_model_that_was_edited_halfway_forms_no_ratio_with_the_old_one():
     # The lie that was told: stopped, model.py edited, resumed: "3.12x faster" without a warning.
     records = list(runs())

@@ -258,7 +258,8 @@ def _level(tables: Tables, rows: pd.DataFrame, measure: Measure) -> str:
     if all("not trained" in validity.names_of(flags) for flags in tables.ok["flags"]):
         level = " to ".join(dict.fromkeys(ends))
         return f"**nothing was learned**: every run's {measure.name} is at chance level, {level}"
-    if len(rows) and rows.verdict.isin(NO_MEAN).all():
+    several = tables.ok.policy.nunique() > 1
+    if (rows.empty and several) or (len(rows) and rows.verdict.isin(NO_MEAN).all()):
         return ""
     if ends[0] == ends[1]:
         return f"mean validation {measure.name} is {ends[0]} everywhere"

@@ -1,17 +1,22 @@
 """The report's section on quantized inference: what integers for weights cost and save."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import contrast, points
+from mptexp.analysis import contrast, points, validity
+from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers.comparisons import Section
 from mptexp.report.text import measures, wording
 from mptexp.report.text.columns import BLANK
 
 TITLE = "Quantized inference"
+PARTS = ("before", "after")
+NAMED = 3  # policies that a sentence lists
 NOTE = (
     "Each run trained its model in float32, validated it, quantized it and validated it again: the "
     "difference is that of the same weights, quantized minus trained, and its interval is over "
@@ -20,53 +25,141 @@ NOTE = (
 )
 
 
-def sections(tables: Tables) -> list[Section]:
-    """The section on quantized inference; none where no run quantized a trained model."""
+@dataclass(frozen=True)
+class Quantized:
+    """The runs of one policy at one point.
+
+    Attributes:
+        policy: of the quantized model; point: the rest in words; dataset: what was trained on.
+        before: loss and accuracy of each run's trained model, as its record has them.
+        after: those of the same weights, quantized.
+        lost: after minus before, formed within each run.
+        bytes_before: of all weights, the mean over runs; bytes_after: likewise, quantized.
+        flags: what is not valid of the runs, see `validity`.
+    """
+
+    policy: str
+    point: str
+    dataset: str
+    before: list[dict[str, Any]]
+    after: list[dict[str, Any]]
+    lost: Contrast
+    bytes_before: float
+    bytes_after: float
+    flags: str
+
+    @property
+    def share(self) -> float:
+        """Bytes of the quantized weights over those of the trained ones; NaN of none."""
+        return self.bytes_after / self.bytes_before if self.bytes_before else math.nan
+
+    @property
+    def difference(self) -> str:
+        """`+0.4 [-0.2, +1.0] (n = 3)`, of the measure; a dash where nothing was validated."""
+        lost = self.lost
+        if not lost.n:
+            return BLANK
+        measure = measures.of(self.dataset)
+        if reason := wording.not_valid(self.flags, "accuracy"):
+            value = wording.signed(measure.change(lost.estimate) * 100)
+            return f"{value} ({reason}, n = {lost.n})"
+        return measure.difference(lost.estimate, lost.low, lost.high, lost.n)
+
+
+def measured(tables: Tables) -> list[Quantized]:
+    """What was quantized after its training, a row per point and policy."""
     known = {r["run_id"]: r["quantized"] for r in tables.records if _is_one(r)}
     runs = tables.ok[tables.ok.run_id.isin(list(known))]
     if runs.empty:
         return []
-    rows = pd.DataFrame(_rows(runs, known))
-    if rows.Point.nunique() == 1:
-        rows = rows.drop(columns="Point")
-    said = {known[i].get("calibration", ""): name for i, name in runs[["run_id", "policy"]].values}
-    sentences = [f"{name} is calibrated on {text}." for text, name in said.items() if text]
-    return [Section(TITLE, NOTE, sentences, rows)]
+    runs = runs.assign(point=wording.places(runs))
+    return [
+        _quantized(own, [known[run_id] for run_id in own.run_id], policy, point, dataset)
+        for (point, policy, dataset), own in runs.groupby(
+            ["point", "policy", "dataset"], sort=False
+        )
+    ]
 
 
 def _is_one(record: dict[str, Any]) -> bool:
     return "after" in (record.get("quantized") or {})
 
 
-def _rows(runs: pd.DataFrame, known: dict[str, dict[str, Any]]) -> Iterator[dict[str, str]]:
-    """A row per point and policy."""
-    runs = runs.assign(point=wording.places(runs))
-    for (point, policy, dataset), own in runs.groupby(["point", "policy", "dataset"], sort=False):
-        made = [known[run_id] for run_id in own.run_id]
-        measure = measures.of(dataset)
-        before, after = (_quality(made, part, measure) for part in ("before", "after"))
-        lost = contrast.paired(after, before, "difference")
-        sizes = [sum(m.get(f"bytes_{part}", 0) for m in made) for part in ("before", "after")]
-        yield {
-            "Point": point,
-            "Policy": policy,
-            f"{measure.heading}, trained": _mean(made, "before", measure),
-            f"{measure.heading}, quantized": _mean(made, "after", measure),
-            measure.head: measure.difference(lost.estimate, lost.low, lost.high, lost.n)
-            if lost.n
-            else BLANK,
-            "Weights": " to ".join(f"{size / len(made) / 2**20:.1f} MiB" for size in sizes),
-            "of their bytes": f"{sizes[1] / sizes[0] * 100:.0f} %" if sizes[0] else BLANK,
-        }
+def _quantized(
+    runs: pd.DataFrame, made: list[dict[str, Any]], policy: str, point: str, dataset: str
+) -> Quantized:
+    before, after = ([m[part] for m in made] for part in ("before", "after"))
+    measure = measures.of(dataset)
+    lost = contrast.paired(_quality(after, measure), _quality(before, measure), "difference")
+    sizes = [sum(m.get(f"bytes_{part}", 0) for m in made) / len(made) for part in PARTS]
+    flags = validity.together(runs["flags"])
+    return Quantized(policy, point, dataset, before, after, lost, *sizes, flags)
 
 
-def _quality(made: list[dict[str, Any]], part: str, measure: measures.Measure) -> pd.Series:
-    values = [measure.task.measured(m[part]) for m in made]
+def _quality(figures: list[dict[str, Any]], measure: measures.Measure) -> pd.Series:
+    values = [measure.task.measured(m) for m in figures]
     return points.quality(pd.DataFrame({measure.task.column: values}, dtype=float))
 
 
-def _mean(made: list[dict[str, Any]], part: str, measure: measures.Measure) -> str:
-    values = [measure.task.measured(m[part]) for m in made]
+# --- in words -------------------------------------------------------------------------------------
+
+
+def bytes_taken(made: Sequence[Quantized]) -> str:
+    """`int4 and int8 take 17 to 29 % of the trained model's bytes`."""
+    policies = list(dict.fromkeys(one.policy for one in made))
+    shares = sorted({f"{one.share * 100:.0f}" for one in made}, key=float)
+    ends = " to ".join(dict.fromkeys([shares[0], shares[-1]]))
+    takes = "takes" if len(policies) == 1 else "take"
+    return f"{wording.listed(policies)} {takes} {ends} % of the trained model's bytes"
+
+
+def sentences(made: Sequence[Quantized]) -> list[str]:
+    """Bytes and what quantizing the same weights changed; one sentence, the fewest bytes first."""
+    several = len({one.point for one in made}) > 1
+    measure = measures.of(made[0].dataset)
+    clauses = [
+        f"**{one.policy}**{f' ({one.point})' * several} {one.share * 100:.0f} %, "
+        f"{one.difference.partition(' (n =')[0]} {measure.unit}"
+        for one in sorted(made, key=lambda one: one.share)
+        if one.lost.n
+    ]
+    of = f"Bytes of the weights, and what quantizing them changed of validation {measure.name}"
+    return [f"{of}: {'; '.join(clauses[:NAMED])}."] if clauses else []
+
+
+def sections(tables: Tables) -> list[Section]:
+    """The section on quantized inference; none where no run quantized a trained model."""
+    made = measured(tables)
+    if not made:
+        return []
+    rows = pd.DataFrame([_row(one) for one in made])
+    if rows.Point.nunique() == 1:
+        rows = rows.drop(columns="Point")
+    known = {r["parameters"]["policy"]: r["quantized"] for r in tables.records if _is_one(r)}
+    said = [
+        f"{name} is calibrated on {text}."
+        for name, row in known.items()
+        if (text := row.get("calibration"))
+    ]
+    return [Section(TITLE, NOTE, said, rows)]
+
+
+def _row(one: Quantized) -> dict[str, str]:
+    measure = measures.of(one.dataset)
+    sizes = [f"{size / 2**20:.1f} MiB" for size in (one.bytes_before, one.bytes_after)]
+    return {
+        "Point": one.point,
+        "Policy": one.policy,
+        f"{measure.heading}, trained": _mean(one.before, measure),
+        f"{measure.heading}, quantized": _mean(one.after, measure),
+        measure.head: one.difference,
+        "Weights": " to ".join(sizes),
+        "of their bytes": BLANK if math.isnan(one.share) else f"{one.share * 100:.0f} %",
+    }
+
+
+def _mean(figures: list[dict[str, Any]], measure: measures.Measure) -> str:
+    values = [measure.task.measured(m) for m in figures]
     values = [value for value in values if value is not None]
     if not values:
         return BLANK

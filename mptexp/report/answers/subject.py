@@ -6,7 +6,7 @@ nothing can be claimed, the title is what was measured, said to be provisional.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ from mptexp.report.answers import (
     findings,
     loss_scales,
     low_precision,
+    quantized_inference,
 )
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.measures import Measure
@@ -69,6 +70,7 @@ class Subject:
         sentences: Markdown, the best proven first.
         advice: what to do, Markdown; empty where nothing follows.
         figure: the section of the registry whose first figure is the chart.
+        usual: what holds of every bar whose label does not say otherwise; empty of nothing.
     """
 
     title: str
@@ -78,6 +80,7 @@ class Subject:
     scale: Scale = "speed"
     advice: str = ""
     figure: str = "answer"
+    usual: str = ""
 
 
 def of(tables: Tables) -> Subject:
@@ -118,7 +121,8 @@ def _speed(tables: Tables) -> Iterator[Subject]:
     ]
     name = wording.default_name(base) if rows.baseline.nunique() == 1 else "the default"
     title, advice = _speed_title(rows, tables), _speed_advice(rows, tables)
-    yield Subject(title, findings.answer(tables), bars, name, advice=advice)
+    usual = wording.usual(rows)
+    yield Subject(title, findings.answer(tables), bars, name, advice=advice, usual=usual)
 
 
 def _order(column: pd.Series) -> pd.Series:
@@ -158,8 +162,10 @@ def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
     base = wording.default_name(rows.baseline.iloc[0])
     native = rows.policy[~rows.emulated.astype(bool)]
     names = list(dict.fromkeys(native if len(native) else rows.policy))
-    which = names[0] if len(names) == 1 else "any other policy"
-    return f"{which} is not shown to train faster than {base} on {where}"
+    which = f"{names[0]} is not" if len(names) == 1 else "No other policy is"
+    doing = {"train": "train", "inference": "run inference"}
+    acts = " or ".join(doing[phase] for phase in doing if (rows.phase == phase).any())
+    return f"{which} shown to {acts} faster than {base} on {where}"
 
 
 def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
@@ -222,6 +228,25 @@ def _there(best: pd.Series, rows: pd.DataFrame) -> str:
     """Where a policy is fastest, where it is not shown to be faster everywhere."""
     own = rows[rows.policy == best.policy]
     return "" if (own.finding == "faster").all() else f" ({verbatim(best.place)})"
+
+
+def _quantized(tables: Tables) -> Iterator[Subject]:
+    """What integers for weights take of the bytes and of the accuracy, beside their speed."""
+    made = quantized_inference.measured(tables)
+    for subject in _speed(tables) if made else ():
+        said = [*quantized_inference.sentences(made), *subject.sentences]
+        if any(bar.finding == "faster" for bar in subject.bars):
+            yield replace(subject, sentences=said)
+            continue
+        least = min(made, key=lambda one: one.share)
+        name, base = measures.of(least.dataset).name, subject.baseline
+        to_do = (
+            f"for speed keep {base}; for fewer bytes take **{least.policy}**, and look at its "
+            f"{name} in your own model."
+        )
+        speed = subject.title.replace("No other policy", "none")
+        title = f"{quantized_inference.bytes_taken(made)}; {speed}"
+        yield replace(subject, title=title, sentences=said, advice=to_do)
 
 
 def _only_accuracy(tables: Tables) -> Iterator[Subject]:
@@ -467,6 +492,7 @@ SUBJECTS: tuple[Callable[[Tables], Iterator[Subject]], ...] = (
     _replicas,
     _frontends,
     _frameworks,
+    _quantized,
     _speed,
     _dynamic_range,
     _only_accuracy,

@@ -158,6 +158,7 @@ def _caption(chart: Subject) -> str:
     counts = Counter(words.get(bar.finding, bar.finding) for bar in chart.bars)
     said = wording.listed([f"{n} {finding}" for finding, n in counts.items()])
     opening = f"Of {wording.count(len(chart.bars), 'comparison')}: {said}."
+    opening += f" Where nothing else is said: {visible(chart.usual)}." * bool(chart.usual)
     if all(np.isnan(bar.low) for bar in chart.bars):
         return f"{opening} Hollow markers: measured, without a claim."
     together = ", which hold for all comparisons together" if chart.scale == "speed" else ""

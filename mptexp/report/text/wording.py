@@ -55,6 +55,10 @@ def capitalized(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
+BARE = ("gpu_model", "backend", "dataset", "model", "setting")  # whose values need no name
+USUAL = 0.75  # share of the points from which a value is not repeated with each of them
+
+
 def title(name: str) -> str:
     """A column's name as a heading: `batch_size` is `Batch size`."""
     return {"jit": "XLA", "gpu_model": "Device"}.get(name) or name.replace("_", " ").capitalize()
@@ -109,14 +113,30 @@ def panels(table: pd.DataFrame) -> pd.Series:
 def places(table: pd.DataFrame) -> list[str]:
     """What tells each row apart from other points: `batch size 32`, `resident, with XLA`.
 
-    The batch size where nothing does.
+    The batch size where nothing does; without what `usual` says of most of them.
     """
     names = [n for n in POINT if table[n].nunique() > 1] or ["batch_size"]
     names.sort(key=lambda n: n != "batch_size")
-    words = [
-        named(table[n], ("gpu_model", "backend", "dataset", "model", "setting")) for n in names
-    ]
-    return _joined(words)
+    most = _most(table)
+    words = [named(table[n], BARE).where(table[n] != most.get(n), "") for n in names]
+    return [place or usual(table) for place in _joined(words)]
+
+
+def usual(table: pd.DataFrame) -> str:
+    """What holds of most points, whose names in `places` leave it out: `without XLA`."""
+    most = _most(table)
+    return ", ".join(named(pd.Series([value], name=n), BARE)[0] for n, value in most.items())
+
+
+def _most(table: pd.DataFrame) -> dict[str, Any]:
+    """By parameter the value that most points have, where a few have another."""
+    points = table[POINT].drop_duplicates()
+    counts = {n: points[n].value_counts() for n in POINT if n not in ("batch_size", "setting")}
+    return {
+        n: count.index[0]
+        for n, count in counts.items()
+        if len(count) > 1 and count.iloc[0] >= USUAL * len(points)
+    }
 
 
 def _joined(columns: Iterable[pd.Series]) -> list[str]:

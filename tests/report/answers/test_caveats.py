@@ -99,7 +99,8 @@ PLANTED = {
     "too few windows": lambda made, block: made["timing"].update(step_ci=None),
     **{
         validity.unproven(row.proves): lambda made, block, row=row: made.update(
-            instruments=[instruments.check(row.name, (0.9, 1.1), 1.5)]
+            instruments=[instruments.check(row.name, (0.9, 1.1), 1.5)],
+            **({"profile": {"missing": "xprof"}} if row.proves == "trace" else {}),
         )
         for row in instruments.INSTRUMENTS.values()
         if row.proves

@@ -1,6 +1,6 @@
 from builders import record, tables, text
 
-from mptexp.report.answers import quantized_inference
+from mptexp.report.answers import quantized_inference, subject
 
 
 def quantized(policy, block, before, after, made=None):
@@ -54,3 +54,36 @@ def test_what_was_not_validated_has_no_difference():
     (section,) = quantized_inference.sections(tables([quantized("int8", 0, {}, {})]))
     (row,) = section.rows.to_dict("records")
     assert row["Difference, percentage points [95 % interval]"] == "–"
+
+
+def test_the_page_opens_with_bytes_and_what_they_cost():
+    made = []
+    for block in range(3):
+        made.append(record(block=block, step_s=0.1))
+        made[-1]["parameters"] |= {"phase": "inference"}
+        one = record(block=block, step_s=0.2 + block / 1e4)
+        after = {"val_accuracy": 0.90 + block / 1000}
+        made.append(quantized("int8", block, {"val_accuracy": 0.9}, after, one))
+    answer = subject.of(tables(made))
+    assert answer.title == (
+        "int8 takes 25 % of the trained model's bytes; int8 runs inference 2.00× slower than "
+        "float32 on GPU"
+    )
+    assert answer.sentences[0] == (
+        "Bytes of the weights, and what quantizing them changed of validation accuracy: **int8** "
+        "25 %, +0.1 [−0.1, +0.3] percentage points."
+    )
+    assert answer.advice.startswith("for speed keep float32; for fewer bytes take **int8**")
+
+
+def test_a_model_that_had_learned_nothing_shows_nothing_of_its_quantization():
+    made = [
+        quantized("int8", b, {"val_accuracy": 0.1}, {"val_accuracy": 0.1}, guessing(b))
+        for b in range(3)
+    ]
+    (one,) = quantized_inference.measured(tables(made))
+    assert one.difference == "+0.0 (not valid: not trained, n = 3)"
+
+
+def guessing(block):
+    return record(block=block, chance_accuracy=0.1)

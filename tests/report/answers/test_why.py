@@ -44,6 +44,7 @@ def test_what_is_not_known_is_not_said():
 
 def test_a_breakdown_by_a_reader_that_failed_its_test_says_so():
     failed = {"instruments": [instruments.check("trace", (0.9, 1.35), 3.0)]}
+    failed["profile"] = {"step_s": 1.0}
     found = replace(verdict(loss("input", 0.61)), candidate=failed, baseline=failed)
     assert why.sentence(found).endswith("; time breakdown not valid: trace not proven.")
     assert why.BREAKDOWN.noted(found, False) == "**Time breakdown not valid: trace not proven.**"
