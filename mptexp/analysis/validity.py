@@ -259,7 +259,12 @@ def _seen_in_training(marks: Iterable[str]) -> bool:
 
 
 def _at_chance(record: Mapping[str, Any]) -> bool:
-    """Whether a training's validation is what guessing gives, see the task's `guess`."""
+    """Whether a training's validation is what guessing gives, see the task's `guess`.
+
+    Not one that ended once its step time was known: of it no accuracy is compared or shown.
+    """
+    if (record.get("timing") or {}).get("ended_by") == "target_ci":
+        return False
     trained = (record.get("quantized") or {}).get("before", {})  # of a model quantized afterwards
     epoch = (record.get("history") or [trained])[-1]
     loss, guessed = epoch.get("val_loss"), record.get("in_force", {}).get("chance_loss")

@@ -294,8 +294,8 @@ ROWS: tuple[Category, ...] = (
     ),
     Cause(
         name="compiled",
-        label="XLA, slower than operations one by one",
-        sentence="is lost to XLA, whose code is slower than operations one by one",
+        label="XLA's code, slower than single operations",
+        sentence="is lost to XLA, whose code is slower than single operations",
         remedies=(NO_XLA,),
         ablations=(ablations.XLA_OFF,),
         colour="#0087c8",

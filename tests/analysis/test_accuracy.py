@@ -140,8 +140,8 @@ def test_every_device_has_its_own_verdict():
         made["run_id"] += "v"
         rows.append(made)
     (said,) = [s for s in findings.answer(tables(rows)) if "alidation accuracy" in s]
-    assert "equal within 1 percentage point (**mixed_float16** on GPU)" in said
-    assert "lower (**mixed_float16** on V100)" in said
+    assert "**mixed_float16** on GPU equal within 1 percentage point" in said
+    assert "**mixed_float16** on V100 lower" in said
 
 
 def validated(policy, accuracies, images=500, chance=0.1):

@@ -24,7 +24,9 @@ def test_one_comparison_has_one_interval_on_a_page():
     ].itertuples()
     (found,) = (f for c, f in claims.table(made) if c.words == "It is as accurate as float32")
     assert found.runs == dynamic.run_ids
-    assert f"{wording.signed(dynamic.difference * 100)} percentage points at 1 point" in found.evidence
+    assert (
+        f"{wording.signed(dynamic.difference * 100)} percentage points at 1 point" in found.evidence
+    )
 
 
 def test_an_interval_holds_no_impossible_difference():

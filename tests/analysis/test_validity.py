@@ -62,6 +62,13 @@ def test_a_trace_that_cannot_be_believed_flags_what_was_traced_alone():
     assert validity.of_record(traced) == ["trace not proven"]
 
 
+def test_a_run_that_ended_once_its_time_was_known_need_not_have_learned():
+    guessing = record(chance_accuracy=0.99)
+    assert validity.of_record(guessing) == ["not trained"]
+    guessing["timing"]["ended_by"] = "target_ci"
+    assert validity.of_record(guessing) == []
+
+
 def test_a_model_that_was_edited_halfway_forms_no_ratio_with_the_old_one():
     # The lie that was told: stopped, model.py edited, resumed: "3.12x faster" without a warning.
     records = list(runs())

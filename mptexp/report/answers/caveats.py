@@ -61,7 +61,9 @@ def banner(tables: Tables, more: str = "see [Environment](#Environment)") -> lis
         full.append(_sentence(*first, tables))
     if others := [_short(*each, tables) for each in counted if each is not first]:
         opening = "Also not valid" if first else "Not valid"
-        full.append(f"**{opening}**: {'; '.join(others)}; {more}.")
+        learned = measures.listed(tables.ok)
+        kept = "" if first else f"; time per step, memory and {learned} still hold"
+        full.append(f"**{opening}**: {'; '.join(others)}{kept}; {more}.")
     incomplete = [f"**Incomplete**: {safe(text)}." for text in missing(tables)]
     return [*full, *incomplete, *left_out(tables)]
 

@@ -165,7 +165,7 @@ def _why_emulated(names: Sequence[str]) -> str:
         sentences.append(f"This device has no {listed(types)} arithmetic and emulates it")
     for name in rounding:
         computes = POLICY_ROWS[name].compute_dtype
-        sentences.append(f"Of {name} Keras rounds to 8 bits and multiplies in {computes}")
+        sentences.append(f"Keras rounds to {name} and multiplies in {computes}")
     return "".join(f" {sentence}: slower is expected." for sentence in sentences)
 
 
@@ -209,8 +209,8 @@ def _accuracies(table: pd.DataFrame, measure: Measure, margin: float) -> str:
     if len(said) == 1:
         parts = [f"validation {measure.name} is {next(iter(said))}", _mean(table, measure)]
         return "; ".join(filter(None, parts))
-    clauses = [f"{text} ({listed(names)})" for text, names in said.items()]
-    return f"validation {measure.name} is {'; '.join(clauses)}"
+    clauses = [f"{listed(names)} {text}" for text, names in said.items()]
+    return f"validation {measure.name}: {'; '.join(clauses)}"
 
 
 def _verdicts(rows: pd.DataFrame, measure: Measure, margin: float) -> str:

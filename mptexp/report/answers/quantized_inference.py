@@ -105,12 +105,12 @@ def _quality(figures: list[dict[str, Any]], measure: measures.Measure) -> pd.Ser
 
 
 def bytes_taken(made: Sequence[Quantized]) -> str:
-    """`int4 and int8 take 17 to 29 % of the trained model's bytes`."""
+    """`int4 and int8 shrink the weights to 17 to 29 % of their bytes`."""
     policies = list(dict.fromkeys(one.policy for one in made))
     shares = sorted({f"{one.share * 100:.0f}" for one in made}, key=float)
     ends = " to ".join(dict.fromkeys([shares[0], shares[-1]]))
-    takes = "takes" if len(policies) == 1 else "take"
-    return f"{wording.listed(policies)} {takes} {ends} % of the trained model's bytes"
+    verb = "shrinks" if len(policies) == 1 else "shrink"
+    return f"{wording.listed(policies)} {verb} the weights to {ends} % of their bytes"
 
 
 def sentences(made: Sequence[Quantized]) -> list[str]:

@@ -43,8 +43,8 @@ def test_float8_is_slower_for_another_reason():
     said = findings.answer(tables(rows))[0]
     assert "**float8** (72 % of the arithmetic in float8_e4m3fn) trains 2.00× slower" in said
     assert said.endswith(
-        " This device has no float16 arithmetic and emulates it: slower is expected. Of float8 "
-        "Keras rounds to 8 bits and multiplies in bfloat16: slower is expected."
+        " This device has no float16 arithmetic and emulates it: slower is expected. Keras "
+        "rounds to float8 and multiplies in bfloat16: slower is expected."
     )
     alone = three("float8", [0.3, 0.31, 0.29], emulated=True)
     assert "This device has no" not in findings.answer(alone)[0]

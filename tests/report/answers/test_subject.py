@@ -49,6 +49,14 @@ def test_what_is_not_faster_is_no_advice(speedups, title):
     assert answer.advice.startswith("keep float32")
 
 
+def test_the_one_policy_that_is_slower_is_in_the_title():
+    rows = [record(block=b, step_s=0.1) for b in range(3)]
+    rows += [record("mixed_bfloat16", b, s) for b, s in enumerate((0.1, 0.11, 0.09))]
+    rows += [record("float8", b, 0.2, emulated=True) for b in range(3)]
+    nothing = "mixed_bfloat16 is not shown to train faster than float32 on GPU"
+    assert subject.of(tables(rows)).title == f"{nothing}; float8 trains 2.00× slower"
+
+
 def test_what_is_both_faster_and_slower_is_titled_from_what_to_what():
     base = {("float32", size): 0.1 for size in (32, 64)}
     times = base | {("bfloat16", 32): 0.2, ("bfloat16", 64): 0.05}

@@ -127,7 +127,7 @@ def test_the_one_pair_that_loses_to_a_cause_is_named():
     said = lead.sentences(published("why-imagenette-64px-cpu"))[-1]
     step = "of **mixed_bfloat16**'s step"
     assert said == (
-        f"What limits it: XLA, slower than operations one by one, 93 % {step} (with XLA, input "
+        f"What limits it: XLA's code, slower than single operations, 93 % {step} (with XLA, input "
         "mode resident); the input pipeline, which takes processors from the step, 44 % (without "
         "XLA, input mode keydana)."
     )
