@@ -34,6 +34,7 @@ Scale = Literal["speed", "error", "accuracy", "perplexity"]
 MOST = 12  # rows of the chart; of more, the least and the largest of each policy
 MARGIN = Options.equivalence_margin  # of accuracies that a title calls equal without a word more
 NAMED = 3  # comparisons that a sentence lists
+PROVISIONAL = "Provisional"
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def device(tables: Tables) -> str:
 
 def _provisional(title: str) -> str:
     """A title of what was measured, but cannot be claimed."""
-    return f"Provisional: {title}"
+    return f"{PROVISIONAL}: {title}"
 
 
 def _unclaimed(sentences: Sequence[str]) -> list[str]:
@@ -250,11 +251,14 @@ def _quantized(tables: Tables) -> Iterator[Subject]:
             continue
         least = min(made, key=lambda one: one.share)
         name, base = measures.of(least.dataset).name, subject.baseline
-        to_do = (
-            f"for speed keep {base}; for fewer bytes take **{least.policy}**, and look at its "
-            f"{name} in your own model."
-        )
-        speed = subject.title.replace("No other policy", "none")
+        look = f"look at its {name} in your own model"
+        to_do = f"for fewer bytes take **{least.policy}**, and {look}."
+        if subject.title.startswith(PROVISIONAL):
+            speed = "no speed is claimed"
+            to_do = f"{to_do} {wording.capitalized(subject.advice)}"
+        else:
+            speed = subject.title.replace("No other policy", "none")
+            to_do = f"for speed keep {base}; {to_do}"
         title = f"{quantized_inference.bytes_taken(made)}; {speed}"
         yield replace(subject, title=title, sentences=said, advice=to_do)
 

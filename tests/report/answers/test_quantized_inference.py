@@ -76,6 +76,20 @@ def test_the_page_opens_with_bytes_and_what_they_cost():
     assert answer.advice.startswith("for speed keep float32; for fewer bytes take **int8**")
 
 
+def test_where_no_time_is_valid_the_bytes_are_claimed_and_no_speed():
+    made = []
+    for block in range(3):
+        one = record(block=block, step_s=0.1)
+        one["parameters"] |= {"phase": "inference"}
+        apart = record(block=block, step_s=0.1 * 2**block)
+        after = {"val_accuracy": 0.9}
+        made += [one, quantized("int8", block, after, after, apart)]
+    answer = subject.of(tables(made))
+    assert answer.title == "int8 shrinks the weights to 25 % of their bytes; no speed is claimed"
+    assert answer.advice.startswith("for fewer bytes take **int8**")
+    assert "--repair" in answer.advice
+
+
 def test_a_model_that_had_learned_nothing_shows_nothing_of_its_quantization():
     made = [
         quantized("int8", b, {"val_accuracy": 0.1}, {"val_accuracy": 0.1}, guessing(b))
