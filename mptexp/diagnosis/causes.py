@@ -294,7 +294,7 @@ ROWS: tuple[Category, ...] = (
     ),
     Cause(
         name="compiled",
-        label="XLA's code, slower than single operations",
+        label="XLA code, slower than single operations",
         sentence="is lost to XLA, whose code is slower than single operations",
         remedies=(NO_XLA,),
         ablations=(ablations.XLA_OFF,),
