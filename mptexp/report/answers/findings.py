@@ -80,9 +80,8 @@ def _decided(rows: pd.DataFrame) -> str:
     """`**bfloat16** trains 1.37× faster than float32 (the default) at batch size 32 [...]`."""
     parts = []
     for (policy, phase, baseline), own in rows.groupby(["policy", "phase", "baseline"], sort=False):
-        verb = "trains" if phase == "train" else "runs inference"
         ratios = _ratios(own, base_name(baseline, own.default_policy.iloc[0]))
-        parts.append(f"{_named(policy, own)} {verb} {ratios}")
+        parts.append(f"{_named(policy, own)} {wording.DOES[phase]} {ratios}")
     return "; ".join(parts)
 
 

@@ -175,7 +175,7 @@ def _slower(rows: pd.DataFrame, others: Sequence[str]) -> str:
     if len(slower) != 1:
         return ""
     row = slower.iloc[0]
-    verb = "trains" if row.phase == "train" else "runs inference"
+    verb = wording.DOES[row.phase]
     return f"; {row.policy} {verb} {wording.speed_parts(row)[0]}× slower"
 
 
@@ -184,7 +184,7 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
 
     Where the same policy is also slower, from what to what.
     """
-    verb = "trains" if row.phase == "train" else "runs inference"
+    verb = wording.DOES[row.phase]
     word = wording.direction(row)
     bound = {"faster": "up to ", "slower": "at least "}.get(word, "")
     own = rows[(rows.policy == row.policy) & (rows.phase == row.phase)]

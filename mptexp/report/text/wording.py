@@ -56,6 +56,7 @@ def capitalized(text: str) -> str:
 
 
 BARE = ("gpu_model", "backend", "dataset", "model", "setting")  # whose values need no name
+DOES = {"train": "trains", "inference": "runs inference"}  # a policy, by phase
 USUAL = 0.75  # share of the points from which a value is not repeated with each of them
 
 
