@@ -54,7 +54,7 @@ def compared(tables: Tables) -> pd.DataFrame:
     differences = differences.rename(columns={"candidate": "policy"})
     keys = [*POINT, "policy", "baseline"]
     table = table.merge(differences[[*keys, "difference", "verdict"]], "left", keys)
-    return table.assign(place=wording.places(table)).dropna(subset="speedup")
+    return table.assign(place=wording.places(table, short=True)).dropna(subset="speedup")
 
 
 # --- speed ----------------------------------------------------------------------------------------

@@ -106,19 +106,21 @@ def default_name(policy: str) -> str:
 def panels(table: pd.DataFrame) -> pd.Series:
     """What tells the points of a table apart, besides the batch size: the titles of panels."""
     names = [n for n in POINT if n not in ("gpu_model", "batch_size") and table[n].nunique() > 1]
-    bare = ("backend", "dataset", "model", "setting")
-    parts = [table.gpu_model.astype(str), *(named(table[name], bare) for name in names)]
+    parts = [table.gpu_model.astype(str), *(named(table[name], BARE) for name in names)]
     return pd.Series(_joined(parts), table.index, dtype=object)
 
 
-def places(table: pd.DataFrame) -> list[str]:
+def places(table: pd.DataFrame, short: bool = False) -> list[str]:
     """What tells each row apart from other points: `batch size 32`, `resident, with XLA`.
 
-    The batch size where nothing does; without what `usual` says of most of them.
+    The batch size where nothing does.
+
+    Args:
+        short: whether to leave out what `usual` says of most of them, where that is said beside.
     """
     names = [n for n in POINT if table[n].nunique() > 1] or ["batch_size"]
     names.sort(key=lambda n: n != "batch_size")
-    most = _most(table)
+    most = _most(table) if short else {}
     words = [named(table[n], BARE).where(table[n] != most.get(n), "") for n in names]
     return [place or usual(table) for place in _joined(words)]
 
