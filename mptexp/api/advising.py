@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mptexp.execution import plan
+from mptexp.execution import directory, plan, preparation
 from mptexp.execution.job import Job
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.progress import Output
@@ -87,7 +87,8 @@ def advise_layers(
         The answer and what it rests on, as sentences; and the params file that proves it.
 
     Raises:
-        ParamsError: also where the policy computes in float32.
+        ParamsError: also where the policy computes in float32, or another search is at work in the
+            directory: each reads only its own trainings.
         Interrupted, Stopped: as `sweep.execute` does; also where a training could not be made.
     """
     from mptexp.analysis import layer_search
@@ -99,9 +100,12 @@ def advise_layers(
             f"{', '.join(layer_search.NARROW)}"
         )
     search = _Search(job, _first(job, only), policy, steps, data_dir, output or Output())
-    needed = search.needed()
-    proof = job.directory.root / "layers.yaml"
-    store.write_text(proof, layer_search.proof(job.sweep, search.run, needed))
+    # Wrong data and models are refused before anything is written.
+    preparation.prepare([search.run], data_dir)
+    with directory.locked(job.directory):
+        needed = search.needed()
+        proof = job.directory.root / "layers.yaml"
+        store.write_text(proof, layer_search.proof(job.sweep, search.run, needed))
     return layers_needed.answer(needed, steps), proof
 
 
@@ -162,7 +166,8 @@ class _Search:
         )
         job = replace(self.job, sweep=sweep, text=text, directory=place)
         brief = replace(self.output, brief=True)
-        execute(job, fresh=True, how=self.how, output=brief)
+        held = place == self.job.directory
+        execute(job, fresh=True, how=self.how, output=brief, lock=not held)
         return store.read_records(place)[0]
 
     def _check(self, records: Sequence[dict[str, Any]], allowed: Sequence[str]) -> None:

@@ -456,14 +456,30 @@ def write_page(file: Path, text: str) -> None:
     """Writes a page where a user wants it.
 
     Raises:
-        ParamsError: if that is a directory, or nothing can be written there.
+        ParamsError: if that is a directory or a file that is no page, or nothing can be written
+            there.
         Stopped: if the disk is full or fails.
     """
     if file.is_dir():
         raise ParamsError(
             f"--out {file}: is a directory; give the name of a file, such as page.html"
         )
+    if file.is_file() and not _is_page(file):  # such as the trace of which the page is
+        raise ParamsError(
+            f"--out {file}: is there already and is no HTML page; give another name, or move it "
+            "away"
+        )
     try:
         store.write_text(file, text)
     except OSError as error:
         raise _refusal(error)(f"--out {file}: cannot be written: {error.strerror}") from error
+
+
+def _is_page(file: Path) -> bool:
+    """Whether a file is an HTML page, or empty."""
+    try:
+        with file.open("rb") as stream:
+            begun = stream.read(100).lstrip().lower()
+    except OSError:
+        return False
+    return not begun or begun.startswith(b"<!doctype html")

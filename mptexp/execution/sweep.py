@@ -1,6 +1,7 @@
 """Executes what a sweep lacks, from preparing its directory to counting what is left to do."""
 
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from mptexp.execution import (
@@ -63,6 +64,7 @@ def execute(
     address: str | None = None,
     output: Output | None = None,
     repair: Collection[str] = (),
+    lock: bool = True,
 ) -> Remaining:
     """Executes the runs of a sweep that are missing.
 
@@ -74,6 +76,7 @@ def execute(
         address: of the Ray cluster.
         output: where progress is shown.
         repair: ids of runs whose whole comparison, of that block, is measured again.
+        lock: whether to hold the directory; not where the caller does, see `directory.locked`.
 
     Raises:
         ParamsError: if something is wrong with the input; nothing is written then.
@@ -84,7 +87,7 @@ def execute(
     devices.slots(how.parallel)  # refuses to share a GPU
     ray_cluster.check(how, address, job.sweep.max_batch)
     try:
-        return _execute(job, only, fresh, how, address, output or Output(), repair)
+        return _execute(job, only, fresh, how, address, output or Output(), repair, lock)
     except Interrupted:
         raise
     except KeyboardInterrupt:
@@ -99,6 +102,7 @@ def _execute(
     address: str | None,
     output: Output,
     repair: Collection[str],
+    lock: bool,
 ) -> Remaining:
     place, on_ray = job.directory, how.executor == "ray"
 
@@ -111,7 +115,7 @@ def _execute(
         ray_cluster.connect(address, [run.gpu_model for run in wanted])
     else:
         preparation.prepare(wanted, how.data_dir)
-    with directory.locked(place):
+    with directory.locked(place) if lock else nullcontext():
         directory.prepare(place, job.text, fresh and not only)
         if fresh:
             directory.discard(chosen(), place, on_ray)

@@ -69,6 +69,11 @@ class SweepDir:
         return self._marked.get("made_by") == MAKER
 
     @property
+    def is_published(self) -> bool:
+        """Whether `mptexp publish` made it and nobody measured in it since: all is a copy."""
+        return self.is_marked and self._marked.get("published") is True
+
+    @property
     def _marked(self) -> dict[str, Any]:
         """What the marker holds; empty where there is none, or one that cannot be read."""
         try:
@@ -77,21 +82,28 @@ class SweepDir:
             return {}
         return content if isinstance(content, dict) else {}
 
-    def mark(self, seed: int | None = None) -> None:
+    def mark(self, seed: int | None = None, published: bool = False) -> None:
         """Draws the seed and writes the marker, once.
 
         A fixed seed would give every sweep the same permutation, and a drifting machine the same
-        false answer each time.
+        false answer each time. A published directory in which somebody measures is no copy any
+        more, and keeps its seed.
 
         Args:
             seed: of the sweep that is copied here, in place of one that is drawn.
+            published: whether this is a copy that `mptexp publish` makes.
         """
-        if not self.is_marked:
-            drawn = secrets.randbits(32) if seed is None else seed
-            content = {"made_by": MAKER, "order_seed": drawn}
-            beside = self.marker.with_suffix(".new")
-            beside.write_text(json.dumps(content) + "\n", encoding="utf-8")
-            beside.replace(self.marker)
+        if self.is_marked and self.is_published == published:
+            return
+        if seed is None and self.is_marked:
+            seed = self.order_seed
+        drawn = secrets.randbits(32) if seed is None else seed
+        content: dict[str, Any] = {"made_by": MAKER, "order_seed": drawn}
+        if published:
+            content["published"] = True
+        beside = self.marker.with_suffix(".new")
+        beside.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        beside.replace(self.marker)
 
     @property
     def index(self) -> Path:

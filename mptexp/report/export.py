@@ -1,5 +1,11 @@
 """What somebody who writes about a sweep needs: its tables and figures as files, and a draft."""
 
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -9,11 +15,16 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import caveats, measured
+from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import output, registry
 from mptexp.report.figures.registry import SweepFigure
 from mptexp.report.pages import data_files, lead
 from mptexp.report.tables import text_tables
 from mptexp.report.text.markdown import bullets, safe
+from mptexp.spec import files
+from mptexp.spec.errors import ParamsError
+
+NOTED = "exported.json"  # what an export wrote into a folder: file -> SHA-256 of its content
 
 
 def export(directory: SweepDir, folder: Path) -> list[str]:
@@ -23,16 +34,25 @@ def export(directory: SweepDir, folder: Path) -> list[str]:
 
     Args:
         directory: a sweep's directory with at least one record.
-        folder: files of these names in it are replaced, others left alone.
+        folder: what an earlier export wrote there, and nobody edited, is replaced; other files are
+            left alone.
 
     Returns:
         A sentence for each damaged record, whose run is in none of the files.
 
     Raises:
-        params.ParamsError: where the directory holds no record.
+        ParamsError: where the directory holds no record, or the folder a file of such a name that
+            was edited since, or is another's; nothing is written then.
         OSError: where the folder takes no files.
     """
     sweep = measured.load(directory)
+    with tempfile.TemporaryDirectory(prefix="mptexp") as made:
+        _write(sweep, Path(made))
+        _move(Path(made), folder)
+    return sweep.tables.damaged
+
+
+def _write(sweep: MeasuredSweep, folder: Path) -> None:
     tables = sweep.tables
     data_files.write_tables(tables, folder)
     shown = "" if tables.ok.empty else _tables(tables, folder)
@@ -41,7 +61,68 @@ def export(directory: SweepDir, folder: Path) -> list[str]:
     sentences = bullets([*caveats.sentences(tables), *lead.sentences(sweep)])
     draft = "\n\n".join(part for part in (head, sentences, shown, *drawn) if part)
     store.write_text(folder / "draft.md", draft + "\n")
-    return tables.damaged
+
+
+# --- into a folder of the user's ----------------------------------------------------------------
+
+
+def _move(made: Path, folder: Path) -> None:
+    """Moves files to a folder in which somebody may be at work on what was exported before."""
+    noted = _noted(folder)
+    names = sorted(path.name for path in made.iterdir())
+    for name in names:
+        if os.path.lexists(folder / name) and not _as_written(folder / name, noted):
+            raise ParamsError(
+                f"{folder / name}: was edited since it was exported, or is another's; move it "
+                "away, or give another --to"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    new = {name: [_digest(made / name)] for name in names}
+    # First with both digests: what was begun can be gone on with.
+    _note(folder, noted | {name: [*noted.get(name, []), *own] for name, own in new.items()})
+    for name in noted.keys() - set(names):  # such as a figure that is no longer drawn
+        if _as_written(folder / name, noted):
+            (folder / name).unlink()
+    for name in names:
+        _copy(made / name, folder / name)
+    _note(folder, new)
+
+
+def _copy(source: Path, target: Path) -> None:
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        shutil.copyfile(source, beside)
+        beside.replace(target)  # a link itself, not what it leads to
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _noted(folder: Path) -> dict[str, Sequence[str]]:
+    """What earlier exports wrote into a folder; nothing where that cannot be read."""
+    try:
+        content = json.loads(files.text(folder / NOTED))
+    except (OSError, ValueError):
+        return {}
+    known = content.items() if isinstance(content, dict) else ()
+    return {n: v for n, v in known if Path(n).name == n and isinstance(v, list)}
+
+
+def _note(folder: Path, written: dict[str, Sequence[str]]) -> None:
+    store.write_text(folder / NOTED, json.dumps(written, indent=1, sort_keys=True) + "\n")
+
+
+def _as_written(file: Path, noted: dict[str, Sequence[str]]) -> bool:
+    try:
+        return _digest(file) in noted.get(file.name, ())
+    except OSError:  # a folder, or no file at all
+        return False
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(files.content(file)).hexdigest()
+
+
+# --- tables and figures ---------------------------------------------------------------------------
 
 
 def _tables(tables: Tables, folder: Path) -> str:
@@ -50,7 +131,7 @@ def _tables(tables: Tables, folder: Path) -> str:
     pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]] = {
         "table": (summary.headline(tables), text_tables.headline_rows(tables)),
         "best_batch_size": (
-            speedups.at_best_batch(tables.results, tables.superseded),
+            speedups.at_best_batch(tables),
             text_tables.best_rows(tables),
         ),
         "accuracy": (accuracy.differences(tables, margin), text_tables.accuracy_rows(tables)),

@@ -14,8 +14,13 @@ from support import mptexp
 
 from mptexp.analysis import layer_search
 from mptexp.analysis.layer_search import Needed, Trial
+from mptexp.api import advising
+from mptexp.execution import directory
+from mptexp.execution.job import Job, notebook_path
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import layers_needed
 from mptexp.spec import params
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
@@ -182,3 +187,19 @@ def test_every_order_of_layers_gives_the_same_answer_where_there_is_one():
     for names in itertools.permutations("abcde"):
         found = layer_search.fewest(names, lambda kept: {"b", "d"} <= set(kept))
         assert set(found) == {"b", "d"}
+
+
+def test_two_searches_in_one_directory_do_not_read_each_others_trainings(tmp_path, monkeypatch):
+    # The lie: two policies searched at once into the same default directory, each discarding and
+    # reading the other's trainings.
+    place = SweepDir(tmp_path / "mine-layers")
+    sweep = Sweep(matrix={"policy": ["float32"]})
+    job = Job(sweep, "{}", notebook_path("train", tmp_path / "mine.yaml"), place)
+
+    def searched(self):
+        with directory.locked(place):
+            raise AssertionError("nobody holds it")
+
+    monkeypatch.setattr(advising._Search, "needed", searched)
+    with pytest.raises(ParamsError, match="another mptexp command is at work here"):
+        advising.advise_layers(job, "mixed_float16")

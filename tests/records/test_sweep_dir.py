@@ -123,3 +123,13 @@ def test_results_that_were_thrown_away_are_counted(tmp_path):
     assert directory.discarded_runs() == 3
     directory.measured.write_text("no id\n../../etc\n")
     assert directory.discarded_runs() == 0
+
+
+def test_a_published_copy_in_which_somebody_measures_is_none_any_more(tmp_path):
+    place = SweepDir(tmp_path)
+    place.mark(7, published=True)
+    assert (place.is_marked, place.is_published, place.order_seed) == (True, True, 7)
+    place.mark()
+    assert (place.is_marked, place.is_published, place.order_seed) == (True, False, 7)
+    place.mark()
+    assert place.order_seed == 7

@@ -128,3 +128,63 @@ def test_no_record_puts_a_formula_into_a_spreadsheet(tmp_path, text):
         for cell in cells:
             assert not cell.startswith(("=", "+", "-", "@", "\t", "\r")) or float(cell) < 0
     assert any(text in cell for cell in cells)
+
+
+@pytest.fixture
+def article(tmp_path):
+    """A sweep, and the folder into which it was exported."""
+    place = sweep_of("x", tmp_path)
+    export.export(place, tmp_path / "article")
+    return place, tmp_path / "article"
+
+
+@pytest.mark.parametrize("name", ["draft.md", "results.csv", "answer.png"])
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_draft_that_somebody_wrote_on_is_never_replaced(article, name, noted):
+    # The loss: exported again, draft.md without a word of what had been written into it.
+    place, folder = article
+    (folder / name).write_bytes((folder / name).read_bytes() + b"\nMy own words.\n")
+    (folder / "table.md").unlink()
+    if not noted:
+        (folder / export.NOTED).unlink()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(ParamsError, match="was edited since it was exported, or is another's"):
+        export.export(place, folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_what_nobody_edited_is_replaced_and_leaves_nothing_of_before(article):
+    place, folder = article
+    (folder / "mine.txt").write_text("mine")
+    (folder / "answer.svg").replace(folder / "kept.svg")
+    (folder / "answer.svg").symlink_to(folder / "kept.svg")
+    kept, drawn = (folder / "kept.svg").read_bytes(), set(folder.glob("*.png"))
+    for path in place.runs.glob("*/record.json"):
+        path.write_text(path.read_text().replace('"status": "ok"', '"status": "failed"'))
+    export.export(place, folder)
+    assert drawn
+    assert {path.name for path in folder.iterdir()} == {
+        "draft.md", "results.csv", "history.csv", "speedups.csv", "mine.txt", "kept.svg",
+        export.NOTED,
+    }  # fmt: skip
+    assert (folder / "kept.svg").read_bytes() == kept
+
+
+def test_an_export_that_was_killed_is_gone_on_with(article, monkeypatch):
+    place, folder = article
+    whole = {path.name: path.read_bytes() for path in folder.iterdir()}
+    (folder / "results.csv").unlink()
+    copied = []
+
+    def killed(source, target):
+        if len(copied) == 3:
+            raise KeyboardInterrupt
+        copied.append(source)
+        target.write_bytes(source.read_bytes())
+
+    with monkeypatch.context() as patched:
+        patched.setattr(export, "_copy", killed)
+        with pytest.raises(KeyboardInterrupt):
+            export.export(place, folder)
+    export.export(place, folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole

@@ -116,6 +116,7 @@ def test_two_traces_in_the_terminal_and_as_a_page(tmp_path):
         (["a.json", "a.json"], "a.json and a.json hold the same recording; give two"),
         (["a.json", "--format", "xml"], "--format xml: unknown; allowed: table, json"),
         (["a.json", "--out", "folder"], "--out folder: is a directory"),
+        (["a.json", "--out", "cut.json"], "--out cut.json: is there already and is no HTML page"),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path, words, sentence):

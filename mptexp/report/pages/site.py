@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,7 @@ from PIL import Image, ImageOps
 from mptexp.execution import directory
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
-from mptexp.records.sweep_dir import SweepDir, leads_out
+from mptexp.records.sweep_dir import DIGEST, RUN_ID, SweepDir, leads_out
 from mptexp.report.answers import caveats, claims, measured, subject
 from mptexp.report.figures import output
 from mptexp.report.pages import lead, page, rendering
@@ -104,6 +105,8 @@ def _publish(places: Sequence[SweepDir], site: Path, notebook: Path, address: st
     kept = {target.root for target, entry in zip(targets, known, strict=True) if entry}
     for made in filter(_is_ours, map(SweepDir, site.glob("*/"))):
         if made.root not in kept:
+            for part in made.parts:
+                part.measured.unlink(missing_ok=True)
             made.clear()
             with suppress(OSError):  # what else somebody keeps there stays
                 made.root.rmdir()
@@ -171,9 +174,10 @@ def _check(places: Sequence[SweepDir], site: Path, address: str) -> None:
             raise ParamsError(f"{site}: lies in {place.root} or around it; give another folder")
         target = SweepDir(site / place.name)
         if target.root.exists() and not _is_ours(target) and _holds_more(target.root, "sweep"):
-            raise ParamsError(
-                f"{target.root}: was not made by mptexp publish; give another folder, or remove it"
-            )
+            made = "was not made by mptexp publish"
+            if target.is_marked and not target.root.is_symlink():
+                made = "holds results that were measured there, which publishing would remove"
+            raise ParamsError(f"{target.root}: {made}; give another folder, or move it away")
 
 
 def _holds_more(folder: Path, first: str) -> bool:
@@ -196,8 +200,16 @@ def _unreadable(place: SweepDir) -> str:
 
 
 def _is_ours(place: SweepDir) -> bool:
-    """Whether a folder of a site is a report that was published there."""
-    return place.is_marked and not place.root.is_symlink()
+    """Whether a folder of a site is a report that was published there, and nothing else.
+
+    A sweep that is measured in a site is no copy: its results are nowhere else. Older versions
+    marked their copies as they mark sweeps; those never held what `run` notes of a result.
+    """
+    if place.root.is_symlink() or not place.is_marked:
+        return False
+    return place.is_published or not any(
+        part.measured.exists() or part.partial.exists() for part in place.parts
+    )
 
 
 # --- what is up to date -------------------------------------------------------------------------
@@ -225,7 +237,10 @@ def _renderer() -> bytes:
 def _sources(source: SweepDir) -> list[Path]:
     """The files that are copied from a sweep; links are not followed."""
     found = [path for part in source.parts for path in part.runs.glob("*/*")]
-    return [source.params, source.marker, *(p for p in found if p.suffix in (".json", ".ipynb"))]
+    kept = [path for part in source.parts for path in part.superseded.glob("*/record.json")]
+    found = [path for path in found if path.suffix in (".json", ".ipynb")]
+    noted = [part.measured for part in source.parts]
+    return [source.params, source.marker, *noted, *found, *kept]
 
 
 def _contents(paths: Iterable[Path], root: Path) -> bytes:
@@ -268,12 +283,18 @@ def _note(proof: Path, target: SweepDir, entry: Entry) -> None:
 def _copy(source: SweepDir, target: SweepDir) -> None:
     """Copies what a report is made from, but damaged records."""
     target.root.mkdir(exist_ok=True, parents=True)
-    target.mark(source.order_seed)
+    target.mark(source.order_seed, published=True)
     if source.params.is_file() and not source.params.is_symlink():  # it may lead to a private file
         store.write_text(target.params, privacy.scrub(documents.published(source.params_text)))
     for part, out in zip(source.parts, target.parts, strict=True):
         for run_id in _checked(part)[0]:
             _copy_run(part.runs / run_id, out.runs / run_id)
+        # What was measured again or thrown away belongs to what may be claimed: without it a page
+        # here would say more than the sweep's own.
+        for folder in _superseded(part):
+            (out.superseded / folder.name).mkdir(parents=True)
+            shutil.copyfile(folder / "record.json", out.superseded / folder.name / "record.json")
+        out.add_measured([part])
 
 
 def _copy_run(source: Path, folder: Path) -> None:
@@ -282,6 +303,18 @@ def _copy_run(source: Path, folder: Path) -> None:
     notebook = source / "notebook.ipynb"
     if notebook.is_file() and not leads_out(notebook):
         shutil.copyfile(notebook, folder / notebook.name)
+
+
+def _superseded(part: SweepDir) -> list[Path]:
+    """The folders of the runs that were measured again and can be read."""
+    folders = []
+    linked = part.superseded.is_symlink()
+    for path in [] if linked else sorted(part.superseded.glob("*/record.json")):
+        if re.fullmatch(f"{RUN_ID}-{DIGEST}", path.parent.name) and not path.parent.is_symlink():
+            with suppress(RecordError):
+                store.read_record(path)
+                folders.append(path.parent)
+    return folders
 
 
 def _checked(part: SweepDir) -> tuple[list[str], list[str]]:

@@ -13,6 +13,7 @@ from hostile import PIECES, notebook, sweep_of
 from PIL import Image
 from support import PROJECT, mptexp
 
+from mptexp.analysis import sweep_tables
 from mptexp.execution import directory
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -356,3 +357,80 @@ def test_two_commands_do_not_write_one_site(tmp_path):
     ):
         publish.publish([place.root], site, REPORT)
     assert list(site.iterdir()) == []
+
+
+SLOW = {"float32": (0.10, 0.151, 0.1), "mixed_float16": (0.1, 0.1, 0.15)}
+AGREE = {"float32": (0.15, 0.151, 0.152), "mixed_float16": (0.1, 0.1, 0.101)}
+
+
+def measure(place, times, call="call 0"):
+    """Puts three blocks of runs into a directory as `mptexp run` does."""
+    for policy, steps in times.items():
+        for block, step_s in enumerate(steps):
+            made = record(policy, block, step_s) | {"invocation": call, "boot": "b"}
+            store.write_record(place.partial / made["run_id"] / "record.json", made)
+            place.publish(made["run_id"])
+
+
+def test_what_was_measured_again_or_thrown_away_is_published_too(counting, tmp_path, monkeypatch):
+    # The lie: on the site "1.50× faster" was proven, which the sweep's own page says of the last
+    # set of several alone; and "discarded: 2 results" was gone.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place, site = SweepDir(tmp_path / "a"), tmp_path / "site"
+    for call, times in enumerate((SLOW, SLOW, AGREE)):
+        measure(place, times, f"call {call}")
+    run_ids = [record(policy)["run_id"] for policy in AGREE]
+    for folder in [*place.superseded.glob(f"{run_ids[0]}-*")]:
+        shutil.rmtree(folder)
+    (place.superseded / "0123456789ab-01234567").mkdir()
+    (place.superseded / "0123456789ab-01234567/record.json").write_text("private")
+    copy = SweepDir(site / "a")
+    for _ in range(2):
+        publish.publish([place.root], site, counting[0])
+        ours, theirs = sweep_tables.load(place).claims, sweep_tables.load(copy).claims
+        assert theirs.equals(ours)
+        assert theirs.low.item() < 1 < theirs.high.item()
+        assert (copy.superseded_runs(), copy.discarded_runs()) == (10, 2)
+    assert counting[1].read_text().split() == ["a"]
+    shutil.rmtree(next(place.superseded.glob(f"{run_ids[1]}-*")))
+    publish.publish([place.root], site, counting[0])
+    assert counting[1].read_text().split() == ["a", "a"]
+    assert copy.discarded_runs() == 3
+    shutil.rmtree(place.superseded)
+    place.measured.unlink()
+    publish.publish([place.root], site, counting[0])
+    assert (copy.superseded_runs(), copy.discarded_runs()) == (0, 0)
+
+
+def test_a_sweep_that_is_measured_in_a_site_is_never_removed(counting, tmp_path):
+    # The loss: mptexp run FILE --out site/b, and publish --to site removed its only results.
+    place, site = SweepDir(tmp_path / "a"), tmp_path / "site"
+    store.write_record(place.record(record()["run_id"]), record())
+    store.write_text(place.params, "matrix: {policy: [float32]}\n")
+    publish.publish([place.root], site, counting[0])
+    beside, within = SweepDir(site / "b"), SweepDir(site / "a")
+    with directory.locked(beside):
+        directory.prepare(beside, "matrix: {policy: [bfloat16]}\n", fresh=False)
+    measure(beside, AGREE)
+    before = contents(beside.root)
+    publish.publish([place.root], site, counting[0])
+    assert contents(beside.root) == before
+    with directory.locked(within):
+        directory.prepare(within, within.params_text, fresh=False)
+    measure(within, {"bfloat16": (0.1,)})
+    before = contents(site)
+    with pytest.raises(ParamsError, match="site/a: holds results that were measured there"):
+        publish.publish([place.root], site, counting[0])
+    assert contents(site) == before
+
+
+def test_a_copy_that_an_older_version_published_is_replaced(counting, tmp_path):
+    place, site = SweepDir(tmp_path / "a"), tmp_path / "site"
+    store.write_record(place.record(record()["run_id"]), record())
+    publish.publish([place.root], site, counting[0])
+    older = SweepDir(site / "a")
+    older.mark()  # without a word that it is a copy
+    store.write_record(place.record(record("bfloat16")["run_id"]), record("bfloat16"))
+    publish.publish([place.root], site, counting[0])
+    assert len(list(older.runs.iterdir())) == 2
+    assert older.is_published
