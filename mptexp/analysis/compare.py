@@ -166,11 +166,12 @@ def _compared(
     row: dict[str, Any] = {"ratio": over.estimate, "low": ends[0], "high": ends[1]}
     sides = zip("ab", (left, right), means, (a, b), strict=True)
     for name, side, sessions, tables in sides:
+        trained = side[side.ended_by != "target_ci"]  # the others for another number of steps each
         row |= {
             f"step_s_{name}": float(np.exp(np.log(sessions).mean())),
             f"sessions_{name}": len(sessions),
             f"runs_{name}": len(side),
-            **{f"{c}_{name}": side[c].mean() for c in FIGURES if c in side},
+            **{f"{c}_{name}": pd.to_numeric(trained[c]).mean() for c in FIGURES if c in side},
             f"peak_memory_bytes_{name}": side.peak_memory_bytes.median(),
         }
         if a.options.price_per_hour and b.options.price_per_hour:

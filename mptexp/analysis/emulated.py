@@ -100,8 +100,10 @@ def points(tables: Tables) -> list[Point]:
     runs = validity.comparable(runs[runs.run_id.isin(parameters)])
     if runs.empty:
         return []
+    # Not of runs that were trained for another number of steps each, or on one batch.
+    trained = runs.run_id.isin(tables.trained.run_id)
     runs = runs.assign(
-        error=(1 - runs.val_accuracy.where(runs.status == "ok")) * 100,
+        error=(1 - runs.val_accuracy.where(trained)) * 100,
         network=_networks([parameters[run_id] for run_id in runs.run_id]),
         choice=[json.dumps({n: parameters[i][n] for n in FORMATS}) for i in runs.run_id],
     )

@@ -44,13 +44,17 @@ def _runs(tables: Tables) -> pd.DataFrame:
     rows, results = [], tables.results
     flags = dict(zip(results.run_id, results["flags"], strict=True))
     quality = dict(zip(results.run_id, points.quality(results), strict=True))
-    trained = accuracy.with_several_scales(tables.records)
-    for record in [r for r in tables.records if r["run_id"] in trained]:
+    scaled = accuracy.with_several_scales(tables.records)
+    trained = set(tables.trained.run_id)
+    for record in [r for r in tables.records if r["run_id"] in scaled]:
+        # A run that ended early, or saw one batch only, tells of a scale where it diverged.
+        if record["status"] == "ok" and record["run_id"] not in trained:
+            continue
         asked = record["parameters"]
         last = (record.get("history") or [{}])[-1]
         rows.append(
             {
-                "point": trained[record["run_id"]],
+                "point": scaled[record["run_id"]],
                 "dataset": asked["dataset"],
                 "policy": asked["policy"],
                 "loss_scale": accuracy.scale(asked),

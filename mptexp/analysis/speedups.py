@@ -5,7 +5,7 @@ Above 1, the candidate is faster.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,9 @@ from mptexp.analysis import contrast, points, simultaneous, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT, baselines, by_block
 from mptexp.spec.policies import POLICIES
+
+if TYPE_CHECKING:
+    from mptexp.analysis.sweep_tables import Tables
 
 COMPARED = ["baseline", "candidate", "speedup", "low", "high", "claim_low", "claim_high"]
 COMPARED += ["blocks", "flags"]
@@ -86,11 +89,15 @@ def _with_superseded(
     return lambda point, left, right: contrast.by_block(every[point][left], every[point][right])
 
 
-def at_best_batch(results: pd.DataFrame, superseded: pd.DataFrame | None = None) -> pd.DataFrame:
+def at_best_batch(tables: "Tables") -> pd.DataFrame:
     """Every policy at the batch size that gives it the most images, or tokens, per second.
 
     Where a point was measured at several batch sizes: a 16-bit policy may have room for a batch
-    that float32 has not. A batch size with a run that ran out of memory does not count.
+    that float32 has not. A batch size with a run that ran out of memory does not count. Between two
+    batch sizes the machine may have been left alone, and the model edited: a ratio is of the blocks
+    in which one call measured both (without any, it has the flag "measured apart"), and there is
+    none where their identity differs in more. Nor is there one where the slower policy was not
+    measured at, and not out of memory for, the batch size that won.
 
     Returns:
         Columns of POINT without batch_size, policy, batch_size (its best), largest (the largest
@@ -101,7 +108,8 @@ def at_best_batch(results: pd.DataFrame, superseded: pd.DataFrame | None = None)
     """
     keys = [name for name in POINT if name != "batch_size"]
     own = [*keys, "policy"]
-    ended = with_jit(validity.timed_together(results[results.status.isin(["ok", "oom"])]))
+    ended = tables.results[tables.results.status.isin(["ok", "oom"])]
+    ended = with_jit(validity.timed_together(ended))
     ended = ended.assign(throughput=points.throughput(ended))
     ended = ended[ended.groupby(keys).batch_size.transform("nunique") > 1]
     out, ok = (ended[ended.status == status] for status in ("oom", "ok"))
@@ -112,9 +120,10 @@ def at_best_batch(results: pd.DataFrame, superseded: pd.DataFrame | None = None)
     sized = best.set_index(own).to_dict("index")
     too_large = out.groupby(own).batch_size.min().to_dict()
     flags = at_best.groupby(own)["flags"].agg(validity.together).to_dict()
+    pairs = _AtBest(at_best, ended, tables, own)
     rows, overs, measured = [], [], []
-    again = superseded
-    if again is not None and len(again):
+    again = tables.superseded
+    if len(again):
         again = again.assign(throughput=points.throughput(again))
         again = again.merge(best[[*own, "batch_size"]])
     every = _with_superseded(at_best, again, "throughput", keys)
@@ -123,17 +132,65 @@ def at_best_batch(results: pd.DataFrame, superseded: pd.DataFrame | None = None)
         for policy in [p for p in POLICIES if p in rates]:
             named = dict(zip(own, (*point, policy), strict=True)) | {"baseline": baseline}
             least = {"too_large": too_large.get((*point, policy), np.nan)}
-            both = validity.together(flags[*point, p] for p in {policy, baseline or policy})
-            rows.append(named | sized[(*point, policy)] | least | {"flags": both})
             other = bool(baseline) and policy != baseline
-            overs.append(contrast.paired(rates[policy], rates[baseline]) if other else Contrast())
-            measured.append(every(point, policy, baseline) if other else np.empty(0))
+            over, why = pairs.ratio(point, policy, baseline) if other else (Contrast(), "")
+            both = [flags[*point, p] for p in {policy, baseline or policy}]
+            named |= sized[(*point, policy)] | least | {"flags": validity.together([*both, why])}
+            rows.append(named)
+            overs.append(over)
+            measured.append(every(point, policy, baseline) if over.n else np.empty(0))
     figures = _figures(
         overs, _ends([str(r["flags"]) for r in rows], [o.values for o in overs], measured)
     )
     columns = ["batch_size", "largest", "too_large", "throughput", "baseline", "speedup", "low"]
     rows = [row | ends for row, ends in zip(rows, figures, strict=True)]
     return pd.DataFrame(rows, columns=[*own, *columns, "high", "blocks", "flags"])
+
+
+class _AtBest:
+    """Ratios of policies each at its own best batch size.
+
+    Args:
+        runs: those at each policy's best batch size.
+        ended: all that count, those that ran out of memory too.
+        tables: of the sweep.
+        own: the columns that name a point and its policy.
+    """
+
+    def __init__(
+        self, runs: pd.DataFrame, ended: pd.DataFrame, tables: "Tables", own: Sequence[str]
+    ) -> None:
+        self.records = {record["run_id"]: record for record in tables.records}
+        by_block = runs.drop_duplicates([*own, "block"]).set_index("block")
+        self.runs = dict(list(by_block.groupby(list(own))))
+        self.sizes = ended.groupby(list(own)).batch_size.agg(set).to_dict()
+        # A run that ended before it was compiled does not tell its jit.
+        self.named = [k for k, name in enumerate(own) if name != "jit"]
+        known = [own[k] for k in self.named]
+        tried = [table for table in (ended, tables.attempts) if len(table)]
+        out = pd.concat([table[table.status == "oom"] for table in tried]) if tried else ended
+        self.too_large = out.groupby(known).batch_size.min().to_dict() if len(out) else {}
+
+    def ratio(self, point: tuple, policy: str, baseline: str) -> tuple[Contrast, str]:
+        """Throughput over the baseline's, and the flag that takes its claim."""
+        both = [self.runs[*point, name] for name in (policy, baseline)]
+        sides = [{b: self.records[run_id] for b, run_id in own.run_id.items()} for own in both]
+        met = [block for block in sides[0] if block in sides[1]]
+        near = [block for block in met if validity.in_one_call(*(side[block] for side in sides))]
+        kept = near or met
+        sides = [{block: side[block] for block in kept} for side in sides]
+        if validity.across(*sides, ("policy", "batch_size")):
+            return Contrast(), "not comparable"
+        over = contrast.paired(*(own.throughput[kept] for own in both))
+        won, lost = (0, baseline) if over.estimate > 1 else (1, policy)
+        if over.n and not self._tried((*point, lost), both[won].batch_size.iloc[0]):
+            return Contrast(), ""
+        return over, "" if near else "measured apart" * bool(met)
+
+    def _tried(self, key: tuple, size: int) -> bool:
+        """Whether a policy was measured at a batch size, or had no memory for it."""
+        least = self.too_large.get(tuple(key[k] for k in self.named), np.inf)
+        return size in self.sizes[key] or size >= least
 
 
 def _figures(overs: Sequence[Contrast], ends: np.ndarray) -> list[dict[str, Any]]:

@@ -423,6 +423,12 @@ def timed_together(runs: pd.DataFrame) -> pd.DataFrame:
     return without(comparable(runs), "measured apart")
 
 
+def in_one_call(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    """Whether one call of `mptexp run` measured two runs, as far as their records say."""
+    one, other = ((r.get("invocation") or "", r.get("boot") or "") for r in (left, right))
+    return one == other
+
+
 def across(
     left: Mapping[int, Mapping[str, Any]],
     right: Mapping[int, Mapping[str, Any]],

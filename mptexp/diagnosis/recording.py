@@ -173,8 +173,10 @@ class Comparison:
     def works(self) -> dict[str, tuple[str, str]]:
         """What differs of the work of a step, so that no ratio of times is one of precision."""
         trains = {True: "training", False: "inference", None: ""}
+        steps = {True: "of one micro-batch", False: "with the optimizer"}
         known = {
             "work": tuple(trains[trace.trains] for trace in self._traces),
+            "a step": tuple(steps[trace.accumulated] for trace in self._traces),
             "input of the first product": tuple(trace.input_shape for trace in self._traces),
         }
         return self._differing(known) | self._models()

@@ -21,7 +21,8 @@ def fault(record: Mapping[str, Any]) -> str:
 
     What a record does not have is not asked for. It must have passed the check of the schema.
     """
-    if record.get("notebook") == FOREIGN:  # nothing is claimed from a script of the user's
+    # Nothing is claimed from a script of the user's, which has no identity.
+    if record.get("notebook") == FOREIGN and not record.get("identity"):
         return ""
     if record["status"] in WITHOUT_STEPS and record.get("windows"):
         return f"status is {record['status']}, but {len(record['windows'])} windows were timed"

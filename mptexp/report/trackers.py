@@ -48,7 +48,8 @@ class Exported:
         run_id: mptexp's.
         name: what tells the run apart from the sweep's others.
         varying: the parameters of which it consists.
-        digest: of its record: another one was measured again.
+        digest: of its record and of what is not valid of it, which runs that were measured later
+            may show: where it is another, the run is written again.
         parameters: as recorded.
         metrics: the measured columns of results.csv, SI units; none that is not known.
         epochs: of history.csv, each with `epoch` and `elapsed_s`.
@@ -135,7 +136,7 @@ def _run(
         run_id=record["run_id"],
         name=", ".join(f"{name} {parameters[name]}" for name in varying) or directory.name,
         varying=varying,
-        digest=records_store.digest(record),
+        digest=_digest_of(record, row["flags"]),
         parameters=parameters,
         metrics={name: float(row[name]) for name in measured},
         epochs=[epoch for epoch in record.get("history", []) if epoch.get("epoch")],
@@ -144,6 +145,11 @@ def _run(
         ended_s=ended_s,
         files=[file for file in files if file.is_file() and not leads_out(file)],
     )
+
+
+def _digest_of(record: Mapping[str, Any], flags: str) -> str:
+    """That of the record alone where it is valid."""
+    return records_store.digest({**record, "flags": flags} if flags else record)
 
 
 def _number(value: Any) -> bool:

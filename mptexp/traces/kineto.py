@@ -149,19 +149,21 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
         "gpu" if devices else "cpu",
     )
     replayed = _replayed(ran)
+    accumulated = [*_accumulated(events, found)]
     return replace(
         trace,
         framework=framework,
         timed=not replayed,
         trains=_trains(events),
         input_shape=_input_shape(events, found),
+        accumulated=bool(accumulated),
         gpu=_device_name(name, models) if devices else "",
         gpus={_device_name(n, models): _work_s(of) for n, of in devices.items()},
         counters=counters.compared((event.name, _counts(event.args)) for event in ran),
         notes=(
             *_notes(ran, host),
             *_skew(launched, late),
-            *_accumulated(events, found),
+            *accumulated,
             *([EARLIER.format(sum(e - b for b, e in waits) / 1e3)] if waits else []),
             *([] if devices else _compiled(spans)),
         ),

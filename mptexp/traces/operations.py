@@ -99,6 +99,7 @@ class Trace:
         timed: whether durations in it are measured; with hardware counters they are made up.
         trains: whether it has a backward pass or an optimizer in it; None where it does not tell.
         input_shape: of the first product of a step, such as 32x3x224x224, where the trace tells.
+        accumulated: whether gradients are accumulated, so that a step is that of a micro-batch.
         notes: what else a reader has to know of the trace, as sentences.
     """
 
@@ -121,6 +122,7 @@ class Trace:
     timed: bool = True
     trains: bool | None = None
     input_shape: str = ""
+    accumulated: bool = False
     notes: tuple[str, ...] = ()
 
     @property

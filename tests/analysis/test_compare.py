@@ -224,3 +224,16 @@ def test_what_to_do_instead_is_said(tmp_path):
     twice = mptexp("compare", "a0", "b0", "--a", "a0", cwd=tmp_path)
     assert twice.returncode == 2
     assert "given twice" in twice.stderr
+
+
+def test_accuracies_of_runs_that_ended_early_are_not_shown_side_by_side(tmp_path):
+    # The lie: "accuracy 90 % | 60 %" of one training and of one that target_ci ended.
+    a, b = (written_sweep(tmp_path / name, "A100", 1.0) for name in "ab")
+    for path in b.runs.glob("*/record.json"):
+        made = store.read_record(path)
+        made["timing"]["ended_by"] = "target_ci"
+        store.write_record(path, made)
+    found = compare.points(*compare.load([a], [b]))
+    assert found.val_accuracy_a.notna().all()
+    assert found.val_accuracy_b.isna().all()
+    assert found.ratio.notna().all()

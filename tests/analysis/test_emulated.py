@@ -106,3 +106,13 @@ def test_weights_kept_in_fewer_bits_begin_from_the_same_ones_rounded(kept, size)
         for row in rows:
             row["identity"] = row["identity"] | {"initial_weights": weights}
     assert points(base, other)[1].size == size
+
+
+def test_runs_that_trained_for_other_lengths_have_no_loss():
+    # The lie: "little loss", of a format whose runs ended once their step time was known.
+    cut = list(emulated_runs([1.1, 1.2, 1.3], **FIXED))
+    for made in cut:
+        made["timing"]["ended_by"] = "target_ci"
+    fixed = points(emulated_runs([1, 1, 1]), cut)[1]
+    assert fixed.loss.n == 0
+    assert fixed.size == "too few repeats"

@@ -94,3 +94,19 @@ def test_weights_of_16_bits_begin_from_those_of_float32_rounded(dtype, verdict):
         row["in_force"] = row["in_force"] | {"variable_dtype": dtype if pure else "float32"}
     rows = loss_scale.table(tables(made))
     assert set(rows[rows.policy == "float16"].verdict) == {verdict}
+
+
+@pytest.mark.parametrize("cut", ["target_ci", "resident"])
+def test_scales_are_not_compared_by_runs_that_trained_for_other_lengths(cut):
+    # The lie: "trains as float32 does with 8", of runs that target_ci had ended after 200 steps.
+    made = [loss_scaled("float32", "none", b, 0.98 + b / 1000) for b in range(3)]
+    for scale in (1.0, 8.0):
+        made += [loss_scaled("mixed_float16", scale, b, 0.981 + b / 1000) for b in range(3)]
+    for row in made:
+        if cut == "resident":
+            row["parameters"]["input_mode"] = cut
+        elif row["parameters"]["loss_scale"] == 8.0:
+            row["timing"] = {"ended_by": cut}
+    rows = loss_scale.table(tables(made))
+    assert rows.empty == (cut == "resident")
+    assert 8.0 not in set(rows.get("loss_scale", ()))

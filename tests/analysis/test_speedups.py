@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from builders import record, tables
@@ -95,7 +97,7 @@ def test_every_policy_has_its_best_batch():
         ("mixed_float16", 64, [300, 330, 360]),
         ("mixed_float16", 128, [600, 660, 720]),
     )
-    rows = speedups.at_best_batch(found.results).set_index("policy")
+    rows = speedups.at_best_batch(found).set_index("policy")
     base, mixed = rows.loc["float32"], rows.loc["mixed_float16"]
     assert (base.batch_size, base.largest, base.too_large) == (64, 64, 128)
     assert (mixed.batch_size, mixed.largest) == (128, 128)
@@ -116,11 +118,11 @@ def test_one_batch_size_is_no_comparison_of_batches():
 
 def test_a_larger_batch_is_not_always_better():
     found = sizes(("float32", 32, [100]), ("float32", 64, [90]), ("float16", 64, [300]))
-    assert speedups.at_best_batch(found.results).batch_size.tolist() == [32, 64]
+    assert speedups.at_best_batch(found).batch_size.tolist() == [32, 64]
     largest = text_tables.best_rows(found)["Largest batch that ran"].tolist()
     assert largest == ["64", "64 (the only one measured)"]
     out_everywhere = sizes(("float32", 32, "oom"), ("float32", 64, "oom"))
-    assert speedups.at_best_batch(out_everywhere.results).empty
+    assert speedups.at_best_batch(out_everywhere).empty
 
 
 def test_backends_keep_their_own_limits():
@@ -131,7 +133,7 @@ def test_backends_keep_their_own_limits():
             made["run_id"] += backend
             made["in_force"] = made["in_force"] and made["in_force"] | {"jit": jit}
             rows.append(made)
-    found = speedups.at_best_batch(tables(rows).results).set_index("backend")
+    found = speedups.at_best_batch(tables(rows)).set_index("backend")
     assert found.too_large.to_dict() == {"tensorflow": 64, "jax": 64}
 
 
@@ -186,3 +188,60 @@ def test_times_that_are_equal_to_the_digit_are_known_no_better_than_the_clock():
     assert row.claim_low < 1 < row.claim_high
     assert contrast.unpaired([0.1] * 3, [0.1 / 1.0005] * 3).low < 1
     assert contrast.unpaired([0.1] * 3, [0.1 / 1.02] * 3).low > 1
+
+
+def at_two_sizes():
+    """Records of float32, best at 32, and of mixed_float16, best at 64, which is 3 times faster."""
+    rows = []
+    for block in range(3):
+        for size, step_s in ((32, 0.32), (64, 0.9)):
+            rows.append(record("float32", block, step_s, size) | {"invocation": "a", "boot": "b"})
+        for size, step_s in ((32, 0.30), (64, 0.213)):
+            rows.append(record("mixed_float16", block, step_s, size))
+            rows[-1] |= {"invocation": "a", "boot": "b"}
+    return rows
+
+
+def best_of(rows):
+    table = speedups.at_best_batch(tables(rows)).set_index("policy")
+    assert table.batch_size.to_dict() == {"float32": 32, "mixed_float16": 64}
+    return table.loc["mixed_float16"]
+
+
+def test_best_batches_are_compared_within_a_call_and_a_model():
+    # The lies: a model edited between two batch sizes, or one of them measured days later, are
+    # "3.00x faster at each policy's best batch size".
+    assert best_of(at_two_sizes()).low > 2.9
+    edited, later = at_two_sizes(), at_two_sizes()
+    for one, other in zip(edited, later, strict=True):
+        if one["parameters"]["batch_size"] == 64:
+            one["identity"] = one["identity"] | {"model_source": "other"}
+            other["invocation"] = "another"
+    row = best_of(edited)
+    assert row["flags"] == "not comparable"
+    assert np.isnan([row.speedup, row.low, row.high]).all()
+    row = best_of(later)
+    assert row["flags"] == "measured apart"
+    assert np.isnan([row.low, row.high]).all()
+    assert wording.ratio_of(row).endswith("(not valid: measured apart, n = 3)")
+    for one in later:
+        one["invocation"] = "a" if one["parameters"]["block"] else one["invocation"]
+    row = best_of(later)
+    assert (row["flags"], row.blocks) == ("", 2)  # those in which one call measured both
+
+
+def test_a_best_batch_that_the_other_policy_was_not_measured_at_is_no_gain():
+    # The lie: float32 timed out at 64, or was left out there, and "is 3.00x slower".
+    rows = at_two_sizes()
+    lost = [m for m in rows if (m["parameters"]["policy"], m["parameters"]["batch_size"])
+            == ("float32", 64)]  # fmt: skip
+    for made in lost:
+        made |= {"status": "timeout", "timing": {}, "in_force": {}, "history": []}
+    assert np.isnan(best_of(rows).speedup)
+    assert np.isnan(best_of([made for made in rows if made not in lost]).speedup)
+    for made in lost:
+        made["status"] = "oom"
+    assert best_of(rows).low > 2.9
+    found = tables([made for made in rows if made not in lost])
+    found = replace(found, attempts=tables(lost).results)
+    assert speedups.at_best_batch(found).speedup.iloc[1] == pytest.approx(3, rel=0.01)

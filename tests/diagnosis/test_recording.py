@@ -104,3 +104,14 @@ def test_another_framework_does_not_hide_another_model():
     assert not Comparison(resnet, of("TensorFlow", 160, memory=0.1)).comparable
     # What is unexplained may be products.
     assert Comparison(resnet, of("TensorFlow", 160, unknown=0.05, memory=0.05)).comparable
+
+
+def test_a_micro_batch_is_not_compared_with_a_whole_step():
+    # The lie: "mixed is 2.00x faster", of a recording with accumulated gradients beside one
+    # without.
+    whole, part = made(matrix=0.1), made(matrix=0.05, times=(0.05, 0.05))
+    part = Recording("b", replace(part.trace, accumulated=True))
+    assert Comparison(whole, made(matrix=0.05, times=(0.05,))).comparable
+    assert not Comparison(whole, part).comparable
+    assert Comparison(whole, part).works == {"a step": ("with the optimizer", "of one micro-batch")}
+    assert Comparison(part, replace(part, file="c")).comparable

@@ -185,7 +185,7 @@ def test_windows_that_were_picked_are_noticed():
     assert consistent._missing_windows(made) == "windows: step 2 follows step 0"
     made["windows"] = [first, *others, second]
     assert "follows step" in consistent._missing_windows(made)
-    foreign = made | {"notebook": "foreign"}  # a script may rest where it likes
+    foreign = made | {"notebook": "foreign", "identity": None}  # a script may rest where it likes
     assert consistent._missing_windows(foreign) == ""
 
 

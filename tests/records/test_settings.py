@@ -5,7 +5,8 @@ import json
 import pytest
 from support import PROJECT
 
-from mptexp.records import settings, store
+from mptexp.records import settings, step_times, store
+from mptexp.records.schema import FOREIGN
 from mptexp.records.store import RecordError
 from mptexp.spec.run import run_id
 
@@ -86,3 +87,25 @@ def test_whether_float8_is_native_is_for_the_compiled_program_to_say():
     for emulated in (True, False):
         record["in_force"]["emulated"] = emulated
         assert settings.fault(record) == ""
+
+
+@pytest.mark.parametrize("lie", ["policies", "windows"])
+def test_a_sweep_that_calls_itself_a_script_is_held_against_itself_too(tmp_path, lie):
+    # The lie: StepTimer's notebook in a record of a sweep, of which nothing was asked any more, and
+    # as much was claimed.
+    record = made() | {"notebook": FOREIGN}
+    if lie == "policies":
+        record["parameters"]["policy"] = "float32"
+    else:
+        del record["windows"][3]
+        windows = [step_times.Window(**window) for window in record["windows"]]
+        record["timing"] |= step_times.timing(windows)
+        rate = record["parameters"]["batch_size"] / record["timing"]["step_s"]
+        record["timing"]["images_per_s"] = rate
+    record["run_id"] = run_id(record["parameters"], FOREIGN)
+    path = tmp_path / "runs" / record["run_id"] / "record.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(record | {"digest": store.digest(record)}))
+    said = "compute_dtype is bfloat16, but float32" if lie == "policies" else "windows: step"
+    with pytest.raises(RecordError, match=said):
+        store.read_record(path)

@@ -256,3 +256,16 @@ def test_a_directory_without_records_is_named(tmp_path):
         pytest.importorskip(name, reason=f"{name} is not installed")
         with pytest.raises(ParamsError, match="holds no record of a run"):
             trackers.export(SweepDir(tmp_path), name)
+
+
+def test_a_run_is_exported_anew_where_later_runs_show_that_it_is_not_valid(tmp_path):
+    # The lie: a run measured again in another call, its partner stood in the tracker without
+    # "measured apart".
+    sweep = written_sweep(tmp_path / "mine", "GPU", 1.0, runs=2)
+    before = {r.run_id: r for r in trackers.exported(sweep, sweep_tables.load(sweep))}
+    run_id, made = next((i, store.read_record(sweep.record(i))) for i in before)
+    store.write_record(sweep.record(run_id), made | {"invocation": "another"})
+    after = {r.run_id: r for r in trackers.exported(sweep, sweep_tables.load(sweep))}
+    apart = {i for i, run in after.items() if "measured apart" in run.tags.get("flags", "")}
+    assert apart
+    assert {i for i in before if before[i].digest != after[i].digest} == apart | {run_id}

@@ -172,6 +172,8 @@ def test_a_step_with_an_evaluation_in_it_is_left_out_and_counted():
 def test_accumulated_gradients_are_said():
     events = [e for e in gpu_steps(6) if not (e["name"].startswith("Optimizer") and e["ts"] < 4000)]
     assert any("in 2 of 6 steps" in note for note in read(events).notes)
+    assert read(events).accumulated
+    assert not read(gpu_steps(6)).accumulated
 
 
 def test_an_inference_is_no_training():

@@ -4,14 +4,15 @@ Each claim has a rule that decides, shown beside the finding: by intervals alone
 any. What was not measured is not tested here.
 """
 
+import json
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, emulated, loss_scale, points, speedups
+from mptexp.analysis import accuracy, emulated, loss_scale, points, speedups, validity
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.text import measures, wording
 from mptexp.report.text.wording import INCONCLUSIVE
@@ -199,11 +200,36 @@ def _usual(tables: Tables) -> set[str]:
 def _float16_fails(tables: Tables) -> Finding:
     rows = tables.results[(tables.results.policy == "float16") & (tables.results.phase == "train")]
     rows = rows[rows.run_id.isin(_usual(tables))]
+    rows = rows[rows.run_id.isin(_where_baselines_train(tables))]
     bad = rows[rows.status == "diverged"]
     if len(bad):
         evidence = f"{len(bad)} of {wording.count(len(rows), 'run')} diverged"
         return Finding(CONSISTENT, evidence, tuple(bad.run_id[:MOST_RUNS]))
     return _by_accuracy(tables, "float16", {"equal": INCONSISTENT, "lower": CONSISTENT})
+
+
+def _where_baselines_train(tables: Tables) -> set[str]:
+    """The runs at points at which no run of a baseline diverged or stayed at chance level.
+
+    At too large a learning rate every policy diverges, which says nothing of float16.
+    """
+    point = {r["run_id"]: _shared(r["parameters"]) for r in tables.records}
+    runs = tables.results[tables.results.phase == "train"]
+    runs = runs[(runs.policy == "float32") | (runs.policy == runs.default_policy)]
+    runs = runs[runs.policy != "float16"]
+    trained, failed = set[str](), set[str]()
+    for run_id, status, flags in zip(runs.run_id, runs.status, runs["flags"], strict=True):
+        if status == "diverged" or "not trained" in validity.names_of(flags):
+            failed.add(point[run_id])
+        elif status == "ok":
+            trained.add(point[run_id])
+    return {run_id for run_id, own in point.items() if own in trained - failed}
+
+
+def _shared(asked: Mapping[str, Any]) -> str:
+    """What runs share that differ in policy, loss scale and block alone."""
+    shared = {name: value for name, value in asked.items() if name not in accuracy.FREE}
+    return json.dumps(shared, sort_keys=True)
 
 
 def _scales(tables: Tables) -> Iterator[dict[str, list[float]]]:
@@ -286,7 +312,7 @@ def _larger_batches(tables: Tables) -> Finding:
     results = tables.results
     if len(tables.attempts):  # those to find the largest batch
         results = pd.concat([results, tables.attempts[tables.attempts.status == "oom"]])
-    best = speedups.at_best_batch(results)
+    best = speedups.at_best_batch(replace(tables, results=results))
     keys = [name for name in points.POINT if name != "batch_size"]
     mixed = best[(best.policy == MIXED) & (best.baseline != MIXED)]
     both = mixed.merge(best, left_on=[*keys, "baseline"], right_on=[*keys, "policy"])

@@ -1,6 +1,7 @@
 """The files beside a report: its numbers as CSV, its headline table and figure."""
 
 import io
+import re
 import tempfile
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from mptexp.spec import files
 
 ROUNDING = 1e-6  # relative
 TABLES = ("results", "history", "speedups")
+SOME = ("accuracy.csv", "table.md", "answer.svg")  # that not every report has
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def write_tables(tables: Tables, folder: Path) -> None:
@@ -27,9 +30,12 @@ def write_tables(tables: Tables, folder: Path) -> None:
 
 def out_of_step(sweep: MeasuredSweep) -> list[str]:
     """A sentence for each table beside the page whose numbers are not those of the records."""
+    root = sweep.directory.root
     with tempfile.TemporaryDirectory(prefix="mptexp") as folder:
         write_tables(sweep.tables, Path(folder))
-        pairs = [(sweep.directory.root / f"{n}.csv", Path(folder) / f"{n}.csv") for n in TABLES]
+        _write_some(sweep.tables, Path(folder))
+        names = [*(f"{name}.csv" for name in TABLES), *SOME[:2]]
+        pairs = [(root / name, Path(folder) / name) for name in names]
         other = [file for file, now in pairs if file.is_file() and not _agree(file, now)]
     return [
         f"{file}: is not what the records give, and the page beside it was made with it: "
@@ -39,9 +45,15 @@ def out_of_step(sweep: MeasuredSweep) -> list[str]:
 
 
 def _agree(one: Path, other: Path) -> bool:
-    """Whether two tables hold the same, but for how another machine rounds and names the folder."""
+    """Whether two tables hold the same, but for how another machine rounds and names the folder.
+
+    Of a table for people the numbers: words change from version to version.
+    """
     try:
-        sides = [pd.read_csv(io.StringIO(files.text(path))) for path in (one, other)]
+        texts = [files.text(path) for path in (one, other)]
+        if one.suffix == ".md":
+            return NUMBER.findall(texts[0]) == NUMBER.findall(texts[1])
+        sides = [pd.read_csv(io.StringIO(text)) for text in texts]
         tables = [side.drop(columns="sweep", errors="ignore") for side in sides]
         pd.testing.assert_frame_equal(*tables, check_dtype=False, rtol=ROUNDING)
     except (AssertionError, OSError, ValueError):
@@ -52,18 +64,32 @@ def _agree(one: Path, other: Path) -> bool:
 def write(sweep: MeasuredSweep) -> None:
     """Writes results.csv, history.csv, speedups.csv, table.md and answer.svg.
 
-    Where the report does not show all differences in accuracy, accuracy.csv holds them.
+    Where the report does not show all differences in accuracy, accuracy.csv holds them. What an
+    earlier report wrote and this one does not is removed: its numbers are of other records.
     """
     root, tables = sweep.directory.root, sweep.tables
     write_tables(tables, root)
-    differences = accuracy.differences(tables, tables.options.equivalence_margin)
-    if len(differences) > text_tables.ROWS:
-        store.write_csv(root / "accuracy.csv", differences)
-    if not tables.ok.empty:
-        rows = text_tables.headline_rows(tables)
-        store.write_text(root / "table.md", text_tables.markdown(rows))
+    written = _write_some(tables, root)
     figure = lead.figure(sweep)
     if figure:
         with style.width(style.LEAD_WIDTH):
             drawn, _ = figure.draw()
         store.write_text(root / "answer.svg", output.svg(drawn))
+        written.add("answer.svg")
+    for name in set(SOME) - written if sweep.directory.is_marked else ():
+        if (root / name).is_file():
+            (root / name).unlink()
+
+
+def _write_some(tables: Tables, folder: Path) -> set[str]:
+    """Writes table.md and accuracy.csv where there is something for them; which."""
+    written = set[str]()
+    differences = accuracy.differences(tables, tables.options.equivalence_margin)
+    if len(differences) > text_tables.ROWS:
+        store.write_csv(folder / "accuracy.csv", differences)
+        written.add("accuracy.csv")
+    if not tables.ok.empty:
+        rows = text_tables.headline_rows(tables)
+        store.write_text(folder / "table.md", text_tables.markdown(rows))
+        written.add("table.md")
+    return written

@@ -124,9 +124,7 @@ def _families(tables: Tables) -> dict[str, int]:
     learned = measures.listed(tables.ok)
     made = {
         "time at the same batch size": tables.claims,
-        "time at each policy's best batch size": speedups.at_best_batch(
-            tables.results, tables.superseded
-        ),
+        "time at each policy's best batch size": speedups.at_best_batch(tables),
         learned: accuracy.differences(tables, margin),
         f"{learned} by loss scale": loss_scale.table(tables),
         "errors of emulated formats": errors if emulated.emulates(points) else pd.DataFrame(),

@@ -208,7 +208,7 @@ def without_memory(tables: Tables) -> pd.DataFrame:
 
 def best_rows(tables: Tables) -> pd.DataFrame:
     """Every policy at its own best batch size as text; empty where one size was measured."""
-    table = speedups.at_best_batch(tables.results, tables.superseded)
+    table = speedups.at_best_batch(tables)
     records = table.to_dict("records")
     varying = _varying(table.drop(columns="batch_size"))
     rates = columns.rates(table)

@@ -307,6 +307,7 @@ def test_two_batch_sizes_are_compared_where_nothing_else_differs():
     assert "2.00× [2.00, 2.00] (n = 3)" in at_two_sizes()
     edited = IDENTITY | {"model_source": "edited"}
     assert "2.00× (not valid: not comparable, n = 3)" in at_two_sizes(identity=edited)
+    assert "2.00× (not valid: measured apart, n = 3)" in at_two_sizes(invocation="another")
 
 
 def test_claims_name_who_claims():

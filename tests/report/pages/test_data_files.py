@@ -1,6 +1,6 @@
 import pandas as pd
 import pytest
-from builders import three
+from builders import record, tables, three
 
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers.measured import MeasuredSweep
@@ -41,3 +41,26 @@ def test_tables_that_are_not_what_the_records_give_are_named(sweep):
     assert said.startswith(f"{path}: is not what the records give")
     path.write_bytes(b"\xff\x00")
     assert len(data_files.out_of_step(sweep)) == 1
+
+
+def test_a_number_that_was_edited_in_the_headline_table_is_named(sweep):
+    # The lie: "2.00×" became "9.00×" in table.md, and every comparison was valid.
+    data_files.write(sweep)
+    path = sweep.directory.root / "table.md"
+    path.write_text(path.read_text().replace("2.0", "9.0", 1))
+    (said,) = data_files.out_of_step(sweep)
+    assert said.startswith(f"{path}: is not what the records give")
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_no_file_is_left_of_an_answer_that_is_no_more(sweep, marked):
+    # The lie: "2.00× faster" in table.md and answer.svg beside a page on which every run failed.
+    root = sweep.directory.root
+    data_files.write(sweep)
+    (root / "accuracy.csv").write_text("mine")
+    if marked:  # else nothing that may be somebody's is removed
+        sweep.directory.mark()
+    failed = [record() | {"status": "failed", "in_force": {}, "timing": {}, "history": []}]
+    data_files.write(MeasuredSweep(sweep.directory, tables(failed)))
+    left = {path.name for path in root.iterdir()} & {"table.md", "answer.svg", "accuracy.csv"}
+    assert left == (set() if marked else {"table.md", "answer.svg", "accuracy.csv"})
