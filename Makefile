@@ -1,5 +1,5 @@
 # make quickstart   a first report, from nothing;  make lab   JupyterLab
-# make check  what needs no Jupyter kernel and no training: three minutes;  make test   all checks
+# make check  what needs no Jupyter kernel, browser or training: three minutes;  make test   all checks
 # make soak   200 runs while kernels, workers and sweeps are killed at random, and commands while
 #   they write; 500 forks of a process with a framework; other random values; 10,000 damaged params
 #   files, 10,000 records, 1,000 traces
@@ -10,8 +10,7 @@
 # make reference   docs/params.md and params/schema.json, after a parameter has changed
 PYTHON ?= python3
 BIN := .venv/bin
-# Four processes, because those that wait for processes of their own leave cores idle.
-PYTEST := $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 
 # Hundreds of processes of the tests import the same modules: each is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
@@ -22,10 +21,11 @@ quickstart: .venv/installed
 	$(BIN)/mptexp run params/quickstart.yaml
 
 check: lint
-	$(PYTEST) -m "not kernel and not bench and not soak"
+	$(PYTEST) --numprocesses auto --maxprocesses 4 -m "not kernel and not bench and not soak"
 
+# Four processes, because those that wait for processes of their own leave cores idle.
 test: lint
-	$(PYTEST)
+	$(PYTEST) --numprocesses 4
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

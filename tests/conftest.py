@@ -146,7 +146,8 @@ def page(browser):
 # Such a test is marked `kernel`, which `make check` leaves out: it is told by its own source and
 # that of the fixtures and helpers that it uses, so that no mark can be forgotten.
 STARTS = re.compile(
-    r"KERAS_BACKEND|\b(python|passes_under|started|KernelManager|Nodes|sync_playwright"
+    r"KERAS_BACKEND|\.(fit|train_on_batch)\("
+    r"|\b(python|passes_under|started|KernelManager|Nodes|sync_playwright"
     r"|jupyter_kernel\.execute|supervisor\.execute)\("
     r"|forked\.run\((?!\"command)|\breport\.build\(|= mptexp\(\*words"
     r"|\bmptexp\((?s:.)*\"(run|diagnose|report|publish|advise|doctor)\""
@@ -156,25 +157,32 @@ STARTS = re.compile(
 
 def starts(*functions):
     """Whether functions of the tests, or helpers that they name, start one of these."""
-    todo, known = list(functions), set()
+    todo, known = {*functions}, set()
     while todo:
         function = todo.pop()
-        function = inspect.unwrap(function) if callable(function) else function
-        if not inspect.isfunction(function) or function in known:
-            continue
         known.add(function)
-        source = source_of(function)
-        if STARTS.search(source):
+        itself, named = read(function)
+        if itself:
             return True
-        names = set(re.findall(r"\w+", source)) & function.__globals__.keys()
-        todo += [function.__globals__[name] for name in names]
+        todo |= named - known
     return False
 
 
-@cache
-def source_of(function):
-    own = Path(function.__code__.co_filename).is_relative_to(Path(__file__).parent)
-    return inspect.getsource(function) if own else ""
+@cache  # of thousands of tests, most share their helpers
+def read(function):
+    """Whether the source of a function says that it starts one, and the functions that it names."""
+    function = inspect.unwrap(function) if callable(function) else function
+    own = inspect.isfunction(function) and Path(function.__code__.co_filename)
+    if not own or not own.is_relative_to(Path(__file__).parent):
+        return False, frozenset()
+    source = inspect.getsource(function)
+    names = {*re.findall(r"\w+", source)} & function.__globals__.keys()
+    named = (function.__globals__[name] for name in names)
+    return bool(STARTS.search(source)), frozenset(filter(is_function, named))
+
+
+def is_function(value):
+    return callable(value) and inspect.isfunction(inspect.unwrap(value))
 
 
 def mark(item):
@@ -193,14 +201,19 @@ settings.load_profile("same")
 
 
 # --- order -----------------------------------------------------------------------------------
-# Two processes take a file at a time: the longest first, lest one of them works alone at the end.
+# Each process takes a file at a time: the longest first, lest one of them works alone at the end.
 LONGEST = (
-    "system/test_survival", "execution/test_ray_executor", "system/test_without_tensorflow",
-    "execution/test_max_batch", "system/test_prepare", "training/test_models",
-    "training/test_run", "training/test_precision", "training/measure/test_profiler",
-    "system/test_browser", "execution/test_sweep", "system/test_security", "system/test_cli",
-    "training/numerics/test_exponents", "training/backends/test_replicas",
-    "system/test_notebooks", "report/pages/test_page",
+    "training/test_run", "system/test_survival", "training/frontends/test_loop",
+    "execution/test_ray_executor", "analysis/test_layer_search", "system/test_without_tensorflow",
+    "system/test_notebooks", "training/measure/test_profiler", "system/test_prepare",
+    "execution/test_max_batch", "execution/test_blocks", "diagnosis/test_verdict",
+    "training/numerics/test_emulation", "training/numerics/test_quantization",
+    "system/test_browser", "report/pages/test_page", "training/test_arithmetic",
+    "training/test_identity", "training/backends/test_replicas", "report/pages/test_site",
+    "report/figures/test_registry", "report/pages/test_lead", "training/test_layers",
+    "system/test_foreign_folder", "system/test_fuzz", "training/numerics/test_exponents",
+    "system/test_security", "execution/test_sweep", "system/test_gpu_hour", "system/test_cli",
+    "training/test_models", "execution/test_merge", "execution/test_forked",
 )  # fmt: skip
 
 

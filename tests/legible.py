@@ -1,7 +1,5 @@
 """What is wrong with a drawn figure, as a reader sees it: text, ticks, points out of place."""
 
-from itertools import combinations
-
 import numpy as np
 from matplotlib.text import Text
 
@@ -11,21 +9,36 @@ SLACK = 1.5  # pixels
 def faults(figure):
     """A sentence for each: raw markup, text over text or cut off, points outside the view."""
     figure.draw_without_rendering()
-    texts = [(t, t.get_window_extent()) for t in _texts(figure)]
-    for text, box in texts:
+    texts = list(_texts(figure))
+    boxes = np.array([text.get_window_extent().extents for text in texts]).reshape(-1, 4)
+    for text, cut_off in zip(texts, _beyond(boxes, figure.bbox), strict=True):
         words = text.get_text()
         if "$" in words or "\\math" in words:
             yield f"raw markup: {words}"
-        if not _within(box, figure.bbox):
+        if cut_off:
             yield f"outside the figure: {words!r}"
-    for (one, a), (other, b) in combinations(texts, 2):
-        if min(a.x1, b.x1) - max(a.x0, b.x0) > SLACK and min(a.y1, b.y1) - max(a.y0, b.y0) > SLACK:
-            yield f"overlap: {one.get_text()!r} and {other.get_text()!r}"
+    for one, other in _overlapping(boxes):
+        yield f"overlap: {texts[one].get_text()!r} and {texts[other].get_text()!r}"
     for axis in figure.axes:
-        yield from _few_ticks(axis) if axis.get_visible() else ()
-        for xy in _points(axis) if axis.get_visible() else ():
-            if not _within_view(axis, xy):
-                yield f"outside the view: {xy}"
+        if axis.get_visible():
+            yield from _few_ticks(axis)
+            yield from _out_of_view(axis)
+
+
+def _beyond(boxes, outer):
+    """Which boxes (left, bottom, right, top) are not within another one."""
+    inwards = np.array([1, 1, -1, -1])
+    return ((boxes - outer.extents) * inwards < -SLACK).any(axis=1)
+
+
+def _overlapping(boxes):
+    """The places of each two boxes that overlap, the earlier first."""
+    (left, bottom, right, top) = boxes.T
+    wide, high = (
+        np.minimum.outer(end, end) - np.maximum.outer(begin, begin) > SLACK
+        for begin, end in ((left, right), (bottom, top))
+    )
+    return np.argwhere(np.triu(wide & high, 1))
 
 
 def _few_ticks(axis):
@@ -56,28 +69,19 @@ def _hidden(axis):
                 yield from (tick.label1, tick.label2)
 
 
-def _within(box, outer):
-    return (
-        box.x0 >= outer.x0 - SLACK
-        and box.x1 <= outer.x1 + SLACK
-        and box.y0 >= outer.y0 - SLACK
-        and box.y1 <= outer.y1 + SLACK
-    )
+def _out_of_view(axis):
+    """A sentence for each point of an axis that it does not show."""
+    points = np.concatenate([np.empty((0, 2)), *_points(axis)])
+    low, high = np.sort([axis.get_xlim(), axis.get_ylim()]).T
+    beyond = ((points < low) | (points > high)).any(axis=1) & ~np.isnan(points).any(axis=1)
+    for point in points[beyond]:
+        yield f"outside the view: {point}"
 
 
 def _points(axis):
     for line in axis.lines:
         if line.get_marker() not in ("None", "", None, " ") and line.get_clip_on():
-            yield from zip(*line.get_data(), strict=True)
+            yield np.column_stack([np.asarray(values, float) for values in line.get_data()])
     for drawn in axis.collections:
-        offsets = drawn.get_offsets()
         if drawn.get_offset_transform() == axis.transData:
-            yield from np.ma.filled(offsets.astype(float), np.nan)
-
-
-def _within_view(axis, xy):
-    x, y = (float(v) for v in xy)
-    if np.isnan(x) or np.isnan(y):
-        return True
-    (left, right), (low, high) = sorted(axis.get_xlim()), sorted(axis.get_ylim())
-    return left <= x <= right and low <= y <= high
+            yield np.ma.filled(drawn.get_offsets().astype(float), np.nan)

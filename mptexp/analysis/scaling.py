@@ -13,7 +13,7 @@ import pandas as pd
 from mptexp.analysis import contrast, points, simultaneous, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT
-from mptexp.analysis.sweep_tables import Tables
+from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.spec.backends import BACKENDS
 from mptexp.spec.run import defaults
 
@@ -25,6 +25,7 @@ FIGURES = ("speedup", "low", "high", "blocks")
 Records = Mapping[str, Mapping[str, Any]]  # by run id
 
 
+@once
 def by_replicas(tables: Tables) -> pd.DataFrame:
     """Every point and policy that was measured on several numbers of replicas.
 
@@ -53,6 +54,7 @@ def by_replicas(tables: Tables) -> pd.DataFrame:
     return _sorted(rows, ["replicas", "batch_size"])
 
 
+@once
 def by_backend(tables: Tables) -> pd.DataFrame:
     """Every point and policy under several backends, over TensorFlow: see `_beside`."""
     groups = _groups(tables.results, "backend", ["jit"])
@@ -60,6 +62,7 @@ def by_backend(tables: Tables) -> pd.DataFrame:
     return _sorted(rows, ["backend"])
 
 
+@once
 def by_frontend(tables: Tables) -> pd.DataFrame:
     """Every point and policy trained by Keras and by a plain loop, over the loop: see `_beside`.
 
@@ -70,6 +73,7 @@ def by_frontend(tables: Tables) -> pd.DataFrame:
     return _sorted(rows, ["frontend"])
 
 
+@once
 def by_device(tables: Tables) -> pd.DataFrame:
     """Every point and policy on several devices, over the slowest device: see `_beside`."""
     timed = tables.results.assign(throughput=points.throughput(tables.results))
@@ -81,6 +85,7 @@ def _on_the_slowest(runs: pd.DataFrame) -> pd.Series:
     return runs.gpu_model == runs.groupby("gpu_model").throughput.median().idxmin()
 
 
+@once
 def by_isa(tables: Tables) -> pd.DataFrame:
     """Every point under several CPU instruction sets: see `_beside`.
 

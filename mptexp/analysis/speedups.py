@@ -3,7 +3,7 @@
 Above 1, the candidate is faster.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 COMPARED = ["baseline", "candidate", "speedup", "low", "high", "claim_low", "claim_high"]
 COMPARED += ["blocks", "flags"]
+Point = tuple[tuple, str, dict[str, np.ndarray]]  # as `by_block` gives it
 
 
 def at_same_batch(
@@ -46,8 +47,9 @@ def at_same_batch(
     rows, logs, measured = [], [], []
     ok = validity.timed_together(results[results.status == "ok"])
     flags = ok.groupby([*POINT, "policy"])["flags"].agg(validity.together).to_dict()
-    every = _with_superseded(ok, superseded, "step_s", POINT)
-    for point, default, times in by_block(ok, "step_s"):
+    known = list(by_block(ok, "step_s"))
+    every = _with_superseded(known, ok, superseded, "step_s", POINT)
+    for point, default, times in known:
         for baseline in baselines(default, times):
             for candidate in [p for p in times if p != baseline]:
                 over = contrast.paired(times[baseline], times[candidate], confidence=confidence)
@@ -79,13 +81,21 @@ def _ends(
 
 
 def _with_superseded(
-    runs: pd.DataFrame, superseded: pd.DataFrame | None, value: str, keys: Sequence[str]
+    own: Iterable[Point],
+    runs: pd.DataFrame,
+    superseded: pd.DataFrame | None,
+    value: str,
+    keys: Sequence[str],
 ) -> Callable[[tuple, str, str], np.ndarray]:
-    """Gives the logarithms of a point's ratios of two policies in all blocks ever measured."""
-    if superseded is None or superseded.empty:
-        superseded = runs[:0]
-    named = runs.assign(block=runs.block.astype(str))
-    every = {p: v for p, _, v in by_block(pd.concat([named, superseded]), value, keys)}
+    """Gives the logarithms of a point's ratios of two policies in all blocks ever measured.
+
+    Args:
+        own: what `by_block` gives of the runs themselves.
+    """
+    if superseded is not None and len(superseded):
+        named = runs.assign(block=runs.block.astype(str))
+        own = by_block(pd.concat([named, superseded]), value, keys)
+    every = {point: values for point, _, values in own}
     return lambda point, left, right: contrast.by_block(every[point][left], every[point][right])
 
 
@@ -126,8 +136,9 @@ def at_best_batch(tables: "Tables") -> pd.DataFrame:
     if len(again):
         again = again.assign(throughput=points.throughput(again))
         again = again.merge(best[[*own, "batch_size"]])
-    every = _with_superseded(at_best, again, "throughput", keys)
-    for point, default, rates in by_block(at_best, "throughput", keys):
+    known = list(by_block(at_best, "throughput", keys))
+    every = _with_superseded(known, at_best, again, "throughput", keys)
+    for point, default, rates in known:
         baseline = next(iter(baselines(default, rates)), "")
         for policy in [p for p in POLICIES if p in rates]:
             named = dict(zip(own, (*point, policy), strict=True)) | {"baseline": baseline}

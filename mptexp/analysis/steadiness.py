@@ -51,13 +51,13 @@ def _repeats_apart(runs: pd.DataFrame) -> np.ndarray:
     What the other policies of the point share in a block, or all other runs of the device in it,
     is drift, which a ratio within the block does not notice.
     """
-    point = [runs[name].astype(str) for name in POINT]
-    own = [*point, runs.policy]
+    point = runs.groupby(POINT, sort=False, dropna=False).ngroup()
+    own = [point, runs.policy]
     logs = np.log(runs.step_s)
     centred = logs - logs.groupby(own).transform("mean")
     clock = runs.step_ci.fillna(0).groupby(own).transform("max")
     far = np.ones(len(runs), bool)
-    for beside in ([*point, runs.block], [runs.gpu_model, runs.block]):
+    for beside in ([point, runs.block], [runs.gpu_model, runs.block]):
         blocks = centred.groupby(beside)
         others = (blocks.transform("sum") - centred) / (blocks.transform("count") - 1)
         rest = (centred - others.replace([np.inf, -np.inf], np.nan).fillna(0.0)).groupby(own)

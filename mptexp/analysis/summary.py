@@ -6,13 +6,14 @@ import pandas as pd
 
 from mptexp.analysis import validity
 from mptexp.analysis.points import POINT, rank, throughput
-from mptexp.analysis.sweep_tables import Tables
+from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.spec import tasks
 
 MEDIANS = ("step_s", "step_s_low", "step_s_high", "throughput", "latency_p50_s", "latency_p99_s")
 MEDIANS += ("flops_per_s", "bytes_per_s", "mfu_frac")
 
 
+@once
 def headline(tables: Tables) -> pd.DataFrame:
     """One row per point and policy: the table of a report.
 

@@ -43,20 +43,27 @@ def tensor_core_seconds(record: Mapping[str, Any]) -> pd.DataFrame:
     Returns:
         Index: layer. Columns: yes, no, unknown: seconds of a step.
     """
-    eligible = table(record)
-    eligible = eligible[eligible.cause == "matrix"]
+    return _by_tensor_cores(table(record))
+
+
+def _by_tensor_cores(ran: pd.DataFrame) -> pd.DataFrame:
+    eligible = ran[ran.cause == "matrix"]
     wide = eligible.pivot_table("seconds", "layer", "tensor_cores", "sum", 0.0)
     return wide.reindex(columns=["yes", "no", "unknown"], fill_value=0.0)
 
 
-def missed(record: Mapping[str, Any]) -> dict[str, float]:
+def missed(record: Mapping[str, Any], rows: pd.DataFrame) -> dict[str, float]:
     """Seconds of matrix work by layer that could have run on Tensor Cores and surely did not.
 
     Empty under float32, and where a CPU was traced.
+
+    Args:
+        rows: the record's, see `breakdown.rows`.
     """
-    if record["parameters"]["policy"] == "float32" or table(record).empty:
+    ran = of_table(rows)
+    if record["parameters"]["policy"] == "float32" or ran.empty:
         return {}
-    without = tensor_core_seconds(record).no
+    without = _by_tensor_cores(ran).no
     return {str(layer): float(s) for layer, s in without.items() if s > 0}
 
 

@@ -28,8 +28,26 @@ def possible_speedup(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) 
 
 def of_pair(*records: Mapping[str, Any]) -> list[pd.DataFrame]:
     """`layers` of records of the same device, at the best bandwidth that any of them measured."""
-    bandwidth = max(record["work"]["ceilings"]["copy_bytes_per_s"] for record in records)
+    bandwidth = _bandwidth(*records)
     return [layers(record, bandwidth) for record in records]
+
+
+def least_s(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> pd.Series:
+    """The column of that name of the candidate's `layers`, which no trace has a part in."""
+    bandwidth = _bandwidth(baseline, candidate)
+    peak = candidate["work"]["ceilings"]["matmul_flops_per_s"]
+    least = {x["layer"]: _least_s(x, bandwidth, peak) for x in candidate["work"]["layers"]}
+    return pd.Series(least, dtype=float)
+
+
+def _bandwidth(*records: Mapping[str, Any]) -> float:
+    return max(record["work"]["ceilings"]["copy_bytes_per_s"] for record in records)
+
+
+def _least_s(layer: Mapping[str, Any], bandwidth: float, peak: float) -> float:
+    """What the peaks allow; NaN where no rule knows the layer's arithmetic."""
+    flops, moved = layer["flops"] or 0.0, layer["bytes"] or 0.0
+    return max(moved / bandwidth, flops / peak) if flops > 0 else math.nan
 
 
 def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
@@ -55,7 +73,7 @@ def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
                 "layer": name,
                 "seconds": by_memory if pd.isna(alone) else min(alone, took.get(name, math.inf)),
                 "bound": "arithmetic" if by_arithmetic > by_memory else "memory",
-                "least_s": max(by_memory, by_arithmetic) if flops > 0 else math.nan,
+                "least_s": _least_s(layer, bandwidth, peak),
                 "flops": flops,
                 "bytes": moved,
                 "took_s": took.get(name, math.nan),

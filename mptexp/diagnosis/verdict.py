@@ -240,9 +240,10 @@ def _missing(traced: Iterable[Record | None]) -> str:
 
 
 def _unexplained(candidate: Record | None) -> float:
-    if candidate is None or breakdown.rows(candidate).empty:
+    seconds = breakdown.by_cause(candidate or {})
+    if candidate is None or seconds.empty:
         return math.nan
-    return float(breakdown.by_cause(candidate)["unexplained"] / candidate["timing"]["step_s"])
+    return float(seconds["unexplained"] / candidate["timing"]["step_s"])
 
 
 def _ablations(pair: Pair, baseline: Record | None, candidate: Record | None) -> list[Ablation]:
@@ -252,6 +253,18 @@ def _ablations(pair: Pair, baseline: Record | None, candidate: Record | None) ->
     return asked + [ablation for ablation in ALWAYS if ablation.name not in names]
 
 
+@dataclass(frozen=True)
+class _Traced:
+    """A traced record, or nothing, and its time breakdown, which takes a while to make."""
+
+    record: Record
+    rows: pd.DataFrame
+
+
+def _traced(record: Record | None) -> _Traced:
+    return _Traced(record or {}, breakdown.rows(record or {}))
+
+
 def losses(
     pair: Pair, baseline: Record | None, candidate: Record | None, effects: Sequence[Effect]
 ) -> list[Loss]:
@@ -259,13 +272,14 @@ def losses(
 
     Without a time breakdown of both policies, what the ablations alone say of the input.
     """
-    made = _losses(pair, baseline, candidate, effects)
+    both = (_traced(baseline), _traced(candidate))
+    made = _losses(pair, *both, effects, named=True)
     if baseline is None or candidate is None or all(loss.share < LEAST_SHARE for loss in made):
         return made
-    errors = _errors(pair, baseline, candidate, effects)
+    errors = _errors(pair, *both, effects)
     if not errors:
         return made
-    slower = _shares(_losses(_at_most(pair, baseline, candidate), baseline, candidate, effects))
+    slower = _shares(_losses(_at_most(pair, baseline, candidate), *both, effects))
     certain = []
     for loss in made:
         by_repeats = max(0.0, loss.share - slower.get(loss.cause.name, 0.0))
@@ -279,7 +293,7 @@ def _shares(made: Iterable[Loss]) -> dict[str, float]:
 
 
 def _errors(
-    pair: Pair, baseline: Record, candidate: Record, effects: Sequence[Effect]
+    pair: Pair, baseline: _Traced, candidate: _Traced, effects: Sequence[Effect]
 ) -> dict[str, float]:
     """By how much each loss's share may be too high, by cause, with a confidence of 95 %.
 
@@ -287,12 +301,12 @@ def _errors(
     9(3), 1981): other programs on the machine disturb some steps, and not all alike. Empty where a
     trace has too few steps.
     """
-    numbers = [breakdown.groups(record) for record in (baseline, candidate)]
+    numbers = [breakdown.groups(each.record) for each in (baseline, candidate)]
     if min(numbers) < FEWEST_GROUPS:
         return {}
     sides = [
-        [(breakdown.without_group(baseline, n), candidate) for n in range(numbers[0])],
-        [(baseline, breakdown.without_group(candidate, n)) for n in range(numbers[1])],
+        [(_without_group(baseline, n), candidate) for n in range(numbers[0])],
+        [(baseline, _without_group(candidate, n)) for n in range(numbers[1])],
     ]
     variances = dict.fromkeys((cause.name for cause in CAUSES), 0.0)
     for side, number in zip(sides, numbers, strict=True):
@@ -302,6 +316,10 @@ def _errors(
             variances[name] += (number - 1) * statistics.pvariance(values)
     t = float(special.stdtrit(min(numbers) - 1, 0.95))
     return {name: t * math.sqrt(variance) for name, variance in variances.items()}
+
+
+def _without_group(traced: _Traced, group: int) -> _Traced:
+    return _traced(breakdown.without_group(traced.record, group))
 
 
 def _at_most(pair: Pair, baseline: Record, candidate: Record) -> Pair:
@@ -318,36 +336,52 @@ def _at_most(pair: Pair, baseline: Record, candidate: Record) -> Pair:
 
 
 def _losses(
-    pair: Pair, baseline: Record | None, candidate: Record | None, effects: Sequence[Effect]
+    pair: Pair,
+    baseline: _Traced,
+    candidate: _Traced,
+    effects: Sequence[Effect],
+    named: bool = False,
 ) -> list[Loss]:
-    before, after = (breakdown.by_cause(record or {}) for record in (baseline, candidate))
-    if baseline is None or candidate is None or before.empty or after.empty:
+    """What the step lost to what, the largest first.
+
+    Args:
+        named: whether losses name their layers, which takes a while.
+    """
+    if baseline.rows.empty or candidate.rows.empty:
         nothing = pd.Series(0.0, index=list(LABELS))
         case = Case(pair, {}, {}, nothing, nothing, nothing, nothing, {}, tuple(effects))
         causes = [cause for cause in CAUSES if cause.name in ("input", "compiled")]
     else:
-        # Both as seconds of the sweep's own steps: a traced run is another one.
-        steps = (pair.baseline_step_s(baseline["timing"]["step_s"]), pair.step_s)
-        case = Case(
-            pair,
-            baseline,
-            candidate,
-            before / baseline["timing"]["step_s"] * steps[0],
-            after / candidate["timing"]["step_s"] * steps[1],
-            _matrix(candidate) * steps[1],
-            _matrix(baseline) * steps[0],
-            arithmetic.missed(candidate),
-            tuple(effects),
-            roofline.of_pair(baseline, candidate)[1].least_s,
-            breakdown.joined(baseline, candidate),
-        )
-        emulated = candidate["in_force"]["emulated"]
+        case = _case(pair, baseline, candidate, effects, named)
+        emulated = candidate.record["in_force"]["emulated"]
         causes = [cause for cause in CAUSES if cause.emulated in (None, emulated)]
     made = [loss for cause in causes if (loss := cause.loss(case, cause))]
     return sorted((loss for loss in made if loss.seconds > 0), key=lambda x: -x.seconds)
 
 
-def _matrix(record: Record) -> pd.Series:
+def _case(
+    pair: Pair, baseline: _Traced, candidate: _Traced, effects: Sequence[Effect], named: bool
+) -> Case:
+    """What losses follow from, of a pair whose steps were both traced."""
+    records = (baseline.record, candidate.record)
+    traced_s = [record["timing"]["step_s"] for record in records]
+    # Both as seconds of the sweep's own steps: a traced run is another one.
+    steps = (pair.baseline_step_s(traced_s[0]), pair.step_s)
+    return Case(
+        pair,
+        *records,
+        breakdown.by_cause_of(baseline.rows) / traced_s[0] * steps[0],
+        breakdown.by_cause_of(candidate.rows) / traced_s[1] * steps[1],
+        _matrix(candidate) * steps[1],
+        _matrix(baseline) * steps[0],
+        arithmetic.missed(candidate.record, candidate.rows),
+        tuple(effects),
+        roofline.least_s(*records),
+        breakdown.joined_tables(baseline.rows, candidate.rows) if named else pd.DataFrame(),
+    )
+
+
+def _matrix(traced: _Traced) -> pd.Series:
     """Share of the step in matrix work, by layer and op."""
-    rows = breakdown.rows(record)
-    return rows[rows.cause == "matrix"].groupby(["layer", "op"]).share.sum()
+    rows = traced.rows[traced.rows.cause == "matrix"]
+    return rows.groupby(["layer", "op"]).share.sum()

@@ -3,11 +3,10 @@
 import json
 
 import pytest
-from builders import record, tables, written_sweep
+from builders import published, record, tables, written_sweep
 from support import PROJECT, mptexp
 
-from mptexp.analysis import asked, sweep_tables
-from mptexp.records.sweep_dir import SweepDir
+from mptexp.analysis import asked
 from mptexp.report.answers import caveats
 
 TEXT = """
@@ -63,7 +62,7 @@ def test_batch_sizes_that_were_searched_and_other_devices_are_asked_for():
 
 @pytest.mark.parametrize("name", sorted(p.parent.name for p in PUBLISHED.glob("*/runs")))
 def test_published_runs_are_those_of_their_params_files(name):
-    assert sweep_tables.load(SweepDir(PUBLISHED / name)).asked.other == 0
+    assert published(name).tables.asked.other == 0
 
 
 def test_a_check_says_what_is_missing_and_fails_where_the_file_is_another(tmp_path):

@@ -85,7 +85,9 @@ def test_a_pipeline_that_closes_for_long_is_idle(fit_s, idle):
 
 def test_few_quiet_sweeps_have_a_flag():
     random, flagged = np.random.default_rng(0), 0
+    quiet = tables(list(both([0.1] * 5, [0.1] * 5)))
     for _ in range(50):
-        times = 0.1 * np.exp(random.normal(0, 0.03, (2, 5)))
-        flagged += bool(flags(*both(times[0], times[1])))
+        times = 0.1 * np.exp(random.normal(0, 0.03, len(quiet.results)))
+        noisy = quiet.results.assign(step_s=times)
+        flagged += bool(steadiness.flags(noisy, quiet.records))
     assert flagged <= 1

@@ -105,8 +105,8 @@ def collected(folder, *words):
 
 def test_what_starts_a_jupyter_kernel_or_a_training_is_no_quick_check(tmp_path):
     files = ("execution/test_sweep.py", "execution/test_plan.py", "system/test_cli.py")
-    paths = [f"tests/{name}" for name in (*files, "training/test_run.py")]
-    quick, slow = collected(tmp_path, *paths)
+    files += ("training/test_run.py", "training/test_precision.py")
+    quick, slow = collected(tmp_path, *(f"tests/{name}" for name in files))
     assert quick & slow == set()
     assert {
         "test_plan_is_a_table_and_executes_nothing",
@@ -117,4 +117,5 @@ def test_what_starts_a_jupyter_kernel_or_a_training_is_no_quick_check(tmp_path):
         "test_every_ending_is_a_record_and_the_sweep_goes_on",  # by what it calls
         "test_plan_shows_what_was_done",  # by a fixture
         "test_too_few_steps_to_time_are_unsupported",  # by a helper
+        "test_gradients_are_clipped_without_their_loss_scale",  # it trains in this process
     } <= slow

@@ -4,11 +4,13 @@ import shutil
 
 import jupytext
 import pytest
+from builders import published
 from support import PROJECT
 
 from mptexp.execution import jupyter_kernel
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import explanation
+from mptexp.report.answers import measured
 
 WHY = PROJECT / "reports/published/why-cpu"
 PARTS = ("causes", "ablations", "time_by_cause", "time_by_layer", "operations", "roofline",
@@ -45,8 +47,15 @@ def test_a_sweep_that_was_not_diagnosed_is_a_sentence(tmp_path):
     assert [getattr(explained, part)() for part in PARTS] == [None] * len(PARTS)
 
 
+@pytest.fixture(scope="module")
+def why():
+    """The sweep of WHY, read once."""
+    with measured.handed(published(WHY.name)):
+        yield SweepDir(WHY)
+
+
 @pytest.mark.parametrize("pair", [-1, 4])
-def test_a_pair_that_the_sweep_has_not_is_a_sentence(pair):
-    explained = explanation.explanation(SweepDir(WHY), pair)
+def test_a_pair_that_the_sweep_has_not_is_a_sentence(why, pair):
+    explained = explanation.explanation(why, pair)
     assert f"pair is {pair}; allowed: 0 to 3" in explained._repr_markdown_()
     assert explained.causes() is None

@@ -123,14 +123,14 @@ def test_mlflow_says_how_a_run_ended_and_what_is_not_valid(client, runs):
 
 def test_mlflow_gets_a_run_again_only_where_it_was_measured_again(client, sweep, mlflow_store):
     before = stored(client)
-    assert told(sweep, "--to", "mlflow", "--store", mlflow_store)["written"] == []
+    assert trackers.export(sweep, "mlflow", mlflow_store).written == []
     assert stored(client).keys() == before.keys()
     run_id = next(iter(sorted(set(before) - {"sweep"}, reverse=True)))
     measured_again(sweep, run_id, 77.0)
     other = next(iter(set(before) - {"sweep", run_id}))
     client.set_terminated(before[other].info.run_id, "RUNNING")  # as an interruption leaves it
-    again = told(sweep, "--to", "mlflow", "--store", mlflow_store)
-    assert ({*again["written"]}, again["present"]) == ({run_id, other}, 2)
+    again = trackers.export(sweep, "mlflow", mlflow_store)
+    assert ({*again.written}, again.present) == ({run_id, other}, 2)
     after = stored(client)
     assert after.keys() == before.keys()
     assert after[run_id].data.metrics["wall_s"] == 77
@@ -193,28 +193,28 @@ def test_tensorboard_reads_every_run_back(runs, sweep):
     assert [(e.step, e.wall_time - full.began_s) for e in steps] == [(1, 1), (2, 2), (3, 3)]
 
 
-def test_tensorboards_table_of_parameters_has_what_varies(runs, sweep):
+def test_tensorboards_table_of_parameters_has_what_varies(runs, sweep, tmp_path):
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
     from tensorboard.plugins.hparams import plugin_data_pb2
 
-    told(sweep, "--to", "tensorboard", "--store", "other")
+    trackers.export(sweep, "tensorboard", str(tmp_path))
     run = next(iter(runs.values()))
-    (folder,) = (sweep.root.parent / "other").glob(f"*{run.run_id}")
+    (folder,) = tmp_path.glob(f"*{run.run_id}")
     content = read(folder).SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     shown = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
     assert shown["policy"].string_value == run.parameters["policy"]
     assert {*shown} == {"policy", "batch_size", "block"}
 
 
-def test_tensorboard_has_one_file_per_run_without_the_hosts_name(sweep):
+def test_tensorboard_has_one_file_per_run_without_the_hosts_name(sweep, tmp_path):
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
-    words = ("--to", "tensorboard", "--store", "once")
-    assert len(told(sweep, *words)["written"]) == 4
-    assert told(sweep, *words)["present"] == 4
+    words = (sweep, "tensorboard", str(tmp_path))
+    assert len(trackers.export(*words).written) == 4
+    assert trackers.export(*words).present == 4
     run_id = min(path.parent.name for path in sweep.runs.glob("*/record.json"))
     measured_again(sweep, run_id, 55.0)
-    assert told(sweep, *words)["written"] == [run_id]
-    files = [path for path in (sweep.root.parent / "once").rglob("*") if path.is_file()]
+    assert trackers.export(*words).written == [run_id]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) == 4
     assert not [path for path in files if socket.gethostname() in path.name]
 

@@ -7,7 +7,6 @@ import pytest
 from builders import many, tables
 from rich.console import Console
 
-from mptexp.analysis import speedups
 from mptexp.diagnosis import verdict
 from mptexp.execution import plan
 from mptexp.execution.progress import Progress
@@ -17,11 +16,15 @@ from mptexp.report.tables import text_tables
 from mptexp.spec import params
 
 
-def calls(work, *given):
-    """How many calls of functions something takes: unlike seconds, always the same."""
+def counted(work, *given):
+    """How many calls of functions something takes, unlike seconds always the same; its result."""
     profile = cProfile.Profile()
-    profile.runcall(work, *given)
-    return sum(entry.callcount for entry in profile.getstats())
+    made = profile.runcall(work, *given)
+    return sum(entry.callcount for entry in profile.getstats()), made
+
+
+def calls(work, *given):
+    return counted(work, *given)[0]
 
 
 def planned(folder, rates):
@@ -65,13 +68,18 @@ def sentences(place, measured):
     verdict.verdicts(place, measured)
 
 
-@pytest.mark.parametrize("work", ["tables", "sentences"])
-def test_a_report_takes_time_in_proportion_to_the_points(tmp_path, work):
-    sweeps = [many(2, widths) for widths in (10, 35, 70)]
-    if work == "tables":
-        _, few, twice = (calls(tables, records) for records in sweeps)
-    else:
-        measured = [tables(records) for records in sweeps]
-        _, few, twice = (calls(sentences, SweepDir(tmp_path), each) for each in measured)
+@pytest.fixture(scope="module")
+def grown():
+    """The tables of some points, of more and of twice those, each behind the calls that it took."""
+    return [counted(tables, many(2, widths)) for widths in (10, 35, 70)]
+
+
+def test_tables_take_time_in_proportion_to_the_points(grown):
+    (_, some), (few, _), (twice, _) = grown
     assert twice < 2.2 * few
-    assert len(speedups.at_same_batch(tables(sweeps[0]).results)) == 30
+    assert len(some.speedups) == 30
+
+
+def test_sentences_take_time_in_proportion_to_the_points(grown, tmp_path):
+    _, few, twice = (calls(sentences, SweepDir(tmp_path), made) for _, made in grown)
+    assert twice < 2.2 * few

@@ -5,6 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 from mptexp.spec.run import Run
 from mptexp.training import costs, models
@@ -17,7 +18,9 @@ def tiny(**parameters):
     return models.build(Run(**TINY | parameters), (16,), 256)
 
 
-def test_the_published_numbers_of_parameters():
+def test_the_published_numbers_of_parameters(monkeypatch):
+    # 146 million weights, whose values nobody looks at.
+    monkeypatch.setattr(Normal, "__call__", lambda self, shape, dtype=None: ops.zeros(shape, dtype))
     assert models.build(Run(model="vit", width=2), (224, 224, 3), 1000).count_params() == 22_050_664
     run = Run(model="gpt", dataset="hamlet", sequence_length=1024)
     table = costs.table(models.build(run, (1024,), 50_257))

@@ -11,7 +11,7 @@ import pandas as pd
 
 from mptexp.analysis import accuracy, memory, summary, validity
 from mptexp.analysis.points import POINT, of_task
-from mptexp.analysis.sweep_tables import Tables
+from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.report.text import measures, wording
 from mptexp.report.text.measures import Measure
 from mptexp.report.text.wording import INCONCLUSIVE, count, default_name, listed, verbatim
@@ -42,6 +42,7 @@ def answer(tables: Tables) -> list[str]:
     return [sentence for sentence in made if sentence]
 
 
+@once
 def compared(tables: Tables) -> pd.DataFrame:
     """The rows of the headline table that have a ratio, with what tells each apart: place.
 

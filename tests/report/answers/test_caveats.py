@@ -12,6 +12,7 @@ from mptexp.records import instruments, schema, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export
 from mptexp.report.answers import caveats, measured
+from mptexp.report.figures import registry
 from mptexp.report.pages import data_files
 from mptexp.report.tables import text_tables
 from mptexp.report.text import wording
@@ -140,8 +141,10 @@ def everything(tmp_path_factory):
     """The sweep, its tables, and the folders of its report's files and of its export."""
     root, folder = planted(tmp_path_factory.mktemp("planted")), tmp_path_factory.mktemp("export")
     sweep = measured.load(SweepDir(root))
-    data_files.write(sweep)
-    export.export(SweepDir(root), folder)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(registry, "FIGURES", ())  # only files of text are looked at
+        data_files.write(sweep)
+        export.export(SweepDir(root), folder)
     return sweep.tables, root, folder
 
 

@@ -29,6 +29,8 @@ def drawn(sweep):
         wide = style.LEAD_WIDTH if figure.row.section == "answer" else style.WIDTH
         both = style.on_both(figure.draw, wide)
         figures.append((figure, [(made, text, list(faults(made))) for made, text in both]))
+        for made, _ in both:
+            made.set_layout_engine("none")  # it is laid out now, which takes most of a drawing
     return figures
 
 

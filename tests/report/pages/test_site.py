@@ -229,6 +229,7 @@ def test_a_site_is_never_made_over_its_own_sources(tmp_path):
     assert place.record(record()["run_id"]).is_file()
 
 
+@pytest.mark.kernel
 def test_a_record_that_was_changed_is_published_as_it_is_and_named(tmp_path):
     place, site = SweepDir(tmp_path / "a"), tmp_path / "site"
     runs = [record(policy, b) for policy in ("float32", "mixed_float16") for b in range(3)]
@@ -245,6 +246,7 @@ def test_a_record_that_was_changed_is_published_as_it_is_and_named(tmp_path):
     assert f"{runs[0]['run_id']}/record.json: changed since it was written" in page
 
 
+@pytest.mark.kernel
 def test_what_lies_in_a_site_and_was_not_published_there_stays(counting, tmp_path):
     place, site = SweepDir(tmp_path / "a"), tmp_path / "site"
     store.write_record(place.record(record()["run_id"]), record())
@@ -318,6 +320,7 @@ def test_a_site_that_was_only_begun_is_taken_for_one(tmp_path, left):
         publish._check([SweepDir(tmp_path / "plain")], tmp_path / "site", "")
 
 
+@pytest.mark.kernel
 def test_a_report_that_is_up_to_date_is_not_made_again(counting, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     notebook_, log = counting

@@ -1,7 +1,6 @@
 import gzip
 import resource
 import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -118,10 +117,9 @@ def test_a_home_folder_is_not_named(monkeypatch, tmp_path):
 @pytest.mark.parametrize("shape", [(12, 28, 28), (2**32 - 1, 2**16, 2**16)])
 def test_an_archive_that_unfolds_to_gigabytes_is_not_unfolded(tmp_path, shape):
     write(tmp_path, "{}-{}-idx{}-ubyte.gz", gzip.compress)
-    packer, zeros = zlib.compressobj(wbits=31), bytes(2**24)
     head = bytes([0, 0, 8, 3]) + struct.pack(">3I", *shape)
-    packed = [packer.compress(head), *(packer.compress(zeros) for _ in range(128)), packer.flush()]
-    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(b"".join(packed))  # 2 MB for 2 GiB
+    packed = gzip.compress(head) + 128 * gzip.compress(bytes(2**24))  # 2 MB for 2 GiB
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(packed)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(DataError, match=r"its head says 9,408|at most 536,870,912 are read"):
         idx.read(f"idx:{tmp_path}")
