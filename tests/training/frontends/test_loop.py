@@ -53,7 +53,7 @@ def test_masks_of_dropout_are_its_own(float32):
 
 
 def test_frameworks_begin_alike(side_by_side):
-    jax, torch = (told(side_by_side, b, "float32", ["keydana_cnn"]) for b in ("jax", "torch"))
+    torch, jax = (told(side_by_side, b, "float32", ["keydana_cnn"]) for b in ("torch", "jax"))
     jax, torch = jax["keydana_cnn"], torch["keydana_cnn"]
     assert jax["loss"] == pytest.approx(torch["loss"], rel=1e-5)
     largest = max(np.abs(np.concatenate(jax["values"])))
