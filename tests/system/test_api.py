@@ -248,4 +248,4 @@ def test_the_answer_names_what_is_not_valid(tmp_path):
     title, banner, *_ = said.split("\n\n")
     assert title.startswith("**Provisional: mixed\\_float16 ")
     assert banner.startswith("**Not valid: all figures** of all runs (identity not recorded)")
-    assert "Measured, but nothing is claimed: **mixed_float16** is 2.00× as fast" in said
+    assert "Measured, not claimed: 2.00× (**mixed_float16**) as fast as float32" in said

@@ -79,8 +79,11 @@ def short():
 
 
 def test_a_cross_stands_where_memory_ran_out(short):
-    axis = speed.images_per_s_by_batch_size(short).axes[0]
-    (cross,) = [line for line in axis.lines if line.get_marker() == "x"]
+    figure = speed.images_per_s_by_batch_size(short)
+    axis = figure.axes[0]
+    cross, entry = [line for line in axis.lines if line.get_marker() == "x"]
+    assert (entry.get_label(), len(entry.get_xdata())) == ("out of memory", 0)
+    assert "out of memory" in [text.get_text() for text in figure.legends[0].get_texts()]
     float32, dots = axis.lines[0], axis.collections[0].get_offsets()[:, 0]
     assert cross.get_xdata() == pytest.approx([float32.get_xdata()[0] + 1])
     assert set(float32.get_xdata()) <= set(dots.compressed())
@@ -102,7 +105,7 @@ def test_larger_batches_fit_where_the_baseline_had_no_memory(short):
 def test_every_point_without_memory_is_listed():
     modes = ("pipeline", "resident")
     rows = text_tables.without_memory(sweep(*(made(input_mode=m, status="oom") for m in modes)))
-    assert rows["Input mode"].tolist() == ["pipeline", "resident"]
+    assert rows["Input mode"].tolist() == ["prefetched input", "one batch kept on the device"]
 
 
 @pytest.fixture(scope="module")
@@ -219,4 +222,6 @@ def test_verdicts_on_two_devices_name_them(tmp_path):
     verdicts = diagnose.verdicts(SweepDir(tmp_path), found)
     for told in (why.sentence, why.title):
         assert len({told(verdict, verdicts) for verdict in verdicts}) == len(verdicts) == 2
-    assert "**mixed_float16** (input mode keydana, gpu" in why.sentence(verdicts[0], verdicts)
+    assert "**mixed_float16** (input pipeline of the study, gpu" in why.sentence(
+        verdicts[0], verdicts
+    )

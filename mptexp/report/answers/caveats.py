@@ -61,8 +61,7 @@ def banner(tables: Tables, more: str = "see [Environment](#Environment)") -> lis
         full.append(_sentence(*first, tables))
     if others := [_short(*each, tables) for each in counted if each is not first]:
         opening = "Also not valid" if first else "Not valid"
-        learned = measures.listed(tables.ok)
-        kept = "" if first else f"; time per step, memory and {learned} still hold"
+        kept = "" if first else f"; {_still_valid(ANSWERED, tables)}"
         full.append(f"**{opening}**: {'; '.join(others)}{kept}; {more}.")
     incomplete = [f"**Incomplete**: {safe(text)}." for text in missing(tables)]
     return [*full, *incomplete, *left_out(tables)]
@@ -235,12 +234,14 @@ def _holds(flag: Flag, tables: Tables) -> str:
     lost = {
         what for f in validity.names_of(validity.together(flags)) for what in FLAGS[f].invalidates
     }
-    kept = _named([what for what in ANSWERED if what not in lost], tables)
-    return (
-        f"{wording.capitalized(wording.listed(kept))} still hold{'s' * (len(kept) == 1)}."
-        if kept
-        else ""
-    )
+    kept = [what for what in ANSWERED if what not in lost]
+    return f"{wording.capitalized(_still_valid(kept, tables))}." if kept else ""
+
+
+def _still_valid(kept: Sequence[str], tables: Tables) -> str:
+    """`still valid: time per step and memory`: not the time of a whole training."""
+    named = ["time per step" if what == "time" else what for what in kept]
+    return f"still valid: {wording.listed(_named(named, tables))}"
 
 
 def _lost(flag: Flag, tables: Tables) -> str:

@@ -24,8 +24,8 @@ LOGICAL_NOTE = (
 )
 BACKENDS_NOTE = (
     "The same model, order of images and policy in each framework, through Keras but where the "
-    "setting is *frontend native*, a plain loop, which TensorFlow has not. The ratio is images (or "
-    "tokens) per second over TensorFlow's: above 1 is faster than TensorFlow."
+    "setting is *plain training loop*, which TensorFlow has not. The ratio is images (or tokens) "
+    "per second over TensorFlow's: above 1 is faster than TensorFlow."
 )
 FRONTENDS_NOTE = (
     "Keras's `fit`, and a plain training loop in the same framework: the same weights to begin "

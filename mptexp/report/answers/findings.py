@@ -14,6 +14,7 @@ from mptexp.analysis.points import POINT, of_task
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.report.text import measures, wording
 from mptexp.report.text.measures import Measure
+from mptexp.report.text.parameter_values import LABELS
 from mptexp.report.text.wording import INCONCLUSIVE, count, default_name, listed, verbatim
 from mptexp.spec.policies import POLICY_ROWS
 
@@ -71,7 +72,8 @@ def _speed(rows: pd.DataFrame) -> str:
     said = [_decided(own.pop(word)) for word in ("faster", "slower") if word in own]
     if not said and own:
         word = next(iter(own))
-        said = [_doubtful(own.pop(word), wording.OPENINGS[word])]
+        doubtful = _not_valid if word == "not valid" else _doubtful
+        said = [doubtful(own.pop(word), wording.OPENINGS[word])]
     rest = [f"{len(other)} {OTHERS[word]}" for word, other in own.items()]
     said += [f"Other comparisons: {listed(rest)}"] * bool(rest)
     return " ".join(f"{text}." for text in said)
@@ -95,9 +97,45 @@ def _doubtful(rows: pd.DataFrame, opening: str) -> str:
     return f"{opening}: {'; '.join(parts)}"
 
 
+def _not_valid(rows: pd.DataFrame, opening: str) -> str:
+    """`Measured, not claimed: 0.24× (**int8**) and 0.97× (**int4**) as fast as float32 ...`.
+
+    Policies that are compared with one baseline share its name, their place if it is one, and the
+    share of the arithmetic in which they are effective.
+    """
+    rows = rows.assign(word=rows.apply(wording.direction, axis=1))
+    notes = {policy: _notes(own) for policy, own in rows.groupby("policy", sort=False)}
+    shares = {tuple(note.partition(" in ")[0] for note in own) for own in notes.values()}
+    shared = shares.pop() if len(notes) > 1 and len(shares) == 1 else ()
+    parts = []
+    for (baseline, word), own in rows.groupby(["baseline", "word"], sort=False):
+        one_place = own.place.nunique() == 1
+        numbers = [
+            _unclaimed(policy, notes[policy] * (not shared), of_one, named=not one_place)
+            for policy, of_one in own.groupby("policy", sort=False)
+        ]
+        than = _than(word, base_name(baseline, own.default_policy.iloc[0]))
+        at = _at(verbatim(own.place.iloc[0])) if one_place else ""
+        parts.append(" ".join(filter(None, [listed(numbers), word, than, at])))
+    parts += [f"{note} is in the type of the policy" for note in shared]
+    return f"{opening}: {'; '.join(parts)}"
+
+
+def _unclaimed(policy: str, notes: Sequence[str], rows: pd.DataFrame, named: bool) -> str:
+    """`0.24× (**int8**)`, `0.20× to 2.00× (**bfloat16**, 4 comparisons)`; named: with its place."""
+    ends = dict.fromkeys(f"{wording.speed_parts(row)[0]}×" for row in _ends(rows))
+    where = [verbatim(rows.place.iloc[0])] * named
+    where = where if len(rows) == 1 else [count(len(rows), "comparison")]
+    return f"{' to '.join(ends)} ({', '.join([f'**{policy}**', *notes, *where])})"
+
+
 def _named(policy: str, rows: pd.DataFrame) -> str:
-    least = rows.loc[rows.effective_share.astype(float).fillna(1).idxmin()]
-    return f"**{policy}**" + "".join(f" ({note})" for note in wording.partly(least))
+    return f"**{policy}**" + "".join(f" ({note})" for note in _notes(rows))
+
+
+def _notes(rows: pd.DataFrame) -> list[str]:
+    """How far a policy is effective, where it is least."""
+    return wording.partly(rows.loc[rows.effective_share.astype(float).fillna(1).idxmin()])
 
 
 def _ratios(rows: pd.DataFrame, base: str) -> str:
@@ -105,11 +143,16 @@ def _ratios(rows: pd.DataFrame, base: str) -> str:
     if len(rows) <= CLAUSES:
         records = rows.to_dict("records")
         return listed([_clause(r, base * (k == 0)) for k, r in enumerate(records)])
-    ordered = rows.sort_values("speedup", kind="stable").to_dict("records")
-    ends = [_number(row) for row in (ordered[0], ordered[-1])]
-    first, last = (wording.direction(row) for row in (ordered[0], ordered[-1]))
+    ends = [_number(row) for row in _ends(rows)]
+    first, last = (wording.direction(row) for row in _ends(rows))
     least = f"{ends[0]} to" if first == last else f"from {ends[0]} {first} to"
     return f"{least} {ends[1]} {last} {_than(last, base)} in {count(len(rows), 'comparison')}"
+
+
+def _ends(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of the least and of the largest speedup."""
+    ordered = rows.sort_values("speedup", kind="stable").to_dict("records")
+    return [ordered[0], ordered[-1]]
 
 
 def _clause(row: Mapping[str, Any], base: str) -> str:
@@ -138,7 +181,9 @@ def _at(place: str) -> str:
     first = place.partition(" ")[0]
     if first in ("with", "without"):
         return place
-    words = {"batch": "at", "input": "with", "normalization": "with", "replicas": "with"}
+    if place.partition(", ")[0] in LABELS:
+        return f"with {place}"
+    words = {"batch": "at", "replicas": "with"}
     return f"{words[first]} {place}" if first in words else f"({place})"
 
 

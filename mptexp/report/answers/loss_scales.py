@@ -10,6 +10,7 @@ from mptexp.analysis import loss_scale
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.columns import BLANK
 from mptexp.report.text.measures import Measure
+from mptexp.report.text.parameter_values import in_words
 
 UNDECIDED = f"is {wording.INCONCLUSIVE}"
 # What a policy does with the scales of an outcome.
@@ -27,7 +28,7 @@ def by_point(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     points = [json.loads(point) for point, _ in groups]
     names = dict.fromkeys(name for point in points for name in point)
     varying = [n for n in names if len({str(point.get(n)) for point in points}) > 1]
-    titles = [", ".join(f"{n} {point.get(n)}" for n in varying) for point in points]
+    titles = [", ".join(in_words(n, point.get(n)) for n in varying) for point in points]
     return [(title, rows) for title, (_, rows) in zip(titles, groups, strict=True)]
 
 

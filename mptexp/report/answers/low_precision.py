@@ -50,6 +50,9 @@ def sections(tables: Tables) -> list[Section]:
 
 def _rows(points: Sequence[Point]) -> pd.DataFrame:
     order = sorted(points, key=lambda p: (p.network, not p.is_float32, str(p.choice)))
+    reasons = {wording.not_valid(p.flags, "accuracy") for p in order if _is_compared(p)}
+    shared = reasons.pop() if len(reasons) == 1 else ""  # said once, in the head
+    head = "Difference from float32, percentage points [95 % interval]"
     cells = {
         "Network": [p.network for p in order],
         "Policy": [p.choice["policy"] for p in order],
@@ -58,7 +61,7 @@ def _rows(points: Sequence[Point]) -> pd.DataFrame:
         "Rounding": [p.choice["rounding"] if _rounds(p) else BLANK for p in order],
         "Loss scale": [_unless(wording.power(p.choice["loss_scale"]), "auto") for p in order],
         "Validation error, %, mean (min–max)": [_error(p) for p in order],
-        "Difference from float32, percentage points [95 % interval]": [loss(p) for p in order],
+        head + f" ({shared})" * bool(shared): [loss(p, said=shared) for p in order],
         "Updates lost to rounding": columns.cells("lost_updates", [p.lost_updates for p in order]),
         "Runs": [_ended(p.statuses) for p in order],
     }
@@ -92,8 +95,18 @@ def formats(point: Point) -> str:
     return ", ".join(words)
 
 
-def loss(point: Point, unit: str = "") -> str:
-    """The loss in percentage points with its interval, or the reason why it has none."""
+def _is_compared(point: Point) -> bool:
+    return not point.is_float32 and bool(point.loss.n)
+
+
+def loss(point: Point, unit: str = "", said: str = "") -> str:
+    """The loss in percentage points with its interval, or the reason why it has none.
+
+    Args:
+        point: its formats and runs.
+        unit: behind the number.
+        said: the reason that stands beside all of them already.
+    """
     if point.is_float32:
         return "0 (it is float32)"
     over = point.loss
@@ -101,7 +114,7 @@ def loss(point: Point, unit: str = "") -> str:
         return BLANK
     value, low, high = (wording.signed(v, ".2f") for v in (over.estimate, over.low, over.high))
     if reason := wording.not_valid(point.flags, "accuracy"):
-        return f"{value}{unit} ({reason}, n = {over.n})"
+        return f"{value}{unit} ({f'{reason}, ' * (reason != said)}n = {over.n})"
     if math.isnan(over.low):
         return f"{value}{unit} (no interval, n = {over.n})"
     return f"{value}{unit} [{low}, {high}] (n = {over.n})"

@@ -15,6 +15,7 @@ from mptexp.analysis.published import MIXED
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.text import wording
 from mptexp.report.text.columns import BLANK, without_blanks
+from mptexp.report.text.parameter_values import in_words
 from mptexp.spec.run import Run
 
 LIMIT = 25  # rows of a table: more is a file, not a report
@@ -397,7 +398,8 @@ def _differences(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     """What else than the policy differs between the studies of some rows and this sweep."""
     runs = [Run.model_construct(**record["parameters"]) for record in tables.records]
     images = [f"{r.dataset}, {r.image_size} × {r.image_size}, width {r.width:g}" for r in runs]
-    keydana = "resize, cache, shuffle, batch; no prefetch (input_mode keydana here)"
+    keydana = "resize, cache, shuffle, batch; no prefetch (here: input pipeline of the study)"
+    inputs = [in_words("input_mode", run.input_mode) for run in runs]
     intervals = "95 % over blocks"
     if not tables.claims.low.notna().any():
         few = tables.results.block.nunique() < FEWEST
@@ -406,7 +408,7 @@ def _differences(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
         "Device": (rows.device, [run.gpu_model for run in runs]),
         "Software": (rows.system, map(_software, filter(_ran, tables.records))),
         "Images, width of the network": (rows.dataset, images),
-        "Input": (rows.study.map({"keydana2020": keydana}), [run.input_mode for run in runs]),
+        "Input": (rows.study.map({"keydana2020": keydana}), inputs),
         "Intervals": (["none"], [intervals]),
     }
     lines = [[name, *map(_several, both)] for name, both in sides.items()]

@@ -334,7 +334,10 @@ def _replicas(tables: Tables) -> Iterator[Subject]:
     rows = scaling.by_replicas(tables)
     if len(rows):
         rows = rows[rows.speedup.notna()]
-        yield from _of_ratios(rows, wording.places(rows), "1 replica, same batch for each", tables)
+        labels = pd.Series(wording.places(rows), rows.index, dtype=object)
+        if rows.policy.nunique() > 1:
+            labels = rows.policy + ", " + labels
+        yield from _of_ratios(rows, labels, "1 replica, same batch for each", tables)
 
 
 def _frameworks(tables: Tables) -> Iterator[Subject]:
@@ -424,12 +427,12 @@ def _loss_scales(tables: Tables) -> Iterator[Subject]:
     yield Subject(title, sentences[:NAMED], advice=advice, figure="loss scale")
 
 
-FORMATS = {
-    "large": "More than {} worse than float32",
-    "small": "Less than {} worse than float32",
-    "undecided": "Inconclusive, the interval includes {}",
-    "too few repeats": wording.OPENINGS["no interval"],
-    "not valid": "Not valid, nothing is claimed of them",
+FORMATS = {  # what settings are, by how their error lies to that of float32
+    "large": "more than {} worse than float32",
+    "small": "less than {} worse than float32",
+    "undecided": "inconclusive (the interval includes {})",
+    "too few repeats": "inconclusive (fewer than three repeats)",
+    "not valid": "not valid",
 }
 
 
@@ -448,8 +451,8 @@ def _low_precision(tables: Tables) -> Iterator[Subject]:
     title = _low_precision_title(bars, words)
     names = [f"**{verbatim(bar.label)}**" for bar in bars]
     sentences = [
-        f"{opening.format(limit)}: {_first(own)}."
-        for word, opening in FORMATS.items()
+        f"{_of_all(len(own), len(bars))} {clause.format(limit)}: {_first(own)}."
+        for word, clause in FORMATS.items()
         if (own := [name for name, w in zip(names, words, strict=True) if w == word])
     ]
     advice = _low_precision_advice(points, bars, words)
@@ -459,15 +462,19 @@ def _low_precision(tables: Tables) -> Iterator[Subject]:
     yield Subject(title, sentences[:NAMED], bars, "float32", "error", advice)
 
 
+def _of_all(n: int, total: int) -> str:
+    """`1 of 9 settings is`, `4 of 10 settings are`."""
+    return f"{n} of {wording.count(total, 'setting')} {'is' if n == 1 else 'are'}"
+
+
 def _low_precision_title(bars: Sequence[Bar], words: Sequence[str]) -> str:
-    """How many formats come near float32's error, after the one that is furthest from it."""
+    """How many formats come near float32's error, and which one is furthest from it."""
     near, valid = words.count("small"), len(words) - words.count("not valid")
     limit = f"{emulated.LITTLE:g} percentage points"
+    title = f"{near} of {valid} settings train within {limit} of float32's error"
     large = [bar for bar, word in zip(bars, words, strict=True) if word == "large"]
-    if not large:
-        return f"{near} of {valid} settings train within {limit} of float32's error"
-    worst = f"{large[0].label}: error {large[0].value:.1f} percentage points above float32's"
-    return f"{worst}; {near} of {valid} settings stay within {emulated.LITTLE:g}"
+    worst = [f"; the worst ends {bar.value:.1f} above it ({bar.label})" for bar in large[:1]]
+    return "".join([title, *worst])
 
 
 def _low_precision_advice(

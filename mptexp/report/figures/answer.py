@@ -50,10 +50,13 @@ AXES = {
 def comparisons_at_a_glance(chart: Subject) -> Figure:
     """A marker and an interval for each comparison, in words beside it; a line at no effect."""
     alike = _common_policy(chart)
-    bars, words = chart.bars, [_words(bar, f"{alike}, " if alike else "") for bar in chart.bars]
+    bars, named = chart.bars, f"{alike}, " if alike else ""
+    said_once = all(bar.finding == "not valid" for bar in bars)  # by the axis
+    words = [_words(bar, named, said_once) for bar in bars]
     lines = sum(text.count("\n") + 1 for text in words)
     label = AXES[chart.scale].format(visible(chart.baseline))
     label = label.replace("speed", f"speed of {alike}", 1) if alike else label
+    label += "; measured, not claimed" * said_once
     label = textwrap.fill(label, 26 if style.is_narrow() else 42)
     below = label.count("\n") + style.is_narrow()  # further lines, of the ticks' words too
     figure, (axis,) = style.new(0.7 + 0.145 * (lines + below) + 0.1 * len(bars))
@@ -71,7 +74,7 @@ def comparisons_at_a_glance(chart: Subject) -> Figure:
             axis.plot([bar.low, bar.high], [place, place], color=COLOURS[bar.policy], linewidth=2.4)
         axis.plot([bar.value], [place], linestyle="none", **look)
     axis.set_ylim(sum(heights), 0)
-    axis.set_yticks(places, words, size=8 if style.is_narrow() else 8.5)
+    axis.set_yticks(places, words, size=7.5 if style.is_narrow() else 8.5)
     axis.tick_params(axis="y", length=0)
     axis.grid(axis="y", visible=False)
     axis.spines["left"].set_visible(False)
@@ -86,14 +89,18 @@ def _common_policy(chart: Subject) -> str:
     return policies.pop() if len(policies) == 1 and alike and chart.scale == "speed" else ""
 
 
-def _words(bar: Bar, named: str) -> str:
+def _words(bar: Bar, named: str, said_once: bool) -> str:
     """Label and finding of a row, in lines; why nothing is claimed stands above the chart.
 
-    What is named at the axis is left out of the label.
+    Args:
+        bar: the row.
+        named: what the axis says of all labels, and is left out of this one.
+        said_once: whether the axis says of all rows that nothing is claimed.
     """
-    claimed = bar.finding != "not valid"
-    text = bar.text if claimed else f"{bar.text.partition(' (')[0]}, no\N{NO-BREAK SPACE}claim"
-    letters, label = 29 if style.is_narrow() else 40, visible(bar.label.removeprefix(named))
+    text = bar.text
+    if bar.finding == "not valid":
+        text = text.partition(" (")[0] + ", no\N{NO-BREAK SPACE}claim" * (not said_once)
+    letters, label = 32 if style.is_narrow() else 40, visible(bar.label.removeprefix(named))
     text = visible(text).replace("n = ", "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
     parts = [label, text] if len(text) > SHORT else [f"{label}: {text}"]
     return "\n".join(line for part in parts for line in textwrap.wrap(part, letters)[:4])
@@ -161,8 +168,9 @@ def _caption(chart: Subject) -> str:
     said = wording.listed([f"{n} {finding}" for finding, n in counts.items()])
     opening = f"Of {wording.count(len(chart.bars), 'comparison')}: {said}."
     opening += f" Where nothing else is said: {visible(chart.usual)}." * bool(chart.usual)
+    hollow = " Hollow markers: measured, not claimed."
     if all(np.isnan(bar.low) for bar in chart.bars):
-        return f"{opening} Hollow markers: measured, without a claim."
+        return f"{opening}{hollow}"
     together = ", which hold for all comparisons together" if chart.scale == "speed" else ""
     crossing = {"speed": "the line at “same”", "error": f"the dotted line at {limit}"}.get(
         chart.scale
@@ -170,7 +178,8 @@ def _caption(chart: Subject) -> str:
     rule = f" An interval across {crossing} is inconclusive." if crossing else ""
     rule += " Beyond 1 point the axis is logarithmic." * (chart.scale == "error")
     bars = f"Bars and brackets are 95 % intervals{together}; n is the number of repeats."
-    return f"{opening} {bars}{rule}"
+    hollow *= any(np.isnan(bar.low) for bar in chart.bars)
+    return f"{opening} {bars}{rule}{hollow}"
 
 
 def _values(chart: Subject) -> str:

@@ -27,6 +27,7 @@ def memory_by_batch_size(tables: Tables) -> Figure:
             axis.set_ylim(0, max(axis.get_ylim()[1], limit * 1.05))
             axis.annotate("the device's memory", (0.02, limit), xycoords=("axes fraction", "data"),
                           va="bottom", size=8, color=INK)  # fmt: skip
+    style.legend(figure)
     return figure
 
 
@@ -68,7 +69,7 @@ def readings_by_time(samples: pd.DataFrame) -> Figure:
         axis.set_ylabel(labels[name])
         axis.set_ylim(0)
     axes[-1].set_xlabel("seconds")
-    style.legend(figure, axes[0])
+    style.legend(figure)
     return figure
 
 

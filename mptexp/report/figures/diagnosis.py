@@ -44,7 +44,7 @@ def stacked_by_cause(steps: Mapping[str, pd.Series]) -> Figure:
     axis.invert_yaxis()
     axis.grid(axis="y", visible=False)
     axis.set_xlabel("ms of a step")
-    style.legend(figure, axis, columns=8)
+    style.legend(figure, columns=8)
     return figure
 
 
@@ -86,7 +86,7 @@ def roofline_by_layer(verdict: Verdict) -> Figure:
     style.log_scale(axis, "x")
     style.log_scale(axis, "y")
     axis.set(xlabel="FLOP per byte", ylabel="GFLOP/s")
-    style.legend(figure, axis)
+    style.legend(figure)
     return figure
 
 

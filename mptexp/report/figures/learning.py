@@ -116,7 +116,7 @@ def _curves(epochs: pd.DataFrame, value: str, label: str, by: str = "epoch") -> 
         if by == "epoch":
             _published(axis, part, "val_accuracy" if value == "figure" else value)
             axis.xaxis.get_major_locator().set_params(integer=True)
-    style.legend(figure, figure.axes[0])
+    style.legend(figure)
     return figure
 
 

@@ -48,7 +48,7 @@ def exponents_by_kind(ranges: DynamicRange) -> Figure:
     _mark_range(axis)
     axis.set_xlim(max(filled.min(), -60) - 1, max(filled.max(), 16) + 2)
     axis.set(xlabel="exponent: values from 2^k to 2^(k+1)", ylabel="% of those not zero", ylim=0)
-    style.legend(figure, axis, columns=3)
+    style.legend(figure, columns=3)
     return figure
 
 
@@ -167,12 +167,14 @@ def accuracy_by_loss_scale(rows: pd.DataFrame) -> Figure:
         y = (own.figure * percent).where(~bad)
         axis.plot(x, y, MARKERS[policy], label=policy, linestyle="-", linewidth=1.2, **look)
         axis.plot(x[bad], np.full(bad.sum(), failed), "x", clip_on=False, markeredgewidth=2, **look)
+    if (rows.verdict == "diverged").any():
+        axis.plot([], [], "x", color=INK, markeredgewidth=2, label="diverged")
     auto = "dyn." if style.is_narrow() else "dynamic"
     words = [auto if math.isinf(n) else wording.power(n) for n in numbers]
     axis.set_xticks(range(len(numbers)), words)
     name = f"validation {measure.name}" + ", %" * counts
     axis.set(xlabel="loss scale (none is 1)", ylabel=name, ylim=(0, most))
-    style.legend(figure, axis)
+    style.legend(figure)
     return figure
 
 
@@ -197,7 +199,7 @@ def loss_scale_by_step(traces: pd.DataFrame) -> Figure:
     style.log_scale(axis, base=2)
     axis.set(xlabel="step", ylabel="loss scale")
     axis.get_legend().remove()
-    style.legend(figure, axis)
+    style.legend(figure)
     return figure
 
 

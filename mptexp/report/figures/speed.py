@@ -42,7 +42,7 @@ def speedup_by_batch_size(speedups: pd.DataFrame) -> Figure:
         axis.set_title(style.wrapped(title))
     baseline = speedups.baseline.iloc[0]
     figure.axes[0].set_ylabel(f"speedup over {baseline}\n(above 1 is faster)")
-    style.legend(figure, figure.axes[0])
+    style.legend(figure)
     return figure
 
 
@@ -90,6 +90,7 @@ def step_time_by_batch_size(tables: Tables) -> Figure:
     figure, panels = dots(tables.ok, tables.ok.step_s * 1e3, "ms per step")
     for axis, _ in panels:
         style.log_scale(axis)
+    style.legend(figure)
     return figure
 
 
@@ -125,6 +126,9 @@ def _rates_by_batch_size(tables: Tables, task: tasks.Task) -> Figure:
             if x:  # an empty line that is not clipped spoils the layout
                 low = axis.get_ylim()[0]
                 axis.plot(x, [low] * len(x), "x", color=COLOURS[policy], clip_on=False)
+    if (table.status == "oom").any():
+        figure.axes[0].plot([], [], "x", color=INK, label="out of memory")
+    style.legend(figure)
     return figure
 
 
@@ -158,7 +162,7 @@ def _rated(task: tasks.Task) -> Callable[[MeasuredSweep], dict[str, Tables]]:
 def dots(
     runs: pd.DataFrame, values: pd.Series, label: str
 ) -> tuple[Figure, list[tuple[Axes, Panel]]]:
-    """A value of every run by batch size, a dot per run, a panel per device."""
+    """A value of every run by batch size, a dot per run, a panel per device; without a legend."""
     table = runs.assign(value=values)
     figure, panels = style.panels(style.by_panel(table))
     places, policies = style.places(table), style.policies(table)
@@ -172,7 +176,6 @@ def dots(
         style.label_batches(axis, places)
         axis.set_title(style.wrapped(title))
     figure.axes[0].set_ylabel(label)
-    style.legend(figure, figure.axes[0])
     return figure, panels
 
 
@@ -193,7 +196,7 @@ def latency_distribution(tables: Tables) -> Figure:
         axis.axhline(0.99, color=INK, linewidth=0.8, linestyle=":")
         axis.set(title=style.wrapped(title), xlabel="ms per batch, host to host")
         axis.set_ylabel("share of batches")
-    style.legend(figure, figure.axes[0])
+    style.legend(figure)
     return figure
 
 

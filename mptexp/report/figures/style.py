@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import matplotlib
 import numpy as np
@@ -171,9 +171,13 @@ def _number(value: float) -> str:
     return power if factor == 1 else f"{factor}·{power}"
 
 
-def legend(figure: Figure, axis: Axes, columns: int = 0) -> None:
-    """The figure's legend above its panels, in one row unless `columns` says so or fewer fit."""
-    handles, labels = axis.get_legend_handles_labels()
+def legend(figure: Figure, columns: int = 0) -> None:
+    """Names above the panels what any of them draws, in one row unless `columns` or fewer fit."""
+    entries: dict[str, Any] = {}
+    for axis in figure.axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    handles, labels = [*entries.values()], [*entries]
     with matplotlib.rc_context(STYLE):
         longest = max(map(len, labels), default=1) * LETTER + 0.5
         ncols = min(columns or len(labels) or 1, max(int(_width.get() / longest), 1))

@@ -19,6 +19,7 @@ from mptexp.spec.terminal import visible
 
 SHOWN = 3  # sentences, and names of one kind in the line of conditions
 OPTION = re.compile(r"(?<=[\s>])(--[a-z-]+)(?=[^<>]*</code>)")  # of a command: no line breaks in it
+LIMITS = "What limits it"  # opens the sentence of the causes
 NOT_DIAGNOSED = "`mptexp diagnose` with this sweep's directory says where the time goes"
 
 
@@ -52,17 +53,35 @@ def screen(
         warnings, says, to_do: Markdown.
         chart: HTML.
     """
-    banner, items = ("".join(f"<li>{_inline(t)}</li>" for t in own) for own in (warnings, says))
+    banner = "".join(f"<li>{_inline(text)}</li>" for text in warnings)
+    items = "".join(_item(text) for text in says)
     parts = [
         f"<h1>{escape(heading)}</h1>",
         f'<p class="question">{escape(question)}</p>',
         f'<p class="conditions">{escape(" · ".join(rests_on))}</p>',
         f'<ul class="banner">{banner}</ul>' if banner else "",
+        f'<p class="brief">{_inline(_brief(warnings[0]))}</p>' if warnings else "",
         f'<div class="answer">{chart}<div class="says"><ul>{items}</ul>',
         f'<p class="to-do"><strong>What to do:</strong> {_inline(to_do)}</p>' if to_do else "",
         "</div></div>",
     ]
     return f'<header class="lead">{"".join(parts)}</header>'
+
+
+def _item(sentence: str) -> str:
+    """A sentence of the answer; the one that says why stands on a phone's first screen."""
+    opening = '<li class="why">' if sentence.startswith(LIMITS) else "<li>"
+    return f"{opening}{_inline(sentence)}</li>"
+
+
+# Where a warning has said what is not valid, of which runs, by which flag.
+SAID = re.compile(r"(?<=\)): |; |\. ")
+
+
+def _brief(warning: str) -> str:
+    """A warning in a line, for the first screen of a phone, where all stand below the chart."""
+    said, *more = SAID.split(warning, maxsplit=1)
+    return said + " …" * bool(more)
 
 
 def _asked(sweep: MeasuredSweep) -> str:
@@ -113,7 +132,7 @@ def causes(verdicts: Sequence[Verdict]) -> str:
             table.sort_values(["count", "most"], ascending=False).itertuples(name="Row")
         )
     ]
-    return f"What limits it: {'; '.join(clauses[:SHOWN])}."
+    return f"{LIMITS}: {'; '.join(clauses[:SHOWN])}."
 
 
 def _where(row: Any, pairs: int) -> str:

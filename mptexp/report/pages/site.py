@@ -24,11 +24,12 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from PIL import Image, ImageOps
 
+from mptexp.analysis import agreement
 from mptexp.execution import directory
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import DIGEST, RUN_ID, SweepDir, leads_out
-from mptexp.report.answers import caveats, claims, measured, subject
+from mptexp.report.answers import caveats, claims, measured, repetitions, subject
 from mptexp.report.figures import output
 from mptexp.report.pages import lead, page, rendering
 from mptexp.report.text import wording
@@ -56,6 +57,7 @@ class Entry:
         figure: text alternative of the headline figure, empty where there is none.
         files: data files beside the report.
         findings: what the sweep says of each of `claims.CLAIMS`; empty where it may say nothing.
+        ratios: the speedups that it claims.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Entry:
     figure: str
     files: list[str]
     findings: list[claims.Finding]
+    ratios: list[agreement.Ratio]
 
 
 def publish(sources: Sequence[Path], site: Path, notebook: Path, address: str = "") -> list[str]:
@@ -269,7 +272,9 @@ def _published(target: SweepDir, proof: Path) -> Entry | None:
     findings = [
         claims.Finding(f["finding"], f["evidence"], tuple(f["runs"])) for f in entry["findings"]
     ]
-    return Entry(**entry | {"answer": Markup(entry["answer"]), "findings": findings})
+    ratios = [agreement.Ratio(**ratio) for ratio in entry["ratios"]]
+    read = {"answer": Markup(entry["answer"]), "findings": findings, "ratios": ratios}
+    return Entry(**entry | read)
 
 
 def _note(proof: Path, target: SweepDir, entry: Entry) -> None:
@@ -360,6 +365,7 @@ def _report(place: SweepDir, notebook: Path, address: str) -> Entry:
         findings=[]
         if caveats.doubts(tables, "accuracy")
         else [finding for _, finding in claims.table(tables)],
+        ratios=agreement.ratios(tables),
     )
 
 
@@ -410,4 +416,14 @@ def _index(entries: Sequence[Entry], address: str) -> str:
         if entry.findings
     }
     table = claims.over_all(tested) if entries else []
-    return template.render(title=TITLE, lead=lead, card=card, entries=entries, claims=table) + "\n"
+    shown = {"claims": table, "repeated": _repeated(entries)}
+    return template.render(title=TITLE, lead=lead, card=card, entries=entries, **shown) + "\n"
+
+
+def _repeated(entries: Sequence[Entry]) -> list[dict[str, str]]:
+    """Every two reports of which each holds a comparison of the other, and what is said of it."""
+    shared = agreement.repetitions({entry.link: entry.ratios for entry in entries})
+    return [
+        {"first": one.first, "second": one.second, "sentence": repetitions.sentence(one)}
+        for one in shared
+    ]

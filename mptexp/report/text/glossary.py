@@ -3,6 +3,8 @@
 import re
 from html import escape
 
+from mptexp.report.text import parameter_values
+
 BINARY = "binary"  # a format; with a word behind it, `the stock binary of`, it is a program
 TERMS = {  # of a term, as a page writes it, its meaning in a sentence
     "policy": "What layers compute in and what their weights are stored in; mixed_float16 computes "
@@ -22,7 +24,7 @@ TERMS = {  # of a term, as a page writes it, its meaning in a sentence
     "shows no difference.",
     "repeats": "The same comparison measured again in a new block: all policies once, close "
     "together in time, in random order, with a seed of its own.",
-    "no claim": "Measured, but not valid as evidence; the banner on top says why.",
+    "not claimed": "Measured, but not valid as evidence; the banner on top says why.",
     "identity not recorded": "The record does not say which code, data, versions and machine a run "
     "had, so that nothing shows two runs to be comparable.",
     "repeats apart": "A policy's times over the times of the same block's other runs differ by "
@@ -31,10 +33,7 @@ TERMS = {  # of a term, as a page writes it, its meaning in a sentence
     "in parallel": "Several runs shared the machine, so that no time is valid.",
     "idle after the last epoch": "Seconds in fit that an input pipeline takes to close, after the "
     "training.",
-    "input mode keydana": "Batches are decoded and resized while training, as in S. Keydana's "
-    "study of 2020.",
-    "input mode resident": "One batch stays on the device, so that no time goes into input.",
-    "input mode pipeline": "tf.data with cache and prefetch.",
+    **{row.words: row.term for row in parameter_values.ROWS if row.meaning},
     "XLA": "The compiler that fuses a model's operations, jit_compile in Keras.",
     "dynamic&lt;10&gt;": "Dynamic fixed point: 10 bits with a common exponent for each tensor, "
     "which follows its values.",

@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -10,12 +11,13 @@ import pandas as pd
 from mptexp.analysis import validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT
+from mptexp.report.text.parameter_values import in_words, setting_in_words
 from mptexp.spec.policies import EFFECTIVE_SHARE, POLICY_ROWS, share_mark
 from mptexp.spec.terminal import visible
 
 EMULATED = "emulated: slower is expected"
 INCONCLUSIVE = "inconclusive"
-NO_CLAIM = "Measured, but nothing is claimed"
+NO_CLAIM = "Measured, not claimed"
 # How a sentence opens that lists the comparisons with a baseline of one finding, in this order.
 OPENINGS = {
     "faster": "Faster than {}",
@@ -24,7 +26,7 @@ OPENINGS = {
     "no interval": "Fewer than three repeats show nothing",
     "not valid": NO_CLAIM,
 }
-XLA = {True: "with XLA", False: "without XLA"}
+XLA = {on: in_words("jit", on) for on in (True, False)}
 SPEEDUP = ("speedup", "low", "high", "blocks")  # columns of a ratio
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -66,8 +68,12 @@ def title(name: str) -> str:
 
 
 def headed(table: pd.DataFrame, names: Iterable[str]) -> dict[str, pd.Series]:
-    """Columns under their headings; whether XLA was on, which is true or false, in words."""
-    forms = {"jit": {True: "on", False: "off"}.get, "setting": setting}
+    """Columns under their headings; how input came and whether XLA was on in words."""
+    forms: dict[str, Callable[[Any], Any]] = {
+        "jit": {True: "on", False: "off"}.get,
+        "input_mode": partial(in_words, "input_mode"),
+        "setting": setting,
+    }
     return {
         title(name): table[name].map(forms[name]) if name in forms else table[name]
         for name in names
@@ -75,8 +81,9 @@ def headed(table: pd.DataFrame, names: Iterable[str]) -> dict[str, pd.Series]:
 
 
 def setting(text: str) -> str:
-    """The further parameters of a point, a loss scale as readers know it: `loss_scale 2⁻¹⁶`."""
-    return re.sub(r"\bloss_scale ([\d.e+-]+)", lambda m: f"loss_scale {power(_exact(m[1]))}", text)
+    """The further parameters of a point in words, a loss scale as `loss_scale 2⁻¹⁶`."""
+    words = setting_in_words(text)
+    return re.sub(r"\bloss_scale ([\d.e+-]+)", lambda m: f"loss_scale {power(_exact(m[1]))}", words)
 
 
 def _exact(digits: str) -> float:
@@ -111,7 +118,7 @@ def panels(table: pd.DataFrame) -> pd.Series:
 
 
 def places(table: pd.DataFrame, short: bool = False) -> list[str]:
-    """What tells each row apart from other points: `batch size 32`, `resident, with XLA`.
+    """What tells each row apart from other points: `batch size 32`, `with XLA, prefetched input`.
 
     The batch size where nothing does.
 
@@ -149,13 +156,13 @@ def _joined(columns: Iterable[pd.Series]) -> list[str]:
 
 
 def named(values: pd.Series, bare: Sequence[str]) -> pd.Series:
-    """Values of a parameter as text, after its name unless that is one of the bare ones."""
+    """Values of a parameter in words; those of the bare ones without its name."""
     if values.name == "jit":
         return values.map(XLA)
     if values.name == "setting":
         return values.map(setting)
-    words = "" if values.name in bare else str(values.name).replace("_", " ") + " "
-    return words + values.astype(str)
+    name = str(values.name)
+    return values.astype(str) if name in bare else values.map(partial(in_words, name))
 
 
 def partly(row: Mapping[str, Any]) -> list[str]:

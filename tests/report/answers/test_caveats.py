@@ -36,7 +36,7 @@ def test_a_flag_says_how_many_runs_why_what_is_lost_and_what_to_do():
     (sentence,) = caveats.sentences(tables(list(three(marks=marks))))
     assert sentence == (
         "**Not valid: time and training time** of 3 of 6 runs (interference): other programs were "
-        "at work. Memory and accuracy still hold. End other programs, and `mptexp run --repair` "
+        "at work. Still valid: memory and accuracy. End other programs, and `mptexp run --repair` "
         "measures the block again."
     )
 
@@ -250,9 +250,9 @@ def test_what_holds_is_what_no_flag_of_the_same_runs_takes():
     for one in made:
         one["in_force"] = one["in_force"] | {"chance_accuracy": one["history"][-1]["val_accuracy"]}
     busy, untrained = caveats.sentences(tables(made))
-    assert "(interference): other programs were at work. Memory still holds." in busy
+    assert "(interference): other programs were at work. Still valid: memory." in busy
     assert "(not trained)" in untrained
-    assert "Memory still holds." in untrained
+    assert "Still valid: memory." in untrained
 
 
 def test_what_is_not_valid_of_one_run_is_a_doubt_of_all():
@@ -267,7 +267,7 @@ def test_a_text_has_no_accuracy():
     rows = [text(policy, b, 3.0) for policy in ("float32", "mixed_float16") for b in range(3)]
     (said,) = caveats.sentences(tables(rows))
     assert said.startswith("**Not valid: perplexity** of all runs (not trained): ")
-    assert "Time and memory still hold." in said
+    assert "Still valid: time per step and memory." in said
     assert not any("accuracy" in words for words in caveats.banner(tables(rows)))
     found = text_tables.headline_rows(tables(rows))
     assert found["Not valid"].tolist() == ["not trained (perplexity)"] * 2

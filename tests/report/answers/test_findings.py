@@ -133,7 +133,8 @@ def test_ratios_in_both_directions_have_a_word_each():
     assert "from 5.00× slower to 2.00× faster than float32 (the default) in 4 comparisons" in said
     void = {"marks": ["measured while other programs used the processor"]}
     said = " ".join(findings.answer(tables([one | void for one in made])))
-    assert "0.20× to 2.00× as fast as float32 (the default) in 4 comparisons" in said
+    wanted = "0.20× to 2.00× (**mixed_float16**, 4 comparisons) as fast as float32 (the default)"
+    assert wanted in said
 
 
 def test_a_difference_of_single_runs_is_no_mean():
@@ -160,3 +161,52 @@ def test_beside_what_is_decided_the_rest_is_counted():
     said = findings.answer(tables(unclear))[0]
     assert said.startswith("Inconclusive, the interval includes 1: **mixed_bfloat16** is ")
     assert said.endswith(" Other comparisons: 1 not valid.")
+
+
+def not_valid(size=32, **shares):
+    """Three blocks of float32 and of policies, by how far they are effective; none is valid."""
+    marks = {"marks": ["measured while other programs used the processor"]}
+    policies = {"float32": 1.0, **shares}
+    return [
+        record(policy, block, 0.1 * place, size, effective_share=share) | marks
+        for block in range(3)
+        for place, (policy, share) in enumerate(policies.items(), 1)
+    ]
+
+
+def test_what_is_not_valid_is_one_short_sentence():
+    said = findings.answer(tables(not_valid(mixed_bfloat16=0.92, float8=0.92)))[0]
+    assert said == (
+        "Measured, not claimed: 0.50× (**mixed_bfloat16**) and 0.33× (**float8**) as fast as "
+        "float32 (the default) at batch size 32; 92 % of the arithmetic is in the type of the "
+        "policy."
+    )
+
+
+def test_how_far_a_policy_is_effective_stands_beside_it_where_others_differ():
+    said = findings.answer(tables(not_valid(mixed_bfloat16=0.5, float8=0.92)))[0]
+    assert "0.50× (**mixed_bfloat16**, 50 % of the arithmetic in bfloat16) and" in said
+    assert "0.33× (**float8**, 92 % of the arithmetic in float8_e4m3fn)" in said
+    alone = findings.answer(tables(not_valid(mixed_bfloat16=0.5)))[0]
+    assert "0.50× (**mixed_bfloat16**, 50 % of the arithmetic in bfloat16) as fast" in alone
+
+
+def test_what_is_not_valid_in_several_places_names_or_counts_them():
+    rows = not_valid(mixed_bfloat16=1.0) + not_valid(64, mixed_bfloat16=1.0, float8=1.0)
+    assert (
+        "0.50× (**mixed_bfloat16**, 2 comparisons) and 0.33× (**float8**, batch size 64) as fast"
+        in findings.answer(tables(rows))[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("with XLA", "with XLA"),
+        ("batch size 32", "at batch size 32"),
+        ("prefetched input, width 2", "with prefetched input, width 2"),
+        ("some model", "(some model)"),
+    ],
+)
+def test_a_place_in_plain_words_follows_its_preposition(place, said):
+    assert findings._at(place) == said

@@ -132,3 +132,13 @@ def test_a_sweep_in_few_bits_is_run_and_reported(tmp_path):
     page = folder.index.read_text()
     assert low_precision.TITLE in page
     assert "&lt;6,10&gt;" in page
+
+
+def test_a_reason_that_all_differences_share_is_said_once():
+    groups = [emulated_runs([2, 4, 6]), emulated_runs([3, 5, 7], **FIXED)]
+    groups.append(emulated_runs([3, 5, 7], **STOCHASTIC))
+    unknown = [made | {"identity": None} for group in groups for made in group]
+    (found,) = low_precision.sections(tables(unknown))
+    (head,) = [name for name in found.rows if name.startswith(LOSS)]
+    assert head == f"{LOSS} (not valid: identity not recorded)"
+    assert found.rows[head].tolist() == ["0 (it is float32)", "+1.00 (n = 3)", "+1.00 (n = 3)"]

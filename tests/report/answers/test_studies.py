@@ -186,8 +186,8 @@ def test_each_panel_stands_on_its_own():
     table = section(*slow, *both(input_mode="resident")).speeds
     rows = table[table.Device.str.startswith("Titan") & (table["Batch size"] == "32")]
     assert dict(zip(rows["Measured on"], rows[RATIO].str[:5], strict=True)) == {
-        "GPU, input mode keydana": "1.00×",
-        "GPU, input mode resident": "2.00×",
+        "GPU, input pipeline of the study": "1.00×",
+        "GPU, one batch kept on the device": "2.00×",
     }
     assert set(table["Batch size"]) == {"32"}
     assert "Measured on" not in section(*slow).speeds
@@ -246,7 +246,7 @@ def test_what_differs_is_said_for_both_sides():
     assert here["Software"] == "tensorflow 2.21.0, keras 3.15.1, no XLA"
     assert here["Images, width of the network"] == "folder:~/signs, 64 × 64, width 0.5"
     assert "12894 train / 500 val" in there["Images, width of the network"]
-    assert (here["Input"], there["Input"][:6]) == ("pipeline", "resize")
+    assert (here["Input"], there["Input"][:6]) == ("prefetched input", "resize")
     assert (here["Intervals"], there["Intervals"]) == ("none: too few repeats", "none")
     assert differs(*both(3))["Measured here"]["Intervals"] == "95 % over blocks"
     unknown = [made | {"identity": None} for made in both(3)]

@@ -117,7 +117,7 @@ def test_loss_scales_open_with_the_range_that_trains():
     unknown = subject.of(tables([r | {"identity": None} for r in several_scales().records]))
     assert unknown.title == f"Provisional: {answer.title}"
     assert [text.partition(". ")[0] for text in unknown.sentences] == [
-        "Measured, but nothing is claimed",
+        "Measured, not claimed",
         *(text.rstrip(".") for text in answer.sentences[1:]),
     ]
     assert "--repair`" in unknown.advice
@@ -148,13 +148,13 @@ def test_a_format_that_learns_nothing_is_a_finding_and_no_doubt():
         made["in_force"]["chance_accuracy"] = 0.1
     answer = subject.of(tables(found.records))
     assert answer.title == (
-        "<7,8>, weights <8,8>: error 89.0 percentage points above float32's; "
-        "1 of 3 settings stay within 2"
+        "1 of 3 settings train within 2 percentage points of float32's error; the worst ends 89.0 "
+        "above it (<7,8>, weights <8,8>)"
     )
     assert [text.partition(":")[0] for text in answer.sentences] == [
-        "More than 2 percentage points worse than float32",
-        "Less than 2 percentage points worse than float32",
-        "Inconclusive, the interval includes 2 percentage points",
+        "1 of 3 settings is more than 2 percentage points worse than float32",
+        "1 of 3 settings is less than 2 percentage points worse than float32",
+        "1 of 3 settings is inconclusive (the interval includes 2 percentage points)",
     ]
     (avoided, better), more = answer.advice.split(" (")[0:2], answer.advice
     assert avoided == "avoid **<7,8>, weights <8,8>**"
@@ -237,3 +237,16 @@ def test_histograms_alone_open_with_what_they_advise():
     assert answer.title == "The numbers of this training ask for float32"
     assert (answer.figure, answer.advice) == ("exponents", "use policy float32.")
     assert answer.sentences
+
+
+def test_replicas_of_several_policies_are_labelled_with_them():
+    sizes = {1: (32, 0.1), 2: (64, 0.11)}
+    found = [
+        made
+        for policy in ("float32", "mixed_float16")
+        for replicas, size in sizes.items()
+        for made in replicated(replicas, *size, policy=policy)
+    ]
+    labels = [bar.label for bar in subject.of(tables(found)).bars]
+    assert len(set(labels)) == len(labels) == 2
+    assert all(label.startswith(("float32, ", "mixed_float16, ")) for label in labels)

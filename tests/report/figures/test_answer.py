@@ -103,3 +103,26 @@ def test_the_caption_says_what_is_inconclusive_on_its_scale(scale, end):
     caption = answer._caption(chart(bar(0.3, -0.1, 0.6), scale=scale))
     assert end in caption
     assert "the line" not in caption
+
+
+def not_valid(value):
+    return Bar("some", "mixed_float16", value, NAN, NAN, "not valid", f"{value:.2f}× (why, n = 3)")
+
+
+def test_that_nothing_is_claimed_is_said_once():
+    figure = answer.comparisons_at_a_glance(chart(not_valid(2.0), not_valid(3.0)))
+    (axis,) = figure.axes
+    words = [label.get_text() for label in axis.get_yticklabels()]
+    assert words == ["some: 2.00×", "some: 3.00×"]
+    assert axis.get_xlabel().split()[-3:] == ["measured,", "not", "claimed"]
+    caption = answer._caption(chart(not_valid(2.0), not_valid(3.0)))
+    assert caption == "Of 2 comparisons: 2 not valid. Hollow markers: measured, not claimed."
+
+
+def test_of_some_that_are_claimed_those_that_are_not_say_so():
+    mixed = chart(bar(2.0, 1.9, 2.1), not_valid(3.0))
+    figure = answer.comparisons_at_a_glance(mixed)
+    words = [label.get_text().replace("\xa0", " ") for label in figure.axes[0].get_yticklabels()]
+    assert words == ["some: 2.00×", "some: 3.00×, no claim"]
+    assert "claimed" not in figure.axes[0].get_xlabel()
+    assert answer._caption(mixed).endswith(" Hollow markers: measured, not claimed.")

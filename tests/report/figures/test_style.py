@@ -61,3 +61,13 @@ def test_a_logarithmic_axis_has_plain_numbers(base, values, labels):
     figure.draw_without_rendering()
     for ticks in (axis.get_xticklabels(), axis.get_yticklabels()):
         assert labels <= {tick.get_text() for tick in ticks}
+
+
+def test_a_legend_names_what_any_panel_draws_once():
+    figure, (left, right) = style.new(2, columns=2)
+    left.plot([1, 2], [1, 2], label="float32")
+    for label in ("float32", "float16"):
+        right.plot([1, 2], [1, 2], label=label)
+    style.legend(figure)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["float32", "float16"]

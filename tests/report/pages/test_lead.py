@@ -43,6 +43,23 @@ def test_the_first_screen_has_all_its_parts_in_order(sweep):
     assert 'class="banner"' not in page  # everything is valid
 
 
+def test_a_phone_has_in_a_line_what_is_not_valid():
+    idle = (
+        "**Not valid**: training time of 3 of 9 runs (idle after the last epoch); still valid: x."
+    )
+    assert lead._brief(idle).endswith(" of 3 of 9 runs (idle after the last epoch) …")
+    busy = "**Not valid: time** of all runs (interference): others were at work. End them."
+    assert lead._brief(busy) == "**Not valid: time** of all runs (interference) …"
+    short = "**Without a result**: 1 of 2 runs of float16 (diverged)."
+    assert lead._brief(short) == short
+
+
+def test_the_sentence_that_says_why_is_known_to_a_phone():
+    page = lead.screen("t", "q", [], [], "", ["one", f"{lead.LIMITS}: waits."], "")
+    assert '<li>one</li><li class="why">What limits it: waits.</li>' in page
+    assert "brief" not in page
+
+
 def test_what_is_shared_is_plain_text(sweep):
     card = lead.card(sweep)
     assert card["og:title"] == lead.title(sweep)
@@ -127,7 +144,7 @@ def test_the_one_pair_that_loses_to_a_cause_is_named():
     said = lead.sentences(published("why-imagenette-64px-cpu"))[-1]
     step = "of **mixed_bfloat16**'s step"
     assert said == (
-        f"What limits it: XLA code, slower than single operations, 93 % {step} (with XLA, input "
-        "mode resident); the input pipeline, which takes processors from the step, 44 % (without "
-        "XLA, input mode keydana)."
+        f"What limits it: XLA code, slower than single operations, 93 % {step} (with XLA, one "
+        "batch kept on the device); the input pipeline, which takes processors from the step, "
+        "44 % (without XLA, input pipeline of the study)."
     )

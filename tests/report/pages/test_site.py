@@ -13,7 +13,7 @@ from hostile import PIECES, notebook, sweep_of
 from PIL import Image
 from support import PROJECT, mptexp
 
-from mptexp.analysis import sweep_tables
+from mptexp.analysis import agreement, sweep_tables
 from mptexp.execution import directory
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -437,3 +437,26 @@ def test_a_copy_that_an_older_version_published_is_replaced(counting, tmp_path):
     publish.publish([place.root], site, counting[0])
     assert len(list(older.runs.iterdir())) == 2
     assert older.is_published
+
+
+WORK = json.dumps(record()["parameters"] | {"jit": False})
+
+
+def entry(link, speedup):
+    ratio = agreement.Ratio(WORK, "", "float32", "float8", speedup, speedup - 0.3, speedup + 0.3)
+    words = dict.fromkeys(("title", "question", "devices", "measured", "ended_at", "runs"), "")
+    return publish.Entry(link, link, answer="", figure="", files=[], findings=[], ratios=[ratio],
+                         **words)  # fmt: skip
+
+
+def test_the_index_says_whether_two_reports_of_one_comparison_agree():
+    page = publish._index([entry("a", 1.26), entry("b", 1.24), entry("<c>", 3.0)], "")
+    said = re.findall(r"<li>(.*?)</li>", page)
+    assert [re.sub("<[^>]*>", "", text).partition(",")[0] for text in said] == [
+        "a and b: Consistent",
+        "a and &lt;c&gt;: Inconsistent",
+        "b and &lt;c&gt;: Inconsistent",
+    ]
+    assert "1.26× [0.96, 1.56] and 1.24× [0.94, 1.54] as fast as float32 (batch size 32)" in said[0]
+    assert '<a href="a/index.html">a</a>' in said[0]
+    assert 'id="repeated"' not in publish._index([entry("a", 1.26)], "")

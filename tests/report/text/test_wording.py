@@ -29,6 +29,16 @@ def test_whether_xla_was_on_is_said_in_words():
     assert (list(headed), list(headed["XLA"].unique())) == (["XLA", "Batch size"], ["off", "on"])
 
 
+def test_a_table_says_in_words_how_input_came():
+    table = pd.DataFrame({"input_mode": ["keydana", "resident"], "setting": ["", "width 2"]})
+    headed = wording.headed(table, ["input_mode", "setting"])
+    assert headed["Input mode"].tolist() == [
+        "input pipeline of the study",
+        "one batch kept on the device",
+    ]
+    assert headed["Setting"].tolist() == ["", "width 2"]
+
+
 def test_panels_are_told_apart_by_what_varies():
     rows = [record(), record(width=2.0)]
     assert set(wording.panels(tables(rows).results)) == {"GPU, width 1", "GPU, width 2"}
@@ -63,7 +73,10 @@ def test_a_panels_title_leaves_out_what_is_at_its_default():
     rows = {name: ["x", "x"] for name in wording.POINT}
     rows |= {"input_mode": ["keydana", "pipeline"], "setting": ["", "normalization fused"]}
     titles = wording.panels(pd.DataFrame(rows)).tolist()
-    assert titles == ["x, input mode keydana", "x, input mode pipeline, normalization fused"]
+    assert titles == [
+        "x, input pipeline of the study",
+        "x, prefetched input, fused batch normalization",
+    ]
 
 
 def test_six_digits_of_a_power_of_two_are_that_power():
@@ -112,19 +125,19 @@ def test_what_holds_of_most_points_is_said_once():
         "batch size 32",
         "batch size 64",
         "batch size 32, with XLA",
-        "batch size 32, input mode keydana",
+        "batch size 32, input pipeline of the study",
     ]
-    assert wording.usual(points) == "without XLA, input mode pipeline"
+    assert wording.usual(points) == "without XLA, prefetched input"
     assert wording.places(points[points.batch_size == 32], short=True) == [
-        "without XLA, input mode pipeline",
-        "with XLA, input mode pipeline",
-        "without XLA, input mode keydana",
+        "without XLA, prefetched input",
+        "with XLA, prefetched input",
+        "without XLA, input pipeline of the study",
     ]
 
 
 def test_a_point_that_has_all_that_most_have_is_named_by_it():
     settings = [{}, {"jit": True}, {"replicas": 2}, {"input_mode": "resident"}]
     points = pd.DataFrame([POINT | one for one in settings])
-    usual = "without XLA, input mode pipeline, replicas 1"
-    others = ["with XLA", "replicas 2", "input mode resident"]
+    usual = "without XLA, prefetched input, replicas 1"
+    others = ["with XLA", "replicas 2", "one batch kept on the device"]
     assert wording.places(points, short=True) == [usual, *others]

@@ -1,0 +1,86 @@
+"""Whether sweeps that measured the same comparison on the same device agree.
+
+A report is of one sweep: side by side, one may claim what another leaves open.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from mptexp.analysis.points import POINT
+from mptexp.analysis.sweep_tables import Tables
+
+# What a ratio is between, or what leaves the time of a step as it is.
+LEFT_OUT = ("policy", "block", "seed", "epochs", "max_steps", "target_ci")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A speedup that a sweep claims.
+
+    Attributes:
+        work: device and parameters of its runs but LEFT_OUT, as JSON: equal where two sweeps
+            measured the same.
+        setting: those that vary within its sweep and are no other column of POINT, as text.
+        baseline, candidate: policies; speedup: time of the first over that of the second.
+        low, high: its interval, which holds for the whole sweep.
+    """
+
+    work: str
+    setting: str
+    baseline: str
+    candidate: str
+    speedup: float
+    low: float
+    high: float
+
+    def overlaps(self, other: "Ratio") -> bool:
+        """Whether the two intervals have a value in common."""
+        return self.low <= other.high and other.low <= self.high
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """The comparisons that two sweeps share: their names, and the ratios of both in pairs."""
+
+    first: str
+    second: str
+    ratios: Sequence[tuple[Ratio, Ratio]]
+
+    @property
+    def disjoint(self) -> int:
+        """In how many pairs the intervals have no value in common."""
+        return sum(not one.overlaps(other) for one, other in self.ratios)
+
+
+def ratios(tables: Tables) -> list[Ratio]:
+    """The speedups of a sweep that have a valid interval."""
+    asked = {record["run_id"]: record["parameters"] for record in tables.records}
+    runs = tables.ok.drop_duplicates([*POINT, "policy"])
+    by_point = runs.set_index([*POINT, "policy"]).run_id.to_dict()
+    made = []
+    for row in tables.claims.dropna(subset=["low", "high"]).to_dict("records"):
+        run_id = by_point[(*(row[name] for name in POINT), row["candidate"])]
+        known = {n: v for n, v in asked[run_id].items() if n not in LEFT_OUT}
+        known |= {"gpu_model": row["gpu_model"], "jit": bool(row["jit"])}
+        figures = {name: float(row[name]) for name in ("speedup", "low", "high")}
+        names = {name: row[name] for name in ("setting", "baseline", "candidate")}
+        made.append(Ratio(json.dumps(known, sort_keys=True, default=str), **names, **figures))
+    return made
+
+
+def repetitions(sweeps: Mapping[str, Sequence[Ratio]]) -> list[Repetition]:
+    """Every two sweeps that share comparisons; a copy of a measurement repeats nothing."""
+    made = []
+    for first, second in combinations(sweeps, 2):
+        known = {_question(ratio): ratio for ratio in sweeps[second]}
+        pairs = [(r, known[_question(r)]) for r in sweeps[first] if _question(r) in known]
+        pairs = [(one, other) for one, other in pairs if one.speedup != other.speedup]
+        if pairs:
+            made.append(Repetition(first, second, pairs))
+    return made
+
+
+def _question(ratio: Ratio) -> tuple[str, str, str]:
+    return ratio.work, ratio.baseline, ratio.candidate

@@ -1,0 +1,37 @@
+"""What is said of comparisons that two sweeps share: whether their results are consistent."""
+
+import json
+
+import pandas as pd
+
+from mptexp.analysis.agreement import Ratio, Repetition
+from mptexp.report.text import wording
+
+NAMED = 3  # comparisons that a sentence lists
+
+
+def sentence(shared: Repetition) -> str:
+    """`Consistent, the intervals overlap: mixed_bfloat16 is 1.26× [1.01, 1.57] and ...`.
+
+    Plain text; comparisons whose intervals do not overlap come first.
+    """
+    pairs = sorted(shared.ratios, key=lambda pair: pair[0].overlaps(pair[1]))
+    points = pd.DataFrame([json.loads(one.work) | {"setting": one.setting} for one, _ in pairs])
+    clauses = [
+        f"{one.candidate} is {_number(one)} and {_number(other)} as fast as "
+        f"{wording.default_name(one.baseline)} ({place})"
+        for (one, other), place in zip(pairs, wording.places(points), strict=True)
+    ]
+    more = [f"{len(clauses) - NAMED} more"] * (len(clauses) > NAMED)
+    return f"{_verdict(shared)}: {'; '.join([*clauses[:NAMED], *more])}."
+
+
+def _verdict(shared: Repetition) -> str:
+    if not shared.disjoint:
+        return "Consistent, the intervals overlap"
+    which = f" in {shared.disjoint} of {len(shared.ratios)} comparisons"
+    return f"Inconsistent{which * (len(shared.ratios) > 1)}, the intervals do not overlap"
+
+
+def _number(ratio: Ratio) -> str:
+    return f"{ratio.speedup:.2f}× [{ratio.low:.2f}, {ratio.high:.2f}]"

@@ -1,0 +1,90 @@
+"""Values of parameters in plain words: a row each, for charts, captions, tables and sentences.
+
+Who reads a page has no params file at hand, in which `input_mode: keydana` would be looked up.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class ParameterValue:
+    """A row.
+
+    Attributes:
+        name: of the parameter.
+        value: as a params file has it.
+        words: a label that says it without the name; no apostrophe, which pages write in two ways.
+        meaning: a sentence for the terms of a page; empty where the words need none.
+    """
+
+    name: str
+    value: str
+    words: str
+    meaning: str = ""
+
+    @property
+    def term(self) -> str:
+        """The meaning, and how it is asked for."""
+        return f"{self.meaning} In a params file: {self.name}: {self.value}."
+
+
+ROWS = (
+    ParameterValue("jit", "on", "with XLA"),
+    ParameterValue("jit", "off", "without XLA"),
+    ParameterValue(
+        "input_mode",
+        "pipeline",
+        "prefetched input",
+        "Images are decoded once, and batches are read ahead of their step.",
+    ),
+    ParameterValue(
+        "input_mode",
+        "keydana",
+        "input pipeline of the study",
+        "Batches are decoded and resized while training, as in S. Keydana's study of 2020.",
+    ),
+    ParameterValue(
+        "input_mode",
+        "resident",
+        "one batch kept on the device",
+        "Every step trains on the same batch, so that no time goes into input.",
+    ),
+    ParameterValue(
+        "normalization",
+        "fused",
+        "fused batch normalization",
+        "TensorFlow computes a batch normalization in one operation, as its version 2.1 did.",
+    ),
+    ParameterValue("normalization", "none", "no batch normalization"),
+    ParameterValue("frontend", "keras", "Keras training loop"),
+    ParameterValue(
+        "frontend",
+        "native",
+        "plain training loop",
+        "Written with the framework alone, without Keras's fit.",
+    ),
+)
+WORDS = {(row.name, row.value): row.words for row in ROWS}
+LABELS = frozenset(WORDS.values())
+
+
+def in_words(name: str, value: Any) -> str:
+    """`without XLA`, `prefetched input`; a value that has no row stands after its parameter's name.
+
+    Args:
+        name: of the parameter.
+        value: as a params file or a table has it, where XLA is true or false.
+    """
+    written = ("off", "on")[int(value)] if isinstance(value, bool | np.bool_) else str(value)
+    return WORDS.get((name, written)) or f"{name.replace('_', ' ')} {value}"
+
+
+def setting_in_words(text: str) -> str:
+    """The further parameters of a point: `fused batch normalization, width 2`."""
+    parts = [part.partition(" ") for part in text.split(", ")]
+    return ", ".join(
+        WORDS.get((name, value)) or f"{name}{space}{value}" for name, space, value in parts
+    )

@@ -1,0 +1,54 @@
+"""Comparisons that two sweeps share."""
+
+import json
+
+import pytest
+from builders import record, tables
+
+from mptexp.analysis import agreement
+
+
+def sweep(step_s, policy="mixed_bfloat16", **more):
+    """The claimed ratios of three blocks of float32 at 0.1 s a step and of a policy."""
+    rows = []
+    for block in range(3):
+        rows.append(record("float32", block, 0.1 * (1 + block / 1000), **more))
+        rows.append(record(policy, block, step_s, **more))
+    return agreement.ratios(tables(rows))
+
+
+def test_what_two_sweeps_share_is_joined_whatever_else_they_measured():
+    both = sweep(0.05) + sweep(0.2, "float8")
+    (shared,) = agreement.repetitions({"one": both, "other": sweep(0.0501)})
+    assert (shared.first, shared.second, len(shared.ratios)) == ("one", "other", 1)
+    assert shared.ratios[0][0].candidate == "mixed_bfloat16"
+    assert shared.disjoint == 0
+
+
+def test_intervals_without_a_value_in_common_are_disjoint():
+    (shared,) = agreement.repetitions({"one": sweep(0.05), "other": sweep(0.09)})
+    assert shared.disjoint == 1
+    one, other = shared.ratios[0]
+    assert not one.overlaps(other)
+    assert not other.overlaps(one)
+
+
+@pytest.mark.parametrize("more", [{"batch_size": 64}, {"width": 2.0}])
+def test_other_work_is_another_question(more):
+    assert agreement.repetitions({"one": sweep(0.05), "other": sweep(0.0501, **more)}) == []
+
+
+def test_a_copy_repeats_nothing():
+    assert agreement.repetitions({"one": sweep(0.05), "copy": sweep(0.05)}) == []
+
+
+def test_what_is_not_claimed_is_not_compared():
+    two = [record(p, b) for p in ("float32", "mixed_bfloat16") for b in range(2)]
+    assert agreement.ratios(tables(two)) == []
+
+
+def test_a_ratio_can_be_noted_and_read_again():
+    (ratio,) = sweep(0.05)
+    assert agreement.Ratio(**json.loads(json.dumps(vars(ratio)))) == ratio
+    assert json.loads(ratio.work)["batch_size"] == 32
+    assert "epochs" not in json.loads(ratio.work)
