@@ -42,8 +42,6 @@ NATIVE = {
     "data_format": ("auto", "channels_last"),
     "normalization": ("batch", "none"),
     "float32_layers": ("",),
-    "learning_rate_decay": ("none",),
-    "clip_norm": (None,),
     "policy": ("float32", "tensorfloat32", "mixed_float16", "mixed_bfloat16"),
     "loss_scale": ("auto", "dynamic", "none"),
     "propagation": ("policy",),
@@ -146,7 +144,8 @@ class Run(StrictModel):
         default=True, description="model gpt: the head has the weights of the embedding"
     )
     normalization: Literal["batch", "fused", "none"] = Field(
-        default="batch", description="batch: Keras's; fused: TensorFlow's operation; none: left out"
+        default="batch",
+        description="batch: Keras's; fused: one operation, not in JAX; none: left out",
     )
     float32_layers: str = Field(
         default="", description="names of layers that compute in float32, with commas"
@@ -268,7 +267,7 @@ class Run(StrictModel):
     def _of_step(self) -> Iterator[str]:
         if self.normalization == "fused" and self.jit != "off":
             yield (
-                f"normalization fused with jit {self.jit}, and XLA takes the operation apart; "
+                f"normalization fused with jit {self.jit}, and a compiler takes it apart; "
                 "allowed: jit off, or normalization batch"
             )
         if self.batch_size % self.replicas:

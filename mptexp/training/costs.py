@@ -315,7 +315,7 @@ _RULES = {
     **_names(
         _none,
         "Flatten Reshape Permute RepeatVector Identity ZeroPadding1D ZeroPadding2D ZeroPadding3D "
-        "Passed ClassToken Cropping1D Cropping2D Cropping3D UpSampling1D Concatenate RandomFlip "
-        "Crop ResidentBatch Transpose GetItem ExpandDims Squeeze Cast Stack Pad",
+        "Passed ClassToken ClassPlace Cropping1D Cropping2D Cropping3D UpSampling1D Concatenate "
+        "RandomFlip Crop ResidentBatch Transpose GetItem ExpandDims Squeeze Cast Stack Pad",
     ),
 }

@@ -121,38 +121,31 @@ def _check_fusible(run: Run, normalizations: Sequence[layers.BatchNormalization]
         shape = layer.input.shape
         if len(shape) != 4 or layer.renorm or layer.synchronized or not layer.trainable:
             raise ModelError(
-                f"normalization fused: {layer.name} in model {run.model} takes {shape}; TensorFlow "
-                "fuses the plain batch normalization of images, (batch, height, width, channels), "
-                "without renorm, synchronized or frozen weights: take normalization batch"
+                f"normalization fused: {layer.name} in model {run.model} takes {shape}; what is "
+                "fused is the plain batch normalization of images, (batch, height, width, "
+                "channels), without renorm, synchronized or frozen weights: take normalization "
+                "batch"
             )
 
 
 class FusedBatchNormalization(layers.BatchNormalization):
-    """Batch normalization in TensorFlow's one fused operation, as TensorFlow 2.1 did it.
+    """Batch normalization in the backend's one fused operation, as TensorFlow 2.1 did it.
 
     Images go in and come out in the compute dtype; the statistics are float32. Keras 3 casts the
     images to float32 and computes the mean, the variance and the rest each in an operation of its
-    own. As in TensorFlow 2.1 the moving variance is that of a sample, n / (n - 1) times Keras's,
-    where n counts the pixels of a batch.
+    own. As in TensorFlow 2.1 and PyTorch the moving variance is that of a sample, n / (n - 1) times
+    Keras's, where n counts the pixels of a batch.
     """
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        import tensorflow as tf
-
         x, dtype = ops.cast(inputs, self.compute_dtype), self.moving_mean.dtype
         channels = (x.shape[self.axis],)
         known = [self.gamma if self.scale else ops.ones(channels)]
         known += [self.beta if self.center else ops.zeros(channels)]
         known += [] if training else [self.moving_mean, self.moving_variance]
-        scale, offset, *moving = [tf.cast(value, "float32") for value in known]
-        y, mean, variance = tf.compat.v1.nn.fused_batch_norm(
-            x,
-            scale,
-            offset,
-            *moving,
-            epsilon=self.epsilon,
-            data_format="NCHW" if self.axis == 1 else "NHWC",
-            is_training=bool(training),
+        scale, offset, *moving = [ops.cast(value, "float32") for value in known]
+        y, mean, variance = current().fused_batch_norm(
+            x, scale, offset, moving, self.epsilon, channels_first=self.axis == 1
         )
         if training:
             for average, new in ((self.moving_mean, mean), (self.moving_variance, variance)):

@@ -42,8 +42,8 @@ def use(run: Run) -> dict[str, Any]:
     framework = prepare(run)
     if run.normalization == "fused" and not framework.FUSES_BATCH_NORM:
         raise Unsupported(
-            f"normalization fused is an operation of TensorFlow's, and backend {run.backend} has "
-            "none; take normalization batch"
+            f"normalization fused is an operation of TensorFlow's and PyTorch's, and backend "
+            f"{run.backend} has none; take normalization batch"
         )
     load(run.backend)
     import keras

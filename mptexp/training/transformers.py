@@ -40,7 +40,7 @@ def vit(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
     x = layers.Reshape((height // patch * (width // patch), dim))(x)
     x = Positions(x.shape[1] + 1)(ClassToken()(x))
     x = _blocks(run, x, causal=False, epsilon=1e-6)
-    return layers.Dense(classes, kernel_initializer=Normal())(x[:, 0])
+    return layers.Dense(classes, kernel_initializer=Normal())(ClassPlace()(x))
 
 
 def gpt(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
@@ -184,3 +184,10 @@ class ClassToken(layers.Layer):
     def call(self, x: Any) -> Any:
         token = ops.tile(ops.cast(self.token, x.dtype), (ops.shape(x)[0], 1, 1))
         return ops.concatenate([token, x], axis=1)
+
+
+class ClassPlace(layers.Layer):
+    """What stands in the place of the class token."""
+
+    def call(self, x: Any) -> Any:
+        return x[:, 0]

@@ -67,7 +67,6 @@ def test_what_cannot_be_emulated_is_refused(parameters, said):
         ({"phase": "inference"}, "allowed: phase train"),
         ({"profile": True}, "allowed: profile false"),
         ({"steps_per_execution": 2}, "allowed: steps_per_execution 1"),
-        ({"learning_rate_decay": "cosine"}, "allowed: learning_rate_decay none"),
     ],
 )
 def test_what_a_native_loop_does_not_have_is_refused(parameters, said):

@@ -51,7 +51,7 @@ def test_a_layer_that_is_not_there_is_refused():
         models.build(Run(float32_layers="nose", **TINY), (16, 16, 1), 10)
 
 
-# --- TensorFlow's fused batch normalization ------------------------------------------------------
+# --- batch normalization in one operation ---------------------------------------------------------
 
 # Of values of order 1: a few units in the last place of the compute dtype.
 WEIGHTS = [np.linspace(0.5, 2, 6), np.linspace(-1, 1, 6), np.full(6, 0.2), np.full(6, 3.0)]
@@ -127,10 +127,9 @@ def test_what_cannot_be_fused_is_refused_with_a_sentence(ask):
         models.build(Run(model="lenet", image_size=28, **fused), (28, 28, 1), 10)
     with pytest.raises(models.ModelError, match="batch_normalization in model mlp_bn takes"):
         models.build(Run(model="mlp_bn", width=0.01, **fused), (28, 28, 1), 10)
-    said = ask(json.dumps(fused | {"backend": "torch"}))
-    assert said["error"].startswith(
-        "Unsupported: normalization fused is an operation of TensorFlow"
-    )
+    said = ask(json.dumps(fused | {"backend": "jax"}))
+    assert "Unsupported: normalization fused is an operation of TensorFlow" in said["error"]
+    assert "and backend jax has none" in said["error"]
 
 
 # --- augmentation -----------------------------------------------------------------------------

@@ -123,18 +123,25 @@ def _not_on_a_v100(tables: Tables) -> Finding:
 
 def _less_work(tables: Tables) -> Finding:
     """Whether large matrix products in float16 take a quarter of the time, as they did here."""
-    peaks = {"float32": [], "float16": []}
+    rows = []
     for record in tables.records:
         top = (record.get("work") or {}).get("ceilings") or {}
         capability = record.get("environment", {}).get("capability") or [0]
-        if top.get("dtype") in peaks and capability[0] >= 7:
-            peaks[top["dtype"]].append((top["matmul_flops_per_s"], record["run_id"]))
-    if not all(peaks.values()):
+        if top.get("dtype") in ("float32", "float16") and capability[0] >= 7:
+            device, peak = record["parameters"]["gpu_model"], top["matmul_flops_per_s"]
+            rows.append((device, top["dtype"], peak, record["run_id"]))
+    peaks = pd.DataFrame(rows, columns=["device", "dtype", "peak", "run_id"])
+    medians = peaks.pivot_table(index="device", columns="dtype", values="peak", aggfunc="median")
+    medians = medians.reindex(columns=["float16", "float32"]).dropna()
+    if medians.empty:
         return NOTHING
-    wide, half = (pd.DataFrame(peaks[name])[0].median() for name in ("float32", "float16"))
-    runs = tuple(run_id for measured in peaks.values() for _, run_id in measured[:2])
-    evidence = f"matrix products in float16 are {half / wide:.1f}× as fast as in float32 (medians)"
-    return Finding(CONSISTENT if half / wide >= 4 else INCONSISTENT, evidence, runs)
+    ratios = medians.float16 / medians.float32
+    met = {CONSISTENT if ratio >= 4 else INCONSISTENT for ratio in ratios}
+    finding = met.pop() if len(met) == 1 else INCONCLUSIVE
+    each = [f"{ratio:.1f}× as fast as in float32 on {device}" for device, ratio in ratios.items()]
+    evidence = f"matrix products in float16 are {wording.listed(each)} (medians)"
+    used = peaks[peaks.device.isin(ratios.index)].groupby(["device", "dtype"]).head(2)
+    return Finding(finding, evidence, tuple(used.run_id[:MOST_RUNS]))
 
 
 def _equal_accuracy(tables: Tables) -> Finding:
@@ -203,7 +210,9 @@ def _float16_fails(tables: Tables) -> Finding:
     rows = rows[rows.run_id.isin(_where_baselines_train(tables))]
     bad = rows[rows.status == "diverged"]
     if len(bad):
-        evidence = f"{len(bad)} of {wording.count(len(rows), 'run')} diverged"
+        evidence = (
+            f"{len(bad)} of {wording.count(len(rows), 'run')} diverged, where float32 trained"
+        )
         return Finding(CONSISTENT, evidence, tuple(bad.run_id[:MOST_RUNS]))
     return _by_accuracy(tables, "float16", {"equal": INCONSISTENT, "lower": CONSISTENT})
 

@@ -29,8 +29,8 @@ BACKENDS_NOTE = (
 )
 FRONTENDS_NOTE = (
     "Keras's `fit`, and a plain training loop in the same framework: the same weights to begin "
-    "with, the same batches in the same order, the same clock. The ratio is images per second over "
-    "the plain loop's: slower means that Keras costs time."
+    "with, the same batches in the same order, the same clock. The ratio is images (or tokens) per "
+    "second over the plain loop's: slower means that Keras costs time."
 )
 DEVICES_NOTE = (
     "The same point and policy on each device. The ratio is images per second over the slowest "

@@ -1,7 +1,7 @@
 """The report's section that compares what this sweep measured with published results."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -345,13 +345,13 @@ def _repeats(results: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     )
     mine = runs.model.isin(rows.model_here) & runs.val_accuracy.notna()
     groups = runs[mine].groupby(["panel", "batch_size", "replicas"])
-    compared = [(point, *known) for point, group in groups if (known := _training_times(group))]
+    compared = [(point, *known) for point, group in groups for known in _training_times(group)]
     overs = iter(simultaneous.together([over for *_, over, flags in compared if not _void(flags)]))
     return [
         opening,
         *(
-            _repeats_here(*point, runs, name, over if _void(flags) else next(overs), flags)
-            for point, runs, name, over, flags in compared
+            _repeats_here(*point, runs, policies, over if _void(flags) else next(overs), flags)
+            for point, runs, policies, over, flags in compared
         ),
     ]
 
@@ -360,18 +360,20 @@ def _void(flags: str) -> bool:
     return bool(validity.invalid(flags, "training time"))
 
 
-def _training_times(runs: pd.DataFrame) -> tuple[pd.DataFrame, str, Contrast, str] | None:
-    """The runs, the policy that mixed_float16 is compared with, the ratio, what is not valid.
+def _training_times(
+    runs: pd.DataFrame,
+) -> Iterator[tuple[pd.DataFrame, tuple[str, str], Contrast, str]]:
+    """The runs, two policies, the ratio of their times, and what is not valid of it.
 
-    The policy is float32, or TF32 without it; None where no block has both.
+    Mixed precision, also in bfloat16, over float32, or over TF32 where there is no float32.
     """
-    name = "float32" if "float32" in set(runs.policy) else "tensorfloat32"
+    wide = "float32" if "float32" in set(runs.policy) else "tensorfloat32"
     times = runs.pivot(index="block", columns="policy", values="training_s")
-    times = times.reindex(columns=[name, MIXED]).dropna()
-    if times.empty:
-        return None
-    flags = validity.together(runs["flags"][runs.policy.isin([name, MIXED])])
-    return runs, name, contrast.paired(times[MIXED], times[name]), flags
+    for mixed in (MIXED, "mixed_bfloat16"):
+        both = times.reindex(columns=[mixed, wide]).dropna()
+        if len(both):
+            flags = validity.together(runs["flags"][runs.policy.isin([mixed, wide])])
+            yield runs, (mixed, wide), contrast.paired(both[mixed], both[wide]), flags
 
 
 def _repeats_here(
@@ -379,18 +381,19 @@ def _repeats_here(
     batch_size: int,
     replicas: int,
     runs: pd.DataFrame,
-    name: str,
+    policies: tuple[str, str],
     over: Contrast,
     flags: str,
 ) -> str:
-    """Training time and worst accuracy of mixed_float16 against another policy."""
+    """Training time and worst accuracy of a policy against another one."""
+    mixed, wide = policies
     worst = runs.groupby("policy").val_accuracy.min() * 100
     panel = wording.verbatim(panel) + f" ({replicas} replicas)" * (replicas > 1)
     return (
-        f"Measured on {panel} at batch size {batch_size}: training time in mixed_float16 over that "
-        f"in {name} is {wording.contrast(over, flags, 'training time')}, and the worst "
-        f"validation accuracy after {wording.count(runs.epochs.max(), 'epoch')} "
-        f"{worst[MIXED]:.1f} %, against {worst[name]:.1f} % in {name}."
+        f"Measured on {panel} at batch size {batch_size}: training time in {mixed} over that in "
+        f"{wide} is {wording.contrast(over, flags, 'training time')}, and the worst validation "
+        f"accuracy after {wording.count(runs.epochs.max(), 'epoch')} {worst[mixed]:.1f} %, against "
+        f"{worst[wide]:.1f} % in {wide}."
     )
 
 

@@ -9,18 +9,19 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from mptexp.analysis import points, published, summary, validity
+from mptexp.analysis import accuracy, points, published, summary, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
-from mptexp.report.figures.style import COLOURS, sns
+from mptexp.report.figures.style import COLOURS, INK, sns
 from mptexp.report.text import wording
 from mptexp.spec import tasks
 
 PUBLISHED = "published (mixed_float16, V100)"
 EPOCHS = 3  # of a curve: fewer are a dot or a line between two
+REPEATS = 5  # of a box: it is drawn through five numbers
 
 
 def learned(tables: Tables) -> pd.DataFrame:
@@ -161,6 +162,62 @@ def _spread(part: pd.DataFrame, value: str) -> float:
     return float(means.max() - means.min())
 
 
+# --- repeats -------------------------------------------------------------------------------------
+
+
+def _repeated(values: pd.Series, tables: Tables) -> pd.DataFrame:
+    """The runs of each point that have a value, in the column `value`, under several policies.
+
+    Each policy has REPEATS of them at least.
+    """
+    runs = tables.ok.assign(value=tables.ok.run_id.map(values)).dropna(subset="value")
+    runs = runs[runs.groupby([*POINT, "policy"]).run_id.transform("size") >= REPEATS]
+    return runs[runs.groupby(POINT).policy.transform("nunique") > 1]
+
+
+def _accuracies(tables: Tables) -> pd.DataFrame:
+    above = points.of_task(validity.without(tables.ok, "not trained"), tasks.IMAGES)
+    return _repeated(above.set_index("run_id").val_accuracy * 100, tables)
+
+
+def _boxed(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    return single(runs, not runs.empty)
+
+
+def _boxes(runs: pd.DataFrame, label: str) -> Figure:
+    """A box for each policy and a dot for each of its runs, a panel per point."""
+    policies = style.policies(runs)
+    figure, panels = style.panels(style.by_point(runs), height=1.1 + 0.35 * len(policies))
+    for axis, (title, part) in panels:
+        for place, policy in enumerate(policies):
+            values = part.value[part.policy == policy].astype(float)
+            _box(axis, place, values, COLOURS[policy])
+        axis.set(title=style.wrapped(title), xlabel=label, ylim=(len(policies) - 0.5, -0.5))
+        axis.set_yticks(range(len(policies)), policies)
+    return figure
+
+
+def _box(axis: Axes, place: int, values: pd.Series, colour: str) -> None:
+    """Lying; not by matplotlib's or seaborn's, whose arguments for that change between versions."""
+    if values.empty:
+        return
+    least, low, middle, high, most = values.quantile([0, 0.25, 0.5, 0.75, 1])
+    axis.barh(place, high - low, 0.5, low, fill=False, edgecolor=colour, linewidth=1.5)
+    axis.plot([middle] * 2, [place - 0.25, place + 0.25], color=colour, linewidth=2.5)
+    axis.hlines([place] * 2, [least, high], [low, most], color=colour, linewidth=1.5)
+    axis.plot(values, [place] * len(values), "o", color=INK, markersize=3.5, alpha=0.7)
+
+
+def _caption_boxes(runs: pd.DataFrame, unit: str) -> str:
+    spread = runs.groupby([*POINT, "policy"]).value.agg(["min", "max"])
+    widest = (spread["max"] - spread["min"]).groupby("policy").max()
+    each = [f"{widest[name]:.3g} {unit} in {name}" for name in style.policies(runs)]
+    return (
+        "Dots are runs, boxes hold the middle half of them, with the median. From the least to "
+        f"the most at a point: at most {wording.listed(each)}."
+    )
+
+
 def applies(sweep: MeasuredSweep) -> bool:
     """Whether a training has a curve: of EPOCHS at least, and above chance level."""
     tables = sweep.tables
@@ -219,6 +276,24 @@ FIGURES = (
         _validated(tasks.TOKENS, timed=True),
         perplexity_by_time,
         _caption_time,
+    ),
+    FigureRow(
+        "spread_of_accuracy",
+        "learning",
+        "Accuracy over repeats",
+        "Box plots of the last validation accuracy over repeats, a box and dots per policy.",
+        lambda sweep: _boxed(_accuracies(sweep.tables)),
+        partial(_boxes, label="validation accuracy, %"),
+        partial(_caption_boxes, unit="percentage points"),
+    ),
+    FigureRow(
+        "spread_of_time",
+        "learning",
+        "Training time over repeats",
+        "Box plots of the seconds of a training over repeats, a box and dots per policy.",
+        lambda sweep: _boxed(_repeated(accuracy.training_s(sweep.tables), sweep.tables)),
+        partial(_boxes, label="seconds of training"),
+        partial(_caption_boxes, unit="s"),
     ),
     FigureRow(
         "loss_by_epoch",

@@ -29,7 +29,7 @@ class Backend(Protocol):
     INSTALL_FOR_GPU: str  # how to install it so that it sees an NVIDIA GPU
     ONEDNN_PROGRAM: str  # a program that oneDNN computes on a CPU; empty where XLA compiles all
     READS_TF_DATA: bool  # whether `fit` takes a tf.data pipeline without copies of its own
-    FUSES_BATCH_NORM: bool  # whether it has TensorFlow's fused batch normalization
+    FUSES_BATCH_NORM: bool  # whether it has batch normalization as one operation
     DRAWS_AS_TENSORFLOW: bool  # whether Keras draws the weights here as it does with TensorFlow
     INTEGER: str  # type of integers that are computed with and counted in
     LABELS: str  # type of labels that stay on the device
@@ -78,6 +78,30 @@ class Backend(Protocol):
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, compiled where that is the backend's way."""
+
+    def fused_batch_norm(
+        self,
+        x: Any,
+        scale: Any,
+        offset: Any,
+        moving: Sequence[Any],
+        epsilon: float,
+        channels_first: bool,
+    ) -> tuple[Any, Any, Any]:
+        """Batch normalization of images in one operation; where FUSES_BATCH_NORM says so.
+
+        Args:
+            x: images in the compute dtype; all others are float32, shape (channels,).
+            scale: gamma.
+            offset: beta.
+            moving: mean and variance to take; empty takes those of the batch.
+            epsilon: is added to the variance.
+            channels_first: whether x has its channels there, else last.
+
+        Returns:
+            The images in the compute dtype, and mean and variance of the batch as a sample's, n /
+            (n - 1) times Keras's, where n counts the pixels of the batch.
+        """
 
     def synchronize(self, model: "keras.Model | None") -> None:
         """Returns once the device has done all steps that were dispatched for this model."""

@@ -116,6 +116,13 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return jax.jit(function)
 
 
+def fused_batch_norm(
+    x: Any, scale: Any, offset: Any, moving: Sequence[Any], epsilon: float, channels_first: bool
+) -> tuple[Any, Any, Any]:
+    """None: XLA fuses what it can by itself."""
+    raise NotImplementedError("JAX has none; see FUSES_BATCH_NORM")
+
+
 def synchronize(model: "keras.Model | None") -> None:
     """Waits for the state of Keras's trainer: a step's outputs are ready together.
 

@@ -143,6 +143,22 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return tf.function(function, autograph=False)
 
 
+def fused_batch_norm(
+    x: Any, scale: Any, offset: Any, moving: Sequence[Any], epsilon: float, channels_first: bool
+) -> tuple[Any, Any, Any]:
+    """Channels first runs on a GPU alone, as TensorFlow's convolutions do."""
+    y, mean, variance = tf.compat.v1.nn.fused_batch_norm(
+        x,
+        scale,
+        offset,
+        *moving,
+        epsilon=epsilon,
+        data_format="NCHW" if channels_first else "NHWC",
+        is_training=not moving,
+    )
+    return y, mean, variance
+
+
 def synchronize(model: "keras.Model | None") -> None:
     """Waits for all devices, whatever the model."""
     tf.test.experimental.sync_devices()

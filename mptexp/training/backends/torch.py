@@ -36,7 +36,7 @@ ONEDNN_PROGRAM = (
     "import torch as t; t.nn.functional.conv2d(t.ones(4, 16, 32, 32), t.ones(16, 16, 3, 3))"
 )
 READS_TF_DATA = False
-FUSES_BATCH_NORM = False
+FUSES_BATCH_NORM = True
 DRAWS_AS_TENSORFLOW = False
 INTEGER = "int32"
 LABELS = "int64"
@@ -135,6 +135,18 @@ def threads() -> dict[str, int]:
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """As it is: steps of Keras run eagerly here too."""
     return function
+
+
+def fused_batch_norm(
+    x: Any, scale: Any, offset: Any, moving: Sequence[Any], epsilon: float, channels_first: bool
+) -> tuple[Any, Any, Any]:
+    """With momentum 1 the averages that PyTorch moves become the batch's own."""
+    mean, variance = moving or (torch.zeros_like(scale), torch.ones_like(scale))
+    images = x if channels_first else x.movedim(-1, 1)
+    y = torch.nn.functional.batch_norm(
+        images, mean, variance, scale, offset, training=not moving, momentum=1.0, eps=epsilon
+    )
+    return y if channels_first else y.movedim(1, -1), mean, variance
 
 
 def synchronize(model: "keras.Model | None") -> None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import keras
 import numpy as np
 
+from mptexp.spec import tasks
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 from mptexp.training.data import batches
@@ -22,7 +23,8 @@ from mptexp.training.frontends import Scale
 from mptexp.training.frontends.network import Network, network
 from mptexp.training.measure.step_clock import StepClock
 
-Batch = tuple[Any, Any]  # images, uint8 of shape (batch, height, width, channels), and labels
+Batch = tuple[Any, Any]  # images, uint8 of shape (batch, height, width, channels), or sequences of
+# tokens, shape (batch, time); and labels, shape (batch,) or (batch, time)
 
 
 class Native(Protocol):
@@ -35,7 +37,10 @@ class Native(Protocol):
         """One step of training; may return before the device has done it."""
 
     def look(self, x: Any, y: Any) -> Any:
-        """Adds the loss and hits of a batch to the totals, without training; its classes."""
+        """Adds the loss and hits of a batch to the totals, without training.
+
+        Returns the class that each image is given, or the mean loss of each sequence.
+        """
 
     def totals(self) -> tuple[float, float]:
         """Sum of the batches' mean losses times their size, and hits; both begin anew."""
@@ -71,7 +76,8 @@ class NativeLoop:
 
     def __init__(self, run: Run, model: keras.Model, images: Images, module: ModuleType) -> None:
         self.run, self.model, self.images = run, model, images
-        self.native: Native = module.Trained(Recipe.of(run, model))
+        steps = batches.steps_per_epoch(images, run) * run.epochs
+        self.native: Native = module.Trained(Recipe.of(run, model, steps))
 
     def settings(self) -> dict[str, Any]:
         scale = self.native.scale()
@@ -89,7 +95,7 @@ class NativeLoop:
     def predicted(self, data: keras.utils.PyDataset) -> np.ndarray:
         looks = [self.native.look(*self.native.put(*data[k])) for k in range(len(data))]
         self.native.totals()
-        return np.concatenate([np.asarray(classes) for classes in looks])
+        return np.concatenate([np.asarray(kept) for kept in looks])
 
     def fit(self, clock: StepClock, further: Sequence[Any] = ()) -> None:
         steps, batch = batches.steps_per_epoch(self.images, self.run), self.run.batch_size
@@ -120,9 +126,10 @@ class NativeLoop:
         chosen = batches.order(self.images, self.run)[0]
         return self.native.put(self.images.train_x[chosen], self.images.train_y[chosen])
 
-    def _means(self, images: int, prefix: str = "") -> dict[str, float]:
+    def _means(self, examples: int, prefix: str = "") -> dict[str, float]:
         loss, hits = self.native.totals()
-        return {f"{prefix}loss": loss / images, f"{prefix}accuracy": hits / images}
+        labels = examples * math.prod(self.images.train_y.shape[1:])
+        return {f"{prefix}loss": loss / examples, f"{prefix}accuracy": hits / labels}
 
     def _validated(self) -> dict[str, float]:
         data = batches.validation(self.images, self.run).get("validation_data")
@@ -138,7 +145,11 @@ class Recipe:
     Attributes:
         network: the layers in order, see network.py.
         compute_dtype: of the run's policy.
+        sequences: whether examples are sequences of tokens, with a label for each place.
         optimizer: Keras's, of which only the settings are used.
+        rate: the learning rate, at the first step where it decays.
+        decay_steps: after how many steps it has decayed to zero, by half a cosine; None: never.
+        clip_norm: the largest norm that all gradients have together; None: any.
         dynamic: Keras's optimizer of a dynamic loss scale, for its settings; None without one.
         jit: on, off or auto.
         seed: of dropout.
@@ -148,7 +159,11 @@ class Recipe:
 
     network: Network
     compute_dtype: str
+    sequences: bool
     optimizer: keras.Optimizer
+    rate: float
+    decay_steps: int | None
+    clip_norm: float | None
     dynamic: Any
     jit: str
     seed: int
@@ -156,8 +171,8 @@ class Recipe:
     weights: list[keras.Variable]
 
     @classmethod
-    def of(cls, run: Run, model: keras.Model) -> "Recipe":
-        """The recipe of a compiled model.
+    def of(cls, run: Run, model: keras.Model, steps: int) -> "Recipe":
+        """The recipe of a compiled model, which is trained for so many steps.
 
         Raises:
             ModelError: where a native loop has no counterpart of a layer.
@@ -167,7 +182,11 @@ class Recipe:
         return cls(
             network=network(run, model),
             compute_dtype=POLICY_ROWS[run.policy].compute_dtype,
+            sequences=tasks.of(run.dataset) is tasks.TOKENS,
             optimizer=inner,
+            rate=run.learning_rate,
+            decay_steps=steps if run.learning_rate_decay == "cosine" else None,
+            clip_norm=run.clip_norm,
             dynamic=None if inner is outer else outer,
             jit=run.jit,
             seed=run.seed,

@@ -1,7 +1,7 @@
 """Training in plain JAX: pure functions of weights under `jax.jit`, types cast as jmp does.
 
 Weights are float32; a step casts them and the images to the policy's compute type, all but those of
-batch normalization, which computes in float32, and takes the loss in float32. Source of the way of
+normalizations, which compute in float32, and takes the loss in float32. Source of the way of
 casting and of scaling the loss: google-deepmind/jmp.
 """
 
@@ -76,6 +76,31 @@ def _batch_norm(layer: Any, w: dict[str, Any], now: Pass, x: Any) -> Any:
     return ((wide - mean) * scale + w.get("beta", 0.0)).astype(x.dtype)
 
 
+def _layer_norm(layer: Any, w: dict[str, Any], _: Pass, x: Any) -> Any:
+    wide = x.astype("float32")
+    mean, variance = wide.mean(-1, keepdims=True), wide.var(-1, keepdims=True)
+    scale = lax.rsqrt(variance + layer.epsilon) * w.get("gamma", 1.0)
+    return ((wide - mean) * scale + w.get("beta", 0.0)).astype(x.dtype)
+
+
+def _vocabulary(layer: Any, w: dict[str, Any], _: Pass, x: Any) -> Any:
+    """Features of tokens, or logits of features."""
+    if jnp.issubdtype(x.dtype, jnp.integer):
+        return w["embeddings"][x]
+    return x @ (w["embeddings"].T if layer.tie_weights else w["reverse_embeddings"])
+
+
+def _attention(layer: Any, w: dict[str, Any], _: Pass, x: Any) -> Any:
+    batch, time, width = x.shape
+    heads = x.reshape(batch, time, 3 * layer.heads, width // 3 // layer.heads)
+    parts = jnp.split(heads, 3, axis=2)
+    return jax.nn.dot_product_attention(*parts, is_causal=layer.causal).reshape(batch, time, -1)
+
+
+def _class_token(layer: Any, w: dict[str, Any], _: Pass, x: Any) -> Any:
+    return jnp.concatenate([jnp.tile(w["token"], (len(x), 1, 1)), x], axis=1)
+
+
 def _max_pool(layer: Any, w: dict[str, Any], _: Pass, x: Any) -> Any:
     window, strides = ((1, *pair, 1) for pair in (layer.pool_size, layer.strides))
     return lax.reduce_window(x, -jnp.inf, lax.max, window, strides, layer.padding.upper())
@@ -102,44 +127,66 @@ ROWS: dict[str, Callable[..., Any]] = {
     "Dropout": _dropout,
     "Flatten": lambda layer, w, now, x: x.reshape(len(x), -1),
     "Add": lambda layer, w, now, *inputs: sum(inputs[1:], inputs[0]),
+    "LayerNormalization": _layer_norm,
+    "Reshape": lambda layer, w, now, x: x.reshape(len(x), *layer.target_shape),
+    "Vocabulary": _vocabulary,
+    "Positions": lambda layer, w, now, x: x + w["positions"][: x.shape[1]],
+    "ClassToken": _class_token,
+    "ClassPlace": lambda layer, w, now, x: x[:, 0],
+    "Attention": _attention,
+    "Gelu": lambda layer, w, now, x: jax.nn.gelu(x, approximate=layer.approximate),
     "Passed": lambda layer, w, now, x: x,
 }
 
 
-def logits(network: Network, weights: Weights, now: Pass, images: Any) -> Any:
-    """What the network gives for images that have the compute type already."""
-    tensors = {0: images}
+def logits(network: Network, weights: Weights, now: Pass, x: Any) -> Any:
+    """What the network gives for tokens, or for images that have the compute type already."""
+    tensors = {0: x}
     for node in network.nodes:
         row, inputs = ROWS[type(node.layer).__name__], (tensors[place] for place in node.inputs)
         tensors[node.output] = row(node.layer, weights.get(node.layer.name, {}), now, *inputs)
     return tensors[network.logits]
 
 
-# --- optimizers: (settings of Keras's, gradients, slots, weights, step) -> slots, weights ---------
+# --- optimizers: (settings of Keras's, rate, gradients, slots, weights, step) -> slots, weights ---
 
 
-def _adam(keras: Any, gradients: Any, slots: Any, weights: Any, step: Any) -> tuple[Any, Any]:
+def _adam(
+    keras: Any, rate: Any, gradients: Any, slots: Any, weights: Any, step: Any
+) -> tuple[Any, Any]:
     first, second = slots
     b1, b2 = keras.beta_1, keras.beta_2
     first = jax.tree.map(lambda m, g: m + (g - m) * (1 - b1), first, gradients)
     second = jax.tree.map(lambda v, g: v + (g * g - v) * (1 - b2), second, gradients)
     count = step.astype("float32") + 1
-    alpha = float(keras.learning_rate) * jnp.sqrt(1 - b2**count) / (1 - b1**count)
+    alpha = rate * jnp.sqrt(1 - b2**count) / (1 - b1**count)
     moved = jax.tree.map(
         lambda w, m, v: w - m * alpha / (jnp.sqrt(v) + keras.epsilon), weights, first, second
     )
     return (first, second), moved
 
 
-def _sgd(keras: Any, gradients: Any, slots: Any, weights: Any, step: Any) -> tuple[Any, Any]:
-    rate, kept = float(keras.learning_rate), keras.momentum
-    (speed,) = slots
+def _sgd(
+    keras: Any, rate: Any, gradients: Any, slots: Any, weights: Any, step: Any
+) -> tuple[Any, Any]:
+    kept, (speed,) = keras.momentum, slots
     speed = jax.tree.map(lambda v, g: v * kept - g * rate, speed, gradients)
     moved = jax.tree.map(lambda w, v, g: w + v * kept - g * rate, weights, speed, gradients)
     return (speed,), moved
 
 
 OPTIMIZERS = {"Adam": (_adam, 2), "SGD": (_sgd, 1)}  # and how many slots each has
+
+
+def _rate(recipe: Recipe, step: Any) -> Any:
+    if recipe.decay_steps is None:
+        return recipe.rate
+    return recipe.rate * 0.5 * (1 + jnp.cos(jnp.pi * jnp.minimum(step / recipe.decay_steps, 1)))
+
+
+def _clipped(gradients: list[Any], most: float) -> list[Any]:
+    norm = jnp.sqrt(sum((g * g).sum() for g in gradients))
+    return [g * (most / jnp.maximum(norm, most)) for g in gradients]
 
 
 # --- training -------------------------------------------------------------------------------------
@@ -183,8 +230,8 @@ class Trained:
         self.state = self._step(self.state, x, y)
 
     def look(self, x: Any, y: Any) -> Any:
-        self.state, classes = self._look(self.state, x, y)
-        return classes
+        self.state, kept = self._look(self.state, x, y)
+        return kept
 
     def totals(self) -> tuple[float, float]:
         loss, hits = float(self.state["loss"]), float(self.state["hits"])
@@ -215,25 +262,26 @@ class Trained:
     def synchronize(self) -> None:
         jax.block_until_ready(self.state)
 
-    def _loss(self, trained: list[Any], state: State, now: Pass, x: Any, y: Any) -> tuple:
-        """Mean loss of a batch, and the class that each image is given."""
+    def _losses(self, trained: list[Any], state: State, now: Pass, x: Any, y: Any) -> tuple:
+        """The loss of each label, and the class that is given in its place."""
         known = dict(zip(self.trained, trained, strict=True)) | state["others"]
         normalizing = {n.layer.name for n in self.recipe.network.nodes if _normalizes(n.layer)}
         weights: Weights = {}
         for (layer, name), value in known.items():
             narrow = value if layer in normalizing else value.astype(self.recipe.compute_dtype)
             weights.setdefault(layer, {})[name] = narrow
-        images = x.astype(self.recipe.compute_dtype)
-        given = logits(self.recipe.network, weights, now, images).astype("float32")
-        right = jnp.take_along_axis(jax.nn.log_softmax(given), y[:, None], 1)
-        return -right.mean(), given.argmax(1)
+        x = x if self.recipe.sequences else x.astype(self.recipe.compute_dtype)
+        given = logits(self.recipe.network, weights, now, x).astype("float32")
+        right = jnp.take_along_axis(jax.nn.log_softmax(given), y[..., None], -1)
+        return -right[..., 0], given.argmax(-1)
 
     def _differentiated(self, state: State, x: Any, y: Any) -> tuple[tuple, list[Any]]:
         """The scaled loss with what it computed on the way, and the gradients of it."""
 
         def scaled(trained: list[Any]) -> tuple[Any, tuple]:
             now = Pass(True, state["key"])
-            loss, classes = self._loss(trained, state, now, x, y)
+            losses, classes = self._losses(trained, state, now, x, y)
+            loss = losses.mean()
             return loss * state["scale"], (loss, classes, now.moved, now.key)
 
         return jax.value_and_grad(scaled, has_aux=True)(state["weights"])
@@ -251,10 +299,12 @@ class Trained:
         return state | self._rescaled(state, finite)
 
     def _updated(self, state: State, gradients: list[Any]) -> State:
-        slots, weights = self.update(
-            self.recipe.optimizer, gradients, state["slots"], state["weights"], state["applied"]
-        )
-        return state | {"slots": slots, "weights": weights, "applied": state["applied"] + 1}
+        recipe, done = self.recipe, state["applied"]
+        if recipe.clip_norm:
+            gradients = _clipped(gradients, recipe.clip_norm)
+        rate, slots, weights = _rate(recipe, done), state["slots"], state["weights"]
+        slots, weights = self.update(recipe.optimizer, rate, gradients, slots, weights, done)
+        return state | {"slots": slots, "weights": weights, "applied": done + 1}
 
     def _rescaled(self, state: State, finite: Any) -> State:
         """Half the scale after a step that was skipped, twice it after so many that were not."""
@@ -264,8 +314,9 @@ class Trained:
         return {"scale": scale, "since": jnp.where(finite & ~grows, since, 0)}
 
     def _looked(self, state: State, x: Any, y: Any) -> tuple[State, Any]:
-        loss, classes = self._loss(state["weights"], state, Pass(False, None), x, y)
-        return self._counted(state, loss, classes, y), classes
+        losses, classes = self._losses(state["weights"], state, Pass(False, None), x, y)
+        kept = losses.mean(1) if self.recipe.sequences else classes
+        return self._counted(state, losses.mean(), classes, y), kept
 
     def _counted(self, state: State, loss: Any, classes: Any, y: Any) -> State:
         hits = state["hits"] + (classes == y).sum()
@@ -273,4 +324,4 @@ class Trained:
 
 
 def _normalizes(layer: Any) -> bool:
-    return type(layer).__name__ == "BatchNormalization"
+    return type(layer).__name__ in ("BatchNormalization", "LayerNormalization")

@@ -1,7 +1,8 @@
 """Training in plain PyTorch: `torch.autocast`, `torch.amp.GradScaler`, eager or `torch.compile`.
 
-Weights are float32; autocast chooses the type of each operation by PyTorch's own lists. Images keep
-their layout, channels last, which PyTorch calls a memory format; kernels have it too.
+Weights are float32; autocast chooses the type of each operation by PyTorch's own lists, so that the
+sums along a transformer's residual path stay float32. Images keep their layout, channels last,
+which PyTorch calls a memory format; kernels have it too.
 """
 
 import math
@@ -19,7 +20,7 @@ from mptexp.training.frontends.loop import Batch, Recipe
 from mptexp.training.frontends.network import Network
 
 CHANNELS_LAST = torch.channels_last
-# Axes of Keras's kernels in PyTorch's order, and of PyTorch's in Keras's.
+# Axes of Keras's kernels in PyTorch's order, and of PyTorch's in Keras's; other weights have one.
 TO_TORCH, TO_KERAS = {4: (3, 2, 0, 1), 2: (1, 0)}, {4: (2, 3, 1, 0), 2: (1, 0)}
 
 # --- the network: a module per kind of layer ------------------------------------------------------
@@ -73,6 +74,70 @@ class Scaled(nn.Module):
         return x.float() * self.scale + self.offset
 
 
+class Shaped(nn.Module):
+    """Gives each example a shape; images channels last, as Keras orders them."""
+
+    def __init__(self, shape: Any) -> None:
+        super().__init__()
+        self.shape = tuple(shape)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).reshape(len(x), *self.shape)
+        return x.permute(0, 3, 1, 2) if x.dim() == 4 else x
+
+
+class Vocabulary(nn.Module):
+    """Features of tokens, or logits of features."""
+
+    def __init__(self, tokens: int, features: int, tied: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(tokens, features))
+        self.reverse = None if tied else nn.Parameter(torch.empty(features, tokens))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not x.is_floating_point():
+            return functional.embedding(x, self.weight)
+        return functional.linear(x, self.weight) if self.reverse is None else x @ self.reverse
+
+
+class Positions(nn.Module):
+    """Adds a learned vector to each place."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(*shape))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.weight[: x.shape[1]]
+
+
+class ClassToken(Positions):
+    """Puts a learned vector in front of a sequence."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.weight.expand(len(x), -1, -1), x], 1)
+
+
+class ClassPlace(nn.Module):
+    """What stands in the place of the class token."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, 0]
+
+
+class Attention(nn.Module):
+    """Softmax attention of heads whose queries, keys and values lie side by side."""
+
+    def __init__(self, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = x.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y = functional.scaled_dot_product_attention(*parts, is_causal=self.causal)
+        return y.transpose(1, 2).flatten(2)
+
+
 def _activated(layer: Any, *modules: nn.Module) -> nn.Module:
     named = getattr(layer, "activation", None)
     relu = [nn.ReLU()] if named is not None and named.__name__ == "relu" else []
@@ -104,6 +169,10 @@ def _batch_norm(layer: Any) -> nn.Module:
     return kind(layer.moving_mean.shape[0], layer.epsilon, 1 - layer.momentum)
 
 
+def _layer_norm(layer: Any) -> nn.Module:
+    return nn.LayerNorm(layer.input.shape[-1], layer.epsilon)
+
+
 def _max_pool(layer: Any) -> nn.Module:
     same = Same(layer.pool_size, layer.strides, (1, 1), -math.inf)
     pads = [same] if layer.padding == "same" else []
@@ -128,12 +197,20 @@ ROWS: dict[str, Callable[[Any], nn.Module]] = {
     "Dropout": lambda layer: nn.Dropout(layer.rate),
     "Flatten": lambda layer: Flat(),
     "Add": lambda layer: Add(),
+    "LayerNormalization": _layer_norm,
+    "Reshape": lambda layer: Shaped(layer.target_shape),
+    "Vocabulary": lambda layer: Vocabulary(*layer.embeddings.shape, layer.tie_weights),
+    "Positions": lambda layer: Positions(*layer.positions.shape),
+    "ClassToken": lambda layer: ClassToken(*layer.token.shape),
+    "ClassPlace": lambda layer: ClassPlace(),
+    "Attention": lambda layer: Attention(layer.heads, layer.causal),
+    "Gelu": lambda layer: nn.GELU("tanh" if layer.approximate else "none"),
     "Passed": lambda layer: nn.Identity(),
 }
 
 
 class Net(nn.Module):
-    """The network, from images (batch, channels, height, width) to logits."""
+    """From images (batch, channels, height, width), or tokens (batch, time), to logits."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -144,8 +221,8 @@ class Net(nn.Module):
         self.path = [(n.layer.name, n.inputs, n.output) for n in network.nodes]
         self.logits = network.logits
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        tensors = {0: images}
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tensors = {0: x}
         for name, inputs, output in self.path:
             tensors[output] = self.layers[name](*[tensors[place] for place in inputs])
         return tensors[self.logits]
@@ -160,29 +237,40 @@ class Adam(torch.optim.Adam):
     That is `epsilon / sqrt(1 - beta_2^t)` of PyTorch's.
     """
 
-    def __init__(self, weights: Any, keras: Any) -> None:
+    def __init__(self, weights: Any, recipe: Recipe) -> None:
+        keras = recipe.optimizer
         betas = (keras.beta_1, keras.beta_2)
-        super().__init__(weights, float(keras.learning_rate), betas, keras.epsilon)
-        self.epsilon, self.applied = keras.epsilon, 0
+        super().__init__(weights, recipe.rate, betas, keras.epsilon)
+        self.recipe, self.applied = recipe, 0
         self.register_step_pre_hook(self._next)  # not called for a step that GradScaler skips
 
     def _next(self, *_: Any) -> None:
+        rate = _rate(self.recipe, self.applied)
         self.applied += 1
         for group in self.param_groups:
-            group["eps"] = self.epsilon / math.sqrt(1 - group["betas"][1] ** self.applied)
+            correction = math.sqrt(1 - group["betas"][1] ** self.applied)
+            group |= {"lr": rate, "eps": self.recipe.optimizer.epsilon / correction}
 
 
 class SGD(torch.optim.SGD):
     """PyTorch's: at a constant learning rate its Nesterov momentum is Keras's."""
 
-    def __init__(self, weights: Any, keras: Any) -> None:
-        rate, kept = float(keras.learning_rate), keras.momentum
-        super().__init__(weights, rate, kept, nesterov=keras.nesterov)
-        self.applied = 0
+    def __init__(self, weights: Any, recipe: Recipe) -> None:
+        keras = recipe.optimizer
+        super().__init__(weights, recipe.rate, keras.momentum, nesterov=keras.nesterov)
+        self.recipe, self.applied = recipe, 0
         self.register_step_pre_hook(self._next)
 
     def _next(self, *_: Any) -> None:
+        for group in self.param_groups:
+            group["lr"] = _rate(self.recipe, self.applied)
         self.applied += 1
+
+
+def _rate(recipe: Recipe, step: int) -> float:
+    if recipe.decay_steps is None:
+        return recipe.rate
+    return recipe.rate * 0.5 * (1 + math.cos(math.pi * min(step / recipe.decay_steps, 1)))
 
 
 OPTIMIZERS = {"Adam": Adam, "SGD": SGD}
@@ -199,11 +287,10 @@ class Trained:
         net = Net(recipe.network)
         self.places = _places(recipe.network, net)
         for variable in recipe.weights:
-            given = variable.value.detach()
-            self.places[id(variable)].data.copy_(given.permute(TO_TORCH.get(given.dim(), (0,))))
+            self.places[id(variable)].data.copy_(_ordered(TO_TORCH, variable, variable.value))
         self.net = net.to(self.device, memory_format=CHANNELS_LAST)
         self.trained = [self.places[id(w)] for w in recipe.trained]
-        self.optimizer = OPTIMIZERS[type(recipe.optimizer).__name__](self.trained, recipe.optimizer)
+        self.optimizer = OPTIMIZERS[type(recipe.optimizer).__name__](self.trained, recipe)
         dynamic = recipe.dynamic
         self.scaler = torch.amp.GradScaler(
             self.device.type,
@@ -216,14 +303,19 @@ class Trained:
         self.loss, self.hits = (torch.zeros((), device=self.device) for _ in range(2))
 
     def put(self, x: np.ndarray, y: np.ndarray) -> Batch:
-        images, labels = torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(np.asarray(y))
-        images = images.to(self.device, non_blocking=True).permute(0, 3, 1, 2)  # a view
-        return images, labels.to(self.device, torch.int64, non_blocking=True)
+        given, labels = torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(np.asarray(y))
+        given = given.to(self.device, non_blocking=True)
+        labels = labels.to(self.device, torch.int64, non_blocking=True)
+        return given if self.recipe.sequences else given.permute(0, 3, 1, 2), labels  # a view
 
     def step(self, x: Any, y: Any) -> None:
         self.net.train()
-        loss, classes = self._loss(self.compiled, x, y)
+        losses, classes = self._losses(self.compiled, x, y)
+        loss = losses.mean()
         self.scaler.scale(loss).backward()
+        if self.recipe.clip_norm:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.trained, self.recipe.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -232,9 +324,9 @@ class Trained:
     @torch.no_grad()
     def look(self, x: Any, y: Any) -> Any:
         self.net.eval()
-        loss, classes = self._loss(self.net, x, y)
-        self._count(loss, classes, y)
-        return classes.cpu()
+        losses, classes = self._losses(self.net, x, y)
+        self._count(losses.mean(), classes, y)
+        return (losses.mean(1) if self.recipe.sequences else classes).cpu()
 
     def totals(self) -> tuple[float, float]:
         known = float(self.loss), float(self.hits)
@@ -244,10 +336,11 @@ class Trained:
 
     def gradients(self, x: Any, y: Any) -> tuple[float, list[np.ndarray]]:
         self.net.train()
-        loss, _ = self._loss(self.net, x, y)
+        loss = self._losses(self.net, x, y)[0].mean()
         found = torch.autograd.grad(self.scaler.scale(loss), self.trained)
         scale = self.scaler.get_scale()
-        return float(loss.detach()), [_keras(g / scale) for g in found]
+        pairs = zip(self.recipe.trained, found, strict=True)
+        return float(loss.detach()), [_keras(variable, g / scale) for variable, g in pairs]
 
     def products(self, x: Any, y: Any) -> list[tuple[str, float]]:
         before = [(held, held.detach().clone()) for held in self.net.buffers()]
@@ -266,19 +359,20 @@ class Trained:
         return {"compute_dtype": dtype, "variable_dtype": variable_dtype, "jit": self.jit}
 
     def weights(self) -> list[np.ndarray]:
-        return [_keras(self.places[id(w)]) for w in self.recipe.weights]
+        return [_keras(w, self.places[id(w)]) for w in self.recipe.weights]
 
     def synchronize(self) -> None:
         backend.synchronize(None)
 
-    def _loss(self, net: Callable[..., Any], x: Any, y: Any) -> tuple[Any, Any]:
-        """Mean loss of a batch, and the class that each image is given."""
+    def _losses(self, net: Callable[..., Any], x: Any, y: Any) -> tuple[Any, Any]:
+        """The loss of each label, and the class that is given in its place."""
         dtype = getattr(torch, self.recipe.compute_dtype)
         mixed = dtype is not torch.float32
         with torch.autocast(self.device.type, dtype if mixed else None, enabled=mixed):
             logits = net(x)
-            loss = functional.cross_entropy(logits.float(), y)
-        return loss, logits.detach().argmax(1)
+            wide = logits.float().flatten(0, -2)
+            losses = functional.cross_entropy(wide, y.flatten(), reduction="none")
+        return losses.view_as(y), logits.detach().argmax(-1)
 
     def _count(self, loss: Any, classes: Any, y: Any) -> None:
         self.loss += loss * len(y)
@@ -287,6 +381,8 @@ class Trained:
 
 NAMES = {"kernel": "weight", "gamma": "weight", "beta": "bias", "bias": "bias"}
 NAMES |= {"moving_mean": "running_mean", "moving_variance": "running_var"}
+NAMES |= {"embeddings": "weight", "reverse_embeddings": "reverse"}
+NAMES |= {"positions": "weight", "token": "weight"}
 
 
 def _places(network: Network, net: Net) -> dict[int, torch.Tensor]:
@@ -301,7 +397,12 @@ def _places(network: Network, net: Net) -> dict[int, torch.Tensor]:
     return places
 
 
-def _keras(tensor: torch.Tensor) -> np.ndarray:
-    """A weight or its gradient with the axes in Keras's order."""
-    order = TO_KERAS.get(tensor.dim(), (0,))
-    return tensor.detach().permute(order).float().cpu().numpy()
+def _ordered(orders: dict[int, Any], variable: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """A weight or its gradient with the axes of the other side, if it stands for a kernel."""
+    tensor = tensor.detach()
+    return tensor.permute(orders[tensor.dim()]) if variable.name == "kernel" else tensor
+
+
+def _keras(variable: Any, tensor: torch.Tensor) -> np.ndarray:
+    """A weight or its gradient as Keras has it."""
+    return _ordered(TO_KERAS, variable, tensor).float().cpu().numpy()

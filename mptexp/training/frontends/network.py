@@ -11,6 +11,7 @@ import keras
 from keras import layers
 
 from mptexp.spec.run import Run
+from mptexp.training import transformers
 from mptexp.training.layers import ModelError, Passed
 
 KINDS = (
@@ -26,6 +27,14 @@ KINDS = (
     layers.Dropout,
     layers.Flatten,
     layers.Add,
+    layers.LayerNormalization,
+    layers.Reshape,
+    transformers.Vocabulary,
+    transformers.Positions,
+    transformers.ClassToken,
+    transformers.ClassPlace,
+    transformers.Attention,
+    transformers.Gelu,
     Passed,
 )
 ACTIVATIONS = ("linear", "relu")  # of a layer; the softmax at the end belongs to the loss
@@ -43,7 +52,14 @@ ALLOWED = {
     "keepdims": (False,),
     "lora_rank": (None,),
     "trainable": (True,),
+    "rms_scaling": (False,),
+    "mask_zero": (False,),
+    "logit_soft_cap": (None,),
 }
+
+
+# Axes of an input, where the last of them is not the channels in every plain loop.
+RANKS = {"Dense": (2, 3), "LayerNormalization": (2, 3), "BatchNormalization": (2, 4)}
 
 
 @dataclass(frozen=True)
@@ -52,7 +68,7 @@ class Node:
 
     Attributes:
         layer: of Keras, built, with its settings and weights.
-        inputs: places of the tensors that it takes; 0 is the images.
+        inputs: places of the tensors that it takes; 0 is the images or the tokens.
         output: place of the tensor that it gives.
     """
 
@@ -133,7 +149,8 @@ def _check(run: Run, layer: Any, uses: int) -> None:
             f"{where} is {_article(type(layer).__name__)}, of which no plain loop here has a "
             f"counterpart; allowed: {known}, or frontend keras"
         )
-    if uses > 1 and layer.weights:
+    # A vocabulary is both ends of a network of text; which one, the type of its input tells.
+    if uses > 1 and layer.weights and type(layer) is not transformers.Vocabulary:
         raise ModelError(f"{where} is used {uses} times; take frontend keras")
     for name, value in layer.get_config().items():
         value = _named(getattr(layer, name, value)) if name == "activation" else value
@@ -146,8 +163,15 @@ def _check(run: Run, layer: Any, uses: int) -> None:
                 f"{where} has {name} {value}, which no plain loop here has; allowed: {allowed}, "
                 "or frontend keras"
             )
-    normalizes = isinstance(layer, layers.BatchNormalization)
-    if normalizes and layer.axis not in (-1, len(layer.input.shape) - 1):
+    kind = type(layer).__name__
+    if kind in RANKS and (axes := len(layer.input.shape)) not in RANKS[kind]:
+        least, most = RANKS[kind]
+        raise ModelError(
+            f"{where} is {_article(kind)} of an input with {axes} axes, of which no plain loop has "
+            f"a counterpart; allowed: {least} or {most} axes, or frontend keras"
+        )
+    normalizes = isinstance(layer, layers.BatchNormalization | layers.LayerNormalization)
+    if normalizes and layer.axis not in (last := len(layer.input.shape) - 1, -1, [last], [-1]):
         raise ModelError(f"{where} normalizes axis {layer.axis}; allowed: the last")
 
 

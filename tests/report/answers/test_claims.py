@@ -78,6 +78,29 @@ def test_float16_that_diverges_has_failed():
     assert told.runs == (rows[-1]["run_id"],)
 
 
+def peaks(**devices):
+    """Runs on devices that each multiply as fast as said in float32 and in float16."""
+    rows = []
+    for device, both in devices.items():
+        made = pairs("float16", [1], gpu=device)
+        for one, dtype, peak in zip(made, ("float32", "float16"), both, strict=True):
+            one["work"] = {"ceilings": {"dtype": dtype, "matmul_flops_per_s": peak}}
+            one["run_id"] = f"{len(rows):012x}"
+            rows.append(one)
+    return rows
+
+
+def test_products_in_float16_are_held_against_those_of_the_same_device():
+    told = found(peaks(V100=(14e12, 90e12)), "four times less work")
+    assert told.finding == "consistent"
+    assert "6.4× as fast as in float32 on V100" in told.evidence
+    # An H100 in float16 over a V100 in float32 would be 40 times.
+    fast, slow = peaks(V100=(14e12, 30e12), H100=(50e12, 600e12))[::3]
+    assert found([fast, slow], "four times less work").finding == "not tested here"
+    rows = peaks(V100=(14e12, 30e12), H100=(50e12, 600e12))
+    assert found(rows, "four times less work").finding == "inconclusive"
+
+
 def test_a_scale_of_ones_own_is_no_test_of_accuracy():
     rows = pairs("mixed_float16", [1, 1, 1])
     for made in rows:

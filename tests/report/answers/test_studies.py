@@ -227,6 +227,15 @@ def test_repeats_stand_beside_the_published_ones():
     )
 
 
+def test_repeats_in_bfloat16_stand_there_where_a_device_emulates_float16():
+    made = banerjee(3)
+    for each in made:
+        if each["parameters"]["policy"] == "mixed_float16":
+            each["parameters"]["policy"] = "mixed_bfloat16"
+    _, measured, *_ = section(*made).sentences
+    assert "training time in mixed_bfloat16 over that in float32 is 0.90×" in measured
+
+
 def test_repeats_are_of_that_network_and_of_both_policies():
     assert len(section(run("float32", model="resnet50")).sentences) == 1
     assert len(section(run("float32", model="banerjee_resnet50")).sentences) == 2

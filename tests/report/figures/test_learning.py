@@ -67,7 +67,34 @@ def test_two_epochs_and_chance_level_are_no_curve():
 
 def test_captions_state_what_the_curves_end_with():
     made = three("mixed_float16", [2.0, 2.1, 1.9])
-    captions = {row.name: row.caption(made) for row in learning.FIGURES}
+    curves = [row for row in learning.FIGURES if "by" in row.name]
+    captions = {row.name: row.caption(made) for row in curves}
     assert "3 repeats a policy" in captions["accuracy_by_epoch"]
     assert "differ by at most 0.0 percentage points" in captions["accuracy_by_epoch"]
     assert "1 in float32 and 1 in mixed_float16 (medians)" in captions["loss_by_epoch"]
+
+
+def repeated(n):
+    """Repeats of two policies, of which each has other accuracies."""
+    made = three("mixed_float16", [2.0] * n)
+    for one in made.records:
+        last = 0.9 if one["parameters"]["policy"] == "float32" else 0.5
+        one["history"][-1]["val_accuracy"] = last + one["parameters"]["block"] / 100
+    return tables(made.records)
+
+
+def test_of_five_repeats_boxes_show_the_spread():
+    rows = {row.name: row for row in learning.FIGURES if row.name.startswith("spread")}
+    sweep = MeasuredSweep(SweepDir(Path("unused")), repeated(5))
+    for name in ("spread_of_accuracy", "spread_of_time"):
+        (runs,) = rows[name].cases(sweep).values()
+        (axes,) = rows[name].draw(runs).axes
+        assert [text.get_text() for text in axes.get_yticklabels()] == ["float32", "mixed_float16"]
+        dots = [line for line in axes.lines if line.get_marker() == "o"]
+        assert [len(line.get_xdata()) for line in dots] == [5, 5]
+        assert len(axes.patches) == 2
+    runs = rows["spread_of_accuracy"].cases(sweep)[""]
+    text = rows["spread_of_accuracy"].caption(runs)
+    assert "at most 4 percentage points in float32 and 4 percentage points in mixed_float16" in text
+    fewer = MeasuredSweep(SweepDir(Path("unused")), repeated(4))
+    assert not any(row.cases(fewer) for row in rows.values())

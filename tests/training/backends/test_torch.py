@@ -62,3 +62,32 @@ def test_gradients_of_outputs_and_weights():
     assert [name for name, _ in outputs] == ["layer", "unused", "aside"]
     known = [g if g is None else g.tolist() for g in gradients]
     assert known == [[12.0], None, [0.0], [36.0]]
+
+
+@pytest.mark.parametrize("channels_first", [False, True])
+@pytest.mark.parametrize(("dtype", "close"), [("float32", 1e-5), ("bfloat16", 2e-2)])
+def test_batch_normalization_in_one_operation(channels_first, dtype, close):
+    framework = pytest.importorskip("torch", reason="torch is not installed; pip install torch")
+    dtype, shape = getattr(framework, dtype), (1, 3, 1, 1) if channels_first else (1, 1, 1, 3)
+    axes = tuple(k for k in range(4) if shape[k] == 1)
+    x = framework.randn(8, 3, 5, 4) if channels_first else framework.randn(8, 5, 4, 3)
+    x = (3 * x + 1).to(dtype)
+    scale, offset = framework.tensor([1.0, 2.0, 0.5]), framework.tensor([0.0, 1.0, -1.0])
+    wide = x.float()
+    mean, variance = wide.mean(axes), wide.var(axes, correction=0)
+
+    def normalized(mean, variance):
+        deviation = (variance + 0.1).rsqrt().view(shape)
+        return (wide - mean.view(shape)) * deviation * scale.view(shape) + offset.view(shape)
+
+    y, *batch = torch.fused_batch_norm(x, scale, offset, [], 0.1, channels_first)
+    assert y.dtype == dtype
+    assert y.shape == x.shape
+    assert (y.float() - normalized(mean, variance)).abs().max() < 5 * close
+    n = x.numel() / 3
+    for own, expected in zip(batch, (mean, variance * n / (n - 1)), strict=True):
+        assert own.tolist() == pytest.approx(expected.tolist(), rel=close)
+    known = framework.tensor([1.0, 0.0, 2.0]), framework.tensor([4.0, 9.0, 16.0])
+    y, *kept = torch.fused_batch_norm(x, scale, offset, known, 0.1, channels_first)
+    assert (y.float() - normalized(*known)).abs().max() < 5 * close
+    assert [value.tolist() for value in kept] == [[1.0, 0.0, 2.0], [4.0, 9.0, 16.0]]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-MODELS = ("keydana_cnn", "mlp_bn", "mynets:every", "lenet")
+MODELS = ("keydana_cnn", "mlp_bn", "mynets:every", "mynets:ranks", "lenet")
 STEPS = 12  # of which the last is in the second epoch
 
 
@@ -77,3 +77,37 @@ def test_mixed_precision_computes_in_its_type(side_by_side, backend, dtype):
     assert said["settings"]["loss_scale"] == 2**15
     scale, applied = said["scale"]
     assert scale * 2 ** (STEPS - applied) == 2**15
+
+
+TRANSFORMERS = {
+    "gpt": {"dataset": "hamlet", "sequence_length": 24},
+    "vit": {"image_size": 16, "patch_size": 4},
+}
+
+
+def transformers(side_by_side, backend, policy):
+    pytest.importorskip(backend, reason=f"{backend} is not installed; pip install {backend}")
+    shared = {"backend": backend, "policy": policy, "epochs": 1, "max_steps": STEPS, "depth": 2}
+    shared |= {"width": 1 / 12, "batch_size": 64}
+    each = [{"model": name, **own} for name, own in TRANSFORMERS.items()]
+    each.append(each[0] | {"tied_head": False, "learning_rate_decay": "cosine", "clip_norm": 0.5})
+    return side_by_side(shared, *each)
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_transformers_in_float32_are_keras(side_by_side, backend):
+    for said in transformers(side_by_side, backend, "float32"):
+        assert said["loss"] == pytest.approx(said["keras_loss"], rel=1e-5)
+        assert said["gradients"] < 5e-5
+        assert said["updates"] < 5e-3  # of one, the rate decays and the gradients are clipped
+        assert said["flops"] == pytest.approx(1)
+        assert said["arithmetic"] == {"float32": 1.0}
+        assert said["alike"] == 1.0
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_transformers_compute_in_bfloat16(side_by_side, backend):
+    for said in transformers(side_by_side, backend, "mixed_bfloat16"):
+        assert said["loss"] == pytest.approx(said["keras_loss"], rel=0.01)
+        assert 1e-6 < said["gradients"] < 0.1
+        assert said["arithmetic"]["bfloat16"] > 0.98  # JAX sums gradients of attention in float32
