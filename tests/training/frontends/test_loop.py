@@ -110,4 +110,4 @@ def test_transformers_compute_in_bfloat16(side_by_side, backend):
     for said in transformers(side_by_side, backend, "mixed_bfloat16"):
         assert said["loss"] == pytest.approx(said["keras_loss"], rel=0.01)
         assert 1e-6 < said["gradients"] < 0.1
-        assert said["arithmetic"]["bfloat16"] > 0.98  # JAX sums gradients of attention in float32
+        assert said["arithmetic"]["bfloat16"] > 0.9  # JAX sums gradients of attention in float32
