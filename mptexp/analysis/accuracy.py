@@ -101,12 +101,17 @@ def with_several_scales(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
         asked = record["parameters"]
         formats = {asked["propagation"], asked["weight_format"]}
         if record["status"] in ("ok", "diverged") and formats == {"policy"}:
-            shared = {name: value for name, value in asked.items() if name not in FREE}
-            point = json.dumps(shared, sort_keys=True)
+            point = shared(asked)
             known[record["run_id"]] = point
             scales.setdefault((point, asked["policy"]), set()).add(scale(asked))
     several = {point for (point, _), met in scales.items() if len(met) > 1}
     return {run_id: point for run_id, point in known.items() if point in several}
+
+
+def shared(asked: Mapping[str, Any]) -> str:
+    """What a run shares with those that differ in policy, loss scale and block alone, as JSON."""
+    fixed = {name: value for name, value in asked.items() if name not in FREE}
+    return json.dumps(fixed, sort_keys=True)
 
 
 def scale(asked: Mapping[str, Any]) -> float | str:

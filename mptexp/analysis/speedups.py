@@ -186,9 +186,7 @@ class _AtBest:
         """Throughput over the baseline's, and the flag that takes its claim."""
         both = [self.runs[*point, name] for name in (policy, baseline)]
         sides = [{b: self.records[run_id] for b, run_id in own.run_id.items()} for own in both]
-        met = [block for block in sides[0] if block in sides[1]]
-        near = [block for block in met if validity.in_one_call(*(side[block] for side in sides))]
-        kept = near or met
+        kept, apart = validity.in_one_call(*sides)
         sides = [{block: side[block] for block in kept} for side in sides]
         if validity.across(*sides, ("policy", "batch_size")):
             return Contrast(), "not comparable"
@@ -196,7 +194,7 @@ class _AtBest:
         won, lost = (0, baseline) if over.estimate > 1 else (1, policy)
         if over.n and not self._tried((*point, lost), both[won].batch_size.iloc[0]):
             return Contrast(), ""
-        return over, "" if near else "measured apart" * bool(met)
+        return over, apart
 
     def _tried(self, key: tuple, size: int) -> bool:
         """Whether a policy was measured at a batch size, or had no memory for it."""

@@ -423,10 +423,24 @@ def timed_together(runs: pd.DataFrame) -> pd.DataFrame:
     return without(comparable(runs), "measured apart")
 
 
-def in_one_call(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    """Whether one call of `mptexp run` measured two runs, as far as their records say."""
-    one, other = ((r.get("invocation") or "", r.get("boot") or "") for r in (left, right))
-    return one == other
+def in_one_call(
+    left: Mapping[int, Mapping[str, Any]], right: Mapping[int, Mapping[str, Any]]
+) -> tuple[list[int], str]:
+    """The blocks in which one call of `mptexp run` measured both sides, as far as records say.
+
+    Where there is none, all blocks that both sides have, and the flag that takes their claim.
+
+    Args:
+        left: records of one side by block.
+        right: of the other.
+    """
+    met = [block for block in left if block in right]
+    near = [block for block in met if _process_of(left[block]) == _process_of(right[block])]
+    return near or met, "measured apart" if met and not near else ""
+
+
+def _process_of(record: Mapping[str, Any]) -> tuple[str, str]:
+    return record.get("invocation") or "", record.get("boot") or ""
 
 
 def across(

@@ -14,7 +14,7 @@ from typing import Any
 
 from mptexp.records import step_times
 from mptexp.records.interference import OTHERS_MATTER
-from mptexp.records.schema import FOREIGN
+from mptexp.records.schema import is_foreign
 from mptexp.records.step_times import Window
 from mptexp.spec import tasks
 
@@ -78,7 +78,7 @@ def _missing_windows(record: Mapping[str, Any]) -> str:
     Between two epochs lies the last execution of the earlier, which belongs to no window.
     """
     windows, asked = record.get("windows") or [], record["parameters"]
-    if (record.get("notebook") == FOREIGN and not record.get("identity")) or not windows:
+    if is_foreign(record) or not windows:
         return ""
     most = asked.get("steps_per_execution", 1)
     pauses = max(len(record.get("history") or []) - 1, 0)

@@ -5,6 +5,7 @@ free, and only what names a run is required: a run that failed has little else.
 """
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -41,6 +42,11 @@ Moment = Annotated[
     str, StringConstraints(pattern=r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\+00:00\z")
 ]
 Empty = Annotated[dict[str, Any], Field(max_length=0)]
+
+
+def is_foreign(record: Mapping[str, Any]) -> bool:
+    """Whether nothing is claimed from a record: a script of the user's has no identity."""
+    return record.get("notebook") == FOREIGN and not record.get("identity")
 
 
 def fault(record: Any) -> str:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from mptexp.records.schema import FOREIGN
+from mptexp.records.schema import is_foreign
 from mptexp.spec.devices import same_model
 from mptexp.spec.policies import ARITHMETICS, POLICY_ROWS
 
@@ -21,8 +21,7 @@ def fault(record: Mapping[str, Any]) -> str:
 
     What a record does not have is not asked for. It must have passed the check of the schema.
     """
-    # Nothing is claimed from a script of the user's, which has no identity.
-    if record.get("notebook") == FOREIGN and not record.get("identity"):
+    if is_foreign(record):
         return ""
     if record["status"] in WITHOUT_STEPS and record.get("windows"):
         return f"status is {record['status']}, but {len(record['windows'])} windows were timed"

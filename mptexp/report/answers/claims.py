@@ -4,7 +4,6 @@ Each claim has a rule that decides, shown beside the finding: by intervals alone
 any. What was not measured is not tested here.
 """
 
-import json
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -222,7 +221,7 @@ def _where_baselines_train(tables: Tables) -> set[str]:
 
     At too large a learning rate every policy diverges, which says nothing of float16.
     """
-    point = {r["run_id"]: _shared(r["parameters"]) for r in tables.records}
+    point = {r["run_id"]: accuracy.shared(r["parameters"]) for r in tables.records}
     runs = tables.results[tables.results.phase == "train"]
     runs = runs[(runs.policy == "float32") | (runs.policy == runs.default_policy)]
     runs = runs[runs.policy != "float16"]
@@ -233,12 +232,6 @@ def _where_baselines_train(tables: Tables) -> set[str]:
         elif status == "ok":
             trained.add(point[run_id])
     return {run_id for run_id, own in point.items() if own in trained - failed}
-
-
-def _shared(asked: Mapping[str, Any]) -> str:
-    """What runs share that differ in policy, loss scale and block alone."""
-    shared = {name: value for name, value in asked.items() if name not in accuracy.FREE}
-    return json.dumps(shared, sort_keys=True)
 
 
 def _scales(tables: Tables) -> Iterator[dict[str, list[float]]]:

@@ -192,14 +192,13 @@ def _ratios(groups: Sequence[pd.DataFrame], tables: Tables) -> list[str]:
         texts.append(_claimed(sides, results, claims))
         if not texts[-1]:
             chosen = [{b: records[run_id] for b, run_id in side.items()} for side in sides]
-            met = chosen[0].keys() & chosen[1].keys()
-            near = [b for b in met if validity.in_one_call(*(side[b] for side in chosen))]
-            group = group[group.block.isin(near)] if near else group
+            blocks, apart = validity.in_one_call(*chosen)
+            group = group[group.block.isin(blocks)]
             over = contrast.paired(group.images_per_s_mixed, group.images_per_s)
             differs = validity.across(*chosen, ("policy", "batch_size"))
             names = [results.loc[run_id, "flags"] for side in sides for run_id in side.values()]
             names += ["not comparable"] * bool(differs)
-            flags = validity.together([*names, *["measured apart"] * bool(met and not near)])
+            flags = validity.together([*names, apart])
             formed.append((k, over, flags))
     valid = [(k, over) for k, over, flags in formed if not validity.invalid(flags, "time")]
     together = simultaneous.together([over for _, over in valid])

@@ -170,6 +170,17 @@ class Recipe:
     trained: list[keras.Variable]
     weights: list[keras.Variable]
 
+    def rate_at(self, step: Any, xp: ModuleType) -> Any:
+        """The learning rate of the step with this number, from 0.
+
+        Args:
+            step: a number or an array of xp.
+            xp: numpy or jax.numpy, which computes it.
+        """
+        if self.decay_steps is None:
+            return self.rate
+        return self.rate * 0.5 * (1 + xp.cos(xp.pi * xp.minimum(step / self.decay_steps, 1)))
+
     @classmethod
     def of(cls, run: Run, model: keras.Model, steps: int) -> "Recipe":
         """The recipe of a compiled model, which is trained for so many steps.

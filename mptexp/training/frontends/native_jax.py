@@ -178,12 +178,6 @@ def _sgd(
 OPTIMIZERS = {"Adam": (_adam, 2), "SGD": (_sgd, 1)}  # and how many slots each has
 
 
-def _rate(recipe: Recipe, step: Any) -> Any:
-    if recipe.decay_steps is None:
-        return recipe.rate
-    return recipe.rate * 0.5 * (1 + jnp.cos(jnp.pi * jnp.minimum(step / recipe.decay_steps, 1)))
-
-
 def _clipped(gradients: list[Any], most: float) -> list[Any]:
     norm = jnp.sqrt(sum((g * g).sum() for g in gradients))
     return [g * (most / jnp.maximum(norm, most)) for g in gradients]
@@ -302,7 +296,7 @@ class Trained:
         recipe, done = self.recipe, state["applied"]
         if recipe.clip_norm:
             gradients = _clipped(gradients, recipe.clip_norm)
-        rate, slots, weights = _rate(recipe, done), state["slots"], state["weights"]
+        rate, slots, weights = recipe.rate_at(done, jnp), state["slots"], state["weights"]
         slots, weights = self.update(recipe.optimizer, rate, gradients, slots, weights, done)
         return state | {"slots": slots, "weights": weights, "applied": done + 1}
 

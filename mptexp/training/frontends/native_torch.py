@@ -245,7 +245,7 @@ class Adam(torch.optim.Adam):
         self.register_step_pre_hook(self._next)  # not called for a step that GradScaler skips
 
     def _next(self, *_: Any) -> None:
-        rate = _rate(self.recipe, self.applied)
+        rate = float(self.recipe.rate_at(self.applied, np))
         self.applied += 1
         for group in self.param_groups:
             correction = math.sqrt(1 - group["betas"][1] ** self.applied)
@@ -263,14 +263,8 @@ class SGD(torch.optim.SGD):
 
     def _next(self, *_: Any) -> None:
         for group in self.param_groups:
-            group["lr"] = _rate(self.recipe, self.applied)
+            group["lr"] = float(self.recipe.rate_at(self.applied, np))
         self.applied += 1
-
-
-def _rate(recipe: Recipe, step: int) -> float:
-    if recipe.decay_steps is None:
-        return recipe.rate
-    return recipe.rate * 0.5 * (1 + math.cos(math.pi * min(step / recipe.decay_steps, 1)))
 
 
 OPTIMIZERS = {"Adam": Adam, "SGD": SGD}
