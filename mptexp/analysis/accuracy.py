@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from mptexp.analysis import contrast, image_pairs, points, simultaneous, speedups, validity
+from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.spec import tasks
@@ -29,7 +30,7 @@ COMPARED += ["verdict", "flags"]
 
 
 @once
-def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.DataFrame:
+def differences(tables: Tables) -> pd.DataFrame:
     """Difference of every policy's last validation from its baselines'.
 
     Of accuracy, or of a text of minus the loss per token (see `points.quality`); of its sequences
@@ -39,51 +40,48 @@ def differences(tables: Tables, margin: float, confidence: float = 0.95) -> pd.D
     images (see `image_pairs`), empty below three blocks, and holds for all differences of the
     sweep together (see `simultaneous`); of runs that do not say which images they got right it is
     as wide as if each had images of its own. A policy is `equal` where the whole interval lies
-    within the margin, which is the test of equivalence by two one-sided tests at half of
-    (1 - confidence) each (Schuirmann 1987); else `lower` or `higher` where the interval leaves zero
-    out, else `undecided`. It is never equal where the baseline is at chance level (`not trained`),
-    where so few images were validated with that they could not show a difference of the margin
-    (`too few images`) or it is not known how many (`images not recorded`). Where runs of either
-    diverged, the others alone say nothing of the policy: `diverged`. What is not valid of a run's
-    accuracy for other reasons makes the verdict `not valid`. Trainings with several loss scales are
-    left to `loss_scale.table`, so that a comparison has one interval.
+    within the margin, which is the test of equivalence by two one-sided tests at 2.5 % each
+    (Schuirmann 1987); else `lower` or `higher` where the interval leaves zero out, else
+    `undecided`. It is never equal where the baseline is at chance level (`not trained`), where so
+    few images were validated with that they could not show a difference of the margin (`too few
+    images`) or it is not known how many (`images not recorded`). Where runs of either diverged,
+    the others alone say nothing of the policy: `diverged`. What is not valid of a run's accuracy
+    for other reasons makes the verdict `not valid`. Trainings with several loss scales are left to
+    `loss_scale.table`, so that a comparison has one interval.
 
-    Args:
-        margin: largest difference that counts as equal, a fraction (0.01 is one percentage point,
-            or a percent of perplexity).
-        confidence: nominal coverage of the interval.
+    The margin, the options' equivalence_margin, is a fraction: 0.01 is one percentage point, or a
+    percent of perplexity.
 
     Returns:
         Columns of POINT, then COMPARED: difference (candidate - baseline, a fraction), images (0
         where it is not known).
     """
+    margin = tables.options.equivalence_margin
     trained = tables.trained.assign(quality=points.quality(tables.trained))
     trained = validity.comparable(trained.dropna(subset="quality"))
     trained = trained[~trained.run_id.isin(with_several_scales(tables.records))]
-    flags = trained.groupby([*POINT, "policy"])["flags"].agg(validity.together).to_dict()
-    records, lost = {r["run_id"]: r for r in tables.records}, _diverged(tables)
-    first = trained.drop_duplicates([*POINT, "policy", "block"])[
-        [*POINT, "policy", "block", "run_id"]
-    ]
-    ids = {key: own.set_index("block").run_id for key, own in first.groupby([*POINT, "policy"])}
-    rows, values, spreads = [], [], []
+    keys, lost = [*POINT, "policy"], _diverged(tables)
+    flags = trained.groupby(keys)["flags"].agg(validity.together).to_dict()
+    first = trained.drop_duplicates([*keys, "block"])
+    records = {key: tables.records_by_block(own) for key, own in first.groupby(keys)}
+    rows, compared = [], []
     for point, default, table in points.by_block(trained, "quality"):
         for baseline in points.baselines(default, table):
             for candidate in [p for p in POLICIES if p in table and p != baseline]:
-                over = contrast.by_block(table[candidate], table[baseline], "difference")
-                if len(over):
-                    sides = [ids[*point, policy] for policy in (candidate, baseline)]
-                    both = [flags[*point, policy] for policy in (baseline, candidate)]
-                    spread = image_pairs.spread(*_same_blocks(sides, records), margin)
+                over = contrast.paired(table[candidate], table[baseline], "difference")
+                if over.n:
+                    sides = (*point, baseline), (*point, candidate)
+                    spread = image_pairs.spread(records[sides[1]], records[sides[0]], margin)
                     row = dict(zip(POINT, point, strict=True)) | {"margin": margin}
-                    row |= {"baseline": baseline, "candidate": candidate, "flags": both}
-                    row |= {"difference": float(over.mean()), "blocks": len(over)}
-                    row |= {"diverged": bool({(*point, baseline), (*point, candidate)} & lost)}
-                    rows.append(row | {"images": spread.images})
-                    values.append(over)
-                    spreads.append((spread.variance, spread.freedom))
-    halves = simultaneous.half_widths(values, confidence, spreads)
-    made = [_ended(row, half) for row, half in zip(rows, halves, strict=True)]
+                    row |= {"baseline": baseline, "candidate": candidate}
+                    rows.append(row | {"diverged": bool({*sides} & lost), "images": spread.images})
+                    compared.append((over, spread, [flags[side] for side in sides]))
+    spreads = [(spread.variance, spread.freedom) for _, spread, _ in compared]
+    halves = simultaneous.half_widths([over.values for over, *_ in compared], spreads)
+    made = [
+        row | concluded(row, over.within(half), spread.images, own, margin)
+        for row, (over, spread, own), half in zip(rows, compared, halves, strict=True)
+    ]
     return pd.DataFrame(made, columns=[*POINT, *COMPARED])
 
 
@@ -128,47 +126,27 @@ def _diverged(tables: Tables) -> set[tuple]:
     return set(runs[[*POINT, "policy"]].itertuples(index=False, name=None))
 
 
-def _same_blocks(
-    sides: Sequence[pd.Series], records: Mapping[str, Mapping[str, Any]]
-) -> list[list[Mapping[str, Any]]]:
-    """The records of both sides in the blocks that both have, in the same order."""
-    blocks = sides[0].index.intersection(sides[1].index)
-    return [[records[run_id] for run_id in side[blocks]] for side in sides]
-
-
-def _ended(row: Mapping[str, Any], half: float) -> dict[str, Any]:
-    """A row with its interval and what that allows to be said."""
-    low, high, known = bounded(
-        row["dataset"], row["difference"] - half, row["difference"] + half, row["images"]
-    )
-    forbidden = not_allowed(row["flags"], known, row["margin"])
-    said = forbidden or verdict(low, high, row["margin"])
-    said = "diverged" if row["diverged"] else said
-    ends = {"low": low, "high": high, "verdict": said}
-    return {**row, **ends, "flags": validity.together(row["flags"])}
-
-
-def bounded(dataset: str, low: float, high: float, images: float) -> tuple[float, float, float]:
-    """An interval of a difference, where the task's figures can differ by so much.
+def concluded(
+    row: Mapping[str, Any], over: Contrast, images: int, flags: Sequence[str], margin: float
+) -> dict[str, Any]:
+    """The cells of a difference, with what its interval allows to be said.
 
     Args:
-        dataset: whose task it is.
-        low: lower end.
-        high: upper end.
+        row: with `dataset`, and `diverged`: whether runs of either side did.
+        over: the difference, with its interval.
         images: the fewest that were validated with; 0 where it is not known.
-
-    Returns:
-        The ends, of accuracies from -1 to 1, and the images that a verdict needs: of a loss, which
-        is no count, any number is enough, as the interval says what few sequences show.
+        flags: of the baseline's runs and of the candidate's.
+        margin: largest difference that counts as equal.
     """
-    if tasks.of(dataset) is tasks.IMAGES:
-        return possible(low), possible(high), images
-    return low, high, math.inf if images else 0
-
-
-def possible(end: float) -> float:
-    """An end of an interval, where accuracies can differ by so much: by 1 at most."""
-    return float(np.clip(end, -1.0, 1.0))
+    low, high, enough = over.low, over.high, float(images)
+    if tasks.of(row["dataset"]) is tasks.IMAGES:  # whose accuracies differ by 1 at most
+        low, high = (float(np.clip(end, -1.0, 1.0)) for end in (low, high))
+    elif images:  # of a loss, which is no count, the interval says what few sequences show
+        enough = math.inf
+    forbidden = not_allowed(flags, enough, margin) if over.n else ""
+    said = "diverged" if row["diverged"] else forbidden or verdict(low, high, margin)
+    ends = {"low": low, "high": high, "flags": validity.together(flags), "verdict": said}
+    return over.columns("difference") | ends
 
 
 def not_allowed(flags: Sequence[str], images: float, margin: float) -> str:

@@ -15,6 +15,7 @@ from scipy import special
 
 Kind = Literal["ratio", "difference"]
 Values = Sequence[float] | np.ndarray | pd.Series
+CONFIDENCE = 0.95  # of an interval, nominally
 FEWEST = 3  # values: of fewer, Student's t interval is wider than any use of it
 # A run's time is known no better than this share of it, however alike its repeats are: a window of
 # steps takes 0.2 s, and the synchronizations at its edges 0.1 ms.
@@ -55,7 +56,7 @@ class Contrast:
         return {name: self.estimate, "low": self.low, "high": self.high, "blocks": self.n}
 
 
-def paired(left: Values, right: Values, kind: Kind = "ratio", confidence: float = 0.95) -> Contrast:
+def paired(left: Values, right: Values, kind: Kind = "ratio") -> Contrast:
     """Left over right, or left minus right, formed within each block.
 
     The interval is Student's t on the differences or on the logarithms of the ratios: at 3 to 10
@@ -66,12 +67,11 @@ def paired(left: Values, right: Values, kind: Kind = "ratio", confidence: float 
             either is NaN is left out.
         right: likewise.
         kind: ratio or difference.
-        confidence: nominal coverage of the interval.
     """
     pairs = by_block(left, right, kind)
     if not len(pairs):
         return Contrast()
-    ends = _mean(pairs, confidence, LEAST[kind])
+    ends = _mean(pairs, LEAST[kind])
     shown = np.exp(ends).tolist() if kind == "ratio" else ends
     return Contrast(*shown, len(pairs), kind, tuple(pairs.tolist()))
 
@@ -84,7 +84,7 @@ def by_block(left: Values, right: Values, kind: Kind = "ratio") -> np.ndarray:
     return np.log(pairs) if kind == "ratio" else pairs
 
 
-def unpaired(left: Values, right: Values, confidence: float = 0.95) -> Contrast:
+def unpaired(left: Values, right: Values, confidence: float = CONFIDENCE) -> Contrast:
     """Geometric mean of left over that of right, of runs that share no block.
 
     The interval is Welch's for two independent samples, on logarithms, of variances of at least
@@ -103,11 +103,11 @@ def unpaired(left: Values, right: Values, confidence: float = 0.95) -> Contrast:
     return Contrast(ratio, n=fewer).within(float(half))
 
 
-def _mean(values: np.ndarray, confidence: float, least: float) -> tuple[float, float, float]:
+def _mean(values: np.ndarray, least: float) -> tuple[float, float, float]:
     """Mean of values and the ends of Student's t interval, of a variance of at least `least`."""
     mean = float(np.mean(values))
     if len(values) < FEWEST:
         return mean, np.nan, np.nan
     error = np.sqrt(max(np.var(values, ddof=1), least) / len(values))
-    half = float(special.stdtrit(len(values) - 1, (1 + confidence) / 2) * error)
+    half = float(special.stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2) * error)
     return mean, mean - half, mean + half

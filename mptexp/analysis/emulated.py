@@ -6,7 +6,7 @@ A loss is error minus float32's error of the same block, in percentage points: a
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -139,15 +139,13 @@ def _point(network: str, choice: dict[str, Any], runs: pd.DataFrame) -> Point:
 
 def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
     """The points with their losses, whose intervals hold for all of them together."""
-    records = {record["run_id"]: record for record in tables.records}
     more, flags = [], dict(zip(tables.results.run_id, tables.results["flags"], strict=True))
     made = list(made)
     for k, point in enumerate(made):
         base = next((p for p in made if p.network == point.network and p.is_float32), point)
         blocks = [b for b in point.runs if b in base.runs]
-        sides = [{b: records[p.runs[b]] for b in blocks} for p in (point, base)]
-        more.append(_spread(point, base, records))
-        unlike = validity.across(*sides, ("policy", *FORMATS))
+        more.append(_spread(point, base, tables))
+        unlike = validity.across(*_sides(point, base, tables), ("policy", *FORMATS))
         # That a format learned nothing is a finding; float32 has to have learned something.
         names = [flags[base.runs[b]] for b in blocks]
         names += [validity.but(flags[point.runs[b]], "not trained") for b in blocks]
@@ -158,7 +156,7 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
     asked = [k for k, point in enumerate(made) if not point.is_float32]
     rounded = [(k, j) for k in asked for j in _to_nearest(made[k], made)]
     nearest = [contrast.paired(made[j].errors, made[k].errors, "difference") for k, j in rounded]
-    spreads = [_spread(made[j], made[k], records) for k, j in rounded]
+    spreads = [_spread(made[j], made[k], tables) for k, j in rounded]
     wide = simultaneous.together(
         [*(made[k].loss for k in asked), *nearest], [*(more[k] for k in asked), *spreads]
     )
@@ -180,11 +178,12 @@ def _to_nearest(point: Point, made: Sequence[Point]) -> list[int]:
     return [k for k, each in enumerate(made) if each is other]
 
 
-def _spread(
-    point: Point, base: Point, records: Mapping[str, Mapping[str, Any]]
-) -> tuple[float, float]:
+def _spread(point: Point, base: Point, tables: Tables) -> tuple[float, float]:
     """What the images add to the variance, in percentage points, and its degrees of freedom."""
-    blocks = [b for b in point.runs if b in base.runs]
-    sides = [[records[p.runs[b]] for b in blocks] for p in (point, base)]
-    known = image_pairs.spread(*sides, LITTLE / 100)
+    known = image_pairs.spread(*_sides(point, base, tables), LITTLE / 100)
     return known.variance * 1e4, known.freedom
+
+
+def _sides(point: Point, base: Point, tables: Tables) -> list[dict[int, dict]]:
+    """The records of both by block."""
+    return [{b: tables.records_by_id[i] for b, i in p.runs.items()} for p in (point, base)]

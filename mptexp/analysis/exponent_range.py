@@ -177,11 +177,6 @@ def largest_safe_scale(histogram: Histogram, target: Float) -> float | None:
     return 2.0 ** math.floor(math.log2(target.largest / histogram.largest))
 
 
-def gradients(measured: DynamicRange) -> Histogram:
-    """All that a loss scale multiplies: gradients of activations and of weights."""
-    return sum((measured.kinds[k] for k in GRADIENTS if k in measured.kinds), Histogram())
-
-
 def scales(
     measured: DynamicRange, target: Float = FORMATS["float16"]
 ) -> tuple[float | None, float | None]:

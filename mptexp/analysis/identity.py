@@ -75,15 +75,12 @@ def shared(identity: Mapping[str, Any]) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
-Kind = tuple[str, str, str, str]  # of runs whose identity agrees: see `kind`
+Kind = tuple[str, ...]  # of runs whose identity agrees: see `kind`
 
 
 def kind(parameters: Mapping[str, Any]) -> Kind:
     """Device, backend, model and dataset: runs of one sweep that share them have one identity."""
-    device, backend, model, dataset = (
-        str(parameters[name]) for name in ("gpu_model", "backend", "model", "dataset")
-    )
-    return device, backend, model, dataset
+    return tuple(str(parameters[name]) for name in ("gpu_model", "backend", "model", "dataset"))
 
 
 def latest(records: Iterable[Mapping[str, Any]]) -> dict[Kind, dict[str, Any]]:

@@ -60,24 +60,26 @@ def correct(record: Mapping[str, Any]) -> np.ndarray | None:
 
 
 def spread(
-    left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]], margin: float
+    left: Mapping[int, Mapping[str, Any]], right: Mapping[int, Mapping[str, Any]], margin: float
 ) -> Spread:
     """What the images add to the variance of left's mean accuracy minus right's.
 
     Args:
-        left: records of a side, one for each block, in the order of right's.
+        left: records of a side by block; of blocks that both sides have.
         right: of the other.
         margin: largest difference that counts as equal, a fraction.
     """
-    if any("losses" in (r.get("validated") or {}) for r in (*left, *right)):
-        return _of_losses(left, right)
-    lists = [[correct(record) for record in side] for side in (left, right)]
-    validated = [r.get("validated") or {} for r in (*left, *right)]
+    blocks = [block for block in left if block in right]
+    sides = [[side[block] for block in blocks] for side in (left, right)]
+    validated = [record.get("validated") or {} for side in sides for record in side]
+    if any("losses" in each for each in validated):
+        return _of_losses(*sides)
+    lists = [[correct(record) for record in side] for side in sides]
     digests = {(each.get("digest"), each.get("images")) for each in validated}
-    known = [bits for side in lists for bits in side if bits is not None]
-    if len(digests) == 1 and len(known) == len(left) + len(right) and known:
+    known = all(bits is not None for side in lists for bits in side)
+    if len(digests) == 1 and known:
         return of_pairs(np.array(lists[0], float) - np.array(lists[1], float), margin)
-    return _unpaired(left, right, margin)
+    return _unpaired(*sides, margin)
 
 
 def _of_losses(left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]]) -> Spread:

@@ -150,11 +150,7 @@ def proof(sweep: Sweep, run: Run, needed: Needed) -> str:
     """
     layers = ",".join(needed.layers)
     varied = {"policy", "float32_layers", "gpu_model", "block", "seed"}
-    shared = {
-        name: value
-        for name, value in run.model_dump(exclude_defaults=True).items()
-        if name not in varied
-    }
+    shared = run.model_dump(exclude_defaults=True, exclude=varied)
     seed = run.seed - run.block
     mixed = [{"policy": needed.policy}]
     if needed.layers:

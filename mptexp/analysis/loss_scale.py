@@ -8,7 +8,6 @@ import pandas as pd
 from mptexp.analysis import accuracy, contrast, image_pairs, points, simultaneous, validity
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.spec import tasks
-from mptexp.spec.policies import POLICIES
 
 
 @once
@@ -41,38 +40,22 @@ def table(tables: Tables) -> pd.DataFrame:
 
 
 def _runs(tables: Tables) -> pd.DataFrame:
-    rows, results = [], tables.results
-    flags = dict(zip(results.run_id, results["flags"], strict=True))
-    quality = dict(zip(results.run_id, points.quality(results), strict=True))
     scaled = accuracy.with_several_scales(tables.records)
-    trained = set(tables.trained.run_id)
-    for record in [r for r in tables.records if r["run_id"] in scaled]:
-        # A run that ended early, or saw one batch only, tells of a scale where it diverged.
-        if record["status"] == "ok" and record["run_id"] not in trained:
-            continue
-        asked = record["parameters"]
-        last = (record.get("history") or [{}])[-1]
-        rows.append(
-            {
-                "point": scaled[record["run_id"]],
-                "dataset": asked["dataset"],
-                "policy": asked["policy"],
-                "loss_scale": accuracy.scale(asked),
-                "block": asked["block"],
-                "status": record["status"],
-                "error": record.get("error", ""),
-                "quality": quality.get(record["run_id"]),
-                "figure": tasks.of(asked["dataset"]).measured(last),
-                "skipped": record.get("skipped_steps"),
-                "run_id": record["run_id"],
-                "flags": flags.get(record["run_id"], ""),
-                "record": record,
-            }
-        )
-    columns = ["point", "dataset", "policy", "loss_scale", "block", "status", "error", "quality"]
-    columns += ["figure", "skipped", "run_id", "flags", "record"]
-    made = pd.DataFrame(rows, columns=columns)
-    return validity.comparable(made)
+    results = tables.results.assign(quality=points.quality(tables.results))
+    runs = results[results.run_id.isin(list(scaled))].sort_values("run_id")
+    # A run that ended early, or saw one batch only, tells of a scale where it diverged.
+    runs = runs[(runs.status != "ok") | runs.run_id.isin(tables.trained.run_id)]
+    records = [tables.records_by_id[run_id] for run_id in runs.run_id]
+    last = [(record.get("history") or [{}])[-1] for record in records]
+    known = {
+        "point": runs.run_id.map(scaled),
+        "loss_scale": [accuracy.scale(record["parameters"]) for record in records],
+        "error": [record.get("error", "") for record in records],
+        "figure": [tasks.of(d).measured(e) for d, e in zip(runs.dataset, last, strict=True)],
+        "skipped": [record.get("skipped_steps") for record in records],
+        "record": records,
+    }
+    return validity.comparable(runs.assign(**known))
 
 
 def _baseline(group: pd.DataFrame) -> pd.DataFrame:
@@ -86,19 +69,14 @@ def _baseline(group: pd.DataFrame) -> pd.DataFrame:
 def _claimed(rows: list[dict[str, Any]], margin: float) -> list[dict[str, Any]]:
     """The rows with their differences in columns, whose intervals hold for all together."""
     overs, spreads, flags = ([row.pop(n) for row in rows] for n in ("over", "spread", "both"))
+    more = [(spread.variance, spread.freedom) for spread in spreads]
     # Float32 against itself is no comparison.
-    asked = [k for k, row in enumerate(rows) if not row.pop("is_base")]
-    more = [(spreads[k].variance, spreads[k].freedom) for k in asked]
-    wide = simultaneous.together([overs[k] for k in asked], more)
-    for k, over in zip(asked, wide, strict=True):
-        overs[k] = over
-    for row, over, spread, both in zip(rows, overs, spreads, flags, strict=True):
-        low, high, known = accuracy.bounded(row["dataset"], over.low, over.high, spread.images)
-        forbidden = accuracy.not_allowed(both, known, margin) if over.n else ""
-        said = forbidden or accuracy.verdict(low, high, margin)
-        row |= over.columns("difference") | {"flags": validity.together(both)}
-        row |= {"low": low, "high": high, "verdict": "diverged" if row["diverged"] else said}
-    return rows
+    asked = [not row.pop("is_base") for row in rows]
+    wide = simultaneous.together(overs, more, asked)
+    return [
+        row | accuracy.concluded(row, over, spread.images, both, margin)
+        for row, over, spread, both in zip(rows, wide, spreads, flags, strict=True)
+    ]
 
 
 def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any]:
@@ -106,8 +84,7 @@ def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any
     ended = rows[rows.status == "ok"].set_index("block")
     good, others = (side.quality.astype(float) for side in (ended, base))
     figure = ended.figure.astype(float)
-    blocks = ended.index.intersection(base.index)
-    sides = [side.record[blocks].to_dict() for side in (ended, base)]
+    sides = [side.record.to_dict() for side in (ended, base)]
     differs = bool(validity.across(*sides, ("policy", "loss_scale")))
     return {
         "runs": len(rows),
@@ -118,7 +95,7 @@ def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any
         "figure_low": figure.min(),
         "figure_high": figure.max(),
         "over": contrast.paired(good, others, "difference"),
-        "spread": image_pairs.spread(*(list(side.values()) for side in sides), margin),
+        "spread": image_pairs.spread(*sides, margin),
         "both": [
             validity.together([*side["flags"], *["not comparable"] * differs])
             for side in (base, ended)
@@ -134,11 +111,9 @@ def number(scale: float | str) -> float:
 
 
 def _order(column: pd.Series) -> pd.Series:
-    if column.name == "policy":
-        return column.map(POLICIES.index)
     if column.name == "loss_scale":
         return column.map(lambda s: (number(s), s != "none"))
-    return column
+    return points.rank(column)
 
 
 def outcome(row: Any) -> str:

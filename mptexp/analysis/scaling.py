@@ -4,7 +4,7 @@ A ratio here is images per second over the baseline's: above 1 is faster. Its in
 all ratios of its table together. Where more differs than what is compared there is no ratio.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ ALONG = {"replicas": ("replicas", "batch_size"), "backend": ("backend",)}
 ALONG |= {"frontend": ("frontend",)}
 ALONG |= {"gpu_model": ("gpu_model",), "cpu_isa": ("cpu_isa", "policy")}
 FIGURES = ("speedup", "low", "high", "blocks")
-Records = Mapping[str, Mapping[str, Any]]  # by run id
 
 
 @once
@@ -37,14 +36,14 @@ def by_replicas(tables: Tables) -> pd.DataFrame:
         strong_low, strong_high, strong_blocks, strong_flags, strong_differs, strong_base_jit over
         one replica with the same global batch. NaN where there is none.
     """
-    rows, records = [], _by_id(tables)
+    rows = []
     for point, group in _groups(tables.results, "replicas", ["batch_size", "jit"]):
         one = group[group.replicas == 1]
         for (replicas, size, jit), runs in group.groupby(["replicas", "batch_size", "jit"]):
             share = size // replicas
             others = one if replicas > 1 else one[:0]
-            weak = _over(runs, others[others.batch_size == share], jit, "replicas", records)
-            strong = _over(runs, others[others.batch_size == size], jit, "replicas", records)
+            weak = _over(runs, others[others.batch_size == share], jit, "replicas", tables)
+            strong = _over(runs, others[others.batch_size == size], jit, "replicas", tables)
             row = point | {"batch_size": size, "jit": jit, "replicas": replicas}
             row |= {"batch_per_replica": share, **_medians(runs)}
             row |= {"logical": replicas > 1 and runs.device.str.endswith("(CPU)").any(), **weak}
@@ -114,7 +113,7 @@ def _beside(
         throughput (medians over blocks); speedup (images per second over the base's), low, high,
         blocks, flags, differs (see `_over`), base_jit (whether XLA was on in the base).
     """
-    rows, records = [], _by_id(tables)
+    rows = []
     for point, group in groups:
         keys, base = [*ALONG[axis], *["jit"] * ("jit" not in point)], is_base(group)
         for values, runs in group.groupby(keys):
@@ -122,7 +121,7 @@ def _beside(
             row = point | dict(zip(keys, values, strict=True)) | {"is_base": itself}
             others = group[base & (not itself)]
             jit = row["jit"] if "jit" in keys else bool(runs.jit.iloc[0])
-            rows.append(row | _medians(runs) | _over(runs, others, jit, axis, records))
+            rows.append(row | _medians(runs) | _over(runs, others, jit, axis, tables))
     return _claimed(rows)
 
 
@@ -139,7 +138,7 @@ def begin_alike(tables: Tables) -> bool:
 def _apart(tables: Tables, name: str) -> pd.DataFrame:
     """The timed runs with a parameter in a column of its own, taken out of their setting."""
     usual = defaults()[name]
-    asked = {run_id: r["parameters"].get(name, usual) for run_id, r in _by_id(tables).items()}
+    asked = {r["run_id"]: r["parameters"].get(name, usual) for r in tables.records}
     ok = validity.comparable(tables.ok)
     ok = ok.assign(throughput=points.throughput(ok)).dropna(subset="throughput")
     others = ok.setting.astype(str).str.replace(rf"(, )?{name} \w+", "", regex=True)
@@ -159,12 +158,8 @@ def _medians(runs: pd.DataFrame) -> dict[str, float]:
     return {"step_s": runs.step_s.median(), "throughput": points.throughput(runs).median()}
 
 
-def _by_id(tables: Tables) -> Records:
-    return {record["run_id"]: record for record in tables.records}
-
-
 def _over(
-    runs: pd.DataFrame, others: pd.DataFrame, jit: bool, axis: str, records: Records
+    runs: pd.DataFrame, others: pd.DataFrame, jit: bool, axis: str, tables: Tables
 ) -> dict[str, Any]:
     """Images per second over those of other runs: with the same use of XLA where there are such.
 
@@ -175,10 +170,7 @@ def _over(
     like = others[others.jit == jit]
     others = like if len(like) else others
     runs, others = validity.timed_together(runs), validity.timed_together(others)
-    sides = [
-        {block: records[run_id] for block, run_id in zip(side.block, side.run_id, strict=True)}
-        for side in (runs, others)
-    ]
+    sides = [tables.records_by_block(side) for side in (runs, others)]
     differs = validity.across(*sides, ALONG[axis])
     over = Contrast() if differs else contrast.paired(_rates(runs), _rates(others))
     flags = validity.together([*runs["flags"], *others["flags"]]) if over.n else ""
@@ -189,12 +181,9 @@ def _over(
 def _claimed(rows: Sequence[dict[str, Any]], kinds: Sequence[str] = ("",)) -> list[dict[str, Any]]:
     """The rows with their ratios in columns, whose intervals hold for all valid ones together."""
     places = [(row, kind) for row in rows for kind in kinds]
-    valid = [p for p in places if not validity.invalid(p[0][f"{p[1]}flags"], "time")]
-    wide = simultaneous.together([row[f"{kind}over"] for row, kind in valid])
-    for (row, kind), over in zip(valid, wide, strict=True):
-        row[f"{kind}over"] = over
-    for row, kind in places:
-        over = row.pop(f"{kind}over")
+    valid = [not validity.invalid(row[f"{kind}flags"], "time") for row, kind in places]
+    overs = [row.pop(f"{kind}over") for row, kind in places]
+    for (row, kind), over in zip(places, simultaneous.together(overs, among=valid), strict=True):
         figures = over.columns("speedup") if over.n else dict.fromkeys(FIGURES, np.nan)
         row |= {f"{kind}{name}": value for name, value in figures.items()}
     return list(rows)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
-from mptexp.analysis.contrast import LEAST, Contrast
+from mptexp.analysis.contrast import CONFIDENCE, LEAST, Contrast
 
 # The moderated part takes half of the 5 % that a sweep may err: with three blocks, how unlike the
 # variances are cannot be known well, and simulated sweeps of unlike points use up the other half.
@@ -29,18 +29,25 @@ TINY = 1e-16  # a variance of nought would have no logarithm
 
 
 def together(
-    contrasts: Sequence[Contrast], more: Sequence[tuple[float, float]] | None = None
+    contrasts: Sequence[Contrast],
+    more: Sequence[tuple[float, float]] | None = None,
+    among: Sequence[bool] | None = None,
 ) -> list[Contrast]:
     """Contrasts with intervals that hold for all of them together, in their order.
 
-    For the comparisons of one table, of which a reader takes the best; more as in `half_widths`.
+    For the comparisons of one table, of which a reader takes the best.
+
+    Args:
+        more: as in `half_widths`.
+        among: of each whether it is one of them; others stay as they are. By default all are.
     """
-    least = [LEAST[over.kind] for over in contrasts]
-    halves = half_widths([over.values for over in contrasts], more=more, least=least)
-    return [
-        over if math.isnan(half) else over.within(half)
-        for over, half in zip(contrasts, halves, strict=True)
-    ]
+    places = [k for k in range(len(contrasts)) if among is None or among[k]]
+    made, own = list(contrasts), [contrasts[k] for k in places]
+    beyond = more and [more[k] for k in places]
+    halves = half_widths([o.values for o in own], beyond, [LEAST[o.kind] for o in own])
+    for k, half in zip(places, halves, strict=True):
+        made[k] = made[k] if math.isnan(half) else made[k].within(half)
+    return made
 
 
 def of_ratios(
@@ -67,7 +74,6 @@ def of_ratios(
 
 def half_widths(
     values: Sequence[Sequence[float]],
-    own: float = 0.95,
     more: Sequence[tuple[float, float]] | None = None,
     least: Sequence[float] | None = None,
 ) -> list[float]:
@@ -76,7 +82,6 @@ def half_widths(
     Args:
         values: of each comparison the differences within its blocks (of a ratio: their
             logarithms), without unit.
-        own: confidence of a comparison's own interval, which is the least width.
         more: of each comparison a variance of its mean that its blocks do not show, and the
             degrees of freedom of that; none by default.
         least: of each comparison the least variance of a value, from the resolution of what
@@ -95,8 +100,8 @@ def half_widths(
     floors = [TINY if least is None else max(least[k], TINY) for k in known]
     variance = np.maximum([samples[k].var(ddof=1) for k in known], floors)
     beyond = np.array([(0.0, 1.0) if more is None else more[k] for k in known]).T
-    widths = special.stdtrit(freedom, (1 + own) / 2) * np.sqrt(variance / blocks)
-    widths = np.maximum(widths, _width(own, variance / blocks, freedom, *beyond))
+    widths = special.stdtrit(freedom, (1 + CONFIDENCE) / 2) * np.sqrt(variance / blocks)
+    widths = np.maximum(widths, _width(CONFIDENCE, variance / blocks, freedom, *beyond))
     if len(known) > 1:
         moderated, df = _moderated(variance, freedom)
         level = (1 - ALPHA) ** (1 / len(known))

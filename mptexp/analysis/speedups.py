@@ -4,8 +4,7 @@ Above 1, the candidate is faster.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -23,9 +22,7 @@ COMPARED += ["blocks", "flags"]
 Point = tuple[tuple, str, dict[str, np.ndarray]]  # as `by_block` gives it
 
 
-def at_same_batch(
-    results: pd.DataFrame, confidence: float = 0.95, superseded: pd.DataFrame | None = None
-) -> pd.DataFrame:
+def at_same_batch(results: pd.DataFrame, superseded: pd.DataFrame | None = None) -> pd.DataFrame:
     """Speedup of every policy over strict float32 and over the device's default.
 
     Ratios are formed within a block, so that drift of the machine cancels; the run is the unit.
@@ -37,7 +34,6 @@ def at_same_batch(
 
     Args:
         results: one row per run, the columns of COLUMNS.
-        confidence: nominal coverage of the interval.
         superseded: see `sweep_tables.Tables`.
 
     Returns:
@@ -52,12 +48,12 @@ def at_same_batch(
     for point, default, times in known:
         for baseline in baselines(default, times):
             for candidate in [p for p in times if p != baseline]:
-                over = contrast.paired(times[baseline], times[candidate], confidence=confidence)
+                over = contrast.paired(times[baseline], times[candidate])
                 if over.n:
                     both = validity.together(flags[*point, p] for p in (baseline, candidate))
                     figures = over.columns("speedup")
                     rows.append([*point, baseline, candidate, *figures.values(), both])
-                    logs.append(contrast.by_block(times[baseline], times[candidate]))
+                    logs.append(over.values)
                     measured.append(every(point, baseline, candidate))
     unclaimed = [*POINT, "baseline", "candidate", "speedup", "low", "high", "blocks", "flags"]
     table = pd.DataFrame(rows, columns=unclaimed)
@@ -150,12 +146,12 @@ def at_best_batch(tables: "Tables") -> pd.DataFrame:
             rows.append(named)
             overs.append(over)
             measured.append(every(point, policy, baseline) if over.n else np.empty(0))
-    figures = _figures(
-        overs, _ends([str(r["flags"]) for r in rows], [o.values for o in overs], measured)
-    )
-    columns = ["batch_size", "largest", "too_large", "throughput", "baseline", "speedup", "low"]
-    rows = [row | ends for row, ends in zip(rows, figures, strict=True)]
-    return pd.DataFrame(rows, columns=[*own, *columns, "high", "blocks", "flags"])
+    ends = _ends([row["flags"] for row in rows], [o.values for o in overs], measured)
+    ratios = {"speedup": [o.estimate for o in overs], "low": ends[:, 0], "high": ends[:, 1]}
+    columns = [*own, "batch_size", "largest", "too_large", "throughput", "baseline", "flags"]
+    table = pd.DataFrame(rows, columns=columns)
+    table = table.assign(**ratios, blocks=[o.n or np.nan for o in overs])
+    return table[[*columns[:-1], *ratios, "blocks", "flags"]]
 
 
 class _AtBest:
@@ -171,7 +167,7 @@ class _AtBest:
     def __init__(
         self, runs: pd.DataFrame, ended: pd.DataFrame, tables: "Tables", own: Sequence[str]
     ) -> None:
-        self.records = {record["run_id"]: record for record in tables.records}
+        self.records = tables.records_by_id
         by_block = runs.drop_duplicates([*own, "block"]).set_index("block")
         self.runs = dict(list(by_block.groupby(list(own))))
         self.sizes = ended.groupby(list(own)).batch_size.agg(set).to_dict()
@@ -200,13 +196,6 @@ class _AtBest:
         """Whether a policy was measured at a batch size, or had no memory for it."""
         least = self.too_large.get(tuple(key[k] for k in self.named), np.inf)
         return size in self.sizes[key] or size >= least
-
-
-def _figures(overs: Sequence[Contrast], ends: np.ndarray) -> list[dict[str, Any]]:
-    """The cells of ratios with the ends of their intervals."""
-    made = [replace(o, low=low, high=high) for o, (low, high) in zip(overs, ends, strict=True)]
-    nothing = dict.fromkeys(Contrast().columns("speedup"), np.nan)
-    return [over.columns("speedup") if over.n else nothing for over in made]
 
 
 def _fastest(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

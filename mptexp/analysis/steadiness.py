@@ -29,19 +29,15 @@ def flags(results: pd.DataFrame, records: Sequence[Mapping[str, Any]]) -> dict[s
     ok = results[results.status == "ok"]
     numbers = {n: pd.to_numeric(ok[n]) for n in ("step_s", "step_ci", "clock_hz")}
     ok = ok.assign(**numbers, utilization_frac=pd.to_numeric(ok.utilization_frac))
-    found: dict[str, list[str]] = {}
-    apart = _repeats_apart(ok)
-    for run_id in ok.run_id[apart]:
-        found.setdefault(run_id, []).append("repeats apart")
+    marked = [("repeats apart", ok.run_id[_repeats_apart(ok)])]
     for _, runs in ok.groupby(POINT, sort=False):
-        flagged = {"other clocks": _other_clocks(runs.clock_hz)}
-        flagged["uneven utilization"] = _uneven(runs)
-        for name, far in flagged.items():
-            for run_id in runs.run_id[far]:
-                found.setdefault(run_id, []).append(name)
-    for record in records:
-        if record.get("status") == "ok" and _idle(record):
-            found.setdefault(record["run_id"], []).append("idle after the last epoch")
+        marked.append(("other clocks", runs.run_id[_other_clocks(runs.clock_hz)]))
+        marked.append(("uneven utilization", runs.run_id[_uneven(runs)]))
+    idle = [r["run_id"] for r in records if r.get("status") == "ok" and _idle(r)]
+    found: dict[str, list[str]] = {}
+    for name, run_ids in [*marked, ("idle after the last epoch", idle)]:
+        for run_id in run_ids:
+            found.setdefault(run_id, []).append(name)
     return found
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from mptexp.analysis import validity
-from mptexp.analysis.points import POINT, rank, throughput
+from mptexp.analysis.points import POINT, baselines, rank, throughput
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.spec import tasks
 
@@ -45,7 +45,7 @@ def headline(tables: Tables) -> pd.DataFrame:
     )
     measured = rows.groupby(POINT).policy.transform(lambda names: [set(names)] * len(names))
     firsts = [
-        next((name for name in (default, "float32") if name in names), "")
+        next(iter(baselines(default, names)), "")
         for default, names in zip(rows.default_policy, measured, strict=True)
     ]
     rows["baseline"] = pd.Series(firsts, rows.index, dtype=object)  # of no rows it has no type

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pandas as pd
@@ -54,6 +54,15 @@ class Tables:
     superseded: pd.DataFrame = field(default_factory=pd.DataFrame)
     # What `once` has computed.
     known: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def records_by_id(self) -> dict[str, dict]:
+        """The records by run id."""
+        return {record["run_id"]: record for record in self.records}
+
+    def records_by_block(self, runs: pd.DataFrame) -> dict[int, dict]:
+        """The records of some runs of which each is of another block."""
+        return {b: self.records_by_id[i] for b, i in zip(runs.block, runs.run_id, strict=True)}
 
     @property
     def ok(self) -> pd.DataFrame:

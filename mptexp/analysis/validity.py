@@ -360,7 +360,7 @@ def apart(records: Sequence[Mapping[str, Any]]) -> set[str]:
     parted = set()
     for parts in blocks.values():
         whole = [near for part in parts.values() for near in _near(part)]
-        *others, _ = sorted(whole, key=lambda part: (len(part), _last(part)))
+        *others, _ = sorted(whole, key=lambda part: (len(part), str(part[-1].get("ended_at", ""))))
         parted |= {record["run_id"] for part in others for record in part}
     return parted
 
@@ -412,10 +412,6 @@ def _moment(record: Mapping[str, Any]) -> float | None:
         return datetime.fromisoformat(record.get("ended_at", "")).timestamp()
     except ValueError:
         return None
-
-
-def _last(records: Iterable[Mapping[str, Any]]) -> str:
-    return max(str(record.get("ended_at", "")) for record in records)
 
 
 def timed_together(runs: pd.DataFrame) -> pd.DataFrame:

@@ -90,7 +90,7 @@ class Explanation:
 
     def peaks(self) -> GT | None:
         """The device's measured peaks, and how far each policy came."""
-        return self._table(lambda verdict: why_tables.peak_rows([verdict]))
+        return self._table(why_tables.peak_rows)
 
     def kernels(self) -> pd.DataFrame | None:
         """Every kernel of a GPU under both policies, or what oneDNN says of its primitives."""

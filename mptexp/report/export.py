@@ -127,14 +127,10 @@ def _digest(file: Path) -> str:
 
 def _tables(tables: Tables, folder: Path) -> str:
     """Writes the tables; returns the one that opens a report."""
-    margin = tables.options.equivalence_margin
     pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]] = {
         "table": (summary.headline(tables), text_tables.headline_rows(tables)),
-        "best_batch_size": (
-            speedups.at_best_batch(tables),
-            text_tables.best_rows(tables),
-        ),
-        "accuracy": (accuracy.differences(tables, margin), text_tables.accuracy_rows(tables)),
+        "best_batch_size": (speedups.at_best_batch(tables), text_tables.best_rows(tables)),
+        "accuracy": (accuracy.differences(tables), text_tables.accuracy_rows(tables)),
     }
     for name, (numbers, text) in pairs.items():
         if not numbers.empty:

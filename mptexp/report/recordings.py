@@ -436,12 +436,14 @@ def page(recordings: Sequence[Recording], source: str = "") -> str:
     Args:
         source: where the recordings come from, as a sentence for the end of the page.
     """
+    from nbformat import v4
+
     title = _title(recordings)
+    shown = [{"text/html": html} for html in _parts(recordings, title, source)]
+    cells = [v4.new_code_cell(outputs=[v4.new_output("display_data", data)]) for data in shown]
     with TemporaryDirectory() as folder:
         notebook = Path(folder, "explained.ipynb")
-        cells = [_cell_of(text) for text in _parts(recordings, title, source)]
-        notebook.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4,
-                                        "nbformat_minor": 5}), encoding="utf-8")  # fmt: skip
+        notebook.write_text(json.dumps(v4.new_notebook(cells=cells)), encoding="utf-8")
         card = {"og:type": "article", "og:title": title, "og:description": verdict(recordings)}
         return rendering.report_page(notebook, title, card)
 
@@ -456,13 +458,6 @@ def _title(recordings: Sequence[Recording]) -> str:
     trace, (name, share) = recordings[0].trace, recordings[0].bound
     bound = BOUND[name].partition(":")[0].format(work=WORK[trace.trains])
     return f"{bound}: {percent(share)} of a step" if trace.timed else UNTIMED.partition(":")[0]
-
-
-def _cell_of(html: str) -> dict[str, Any]:
-    """A cell of a notebook that shows something."""
-    shown = {"output_type": "display_data", "metadata": {}, "data": {"text/html": html}}
-    return {"cell_type": "code", "execution_count": None, "metadata": {}, "source": "",
-            "outputs": [shown], "id": f"c{abs(hash(html)) % 10**8}"}  # fmt: skip
 
 
 def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str]:

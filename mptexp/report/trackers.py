@@ -115,11 +115,11 @@ def export(directory: SweepDir, tracker: str, store: str = "") -> Tracked:
 
 def exported(directory: SweepDir, tables: sweep_tables.Tables) -> list[Exported]:
     """The runs of a sweep in the order of results.csv."""
-    records = {record["run_id"]: record for record in tables.records}
-    known = [record["parameters"] for record in records.values()]
+    known = [record["parameters"] for record in tables.records]
     names = [name for name in Run.model_fields if name not in ("seed", "gpu_model")]
     varying = [name for name in names if len({str(one[name]) for one in known}) > 1]
     rows = tables.results.set_index("run_id", drop=False)
+    records = tables.records_by_id
     return [_run(directory, records[run_id], row, varying) for run_id, row in rows.iterrows()]
 
 
@@ -136,7 +136,8 @@ def _run(
         run_id=record["run_id"],
         name=", ".join(f"{name} {parameters[name]}" for name in varying) or directory.name,
         varying=varying,
-        digest=_digest_of(record, row["flags"]),
+        # That of the record alone where it is valid.
+        digest=records_store.digest({**record, "flags": row["flags"]} if row["flags"] else record),
         parameters=parameters,
         metrics={name: float(row[name]) for name in measured},
         epochs=[epoch for epoch in record.get("history", []) if epoch.get("epoch")],
@@ -145,11 +146,6 @@ def _run(
         ended_s=ended_s,
         files=[file for file in files if file.is_file() and not leads_out(file)],
     )
-
-
-def _digest_of(record: Mapping[str, Any], flags: str) -> str:
-    """That of the record alone where it is valid."""
-    return records_store.digest({**record, "flags": flags} if flags else record)
 
 
 def _number(value: Any) -> bool:

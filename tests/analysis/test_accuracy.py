@@ -40,7 +40,8 @@ def pairs(differences, base=0.9):
     ],
 )
 def test_what_a_difference_means(differences, margin, verdict):
-    (row,) = accuracy.differences(pairs(differences), margin).to_dict("records")
+    made = replace(pairs(differences), options=Options(equivalence_margin=margin))
+    (row,) = accuracy.differences(made).to_dict("records")
     assert row["verdict"] == verdict
     assert row["difference"] == pytest.approx(sum(differences) / len(differences))
     assert (row["baseline"], row["candidate"]) == ("float32", "mixed_float16")
@@ -76,13 +77,13 @@ def test_an_equivalence_is_stated_with_its_margin():
 def test_a_policy_of_which_a_run_diverged_is_not_equal(policy):
     # The lie: four blocks say "equal", and the fifth, which diverged, says nothing.
     made = pairs([0.001, -0.001, 0.0, 0.001, -0.001]).records
-    assert accuracy.differences(tables(made), 0.01).verdict.tolist() == ["equal"]
+    assert accuracy.differences(tables(made)).verdict.tolist() == ["equal"]
     for one in made:
         if (one["parameters"]["policy"], one["parameters"]["block"]) == (policy, 4):
             one |= {"status": "diverged", "history": [{"epoch": 1, "val_accuracy": None}]}
             one["in_force"].pop("jit")
     told = tables(made)
-    (row,) = accuracy.differences(told, 0.01).to_dict("records")
+    (row,) = accuracy.differences(told).to_dict("records")
     assert (row["verdict"], row["blocks"]) == ("diverged", 4)
     assert "not compared (some of the runs diverged)" in findings.answer(told)[-1]
     assert text_tables.accuracy_rows(told).Finding.tolist() == ["diverged"]
@@ -92,7 +93,7 @@ def test_a_batch_that_is_always_the_same_says_nothing_of_accuracy():
     rows = pairs([0.0, 0.0, 0.0]).records
     for made in rows:
         made["parameters"]["input_mode"] = "resident"
-    assert accuracy.differences(tables(rows), 0.01).empty
+    assert accuracy.differences(tables(rows)).empty
 
 
 def test_time_to_an_accuracy_is_that_of_the_first_epoch_that_has_it():
@@ -127,7 +128,7 @@ def test_trainings_of_other_lengths_are_not_compared():
     for made in rows:
         made["timing"]["ended_by"] = "target_ci"
     found = tables(rows)
-    assert accuracy.differences(found, 0.01).empty
+    assert accuracy.differences(found).empty
     assert accuracy.target(found) is None
     assert not [s for s in findings.answer(found) if "accuracy" in s]
     assert "Validation accuracy" not in text_tables.headline_rows(found)
@@ -154,7 +155,7 @@ def validated(policy, accuracies, images=500, chance=0.1):
 
 def verdicts(*groups):
     made = tables([one for group in groups for one in group])
-    return accuracy.differences(made, 0.01).verdict.tolist(), made
+    return accuracy.differences(made).verdict.tolist(), made
 
 
 def test_policies_that_both_learned_nothing_are_not_equal():
@@ -190,7 +191,7 @@ def test_without_the_list_of_images_each_side_counts_as_validated_with_its_own()
     same = [0.9, 0.9, 0.9]
     found, made = verdicts(validated("float32", same), validated("mixed_float16", same))
     assert found == ["undecided"]
-    row = accuracy.differences(made, 0.01).iloc[0]
+    row = accuracy.differences(made).iloc[0]
     assert row.high == pytest.approx(2 * math.sqrt(2 * 0.09 / 500), rel=0.05)
     # Lists of other images, or of the same in another order, are not paired either.
     lists = all_alike("float32", 500), all_alike("mixed_float16", 500, digest="0123456789ab")
@@ -202,7 +203,7 @@ def test_a_record_that_does_not_say_how_many_images_there_were_shows_no_equality
     for made in rows:
         del made["in_force"]["validation_images"]
     found = tables(rows)
-    assert accuracy.differences(found, 0.01).verdict.tolist() == ["images not recorded"]
+    assert accuracy.differences(found).verdict.tolist() == ["images not recorded"]
     assert "equal" not in " ".join(findings.answer(found))
 
 

@@ -24,8 +24,8 @@ def test_the_interval_of_a_ratio_is_students_on_logarithms():
 
 def test_the_interval_of_a_difference_is_students():
     values = [0.01, 0.03, 0.02, 0.05]
-    over = paired(np.add(values, 0.9), np.full(4, 0.9), "difference", confidence=0.9)
-    expected = stats.t.interval(0.9, 3, np.mean(values), stats.sem(values))
+    over = paired(np.add(values, 0.9), np.full(4, 0.9), "difference")
+    expected = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
     assert (over.low, over.high) == tuple(map(pytest.approx, expected))
     assert over.estimate == pytest.approx(np.mean(values))
 

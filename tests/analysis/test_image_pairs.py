@@ -8,7 +8,7 @@ MARGIN = 0.01
 
 
 def side(correct, **more):
-    return [classified(record(block=block), bits, **more) for block, bits in enumerate(correct)]
+    return {b: classified(record(block=b), bits, **more) for b, bits in enumerate(correct)}
 
 
 def test_a_list_of_images_is_read_back_as_it_was_written():
@@ -54,14 +54,14 @@ def test_a_list_that_is_not_of_its_accuracy_pairs_nothing():
     assert image_pairs.correct(made) is not None
     made["history"][-1]["val_accuracy"] = 0.95
     assert image_pairs.correct(made) is None
-    apart = image_pairs.spread([made], [made], MARGIN)
+    apart = image_pairs.spread({0: made}, {0: made}, MARGIN)
     assert apart.variance == pytest.approx(2 * 0.05 * 0.95 / 500, rel=0.2)
 
 
 def test_nothing_known_of_the_images_is_said_to_be_nothing():
     one = record()
     del one["in_force"]["validation_images"]
-    assert image_pairs.spread([one], [one], MARGIN).images == 0
+    assert image_pairs.spread({0: one}, {0: one}, MARGIN).images == 0
 
 
 def judged(differences, margin=MARGIN):

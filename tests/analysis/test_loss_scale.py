@@ -14,7 +14,7 @@ from mptexp.report.text import wording
 def test_one_comparison_has_one_interval_on_a_page():
     # The lie: [-1.7, +1.7] points in the table of accuracies, [-3.3, +3.3] in that of loss scales.
     made = sweep_tables.load(SweepDir(PROJECT / "reports/published/loss-scale-cpu"))
-    assert accuracy.differences(made, 0.01).empty
+    assert accuracy.differences(made).empty
     assert "accuracy (" not in notes.families(made)
     assert "accuracy by loss scale (36)" in notes.families(made)
     made = several_scales()

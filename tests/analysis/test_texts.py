@@ -23,7 +23,7 @@ def pair(change, sequences=40, blocks=3, noise=0.0005):
 
 @pytest.mark.parametrize(("change", "verdict"), [(0.0, "equal"), (0.1, "lower"), (-0.1, "higher")])
 def test_a_percent_of_perplexity_is_a_hundredth_of_a_nat(change, verdict):
-    (row,) = accuracy.differences(tables([*pair(change)]), 0.01).to_dict("records")
+    (row,) = accuracy.differences(tables([*pair(change)])).to_dict("records")
     assert row["difference"] == pytest.approx(-change, abs=0.002)
     assert row["verdict"] == verdict
     assert row["images"] == 40
@@ -32,16 +32,16 @@ def test_a_percent_of_perplexity_is_a_hundredth_of_a_nat(change, verdict):
 def test_sequences_that_differ_widen_the_interval_though_the_blocks_agree():
     widths = []
     for noise in (0.0005, 0.05):
-        row = accuracy.differences(tables([*pair(0.0, noise=noise)]), 0.01).iloc[0]
+        row = accuracy.differences(tables([*pair(0.0, noise=noise)])).iloc[0]
         widths.append(row.high - row.low)
     assert widths[1] > 5 * widths[0]
 
 
 def test_sequences_are_paired_only_where_they_are_the_same():
     left, right = text(), text("mixed_float16")
-    paired = image_pairs.spread([left], [right], 0.01)
+    paired = image_pairs.spread({0: left}, {0: right}, 0.01)
     right["validated"] |= {"digest": "0" * 12}
-    apart = image_pairs.spread([left], [right], 0.01)
+    apart = image_pairs.spread({0: left}, {0: right}, 0.01)
     assert paired.variance < apart.variance / 4
     assert apart.variance == pytest.approx(2 * 0.02 / 2)
 

@@ -148,7 +148,7 @@ def test_runs_measured_apart_form_no_ratio_but_their_accuracy_holds():
     assert made.speedups.blocks.tolist() == [2]
     assert made.speedups["flags"].tolist() == [""]
     assert made.results["flags"].tolist().count("measured apart") == 1
-    assert accuracy.differences(made, 0.01).blocks.tolist() == [3]
+    assert accuracy.differences(made).blocks.tolist() == [3]
     assert "measured apart" in " ".join(caveats.sentences(made))
 
 

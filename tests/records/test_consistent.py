@@ -173,7 +173,7 @@ def test_a_number_of_images_that_nothing_supports_claims_nothing(tmp_path):
         made = json.loads(path.read_text())
         made["in_force"]["validation_images"] = 36000
         signed(path, made)
-    found = accuracy.differences(sweep_tables.load(SweepDir(place)), 0.01)
+    found = accuracy.differences(sweep_tables.load(SweepDir(place)))
     assert set(found.verdict) == {"images not recorded"}
 
 

@@ -21,6 +21,7 @@ from mptexp.report.answers import (
 )
 from mptexp.report.figures import speed
 from mptexp.report.tables import text_tables
+from mptexp.spec import tasks
 from mptexp.spec.run import Run
 
 BOTH = ("float32", "mixed_float16")
@@ -79,7 +80,7 @@ def short():
 
 
 def test_a_cross_stands_where_memory_ran_out(short):
-    figure = speed.images_per_s_by_batch_size(short)
+    figure = speed.rates_by_batch_size(short, tasks.IMAGES)
     axis = figure.axes[0]
     cross, entry = [line for line in axis.lines if line.get_marker() == "x"]
     assert (entry.get_label(), len(entry.get_xdata())) == ("out of memory", 0)
@@ -91,7 +92,7 @@ def test_a_cross_stands_where_memory_ran_out(short):
 
 def test_panels_keep_their_width_where_no_memory_ran_out():
     devices = sweep(*(made(p, gpu_model=device) for p in BOTH for device in ("A100", "V100")))
-    figure = speed.images_per_s_by_batch_size(devices)
+    figure = speed.rates_by_batch_size(devices, tasks.IMAGES)
     figure.draw_without_rendering()
     assert all(axis.get_position().width > 0.35 for axis in figure.axes)
 

@@ -49,7 +49,7 @@ def test_the_images_of_the_record_are_those_of_its_accuracy(tmp_path, plain, bac
     assert schema.fault(made) == ""
     # Another seed, policy and framework: the same images in the same order.
     assert made["validated"]["digest"] == plain["validated"]["digest"]
-    assert image_pairs.spread([made], [plain], 0.01) == pair_by_pair(made, plain)
+    assert image_pairs.spread({0: made}, {0: plain}, 0.01) == pair_by_pair(made, plain)
 
 
 def test_where_nothing_is_validated_there_is_no_list(tmp_path):
@@ -59,4 +59,4 @@ def test_where_nothing_is_validated_there_is_no_list(tmp_path):
 def test_images_at_another_size_are_others(tmp_path, plain):
     larger = train(tmp_path, image_size=16, epochs=1)
     assert larger["validated"]["digest"] != plain["validated"]["digest"]
-    assert image_pairs.spread([larger], [plain], 0.01) != pair_by_pair(larger, plain)
+    assert image_pairs.spread({0: larger}, {0: plain}, 0.01) != pair_by_pair(larger, plain)

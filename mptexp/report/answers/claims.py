@@ -5,7 +5,7 @@ any. What was not measured is not tested here.
 """
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,38 +86,31 @@ def _runs(tables: Tables, row: pd.Series, policies: Sequence[str]) -> tuple[str,
     return tuple(ok[same].run_id[:MOST_RUNS])
 
 
-def _by_speed(tables: Tables, rows: pd.DataFrame, least: float) -> Finding:
-    """Whether the largest speedup reaches a factor, by its interval."""
+def _by_speed(
+    tables: Tables, rows: pd.DataFrame, limit: float, words: tuple[str, str], where: str
+) -> Finding:
+    """Where the interval of the largest speedup lies: words for above a limit and for below it."""
     rows = rows.dropna(subset="low")
     if rows.empty:
         return NOTHING
     best = rows.loc[rows.speedup.idxmax()]
-    where = f"batch size {best.batch_size} of {best.model} on {best.gpu_model}"
-    finding = (
-        CONSISTENT if best.low >= least else INCONSISTENT if best.high < least else INCONCLUSIVE
-    )
-    evidence = f"{_largest(best)}, {where}"
-    return Finding(finding, evidence, _runs(tables, best, (best.baseline, best.candidate)))
-
-
-def _largest(row: pd.Series) -> str:
-    """The largest speedup, which is at best what it says only where its interval leaves 1 out."""
-    return f"{'at best' if row.low > 1 else 'largest ratio'} {wording.ratio_of(row)}"
+    above, below = words
+    finding = above if best.low >= limit else below if best.high < limit else INCONCLUSIVE
+    # It is at best what it says only where its interval leaves 1 out.
+    largest = f"{'at best' if best.low > 1 else 'largest ratio'} {wording.ratio_of(best)}"
+    runs = _runs(tables, best, (best.baseline, best.candidate))
+    return Finding(finding, f"{largest}, {where.format(**best)}", runs)
 
 
 def _three_times(tables: Tables) -> Finding:
-    return _by_speed(tables, _with_tensor_cores(tables), 3.0)
+    where = "batch size {batch_size} of {model} on {gpu_model}"
+    return _by_speed(tables, _with_tensor_cores(tables), 3.0, (CONSISTENT, INCONSISTENT), where)
 
 
 def _not_on_a_v100(tables: Tables) -> Finding:
-    rows = _with_tensor_cores(tables).dropna(subset="low")
+    rows = _with_tensor_cores(tables)
     rows = rows[rows.gpu_model.str.contains("V100") & (rows.model == "keydana_cnn")]
-    if rows.empty:
-        return NOTHING
-    best = rows.loc[rows.speedup.idxmax()]
-    finding = CONSISTENT if best.high < 1.15 else INCONSISTENT if best.low > 1.15 else INCONCLUSIVE
-    evidence = f"{_largest(best)}, batch size {best.batch_size}"
-    return Finding(finding, evidence, _runs(tables, best, (best.baseline, MIXED)))
+    return _by_speed(tables, rows, 1.15, (INCONSISTENT, CONSISTENT), "batch size {batch_size}")
 
 
 def _less_work(tables: Tables) -> Finding:
@@ -149,23 +142,29 @@ def _equal_accuracy(tables: Tables) -> Finding:
     )
 
 
+def _together(findings: Iterable[str]) -> str:
+    """What several findings come to: one that contradicts decides."""
+    met = set(findings)
+    return INCONSISTENT if INCONSISTENT in met else met.pop() if len(met) == 1 else INCONCLUSIVE
+
+
 def _by_accuracy(tables: Tables, policy: str, words: dict[str, str]) -> Finding:
-    """What the verdicts on a policy's accuracy come to: one that is inconsistent decides."""
+    """What the verdicts on a policy's accuracy come to."""
     rows = _accuracies(tables, policy)
     rows = rows[~rows.verdict.isin(accuracy.UNDECIDABLE)]
     if rows.empty:
         return NOTHING
-    rows = rows.assign(finding=rows.verdict.map(words).fillna(INCONCLUSIVE))
-    met = set(rows.finding)
-    finding = INCONSISTENT if INCONSISTENT in met else met.pop() if len(met) == 1 else INCONCLUSIVE
-    row = rows[rows.finding == finding].iloc[0] if (rows.finding == finding).any() else rows.iloc[0]
+    findings = rows.verdict.map(words).fillna(INCONCLUSIVE)
+    finding = _together(findings)
+    deciding = rows.runs[findings == finding]
     measure = measures.MEASURES[tasks.IMAGES.name]
     evidence = (
         f"differences from the baseline {measure.between(rows.difference)} at "
         f"{wording.count(len(rows), 'point')}, "
         f"margin {measure.margin(tables.options.equivalence_margin)}"
     )
-    return Finding(finding, evidence, tuple(row.runs[:MOST_RUNS]))
+    runs = (deciding if len(deciding) else rows.runs).iloc[0]
+    return Finding(finding, evidence, tuple(runs[:MOST_RUNS]))
 
 
 def _accuracies(tables: Tables, policy: str) -> pd.DataFrame:
@@ -173,8 +172,8 @@ def _accuracies(tables: Tables, policy: str) -> pd.DataFrame:
 
     Columns difference, verdict and runs, the ids of those that were compared.
     """
-    margin, usual = tables.options.equivalence_margin, _usual(tables)
-    table = accuracy.beside_first(accuracy.differences(tables, margin))
+    usual = _usual(tables)
+    table = accuracy.beside_first(accuracy.differences(tables))
     # The studies' claims are of images.
     table = points.of_task(table, tasks.IMAGES)
     scaled = loss_scale.table(tables)
@@ -193,20 +192,18 @@ def _accuracies(tables: Tables, policy: str) -> pd.DataFrame:
 
 def _usual(tables: Tables) -> set[str]:
     """The runs with Keras's own loss scale and without emulated formats."""
-    known = {r["run_id"]: r["parameters"] for r in tables.records}
-    formats = ("propagation", "weight_format")
+    asked = {r["run_id"]: r["parameters"] for r in tables.records}
     return {
         run_id
-        for run_id, asked in known.items()
-        if asked["loss_scale"] in ("auto", "dynamic")
-        and all(asked[name] == "policy" for name in formats)
+        for run_id, p in asked.items()
+        if p["loss_scale"] in ("auto", "dynamic")
+        and p["propagation"] == p["weight_format"] == "policy"
     }
 
 
 def _float16_fails(tables: Tables) -> Finding:
     rows = tables.results[(tables.results.policy == "float16") & (tables.results.phase == "train")]
-    rows = rows[rows.run_id.isin(_usual(tables))]
-    rows = rows[rows.run_id.isin(_where_baselines_train(tables))]
+    rows = rows[rows.run_id.isin(_usual(tables) & _where_baselines_train(tables))]
     bad = rows[rows.status == "diverged"]
     if len(bad):
         evidence = (
@@ -285,14 +282,12 @@ def _formats(
         met = [p for p in emulated.points(tables) if chosen(p) and p.size in words]
         if not met:
             return NOTHING
-        found = {words[p.size] for p in met}
-        one = found.pop() if len(found) == 1 else INCONCLUSIVE
-        one = INCONSISTENT if INCONSISTENT in {one, *found} else one
-        point = next((p for p in met if words[p.size] == one), met[0])
+        finding = _together(words[p.size] for p in met)
+        point = next((p for p in met if words[p.size] == finding), met[0])
         sizes = wording.listed(list(dict.fromkeys(f"loss {p.size}" for p in met)))
         named = wording.count(len(met), "network and format", "networks and formats")
         evidence = f"{named}: {sizes}"
-        return Finding(one, evidence, tuple(point.runs.values())[:MOST_RUNS])
+        return Finding(finding, evidence, tuple(point.runs.values())[:MOST_RUNS])
 
     return check
 

@@ -195,9 +195,8 @@ def two_sweeps(points: pd.DataFrame) -> pd.DataFrame:
         **wording.headed(points, names),
         **_devices(points),
         "Policy": points.policy,
-        "ms per step, A | B": _both(
-            points, "step_s"
-        ),  # what is not valid of it stands beside its ratio
+        # What is not valid of it stands beside its ratio.
+        "ms per step, A | B": _both(points, "step_s"),
         "A / B, above 1: B is faster": [_ratio(row) for row in points.to_dict("records")],
         **{
             f"{m.name.capitalize()}, A | B": _both(points, m.task.column, "accuracy")

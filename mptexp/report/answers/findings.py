@@ -52,8 +52,7 @@ def compared(tables: Tables) -> pd.DataFrame:
     if tables.ok.empty:
         return pd.DataFrame()
     table = summary.headline(tables)
-    differences = accuracy.differences(tables, tables.options.equivalence_margin)
-    differences = differences.rename(columns={"candidate": "policy"})
+    differences = accuracy.differences(tables).rename(columns={"candidate": "policy"})
     keys = [*POINT, "policy", "baseline"]
     table = table.merge(differences[[*keys, "difference", "verdict"]], "left", keys)
     return table.assign(place=wording.places(table, short=True)).dropna(subset="speedup")
@@ -233,7 +232,7 @@ def _without_baseline(tables: Tables) -> str:
 def _accuracy(tables: Tables) -> list[str]:
     """One sentence on accuracy, which ends in the memory that the policies take."""
     margin = tables.options.equivalence_margin
-    table = accuracy.beside_first(accuracy.differences(tables, margin))
+    table = accuracy.beside_first(accuracy.differences(tables))
     known = measures.met(table) if len(table) else measures.met(tables.ok)
     own = {m.name: of_task(table, m.task) for m in known}
     parts = [_accuracies(own[m.name], m, margin) for m in known]

@@ -50,7 +50,8 @@ def sections(tables: Tables) -> list[Section]:
 
 def _rows(points: Sequence[Point]) -> pd.DataFrame:
     order = sorted(points, key=lambda p: (p.network, not p.is_float32, str(p.choice)))
-    reasons = {wording.not_valid(p.flags, "accuracy") for p in order if _is_compared(p)}
+    compared = [p for p in order if p.loss.n and not p.is_float32]
+    reasons = {wording.not_valid(p.flags, "accuracy") for p in compared}
     shared = reasons.pop() if len(reasons) == 1 else ""  # said once, in the head
     head = "Difference from float32, percentage points [95 % interval]"
     cells = {
@@ -93,10 +94,6 @@ def formats(point: Point) -> str:
     scale = wording.setting(f"loss_scale {choice['loss_scale']}").replace("_", " ")
     words += [scale] * (choice["loss_scale"] != "auto")
     return ", ".join(words)
-
-
-def _is_compared(point: Point) -> bool:
-    return not point.is_float32 and bool(point.loss.n)
 
 
 def loss(point: Point, unit: str = "", said: str = "") -> str:

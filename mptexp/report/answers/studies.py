@@ -115,17 +115,13 @@ def _runs(tables: Tables) -> pd.DataFrame:
     runs = runs.assign(training_s=runs.run_id.map(accuracy.training_s(tables)))
     numbers = ("step_s", "images_per_s", "val_accuracy", "training_s")
     runs = runs.assign(**{name: pd.to_numeric(runs[name]) for name in numbers})
+    cut = runs.ended_by.isin(["target_ci", "max_steps"])  # before its last epoch
     return runs.assign(
-        val_accuracy=runs.val_accuracy.where(_learns(runs) & ~_cut(runs)),
+        val_accuracy=runs.val_accuracy.where(_learns(runs) & ~cut),
         share=runs.batch_size.astype(float) / runs.replicas,
         panel=wording.panels(runs.assign(model="", phase="", replicas=1)),  # as in the pair
         model_here=runs.model,
     )
-
-
-def _cut(runs: pd.DataFrame) -> pd.Series:
-    """Whether a training ended before its last epoch, for a study of times."""
-    return runs.ended_by.isin(["target_ci", "max_steps"])
 
 
 def _joined(pairs: pd.DataFrame, runs: pd.DataFrame, tables: Tables) -> pd.DataFrame:
@@ -179,7 +175,7 @@ def _ratios(groups: Sequence[pd.DataFrame], tables: Tables) -> list[str]:
 
     The intervals of the latter hold for all of them together.
     """
-    results, records = tables.results.set_index("run_id"), {r["run_id"]: r for r in tables.records}
+    results, records = tables.results.set_index("run_id"), tables.records_by_id
     named = [*POINT, "baseline", "candidate"]
     claims = {tuple(row[n] for n in named): row for row in tables.claims.to_dict("records")}
     texts, formed = [], []
@@ -200,11 +196,10 @@ def _ratios(groups: Sequence[pd.DataFrame], tables: Tables) -> list[str]:
             names += ["not comparable"] * bool(differs)
             flags = validity.together([*names, apart])
             formed.append((k, over, flags))
-    valid = [(k, over) for k, over, flags in formed if not validity.invalid(flags, "time")]
-    together = simultaneous.together([over for _, over in valid])
-    wide = {k: over for (k, _), over in zip(valid, together, strict=True)}
-    for k, over, flags in formed:
-        texts[k] = wording.contrast(wide.get(k, over), flags)
+    valid = [not validity.invalid(flags, "time") for *_, flags in formed]
+    wide = simultaneous.together([over for _, over, _ in formed], among=valid)
+    for (k, _, flags), over in zip(formed, wide, strict=True):
+        texts[k] = wording.contrast(over, flags)
     return texts
 
 
@@ -247,21 +242,16 @@ def _texts(rows: pd.DataFrame, data: str = "") -> pd.DataFrame:
         for s in ("baseline", "mixed")
     )
     rounded = rows.source_mixed.str.contains("probably rounded", na=False)
-    mixed = pd.Series(list(mixed), rows.index) + rounded.map(
-        {True: " (probably rounded)", False: ""}
-    )
+    note = rounded.map({True: " (probably rounded)", False: ""})
+    on = {"Published on": rows.dataset.map(_short, na_action="ignore"), "Here on": data}
     cells = {
         "Accuracy": rows.metric.map(_accuracy),
-        **(
-            {"Published on": rows.dataset.map(_short, na_action="ignore"), "Here on": data}
-            if data
-            else {}
-        ),
+        **(on if data else {}),
         "Device": _devices(rows),
         "Phase": rows.phase,
         "Batch size": list(map(_sizes, rows.batch_size_baseline, rows.batch_size_mixed)),
         "Published baseline": list(base),
-        f"Published {MIXED}": list(mixed),
+        f"Published {MIXED}": pd.Series(list(mixed), rows.index) + note,
         "Published speedup": rows.speedup.map("{:.2f}×".format, na_action="ignore"),
         "Measured on": rows.panel,
         "Measured baseline": rows.here,
@@ -345,18 +335,15 @@ def _repeats(results: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     mine = runs.model.isin(rows.model_here) & runs.val_accuracy.notna()
     groups = runs[mine].groupby(["panel", "batch_size", "replicas"])
     compared = [(point, *known) for point, group in groups for known in _training_times(group)]
-    overs = iter(simultaneous.together([over for *_, over, flags in compared if not _void(flags)]))
+    valid = [not validity.invalid(flags, "training time") for *_, flags in compared]
+    wide = simultaneous.together([over for *_, over, _ in compared], among=valid)
     return [
         opening,
         *(
-            _repeats_here(*point, runs, policies, over if _void(flags) else next(overs), flags)
-            for point, runs, policies, over, flags in compared
+            _repeats_here(*point, runs, policies, over, flags)
+            for (point, runs, policies, _, flags), over in zip(compared, wide, strict=True)
         ),
     ]
-
-
-def _void(flags: str) -> bool:
-    return bool(validity.invalid(flags, "training time"))
 
 
 def _training_times(
@@ -408,7 +395,7 @@ def _differences(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
         intervals = f"none: {'too few repeats' if few else 'not valid'}"
     sides = {
         "Device": (rows.device, [run.gpu_model for run in runs]),
-        "Software": (rows.system, map(_software, filter(_ran, tables.records))),
+        "Software": (rows.system, [_software(r) for r in tables.records if r.get("in_force")]),
         "Images, width of the network": (rows.dataset, images),
         "Input": (rows.study.map({"keydana2020": keydana}), inputs),
         "Intervals": (["none"], [intervals]),
@@ -478,11 +465,6 @@ def _several(names: Iterable[Any], most: int = 6) -> str:
     """Distinct names, and whether there are more."""
     known = [name for name in dict.fromkeys(names) if isinstance(name, str)]
     return "; ".join(known[:most] + ["…"] * (len(known) > most)) or "not stated"
-
-
-def _ran(record: Mapping[str, Any]) -> bool:
-    """Whether a run came so far that its record names its software."""
-    return bool(record.get("in_force"))
 
 
 def _software(record: Mapping[str, Any]) -> str:

@@ -265,8 +265,7 @@ def _quantized(tables: Tables) -> Iterator[Subject]:
 
 def _only_accuracy(tables: Tables) -> Iterator[Subject]:
     """Where no time is valid, or nothing is compared with a baseline."""
-    margin = tables.options.equivalence_margin
-    table = accuracy.beside_first(accuracy.differences(tables, margin))
+    table = accuracy.beside_first(accuracy.differences(tables))
     if table.empty:
         yield Subject(_alone(tables), findings.answer(tables))
         return

@@ -34,7 +34,7 @@ def sentence(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
     place = f" {wording.verbatim(place.strip())}" if place else ""
     head = (
         f"Why: **{run.policy}**{place} at batch size {run.batch_size} is "
-        f"{_ratio(verdict)} as fast as "
+        f"{short_contrast(verdict.speedup, verdict.pair.flags)} as fast as "
         f"{wording.default_name(verdict.pair.baseline.policy)}{_possible(verdict)}"
     )
     return f"{head}{_explanation(verdict)}{_doubt(verdict, 'time breakdown')}."
@@ -44,11 +44,6 @@ def _doubt(verdict: Verdict, what: str) -> str:
     """`; time breakdown not valid: trace not proven`; empty where nothing invalidates it."""
     reasons = wording.not_valid(verdict.flags, what)
     return f"; {what} {reasons}" if reasons and verdict.candidate is not None else ""
-
-
-def _ratio(verdict: Verdict) -> str:
-    """The ratio of the pair with its interval, or with what is not valid of it."""
-    return short_contrast(verdict.speedup, verdict.pair.flags)
 
 
 def title(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
@@ -199,7 +194,7 @@ PEAKS = Section(
     "step, from its shapes, over that of a large matrix product in the same type. Least traffic: "
     "inputs, outputs and weights, each once per pass. A dot above its roof: libraries skip the "
     "arithmetic on padding, which shapes count.",
-    lambda verdict: why_tables.peak_rows([verdict]),
+    why_tables.peak_rows,
 )
 ARITHMETIC = Section(
     "Which arithmetic was used",

@@ -1,8 +1,6 @@
 """Figures of learning: accuracy or perplexity, and loss, by epoch and by time."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -36,34 +34,28 @@ def of_task(tables: Tables, task: tasks.Task) -> pd.DataFrame:
     return epochs.assign(figure=values.map(task.figure, na_action="ignore"))
 
 
-def _validation(tables: Tables, task: tasks.Task, by: str = "epoch") -> Figure:
+def validation_by_epoch(tables: Tables, task: tasks.Task) -> Figure:
     """The figure of a task, each repeat faint and the mean strong, a panel per point."""
-    return _curves(of_task(tables, task), "figure", f"validation {task.measure}", by)
+    return _curves(of_task(tables, task), "figure", f"validation {task.measure}")
 
 
-accuracy_by_epoch = partial(_validation, task=tasks.IMAGES)
-accuracy_by_time = partial(_validation, task=tasks.IMAGES, by="elapsed_s")
-perplexity_by_epoch = partial(_validation, task=tasks.TOKENS)
-perplexity_by_time = partial(_validation, task=tasks.TOKENS, by="elapsed_s")
+def validation_by_time(tables: Tables, task: tasks.Task) -> Figure:
+    """The same by seconds from the first step."""
+    return _curves(of_task(tables, task), "figure", f"validation {task.measure}", "elapsed_s")
 
 
-def _caption_perplexity(tables: Tables) -> str:
-    spread = summary.accuracy_range(tables, tasks.TOKENS)
-    percent = (spread.most / spread.least - 1).max() * 100 if len(spread) else 0.0
-    return _caption(tables, spread, f"mean perplexities differ by at most {percent:.1f} %")
-
-
-def _caption_accuracy(tables: Tables) -> str:
-    spread = summary.accuracy_range(tables)
-    most = spread.difference.max() * 100 if len(spread) else 0.0
-    return _caption(tables, spread, f"means differ by at most {most:.1f} percentage points")
-
-
-def _caption(tables: Tables, spread: pd.DataFrame, differ: str) -> str:
+def _caption_validation(tables: Tables, task: tasks.Task) -> str:
     repeats = wording.count(tables.ok.block.nunique(), "repeat")
     opening = f"Faint lines are single runs ({repeats} a policy), strong ones their mean."
-    last = f" At the last epoch the policies' {differ} at the same point."
-    return opening + last * bool(len(spread))
+    spread = summary.accuracy_range(tables, task)
+    if spread.empty:
+        return opening
+    if task is tasks.IMAGES:
+        differ = f"means differ by at most {spread.difference.max() * 100:.1f} percentage points"
+    else:
+        percent = (spread.most / spread.least - 1).max() * 100
+        differ = f"mean perplexities differ by at most {percent:.1f} %"
+    return f"{opening} At the last epoch the policies' {differ} at the same point."
 
 
 def _caption_time(tables: Tables) -> str:
@@ -228,55 +220,40 @@ def applies(sweep: MeasuredSweep) -> bool:
     return bool((epochs[epochs.run_id.isin(above)].groupby("run_id").size() >= EPOCHS).any())
 
 
-def _validated(task: tasks.Task, timed: bool = False) -> Callable[[MeasuredSweep], dict[str, Any]]:
-    """Whether a sweep has validations of a task, and where asked valid times."""
+def _validated(sweep: MeasuredSweep, task: tasks.Task, timed: bool = False) -> dict[str, Tables]:
+    """A sweep that has validations of a task, and where asked valid times."""
+    known = applies(sweep) and bool(of_task(sweep.tables, task).figure.notna().any())
+    # Where runs shared a processor, their times are not valid.
+    valid = not timed or bool(sweep.tables.ok.step_s.notna().any())
+    return single(sweep.tables, known and valid)
 
-    def data(sweep: MeasuredSweep) -> dict[str, Any]:
-        known = applies(sweep) and bool(of_task(sweep.tables, task).figure.notna().any())
-        # Where runs shared a processor, their times are not valid.
-        valid = not timed or bool(sweep.tables.ok.step_s.notna().any())
-        return single(sweep.tables, known and valid)
 
-    return data
+def _of_validation(task: tasks.Task) -> tuple[FigureRow, FigureRow]:
+    name = task.measure
+    return (
+        FigureRow(
+            f"{name}_by_epoch",
+            "learning",
+            f"{name.capitalize()} by epoch",
+            f"Validation {name} by epoch, a panel per batch size, a line per run and policy.",
+            partial(_validated, task=task),
+            partial(validation_by_epoch, task=task),
+            partial(_caption_validation, task=task),
+        ),
+        FigureRow(
+            f"{name}_by_time",
+            "learning",
+            f"{name.capitalize()} by time",
+            f"Validation {name} by seconds since the first step, a line per run and policy.",
+            partial(_validated, task=task, timed=True),
+            partial(validation_by_time, task=task),
+            _caption_time,
+        ),
+    )
 
 
 FIGURES = (
-    FigureRow(
-        "accuracy_by_epoch",
-        "learning",
-        "Accuracy by epoch",
-        "Validation accuracy by epoch, a panel per batch size, a line per run and policy.",
-        _validated(tasks.IMAGES),
-        accuracy_by_epoch,
-        _caption_accuracy,
-    ),
-    FigureRow(
-        "accuracy_by_time",
-        "learning",
-        "Accuracy by time",
-        "Validation accuracy by seconds since the first step, a line per run and policy.",
-        _validated(tasks.IMAGES, timed=True),
-        accuracy_by_time,
-        _caption_time,
-    ),
-    FigureRow(
-        "perplexity_by_epoch",
-        "learning",
-        "Perplexity by epoch",
-        "Validation perplexity by epoch, a panel per batch size, a line per run and policy.",
-        _validated(tasks.TOKENS),
-        perplexity_by_epoch,
-        _caption_perplexity,
-    ),
-    FigureRow(
-        "perplexity_by_time",
-        "learning",
-        "Perplexity by time",
-        "Validation perplexity by seconds since the first step, a line per run and policy.",
-        _validated(tasks.TOKENS, timed=True),
-        perplexity_by_time,
-        _caption_time,
-    ),
+    *(row for task in tasks.TASKS.values() for row in _of_validation(task)),
     FigureRow(
         "spread_of_accuracy",
         "learning",

@@ -1,6 +1,5 @@
 """Figures of speed: speedups, step times, images per second, latencies."""
 
-from collections.abc import Callable
 from functools import partial
 
 import pandas as pd
@@ -107,7 +106,7 @@ def _caption_step_time(tables: Tables) -> str:
     )
 
 
-def _rates_by_batch_size(tables: Tables, task: tasks.Task) -> Figure:
+def rates_by_batch_size(tables: Tables, task: tasks.Task) -> Figure:
     """Units per second of every run and their medians as lines; crosses where memory ran out."""
     out = tables.results[tables.results.status == "oom"]
     table = of_task(with_jit(pd.concat([tables.ok, out])), task)
@@ -132,10 +131,6 @@ def _rates_by_batch_size(tables: Tables, task: tasks.Task) -> Figure:
     return figure
 
 
-images_per_s_by_batch_size = partial(_rates_by_batch_size, task=tasks.IMAGES)
-tokens_per_s_by_batch_size = partial(_rates_by_batch_size, task=tasks.TOKENS)
-
-
 def _caption_rates(tables: Tables, task: tasks.Task) -> str:
     table = of_task(summary.headline(tables), task)
     best = table.loc[table.throughput.idxmax()]
@@ -147,16 +142,12 @@ def _caption_rates(tables: Tables, task: tasks.Task) -> str:
     )
 
 
-def _rated(task: tasks.Task) -> Callable[[MeasuredSweep], dict[str, Tables]]:
-    """Whether a sweep has throughput of a task at several batch sizes."""
-
-    def data(sweep: MeasuredSweep) -> dict[str, Tables]:
-        runs = of_task(sweep.tables.ok, task)
-        known = task.rate in runs and runs[task.rate].notna().any()
-        sizes = of_task(sweep.tables.results, task).batch_size.nunique()
-        return single(sweep.tables, bool(known and sizes > 1))
-
-    return data
+def _rated(sweep: MeasuredSweep, task: tasks.Task) -> dict[str, Tables]:
+    """A sweep that has throughput of a task at several batch sizes."""
+    runs = of_task(sweep.tables.ok, task)
+    known = task.rate in runs and runs[task.rate].notna().any()
+    sizes = of_task(sweep.tables.results, task).batch_size.nunique()
+    return single(sweep.tables, bool(known and sizes > 1))
 
 
 def dots(
@@ -231,23 +222,18 @@ FIGURES = (
         step_time_by_batch_size,
         _caption_step_time,
     ),
-    FigureRow(
-        "images_per_s_by_batch_size",
-        "throughput",
-        "Images per second",
-        "Images per second by batch size, one dot per run, a line per policy through medians.",
-        _rated(tasks.IMAGES),
-        images_per_s_by_batch_size,
-        partial(_caption_rates, task=tasks.IMAGES),
-    ),
-    FigureRow(
-        "tokens_per_s_by_batch_size",
-        "throughput",
-        "Tokens per second",
-        "Tokens per second by batch size, one dot per run, a line per policy through medians.",
-        _rated(tasks.TOKENS),
-        tokens_per_s_by_batch_size,
-        partial(_caption_rates, task=tasks.TOKENS),
+    *(
+        FigureRow(
+            f"{task.rate}_by_batch_size",
+            "throughput",
+            f"{task.unit.capitalize()}s per second",
+            f"{task.unit.capitalize()}s per second by batch size, one dot per run, a line per "
+            "policy through medians.",
+            partial(_rated, task=task),
+            partial(rates_by_batch_size, task=task),
+            partial(_caption_rates, task=task),
+        )
+        for task in tasks.TASKS.values()
     ),
     FigureRow(
         "latency_distribution",

@@ -84,7 +84,7 @@ def write(sweep: MeasuredSweep) -> None:
 def _write_some(tables: Tables, folder: Path) -> set[str]:
     """Writes table.md and accuracy.csv where there is something for them; which."""
     written = set[str]()
-    differences = accuracy.differences(tables, tables.options.equivalence_margin)
+    differences = accuracy.differences(tables)
     if len(differences) > text_tables.ROWS:
         store.write_csv(folder / "accuracy.csv", differences)
         written.add("accuracy.csv")

@@ -116,7 +116,6 @@ def families(tables: Tables) -> str:
 
 def _families(tables: Tables) -> dict[str, int]:
     """How many comparisons have an interval, by what they compare; families of their own."""
-    margin = tables.options.equivalence_margin
     points = emulated.points(tables)
     errors = pd.DataFrame(
         {"low": [p.loss.low for p in points], "more_low": [p.nearest.low for p in points]}
@@ -125,7 +124,7 @@ def _families(tables: Tables) -> dict[str, int]:
     made = {
         "time at the same batch size": tables.claims,
         "time at each policy's best batch size": speedups.at_best_batch(tables),
-        learned: accuracy.differences(tables, margin),
+        learned: accuracy.differences(tables),
         f"{learned} by loss scale": loss_scale.table(tables),
         "errors of emulated formats": errors if emulated.emulates(points) else pd.DataFrame(),
         "devices": scaling.by_device(tables),

@@ -168,7 +168,7 @@ def policy(row: Mapping[str, Any]) -> str:
 
 def accuracy_rows(tables: Tables) -> pd.DataFrame:
     """Differences in accuracy or perplexity between policies, a row per point and pair."""
-    table = accuracy.differences(tables, tables.options.equivalence_margin)
+    table = accuracy.differences(tables)
     records = table.to_dict("records")
     margin = tables.options.equivalence_margin
     cells = {
@@ -239,10 +239,12 @@ def _largest(row: Mapping[str, Any], tables: Tables) -> str:
 
 def _size(row: Mapping[str, Any], tables: Tables) -> str:
     """From the sweep's own runs and from the attempts to find the largest batch."""
-    if not len(tables.attempts):
-        return _least(row["too_large"])
-    tried = _at_other_sizes(tables.attempts, row)
-    return _least(tried[tried.status == "oom"].batch_size.min(), row["too_large"])
+    sizes = [row["too_large"]]
+    if len(tables.attempts):
+        tried = _at_other_sizes(tables.attempts, row)
+        sizes.append(tried[tried.status == "oom"].batch_size.min())
+    least = pd.Series(sizes, dtype=float).min()
+    return BLANK if pd.isna(least) else f"{least:.0f}"
 
 
 def _at_other_sizes(runs: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:
@@ -250,11 +252,6 @@ def _at_other_sizes(runs: pd.DataFrame, row: Mapping[str, Any]) -> pd.DataFrame:
     # A run that ended before it was compiled does not tell its jit.
     names = [n for n in KEYS if n not in ("batch_size", "jit")]
     return runs[(runs[names] == pd.Series(row)[names]).all(axis=1)]
-
-
-def _least(*sizes: float) -> str:
-    known = [size for size in sizes if not pd.isna(size)]
-    return f"{min(known):.0f}" if known else BLANK
 
 
 def attempt_rows(tables: Tables) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """The tables behind a verdict, as text: causes, ablations, time breakdown, layers, peaks."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -176,7 +176,7 @@ def by_cause(steps: Mapping[str, pd.Series]) -> pd.DataFrame:
     return pd.DataFrame([*rows, {"Where the time goes": "the step"} | total])
 
 
-def layer_rows(verdict: Verdict, most: int = MOST_LAYERS) -> pd.DataFrame:
+def layer_rows(verdict: Verdict) -> pd.DataFrame:
     """The layers that take longest, both policies side by side, with what the device needs.
 
     Empty where the trace tells no layers apart, such as that of XLA on a CPU.
@@ -198,7 +198,7 @@ def layer_rows(verdict: Verdict, most: int = MOST_LAYERS) -> pd.DataFrame:
                 **{f"{p}, at best": _milli(t.seconds.get(layer)) for p, t in needs.items()},
                 "Bound by": needs[candidate].bound.get(layer, "–"),
             }
-            for layer in took[candidate].sort_values(ascending=False).index[:most]
+            for layer in took[candidate].sort_values(ascending=False).index[:MOST_LAYERS]
         ]
     )
 
@@ -210,14 +210,9 @@ def _by_layer(record: Record) -> pd.Series:
 # --- peaks and arithmetic -------------------------------------------------------------------------
 
 
-def peak_rows(verdicts: Sequence[Verdict]) -> pd.DataFrame:
+def peak_rows(verdict: Verdict) -> pd.DataFrame:
     """What the device did at its peak, as measured on it, and how far each policy came."""
-    records = {
-        (record["parameters"]["policy"], record["parameters"]["batch_size"]): record
-        for verdict in verdicts
-        for record in verdict.records.values()
-    }
-    return pd.DataFrame([_peak_row(record) for record in records.values()])
+    return pd.DataFrame([_peak_row(record) for record in verdict.records.values()])
 
 
 def _peak_row(record: Record) -> dict[str, str]:

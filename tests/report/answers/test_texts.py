@@ -7,6 +7,7 @@ from builders import tables, text
 from mptexp.report.answers import findings, subject
 from mptexp.report.figures import learning, speed
 from mptexp.report.tables import summary_tables, text_tables
+from mptexp.spec import tasks
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +45,9 @@ def test_tables_have_tokens_and_perplexity(made):
 
 
 def test_figures_show_tokens_and_perplexity(made):
-    axis = learning.perplexity_by_epoch(made).axes[0]
+    axis = learning.validation_by_epoch(made, tasks.TOKENS).axes[0]
     assert axis.get_ylabel() == "validation perplexity"
     heights = np.concatenate([line.get_ydata() for line in axis.lines])
     assert heights.min() == pytest.approx(np.exp(2.0))
-    assert "tokens per second" in speed.tokens_per_s_by_batch_size(made).axes[0].get_ylabel()
+    rates = speed.rates_by_batch_size(made, tasks.TOKENS)
+    assert "tokens per second" in rates.axes[0].get_ylabel()

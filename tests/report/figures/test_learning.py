@@ -6,6 +6,7 @@ from mptexp.analysis import published
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import learning
+from mptexp.spec import tasks
 
 
 def trained(epochs, **of):
@@ -21,7 +22,7 @@ def cases(made):
 
 def test_repeats_are_faint_lines_below_their_mean():
     made = three("mixed_float16", [2.0, 2.1, 1.9])
-    curves = learning.accuracy_by_epoch(made).axes[0]
+    curves = learning.validation_by_epoch(made, tasks.IMAGES).axes[0]
     assert curves.get_ylabel() == "validation accuracy"
     drawn = [line for line in curves.lines if len(line.get_xdata())]
     means = [line for line in drawn if line.get_linestyle() != "None"]
@@ -34,7 +35,7 @@ def test_the_epochs_that_a_study_printed_stand_behind_our_curves():
     made = three("mixed_float16", [2.0, 2.1, 1.9])
     assert not any(
         line.get_label() == learning.PUBLISHED
-        for line in learning.accuracy_by_epoch(made).axes[0].lines  # of digits
+        for line in learning.validation_by_epoch(made, tasks.IMAGES).axes[0].lines  # of digits
     )
     for one in made.records:
         one["parameters"]["dataset"] = "folder:imagenette2"
@@ -42,11 +43,12 @@ def test_the_epochs_that_a_study_printed_stand_behind_our_curves():
     printed = published.epochs("keydana_cnn", 32, "val_accuracy")
     assert dict(printed) == {16: 0.806, 17: 0.782, 18: 0.784, 19: 0.77, 20: 0.746}
     assert published.epochs("keydana_cnn", 64, "val_accuracy").empty
-    for draw in (learning.accuracy_by_epoch, learning.loss_by_epoch):
-        lines = draw(made).axes[0].lines
+    curves = learning.validation_by_epoch(made, tasks.IMAGES), learning.loss_by_epoch(made)
+    for figure in curves:
+        lines = figure.axes[0].lines
         (drawn,) = [line for line in lines if line.get_label() == learning.PUBLISHED]
         assert list(drawn.get_xdata()) == [16, 17, 18, 19, 20]
-    lines = learning.accuracy_by_time(made).axes[0].lines
+    lines = learning.validation_by_time(made, tasks.IMAGES).axes[0].lines
     assert not any(line.get_label() == learning.PUBLISHED for line in lines)
 
 

@@ -123,7 +123,7 @@ def test_differences_that_are_not_equal_come_first(large):
     assert "accuracy.csv" in note
     assert rows.Finding.tolist()[:3] == ["lower"] * 3
     assert set(rows.Finding[3:]) == {"equal within 1 percentage point"}
-    assert len(accuracy.differences(found, 0.01)) == 216
+    assert len(accuracy.differences(found)) == 216
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,7 @@ def test_peaks_stand_beside_what_is_published(device, replicas, matrix, copy):
         "work": {"flops_per_step": 1e12, "bytes_per_step": 1e9, "ceilings": ceilings},
         "profile": {},
     }
-    (row,) = why_tables.peak_rows([replace(verdict(), candidate=record)]).to_dict("records")
+    (row,) = why_tables.peak_rows(replace(verdict(), candidate=record)).to_dict("records")
     assert row["Peak of a matrix product"] == matrix
     assert row["Peak of a copy"] == copy
     assert row["MFU"] == "13 %"
