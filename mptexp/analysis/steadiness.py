@@ -3,8 +3,6 @@
 Each function gives the runs whose own figures are far from those of runs that should be alike.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,15 +14,13 @@ from mptexp.analysis.points import POINT
 APART = 0.25
 CLOCKS_APART = 0.10  # between the slowest and the fastest clock of a point
 UTILIZATION_APART = 0.20  # of one program on one device, a share
-IDLE_S, IDLE_SHARE = 5.0, 0.10  # after the last epoch; the larger counts
 
 
-def flags(results: pd.DataFrame, records: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+def flags(results: pd.DataFrame) -> dict[str, list[str]]:
     """The names of the flags that runs get from others of their point, by run id.
 
     Args:
         results: one row per run; only those that ended well count.
-        records: the same runs.
     """
     ok = results[results.status == "ok"]
     numbers = {n: pd.to_numeric(ok[n]) for n in ("step_s", "step_ci", "clock_hz")}
@@ -33,9 +29,8 @@ def flags(results: pd.DataFrame, records: Sequence[Mapping[str, Any]]) -> dict[s
     for _, runs in ok.groupby(POINT, sort=False):
         marked.append(("other clocks", runs.run_id[_other_clocks(runs.clock_hz)]))
         marked.append(("uneven utilization", runs.run_id[_uneven(runs)]))
-    idle = [r["run_id"] for r in records if r.get("status") == "ok" and _idle(r)]
     found: dict[str, list[str]] = {}
-    for name, run_ids in [*marked, ("idle after the last epoch", idle)]:
+    for name, run_ids in marked:
         for run_id in run_ids:
             found.setdefault(run_id, []).append(name)
     return found
@@ -75,13 +70,3 @@ def _uneven(runs: pd.DataFrame) -> np.ndarray:
     shares = runs.utilization_frac.groupby(runs.policy)
     apart = shares.transform("max") - shares.transform("min") > UTILIZATION_APART
     return apart.to_numpy(bool)
-
-
-def _idle(record: Mapping[str, Any]) -> bool:
-    """Whether much of the time in fit came after the last epoch."""
-    last = (record.get("history") or [{}])[-1].get("elapsed_s")
-    fit_s, first_s = record.get("fit_s"), record.get("timing", {}).get("first_step_s") or 0.0
-    if last is None or fit_s is None:
-        return False
-    # Opening the pipeline takes no longer than the first step, which compiles.
-    return bool(fit_s - last - first_s > max(IDLE_S, IDLE_SHARE * fit_s))

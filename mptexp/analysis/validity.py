@@ -143,13 +143,6 @@ FLAGS = {
             f"find out what they waited for, and {REPAIR} measures the blocks again",
         ),
         Flag(
-            "idle after the last epoch",
-            ("training time",),
-            "seconds in fit go on after the training, while an input pipeline closes",
-            "take the end of the last epoch (elapsed_s), as the report does",
-            curable=False,
-        ),
-        Flag(
             "too few windows",
             ("time",),
             "fewer than ten windows of steps were timed",
@@ -200,7 +193,7 @@ def of_runs(
     by_id = {record["run_id"]: record for record in records}
     unlike, parted = incomparable(results, records), apart(records)
     overlapping = at_once([*records, *beside])
-    unsteady, copied = steadiness.flags(results, records), consistent.repeated(records)
+    unsteady, copied = steadiness.flags(results), consistent.repeated(records)
     flags = [
         together(
             [

@@ -143,6 +143,17 @@ class Recording:
         """Of the matrix work, in fewer than 32 bits or TF32."""
         return _part(self.arithmetic, self.arithmetic.type.isin(LOW), "share")
 
+    @property
+    def best(self) -> float:
+        """The largest speedup that 16 bits alone could give over this recording.
+
+        Matrix work for nothing, memory-bound work and casts in half the time, all else as it was.
+        """
+        shrinks = {"matrix": 1.0, "memory": 0.5, "casts": 0.5}
+        saved = sum(float(self.shares.get(name, 0.0)) * part for name, part in shrinks.items())
+        least = 1e-9 if self.trace.median_s else 1.0
+        return 1 / max(1 - saved, least)
+
 
 def _part(table: pd.DataFrame, which: pd.Series, of: str = "seconds") -> float:
     total = float(table[of].sum())
@@ -242,18 +253,6 @@ class Comparison:
         work = table.index.isin(["matrix", "memory", "casts", "optimizer", "loss scaling"])
         stayed = table[work & (table.candidate_s > SHRUNK * table.baseline_s)]
         return stayed.candidate_s.sort_values(ascending=False)
-
-    @property
-    def best(self) -> float:
-        """The largest speedup that 16 bits alone could give over the baseline.
-
-        Matrix work for nothing, memory-bound work and casts in half the time, all else as it was.
-        """
-        trace, shares = self.baseline.trace, self.baseline.shares
-        shrinks = {"matrix": 1.0, "memory": 0.5, "casts": 0.5}
-        saved = sum(float(shares.get(name, 0.0)) * part for name, part in shrinks.items())
-        least = 1e-9 if trace.median_s else 1.0
-        return 1 / max(1 - saved, least)
 
 
 def _common(first: pd.DataFrame, second: pd.DataFrame) -> float:

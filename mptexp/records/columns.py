@@ -131,7 +131,12 @@ COLUMNS = {
             "skipped_steps", "steps that a dynamic loss scale left out: gradients were not finite"
         ),
         Column("diverged_step", "step with the first number that was not finite, counted from 1"),
-        Column("fit_s", "seconds in fit, validation included", Positive, timed=True),
+        Column(
+            "fit_s",
+            "seconds in fit, with validation and what an input pipeline takes to close",
+            Positive,
+            timed=True,
+        ),
         Column("wall_s", "seconds of the whole run, kernel start to record"),
         Column(
             "default_policy",

@@ -367,12 +367,17 @@ def shrink_sentence(comparison: Comparison) -> str:
         )
     stayed = comparison.unshrunk[lambda s: s >= LEAST_SHARE * comparison.candidate.trace.median_s]
     parts = [f"{_short(str(name))} ({milliseconds(seconds)})" for name, seconds in stayed.items()]
-    first, _ = _names([comparison.baseline, comparison.candidate])
+    names = _names([comparison.baseline, comparison.candidate])
     lower = comparison.candidate.low_share > comparison.baseline.low_share
     text = f"Lower precision did not shrink {wording.listed(parts)}. " if parts and lower else ""
+    # Where both compute in float32, what is to be done next concerns the second.
+    recording = comparison.baseline if lower else comparison.candidate
+    if recording.low_share > 0.5:
+        return text.strip()
     return (
-        f"{text}16 bits would make {first} at most {comparison.best:.2f}× faster: that much if its "
-        "matrix work took no time, memory-bound work and casts half of theirs, and all else stayed."
+        f"{text}16 bits would make {names[not lower]} at most {recording.best:.2f}× faster: that "
+        "much if its matrix work took no time, memory-bound work and casts half of theirs, and all "
+        "else stayed."
     )
 
 

@@ -76,7 +76,7 @@ def test_what_16_bits_did_not_shrink_and_the_best_they_could_give():
     after = made(HALF, times=(0.06,), matrix=0.02, memory=0.02, optimizer=0.01, host=0.01)
     both = Comparison(before, after)
     assert list(both.unshrunk.index) == ["memory", "optimizer"]
-    assert both.best == pytest.approx(1 / (1 - 0.06 / 0.1 - 0.01 / 0.1))
+    assert both.baseline.best == pytest.approx(1 / (1 - 0.06 / 0.1 - 0.01 / 0.1))
     assert both.by_cause.loc["matrix", "difference_s"] == pytest.approx(-0.04)
 
 

@@ -116,7 +116,7 @@ def test_the_page_loads_nothing_and_shows_names_as_they_are(pair):
 
 def test_the_best_of_16_bits_is_said(pair):
     said = recordings.shrink_sentence(Comparison(*pair))
-    assert "16 bits would make before at most 1.25× faster: " in said
+    assert "16 bits would make after <b> at most 1.25× faster: " in said
 
 
 def test_notes_name_what_was_left_out():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pandas as pd
 
-from mptexp.analysis import scaling, summary, validity
+from mptexp.analysis import points, scaling, summary, validity
 from mptexp.analysis.contrast import FEWEST
 from mptexp.analysis.identity import Difference
 from mptexp.analysis.sweep_tables import Tables
@@ -20,6 +20,7 @@ from mptexp.report.text.markdown import safe
 
 MEASURED_WHILE = "measured while"  # opens the marks that say what interfered with the timing
 NOT_VALID = "**Not valid: "  # opens the sentence of a flag
+Counted = tuple[Flag, int, int]  # a flag, how many runs have it, of how many
 ANSWERED = ("time", "memory", "accuracy")  # what an answer rests on; all else stands in details
 # So many windows of 0.2 s give an interval; two more to be sure.
 WINDOWS, WINDOW_S = LEAST_WINDOWS + 2, 0.2
@@ -48,7 +49,7 @@ NAMES = {
 def banner(tables: Tables, more: str = "see [Environment](#Environment)") -> list[str]:
     """What opens a page beside its answer: what is not valid, and the runs without a result.
 
-    The first flag of what an answer rests on is said in full, the others by their names.
+    The first flag is said in full, the others by their names.
 
     Args:
         tables: of the sweep.
@@ -56,13 +57,12 @@ def banner(tables: Tables, more: str = "see [Environment](#Environment)") -> lis
     """
     full = [text for text in sentences(tables) if not text.startswith(NOT_VALID)]
     counted = _counted(tables)
-    first = next((each for each in counted if {*ANSWERED} & {*each[0].invalidates}), None)
-    if first:
-        full.append(_sentence(*first, tables))
-    if others := [_short(*each, tables) for each in counted if each is not first]:
-        opening = "Also not valid" if first else "Not valid"
-        kept = "" if first else f"; {_still_valid(ANSWERED, tables)}"
-        full.append(f"**{opening}**: {'; '.join(others)}{kept}; {more}.")
+    full += [_sentence(*each, tables) for each in counted[:1]]
+    covered = [each[0].name for each in counted[1:] if _covers(counted[0], each)]
+    if others := [_short(*each, tables) for each in counted[1:] if each[0].name not in covered]:
+        full.append(f"**Also not valid**: {'; '.join(others)}; {more}.")
+    if covered:
+        full.append(f"**Further reasons**: {wording.listed(covered)}; {more}.")
     incomplete = [f"**Incomplete**: {safe(text)}." for text in missing(tables)]
     return [*full, *incomplete, *left_out(tables)]
 
@@ -170,7 +170,7 @@ def sentences(tables: Tables) -> list[str]:
     return [*filter(None, differing), *_not_asked(tables), *_of_tables(tables), *found]
 
 
-def _counted(tables: Tables) -> list[tuple[Flag, int, int]]:
+def _counted(tables: Tables) -> list[Counted]:
     """Each flag that runs have, how many of them, of how many."""
     flags = tables.ok["flags"].map(validity.names_of)
     counts = {name: int(sum(name in names for names in flags)) for name in FLAGS}
@@ -225,23 +225,21 @@ def _sentence(flag: Flag, runs: int, of: int, tables: Tables) -> str:
     to_do = wording.capitalized(_to_do(flag, tables))
     lost, which = _lost(flag, tables), _which(runs, of)
     opening = f"{NOT_VALID}{lost}** of {which} ({flag.name}): {flag.meaning}."
-    return " ".join(filter(None, [opening, _holds(flag, tables), f"{to_do}."]))
+    return " ".join(filter(None, [opening, _holds(tables), f"{to_do}."]))
 
 
-def _holds(flag: Flag, tables: Tables) -> str:
-    """What of the answer no flag takes from the runs that have this one."""
-    flags = [cell for cell in tables.ok["flags"] if flag.name in validity.names_of(cell)]
-    lost = {
-        what for f in validity.names_of(validity.together(flags)) for what in FLAGS[f].invalidates
-    }
-    kept = [what for what in ANSWERED if what not in lost]
-    return f"{wording.capitalized(_still_valid(kept, tables))}." if kept else ""
+def _covers(first: Counted, other: Counted) -> bool:
+    """Whether a flag takes from all runs what another takes from some."""
+    return first[1] == first[2] and {*other[0].invalidates} <= {*first[0].invalidates}
 
 
-def _still_valid(kept: Sequence[str], tables: Tables) -> str:
-    """`still valid: time per step and memory`: not the time of a whole training."""
-    named = ["time per step" if what == "time" else what for what in kept]
-    return f"still valid: {wording.listed(_named(named, tables))}"
+def _holds(tables: Tables) -> str:
+    """What of the answer no flag takes from any run."""
+    lost = {what for flag, *_ in _counted(tables) for what in flag.invalidates}
+    if points.quality(tables.ok).isna().all():  # synthetic data, or nothing to validate with
+        lost.add("accuracy")
+    kept = _named([what for what in ANSWERED if what not in lost], tables)
+    return f"Still valid: {wording.listed(kept)}." if kept else ""
 
 
 def _lost(flag: Flag, tables: Tables) -> str:
@@ -272,8 +270,9 @@ def _differing(tables: Tables) -> str:
     if not by_name:
         return ""
     runs = wording.count(len(unlike), "run")
+    verb = "differs" if len(unlike) == 1 else "differ"
     return (
-        f"**Not comparable**: {runs} differ from the others in more than the policy: "
+        f"**Not comparable**: {runs} {verb} from the others in more than the policy: "
         f"{_listed(by_name.values())}. They form no ratio."
     )
 

@@ -114,8 +114,8 @@ def _not_valid(rows: pd.DataFrame, opening: str) -> str:
             for policy, of_one in own.groupby("policy", sort=False)
         ]
         than = _than(word, base_name(baseline, own.default_policy.iloc[0]))
-        at = _at(verbatim(own.place.iloc[0])) if one_place else ""
-        parts.append(" ".join(filter(None, [listed(numbers), word, than, at])))
+        place = at(verbatim(own.place.iloc[0])) if one_place else ""
+        parts.append(" ".join(filter(None, [listed(numbers), word, than, place])))
     parts += [f"{note} is in the type of the policy" for note in shared]
     return f"{opening}: {'; '.join(parts)}"
 
@@ -161,7 +161,7 @@ def _clause(row: Mapping[str, Any], base: str) -> str:
     """
     value, interval = wording.speed_parts(row)
     word, place = wording.direction(row), verbatim(row["place"])
-    parts = [f"{value}× {word}", _than(word, base) if base else "", _at(place)]
+    parts = [f"{value}× {word}", _than(word, base) if base else "", at(place)]
     return " ".join(filter(None, [*parts, interval * interval.startswith("[")]))
 
 
@@ -175,7 +175,7 @@ def _than(word: str, base: str) -> str:
     return f"{'as' if word == 'as fast' else 'than'} {base}"
 
 
-def _at(place: str) -> str:
+def at(place: str) -> str:
     """A place after its preposition; names that stand for themselves are in brackets."""
     first = place.partition(" ")[0]
     if first in ("with", "without"):
@@ -327,16 +327,18 @@ def _memory(tables: Tables) -> str:
     if proven.empty:
         few = " with fewer than three repeats" * (met == {"no interval"})
         return f"memory use is {INCONCLUSIVE}{few}"
-    rest = len(rows) - len(proven)
-    where = f" in {len(proven)} of {count(len(rows), 'comparison')}; the others are {INCONCLUSIVE}"
     said: dict[str, list[str]] = {}
     for name, own in proven.groupby("candidate", sort=False):
-        said.setdefault(_saved((1 - own.ratio) * 100), []).append(f"**{name}**")
+        total = int((rows.candidate == name).sum())
+        some = f" in {len(own)} of its {total} comparisons" * (len(own) < total)
+        said.setdefault(f"{_saved((1 - own.ratio) * 100)} memory{some}", []).append(f"**{name}**")
     parts = [
-        f"{listed(names)} {'takes' if len(names) == 1 else 'take'} {saved} memory"
+        f"{listed(names)} {'takes' if len(names) == 1 else 'take'} {saved}"
         for saved, names in said.items()
     ]
-    return f"{listed(parts)}{where * bool(rest)}"
+    rest = set(words[~rows.candidate.isin(proven.candidate)])
+    other = "about the same" if rest == {"same"} else INCONCLUSIVE
+    return f"{listed(parts)}{f'; of other policies it is {other}' * bool(rest)}"
 
 
 def _saved(saved: pd.Series) -> str:

@@ -72,6 +72,22 @@ def title(rows: pd.DataFrame) -> str:
     return f"{policy} trains as float32 does with a loss scale of {_scales(good, tried)}"
 
 
+def advice(rows: pd.DataFrame) -> str:
+    """Which policy to take with which scale; empty where none is shown to train as float32 does."""
+    parts = []
+    for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
+        scales = loss_scale.ranges(own)
+        tried = sorted({scale for among in scales.values() for scale in among})
+        dynamic = own[own.loss_scale == "dynamic"].itertuples()
+        if scales["train"] and scales["train"] == tried:
+            parts.append(f"**{policy}** with any loss scale that was tried")
+        elif any(loss_scale.outcome(row) == "train" for row in dynamic):
+            parts.append(f"**{policy}** with the dynamic loss scale")
+        elif scales["train"]:
+            parts.append(f"**{policy}** with a loss scale of {_scales(scales['train'], tried)}")
+    return f"take {' or '.join(parts)}." if parts else ""
+
+
 def _scales(scales: Sequence[float], tried: Sequence[float]) -> str:
     """Scales in words; those between which all that were tried behave alike, by their ends."""
     spans: list[list[float]] = []

@@ -15,7 +15,7 @@ from mptexp.analysis.published import MIXED
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.text import wording
 from mptexp.report.text.columns import BLANK, without_blanks
-from mptexp.report.text.parameter_values import in_words
+from mptexp.report.text.parameter_values import compiled_in_words, in_words
 from mptexp.spec.run import Run
 
 LIMIT = 25  # rows of a table: more is a file, not a report
@@ -471,7 +471,8 @@ def _software(record: Mapping[str, Any]) -> str:
     packages = record.get("environment", {}).get("packages", {})
     names = [record["parameters"]["backend"], "keras"]
     versions = [f"{name} {packages[name]}" for name in names if name in packages]
-    return ", ".join([*versions, "XLA" if record.get("in_force", {}).get("jit") else "no XLA"])
+    jit, backend = bool(record.get("in_force", {}).get("jit")), record["parameters"]["backend"]
+    return ", ".join([*versions, compiled_in_words(jit, backend)])
 
 
 def linked(study: str, source: str, form: str = "[{0}]({1})") -> str:

@@ -35,6 +35,7 @@ MOST = 12  # rows of the chart; of more, the least and the largest of each polic
 MARGIN = Options.equivalence_margin  # of accuracies that a title calls equal without a word more
 NAMED = 3  # comparisons that a sentence lists
 PROVISIONAL = "Provisional"
+RESIDENT = "resident"  # an input mode in which nobody can train: one batch, again and again
 
 
 @dataclass(frozen=True)
@@ -158,8 +159,11 @@ def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
         name = measures.of(best.dataset).name
         equal = f", at equal {name}" if within == "equal" else f", {name} {within}"
         return _extreme(best, rows, where) + equal * bool(best.verdict == "equal")
-    if (rows.finding == "slower").all():
+    slower = rows[rows.finding == "slower"]
+    if len(slower) == len(rows):
         return _extreme(rows.loc[rows.speedup.idxmax()], rows, where)
+    if len(slower) and rows.policy.nunique() == 1:
+        return _extreme(slower.loc[slower.speedup.idxmin()], rows, where)
     base = wording.default_name(rows.baseline.iloc[0])
     native = rows.policy[~rows.emulated.astype(bool)]
     names = list(dict.fromkeys(native if len(native) else rows.policy))
@@ -172,11 +176,11 @@ def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
 def _slower(rows: pd.DataFrame, others: Sequence[str]) -> str:
     """`; float8 trains 2.36× slower`: the one policy that is, beside those that are not faster."""
     slower = rows[(rows.finding == "slower") & ~rows.policy.isin(others)]
-    if len(slower) != 1:
+    if slower.policy.nunique() != 1:
         return ""
-    row = slower.iloc[0]
-    verb = wording.DOES[row.phase]
-    return f"; {row.policy} {verb} {wording.speed_parts(row)[0]}× slower"
+    row = slower.loc[slower.speedup.idxmin()]
+    bound = "up to " * (len(slower) > 1)
+    return f"; {row.policy} {wording.DOES[row.phase]} {bound}{wording.speed_parts(row)[0]}× slower"
 
 
 def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
@@ -186,13 +190,17 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
     """
     verb = wording.DOES[row.phase]
     word = wording.direction(row)
-    bound = {"faster": "up to ", "slower": "at least "}.get(word, "")
     own = rows[(rows.policy == row.policy) & (rows.phase == row.phase)]
     least = own.loc[own.speedup.idxmin()]
+    furthest = word == "faster" or (word == "slower" and row.speedup == least.speedup)
+    bound = "up to " if furthest else "at least " * (word == "slower")
+    bound *= int((own.finding == word).sum() != 1)
     if word == "faster" and wording.direction(least) == "slower":
         bound = f"from {wording.speed_parts(least)[0]}× slower to "
-    if word == wording.direction(least) == "as fast" and row.speedup > least.speedup:
-        bound = f"{wording.speed_parts(least)[0]}× to "
+    ends = [wording.speed_parts(end)[0] for end in (least, row)]
+    alike = word == wording.direction(least) and ends[0] != ends[1]
+    if alike and (word == "as fast" or (word == "faster" and (own.finding == "faster").all())):
+        bound = f"{ends[0]}× to "
     bound = bound if len(own) > 1 else ""
     note = "".join(f" ({part})" for part in wording.partly(row))
     base = wording.default_name(row.baseline)
@@ -204,9 +212,9 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
 
 
 def _some(own: pd.DataFrame, word: str) -> str:
-    """` in 2 of its 4 comparisons`, where a policy is not shown to be faster in all."""
+    """` in 2 of its 4 comparisons`, where a policy is not shown to be faster, or slower, in all."""
     n = int((own.finding == word).sum())
-    return f" in {n} of its {len(own)} comparisons" if word == "faster" and 0 < n < len(own) else ""
+    return f" in {n} of its {len(own)} comparisons" if 0 < n < len(own) else ""
 
 
 def _equal(tables: Tables, measure: Measure) -> str:
@@ -220,8 +228,12 @@ def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
     # What is proven and rounds to 1.00 is worth no change.
     faster = rows[(rows.finding == "faster") & (rows.apply(wording.direction, axis=1) == "faster")]
     faster = faster[~faster.verdict.isin(["lower", "diverged"])]
+    usable = faster[faster.input_mode != RESIDENT]
+    if len(faster) and usable.empty and (rows.input_mode != RESIDENT).any():
+        names = listed(dict.fromkeys(faster.policy))
+        return f"keep {base}: {names} gains where no time goes into input, and not with an input."
     if len(faster):
-        best = faster.loc[faster.low.idxmax()]
+        best = (usable if len(usable) else faster).pipe(lambda own: own.loc[own.low.idxmax()])
         measure = measures.of(best.dataset)
         within = best.verdict == "equal" and _equal(tables, measure) == "equal"
         check = "" if within else f", and look at its {measure.name} in your own training"
@@ -229,16 +241,18 @@ def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
     native = rows[~rows.emulated.astype(bool)]
     if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
         return caveats.remedies(tables, "time")
-    more = (
-        "; more repeats would narrow the intervals" if (rows.finding == INCONCLUSIVE).any() else ""
-    )
+    open_ones = (native if len(native) else rows).finding == INCONCLUSIVE
+    more = "; more repeats would narrow the intervals" * bool(open_ones.any())
     return f"keep {base}{more}."
 
 
 def _there(best: pd.Series, rows: pd.DataFrame) -> str:
-    """Where a policy is fastest, where it is not shown to be faster everywhere."""
+    """Where a policy is not shown to be faster; of more than two such places where it is most."""
     own = rows[rows.policy == best.policy]
-    return "" if (own.finding == "faster").all() else f" ({verbatim(best.place)})"
+    other = own[own.finding != "faster"]
+    if len(other) <= len(own) / 3:
+        return "".join(f", but not {findings.at(verbatim(place))}" for place in other.place[:1])
+    return f" ({verbatim(best.place)})"
 
 
 def _quantized(tables: Tables) -> Iterator[Subject]:
@@ -323,9 +337,9 @@ def _of_accuracy(row: Mapping[str, Any], place: str) -> Bar:
 def _instruction_sets(tables: Tables) -> Iterator[Subject]:
     rows = scaling.by_isa(tables)
     if len(rows):
-        labels = rows.policy + " with " + rows.cpu_isa.replace("default", "the default")
+        labels = rows.policy + " with " + rows.cpu_isa.replace("default", "all instruction sets")
         yield from _of_ratios(
-            rows, labels, "float32 with the CPU's default instruction sets", tables, choose=True
+            rows, labels, "float32 with all instruction sets", tables, choose=True
         )
 
 
@@ -334,16 +348,19 @@ def _replicas(tables: Tables) -> Iterator[Subject]:
     if len(rows):
         rows = rows[rows.speedup.notna()]
         labels = pd.Series(wording.places(rows), rows.index, dtype=object)
+        if rows.replicas.nunique() == 1:
+            labels = wording.named(rows.replicas, wording.BARE) + ", " + labels
         if rows.policy.nunique() > 1:
             labels = rows.policy + ", " + labels
-        yield from _of_ratios(rows, labels, "1 replica, same batch for each", tables)
+        yield from _of_ratios(rows, labels, "1 replica with the same batch size each", tables)
 
 
 def _frameworks(tables: Tables) -> Iterator[Subject]:
     rows = scaling.by_backend(tables)
     if len(rows):
         labels = rows.backend.map(LABELS) + ", " + rows.policy
-        yield from _of_ratios(rows, labels, "TensorFlow", tables)
+        beside = _of_ratios(rows, labels, "TensorFlow", tables)
+        yield from _after_speed(beside, tables)
 
 
 def _frontends(tables: Tables) -> Iterator[Subject]:
@@ -351,7 +368,20 @@ def _frontends(tables: Tables) -> Iterator[Subject]:
     if len(rows):
         frameworks = pd.Series(comparisons.in_frameworks(rows), rows.index)
         labels = "Keras on " + frameworks + ", " + rows.policy
-        yield from _of_ratios(rows, labels, "a plain loop", tables)
+        beside = _of_ratios(rows, labels, "a plain loop", tables)
+        yield from _after_speed(beside, tables)
+
+
+def _after_speed(beside: Iterator[Subject], tables: Tables) -> Iterator[Subject]:
+    """What reduced precision gains in each framework, then how these lie to one another."""
+    for subject in beside:
+        speed = next(_speed(tables), None)
+        if speed is None:
+            yield subject
+            continue
+        title = f"{speed.title}; {subject.title}"
+        first, *more = speed.sentences
+        yield replace(speed, title=title, sentences=[first, *subject.sentences, *more])
 
 
 def _of_ratios(
@@ -422,7 +452,7 @@ def _loss_scales(tables: Tables) -> Iterator[Subject]:
     sentences = [text for title, rows in points for text in loss_scales.sentences(rows, title)]
     if doubtful:
         title, sentences = _provisional(title), _unclaimed(sentences)
-    advice = caveats.remedies(tables, "accuracy")
+    advice = caveats.remedies(tables, "accuracy") or loss_scales.advice(points[0][1])
     yield Subject(title, sentences[:NAMED], advice=advice, figure="loss scale")
 
 

@@ -13,7 +13,7 @@ from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.tables import why_tables
 from mptexp.report.tables.why_tables import percent, short_contrast
 from mptexp.report.text import wording
-from mptexp.report.text.parameter_values import in_words
+from mptexp.report.text.parameter_values import compiled_in_words, in_words
 from mptexp.spec.run import defaults
 
 NAMED = 3  # causes in a sentence: more are not read
@@ -63,8 +63,9 @@ def settings(verdict: Verdict, among: Sequence[Verdict]) -> str:
     """What tells the pair apart from others of the sweep, in brackets."""
     run, usual = verdict.pair.candidate, defaults()
     names = [n for n in ("input_mode", "backend") if getattr(run, n) != usual[n]]
-    names[:0] = ["jit"] * (run.jit != usual["jit"])
     named = [in_words(n, getattr(run, n)) for n in [*names, *_varying(among)]]
+    if run.jit != usual["jit"]:
+        named.insert(0, compiled_in_words(run.jit == "on", run.backend))
     return f" ({', '.join(named)})" if named else ""
 
 

@@ -31,8 +31,6 @@ TERMS = {  # of a term, as a page writes it, its meaning in a sentence
     "more than a quarter between blocks, so that something else than the policy decided them.",
     "interference": "Other programs used the device while steps were timed.",
     "in parallel": "Several runs shared the machine, so that no time is valid.",
-    "idle after the last epoch": "Seconds in fit that an input pipeline takes to close, after the "
-    "training.",
     **{row.words: row.term for row in parameter_values.ROWS if row.meaning},
     "XLA": "The compiler that fuses a model's operations, jit_compile in Keras.",
     "dynamic&lt;10&gt;": "Dynamic fixed point: 10 bits with a common exponent for each tensor, "

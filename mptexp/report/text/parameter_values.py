@@ -56,7 +56,7 @@ ROWS = (
         "normalization",
         "fused",
         "fused batch normalization",
-        "TensorFlow computes a batch normalization in one operation, as its version 2.1 did.",
+        "A batch normalization is one operation of the framework, as it was in TensorFlow 2.1.",
     ),
     ParameterValue("normalization", "none", "no batch normalization"),
     ParameterValue("frontend", "keras", "Keras training loop"),
@@ -80,6 +80,11 @@ def in_words(name: str, value: Any) -> str:
     """
     written = ("off", "on")[int(value)] if isinstance(value, bool | np.bool_) else str(value)
     return WORDS.get((name, written)) or f"{name.replace('_', ' ')} {value}"
+
+
+def compiled_in_words(on: bool, backend: str) -> str:
+    """`with XLA`, of PyTorch `with torch.compile`: what jit asks of a backend."""
+    return in_words("jit", on).replace("XLA", "torch.compile" if backend == "torch" else "XLA")
 
 
 def setting_in_words(text: str) -> str:

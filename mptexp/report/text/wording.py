@@ -11,7 +11,7 @@ import pandas as pd
 from mptexp.analysis import validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT
-from mptexp.report.text.parameter_values import in_words, setting_in_words
+from mptexp.report.text.parameter_values import compiled_in_words, in_words, setting_in_words
 from mptexp.spec.policies import EFFECTIVE_SHARE, POLICY_ROWS, share_mark
 from mptexp.spec.terminal import visible
 
@@ -74,8 +74,10 @@ def headed(table: pd.DataFrame, names: Iterable[str]) -> dict[str, pd.Series]:
         "input_mode": partial(in_words, "input_mode"),
         "setting": setting,
     }
+    torch = "backend" in table and (table.backend == "torch").any()
+    heads = {"jit": "XLA or torch.compile"} if torch else {}
     return {
-        title(name): table[name].map(forms[name]) if name in forms else table[name]
+        heads.get(name, title(name)): table[name].map(forms[name]) if name in forms else table[name]
         for name in names
     }
 
@@ -113,7 +115,7 @@ def default_name(policy: str) -> str:
 def panels(table: pd.DataFrame) -> pd.Series:
     """What tells the points of a table apart, besides the batch size: the titles of panels."""
     names = [n for n in POINT if n not in ("gpu_model", "batch_size") and table[n].nunique() > 1]
-    parts = [table.gpu_model.astype(str), *(named(table[name], BARE) for name in names)]
+    parts = [table.gpu_model.astype(str), *(_of_table(table, name) for name in names)]
     return pd.Series(_joined(parts), table.index, dtype=object)
 
 
@@ -128,25 +130,39 @@ def places(table: pd.DataFrame, short: bool = False) -> list[str]:
     names = [n for n in POINT if table[n].nunique() > 1] or ["batch_size"]
     names.sort(key=lambda n: n != "batch_size")
     most = _most(table) if short else {}
-    words = [named(table[n], BARE).where(table[n] != most.get(n), "") for n in names]
+    words = [_of_table(table, n).where(table[n] != most.get(n), "") for n in names]
     return [place or usual(table) for place in _joined(words)]
 
 
 def usual(table: pd.DataFrame) -> str:
     """What holds of most points, whose names in `places` leave it out: `without XLA`."""
-    most = _most(table)
-    return ", ".join(named(pd.Series([value], name=n), BARE)[0] for n, value in most.items())
+    first = {n: table[table[n] == value].iloc[:1] for n, value in _most(table).items()}
+    return ", ".join(_of_table(row, n).iloc[0] for n, row in first.items())
 
 
 def _most(table: pd.DataFrame) -> dict[str, Any]:
     """By parameter the value that most points have, where a few have another."""
     points = table[POINT].drop_duplicates()
-    counts = {n: points[n].value_counts() for n in POINT if n not in ("batch_size", "setting")}
+    apart = ["batch_size", "setting", *["jit"] * bool(_mixed(table))]
+    counts = {n: points[n].value_counts() for n in POINT if n not in apart}
     return {
         n: count.index[0]
         for n, count in counts.items()
         if len(count) > 1 and count.iloc[0] >= USUAL * len(points)
     }
+
+
+def _mixed(table: pd.DataFrame) -> bool:
+    """Whether some points are PyTorch's, which has no XLA, and others are not."""
+    return (table.backend == "torch").nunique() > 1
+
+
+def _of_table(table: pd.DataFrame, name: str) -> pd.Series:
+    """A column of a table in words."""
+    if name == "jit":
+        pairs = zip(table.jit, table.backend, strict=True)
+        return pd.Series([compiled_in_words(*pair) for pair in pairs], table.index, dtype=object)
+    return named(table[name], BARE)
 
 
 def _joined(columns: Iterable[pd.Series]) -> list[str]:
@@ -170,7 +186,11 @@ def partly(row: Mapping[str, Any]) -> list[str]:
     share = row.get("effective_share")
     if share is None or math.isnan(share) or share >= EFFECTIVE_SHARE:
         return []
-    return [share_mark(share, "arithmetic", POLICY_ROWS[row["policy"]].promised)]
+    policy = POLICY_ROWS[row["policy"]]
+    said = share_mark(share, "arithmetic", policy.promised)
+    if policy.quantization and row.get("emulated"):  # Keras rounds, and multiplies in another type
+        return [said.replace(" in ", " on numbers rounded to ")]
+    return [said]
 
 
 # --- ratios and differences ---------------------------------------------------------------------

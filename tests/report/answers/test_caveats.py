@@ -96,7 +96,6 @@ PLANTED = {
     "uneven utilization": lambda made, block: made["readings"].update(
         utilization_frac=0.95 if block else 0.58
     ),
-    "idle after the last epoch": lambda made, block: made.update(fit_s=65.0),
     "too few windows": lambda made, block: made["timing"].update(step_ci=None),
     **{
         validity.unproven(row.proves): lambda made, block, row=row: made.update(
@@ -232,19 +231,22 @@ def test_runs_without_a_result_are_in_the_banner():
     ]
 
 
-def test_what_no_answer_rests_on_is_only_named_in_the_banner():
-    idle = [made | {"fit_s": 65.0} for made in three()]
-    for made in idle:
-        made["history"][-1]["elapsed_s"] = 1.0
-    (short,) = caveats.banner(tables(idle))
-    assert short.startswith("**Not valid**: training time of all runs (idle after the last epoch)")
-    more = [made | {"marks": ["measured while other programs used the processor"]} for made in idle]
-    full, short = caveats.banner(tables(more))
+def test_the_banner_names_further_flags_that_take_nothing_more_as_reasons():
+    marks = ["measured while other programs used the processor"]
+    made = [each | {"marks": list(marks)} for each in three()]
+    made[0]["marks"] += ["measured while the device was throttled (heat)"]
+    full, reasons = caveats.banner(tables(made))
     assert full.startswith("**Not valid: time and training time** of all runs (interference): ")
-    assert short.startswith("**Also not valid**: training time of all runs (idle after the last ")
+    assert reasons.startswith("**Further reasons**: throttled; ")
+    for each in made:
+        each["in_force"] = each["in_force"] | {"chance_accuracy": 0.1}
+    made[0]["history"] = [made[0]["history"][-1] | {"val_accuracy": 0.1}]
+    full, also, _ = caveats.banner(tables(made))
+    assert "Still valid: memory." in full  # accuracy is not, of one run
+    assert also.startswith("**Also not valid**: accuracy of 1 of 6 runs (not trained); ")
 
 
-def test_what_holds_is_what_no_flag_of_the_same_runs_takes():
+def test_what_holds_is_what_no_flag_takes_from_any_run():
     marks = ["measured while other programs used the processor"]
     made = list(three(marks=marks))
     for one in made:
@@ -267,7 +269,7 @@ def test_a_text_has_no_accuracy():
     rows = [text(policy, b, 3.0) for policy in ("float32", "mixed_float16") for b in range(3)]
     (said,) = caveats.sentences(tables(rows))
     assert said.startswith("**Not valid: perplexity** of all runs (not trained): ")
-    assert "Still valid: time per step and memory." in said
+    assert "Still valid: time and memory." in said
     assert not any("accuracy" in words for words in caveats.banner(tables(rows)))
     found = text_tables.headline_rows(tables(rows))
     assert found["Not valid"].tolist() == ["not trained (perplexity)"] * 2

@@ -41,7 +41,8 @@ def test_float8_is_slower_for_another_reason():
     rows += [record("mixed_float16", b, 0.4, emulated=True) for b in range(3)]
     rows += [record("float8", b, 0.2, emulated=True, effective_share=0.72) for b in range(3)]
     said = findings.answer(tables(rows))[0]
-    assert "**float8** (72 % of the arithmetic in float8_e4m3fn) trains 2.00× slower" in said
+    rounded = "72 % of the arithmetic on numbers rounded to float8_e4m3fn"
+    assert f"**float8** ({rounded}) trains 2.00× slower" in said
     assert said.endswith(
         " This device has no float16 arithmetic and emulates it: slower is expected. Keras "
         "rounds to float8 and multiplies in bfloat16: slower is expected."
@@ -209,4 +210,4 @@ def test_what_is_not_valid_in_several_places_names_or_counts_them():
     ],
 )
 def test_a_place_in_plain_words_follows_its_preposition(place, said):
-    assert findings._at(place) == said
+    assert findings.at(place) == said

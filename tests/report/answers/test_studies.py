@@ -252,7 +252,7 @@ def test_what_differs_is_said_for_both_sides():
     here, there = table["Measured here"], table["Published"]
     assert here["Device"] == "GPU"
     assert there["Device"].startswith("Tesla V100 16GB (cc 7.0); Titan XP")
-    assert here["Software"] == "tensorflow 2.21.0, keras 3.15.1, no XLA"
+    assert here["Software"] == "tensorflow 2.21.0, keras 3.15.1, without XLA"
     assert here["Images, width of the network"] == "folder:~/signs, 64 × 64, width 0.5"
     assert "12894 train / 500 val" in there["Images, width of the network"]
     assert (here["Input"], there["Input"][:6]) == ("prefetched input", "resize")
@@ -261,7 +261,7 @@ def test_what_differs_is_said_for_both_sides():
     unknown = [made | {"identity": None} for made in both(3)]
     assert differs(*unknown)["Measured here"]["Intervals"] == "none: not valid"
     failed = run("mixed_float16", 5) | {"status": "failed", "in_force": {}, "timing": {}}
-    assert differs(*both(), failed)["Measured here"]["Software"] == "no XLA"
+    assert differs(*both(), failed)["Measured here"]["Software"] == "without XLA"
     many = differs(run("float32", model="resnet50", batch_size=256))
     assert many["Published"]["Device"].endswith("; 1x V100 (user)")
     assert many["Published"]["Input"] == "not stated"
@@ -270,7 +270,7 @@ def test_what_differs_is_said_for_both_sides():
 def test_images_width_and_software_of_a_measurement_are_named():
     found = differs(run("float32"))["Measured here"]
     assert found["Images, width of the network"] == "digits, 32 × 32, width 1"
-    assert found["Software"] == "no XLA"
+    assert found["Software"] == "without XLA"
 
 
 def test_without_anything_measured_beside_them_published_numbers_are_no_section():

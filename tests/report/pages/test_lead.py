@@ -44,10 +44,6 @@ def test_the_first_screen_has_all_its_parts_in_order(sweep):
 
 
 def test_a_phone_has_in_a_line_what_is_not_valid():
-    idle = (
-        "**Not valid**: training time of 3 of 9 runs (idle after the last epoch); still valid: x."
-    )
-    assert lead._brief(idle).endswith(" of 3 of 9 runs (idle after the last epoch) …")
     busy = "**Not valid: time** of all runs (interference): others were at work. End them."
     assert lead._brief(busy) == "**Not valid: time** of all runs (interference) …"
     short = "**Without a result**: 1 of 2 runs of float16 (diverged)."

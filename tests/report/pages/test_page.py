@@ -221,7 +221,7 @@ def test_published_numbers_stand_beside_committed_records(tmp_path):
         "0.22× [0.19, 0.24] (n = 3)",  # batch size 128, mixed_float16 over float32
         "imagenette/320px (v1, 12894 train / 500 val)",
         "digits, 32 × 32, width 0.25",
-        "tensorflow 2.21.0, keras 3.15.1, no XLA",
+        "tensorflow 2.21.0, keras 3.15.1, without XLA",
     ):
         assert words in section, words
     assert "nan" not in section.lower()
