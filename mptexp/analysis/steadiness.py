@@ -3,7 +3,6 @@
 Each function gives the runs whose own figures are far from those of runs that should be alike.
 """
 
-
 import numpy as np
 import pandas as pd
 
