@@ -123,9 +123,14 @@ def sweep(
         steps,
         timeout_min,
         BLOCKS,
-        question=f"Does the training keep up with float32's in {policy} with these layers in it?",
+        question=question(policy),
         expected="the loss of short trainings says it.",
     )
+
+
+def question(policy: str) -> str:
+    """What the trainings of a search ask; the params file of each opens with it."""
+    return f"Does the training keep up with float32's in {policy} with these layers in it?"
 
 
 def loss(records: Sequence[Mapping[str, Any]]) -> float | None:

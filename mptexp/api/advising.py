@@ -3,8 +3,10 @@
 What only some of this needs is imported inside functions: pandas alone takes half a second.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from mptexp.execution.progress import Output
 from mptexp.execution.sweep import execute
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec import params
 from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.spec.run import Run
 
@@ -87,8 +90,9 @@ def advise_layers(
         The answer and what it rests on, as sentences; and the params file that proves it.
 
     Raises:
-        ParamsError: also where the policy computes in float32, or another search is at work in the
-            directory: each reads only its own trainings.
+        ParamsError: also where the policy computes in float32, the directory holds anything but an
+            earlier search, or another search is at work in it: each reads only its own
+            trainings.
         Interrupted, Stopped: as `sweep.execute` does; also where a training could not be made.
     """
     from mptexp.analysis import layer_search
@@ -103,10 +107,38 @@ def advise_layers(
     # Wrong data and models are refused before anything is written.
     preparation.prepare([search.run], data_dir)
     with directory.locked(job.directory):
+        _refuse_other(job.directory)
         needed = search.needed()
-        proof = job.directory.root / "layers.yaml"
-        store.write_text(proof, layer_search.proof(job.sweep, search.run, needed))
+        text = layer_search.proof(job.sweep, search.run, needed)
+        proof = _unused(job.directory.root / "layers.yaml", text)
+        store.write_text(proof, text)
     return layers_needed.answer(needed, steps), proof
+
+
+def _refuse_other(place: SweepDir) -> None:
+    """Refuses a directory that holds anything but an earlier search, which a new one discards.
+
+    Raises:
+        ParamsError: then.
+    """
+    from mptexp.analysis import layer_search
+
+    text = place.params_text
+    if text and params.header(text).get("question") != layer_search.question("float32"):
+        raise ParamsError(
+            f"{place.root}: holds the results of another params file ({place.params}); give "
+            "another directory with --out"
+        )
+
+
+def _unused(file: Path, text: str) -> Path:
+    """The file, or one with a number where it holds another text: somebody may have edited it."""
+    others = (file.with_stem(f"{file.stem}-{number}") for number in count(2))
+    return next(place for place in chain([file], others) if _is_free(place, text))
+
+
+def _is_free(place: Path, text: str) -> bool:
+    return not os.path.lexists(place) or (place.is_file() and place.read_bytes() == text.encode())
 
 
 class _Search:

@@ -27,6 +27,7 @@ from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.spec.grid import Sweep
 from mptexp.spec.project import child_environment
 from mptexp.spec.run import Run
+from mptexp.spec.terminal import visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -421,7 +422,10 @@ def asked(module: str, backend: str, command: str) -> Any:
     if child.returncode:
         lines = child.stderr.strip().splitlines() or ["it said nothing"]
         raise ParamsError(f"{command}: {backend} could not be asked: {lines[-1]}")
-    return json.loads(child.stdout.strip().splitlines()[-1])
+    try:
+        return json.loads(child.stdout.strip().splitlines()[-1])
+    except (LookupError, ValueError):  # a module that it imports may print or end it
+        raise ParamsError(f"{command}: {backend} could not be asked: it gave no answer") from None
 
 
 def check_backend(backend: str) -> None:
@@ -446,7 +450,7 @@ def recordings(traces: Sequence[Path]) -> "list[Recording]":
     from mptexp.diagnosis.recording import Comparison, Recording
     from mptexp.traces import files as trace_files
 
-    read = [Recording(file.name, trace) for file, trace in map(trace_files.read, traces)]
+    read = [Recording(visible(f.name), trace) for f, trace in map(trace_files.read, traces)]
     if len(read) == 2 and Comparison(*read).identical:
         raise ParamsError(f"{traces[0]} and {traces[1]} hold the same recording; give two")
     return read

@@ -4,6 +4,7 @@ A recording proves nothing beyond itself: its steps are neighbours in one proces
 did to them is in them. So a ratio of two has the spread of their steps, and no confidence interval.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import pandas as pd
 from mptexp.diagnosis import arithmetic, breakdown
 from mptexp.diagnosis.causes import LEAST_SHARE
 from mptexp.traces.operations import Trace
+from mptexp.traces.steps import WHOLE
 
 # What bounds a step: causes that are mended alike.
 BOUNDS = {
@@ -39,9 +41,15 @@ BOUNDS = {
 }
 SAME_LAYERS = 0.5  # of all layers of two recordings: so many are in both of one model
 SAME_PRODUCTS = 3.0  # times: one training multiplies by more kernels in one type than in another
+SIZE = re.compile("[0-9]{1,12}")  # of an axis of a tensor
+SEVERAL = 1.5  # steps of the optimizer: from here a step is several of the training
+UNMARKED_PRODUCTS = 1.3  # the same where nothing says how many steps a trace holds
 SHRUNK = 0.75  # of the baseline's time: what takes more of it did not shrink with 16 bits
 NO_LAYER = ("optimizer", "loss", "loss scaling", "updates")  # parts with a name, but no layer
-LOW = ("float16", "bfloat16", "float8", "float4", "tf32", "int8")
+# Types by how few bits a product keeps of its operands.
+FEWER_BITS = {"float64": 0, "float32": 0, "tf32": 1, "float16": 2, "bfloat16": 2, "float8": 3}
+FEWER_BITS |= {"int8": 3, "float4": 4}
+MOST = 0.5  # of the matrix work: more than this is most of it
 
 
 @dataclass(frozen=True)
@@ -139,9 +147,24 @@ class Recording:
         )
 
     @property
-    def low_share(self) -> float:
-        """Of the matrix work, in fewer than 32 bits or TF32."""
-        return _part(self.arithmetic, self.arithmetic.type.isin(LOW), "share")
+    def main_type(self) -> str:
+        """The type in which most of the matrix work is; empty where none has so much."""
+        shares = self.arithmetic.groupby("type").share.sum()
+        known = shares[(shares > MOST) & (shares.index != "unknown")]
+        return str(known.index[0]) if len(known) else ""
+
+    @property
+    def precision(self) -> int | None:
+        """In how few bits most of the matrix work is, a value of `FEWER_BITS`.
+
+        None where the names of its kernels do not tell; a CPU has none.
+        """
+        known = self.arithmetic[self.arithmetic.type.isin(list(FEWER_BITS))]
+        total = float(known.share.sum())
+        if total < MOST:
+            return None
+        bits = known.type.map(FEWER_BITS)
+        return max(n for n in {0, *bits} if float(known.share[bits >= n].sum()) > MOST * total)
 
     @property
     def best(self) -> float:
@@ -153,6 +176,16 @@ class Recording:
         saved = sum(float(self.shares.get(name, 0.0)) * part for name, part in shrinks.items())
         least = 1e-9 if self.trace.median_s else 1.0
         return 1 / max(1 - saved, least)
+
+
+def same_input(first: str, second: str) -> bool:
+    """Whether two products read as much: 8x128x768 of one is 1024x768 of another, which is flat."""
+    shapes = [text.split("x") for text in (first, second)]
+    flat = any(len(shape) == 2 for shape in shapes) and len(shapes[0]) != len(shapes[1])
+    if not flat or not all(SIZE.fullmatch(number) for shape in shapes for number in shape):
+        return first == second
+    rows = {(math.prod(map(int, outer)), int(last)) for *outer, last in shapes}
+    return len(rows) == 1
 
 
 def _part(table: pd.DataFrame, which: pd.Series, of: str = "seconds") -> float:
@@ -175,22 +208,42 @@ class Comparison:
 
     @property
     def places(self) -> dict[str, tuple[str, str]]:
-        """What differs of where they ran: of both, by what it is."""
+        """What differs of where and how they were recorded: of both, by what it is."""
         pairs = {"framework": lambda t: t.framework, "device": lambda t: t.device,
-                 "GPU": lambda t: t.gpu.partition(" ")[2]}  # fmt: skip
-        return self._differing({name: tuple(map(of, self._traces)) for name, of in pairs.items()})
+                 "GPU": lambda t: t.gpu.partition(" ")[2], "GPUs": _gpus}  # fmt: skip
+        known = {name: tuple(map(of, self._traces)) for name, of in pairs.items()}
+        recorded = [trace.recorded for trace in self._traces]
+        known |= {name: tuple(one.get(name, "") for one in recorded) for name in recorded[0]}
+        return self._differing(known)
+
+    @property
+    def untold(self) -> list[str]:
+        """What has to be alike for the ratio to be one of precision, and a trace does not tell."""
+        traces = self._traces
+        named = "processor" if {trace.device for trace in traces} == {"cpu"} else "GPU"
+        unknown = {
+            "batch size": not all(trace.input_shape for trace in traces),
+            named: not all(trace.gpu.partition(" ")[2] for trace in traces),
+        }
+        return [name for name, holds in unknown.items() if holds]
 
     @property
     def works(self) -> dict[str, tuple[str, str]]:
         """What differs of the work of a step, so that no ratio of times is one of precision."""
         trains = {True: "training", False: "inference", None: ""}
-        steps = {True: "of one micro-batch", False: "with the optimizer"}
+        shapes = tuple(trace.input_shape for trace in self._traces)
         known = {
             "work": tuple(trains[trace.trains] for trace in self._traces),
-            "a step": tuple(steps[trace.accumulated] for trace in self._traces),
-            "input of the first product": tuple(trace.input_shape for trace in self._traces),
+            "a step": self._steps(),
+            "input of the first product": ("", "") if same_input(*shapes) else shapes,
         }
         return self._differing(known) | self._models()
+
+    def _steps(self) -> tuple[str, ...]:
+        """What the steps of both are, as far as both tell."""
+        told = all(t.accumulated or t.updates is not None for t in self._traces)
+        either = any(t.accumulated for t in self._traces)
+        return tuple(map(_step, self._traces)) if told or either else ("", "")
 
     @property
     def _traces(self) -> tuple[Trace, Trace]:
@@ -201,16 +254,18 @@ class Comparison:
         return {name: (a, b) for name, (a, b) in pairs.items() if a and b and a != b}
 
     def _models(self) -> dict[str, tuple[str, str]]:
-        """The number of layers or of products, where they cannot be of one model."""
+        """The number of layers or of products, where they cannot be of one step of one model."""
         first, second = self.baseline.rows, self.candidate.rows
         counts = {name: len(set(rows.layer) - {""}) for name, rows in (("a", first), ("b", second))}
         if min(counts.values()) > 1 and "framework" not in self.places:  # each names its own way
             common = max(_common(first, second), _common(numbered(first), numbered(second)))
-            named = (str(counts["a"]), str(counts["b"]))
-            return {} if common >= SAME_LAYERS else {"layers": named}
+            if common < SAME_LAYERS:
+                return {"layers": (str(counts["a"]), str(counts["b"]))}
         products = [float(rows["count"][rows.cause == "matrix"].sum()) for rows in (first, second)]
         known = max(r.share("unexplained") for r in (self.baseline, self.candidate)) < LEAST_SHARE
-        if max(products) > SAME_PRODUCTS * min(products) and (min(products) or known):
+        marked = WHOLE not in (trace.how for trace in self._traces)
+        most = SAME_PRODUCTS if marked else UNMARKED_PRODUCTS
+        if max(products) > most * min(products) and (min(products) or known):
             return {"matrix operations": (f"{products[0]:.0f}", f"{products[1]:.0f}")}
         return {}
 
@@ -253,6 +308,22 @@ class Comparison:
         work = table.index.isin(["matrix", "memory", "casts", "optimizer", "loss scaling"])
         stayed = table[work & (table.candidate_s > SHRUNK * table.baseline_s)]
         return stayed.candidate_s.sort_values(ascending=False)
+
+
+def _gpus(trace: Trace) -> str:
+    """How many GPUs worked; empty of a CPU."""
+    return str(sum(seconds > 0 for seconds in trace.gpus.values()) or "")
+
+
+def _step(trace: Trace) -> str:
+    """What a step is, by how often the optimizer steps in it."""
+    if trace.accumulated:
+        return "not always with the optimizer"
+    if trace.updates == 0:
+        return "without the optimizer"
+    if trace.updates is not None and trace.updates > SEVERAL:
+        return f"with {trace.updates:.0f} steps of the optimizer"
+    return "with the optimizer"
 
 
 def _common(first: pd.DataFrame, second: pd.DataFrame) -> float:

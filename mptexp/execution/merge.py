@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -56,7 +57,8 @@ class Merged:
         copied: directory as it was given -> how many runs were taken from it.
         present: how many runs the result had already.
         faults: a sentence for each record that could not be read, and so was not merged, and for
-            each that was changed since it was written and is the only one of its run.
+            each that was changed since it was written and is the only one of its run, or was
+            replaced.
         missing: device -> how many of its runs have no final result yet.
         unused: how many other results of the same runs were kept as superseded.
     """
@@ -100,14 +102,14 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
         directory.prepare(out, places[0].params_text, fresh=False)
         for one in others:
             _keep(one.part.runs / one.run_id, _part_of(out, one), one.run_id)
-        wanted = [one for one in chosen if one.place != out]
-        for one in wanted:
-            _copy(one, _part_of(out, one))
+        wanted = [pair for pair in zip(chosen, copies, strict=True) if pair[0].place != out]
+        for one, alike in wanted:
+            faults += _copy(one, alike, _part_of(out, one))
         for place in places:
             _keep_superseded(place, out)
         for ours, *theirs in zip(out.parts, *(place.parts for place in places), strict=True):
             ours.add_measured(theirs)
-    copied = Counter(str(one.place.root) for one in wanted)
+    copied = Counter(str(one.place.root) for one, _ in wanted)
     faults += [f"{_record(one)}: {store.CHANGED}; merged as it is" for one in chosen if one.changed]
     present = len(chosen) - len(wanted)
     return Merged(dict(copied), present, faults, _missing(out), len(others))
@@ -262,11 +264,35 @@ def _copy_files(run: Path, kept: Path) -> None:
             shutil.copyfile(path, kept / path.name)
 
 
-def _copy(one: Copy, out: SweepDir) -> None:
-    """Copies a run's files beside their place, then moves them there together."""
+def _copy(one: Copy, copies: Sequence[Copy], out: SweepDir) -> list[str]:
+    """Copies a run's files beside their place, then moves them there together.
+
+    A notebook that the copy lacks is taken from another copy of the same result.
+
+    Returns:
+        A sentence where that takes the place of what no other directory holds.
+    """
     folder = out.partial / one.run_id
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for name in one.digests:
-        shutil.copyfile(one.part.runs / one.run_id / name, folder / name)
-    out.publish(one.run_id, keep=False)  # what an earlier copy was is in its own directory
+    alike = [c for c in copies if c.digests[FILES[0]] == one.digests[FILES[0]]]
+    for name, source in {n: c for c in (*alike, one) for n in c.digests}.items():
+        shutil.copyfile(source.part.runs / one.run_id / name, folder / name)
+    said = _replaced(one, out)
+    out.publish(one.run_id, keep=False)  # what an earlier result was is superseded by now
+    return said
+
+
+def _replaced(one: Copy, out: SweepDir) -> list[str]:
+    """Keeps a record of the result's own that was changed, or cannot be read; says where."""
+    path = out.record(one.run_id)
+    if not os.path.lexists(path):
+        return []
+    try:
+        if "changed" not in store.read_record(path):
+            return []
+        why = store.CHANGED
+    except RecordError:  # which `_read` has named
+        why = "cannot be read"
+    kept = out.replace(one.run_id)
+    return [f"{path}: {why}; replaced by that of {one.part.root}, and kept as {kept}"]

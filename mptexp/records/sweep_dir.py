@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import secrets
 import shutil
@@ -18,6 +19,7 @@ from mptexp.spec.errors import ParamsError
 
 MAKER = "mptexp"
 RUN_ID, DIGEST = "[0-9a-f]{12}", "[0-9a-f]{8}"
+PARTS = ("search", "diagnosis")  # sweeps of their own within a sweep
 # The files beside the runs; the marker last, by which what is left of an interruption is known.
 WRITTEN = ("params.yaml", "index.html", "results.csv", "history.csv", "speedups.csv")
 WRITTEN += ("accuracy.csv", "table.md", "answer.svg", "speedup.svg", "share.png", "sweep.json")
@@ -123,6 +125,11 @@ class SweepDir:
         return self.root / "superseded"
 
     @property
+    def replaced(self) -> Path:
+        """Where records lie that a merge replaced, as they were changed or unreadable: not read."""
+        return self.root / "replaced"
+
+    @property
     def measured(self) -> Path:
         """A line for each run that came to an end here, its id and the digits of its record.
 
@@ -218,6 +225,19 @@ class SweepDir:
         """The folder of a superseded run, by the content of its record's file."""
         return self.superseded / f"{run_id}-{_digits(record)}"
 
+    def replace(self, run_id: str) -> Path:
+        """Moves a run, or a link in its place, to `replaced`; returns its folder there."""
+        folder = self.runs / run_id
+        try:
+            content = (folder / "record.json").read_bytes()
+        except OSError:
+            content = b""
+        while os.path.lexists(kept := self.replaced / f"{run_id}-{_digits(content)}"):
+            content += b"\n"
+        kept.parent.mkdir(exist_ok=True)
+        folder.rename(kept)
+        return kept
+
     def superseded_runs(self) -> int:
         """How many runs were measured again."""
         return sum(1 for _ in self.superseded.glob("*/record.json"))
@@ -226,7 +246,7 @@ class SweepDir:
         """Removes what mptexp writes into a directory that it made, by name, and nothing else."""
         for part in self.parts:
             if part is self or not part.root.is_symlink():
-                for folder in (part.runs, part.partial, part.superseded):
+                for folder in (part.runs, part.partial, part.superseded, part.replaced):
                     remove_runs(folder)
         for part in self.parts[1:]:
             _remove_if_empty(part.root)
@@ -267,6 +287,11 @@ def leads_out(path: Path) -> bool:
     """Whether a file of a run is a link, or lies behind one, to outside the sweep's directory."""
     place = path.absolute()
     folder, runs, *_ = place.parents
-    if not any(p.is_symlink() for p in (place, folder, runs)):
+    root = runs.parent
+    links = [place, folder, runs]
+    if root.name in PARTS and (root.parent / "params.yaml").exists():
+        links.append(root)
+        root = root.parent
+    if not any(p.is_symlink() for p in links):
         return False
-    return files.real(runs.parent) not in files.real(place).parents
+    return files.real(root) not in files.real(place).parents

@@ -12,7 +12,7 @@ import pandas as pd
 from great_tables import GT
 
 from mptexp.diagnosis.causes import CAUSES, LABELS, LEAST_SHARE
-from mptexp.diagnosis.recording import BOUNDS, Comparison, Recording
+from mptexp.diagnosis.recording import BOUNDS, FEWER_BITS, Comparison, Recording
 from mptexp.report.figures import diagnosis as figures
 from mptexp.report.figures import output, style
 from mptexp.report.pages import lead, rendering
@@ -62,7 +62,11 @@ ONCE = (
 )
 TF32 = " (or TF32, on NVIDIA GPUs from Ampere on)"
 BEFORE_AMPERE = re.compile(r"\b(V100|P100|P40?|T4|K80|M60|TITAN|GTX|RTX 20\d\d|Quadro RTX)\b")
-MATRIX = {  # by whether most of it is in few bits already
+IN_16_BITS = FEWER_BITS["float16"]
+NO_BOUND = 20.0  # times: a larger bound says only that next to nothing else was recorded
+MATRIX = {  # by whether most of it is in few bits already; None where that is not told
+    None: f"16 bits{TF32}, unless it is in them already, which is not told; a smaller or sparser "
+    "model",
     False: f"16 bits{TF32}; a smaller or sparser model",
     True: "it is in few bits already: larger matrices (batch, widths that are multiples of 8), "
     "a smaller or sparser model",
@@ -154,7 +158,7 @@ def comparison_sentence(comparison: Comparison) -> str:
         for name, row in changed.iterrows()
     ]
     text = f"{head}: {wording.listed(parts)}" if parts else head
-    text += _same_arithmetic(comparison, first)
+    text += _same_arithmetic(comparison, first) + _untold(comparison)
     return f"{text}. In {second}: {bound_sentence(comparison.candidate)}"
 
 
@@ -178,18 +182,20 @@ def _each(steps: Sequence[int]) -> str:
 
 def _same_arithmetic(comparison: Comparison, first: str) -> str:
     """Says where the two do not differ in what they multiply in, or the first is in TF32."""
-    before, after = (
-        r.arithmetic.type.iloc[0] if len(r.arithmetic) else "unknown"
-        for r in (comparison.baseline, comparison.candidate)
-    )
-    if before == after != "unknown":
-        whole = all(
-            r.arithmetic.type.nunique() == 1 for r in (comparison.baseline, comparison.candidate)
-        )
+    both = (comparison.baseline, comparison.candidate)
+    before, after = (recording.main_type for recording in both)
+    if before == after != "":
+        whole = all(recording.arithmetic.type.nunique() == 1 for recording in both)
         return f". Both do {'all' if whole else 'most'} of their matrix work in {before}"
     if before == "tf32":
         return f". {first} does most of its matrix work in TF32 already, not in strict float32"
     return ""
+
+
+def _untold(comparison: Comparison) -> str:
+    """Says what has to be alike for the ratio to mean anything, and is not told."""
+    unknown = comparison.untold
+    return f". Whether both had the same {wording.listed(unknown)} is not told" if unknown else ""
 
 
 def _short(cause: str) -> str:
@@ -204,6 +210,9 @@ def notes(recording: Recording) -> list[str]:
     if trace.warm_up:
         first = wording.count(trace.warm_up, "first step")
         said.append(f"{first} left out as warm-up")
+    if trace.untrained:
+        others = wording.count(trace.untrained, "step")
+        said.append(f"{others} without a backward pass left out, as evaluations have none")
     if trace.unusual:
         first = wording.count(trace.unusual, "step")
         said.append(
@@ -297,8 +306,9 @@ def cause_rows(recording: Recording) -> pd.DataFrame:
 
 def _try(cause: str, recording: Recording) -> str:
     if cause == "matrix":
-        lacks_tf32 = bool(BEFORE_AMPERE.search(recording.trace.gpu))
-        text = MATRIX[recording.low_share > 0.5]
+        trace, precision = recording.trace, recording.precision
+        lacks_tf32 = bool(BEFORE_AMPERE.search(trace.gpu)) or trace.device == "cpu"
+        text = MATRIX[None if precision is None else precision > 0]
         return text.replace(TF32, "") if lacks_tf32 else text
     remedies = {row.name: ", ".join(r.text for r in row.remedies) for row in CAUSES}
     return TRY.get((cause, recording.trace.framework)) or remedies.get(cause, "–")
@@ -360,24 +370,38 @@ def shrink_sentence(comparison: Comparison) -> str:
     """What 16 bits did not shrink, and the best that they could have given."""
     if not comparison.comparable:
         return ""
-    if comparison.baseline.low_share > max(0.5, comparison.candidate.low_share):
+    before, after = comparison.baseline.precision, comparison.candidate.precision
+    if before is not None and after is not None and before > after:
         return (
             "The first recording is that in lower precision: to see what it gives, name the one in "
-            "float32 first."
+            "higher precision first."
         )
+    lower = before is not None and after is not None and after > before and not comparison.places
     stayed = comparison.unshrunk[lambda s: s >= LEAST_SHARE * comparison.candidate.trace.median_s]
     parts = [f"{_short(str(name))} ({milliseconds(seconds)})" for name, seconds in stayed.items()]
-    names = _names([comparison.baseline, comparison.candidate])
-    lower = comparison.candidate.low_share > comparison.baseline.low_share
     text = f"Lower precision did not shrink {wording.listed(parts)}. " if parts and lower else ""
-    # Where both compute in float32, what is to be done next concerns the second.
-    recording = comparison.baseline if lower else comparison.candidate
-    if recording.low_share > 0.5:
-        return text.strip()
+    more = lower and comparison.speedup > comparison.baseline.best
+    names = _names([comparison.baseline, comparison.candidate])
+    # Where both are in as many bits, what is to be done next concerns the second.
+    alike = before is not None and before == after
+    bound = (comparison.candidate, names[1]) if alike else (comparison.baseline, names[0])
+    return f"{text}{_at_best(*bound)}{' It became faster by more than that.' * more}".strip()
+
+
+def _at_best(recording: Recording, name: str) -> str:
+    """What 16 bits alone could give over a recording, where it is in more bits."""
+    precision = recording.precision
+    if precision is not None and precision >= IN_16_BITS:
+        return ""
+    if recording.best > NO_BOUND:
+        return (
+            f"Nearly all of {name} is matrix work, so it sets no bound to what 16 bits could give."
+        )
+    opening = f"If {name} is in 32 bits, which is not told, " * (precision is None)
     return (
-        f"{text}16 bits would make {names[not lower]} at most {recording.best:.2f}× faster: that "
-        "much if its matrix work took no time, memory-bound work and casts half of theirs, and all "
-        "else stayed."
+        f"{opening}16 bits would make {name} at most {recording.best:.2f}× faster: that much if "
+        "its matrix work took no time, memory-bound work and casts half of theirs, and all else "
+        "stayed."
     )
 
 
@@ -429,6 +453,7 @@ def _content(recording: Recording) -> dict[str, Any]:
         "arithmetic": recording.arithmetic.to_dict("records"),
         "layer_share": recording.layer_share if trace.timed else None,
         "unexplained_share": recording.share("unexplained") if trace.timed else None,
+        "notes": notes(recording),
     }
 
 
@@ -457,9 +482,11 @@ def _title(recordings: Sequence[Recording]) -> str:
     """The finding in a few words."""
     if len(recordings) == 2:
         both = Comparison(*recordings)
+        if not both.comparable:
+            return "Two recordings that are not of the same work"
         first, second = _names(recordings)
-        ratio = f"Provisional: {second} is {wording.over(both.speedup)} {first}"
-        return ratio if both.comparable else "Two recordings that are not of the same work"
+        other = f" (other {', '.join(both.places)})" * bool(both.places)
+        return f"Provisional: {second} is {wording.over(both.speedup)} {first}{other}"
     trace, (name, share) = recordings[0].trace, recordings[0].bound
     bound = BOUND[name].partition(":")[0].format(work=WORK[trace.trains])
     return f"{bound}: {percent(share)} of a step" if trace.timed else UNTIMED.partition(":")[0]

@@ -19,6 +19,7 @@ MOST_EVENT = 2**22  # characters of an event; the longest known, with a stack in
 MOST_HEAD = 2**24  # characters before the events
 CHUNK = 2**20
 _MARK, _ITEM = re.compile(r"\S"), re.compile(r"[^\s,]")
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # of a character: JSON can hold one alone
 _DECODER = json.JSONDecoder(strict=False)
 
 
@@ -30,6 +31,11 @@ def instants(event: Mapping[str, Any]) -> Interval:
     """
     begin, took = _number(event.get("ts")), _number(event.get("dur"))
     return begin, begin + max(took, 0.0)
+
+
+def ends_before_it_begins(event: Mapping[str, Any]) -> bool:
+    """Whether the duration of an event is negative, as where a clock jumps."""
+    return _number(event.get("dur")) < 0
 
 
 def _number(value: Any) -> float:
@@ -87,8 +93,8 @@ class _Text:
                 # A number may go on in what was not read yet.
                 if end == len(self.text) and isinstance(value, int | float) and self.more():
                     continue
-                self.at = end
-                return value
+                halves, self.at = _HALF.search(self.text, self.at, end), end
+                return _without_halves(value) if halves else value
             except RecursionError:
                 raise ParamsError("it is nested too deeply to be a trace") from None
             except ValueError as error:
@@ -96,6 +102,12 @@ class _Text:
                     raise ParamsError("it is not JSON that a profiler writes") from error
                 if not self.more():
                     raise ParamsError("it was cut off, or is no JSON") from error
+
+
+def _without_halves(value: Any) -> Any:
+    """A value whose texts can be written: of a character that is half a question mark."""
+    text = json.dumps(value, ensure_ascii=False)
+    return json.loads(text.encode("utf-8", "replace"))
 
 
 def events(file: BinaryIO, about: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ Categories have two sets of names: those of PyTorch 1.8 to 1.12 (`Operator`, `Ke
 import math
 import re
 import statistics
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +16,17 @@ from typing import Any
 
 from mptexp.spec.errors import ParamsError
 from mptexp.traces import counters, json_events, operations, steps
-from mptexp.traces.host import BACKWARD, GRAPH, INPUT, MODULE, OPTIMIZER, STEP, Event, Host
+from mptexp.traces.host import (
+    BACKWARD,
+    GRAPH,
+    INPUT,
+    MODULE,
+    OPTIMIZER,
+    SCALING,
+    STEP,
+    Event,
+    Host,
+)
 from mptexp.traces.operations import Operation, Span, Trace
 from mptexp.traces.steps import Interval, Steps
 from mptexp.traces.xla_names import LAYER
@@ -51,7 +61,10 @@ OF_GPU = re.compile(
 OF_APPLE = re.compile(r"^aten::_?mps_")
 GRADIENT = re.compile(r"wgrad|dgrad|backward|_bwd", re.IGNORECASE)  # in kernels' names
 PRODUCT = re.compile(r"^aten::(conv\w*|_convolution|linear|addmm|mm|bmm|matmul)$")
+SEVERAL = 1.5  # times the number of steps: so often an optimizer steps in several of them
+BACKWARDS = 0.01  # of the events of a device: so few may end before they begin
 LEAST_WITHIN = 0.5  # of the time of what was launched in the steps: so much ran in them
+MARKED = ("ProfilerStep#N", "ranges named as steps")
 STRAY = 0.01  # of the launches: so few with another process's number are no other process
 UNFINISHED = (
     0.05  # of a step; a shorter wait for what was launched before the recording stays in it
@@ -82,8 +95,16 @@ def read(events: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> Trace
     Raises:
         ParamsError: where it holds nothing of a training.
     """
-    known = list(_known(events))  # `about` is complete from here
-    return of_events(known, _models(about), "PyTorch")
+    seen: Counter[str] = Counter()
+    known = list(_known(events, seen))  # `about` is complete from here
+    _refuse_backwards(seen)
+    models = _models(about)
+    trace = of_events(known, models, "PyTorch")
+    return replace(
+        trace,
+        recorded=_recorded(about, seen),
+        notes=(*trace.notes, *_backwards(seen), *_unseen(trace, models)),
+    )
 
 
 def read_own(
@@ -149,35 +170,42 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
         "gpu" if devices else "cpu",
     )
     replayed = _replayed(ran)
-    accumulated = [*_accumulated(events, found)]
+    number, updates = len(found.intervals), _updates(events, found)
     return replace(
         trace,
         framework=framework,
         timed=not replayed,
-        trains=_trains(events),
+        trains=_trains(events, found),
         input_shape=_input_shape(events, found),
-        accumulated=bool(accumulated),
+        accumulated=_accumulates(updates, number),
+        updates=None if updates is None else updates / number,
         gpu=_device_name(name, models) if devices else "",
         gpus={_device_name(n, models): _work_s(of) for n, of in devices.items()},
         counters=counters.compared((event.name, _counts(event.args)) for event in ran),
         notes=(
             *_notes(ran, host),
             *_skew(launched, late),
-            *accumulated,
+            *_stepped(events, updates, number),
             *([EARLIER.format(sum(e - b for b, e in waits) / 1e3)] if waits else []),
             *([] if devices else _compiled(spans)),
         ),
     )
 
 
-def _known(events: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
-    """The events that say what ran, was launched or was awaited; Python's frames are left out."""
+def _known(events: Iterable[Mapping[str, Any]], seen: Counter[str]) -> Iterator[Event]:
+    """The events that say what ran, was launched or was awaited; Python's frames are left out.
+
+    Args:
+        seen: gets how many `frames` of Python there were, how many events of a `device`, and how
+            many of these end before they begin (`backwards`).
+    """
     number = 0
     for event in events:
         kind = _kind(event.get("cat")) if event.get("ph") == "X" else None
         if kind is None:
             continue
         name = str(event.get("name", ""))
+        seen["frames"] += kind == "python"
         if kind == "python" and not name.startswith(MODULE) and not INPUT.search(name):
             continue
         number += 1
@@ -185,6 +213,9 @@ def _known(events: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
             raise ParamsError(f"it holds more than {MOST_EVENTS:,} events; trace fewer steps")
         thread = (str(event.get("pid")), str(event.get("tid")))
         begin, end = json_events.instants(event)
+        if kind in ON_DEVICE:
+            seen["device"] += 1
+            seen["backwards"] += json_events.ends_before_it_begins(event)
         yield Event(kind, name, thread, begin, end, _kept(kind, name, event))
 
 
@@ -200,7 +231,7 @@ def _kept(kind: str, name: str, event: Mapping[str, Any]) -> dict[str, Any]:
     if str(event.get("cat")) == "user_annotation" or RANGE.match(name):
         kept["range"] = True
     if kind == "op" and PRODUCT.match(name):
-        kept["shapes"] = args.get("Input Dims", args.get("Input dims"))
+        kept["shape"] = _shape(name, args.get("Input Dims", args.get("Input dims")))
     if kind in ON_DEVICE:
         device = args.get("device", event.get("pid"))
         kept |= {"device": device} if isinstance(device, PLAIN) else {}
@@ -248,6 +279,46 @@ def _device_name(number: str, models: Mapping[str, str]) -> str:
     return f"GPU:{number} {models.get(number, '')}".strip()
 
 
+def _recorded(about: Mapping[str, Any], seen: Mapping[str, int]) -> dict[str, str]:
+    """What a file tells of how it was recorded, beside the GPU, by name."""
+    known = {"Python's stack": "recorded" if seen["frames"] else "not recorded"}
+    spread, version = about.get("distributedInfo"), about.get("cuda_runtime_version")
+    ranks = spread.get("world_size") if isinstance(spread, dict) else None
+    if isinstance(ranks, int):
+        known["ranks"] = f"{ranks}"
+    if isinstance(version, int):
+        known["CUDA"] = f"{version // 1000}.{version % 1000 // 10}"
+    return known
+
+
+def _refuse_backwards(seen: Mapping[str, int]) -> None:
+    """Refuses a device many of whose events end before they begin: their time is in no share."""
+    if seen["backwards"] > BACKWARDS * seen["device"]:
+        raise ParamsError(
+            f"{seen['backwards']} of {seen['device']} events of the device end before they begin: "
+            "its clock jumped"
+        )
+
+
+def _backwards(seen: Mapping[str, int]) -> Iterator[str]:
+    """Says where a few do."""
+    if seen["backwards"]:
+        yield (
+            f"{seen['backwards']} of {seen['device']} events of the device end before they begin; "
+            "they count as if they took no time"
+        )
+
+
+def _unseen(trace: Trace, models: Mapping[str, str]) -> Iterator[str]:
+    """Says where a machine has GPUs of which nothing was recorded."""
+    if trace.device == "cpu" and models:
+        yield (
+            f"the machine has a GPU, {next(iter(models.values()))}, and no kernel of it was "
+            "recorded: if the training ran there, these are times of the host alone; record with "
+            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+        )
+
+
 def _notes(events: Sequence[Event], host: Host) -> Iterator[str]:
     kernels = [event for event in events if event.kind != "copy"]
     missing = sum(1 for event in kernels if host.launch(event) is None)
@@ -287,39 +358,75 @@ def _replayed(events: Sequence[Event]) -> bool:
     return counted and (kernels[0].kind == "counted" or (len(lengths) == 1 and len(kernels) > 2))
 
 
-def _trains(events: Iterable[Event]) -> bool | None:
-    """Whether the host ran a backward pass or an optimizer; None where it does not tell."""
+def _trains(events: Iterable[Event], found: Steps) -> bool | None:
+    """Whether the host ran a backward pass or an optimizer; None where it does not tell.
+
+    Where marks say when the steps were, in these: before them others may have trained.
+    """
+    begin, end = found.launched if found.how.startswith(MARKED) else (-math.inf, math.inf)
     names: dict[str, set[str]] = defaultdict(set)
     for event in events:
-        names[event.kind].add(event.name)
+        if event.kind != "op" or begin <= event.start < end:
+            names[event.kind].add(event.name)
     if any(BACKWARD.search(name) or OPTIMIZER.search(name) for name in names["op"]):
         return True
     known = any(name.startswith("aten::") for name in names["op"])
     return False if known and not any(map(GRADIENT.search, names["kernel"])) else None
 
 
+def _shape(product: str, shapes: Any) -> Sequence[Any]:
+    """The shape of what a product reads, of those of all its inputs; empty where it is not told."""
+    place = product == "aten::addmm"  # whose first input is the bias
+    known = isinstance(shapes, list) and len(shapes) > place and isinstance(shapes[place], list)
+    return shapes[place] if known else ()
+
+
 def _input_shape(events: Iterable[Event], found: Steps) -> str:
     """The shape of what the first product of a step reads; empty where shapes were not recorded."""
     begin = found.launched[0]
-    with_shapes = [e for e in events if e.start >= begin and e.args.get("shapes")]
+    with_shapes = [e for e in events if e.start >= begin and e.args.get("shape")]
     first = min(with_shapes, key=lambda event: event.start, default=None)
-    shapes = first.args["shapes"] if first else []
-    shape = shapes[0] if isinstance(shapes, list) and shapes and isinstance(shapes[0], list) else []
-    return "x".join(map(str, shape))
+    return "x".join(map(str, first.args["shape"])) if first else ""
 
 
-def _accumulated(events: Iterable[Event], found: Steps) -> Iterator[str]:
-    """Says where a marked step is only part of one, as gradients are accumulated over several."""
-    begin, end = found.launched
-    stepped = Counter(
-        e.name for e in events
-        if e.kind == "op" and e.name.startswith("Optimizer.step#") and begin <= e.start < end
-    )  # fmt: skip
-    times, steps_ = max(stepped.values(), default=0), len(found.intervals)
-    if 0 < times < steps_ - 1:
+def _updates(events: Iterable[Event], found: Steps) -> int | None:
+    """How often the optimizer stepped in the steps; None where nothing tells.
+
+    Of several optimizers that which stepped most often.
+    """
+    intervals = found.on_host or found.intervals
+    begins, ends = zip(*intervals, strict=True)
+    stepped: Counter[str] = Counter()
+    trained = False
+    for event in events:
+        place = bisect_right(begins, event.start) - 1 if event.kind == "op" else -1
+        if place >= 0 and event.start < ends[place]:
+            stepped[event.name] += event.name.startswith("Optimizer.step#")
+            trained = trained or bool(BACKWARD.search(event.name))
+    most = max(stepped.values(), default=0)
+    return most if most or trained else None
+
+
+def _accumulates(updates: int | None, number: int) -> bool:
+    """Whether the optimizer stepped in some of several steps alone."""
+    return updates is not None and 0 < updates < number - 1
+
+
+def _stepped(events: Iterable[Event], updates: int | None, number: int) -> Iterator[str]:
+    """Says where the optimizer steps less often, or more often, than the marks say."""
+    if updates is None:
+        return
+    if _accumulates(updates, number):
+        skips = any(event.kind == "op" and SCALING.search(event.name) for event in events)
         yield (
-            f"the optimizer stepped in {times} of {steps_} steps: gradients are accumulated, and a "
-            "step here is the work on one micro-batch"
+            f"the optimizer stepped in {updates} of {number} steps: "
+            + "the loss scaler skipped the others, or " * skips
+            + "gradients are accumulated, and a step here is the work on one micro-batch"
+        )
+    if updates > SEVERAL * number:
+        yield (
+            f"the optimizer stepped {updates} times in {number} steps: a step here is several of "
+            "the training, or has several optimizers"
         )
 
 
@@ -401,10 +508,12 @@ def _refuse_untraced_gpu(events: Iterable[Event]) -> None:
 def _steps(
     events: Sequence[Event], spans: Sequence[Span], launched: Sequence[tuple[float, Interval]]
 ) -> Steps:
-    for pattern, how in ((STEP, "ProfilerStep#N"), (RANGE, "ranges named as steps")):
+    trained = [e.start for e in events if e.kind == "op" and BACKWARD.search(e.name)]
+    for pattern, how in zip((STEP, RANGE), MARKED, strict=True):
         marks = [(e.start, e.end) for e in events if e.kind == "op" and pattern.match(e.name)]
         if marks:
-            return steps.marked(marks, operations.busy(spans), how, launched)
+            busy, whole = operations.busy(spans), pattern is STEP
+            return steps.marked(marks, busy, how, launched, trained, whole)
     work = [
         ((s.start, s.end), (s.operation.kernel or s.operation.op))
         for s in spans

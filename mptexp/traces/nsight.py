@@ -48,7 +48,9 @@ def read(file: Path) -> Trace:
         ]
         if file.stat().st_size < pages[0] * pages[1]:
             raise ParamsError("it was cut off")
-        tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
+        # A view may compute without end.
+        known = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        tables = {row[0] for row in known}
         process, share = _busiest(database, tables)
         events: list[Event] = []
         for event in _events(database, tables, process):

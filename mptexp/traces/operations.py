@@ -20,6 +20,7 @@ from mptexp.traces import kernels
 from mptexp.traces.steps import Interval, Steps
 
 LONGEST_S = 7200.0  # of a step; no profiler records for so long
+LEAST_S = 1e-9  # of a step; ratios of less would leave what floats can hold
 ON_HOST = "(on the host)"  # stands for the kernel of an operation that no GPU kernel came from
 # An instant without any operation belongs to the first of these that is going on, else to host.
 WAITS = ("retracing", "input", "loop", "idle", "host")
@@ -89,7 +90,7 @@ class Trace:
         operations: the table, the longest row first.
         step_times: seconds of each step, as the host or the device marks them.
         how: how the steps were recognized.
-        warm_up, unusual, after_s: what was left out, as of `steps.Steps`.
+        warm_up, unusual, untrained, after_s: what was left out, as of `steps.Steps`.
         outside_s: seconds of work on the device in the trace, but outside the steps.
         hidden_s: seconds of a step in which other work hid communication between devices.
         framework: that wrote the trace; empty where it does not tell.
@@ -100,6 +101,8 @@ class Trace:
         trains: whether it has a backward pass or an optimizer in it; None where it does not tell.
         input_shape: of the first product of a step, such as 32x3x224x224, where the trace tells.
         accumulated: whether gradients are accumulated, so that a step is that of a micro-batch.
+        updates: how often the optimizer steps in a step; None where the trace does not tell.
+        recorded: what else it tells of the machine and of the recording, such as CUDA's version.
         notes: what else a reader has to know of the trace, as sentences.
     """
 
@@ -112,6 +115,7 @@ class Trace:
     how: str = ""
     warm_up: int = 0
     unusual: int = 0
+    untrained: int = 0
     after_s: float = 0.0
     outside_s: float = 0.0
     hidden_s: float = 0.0
@@ -123,6 +127,8 @@ class Trace:
     trains: bool | None = None
     input_shape: str = ""
     accumulated: bool = False
+    updates: float | None = None
+    recorded: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
@@ -184,7 +190,7 @@ def of_steps(
     if max(steps.seconds()) > LONGEST_S:
         hours = max(steps.seconds()) / 3600
         raise ParamsError(f"a step in it takes {hours:,.0f} hours: the clock of its events jumped")
-    if statistics.median(steps.seconds()) <= 0:
+    if statistics.median(steps.seconds()) < LEAST_S:
         raise ParamsError("a step in it takes no time")
     begin, end = steps.between
     inside, gaps = [s for s in spans if s.end > begin and s.start < end], steps.gaps
@@ -213,6 +219,7 @@ def of_steps(
         how=steps.how,
         warm_up=steps.warm_up,
         unusual=steps.unusual,
+        untrained=steps.untrained,
         after_s=steps.after_s / every,
         outside_s=sum(s.end - s.start for s in spans if s.end <= begin or s.start >= end) / 1e6,
         hidden_s=max(0.0, _busy_s(sent, steps) - shown / 1e6) / number,

@@ -2,11 +2,11 @@
 
 import math
 import statistics
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 Interval = tuple[float, float]  # first and last instant, in microseconds
 # A step that takes so many times as long as the others is none: a first one compiles and tunes,
@@ -16,6 +16,7 @@ UNUSUAL = 3.0
 # here the marks end too early, for the host is ahead of the device.
 LAG = 0.05
 AHEAD = 0.5  # of a step: from here the marks say how long launching takes, not a step
+FILLED = 0.75  # of the time from one mark to the next: marks that last shorter are not whole steps
 PAUSE = 0.02  # of a step: a device that rests for longer has come to the end of its work
 AFTER = 0.05  # of a step: what it goes on for after its function ended, from where it is cut off
 WHOLE = "nothing: the whole trace is taken as one step"
@@ -33,6 +34,7 @@ class Steps:
         how: how they were recognized, such as `ProfilerStep#N`.
         warm_up: how many first steps were left out.
         unusual: how many later ones were, for they took much longer than the others.
+        untrained: how many were, for they have no backward pass and others have one.
         after_s: mean seconds that were cut off each step's end, see `ending_with`.
         on_host: from when to when the host launched them, where the device ran them later.
     """
@@ -41,13 +43,14 @@ class Steps:
     how: str
     warm_up: int = 0
     unusual: int = 0
+    untrained: int = 0
     after_s: float = 0.0
     on_host: tuple[Interval, ...] = ()
 
     @property
     def found(self) -> int:
         """How many there are with those that were left out."""
-        return len(self.intervals) + self.warm_up + self.unusual
+        return len(self.intervals) + self.warm_up + self.unusual + self.untrained
 
     @property
     def launched(self) -> Interval:
@@ -82,6 +85,8 @@ def marked(
     busy: Sequence[Interval],
     how: str,
     launched: Sequence[tuple[float, Interval]] = (),
+    trained: Sequence[float] = (),
+    whole: bool = True,
 ) -> Steps:
     """Steps that the host marked; the last one ends when the device has done its work.
 
@@ -92,6 +97,9 @@ def marked(
         marks: one or more, of the host's clock.
         busy: when the device worked.
         launched: when the host launched something and when it ran, as far as that is known.
+        trained: when the host began some part of a backward pass, as far as that is known.
+        whole: whether a mark lasts as long as its step. Of others the last is left out, if they
+            are shorter than what lies from one to the next: nothing says when its step ends.
     """
     ordered = sorted(marks)
     kept = [ordered[0]]
@@ -103,10 +111,41 @@ def marked(
     worked = _worked_until(end, busy, (last - begin) / len(kept) * PAUSE)
     ahead = max(last, worked) - end
     if ahead > AHEAD * (end - begin) / len(kept) and (ran := _run(kept, launched)):
-        return usual(replace(adjoining(ran, f"{how}, as the device ran them"), on_host=tuple(kept)))
+        ahead_of = adjoining(ran, f"{how}, as the device ran them")
+        return usual(training(replace(ahead_of, on_host=tuple(kept)), trained))
+    if not whole and _filled(kept) < FILLED:
+        to_next = adjoining(kept, f"{how}, from one to the next")
+        return usual(training(_only(to_next, range(len(kept) - 1)), trained))
     if worked - end > LAG * (end - begin):
         kept[-1] = (kept[-1][0], worked)
-    return usual(adjoining(kept, how))
+    return usual(training(adjoining(kept, how), trained))
+
+
+def _filled(marks: Sequence[Interval]) -> float:
+    """What share of the time from one mark to the next a mark lasts; 1 where there is but one."""
+    shares = [
+        (end - begin) / (after - begin) if after > begin else 1.0
+        for (begin, end), (after, _) in pairwise(marks)
+    ]
+    return statistics.median(shares) if shares else 1.0
+
+
+def training(steps: Steps, trained: Sequence[float]) -> Steps:
+    """The steps with a backward pass, where some have one; the others are evaluations.
+
+    More evaluations than steps of training would make these look like a warm-up.
+
+    Args:
+        trained: when the host began some part of a backward pass, in any order.
+    """
+    instants = sorted(trained)
+    kept = [
+        n
+        for n, (begin, end) in enumerate(steps.on_host or steps.intervals)
+        if bisect_left(instants, begin) < bisect_left(instants, end)
+    ]
+    only = _only(steps, kept)
+    return replace(only, untrained=len(steps.intervals) - len(only.intervals))
 
 
 def outrun(steps: Steps, busy: Sequence[Interval]) -> bool:
@@ -169,18 +208,27 @@ def _worked_until(end: float, busy: Sequence[Interval], pause: float) -> float:
 
 
 def usual(steps: Steps) -> Steps:
-    """The steps without first ones that compile, tune or fill caches, and later ones like them."""
+    """The steps without first ones that compile, tune or fill caches, and later ones like them.
+
+    Nor those that take no time: two marks at one instant make such a step.
+    """
+    steps = _only(steps, [n for n, seconds in enumerate(steps.seconds()) if seconds > 0])
     times, first = steps.seconds(), 0
     while first + 1 < len(times) and times[first] > UNUSUAL * statistics.median(times[first + 1 :]):
         first += 1
     longest = UNUSUAL * statistics.median(times[first:])
     kept = [n for n, seconds in enumerate(times) if n >= first and seconds <= longest]
+    unusual = len(times) - first - len(kept)
+    return replace(_only(steps, kept), warm_up=first, unusual=unusual)
+
+
+def _only(steps: Steps, kept: Sequence[int]) -> Steps:
+    """Some of the steps, by their places; all where there is none of them."""
+    if not kept:
+        return steps
+    intervals = tuple(steps.intervals[n] for n in kept)
     return replace(
-        steps,
-        intervals=tuple(steps.intervals[n] for n in kept),
-        on_host=tuple(steps.on_host[n] for n in kept if steps.on_host),
-        warm_up=first,
-        unusual=len(times) - first - len(kept),
+        steps, intervals=intervals, on_host=tuple(steps.on_host[n] for n in kept if steps.on_host)
     )
 
 

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +221,7 @@ class StepTimer:
         """Writes what was measured as a run of a sweep's directory, and returns the record's path.
 
         `mptexp report` and `mptexp compare` take it beside others; nothing is claimed from it.
+        What was recorded there before under the same parameters is kept under `superseded`.
 
         Raises:
             ParamsError: where too few steps were timed, the batch size is not known, the model's
@@ -256,12 +257,30 @@ class StepTimer:
             "peak_memory_bytes": self._peak(card["kind"]),
             "ended_at": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
         }
-        path = SweepDir(Path(directory)).record(run_id)
+        place = SweepDir(Path(directory))
         try:
-            store.write_record(path, content)
+            self._write(place, run_id, content)
         except OSError as error:
             raise ParamsError(f"{directory}: cannot be written: {error.strerror}") from error
-        return path
+        return place.record(run_id)
+
+    def _write(self, place: SweepDir, run_id: str, content: Mapping[str, Any]) -> None:
+        """Writes a record; an earlier one of other steps is kept as superseded, and counted."""
+        if self._goes_on(place.record(run_id)):
+            store.write_record(place.record(run_id), content)
+            return
+        store.write_record(place.partial / run_id / "record.json", content)
+        place.publish(run_id)
+        with suppress(OSError):  # a sweep may be at work there
+            place.partial.rmdir()
+
+    def _goes_on(self, path: Path) -> bool:
+        """Whether a record holds the first of these windows: it was written in between."""
+        try:
+            before = store.read_record(path)["windows"]
+        except (store.RecordError, LookupError):
+            return False
+        return bool(before) and before == self.windows[: len(before)]
 
     def _peak(self, kind: str) -> int | None:
         return sensors.peak_memory_bytes(kind) if self.model is not None or kind == "cpu" else None

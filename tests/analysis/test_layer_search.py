@@ -203,3 +203,44 @@ def test_two_searches_in_one_directory_do_not_read_each_others_trainings(tmp_pat
     monkeypatch.setattr(advising._Search, "needed", searched)
     with pytest.raises(ParamsError, match="another mptexp command is at work here"):
         advising.advise_layers(job, "mixed_float16")
+
+
+@pytest.fixture
+def searching(tmp_path, monkeypatch):
+    """A function that searches for layers, with trainings that find these."""
+    place = SweepDir(tmp_path / "mine-layers")
+    job = Job(
+        Sweep(matrix={"policy": ["float32"]}),
+        "{}",
+        notebook_path("train", tmp_path / "mine.yaml"),
+        place,
+    )
+
+    def search(*layers):
+        monkeypatch.setattr(advising._Search, "needed", lambda self: needed(*layers))
+        return place, advising.advise_layers(job, "mixed_float16")[1]
+
+    return search
+
+
+def test_a_params_file_of_layers_that_somebody_edited_stays(searching):
+    # The loss: a second search wrote over the file of the first, and what was edited in it.
+    place, proof = searching("a", "b")
+    assert proof == place.root / "layers.yaml"
+    assert searching("a", "b")[1] == proof
+    proof.write_text("# mine\n" + proof.read_text())
+    for layers, name in ((("a", "b"), "layers-2.yaml"), (("a",), "layers-3.yaml")):
+        for _ in range(2):
+            assert searching(*layers)[1] == place.root / name
+    assert proof.read_text().startswith("# mine\n")
+
+
+def test_a_search_discards_nothing_but_an_earlier_search(searching):
+    # The loss: with --out of a finished sweep, all of its results were discarded unasked.
+    place, _ = searching()
+    place.params.write_text("# Question: Is it faster?\nmatrix: {policy: [float32]}\n")
+    with pytest.raises(ParamsError, match="holds the results of another params file"):
+        searching()
+    _, text = layer_search.sweep(Run(), "train", "float32", (), 300, 60.0)
+    place.params.write_text(text)
+    assert searching()[0] == place

@@ -158,3 +158,20 @@ def test_few_sweeps_of_noise_claim_a_difference_between_frameworks():
         found = scaling.by_backend(replace(quiet, results=noisy))
         lying += ((found.low > 1) | (found.high < 1)).any()
     assert lying <= 3
+
+
+def test_replicas_that_another_call_measured_claim_no_scaling():
+    # The lie: one replica measured last week, two today, "1.60× faster [1.60, 1.60]".
+    def called(runs, name):
+        return [made | {"invocation": name} for made in runs]
+
+    one, two = list(replicated(1, 32, 0.1)), list(replicated(2, 64, 0.1))
+    together = scaling.by_replicas(tables_of(called(one, "a"), called(two, "a"))).iloc[1]
+    assert (together["flags"], together.blocks) == ("", 3)
+    assert together.low > 1.9
+    found = scaling.by_replicas(tables_of(called(one, "a"), called(two, "b"))).iloc[1]
+    assert (found["flags"], found.speedup) == ("measured apart", pytest.approx(2))
+    # Of blocks of which one call measured both, the others say nothing.
+    part = called(two[:2], "b") + called(two[2:], "a")
+    mixed = scaling.by_replicas(tables_of(called(one, "a"), part)).iloc[1]
+    assert (mixed["flags"], mixed.blocks) == ("", 1)

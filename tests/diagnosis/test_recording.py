@@ -6,6 +6,7 @@ from mptexp.diagnosis import recording
 from mptexp.diagnosis.causes import LABELS
 from mptexp.diagnosis.recording import Comparison, Recording
 from mptexp.traces.operations import Operation, Trace
+from mptexp.traces.steps import WHOLE
 
 CONV = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize128x128x8_ffma"
 HALF = "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32"
@@ -60,8 +61,10 @@ def test_layers_are_shares_of_the_device_s_time():
 def test_arithmetic_is_of_matrix_work():
     row = made(HALF, matrix=0.01, memory=0.09).arithmetic.iloc[0]
     assert (row.type, row.tensor_cores, row.share) == ("float16", True, 1)
-    assert made(matrix=0.01).low_share == 0
+    assert (made(matrix=0.01).main_type, made(matrix=0.01).precision) == ("float32", 0)
+    assert (made(HALF, matrix=0.01).main_type, made(HALF, matrix=0.01).precision) == ("float16", 2)
     assert made(memory=0.01).arithmetic.empty
+    assert (made(memory=0.01).main_type, made(memory=0.01).precision) == ("", None)
 
 
 def test_two_recordings_have_the_ratio_of_medians_and_the_spread_of_steps():
@@ -113,5 +116,102 @@ def test_a_micro_batch_is_not_compared_with_a_whole_step():
     part = Recording("b", replace(part.trace, accumulated=True))
     assert Comparison(whole, made(matrix=0.05, times=(0.05,))).comparable
     assert not Comparison(whole, part).comparable
-    assert Comparison(whole, part).works == {"a step": ("with the optimizer", "of one micro-batch")}
+    assert Comparison(whole, part).works == {
+        "a step": ("with the optimizer", "not always with the optimizer")
+    }
     assert Comparison(part, replace(part, file="c")).comparable
+
+
+def of(one, **changes):
+    return replace(one, trace=replace(one.trace, **changes))
+
+
+def products(one, count, **changes):
+    rows = [row._replace(count=count) for row in one.trace.operations]
+    return of(one, operations=rows, **changes)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kinds"),
+    [
+        (1.0, 10.0, ("with the optimizer", "with 10 steps of the optimizer")),
+        (1.0, 0.0, ("with the optimizer", "without the optimizer")),
+        (2.0, 2.0, None),  # two optimizers in both
+        (None, 0.0, None),  # one does not tell
+        (0.5, 1.0, None),  # one step of two was cut off
+    ],
+)
+def test_steps_with_other_numbers_of_updates_are_not_compared(first, second, kinds):
+    # The lie: a step of ten iterations beside one of one, "10.00× faster".
+    one, other = of(made(matrix=0.1), updates=first), of(made(matrix=0.05), updates=second)
+    assert Comparison(one, other).works == ({"a step": kinds} if kinds else {})
+
+
+def test_a_step_that_holds_several_of_the_others_is_not_compared_though_layers_agree():
+    # The lie: steps_per_execution=10, or several steps in one function, on one side alone.
+    one, ten = products(made(matrix=0.1), 40), products(made(matrix=0.9), 400)
+    layered = [r._replace(layer=f"l{n}") for n, r in enumerate(one.trace.operations * 2)]
+    one, ten = (of(r, operations=[row._replace(count=r.trace.operations[0].count)
+                                  for row in layered]) for r in (one, ten))  # fmt: skip
+    assert Comparison(one, ten).works == {"matrix operations": ("80", "800")}
+    assert Comparison(one, products(ten, 80)).comparable
+
+
+def test_whole_traces_are_compared_only_where_they_hold_as_many_products():
+    # The lie: three unmarked steps beside one, "one step of each", "3.00× faster".
+    whole = {"how": WHOLE}
+    one, three = (products(made(matrix=0.1), n, **whole) for n in (10, 30))
+    assert Comparison(three, one).works == {"matrix operations": ("30", "10")}
+    assert Comparison(one, products(made(matrix=0.1), 12, **whole)).comparable
+    assert Comparison(products(made(matrix=0.1), 10), products(made(matrix=0.1), 30)).comparable
+
+
+def test_other_gpus_ranks_versions_and_stacks_are_named():
+    one = of(made(matrix=0.1), gpus={"GPU:0": 1.0}, recorded={"ranks": "1", "CUDA": "12.4"})
+    many = of(made(matrix=0.1), gpus={f"GPU:{n}": 1.0 for n in range(8)} | {"GPU:9": 0.0},
+              recorded={"ranks": "8", "Python's stack": "recorded"})  # fmt: skip
+    assert Comparison(one, many).places == {"GPUs": ("1", "8"), "ranks": ("1", "8")}
+    assert Comparison(one, one).places == {}
+
+
+def test_what_the_ratio_hangs_on_and_no_trace_tells_is_named():
+    one, told = made(matrix=0.1), of(made(matrix=0.1), input_shape="32x3", gpu="GPU:0 A100")
+    assert Comparison(one, told).untold == ["batch size", "GPU"]
+    assert Comparison(told, told).untold == []
+    cpus = [of(r, device="cpu", gpu="") for r in (told, told)]
+    assert Comparison(*cpus).untold == ["processor"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "alike"),
+    [
+        ("32x3x8x8", "32x3x8x8", True),
+        ("32x3x8x8", "16x3x8x8", False),
+        ("8x128x768", "1024x768", True),  # the same, flat: linear and the addmm of a compiler
+        ("8x128x768", "512x768", False),
+        ("8x128x768", "1024x8x96", False),
+        ("2x<b>", "1x2x<b>", False),
+        ("9" * 5000 + "x3", "1x3x3", False),
+    ],
+)
+def test_products_read_as_much(first, second, alike):
+    assert recording.same_input(first, second) is alike
+
+
+TF32 = "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_tt_align1>(Params)"
+
+
+def test_types_of_the_matrix_work_are_those_of_most_of_it():
+    # The lies: "Both do most of their matrix work in float32", of 40 %; TF32 taken for lower
+    # precision than bfloat16.
+    def mixed(*shares):
+        names = (CONV, HALF, "Cijk_Ailk_Bljk_unknown")
+        rows = [Operation("op", "", "forward", "conv2d", kernel, share, 1)
+                for kernel, share in zip(names, shares, strict=True) if share]  # fmt: skip
+        one = made(matrix=1.0)
+        return Recording("a", replace(one.trace, operations=rows, step_s=sum(shares)))
+
+    assert (mixed(0.4, 0.3, 0.3).main_type, mixed(0.4, 0.3, 0.3).precision) == ("", 0)
+    assert (mixed(0.3, 0.6, 0.1).main_type, mixed(0.3, 0.6, 0.1).precision) == ("float16", 2)
+    assert (mixed(0.2, 0.2, 0.6).main_type, mixed(0.2, 0.2, 0.6).precision) == ("", None)
+    assert made(TF32, matrix=0.1).precision == 1

@@ -309,3 +309,32 @@ def test_what_leads_out_of_a_directory_is_not_followed(made, tmp_path):
     files = content(tmp_path / "all")
     assert sorted(p.name for p in files) == ["params.yaml", "record.json", "sweep.json"]
     assert not any(b"secret" in text for text in files.values())
+
+
+def test_a_record_of_the_results_own_that_was_changed_or_damaged_is_kept(made, tmp_path):
+    # The loss: merged in place, both were deleted where the other directory had the original.
+    a, b = made("a", "ok", "ok", "ok"), made("b", "ok", "ok", "ok")
+    changed = alter(a, wall_s=9.0)
+    damaged = sorted(a.runs.glob("*/record.json"))[1]
+    damaged.write_text("{")
+    linked = sorted(a.runs.iterdir())[2]
+    shutil.move(linked, tmp_path / "elsewhere")
+    linked.symlink_to(tmp_path / "elsewhere")
+    texts = [changed.read_text(), "{"]
+    done = merge.merge([a.root, b.root], a.root)
+    assert statuses(a) == ["ok", "ok", "ok"]
+    assert {r["wall_s"] for r in store.read_records(a)[0]} == {1.0}
+    kept = {path.name.partition("-")[0]: path for path in a.replaced.iterdir()}
+    assert [(kept[p.parent.name] / "record.json").read_text() for p in (changed, damaged)] == texts
+    assert kept[linked.name].is_symlink()
+    assert (tmp_path / "elsewhere/record.json").is_file()
+    assert sum(f"kept as {a.replaced}" in fault for fault in done.faults) == 3
+    assert f"{changed}: changed since it was written; replaced by that of {b.root}" in str(
+        done.faults
+    )
+    assert a.superseded_runs() == 0  # nothing was measured again
+    again = merge.merge([a.root, b.root], a.root)
+    assert (again.faults, again.copied) == ([], {})
+    alter(a, wall_s=9.0)  # once more, and the same
+    merge.merge([a.root, b.root], a.root)
+    assert len(list(a.replaced.iterdir())) == 4

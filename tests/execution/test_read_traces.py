@@ -82,6 +82,12 @@ def test_a_merge_prefers_the_record_whose_trace_was_read(place, tmp_path, order)
     merge.merge([tmp_path / name for name in order], tmp_path / "all")
     (record,) = (tmp_path / "all").glob("runs/*/record.json")
     assert not store.read_record(record)["profile"]["missing"]
+    # The loss: merged in place, the notebook went, which the copy that was read does not have.
+    notebook = _trace(place).with_name("notebook.ipynb")
+    notebook.write_text('{"cells": []}')
+    merge.merge([place.root, read.root], place.root)
+    assert not store.read_record(notebook.with_name("record.json"))["profile"]["missing"]
+    assert notebook.read_text() == '{"cells": []}'
     # What differs otherwise is another result.
     changed = store.read_record(_trace(place).with_name("record.json")) | {"marks": ["throttled"]}
     store.write_record(_trace(place).with_name("record.json"), changed)

@@ -133,3 +133,16 @@ def test_a_published_copy_in_which_somebody_measures_is_none_any_more(tmp_path):
     assert (place.is_marked, place.is_published, place.order_seed) == (True, False, 7)
     place.mark()
     assert place.order_seed == 7
+
+
+@pytest.mark.parametrize(("target", "out"), [("kept", False), ("../elsewhere", True)])
+def test_a_diagnosis_that_lies_elsewhere_is_none_of_the_sweep(tmp_path, target, out):
+    place = SweepDir(tmp_path / "sweep")
+    place.root.mkdir()
+    place.params.write_text("{}")
+    (place.root / target / "runs/abc123abc123").mkdir(parents=True)
+    place.diagnosis.root.symlink_to(place.root / target)
+    assert leads_out(place.diagnosis.record("abc123abc123")) is out
+    # A whole sweep may lie anywhere, whatever it is called.
+    (tmp_path / "diagnosis").symlink_to(place.root)
+    assert not leads_out(SweepDir(tmp_path / "diagnosis").record("abc123abc123"))

@@ -1,16 +1,18 @@
 import json
+import os
 import re
 from dataclasses import replace
 
 import pytest
 from builders import KINETO, kineto_step
 
+from mptexp import api
 from mptexp.diagnosis.recording import Comparison, Recording
 from mptexp.report import recordings
 from mptexp.traces import kineto
 
 KEYS = {"file", "framework", "devices", "gpu", "steps", "step_s", "rows", "arithmetic",
-        "layer_share", "unexplained_share"}  # fmt: skip
+        "layer_share", "unexplained_share", "notes"}  # fmt: skip
 
 
 def recording(file="before.json", without=(), steps=2, more=()):
@@ -173,3 +175,94 @@ def test_what_bounds_is_said_of_training_or_inference_and_of_what_was_cut_off():
     assert "The host bounds this inference" in recordings.verdict([made])
     assert "not counted: 2 ms after it" in recordings.verdict([made])
     assert any("more than three times the median" in note for note in recordings.notes(made))
+
+
+def test_names_that_are_no_text_are_shown_and_written(tmp_path):
+    # A kernel's name with half a character, and a file's that is not UTF-8: tracebacks.
+    events = [e for step in range(3) for e in kineto_step(KINETO[1], step)]
+    for event in events:
+        event["name"] = event["name"].replace("Conv2d_0", "Conv2d_0\ud800")
+    about = {"deviceProperties": [{"id": 0, "name": "A100 \udfff"}]}
+    file = tmp_path / os.fsdecode(b"\xff\x1b[31m.json")
+    file.write_text(json.dumps({"traceEvents": events} | about))
+    (made,) = api.recordings([tmp_path])
+    assert made.file == "\\udcff\\x1b[31m.json"
+    assert "Conv2d_0?" in set(made.rows.layer)
+    assert "A100 ?" in made.trace.gpu
+    assert "Conv2d_0?" in recordings.page([made])
+
+
+def test_what_the_recordings_do_not_tell_is_said(pair):
+    assert "Whether both had the same batch size and GPU is not told. In after <b>" in (
+        recordings.verdict(pair)
+    )
+
+
+def typed(name, file, **changes):
+    """A recording all of whose matrix work is in one kernel."""
+    events = [e for step in range(2) for e in kineto_step(KINETO[1], step)]
+    of = ("wgrad", "sm80_xmma")
+    renamed = [{**e, "name": name} if any(k in e["name"] for k in of) else e for e in events]
+    trace = kineto.read(renamed, {})
+    return Recording(file, replace(trace, **changes))
+
+
+FLOAT32 = "volta_sgemm_128x64_nn"
+TENSORFLOAT32 = "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_tt_align1>(Params)"
+FLOAT16 = "volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn"
+UNKNOWN = "Cijk_Ailk_Bljk_BBS_BH_MT128x128x32"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said", "not_said"),
+    [
+        (FLOAT32, FLOAT16, "did not shrink matrix work", "The first recording is that"),
+        (FLOAT16, FLOAT32, "The first recording is that in lower precision", "16 bits would"),
+        # The lies: of TF32 beside float16 the first said to be the lower; of what is in 16 bits
+        # already what 16 bits would give; of what is unknown the same.
+        (TENSORFLOAT32, FLOAT16, "16 bits would make a at most", "The first recording is that"),
+        (TENSORFLOAT32, FLOAT32, "The first recording is that in lower", "did not shrink"),
+        (FLOAT16, FLOAT16, "", "16 bits would"),
+        (UNKNOWN, FLOAT16, "If a is in 32 bits, which is not told, 16 bits", "did not shrink"),
+    ],
+)
+def test_what_16_bits_give_is_said_of_what_is_in_more(first, second, said, not_said):
+    sentence = recordings.shrink_sentence(Comparison(typed(first, "a"), typed(second, "b")))
+    assert said in sentence
+    assert bool(said) == bool(sentence)
+    assert not_said not in sentence
+
+
+def test_lower_precision_is_not_blamed_for_another_gpu():
+    pair = typed(FLOAT32, "a", gpu="GPU:0 A100"), typed(FLOAT16, "b", gpu="GPU:0 V100")
+    assert "did not shrink" not in recordings.shrink_sentence(Comparison(*pair))
+    assert recordings._title(pair).endswith("(other GPU)")
+
+
+def test_more_than_16_bits_could_give_is_said():
+    slow = typed(FLOAT32, "a", step_times=(0.01, 0.01))
+    said = recordings.shrink_sentence(Comparison(slow, typed(FLOAT16, "b")))
+    assert said.endswith("It became faster by more than that.")
+
+
+def test_nothing_but_matrix_work_has_no_bound():
+    def only(file, kernel):
+        made = typed(kernel, file)
+        rows = [row for row in made.trace.operations if row.kernel == kernel]
+        return Recording(file, replace(made.trace, operations=rows, step_s=rows[0].seconds))
+
+    said = recordings.shrink_sentence(Comparison(only("a", FLOAT32), only("b", FLOAT16)))
+    assert "Nearly all of a is matrix work, so it sets no bound" in said
+    assert "×" not in said
+
+
+def test_matrix_work_whose_names_do_not_tell_is_not_said_to_be_in_32_bits():
+    table = recordings.cause_rows(typed(UNKNOWN, "a"))
+    advice = table[table.Cause.str.startswith("matrix work")]["What to try"].item()
+    assert "unless it is in them already, which is not told" in advice
+
+
+def test_notes_of_a_recording_are_in_the_data():
+    made = typed(FLOAT32, "a", untrained=4)
+    (note,) = recordings.content([made])["traces"][0]["notes"]
+    assert note == "4 steps without a backward pass left out, as evaluations have none"

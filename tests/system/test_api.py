@@ -249,3 +249,8 @@ def test_the_answer_names_what_is_not_valid(tmp_path):
     assert title.startswith("**Provisional: mixed\\_float16 ")
     assert banner.startswith("**Not valid: all figures** of all runs (identity not recorded)")
     assert "Measured, not claimed: 2.00× (**mixed_float16**) as fast as float32" in said
+
+
+def test_a_backend_that_gives_no_answer_is_one_sentence():
+    with pytest.raises(ParamsError, match="doctor: jax could not be asked: it gave no answer"):
+        commands.asked("mptexp.spec.errors", "jax", "doctor")  # which prints nothing

@@ -334,7 +334,8 @@ def test_code_of_torch_compile_on_a_cpu_is_unexplained_and_that_is_said():
 
 
 def test_a_copy_that_waits_for_work_from_before_the_recording_is_no_launch_overhead():
-    begin = [e for e in gpu_steps(2) if e["ts"] >= 1000]  # nothing is known of the first step
+    begin = [e for e in gpu_steps(2) if e["ts"] >= 1000]  # little is known of the first step
+    begin.append(host("autograd::engine::evaluate_function: AddBackward0", 945, 9))
     call = host("cudaMemcpyAsync", 300, 640, "cuda_runtime", correlation=77)
     copy = device("Memcpy HtoD (Pageable -> Device)", 900, 30, correlation=77) | {
         "cat": "gpu_memcpy"
@@ -347,3 +348,106 @@ def test_a_copy_that_waits_for_work_from_before_the_recording_is_no_launch_overh
     trace = read([*begin, host("ProfilerStep#0", 0, 1000), call | {"dur": 5}, copy])
     assert rows(trace)["idle", ""].seconds == pytest.approx(50e-6 / 2)
     assert trace.notes == ()
+
+
+def test_evaluations_among_the_steps_are_left_out():
+    # The lie: three steps of training "left out as warm-up", and the evaluations explained as them.
+    events = gpu_steps(3)
+    for n in range(8):
+        events += [
+            host(f"ProfilerStep#{3 + n}", 3000 + 200 * n, 200),
+            host("aten::conv2d", 3010 + 200 * n, 20, **{"External id": 9000 + n}),
+            device("sm80_xmma_evaluation", 3050 + 200 * n, 100, **{"External id": 9000 + n}),
+        ]
+    trace = read(events)
+    assert (trace.steps, trace.untrained, trace.warm_up) == (3, 8, 0)
+    assert trace.trains is True
+    assert trace.median_s == pytest.approx(1000e-6)
+    assert not any("evaluation" in row.kernel for row in trace.operations)
+
+
+def test_an_inference_after_a_training_is_no_training():
+    marked = [e for e in gpu_steps(4) if e["ts"] >= 2000 or "ProfilerStep" not in e["name"]]
+    words = ("Backward", "backward", "Optimizer")
+    kept = [e for e in marked if e["ts"] < 2000 or not any(word in e["name"] for word in words)]
+    assert read(kept).trains is False or read(kept).trains is None
+    assert read(marked).trains is True
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "shape"),
+    [
+        ("aten::addmm", [[128], [64, 784], [784, 128], []], "64x784"),  # its first is the bias
+        ("aten::addmm", [[128]], ""),
+        ("aten::linear", [[8, 16, 784], [128, 784]], "8x16x784"),
+        ("aten::mm", "text", ""),
+        ("aten::mm", [7], ""),
+    ],
+)
+def test_what_a_product_reads_is_its_input_and_not_its_bias(name, dims, shape):
+    events = gpu_steps(2, host(name, 1, 5, **{"Input Dims": dims}))
+    assert read(events).input_shape == shape
+
+
+def test_an_optimizer_that_steps_several_times_in_a_step_or_never_is_told():
+    # The lies: `profiler.step()` after every tenth iteration, and micro-batches of which none
+    # ended in an optimizer's step, beside steps as they are.
+    more = [host("Optimizer.step#SGD.step", n * 100 + 5, 9) for n in range(20)]
+    made = read(gpu_steps(2, *more))
+    assert made.updates == 11
+    assert "stepped 22 times in 2 steps: a step here is several" in made.notes[0]
+    none = read([e for e in gpu_steps(3) if "Optimizer" not in e["name"]])
+    assert (none.updates, none.accumulated, none.notes) == (0, False, ())
+    assert read(gpu_steps(3)).updates == 1
+    kernels = [e for e in gpu_steps(3) if e["pid"] == 0]
+    assert read(kernels).updates is None
+
+
+def test_updates_that_a_loss_scaler_skipped_may_be_no_accumulated_gradients():
+    events = [e for e in gpu_steps(6) if not (e["name"].startswith("Optimizer") and e["ts"] < 4000)]
+    scaled = [*events, host("aten::_amp_foreach_non_finite_check_and_unscale_", 590, 5)]
+    (note,) = read(scaled).notes
+    assert "in 2 of 6 steps: the loss scaler skipped the others, or gradients" in note
+
+
+def test_kernels_that_end_before_they_begin_are_named_or_refused():
+    events = gpu_steps(40)
+    places = [n for n, e in enumerate(events) if e["cat"] == "kernel"]
+    few = [e | ({"dur": -5} if n == places[0] else {}) for n, e in enumerate(events)]
+    assert read(few).notes == (
+        "1 of 160 events of the device end before they begin; they count as if they took no time",
+    )
+    many = [e | ({"dur": -5} if n in places[::4] else {}) for n, e in enumerate(events)]
+    with pytest.raises(ParamsError, match="30 of 160 events of the device end before they begin"):
+        read(many)
+
+
+def test_how_it_was_recorded_is_told():
+    about = {"distributedInfo": {"world_size": 8}, "cuda_runtime_version": 12040}
+    assert read(gpu_steps(2), **about).recorded == {
+        "Python's stack": "recorded", "ranks": "8", "CUDA": "12.4",
+    }  # fmt: skip
+    bare = [e for e in gpu_steps(2) if e["cat"] != "python_function"]
+    strange = {"distributedInfo": [], "cuda_runtime_version": {"x": 1}}
+    assert read(bare, **strange).recorded == {"Python's stack": "not recorded"}
+
+
+def test_a_machine_with_a_gpu_of_which_nothing_was_recorded_is_named():
+    made = [host("aten::addmm", 0, 9), host("aten::addmm", 10, 9)]
+    (note,) = read(made, deviceProperties=[{"id": 0, "name": "A100"}]).notes
+    assert "the machine has a GPU, A100, and no kernel of it was recorded" in note
+    assert read(made).notes == ()
+
+
+def test_a_range_around_a_part_of_the_step_does_not_shorten_the_last_one():
+    made = [host("step", n * 100, 10, "user_annotation") for n in range(3)]
+    made += [host("aten::mm", n * 100 + 20, 60) for n in range(3)]
+    trace = read(made)
+    assert trace.step_times == pytest.approx((100e-6, 100e-6))
+
+
+def test_a_step_too_short_to_be_one_is_refused():
+    # Its ratio to another step would be infinite, which is no JSON.
+    short = [e | {"ts": e["ts"] * 1e-310, "dur": e["dur"] * 1e-310} for e in gpu_steps(3)]
+    with pytest.raises(ParamsError, match="takes no time"):
+        read(short)

@@ -105,3 +105,14 @@ def test_steps_may_bear_the_names_of_pytorchs_profiler(tmp_path):
             "WHERE text LIKE 'step %'"
         )
     assert nsight.read(file).how == "ProfilerStep#N"
+
+
+def test_a_view_that_computes_without_end_is_no_table(tmp_path):
+    with sqlite3.connect(tmp_path / "a.sqlite") as database:
+        database.execute(
+            "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE n(start) AS "
+            "(SELECT 0 UNION ALL SELECT start + 1 FROM n) SELECT start, start + 1 AS end, "
+            "0 AS globalPid FROM n"
+        )
+    with pytest.raises(ParamsError, match="a database without CUDA kernels"):
+        nsight.read(tmp_path / "a.sqlite")

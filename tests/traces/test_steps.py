@@ -104,3 +104,34 @@ def test_what_follows_the_function_of_a_step_is_cut_off():
     assert made.after_s == pytest.approx(45e-6)
     assert steps.ending_with(whole, calls[:1], busy) == whole  # the second has no call
     assert steps.ending_with(whole, [(5, 99), (105, 199)], []) == whole  # little follows
+
+
+def test_steps_without_a_backward_pass_are_no_steps_of_training_however_many():
+    # The lie: more short evaluations than steps of training, which looked like their warm-up.
+    marks = [(0, 100), (100, 200), (200, 300)] + [(300 + 30 * n, 330 + 30 * n) for n in range(5)]
+    made = steps.marked(marks, [], "marks", trained=[150, 50, 260])
+    assert (made.untrained, made.warm_up, made.unusual, made.found) == (5, 0, 0, 8)
+    assert made.intervals == ((0, 100), (100, 200), (200, 300))
+    for trained in ([], [999]):  # nothing tells which they are
+        assert steps.marked(marks, [], "marks", trained=trained).untrained == 0
+    # Where the device ran them later, the host's marks say which they are.
+    ran = [(5, (10, 400)), (15, (400, 800)), (25, (800, 1300))]
+    late = steps.marked([(0, 10), (10, 20), (20, 30)], [], "marks", ran, trained=[5, 25])
+    assert (late.intervals, late.untrained) == (((10, 400), (800, 1300)), 1)
+    assert late.launched == (0, 30)
+
+
+def test_two_marks_at_one_instant_are_no_step_without_time():
+    made = steps.marked([(0, 0), (0, 0), (0, 100), (100, 200)], [], "marks")
+    assert made.intervals == ((0, 100), (100, 200))
+    assert steps.marked([(5, 5)], [], "marks").intervals == ((5, 5),)
+
+
+def test_marks_that_are_shorter_than_their_steps_do_not_say_when_the_last_one_ends():
+    marks = [(0, 20), (100, 120), (200, 220)]
+    made = steps.marked(marks, [], "ranges", whole=False)
+    assert made.intervals == ((0, 100), (100, 200))
+    assert made.how == "ranges, from one to the next"
+    assert steps.marked(marks[:1], [], "ranges", whole=False).intervals == ((0, 20),)
+    filled = [(0, 99), (100, 199), (200, 290)]
+    assert len(steps.marked(filled, [], "ranges", whole=False).intervals) == 3

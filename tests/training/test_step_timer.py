@@ -8,6 +8,7 @@ from forked import python
 from support import mptexp
 
 from mptexp.records import store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.errors import ParamsError
 from mptexp.training.step_timer import StepTimer
 
@@ -171,3 +172,32 @@ def test_where_nothing_can_be_written_is_one_sentence(tmp_path):
     timer._sampler = None
     with pytest.raises(ParamsError, match="file: cannot be written: Not a directory"):
         timer.record(tmp_path / "file")
+
+
+def test_what_was_recorded_before_is_kept_and_counted(tmp_path):
+    # The loss: a second script's record took the place of the first's without a word.
+    def timer():
+        made = StepTimer(batch_size=4, backend="tensorflow", policy="float32")
+        made._sampler = SILENT
+        loop(made, 12, lambda _: None)
+        made._sampler = None
+        return made
+
+    place, first = SweepDir(tmp_path), timer()
+    path = first.record(tmp_path)
+    before = path.read_text()
+    first.record(tmp_path)  # the same once more, and with further steps
+    first._sampler = SILENT
+    loop(first, 4, lambda _: None)
+    first._sampler = None
+    assert first.record(tmp_path) == path
+    assert len(store.read_record(path)["windows"]) > len(json.loads(before)["windows"])
+    assert place.superseded_runs() == 0
+    longer = path.read_text()
+    assert timer().record(tmp_path) == path
+    (kept,) = place.superseded.glob("*/record.json")
+    assert kept.read_text() == longer != path.read_text()
+    assert not place.partial.exists()
+    assert place.discarded_runs() == 0
+    path.unlink()
+    assert place.discarded_runs() == 1
