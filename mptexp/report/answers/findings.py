@@ -284,11 +284,14 @@ def _verdicts(rows: pd.DataFrame, measure: Measure, margin: float) -> str:
 
 
 def _mean(rows: pd.DataFrame, measure: Measure) -> str:
-    """`the mean differences are −0.2 to +0.1 percentage points`."""
+    """`the mean differences are −0.2 to +0.1 percentage points`, of two with what each is of."""
     rows = rows[~rows.verdict.isin(NO_MEAN)]
     if rows.empty:
         return ""
     said = measure.between(rows.difference)
+    if len(rows) == 2 and rows.candidate.nunique() == 1 and " to " in said:
+        ends = rows.assign(place=wording.places(rows, short=True)).sort_values("difference")
+        said = f"{said} ({', '.join(map(verbatim, ends.place))})"
     mean = "mean " * bool((rows.blocks > 1).all())
     return f"the {mean}difference{'s are' if ' to ' in said else ' is'} {said}"
 

@@ -96,6 +96,16 @@ def formats(point: Point) -> str:
     return ", ".join(words)
 
 
+def setting(point: Point) -> str:
+    """The formats of a choice in a sentence: `lenet in <8,8>`, `mlp with weights in bfloat16`."""
+    network, choice = point.network.split(",")[0], point.choice
+    of = network if choice["policy"] == "float32" else f"{choice['policy']} ({network})"
+    spread, kept = choice["propagation"], choice["weight_format"]
+    parts = [of] + [f"in {spread}"] * (spread != "policy")
+    parts += [f"with weights in {kept}"] * (kept not in ("policy", spread))
+    return " ".join(parts)
+
+
 def loss(point: Point, unit: str = "", said: str = "") -> str:
     """The loss in percentage points with its interval, or the reason why it has none.
 

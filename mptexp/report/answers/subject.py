@@ -35,6 +35,7 @@ MOST = 12  # rows of the chart; of more, the least and the largest of each polic
 MARGIN = Options.equivalence_margin  # of accuracies that a title calls equal without a word more
 NAMED = 3  # comparisons that a sentence lists
 PROVISIONAL = "Provisional"
+MORE_REPEATS = "more repeats would narrow the inconclusive intervals"
 RESIDENT = "resident"  # an input mode in which nobody can train: one batch, again and again
 
 
@@ -242,17 +243,27 @@ def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
     if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
         return caveats.remedies(tables, "time")
     open_ones = (native if len(native) else rows).finding == INCONCLUSIVE
-    more = "; more repeats would narrow the intervals" * bool(open_ones.any())
+    more = f"; {MORE_REPEATS}" * bool(open_ones.any())
     return f"keep {base}{more}."
 
 
 def _there(best: pd.Series, rows: pd.DataFrame) -> str:
-    """Where a policy is not shown to be faster; of more than two such places where it is most."""
+    """Where a policy is slower, or is not shown to be faster; where it is most, if often."""
     own = rows[rows.policy == best.policy]
     other = own[own.finding != "faster"]
-    if len(other) <= len(own) / 3:
-        return "".join(f", but not {findings.at(verbatim(place))}" for place in other.place[:1])
-    return f" ({verbatim(best.place)})"
+    if len(other) > len(own) / 3:
+        return f" ({verbatim(best.place)})"
+    # "At batch size 32" would also name what differs from it in something else.
+    parts = any(place.startswith(f"{less}, ") for place in own.place for less in other.place)
+    if parts or len(other) > NAMED:
+        return f" where it is shown to be faster, in {len(own) - len(other)} of {len(own)} places"
+    slower = other.finding == "slower"
+    sides = {", but not": other.place[slower], "; not shown to be faster": other.place[~slower]}
+    return "".join(
+        f"{words} {' or '.join(findings.at(verbatim(place)) for place in places)}"
+        for words, places in sides.items()
+        if len(places)
+    )
 
 
 def _quantized(tables: Tables) -> Iterator[Subject]:
@@ -413,10 +424,10 @@ def _of_ratios(
         for word in wording.OPENINGS
         if (own := [bar for bar in bars if bar.finding == word])
     ]
-    advice = "" if proven else caveats.remedies(tables, "time")
+    advice = "" if proven else caveats.remedies(tables, "time") or MORE_REPEATS
     if faster and choose:
         advice = f"use {verbatim(max(faster, key=lambda bar: bar.value).label)}."
-    yield Subject(title, sentences, bars, base, advice=advice)
+    yield Subject(title, sentences, bars, base, advice=advice and f"{advice.rstrip('.')}.")
 
 
 def _furthest(bars: Sequence[Bar]) -> str:
@@ -477,7 +488,7 @@ def _low_precision(tables: Tables) -> Iterator[Subject]:
         ("small" if bar.value < emulated.LITTLE else "large") if doubtful else bar.finding
         for bar in bars
     ]
-    title = _low_precision_title(bars, words)
+    title = _low_precision_title(points, bars, words)
     names = [f"**{verbatim(bar.label)}**" for bar in bars]
     sentences = [
         f"{_of_all(len(own), len(bars))} {clause.format(limit)}: {_first(own)}."
@@ -496,14 +507,24 @@ def _of_all(n: int, total: int) -> str:
     return f"{n} of {wording.count(total, 'setting')} {'is' if n == 1 else 'are'}"
 
 
-def _low_precision_title(bars: Sequence[Bar], words: Sequence[str]) -> str:
-    """How many formats come near float32's error, and which one is furthest from it."""
+def _low_precision_title(
+    points: Sequence[emulated.Point], bars: Sequence[Bar], words: Sequence[str]
+) -> str:
+    """What one choice decides, where it is the worst's; else how many come near float32's error."""
     near, valid = words.count("small"), len(words) - words.count("not valid")
-    limit = f"{emulated.LITTLE:g} percentage points"
-    title = f"{near} of {valid} settings train within {limit} of float32's error"
-    large = [bar for bar, word in zip(bars, words, strict=True) if word == "large"]
-    worst = [f"; the worst ends {bar.value:.1f} above it ({bar.label})" for bar in large[:1]]
-    return "".join([title, *worst])
+    limit = f"within {emulated.LITTLE:g} percentage points of float32's error"
+    title = f"{near} of {valid} settings train {limit}"
+    if "large" not in words:
+        return title
+    worst, bar = next(
+        each for *each, word in zip(points, bars, words, strict=True) if word == "large"
+    )
+    ends = f"ends {bar.value:.1f} above it"
+    trained = [p for p, word in zip(points, words, strict=True) if word == "small"]
+    if worst.sibling(trained, rounding="stochastic"):
+        name = low_precision.setting(worst)
+        return f"Rounded stochastically, {name} trains {limit}; rounded to nearest, it {ends}"
+    return f"{title}; the worst {ends} ({bar.label})"
 
 
 def _low_precision_advice(
@@ -521,7 +542,7 @@ def _low_precision_advice(
             trains = f" ({listed(cures[:2])} {'trains' if len(cures) == 1 else 'train'})"
             steps.append(f"avoid **{verbatim(bar.label)}**{trains * bool(cures)}")
     if "undecided" in words:
-        steps.append("more repeats would narrow the inconclusive intervals")
+        steps.append(MORE_REPEATS)
     return f"{'; '.join(steps[:NAMED])}." if steps else ""
 
 

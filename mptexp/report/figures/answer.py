@@ -168,9 +168,11 @@ def _caption(chart: Subject) -> str:
     said = wording.listed([f"{n} {finding}" for finding, n in counts.items()])
     opening = f"Of {wording.count(len(chart.bars), 'comparison')}: {said}."
     opening += f" Where nothing else is said: {visible(chart.usual)}." * bool(chart.usual)
+    opening += _fixed_point(chart)
     hollow = " Hollow markers: measured, not claimed."
     if all(np.isnan(bar.low) for bar in chart.bars):
-        return f"{opening}{hollow}"
+        dotted = f" The dotted line is at {limit}." * (chart.scale == "error")
+        return f"{opening}{hollow}{dotted}"
     together = ", which hold for all comparisons together" if chart.scale == "speed" else ""
     crossing = {"speed": "the line at “same”", "error": f"the dotted line at {limit}"}.get(
         chart.scale
@@ -180,6 +182,18 @@ def _caption(chart: Subject) -> str:
     bars = f"Bars and brackets are 95 % intervals{together}; n is the number of repeats."
     hollow *= any(np.isnan(bar.low) for bar in chart.bars)
     return f"{opening} {bars}{rule}{hollow}"
+
+
+def _fixed_point(chart: Subject) -> str:
+    """What `<8,8>` means, of the first such format of a row."""
+    found = re.search(r"(?<!dynamic)<(\d+),(\d+)>", " ".join(bar.label for bar in chart.bars))
+    if not found:
+        return ""
+    whole, fraction = found.groups()
+    return (
+        f" {found[0]} is fixed point with {whole} bits before the binary point and {fraction} "
+        "behind it."
+    )
 
 
 def _values(chart: Subject) -> str:
