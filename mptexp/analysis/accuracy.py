@@ -143,29 +143,29 @@ def concluded(
         low, high = (float(np.clip(end, -1.0, 1.0)) for end in (low, high))
     elif images:  # of a loss, which is no count, the interval says what few sequences show
         enough = math.inf
-    forbidden = not_allowed(flags, enough, margin) if over.n else ""
+    forbidden = not_allowed(flags, enough) if over.n else ""
     said = "diverged" if row["diverged"] else forbidden or verdict(low, high, margin)
+    # Few images cannot show that nothing is lost; that something is, the interval says of any.
+    if over.n and said in ("equal", "undecided") and image_pairs.NONE_AMONG / enough > margin:
+        said = "too few images"
     ends = {"low": low, "high": high, "flags": validity.together(flags), "verdict": said}
     return over.columns("difference") | ends
 
 
-def not_allowed(flags: Sequence[str], images: float, margin: float) -> str:
+def not_allowed(flags: Sequence[str], images: float) -> str:
     """Why nothing may be said of a difference, as a verdict; empty where something may.
 
     Args:
         flags: of the baseline's runs and of the candidate's. A candidate at chance level beside a
             baseline that learned is lower; only the baseline's own failure forbids a comparison.
         images: the fewest that were validated with; 0 where it is not known.
-        margin: largest difference that counts as equal.
     """
     names = [[flag.name for flag in validity.invalid(side, "accuracy")] for side in flags]
     if "not trained" in names[0]:
         return "not trained"
     if any(name != "not trained" for side in names for name in side):
         return "not valid"
-    if not images:
-        return "images not recorded"
-    return "too few images" if image_pairs.NONE_AMONG / images > margin else ""
+    return "" if images else "images not recorded"
 
 
 def beside_first(table: pd.DataFrame) -> pd.DataFrame:

@@ -65,15 +65,33 @@ def title(rows: pd.DataFrame) -> str:
             tried = sorted({scale for among in scales.values() for scale in among})
             trains[policy] = (scales["train"], tried)
     if not trains:
-        return "No loss scale is shown to train as float32 does"
+        return _failures(rows) or "No loss scale is shown to train as float32 does"
     policy, (good, tried) = min(trains.items(), key=lambda one: len(one[1][0]))
     if good == tried:
         return f"{policy} trains as float32 does with every loss scale that was tried"
     return f"{policy} trains as float32 does with a loss scale of {_scales(good, tried)}"
 
 
+def _failures(rows: pd.DataFrame) -> str:
+    """The scales with which a policy fails, of the policy that fails with the fewest, if any."""
+    known = {}
+    for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
+        scales = loss_scale.ranges(own)
+        if bad := [*scales["stall"], *scales["diverge"]]:
+            known[policy] = (scales, len(bad))
+    if not known:
+        return ""
+    policy, (scales, _) = min(known.items(), key=lambda one: one[1][1])
+    tried = sorted({scale for among in scales.values() for scale in among})
+    parts = [
+        f"{WITH[outcome]}{' a loss scale of' * (k == 0)} {_scales(scales[outcome], tried)}"
+        for k, outcome in enumerate(o for o in ("diverge", "stall") if scales[o])
+    ]
+    return f"{policy} {wording.listed(parts)}"
+
+
 def advice(rows: pd.DataFrame) -> str:
-    """Which policy to take with which scale; empty where none is shown to train as float32 does."""
+    """Which policy to take with which scale; what would show it, where nothing does so far."""
     parts = []
     for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
         scales = loss_scale.ranges(own)
@@ -85,7 +103,15 @@ def advice(rows: pd.DataFrame) -> str:
             parts.append(f"**{policy}** with the dynamic loss scale")
         elif scales["train"]:
             parts.append(f"**{policy}** with a loss scale of {_scales(scales['train'], tried)}")
-    return f"take {' or '.join(parts)}." if parts else ""
+    if parts:
+        return f"take {' or '.join(parts)}."
+    few = (rows.verdict == "too few images") & (rows.policy != "float32")
+    if not few.any():
+        return ""
+    return (
+        "validate with more images: so few do not show that a loss scale trains as float32 does, "
+        "only that one does not."
+    )
 
 
 def _scales(scales: Sequence[float], tried: Sequence[float]) -> str:

@@ -55,7 +55,7 @@ def _rows(points: Sequence[Point]) -> pd.DataFrame:
     shared = reasons.pop() if len(reasons) == 1 else ""  # said once, in the head
     head = "Difference from float32, percentage points [95 % interval]"
     cells = {
-        "Network": [p.network for p in order],
+        "Network": [network(p) for p in order],
         "Policy": [p.choice["policy"] for p in order],
         "Activation format": [_unless(p.choice["propagation"], "policy") for p in order],
         "Storage format": [_unless(p.choice["weight_format"], "policy") for p in order],
@@ -96,14 +96,29 @@ def formats(point: Point) -> str:
     return ", ".join(words)
 
 
-def setting(point: Point) -> str:
-    """The formats of a choice in a sentence: `lenet in <8,8>`, `mlp with weights in bfloat16`."""
-    network, choice = point.network.split(",")[0], point.choice
-    of = network if choice["policy"] == "float32" else f"{choice['policy']} ({network})"
+def network(point: Point) -> str:
+    """A network and what of its training varies: `mlp, clip_norm 1`; not what one is without."""
+    model, *varied = point.network.split(", ")
+    asked = [text.removesuffix(".0") for text in varied if not text.endswith(" None")]
+    return ", ".join([model, *asked])
+
+
+def own_name(point: Point, among: Sequence[Point]) -> str:
+    """What of a network tells it from the others; empty where nothing needs to."""
+    model, *varied = network(point).split(", ")
+    several = len({other.network.split(", ")[0] for other in among}) > 1
+    return ", ".join([model] * several + varied)
+
+
+def setting(point: Point, among: Sequence[Point]) -> str:
+    """A network and its formats in a sentence: `lenet in <8,8>`, its name where there are more."""
+    choice, named = point.choice, own_name(point, among)
+    policy = choice["policy"] if choice["policy"] != "float32" else ""
+    of = " under ".join(filter(None, [named, policy])) or network(point)
     spread, kept = choice["propagation"], choice["weight_format"]
-    parts = [of] + [f"in {spread}"] * (spread != "policy")
+    parts = [f"in {spread}"] * (spread != "policy")
     parts += [f"with weights in {kept}"] * (kept not in ("policy", spread))
-    return " ".join(parts)
+    return " ".join([of, *parts])
 
 
 def loss(point: Point, unit: str = "", said: str = "") -> str:
@@ -148,7 +163,7 @@ def _gupta(points: Sequence[Point]) -> Iterator[str]:
             nearest = point.sibling(points, rounding="nearest")
             yield (
                 "Gupta et al. (2015) train in 16-bit fixed point with little to no loss if "
-                f"rounding is stochastic. Here {point.network} in {point.choice['propagation']} "
+                f"rounding is stochastic. Here {network(point)} in {point.choice['propagation']} "
                 f"changes the error by {_points(point)} with stochastic rounding "
                 f"{_of_nearest(nearest)}: {_on_rounding(point, nearest)}."
             )
@@ -175,7 +190,7 @@ def _dynamic(points: Sequence[Point]) -> Iterator[str]:
         if point.choice["propagation"] == "dynamic<10>" and point.loss.n:
             yield (
                 "Courbariaux et al. (2014) train with multiplications of 10 bits in dynamic fixed "
-                f"point. Here {point.network} with weights in {point.choice['weight_format']} "
+                f"point. Here {network(point)} with weights in {point.choice['weight_format']} "
                 f"changes the error by {_points(point)}: {AGREEMENT[point.size]}."
             )
 
@@ -186,7 +201,7 @@ def _binary(points: Sequence[Point]) -> Iterator[str]:
             yield (
                 "BinaryNet (2016) trains with binary weights and activations, to an error of "
                 "0.96 % on MNIST with a larger network and longer training. Here "
-                f"{point.network} reaches {point.errors.mean():.2f} % and changes the error by "
+                f"{network(point)} reaches {point.errors.mean():.2f} % and changes the error by "
                 f"{_points(point)}: {AGREEMENT[point.size]}."
             )
 
@@ -205,7 +220,7 @@ def _masters(points: Sequence[Point]) -> Iterator[str]:
                 else ""
             )
             yield (
-                f"{source}{point.network} with {point.choice['weight_format']} weights (loss "
+                f"{source}{network(point)} with {point.choice['weight_format']} weights (loss "
                 f"scale {point.choice['loss_scale']}) loses "
                 f"{columns.cell('lost_updates', point.lost_updates)} of the updates to rounding "
                 f"and changes the error by {_points(point)} if the update is rounded to "

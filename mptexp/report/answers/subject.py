@@ -522,7 +522,7 @@ def _low_precision_title(
     ends = f"ends {bar.value:.1f} above it"
     trained = [p for p, word in zip(points, words, strict=True) if word == "small"]
     if worst.sibling(trained, rounding="stochastic"):
-        name = low_precision.setting(worst)
+        name = low_precision.setting(worst, points)
         return f"Rounded stochastically, {name} trains {limit}; rounded to nearest, it {ends}"
     return f"{title}; the worst {ends} ({bar.label})"
 
@@ -548,8 +548,8 @@ def _low_precision_advice(
 
 def low_precision_bar(point: emulated.Point, among: Sequence[emulated.Point]) -> Bar:
     """A choice of formats as a row: its loss from float32, above zero is worse."""
-    several = len({p.network for p in among}) > 1
-    label = ", ".join([point.network.split(",")[0]] * several + [low_precision.formats(point)])
+    named = low_precision.own_name(point, among)
+    label = ", ".join(filter(None, [named, low_precision.formats(point)]))
     claimed = point.size != "not valid"
     ends = (point.loss.low, point.loss.high) if claimed else (np.nan, np.nan)
     value, text = point.loss.estimate, low_precision.loss(point)

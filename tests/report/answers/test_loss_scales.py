@@ -61,3 +61,14 @@ def test_a_text_is_judged_by_its_perplexity():
     # The studies speak of images.
     about = [f.finding for c, f in claims.table(found) if "accurate as float32" in c.words]
     assert about == [claims.UNTESTED]
+
+
+def test_where_images_are_few_the_failures_are_the_answer():
+    found = [loss_scaled("float32", "none", b, 0.98) for b in range(3)]
+    for scale, accuracy in ((2.0**-16, 0.3), (1.0, 0.98), (2.0**24, None)):
+        found += [loss_scaled("mixed_float16", scale, b, accuracy) for b in range(3)]
+    few = {"validation_images": 100, "validation_labels": [50, 50]}
+    rows = loss_scale.table(tables([run | {"in_force": few} for run in found]))
+    said = "mixed_float16 diverges with a loss scale of 2²⁴ and falls behind float32 with 2⁻¹⁶"
+    assert loss_scales.title(rows) == said
+    assert loss_scales.advice(rows).startswith("validate with more images")
