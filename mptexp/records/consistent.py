@@ -116,9 +116,9 @@ def _median_load(samples: Sequence[Mapping[str, Any]]) -> float | None:
     rows = [[s.get(name) for name in names] for s in samples]
     known = [[*map(float, r)] for r in rows if all(isinstance(v, int | float) for v in r)]
     loads = [
-        (b[1] - a[1] - b[2] + a[2]) / ((b[0] - a[0]) * b[3])
+        (b[1] - a[1] - b[2] + a[2]) / offered
         for a, b in pairwise(known)
-        if b[0] > a[0] and b[3] > 0
+        if b[0] > a[0] and (offered := (b[0] - a[0]) * b[3]) > 0
     ]
     return statistics.median(loads) if loads else None
 

@@ -39,6 +39,13 @@ def test_what_runs_wrote_agrees_with_their_samples():
     assert [consistent.fault(record) for record in records if consistent.fault(record)] == []
 
 
+def test_a_machine_with_next_to_no_processor_is_no_division_by_zero():
+    record = trained()
+    for sample in record["samples"]:
+        sample["processors"] = 5e-324
+    assert "other_load_frac" not in consistent.fault(record)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -12,6 +12,7 @@ from mptexp.report.answers import caveats
 from mptexp.report.answers.comparisons import Section
 from mptexp.report.text import columns, wording
 from mptexp.report.text.columns import BLANK
+from mptexp.report.text.parameter_values import setting_in_words
 
 TITLE = "Low precision, emulated"
 NOTE = (
@@ -97,9 +98,9 @@ def formats(point: Point) -> str:
 
 
 def network(point: Point) -> str:
-    """A network and what of its training varies: `mlp, clip_norm 1`; not what one is without."""
+    """A network and what of its training varies: `mlp, width 0.5`; not what one is without."""
     model, *varied = point.network.split(", ")
-    asked = [text.removesuffix(".0") for text in varied if not text.endswith(" None")]
+    asked = [setting_in_words(text) for text in varied if not text.endswith(" None")]
     return ", ".join([model, *asked])
 
 

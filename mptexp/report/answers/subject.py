@@ -12,7 +12,16 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import accuracy, emulated, exponent_range, loss_scale, scaling, summary
+from mptexp.analysis import (
+    accuracy,
+    emulated,
+    exponent_range,
+    identity,
+    loss_scale,
+    scaling,
+    summary,
+    validity,
+)
 from mptexp.analysis import advice as advices
 from mptexp.analysis.points import of_task, rank
 from mptexp.analysis.sweep_tables import Options, Tables
@@ -116,6 +125,9 @@ def _speed(tables: Tables) -> Iterator[Subject]:
     if rows.empty:
         return
     rows = rows.assign(finding=rows.apply(wording.finding, axis=1))
+    if not _claims(rows) and _asks_for_accuracy(tables):
+        yield from _only_accuracy(tables)
+        return
     rows = rows.sort_values(["emulated", "policy"], key=_order, kind="stable")
     base = rows.baseline.iloc[0]
     bars = [
@@ -126,6 +138,24 @@ def _speed(tables: Tables) -> Iterator[Subject]:
     title, advice = _speed_title(rows, tables), _speed_advice(rows, tables)
     usual = wording.usual(rows)
     yield Subject(title, findings.answer(tables), bars, name, advice=advice, usual=usual)
+
+
+def _claims(rows: pd.DataFrame) -> bool:
+    """Whether anything may be said of any speedup."""
+    return not rows.finding.isin(["not valid", "no interval"]).all()
+
+
+def _asks_for_accuracy(tables: Tables) -> bool:
+    """Whether every run shared the machine on purpose, and accuracies can be compared.
+
+    On purpose is beside others of its sweep, or at a lowered priority.
+    """
+    shared = [
+        "in parallel" in validity.names_of(flags)
+        or (identity.of(tables.records_by_id[run_id]) or {}).get("nice", 0) > 0
+        for run_id, flags in zip(tables.ok.run_id, tables.ok["flags"], strict=True)
+    ]
+    return all(shared) and not accuracy.differences(tables).verdict.isin(accuracy.UNDECIDABLE).all()
 
 
 def _order(column: pd.Series) -> pd.Series:
@@ -151,7 +181,7 @@ def _bar(row: Mapping[str, Any], label: str) -> Bar:
 def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
     """The best that is proven; else that nothing is, what is slower, or what was measured."""
     where = device(tables)
-    if rows.finding.isin(["not valid", "no interval"]).all():
+    if not _claims(rows):
         return _provisional(_extreme(rows.loc[rows.speedup.idxmax()], rows, where))
     faster = rows[rows.finding == "faster"]
     if len(faster):
@@ -159,7 +189,8 @@ def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
         within = _equal(tables, measures.of(best.dataset))
         name = measures.of(best.dataset).name
         equal = f", at equal {name}" if within == "equal" else f", {name} {within}"
-        return _extreme(best, rows, where) + equal * bool(best.verdict == "equal")
+        equal *= bool(best.verdict == "equal")
+        return f"{_extreme(best, rows, where)}{equal}{_other_phase(best, rows)}"
     slower = rows[rows.finding == "slower"]
     if len(slower) == len(rows):
         return _extreme(rows.loc[rows.speedup.idxmax()], rows, where)
@@ -172,6 +203,18 @@ def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
     doing = {"train": "train", "inference": "run inference"}
     acts = " or ".join(doing[phase] for phase in doing if (rows.phase == phase).any())
     return f"{which} shown to {acts} faster than {base} on {where}{_slower(rows, names)}"
+
+
+def _other_phase(best: pd.Series, rows: pd.DataFrame) -> str:
+    """`; it runs inference 1.54× faster`: what is proven of the same policy in another phase."""
+    other = (rows.policy == best.policy) & (rows.phase != best.phase)
+    proven = rows[other & rows.finding.isin(["faster", "slower"])]
+    if proven.empty:
+        return ""
+    rows = proven.sort_values("speedup").iloc[[0, -1]]
+    ends = [f"{wording.speed_parts(r)[0]}× {wording.direction(r)}" for _, r in rows.iterrows()]
+    said = ends[0] if len(proven) == 1 else f"from {ends[0]} to {ends[1]}"
+    return f"; it {wording.DOES[proven.phase.iloc[0]]} {said}"
 
 
 def _slower(rows: pd.DataFrame, others: Sequence[str]) -> str:
@@ -305,12 +348,20 @@ def _only_accuracy(tables: Tables) -> Iterator[Subject]:
     if not title and verdicts <= {"lower", "higher"}:
         title = f"{figure} differs from {base}'s"
     between = measure.between(of_task(table, measure.task).difference)
+    if not title and verdicts == {"undecided"}:
+        one = f"mean difference {bars[0].text.partition(' (')[0]} {measure.unit}"
+        found = one if len(bars) == 1 else f"mean differences {between}"
+        title = f"{figure} is {INCONCLUSIVE}: {found} from {base}'s"
     title = title or _provisional(
         f"mean validation {measure.name} differs from {base}'s by {between}"
     )
     advice = caveats.remedies(tables, "accuracy")
+    if not advice and "undecided" in verdicts:
+        advice = f"{MORE_REPEATS}."
+    # What is claimed of accuracy stands before what is not of time.
+    sentences = sorted(findings.answer(tables), key=lambda s: s.startswith(wording.NO_CLAIM))
     scale: Scale = "accuracy" if measure.name == "accuracy" else "perplexity"
-    yield Subject(title, findings.answer(tables), bars, base, scale, advice)
+    yield Subject(title, sentences, bars, base, scale, advice)
 
 
 def _alone(tables: Tables) -> str:

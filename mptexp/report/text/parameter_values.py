@@ -66,7 +66,9 @@ ROWS = (
         "plain training loop",
         "Written with the framework alone, without Keras's fit.",
     ),
+    ParameterValue("clip_norm", "None", "gradients not clipped"),
 )
+NUMBERS = {"clip_norm": "gradients clipped to norm {:g}"}  # words for any number
 WORDS = {(row.name, row.value): row.words for row in ROWS}
 LABELS = frozenset(WORDS.values())
 
@@ -79,7 +81,14 @@ def in_words(name: str, value: Any) -> str:
         value: as a params file or a table has it, where XLA is true or false.
     """
     written = ("off", "on")[int(value)] if isinstance(value, bool | np.bool_) else str(value)
-    return WORDS.get((name, written)) or f"{name.replace('_', ' ')} {value}"
+    return _known(name, written) or f"{name.replace('_', ' ')} {value}"
+
+
+def _known(name: str, value: str) -> str:
+    """The words of a row, or of a number; empty where there are none."""
+    if (name, value) not in WORDS and name in NUMBERS:
+        return NUMBERS[name].format(float(value))
+    return WORDS.get((name, value), "")
 
 
 def compiled_in_words(on: bool, backend: str) -> str:
@@ -90,6 +99,4 @@ def compiled_in_words(on: bool, backend: str) -> str:
 def setting_in_words(text: str) -> str:
     """The further parameters of a point: `fused batch normalization, width 2`."""
     parts = [part.partition(" ") for part in text.split(", ")]
-    return ", ".join(
-        WORDS.get((name, value)) or f"{name}{space}{value}" for name, space, value in parts
-    )
+    return ", ".join(_known(name, value) or f"{name}{space}{value}" for name, space, value in parts)

@@ -50,7 +50,7 @@ def test_networks_are_not_mixed():
     told = found.rows.set_index(["Network", "Activation format"])[LOSS]
     assert told["keydana_cnn", "<8,8>"].startswith("+2.00")
     found = section(emulated_runs([1, 1, 1]), emulated_runs([3, 3, 3], width=0.5, **FIXED))
-    assert set(found.rows.Network) == {"keydana_cnn, width 1", "keydana_cnn, width 0.5"}
+    assert set(found.rows.Network) == {"keydana_cnn, width 1.0", "keydana_cnn, width 0.5"}
     assert found.rows[LOSS].tolist() == ["–", "0 (it is float32)"]
 
 

@@ -142,6 +142,21 @@ def test_an_emulated_policy_alone_has_its_name_in_the_title():
     assert title.startswith("mixed_float16 is not shown to train faster than float32")
 
 
+def test_both_phases_are_in_the_title():
+    times = {("train", 1): 1.0, ("train", 32): 0.5, ("inference", 1): 2.0, ("inference", 32): 0.8}
+    rows = [
+        record(policy, block, step_s, batch_size=size, phase=phase)
+        for (phase, size), fast in times.items()
+        for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", 0.1 * fast))
+        for block in range(3)
+    ]
+    title = subject.of(identified(tables(rows))).title
+    assert title == (
+        "mixed_bfloat16 trains 2.00× faster than float32 in 1 of its 2 comparisons on GPU, at "
+        "equal accuracy; it runs inference from 2.00× slower to 1.25× faster"
+    )
+
+
 def test_what_is_not_valid_is_not_the_title():
     rows = [record(p, b, s) for p, s in (("float32", 0.1), ("bfloat16", 0.05)) for b in range(3)]
     marks = ["measured while other programs used the processor"]
@@ -348,5 +363,19 @@ def test_trainings_with_and_without_clipping_have_labels_of_their_own():
     bars = subject.of(identified(tables([run for group in groups for run in group]))).bars
     assert sorted(bar.label for bar in bars) == [
         "<8,8>, weights <8,8>",
-        "clip_norm 1, <8,8>, weights <8,8>",
+        "gradients clipped to norm 1, <8,8>, weights <8,8>",
     ]
+
+
+@pytest.mark.parametrize(("nice", "title"), [(10, "Accuracy is"), (0, "Provisional: ")])
+def test_a_training_of_low_priority_opens_with_its_accuracy(nice, title):
+    # The lie by place: times that nobody asked for and nothing is claimed of, before accuracies.
+    marks = ["measured while other programs used the processor"]
+    rows = [
+        record(p, b, s) | {"marks": marks, "identity": IDENTITY | {"nice": nice}}
+        for p, s in (("float32", 0.1), ("mixed_bfloat16", 0.05))
+        for b in range(3)
+    ]
+    answer = subject.of(tables(rows))
+    assert answer.title.startswith(title)
+    assert answer.sentences[-1 if nice else 0].startswith("Measured, not claimed")
