@@ -66,9 +66,9 @@ ROWS = (
         "plain training loop",
         "Written with the framework alone, without Keras's fit.",
     ),
-    ParameterValue("clip_norm", "None", "gradients not clipped"),
 )
-NUMBERS = {"clip_norm": "gradients clipped to norm {:g}"}  # words for any number
+# Words for no value, and for any number.
+OPTIONAL = {"clip_norm": ("gradients not clipped", "gradients clipped to norm {:g}")}
 WORDS = {(row.name, row.value): row.words for row in ROWS}
 LABELS = frozenset(WORDS.values())
 
@@ -86,9 +86,9 @@ def in_words(name: str, value: Any) -> str:
 
 def _known(name: str, value: str) -> str:
     """The words of a row, or of a number; empty where there are none."""
-    if (name, value) not in WORDS and name in NUMBERS:
-        return NUMBERS[name].format(float(value))
-    return WORDS.get((name, value), "")
+    without, with_number = OPTIONAL.get(name, ("", ""))
+    number = with_number.format(float(value)) if with_number and value != "None" else without
+    return number or WORDS.get((name, value), "")
 
 
 def compiled_in_words(on: bool, backend: str) -> str:

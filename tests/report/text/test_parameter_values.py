@@ -30,6 +30,8 @@ def test_no_value_is_forgotten(name):
         ("input_mode", "resident", "one batch kept on the device"),
         ("replicas", 1, "replicas 1"),
         ("batch_size", 32, "batch size 32"),
+        ("clip_norm", None, "gradients not clipped"),
+        ("clip_norm", 0.5, "gradients clipped to norm 0.5"),
     ],
 )
 def test_a_value_is_in_words_or_behind_its_name(name, value, words):
