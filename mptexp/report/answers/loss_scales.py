@@ -83,8 +83,11 @@ def _failures(rows: pd.DataFrame) -> str:
         return ""
     policy, (scales, _) = min(known.items(), key=lambda one: one[1][1])
     tried = sorted({scale for among in scales.values() for scale in among})
+    of = rows[(rows.policy == policy) & (rows.loss_scale != "dynamic")]
+    every = (of.diverged == of.runs)[of.verdict == "diverged"].all()
+    words = WITH | ({} if every else {"diverge": "diverges in some runs with"})
     parts = [
-        f"{WITH[outcome]}{' a loss scale of' * (k == 0)} {_scales(scales[outcome], tried)}"
+        f"{words[outcome]}{' a loss scale of' * (k == 0)} {_scales(scales[outcome], tried)}"
         for k, outcome in enumerate(o for o in ("diverge", "stall") if scales[o])
     ]
     return f"{policy} {wording.listed(parts)}"
