@@ -56,7 +56,7 @@ def banner(tables: Tables, more: str = "see [Environment](#Environment)") -> lis
         more: where the others are said in full.
     """
     full = [text for text in sentences(tables) if not text.startswith(NOT_VALID)]
-    counted = _counted(tables)
+    counted = sorted(_counted(tables), key=lambda one: -one[1])  # what most runs have comes first
     full += [_sentence(*each, tables) for each in counted[:1]]
     covered = [each[0].name for each in counted[1:] if _covers(counted[0], each)]
     if others := [_short(*each, tables) for each in counted[1:] if each[0].name not in covered]:

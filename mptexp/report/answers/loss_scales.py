@@ -41,13 +41,22 @@ def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
         tried = sorted({scale for among in scales.values() for scale in among})
         parts = [
             f"{words} {_scales(scales[outcome], tried)}"
-            for outcome, words in WITH.items()
+            for outcome, words in _with(own).items()
             if scales[outcome]
         ]
         parts.append(_dynamic(own))
+        few = " (too few validation images)" * bool((own.verdict == "too few images").any())
         if any(parts):
-            made.append(f"{head}**{policy}** {wording.listed([p for p in parts if p])}.")
+            text = wording.listed([p for p in parts if p])
+            made.append(f"{head}**{policy}** {text.replace(UNDECIDED, UNDECIDED + few, 1)}.")
     return made
+
+
+def _with(own: pd.DataFrame) -> dict[str, str]:
+    """What a policy does with the scales of an outcome; in some runs alone, if none always does."""
+    diverged = own[(own.verdict == "diverged") & (own.loss_scale != "dynamic")]
+    always = diverged.empty or (diverged.diverged == diverged.runs).any()
+    return WITH if always else WITH | {"diverge": "diverges in some runs with"}
 
 
 def by_means(rows: pd.DataFrame, margin: float) -> pd.DataFrame:
@@ -83,9 +92,7 @@ def _failures(rows: pd.DataFrame) -> str:
         return ""
     policy, (scales, _) = min(known.items(), key=lambda one: one[1][1])
     tried = sorted({scale for among in scales.values() for scale in among})
-    of = rows[(rows.policy == policy) & (rows.loss_scale != "dynamic")]
-    every = (of.diverged == of.runs)[of.verdict == "diverged"].all()
-    words = WITH | ({} if every else {"diverge": "diverges in some runs with"})
+    words = _with(rows[rows.policy == policy])
     parts = [
         f"{words[outcome]}{' a loss scale of' * (k == 0)} {_scales(scales[outcome], tried)}"
         for k, outcome in enumerate(o for o in ("diverge", "stall") if scales[o])
@@ -112,8 +119,8 @@ def advice(rows: pd.DataFrame) -> str:
     if not few.any():
         return ""
     return (
-        "validate with more images: so few do not show that a loss scale trains as float32 does, "
-        "only that one does not."
+        "validate with more images: these are enough to show a loss, and too few to show that "
+        "nothing is lost."
     )
 
 

@@ -190,7 +190,8 @@ def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
         name = measures.of(best.dataset).name
         equal = f", at equal {name}" if within == "equal" else f", {name} {within}"
         equal *= bool(best.verdict == "equal")
-        return f"{_extreme(best, rows, where)}{equal}{_other_phase(best, rows)}"
+        more = _other_phase(best, rows) or _slower(rows, [best.policy])
+        return f"{_extreme(best, rows, where)}{equal}{more}"
     slower = rows[rows.finding == "slower"]
     if len(slower) == len(rows):
         return _extreme(rows.loc[rows.speedup.idxmax()], rows, where)
@@ -218,7 +219,7 @@ def _other_phase(best: pd.Series, rows: pd.DataFrame) -> str:
 
 
 def _slower(rows: pd.DataFrame, others: Sequence[str]) -> str:
-    """`; float8 trains 2.36× slower`: the one policy that is, beside those that are not faster."""
+    """`; float8 trains 2.36× slower`: the one policy that is, beside the others."""
     slower = rows[(rows.finding == "slower") & ~rows.policy.isin(others)]
     if slower.policy.nunique() != 1:
         return ""

@@ -178,7 +178,8 @@ def _caption(chart: Subject) -> str:
         chart.scale
     )
     rule = f" An interval across {crossing} is inconclusive." if crossing else ""
-    rule += " Beyond 1 point the axis is logarithmic." * (chart.scale == "error")
+    unit = "%" if chart.scale == "perplexity" else "point"
+    rule += f" Beyond 1 {unit} the axis is logarithmic." * (chart.scale != "speed")
     bars = f"Bars and brackets are 95 % intervals{together}; n is the number of repeats."
     hollow *= any(np.isnan(bar.low) for bar in chart.bars)
     return f"{opening} {bars}{rule}{hollow}"

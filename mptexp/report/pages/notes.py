@@ -58,7 +58,8 @@ def headline(tables: Tables) -> str:
     ]
     if tables.claims.low.notna().any():
         lines.append(
-            "Brackets: 95 % intervals that hold for all comparisons of the table together."
+            "A ratio is the geometric mean of those of each repeat, not the quotient of two "
+            "medians. Brackets: 95 % intervals that hold for all comparisons of the table together."
         )
     lines.append("n: repeats.")
     lines.append(_measured(tables))

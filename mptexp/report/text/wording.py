@@ -248,7 +248,10 @@ def speed_parts(row: Mapping[str, Any]) -> tuple[str, str]:
     if direction(row) == "slower":
         ends = (1 / row["speedup"], 1 / row["high"], 1 / row["low"])
     reason = {"not valid": not_valid(str(row["flags"])), "no interval": "no interval"}.get(word)
-    return f"{ends[0]:.2f}", f"({reason})" if reason else f"[{ends[1]:.2f}, {ends[2]:.2f}]"
+    low = f"{ends[1]:.2f}"
+    if low == "1.00" and word in ("faster", "slower"):  # which 1.00 would contradict
+        low = f"{ends[1]:.4g}"
+    return f"{ends[0]:.2f}", f"({reason})" if reason else f"[{low}, {ends[2]:.2f}]"
 
 
 def not_valid(flags: str, what: str = "time") -> str:
