@@ -64,9 +64,9 @@ TF32 = " (or TF32, on NVIDIA GPUs from Ampere on)"
 BEFORE_AMPERE = re.compile(r"\b(V100|P100|P40?|T4|K80|M60|TITAN|GTX|RTX 20\d\d|Quadro RTX)\b")
 IN_16_BITS = FEWER_BITS["float16"]
 NO_BOUND = 20.0  # times: a larger bound says only that next to nothing else was recorded
-MATRIX = {  # by whether most of it is in few bits already; None where that is not told
-    None: f"16 bits{TF32}, unless it is in them already, which is not told; a smaller or sparser "
-    "model",
+MATRIX = {  # by whether most of it is in few bits already; None where that is unavailable
+    None: f"16 bits{TF32}, unless it is in them already (its type is unavailable); a smaller or "
+    "sparser model",
     False: f"16 bits{TF32}; a smaller or sparser model",
     True: "it is in few bits already: larger matrices (batch, widths that are multiples of 8), "
     "a smaller or sparser model",
@@ -193,9 +193,11 @@ def _same_arithmetic(comparison: Comparison, first: str) -> str:
 
 
 def _untold(comparison: Comparison) -> str:
-    """Says what has to be alike for the ratio to mean anything, and is not told."""
+    """Says what has to be alike for the ratio to mean anything, and is unavailable."""
     unknown = comparison.untold
-    return f". Whether both had the same {wording.listed(unknown)} is not told" if unknown else ""
+    return (
+        f". Whether both had the same {wording.listed(unknown)} is unavailable" if unknown else ""
+    )
 
 
 def _short(cause: str) -> str:
@@ -397,7 +399,7 @@ def _at_best(recording: Recording, name: str) -> str:
         return (
             f"Nearly all of {name} is matrix work, so it sets no bound to what 16 bits could give."
         )
-    opening = f"If {name} is in 32 bits, which is not told, " * (precision is None)
+    opening = f"If {name} is in 32 bits (its type is unavailable), " * (precision is None)
     return (
         f"{opening}16 bits would make {name} at most {recording.best:.2f}× faster: that much if "
         "its matrix work took no time, memory-bound work and casts half of theirs, and all else "

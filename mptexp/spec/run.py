@@ -265,6 +265,11 @@ class Run(StrictModel):
             )
 
     def _of_step(self) -> Iterator[str]:
+        if self.target_ci and self.max_steps and self.max_steps < STEPS_FOR_TARGET:
+            yield (
+                f"target_ci {self.target_ci:g} cannot be reached in max_steps {self.max_steps}; "
+                f"allowed: max_steps of at least {STEPS_FOR_TARGET}, or no target_ci"
+            )
         if self.normalization == "fused" and self.jit != "off":
             yield (
                 f"normalization fused with jit {self.jit}, and a compiler takes it apart; "
@@ -323,11 +328,6 @@ class Run(StrictModel):
                     f"frontend native with {name} {given}, which no plain loop here has; "
                     f"allowed: {name} {words}, or frontend keras"
                 )
-        if self.target_ci and self.max_steps and self.max_steps < STEPS_FOR_TARGET:
-            yield (
-                f"target_ci {self.target_ci:g} cannot be reached in max_steps {self.max_steps}; "
-                f"allowed: max_steps of at least {STEPS_FOR_TARGET}, or no target_ci"
-            )
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """What differs from the defaults: all parameters would not fit on a line."""

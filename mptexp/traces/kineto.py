@@ -375,7 +375,7 @@ def _trains(events: Iterable[Event], found: Steps) -> bool | None:
 
 
 def _shape(product: str, shapes: Any) -> Sequence[Any]:
-    """The shape of what a product reads, of those of all its inputs; empty where it is not told."""
+    """The shape of what a product reads, of those of all its inputs; empty where unavailable."""
     place = product == "aten::addmm"  # whose first input is the bias
     known = isinstance(shapes, list) and len(shapes) > place and isinstance(shapes[place], list)
     return shapes[place] if known else ()

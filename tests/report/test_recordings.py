@@ -193,7 +193,7 @@ def test_names_that_are_no_text_are_shown_and_written(tmp_path):
 
 
 def test_what_the_recordings_do_not_tell_is_said(pair):
-    assert "Whether both had the same batch size and GPU is not told. In after <b>" in (
+    assert "Whether both had the same batch size and GPU is unavailable. In after <b>" in (
         recordings.verdict(pair)
     )
 
@@ -223,7 +223,12 @@ UNKNOWN = "Cijk_Ailk_Bljk_BBS_BH_MT128x128x32"
         (TENSORFLOAT32, FLOAT16, "16 bits would make a at most", "The first recording is that"),
         (TENSORFLOAT32, FLOAT32, "The first recording is that in lower", "did not shrink"),
         (FLOAT16, FLOAT16, "", "16 bits would"),
-        (UNKNOWN, FLOAT16, "If a is in 32 bits, which is not told, 16 bits", "did not shrink"),
+        (
+            UNKNOWN,
+            FLOAT16,
+            "If a is in 32 bits (its type is unavailable), 16 bits",
+            "did not shrink",
+        ),
     ],
 )
 def test_what_16_bits_give_is_said_of_what_is_in_more(first, second, said, not_said):
@@ -259,7 +264,7 @@ def test_nothing_but_matrix_work_has_no_bound():
 def test_matrix_work_whose_names_do_not_tell_is_not_said_to_be_in_32_bits():
     table = recordings.cause_rows(typed(UNKNOWN, "a"))
     advice = table[table.Cause.str.startswith("matrix work")]["What to try"].item()
-    assert "unless it is in them already, which is not told" in advice
+    assert "unless it is in them already (its type is unavailable)" in advice
 
 
 def test_notes_of_a_recording_are_in_the_data():
