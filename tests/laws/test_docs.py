@@ -36,6 +36,16 @@ def test_the_site_has_every_document_study_and_name(pages):
 def test_a_study_names_its_published_report(pages):
     assert "[quickstart-cpu](../quickstart-cpu/index.html)" in pages["study-quickstart.md"]
     assert "mptexp run quickstart" in pages["study-quickstart.md"]
+    # The lie: no link, since the header was reworded after its report had been published.
+    assert "[sign-digits-cpu](../sign-digits-cpu/index.html)" in pages["study-sign_digits.md"]
+
+
+def test_every_published_sweep_is_linked_from_its_study_alone(pages):
+    published = PROJECT / "reports/published"
+    for name in (file.parent.name for file in published.glob("*/params.yaml")):
+        link = f"Measured: [{name}]("
+        linked = [page for page, text in pages.items() if link in text]
+        assert len(linked) == 1, f"{name}: its study belongs into STUDY_OF of docs/site.py"
 
 
 def test_links_lead_to_where_things_are_on_the_site():
