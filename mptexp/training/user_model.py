@@ -78,11 +78,19 @@ def _function(name: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except Exception as error:
         reason = f"module {module_name} cannot be imported: {_told(error)}"
-        raise ModelError(f"model {name}: {reason}") from error
+        raise ModelError(f"model {name}: {reason}{_searched(module_name, error)}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         raise ModelError(f"model {name}: module {module_name} has no function {function_name}")
     return function
+
+
+def _searched(module_name: str, error: Exception) -> str:
+    """Where a module that is absent itself, not one that it imports, was looked for."""
+    top = module_name.partition(".")[0]
+    if not (isinstance(error, ModuleNotFoundError) and error.name in (top, module_name)):
+        return ""
+    return f"; searched: {Path.cwd()}; run mptexp in the directory that holds {top}"
 
 
 def _check_output(run: Run, call: str, output: Any, wanted: tuple[int | None, ...]) -> None:
@@ -146,7 +154,8 @@ def _told(error: Exception) -> str:
     """An error's first line, and where in the user's own files it arose."""
     lines = str(error).strip().splitlines()
     told = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    places = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [(f.filename, f.lineno) for f in frames if not f.filename.startswith("<")]  # frozen
     if isinstance(error, SyntaxError) and error.filename:
         places.append((error.filename, error.lineno))
     own = [(Path(name), line) for name, line in places if identity.is_users(Path(name).resolve())]
