@@ -146,5 +146,5 @@ from mptexp.spec import params
 print(params.text(question))
 
 # %% [markdown]
-# Saved as `params/mine.yaml`, more axes are a line each (`batch_size: [32, 64, 128]`), and
-# `mptexp run params/mine.yaml` in a terminal makes a report of it.
+# Saved as `mine.yaml`, more axes are a line each (`batch_size: [32, 64, 128]`), and
+# `mptexp run mine.yaml` in a terminal makes a report of it.
