@@ -49,7 +49,6 @@ NATIVE = {
     "steps_per_execution": (1,),
     "profile": (False,),
     "exponents_every": (0,),
-    "phase": ("train",),
 }
 # A notebook cell shows these of every run, at their defaults or not.
 ALWAYS_SHOWN = ("gpu_model", "dataset", "model", "policy", "batch_size")
@@ -81,7 +80,8 @@ class Run(StrictModel):
         default="tensorflow", description="Keras backend: tensorflow, jax, torch"
     )
     frontend: Literal["keras", "native"] = Field(
-        default="keras", description="keras: its fit; native: a plain loop in JAX or PyTorch"
+        default="keras",
+        description="keras: its fit or predict; native: a plain loop in JAX or PyTorch",
     )
     replicas: int = Field(default=1, ge=1, le=1024, description="devices that share a batch")
     cpu_isa: CpuIsa = Field(

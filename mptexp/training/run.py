@@ -133,23 +133,26 @@ def infer(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) 
 
     Under a policy of integers with the model that was trained and quantized first.
 
-    Latency is what `predict_on_batch` takes; throughput comes from `predict`, timed by the step
-    clock. Both include the copies to the device and back. Speed does not depend on the weights.
+    Latency is what `predict_on_batch` takes, with the copies to the device and back; throughput
+    comes from `predict`, timed by the step clock, which leaves what it gives on the device until
+    the end. Speed does not depend on the weights.
     """
     order = batches.order(images, run)
     _check_input(run, images)
     initial_weights = models.fingerprint(model)
     quantization, traced = quantized_inference.quantized_after_training(run, model, images)
     inferring = _compiled(run, model, images)
-    effective(inferring, run, device)
-    before = {"initial_weights": initial_weights, **arithmetic.of_step(run, inferring, traced)}
-    clock = _clock(run, len(order), backend(run.backend).synchronize)
+    trainer = frontends.trainer(run, inferring, images)
+    effective(inferring, run, device, trainer.settings())
+    traced = trainer.products() if traced is None else traced
+    products = arithmetic.of_step(run, inferring, traced)
+    before = {"initial_weights": initial_weights, **products, **trainer.settings()}
+    clock = _clock(run, len(order), trainer.synchronize)
     with sensors.Sampler(device["kind"]) as sampler:
         began = time.perf_counter()
         single = order[: min(run.max_steps or MOST_LATENCIES, MOST_LATENCIES)]
-        latencies = [_latency(run, inferring, images, chosen) for chosen in single]
-        stream = batches.training(images, run)
-        inferring.predict(stream, steps=len(order), callbacks=[clock], verbose=0)
+        latencies = [_latency(run, trainer, images, chosen) for chosen in single]
+        trainer.predict(clock)
         fit_s = time.perf_counter() - began
     outcome = _outcome(run, inferring, images, device, clock, sampler, before, fit_s)
     timing = outcome.timing | _latency_figures(latencies)
@@ -159,11 +162,11 @@ def infer(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) 
     return outcome
 
 
-def _latency(run: Run, model: keras.Model, images: Images, chosen: np.ndarray) -> float:
+def _latency(run: Run, trainer: frontends.Trainer, images: Images, chosen: np.ndarray) -> float:
     resident = run.input_mode == "resident"
     batch = np.zeros(len(chosen), np.uint8) if resident else images.train_x[chosen]
     began = time.perf_counter()
-    model.predict_on_batch(backend(run.backend).shared(batch))
+    trainer.predict_on_batch(batch)
     return time.perf_counter() - began
 
 

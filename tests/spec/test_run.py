@@ -64,7 +64,13 @@ def test_what_cannot_be_emulated_is_refused(parameters, said):
         ({"loss_scale": 128.0}, "with loss_scale 128.0, .*; allowed: loss_scale auto, dynamic, no"),
         ({"float32_layers": "dense"}, "allowed: float32_layers none named, or frontend keras"),
         ({"augmentation": "flip"}, "allowed: augmentation none, or frontend keras"),
-        ({"phase": "inference"}, "allowed: phase train"),
+        *(
+            (
+                {"phase": "inference", "policy": policy},
+                f"frontend native with policy {policy}, which no .*; allowed: policy float32, tens",
+            )
+            for policy in ("int8", "int8_weights", "int4", "float8")
+        ),
         ({"profile": True}, "allowed: profile false"),
         ({"steps_per_execution": 2}, "allowed: steps_per_execution 1"),
     ],
@@ -72,7 +78,8 @@ def test_what_cannot_be_emulated_is_refused(parameters, said):
 def test_what_a_native_loop_does_not_have_is_refused(parameters, said):
     with pytest.raises(ValueError, match=said):
         Run(**{"frontend": "native", "backend": "jax", **parameters})
-    assert Run(frontend="native", backend="jax").frontend == "native"
+    for phase in ("train", "inference"):
+        assert Run(frontend="native", backend="jax", phase=phase).frontend == "native"
 
 
 @pytest.mark.parametrize("module", [run, grid])

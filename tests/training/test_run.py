@@ -202,14 +202,23 @@ def test_a_resident_batch_is_trained_on_without_validation(tmp_path, backend):
 
 
 @pytest.mark.parametrize(
-    ("backend", "mode"),
-    [("tensorflow", "pipeline"), ("tensorflow", "resident"), ("jax", "pipeline")],
+    ("backend", "mode", "frontend"),
+    [
+        ("tensorflow", "pipeline", "keras"),
+        ("tensorflow", "resident", "keras"),
+        ("jax", "pipeline", "keras"),
+        ("jax", "pipeline", "native"),
+        ("jax", "resident", "native"),
+        ("torch", "pipeline", "native"),
+        ("torch", "resident", "native"),
+    ],
 )
-def test_inference_has_latencies_and_a_throughput(tmp_path, backend, mode):
-    record = train(
-        tmp_path, backend=backend, input_mode=mode, phase="inference", batch_size=16, epochs=1
-    )
+def test_inference_has_latencies_and_a_throughput(tmp_path, backend, mode, frontend):
+    pytest.importorskip(backend, reason=f"{backend} is not installed; pip install {backend}")
+    asked = {"backend": backend, "input_mode": mode, "frontend": frontend}
+    record = train(tmp_path, phase="inference", batch_size=16, epochs=1, **asked)
     assert record["status"] == "ok"
+    assert record["in_force"]["arithmetic"] == {"float32": 1.0}
     assert len(record["latencies_s"]) == 1437 // 16
     timing = record["timing"]
     assert 0 < timing["latency_p50_s"] <= timing["latency_p99_s"]

@@ -1,9 +1,9 @@
-"""Who trains: Keras's `fit`, or a plain loop as the backend's own users write it.
+"""Who trains and predicts: Keras, or a plain loop as the backend's own users write it.
 
 A run's `frontend` says which. A native one builds the same network, from the Keras model layer by
-layer, copies its weights, and trains it on the same batches in the same order, under the same
-clock: what differs is Keras. `native` gives the module of a backend that has one; `trainer` is all
-that a run needs.
+layer, takes its weights, and trains it or predicts with it on the same batches in the same order,
+under the same clock: what differs is Keras. `native` gives the module of a backend that has one;
+`trainer` is all that a run needs.
 """
 
 import importlib
@@ -25,7 +25,10 @@ Scale = tuple[float, int]  # the loss scale now, and how many steps were not ski
 
 
 class Trainer(Protocol):
-    """Trains a run's model. Its Keras model holds the weights before and after the training."""
+    """Trains a run's model, or predicts with it, as the run's phase says.
+
+    Its Keras model holds the weights before and after.
+    """
 
     model: "keras.Model"
 
@@ -33,7 +36,10 @@ class Trainer(Protocol):
         """What it sets itself of `effective.effective`'s keys; nothing where Keras does."""
 
     def products(self) -> list[tuple[str, float]]:
-        """Type and FLOPs of every product of a step, from its program; see Backend.products."""
+        """Type and FLOPs of every product of a step, from its program; see Backend.products.
+
+        A step is one of the run's phase: of an inference it is a forward pass.
+        """
 
     def scale(self, model: "keras.Model") -> Scale | None:
         """The dynamic loss scale; None where there is none, or none yet."""
@@ -52,9 +58,23 @@ class Trainer(Protocol):
             further: Keras's callbacks, which a native loop does not have.
         """
 
+    def predict_on_batch(self, x: np.ndarray) -> np.ndarray:
+        """The probabilities of a batch, from the host to the host.
+
+        Args:
+            x: examples; with input_mode resident a placeholder for those on the device.
+        """
+
+    def predict(self, clock: "StepClock") -> np.ndarray:
+        """The probabilities of the run's batches in a row, timed by the clock, at the end fetched.
+
+        Args:
+            clock: see step_clock; `model.stop_predicting` ends it.
+        """
+
 
 def trainer(run: Run, model: "keras.Model", images: Images) -> Trainer:
-    """What the run's frontend trains the compiled model with.
+    """What the run's frontend trains the compiled model with, or predicts.
 
     Raises:
         ModelError: where a native loop has no counterpart of a layer.

@@ -1,4 +1,4 @@
-"""Training by Keras: `fit`, with the clock as a callback."""
+"""Training and inference by Keras: `fit` and `predict`, with the clock as a callback."""
 
 import math
 from collections.abc import Sequence
@@ -59,6 +59,14 @@ class KerasFit:
             shuffle=False,  # the stream is shuffled already, alike for every policy
             verbose=0,
         )
+
+    def predict_on_batch(self, x: np.ndarray) -> np.ndarray:
+        return self.model.predict_on_batch(backend(self.run.backend).shared(x))
+
+    def predict(self, clock: StepClock) -> np.ndarray:
+        steps = len(batches.order(self.images, self.run))
+        stream = batches.training(self.images, self.run)
+        return self.model.predict(stream, steps=steps, callbacks=[clock], verbose=0)
 
 
 class StopWhenNotFinite(keras.callbacks.Callback):

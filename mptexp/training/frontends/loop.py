@@ -1,4 +1,4 @@
-"""A plain training loop under the step clock; a backend's own module gives it the step.
+"""A plain loop of training or inference under the step clock; a backend's module gives the step.
 
 The loop counts nothing and calls nothing back but the clock: a batch, a step, the next batch. Loss
 and hits are added up on the device and read once an epoch, as Keras does.
@@ -28,10 +28,19 @@ Batch = tuple[Any, Any]  # images, uint8 of shape (batch, height, width, channel
 
 
 class Native(Protocol):
-    """A network with weights of its own, its optimizer and its loss scale."""
+    """A network with its weights; where it trains, with its optimizer and its loss scale too."""
 
     def put(self, x: np.ndarray, y: np.ndarray) -> Batch:
         """A batch on the device."""
+
+    def examples(self, x: np.ndarray) -> Any:
+        """The examples of a batch on the device, without labels."""
+
+    def predict(self, x: Any) -> Any:
+        """Probabilities in float32; may return before the device has done them."""
+
+    def fetched(self, given: Any) -> np.ndarray:
+        """What `predict` gave, on the host."""
 
     def step(self, x: Any, y: Any) -> None:
         """One step of training; may return before the device has done it."""
@@ -49,7 +58,10 @@ class Native(Protocol):
         """Loss and gradients of a batch, in the order and shapes of Keras's trained weights."""
 
     def products(self, x: Any, y: Any) -> list[tuple[str, float]]:
-        """Type and FLOPs of the products of a step, from its program, which changes nothing."""
+        """Type and FLOPs of the products of a step, from its program, which changes nothing.
+
+        Where it does not train, those of the forward pass.
+        """
 
     def scale(self) -> Scale | None:
         """The dynamic loss scale and the steps that were applied; None where there is none."""
@@ -65,7 +77,7 @@ class Native(Protocol):
 
 
 class NativeLoop:
-    """Trains a backend's `Native`: see `frontends.Trainer`.
+    """Trains a backend's `Native`, or predicts with it: see `frontends.Trainer`.
 
     Args:
         run: what is asked.
@@ -78,6 +90,7 @@ class NativeLoop:
         self.run, self.model, self.images = run, model, images
         steps = batches.steps_per_epoch(images, run) * run.epochs
         self.native: Native = module.Trained(Recipe.of(run, model, steps))
+        self.resident = self._first() if run.input_mode == "resident" else None
 
     def settings(self) -> dict[str, Any]:
         scale = self.native.scale()
@@ -117,9 +130,31 @@ class NativeLoop:
         for variable, value in zip(floats(self.model), self.native.weights(), strict=True):
             variable.assign(value)
 
+    def predict_on_batch(self, x: np.ndarray) -> np.ndarray:
+        given = self.resident[0] if self.resident else self.native.examples(x)
+        return self.native.fetched(self.native.predict(given))
+
+    def predict(self, clock: StepClock) -> np.ndarray:
+        steps = len(batches.order(self.images, self.run))
+        clock.set_model(self.model)
+        clock.set_params({"steps": steps, "epochs": 1})
+        self.model.stop_predicting = False
+        stream, given = self._examples(), []
+        for step in range(steps):
+            clock.on_predict_batch_begin(step)
+            given.append(self.native.predict(next(stream)))
+            if self.model.stop_predicting:
+                break
+        return np.concatenate([self.native.fetched(each) for each in given])
+
+    def _examples(self) -> Iterator[Any]:
+        if self.resident:
+            return itertools.repeat(self.resident[0])
+        return (self.native.examples(x) for x, _ in batches.training(self.images, self.run))
+
     def _stream(self) -> Iterator[Batch]:
-        if self.run.input_mode == "resident":
-            return itertools.repeat(self._first())
+        if self.resident:
+            return itertools.repeat(self.resident)
         return (self.native.put(*batch) for batch in batches.training(self.images, self.run))
 
     def _first(self) -> Batch:
@@ -153,6 +188,7 @@ class Recipe:
         dynamic: Keras's optimizer of a dynamic loss scale, for its settings; None without one.
         jit: on, off or auto.
         seed: of dropout.
+        trains: whether it trains, for which optimizer and loss scale are made, or predicts.
         trained: the variables that are trained, in Keras's order.
         weights: all that are floats, in Keras's order.
     """
@@ -167,6 +203,7 @@ class Recipe:
     dynamic: Any
     jit: str
     seed: int
+    trains: bool
     trained: list[keras.Variable]
     weights: list[keras.Variable]
 
@@ -183,12 +220,12 @@ class Recipe:
 
     @classmethod
     def of(cls, run: Run, model: keras.Model, steps: int) -> "Recipe":
-        """The recipe of a compiled model, which is trained for so many steps.
+        """The recipe of a compiled model, which is trained for so many steps where it is.
 
         Raises:
             ModelError: where a native loop has no counterpart of a layer.
         """
-        outer = model.optimizer
+        outer, trains = model.optimizer, run.phase == "train"
         inner = getattr(outer, "inner_optimizer", outer)
         return cls(
             network=network(run, model),
@@ -198,9 +235,10 @@ class Recipe:
             rate=run.learning_rate,
             decay_steps=steps if run.learning_rate_decay == "cosine" else None,
             clip_norm=run.clip_norm,
-            dynamic=None if inner is outer else outer,
+            dynamic=outer if trains and inner is not outer else None,
             jit=run.jit,
             seed=run.seed,
+            trains=trains,
             trained=model.trainable_variables,
             weights=floats(model),
         )

@@ -1,4 +1,4 @@
-"""Training in plain JAX: pure functions of weights under `jax.jit`, types cast as jmp does.
+"""Plain JAX: pure functions of weights under `jax.jit`, types cast as jmp does.
 
 Weights are float32; a step casts them and the images to the policy's compute type, all but those of
 normalizations, which compute in float32, and takes the loss in float32. Source of the way of
@@ -20,6 +20,7 @@ from mptexp.training.frontends.loop import Batch, Recipe
 from mptexp.training.frontends.network import Network
 
 Weights = dict[str, dict[str, Any]]  # layer -> name -> array
+Others = dict[tuple[str, str], Any]  # (layer, name) -> array, of weights that are not trained
 State = dict[str, Any]
 
 
@@ -195,14 +196,16 @@ class Trained:
         paths = {id(w): (layer.name, w.name) for layer in self._layers() for w in layer.weights}
         self.trained = [paths[id(w)] for w in recipe.trained]
         self.order = [paths[id(w)] for w in recipe.weights]
-        # Copies: a step gives its arrays' memory to those that take their places.
-        known = {paths[id(w)]: jnp.array(w.value, copy=True) for w in recipe.weights}
+        # Copies where it trains: a step gives its arrays' memory to those that take their places.
+        known = {paths[id(w)]: jnp.array(w.value, copy=recipe.trains) for w in recipe.weights}
         weights = [known[path] for path in self.trained]
         scale = recipe.dynamic.initial_scale if recipe.dynamic else 1.0
         self.state: State = {
             "weights": weights,
             "others": {path: known[path] for path in self.order if path not in self.trained},
-            "slots": tuple([jnp.zeros_like(w) for w in weights] for _ in range(slots)),
+            "slots": tuple(
+                [jnp.zeros_like(w) for w in weights] for _ in range(slots * recipe.trains)
+            ),
             "applied": jnp.int32(0),
             "scale": jnp.float32(scale),
             "since": jnp.int32(0),  # steps since the scale changed
@@ -213,12 +216,24 @@ class Trained:
         self.jit = recipe.jit != "off"
         compiled = partial(jax.jit, donate_argnums=0) if self.jit else lambda function: function
         self._step, self._look = compiled(self._stepped), compiled(self._looked)
+        self._predict = jax.jit(self._predicted) if self.jit else self._predicted
+        self.given: Any = None  # what was predicted last
 
     def _layers(self) -> list[Any]:
         return [node.layer for node in self.recipe.network.nodes]
 
     def put(self, x: np.ndarray, y: np.ndarray) -> Batch:
         return jax.device_put((x, y.astype("int32")))
+
+    def examples(self, x: np.ndarray) -> Any:
+        return jax.device_put(x)
+
+    def predict(self, x: Any) -> Any:
+        self.given = self._predict(self.state["weights"], self.state["others"], x)
+        return self.given
+
+    def fetched(self, given: Any) -> np.ndarray:
+        return np.asarray(given)
 
     def step(self, x: Any, y: Any) -> None:
         self.state = self._step(self.state, x, y)
@@ -237,6 +252,9 @@ class Trained:
         return float(loss), [np.asarray(g / self.state["scale"]) for g in gradients]
 
     def products(self, x: Any, y: Any) -> list[tuple[str, float]]:
+        if not self.recipe.trains:
+            known = self.state["weights"], self.state["others"]
+            return backend.traced_products(self._predicted, *known, x)
         return backend.traced_products(lambda *a: self._differentiated(*a)[1], self.state, x, y)
 
     def scale(self) -> Scale | None:
@@ -254,18 +272,25 @@ class Trained:
         return [np.asarray(known[path]) for path in self.order]
 
     def synchronize(self) -> None:
-        jax.block_until_ready(self.state)
+        jax.block_until_ready((self.state, self.given))
 
-    def _losses(self, trained: list[Any], state: State, now: Pass, x: Any, y: Any) -> tuple:
-        """The loss of each label, and the class that is given in its place."""
-        known = dict(zip(self.trained, trained, strict=True)) | state["others"]
+    def _logits(self, trained: list[Any], others: Others, now: Pass, x: Any) -> Any:
+        """In float32, from weights in float32 and examples as they are."""
+        known = dict(zip(self.trained, trained, strict=True)) | others
         normalizing = {n.layer.name for n in self.recipe.network.nodes if _normalizes(n.layer)}
         weights: Weights = {}
         for (layer, name), value in known.items():
             narrow = value if layer in normalizing else value.astype(self.recipe.compute_dtype)
             weights.setdefault(layer, {})[name] = narrow
         x = x if self.recipe.sequences else x.astype(self.recipe.compute_dtype)
-        given = logits(self.recipe.network, weights, now, x).astype("float32")
+        return logits(self.recipe.network, weights, now, x).astype("float32")
+
+    def _predicted(self, trained: list[Any], others: Others, x: Any) -> Any:
+        return jax.nn.softmax(self._logits(trained, others, Pass(False, None), x))
+
+    def _losses(self, trained: list[Any], state: State, now: Pass, x: Any, y: Any) -> tuple:
+        """The loss of each label, and the class that is given in its place."""
+        given = self._logits(trained, state["others"], now, x)
         right = jnp.take_along_axis(jax.nn.log_softmax(given), y[..., None], -1)
         return -right[..., 0], given.argmax(-1)
 

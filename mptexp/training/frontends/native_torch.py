@@ -1,4 +1,4 @@
-"""Training in plain PyTorch: `torch.autocast`, `torch.amp.GradScaler`, eager or `torch.compile`.
+"""Plain PyTorch: `torch.autocast`, `torch.amp.GradScaler`, eager or `torch.compile`.
 
 Weights are float32; autocast chooses the type of each operation by PyTorch's own lists, so that the
 sums along a transformer's residual path stay float32. Images keep their layout, channels last,
@@ -282,25 +282,41 @@ class Trained:
         self.places = _places(recipe.network, net)
         for variable in recipe.weights:
             self.places[id(variable)].data.copy_(_ordered(TO_TORCH, variable, variable.value))
-        self.net = net.to(self.device, memory_format=CHANNELS_LAST)
+        self.net = net.to(self.device, memory_format=CHANNELS_LAST).train(recipe.trains)
         self.trained = [self.places[id(w)] for w in recipe.trained]
+        self.jit = recipe.jit == "on"
+        self.compiled = torch.compile(self.net) if self.jit else self.net
+        if recipe.trains:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Makes what only a training needs."""
+        recipe, dynamic = self.recipe, self.recipe.dynamic
         self.optimizer = OPTIMIZERS[type(recipe.optimizer).__name__](self.trained, recipe)
-        dynamic = recipe.dynamic
         self.scaler = torch.amp.GradScaler(
             self.device.type,
             init_scale=dynamic.initial_scale if dynamic else 1.0,
             growth_interval=dynamic.dynamic_growth_steps if dynamic else 1,
             enabled=dynamic is not None,
         )
-        self.jit = recipe.jit == "on"
-        self.compiled = torch.compile(self.net) if self.jit else self.net
         self.loss, self.hits = (torch.zeros((), device=self.device) for _ in range(2))
 
     def put(self, x: np.ndarray, y: np.ndarray) -> Batch:
-        given, labels = torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(np.asarray(y))
-        given = given.to(self.device, non_blocking=True)
-        labels = labels.to(self.device, torch.int64, non_blocking=True)
-        return given if self.recipe.sequences else given.permute(0, 3, 1, 2), labels  # a view
+        labels = torch.from_numpy(np.asarray(y)).to(self.device, torch.int64, non_blocking=True)
+        return self.examples(x), labels
+
+    def examples(self, x: np.ndarray) -> Any:
+        given = torch.from_numpy(np.ascontiguousarray(x)).to(self.device, non_blocking=True)
+        return given if self.recipe.sequences else given.permute(0, 3, 1, 2)  # a view
+
+    @torch.inference_mode()
+    def predict(self, x: Any) -> Any:
+        with self._cast():
+            logits = self.compiled(x)
+        return logits.float().softmax(-1)
+
+    def fetched(self, given: Any) -> np.ndarray:
+        return given.cpu().numpy()
 
     def step(self, x: Any, y: Any) -> None:
         self.net.train()
@@ -337,6 +353,10 @@ class Trained:
         return float(loss.detach()), [_keras(variable, g / scale) for variable, g in pairs]
 
     def products(self, x: Any, y: Any) -> list[tuple[str, float]]:
+        if not self.recipe.trains:
+            with backend.counted_products() as counted, torch.no_grad(), self._cast():
+                self.net(x)
+            return counted
         before = [(held, held.detach().clone()) for held in self.net.buffers()]
         with torch.random.fork_rng(), backend.counted_products() as counted:
             self.gradients(x, y)
@@ -360,13 +380,16 @@ class Trained:
 
     def _losses(self, net: Callable[..., Any], x: Any, y: Any) -> tuple[Any, Any]:
         """The loss of each label, and the class that is given in its place."""
-        dtype = getattr(torch, self.recipe.compute_dtype)
-        mixed = dtype is not torch.float32
-        with torch.autocast(self.device.type, dtype if mixed else None, enabled=mixed):
+        with self._cast():
             logits = net(x)
             wide = logits.float().flatten(0, -2)
             losses = functional.cross_entropy(wide, y.flatten(), reduction="none")
         return losses.view_as(y), logits.detach().argmax(-1)
+
+    def _cast(self) -> torch.autocast:
+        dtype = getattr(torch, self.recipe.compute_dtype)
+        mixed = dtype is not torch.float32
+        return torch.autocast(self.device.type, dtype if mixed else None, enabled=mixed)
 
     def _count(self, loss: Any, classes: Any, y: Any) -> None:
         self.loss += loss * len(y)

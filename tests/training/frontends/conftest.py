@@ -71,6 +71,7 @@ run = Run(**{"image_size": 18, "batch_size": 128, "frontend": "native", "width":
 precision.use(run)
 import keras
 from mptexp.training import arithmetic, frontends, models, tasks
+from mptexp.training import run as whole
 from mptexp.training.data import batches, datasets
 from mptexp.training.measure.step_clock import StepClock
 from mptexp.training.numerics import gradients
@@ -80,9 +81,40 @@ def far(ours, theirs):
     gaps = sum(((a - b) ** 2).sum() for a, b in zip(*wide, strict=True))
     return float(np.sqrt(gaps / max(sum((b**2).sum() for b in wide[1]), 1e-30)))
 
+def predicted(run, model, images):
+    random = np.random.default_rng(0)
+    for w in model.weights:  # moving averages too, which a new model has at 0 and 1
+        if "float" in w.dtype:
+            factor, added = random.uniform(0.8, 1.2, w.shape), random.uniform(-0.02, 0.02, w.shape)
+            w.assign(w.numpy() * factor + added)
+    held, order = [w.numpy() for w in model.weights], batches.order(images, run)
+    said, given = {}, {}
+    for frontend in ("keras", "native"):
+        own = run.model_copy(update={"frontend": frontend})
+        compiled = whole._compiled(own, model, images)
+        loop = frontends.trainer(own, compiled, images)
+        clock = whole._clock(own, len(order), loop.synchronize)
+        resident = run.input_mode == "resident"
+        x = np.zeros(len(order[0]), "uint8") if resident else images.train_x[order[0]]
+        alone = loop.predict_on_batch(x)
+        given[frontend] = alone, loop.predict(clock), sum(flops for _, flops in loop.products())
+        said[frontend] = {"windows": len(clock.windows), "ended_by": clock.ended_by}
+    native, keras_own = given["native"], given["keras"]
+    said |= {"settings": loop.settings(), "arithmetic": arithmetic.shares(loop.products())}
+    said["shapes"] = [[list(given.shape) for given in side[:2]] for side in (native, keras_own)]
+    said["alone"], said["in_a_row"] = (far([native[k]], [keras_own[k]]) for k in (0, 1))
+    said["first"] = far([native[0]], [native[1][: len(native[0])]])
+    said |= {"sum": float(native[1].sum(-1).mean()), "flops": native[2] / keras_own[2]}
+    said["moved"] = far([w.numpy() for w in model.weights], held)
+    said["trains"] = hasattr(loop.native, "optimizer") or bool(
+        getattr(loop.native, "state", {}).get("slots"))
+    return said
+
 def answered(run):
     images = datasets.load(run)
     model = models.build(run, images.shape, len(images.classes))
+    if run.phase == "inference":
+        return predicted(run, model, images)
     steps = batches.steps_per_epoch(images, run)
     precision.compile_model(model, run, steps)
     loop = frontends.trainer(run, model, images)

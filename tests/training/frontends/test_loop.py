@@ -111,3 +111,64 @@ def test_transformers_compute_in_bfloat16(side_by_side, backend):
         assert said["loss"] == pytest.approx(said["keras_loss"], rel=0.01)
         assert 1e-6 < said["gradients"] < 0.1
         assert said["arithmetic"]["bfloat16"] > 0.9  # JAX sums gradients of attention in float32
+
+
+# --- inference ------------------------------------------------------------------------------------
+
+# With batch normalization, a model within the model, dropout, sequences; a batch of one.
+INFERRED = {
+    "keydana_cnn": {},
+    "mynets:every": {"from_logits": True, "width": 1.0},
+    "mynets:lost": {"from_logits": True, "width": 1.0, "input_mode": "resident"},
+    "mlp_bn": {"batch_size": 1, "max_steps": STEPS},
+    "gpt": TRANSFORMERS["gpt"]
+    | {"width": 1 / 12, "depth": 2, "batch_size": 64, "max_steps": STEPS},
+    "vit": TRANSFORMERS["vit"] | {"width": 1 / 12, "depth": 2, "input_mode": "resident"},
+}
+
+
+def inferred(side_by_side, backend, names=tuple(INFERRED), **shared):
+    pytest.importorskip(backend, reason=f"{backend} is not installed; pip install {backend}")
+    shared = {"backend": backend, "phase": "inference", "epochs": 1} | shared
+    each = [{"model": name, **INFERRED[name]} for name in names]
+    return dict(zip(names, side_by_side(shared, *each), strict=True))
+
+
+@pytest.fixture(scope="module", params=["jax", "torch"])
+def predictions(request, side_by_side):
+    return inferred(side_by_side, request.param, policy="float32")
+
+
+@pytest.mark.parametrize("name", INFERRED)
+def test_in_float32_it_predicts_what_keras_does(predictions, name):
+    said = predictions[name]
+    ours, theirs = said["shapes"]
+    assert ours == theirs
+    assert said["alone"] < 1e-5  # of their norm
+    assert said["in_a_row"] < 1e-5
+    assert said["first"] < 1e-5  # the first batch of the row is the one that was predicted alone
+    assert said["sum"] == pytest.approx(1)
+    assert said["flops"] == pytest.approx(1)
+    assert said["arithmetic"] == {"float32": 1.0}
+    assert said["native"] == said["keras"]  # as many windows, and the same end
+
+
+@pytest.mark.parametrize("name", INFERRED)
+def test_predicting_makes_nothing_of_a_training_and_changes_no_weight(predictions, name):
+    said = predictions[name]
+    assert said["moved"] == 0
+    assert said["trains"] is False
+    assert said["settings"]["loss_scale"] == "none"
+    assert said["settings"]["variable_dtype"] == "float32"
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_mixed_precision_predicts_in_its_type(side_by_side, backend, dtype):
+    # Of attention in float16 JAX has no product on a CPU.
+    names = [n for n in INFERRED if n not in TRANSFORMERS or dtype == "bfloat16"]
+    for name, said in inferred(side_by_side, backend, names, policy=f"mixed_{dtype}").items():
+        assert said["alone"] < 0.02, name  # it rounds elsewhere than Keras, if at all
+        assert said["arithmetic"] == {dtype: 1.0}, name
+        assert said["settings"]["compute_dtype"] == dtype
+        assert said["settings"]["loss_scale"] == "none"

@@ -24,3 +24,6 @@ def test_it_computes_without_jit_too(side_by_side):
     (said,) = side_by_side(asked, {"model": "mlp", "width": 0.02})
     assert said["settings"]["jit"] is False
     assert said["gradients"] < 1e-5
+    (said,) = side_by_side(asked | {"phase": "inference"}, {"model": "mlp", "width": 0.02})
+    assert said["settings"]["jit"] is False
+    assert said["in_a_row"] < 1e-5

@@ -31,6 +31,9 @@ def test_torch_compile_is_jit_on(side_by_side):
     assert said["settings"]["jit"] is True
     assert said["gradients"] < 1e-5
     assert said["updates"] < 5e-3
+    (said,) = side_by_side(asked | {"phase": "inference"}, {"model": "mlp", "width": 0.02})
+    assert said["settings"]["jit"] is True
+    assert said["in_a_row"] < 1e-5
 
 
 def test_compiling_without_a_compiler_is_refused(monkeypatch):
