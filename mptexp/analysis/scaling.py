@@ -63,7 +63,7 @@ def by_backend(tables: Tables) -> pd.DataFrame:
 
 @once
 def by_frontend(tables: Tables) -> pd.DataFrame:
-    """Every point and policy trained by Keras and by a plain loop, over the loop: see `_beside`.
+    """Every point and policy under Keras and under a plain loop, over the loop: see `_beside`.
 
     Below 1, Keras costs time.
     """

@@ -70,7 +70,7 @@ def test_keras_is_compared_with_the_plain_loop_of_its_backend_and_policy():
     assert list(found.speedup.dropna()) == pytest.approx([1 / 1.3, 0.5])
     assert set(found.setting) == {""}
     said = comparisons.keras_costs(found)
-    assert said[0].startswith("With float32 on JAX, a step of Keras's is 1.30× slower [")
+    assert said[0].startswith("With float32 on JAX, a training step of Keras's is 1.30× slower [")
     assert said[0].endswith("(n = 3) than one of the plain loop.")
     assert comparisons.sections(tables)[-1].sentences == said
     assert scaling.by_frontend(tables_of(replicated(1, 32, 0.1))).empty
@@ -90,9 +90,9 @@ def test_compiled_steps_are_compared_with_compiled_ones():
     }
     assert answer.title.endswith("Keras on PyTorch, float32 is 2.00× slower than a plain loop")
     said = comparisons.keras_costs(scaling.by_frontend(tables))
-    assert [text[:42] for text in said] == [
-        "With float32 on PyTorch, a step of Keras's",
-        "With float32 on PyTorch, compiled, a step ",
+    assert [text.partition(" step of Keras's is ")[0] for text in said] == [
+        "With float32 on PyTorch, a training",
+        "With float32 on PyTorch, compiled, a training",
     ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from mptexp.analysis import compare, contrast, scaling, validity
+from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
 from mptexp.report.text import columns, measures, wording
@@ -24,18 +25,21 @@ LOGICAL_NOTE = (
 )
 BACKENDS_NOTE = (
     "The same model, order of images and policy in each framework, through Keras but where the "
-    "setting is *plain training loop*, which TensorFlow has not. The ratio is images (or tokens) "
+    "setting is *plain loop*, which TensorFlow has not. The ratio is images (or tokens) "
     "per second over TensorFlow's: above 1 is faster than TensorFlow."
 )
 FRONTENDS_NOTE = (
-    "Keras's `fit`, and a plain training loop in the same framework: the same weights to begin "
-    "with, the same batches in the same order, the same clock. The ratio is images (or tokens) per "
-    "second over the plain loop's: slower means that Keras costs time."
+    "Keras (`fit` trains, `predict` infers), and a plain loop in the same framework: the same "
+    "weights to begin with, the same batches in the same order, the same clock. The ratio is "
+    "images (or tokens) per second over the plain loop's: slower means that Keras costs time."
 )
 DEVICES_NOTE = (
     "The same point and policy on each device. The ratio is images per second over the slowest "
     "device's, formed between runs of the same block number, which were not made at the same time."
 )
+# What a step is and who makes it, by phase.
+STEPS = {"train": "a training step", "inference": "an inference step"}
+MADE_BY = {"train": "Trained by", "inference": "Predicted by"}
 ALIKE = {
     True: " All frameworks began from the same initial weights.",
     False: " **The frameworks did not begin from the same initial weights.**",
@@ -123,25 +127,42 @@ def keras_costs(table: pd.DataFrame) -> list[str]:
     known = table.assign(name=in_frameworks(table))[table.speedup.notna()].to_dict("records")
     proven = [row for row in known if wording.finding(row) in ("faster", "slower")]
     return [
-        f"With {row['policy']} on {row['name']}, a step of Keras's is {wording.ratio_of(row)} than "
-        "one of the plain loop."
+        f"With {row['policy']} on {row['name']}, {STEPS[row['phase']]} of Keras's is "
+        f"{wording.ratio_of(row)} than one of the plain loop."
         for row in proven
     ]
 
 
 def in_frameworks(table: pd.DataFrame) -> list[str]:
-    """`PyTorch`; `PyTorch, compiled` where the table has steps that were not compiled too."""
+    """`PyTorch`; `PyTorch, compiled` where the table has steps that were not compiled too.
+
+    Then what else tells the rows apart, but for the phase: `JAX, batch size 1`.
+    """
     both = table.groupby("backend").jit.nunique() > 1
+    others = table.assign(backend="", jit=False, phase="")
+    places = (
+        wording.places(others) if len(others[POINT].drop_duplicates()) > 1 else [""] * len(table)
+    )
     return [
-        LABELS[row["backend"]] + ", compiled" * bool(row["jit"] and both[row["backend"]])
-        for row in table.to_dict("records")
+        ", ".join(
+            filter(
+                None,
+                [
+                    LABELS[row["backend"]]
+                    + ", compiled" * bool(row["jit"] and both[row["backend"]]),
+                    place,
+                ],
+            )
+        )
+        for row, place in zip(table.to_dict("records"), places, strict=True)
     ]
 
 
 def _frontend_rows(table: pd.DataFrame) -> pd.DataFrame:
-    trained = {"keras": "Keras", "native": "a plain loop"}
+    makers, phases = {"keras": "Keras", "native": "a plain loop"}, set(table.phase)
     names = {"Compiled": table.jit.map({True: "yes", False: "no"})}
-    names |= {"Trained by": table.frontend.map(trained)}
+    made_by = MADE_BY[phases.pop()] if len(phases) == 1 else "Run by"
+    names |= {made_by: table.frontend.map(makers)}
     return _against(table, "frontend", names, "the plain loop")
 
 

@@ -430,7 +430,10 @@ def _frontends(tables: Tables) -> Iterator[Subject]:
     rows = scaling.by_frontend(tables)
     if len(rows):
         frameworks = pd.Series(comparisons.in_frameworks(rows), rows.index)
-        labels = "Keras on " + frameworks + ", " + rows.policy
+        # Of training alone the phase is not named.
+        made = {"train": "Keras training"} if rows.phase.nunique() > 1 else {"train": "Keras"}
+        made |= {"inference": "Keras inference"}
+        labels = rows.phase.map(made) + " on " + frameworks + ", " + rows.policy
         beside = _of_ratios(rows, labels, "a plain loop", tables)
         yield from _after_speed(beside, tables)
 

@@ -59,12 +59,12 @@ ROWS = (
         "A batch normalization is one operation of the framework, as it was in TensorFlow 2.1.",
     ),
     ParameterValue("normalization", "none", "no batch normalization"),
-    ParameterValue("frontend", "keras", "Keras training loop"),
+    ParameterValue("frontend", "keras", "Keras loop"),
     ParameterValue(
         "frontend",
         "native",
-        "plain training loop",
-        "Written with the framework alone, without Keras's fit.",
+        "plain loop",
+        "Written with the framework alone, without Keras's fit and predict.",
     ),
 )
 # Words for no value, and for any number.
