@@ -111,15 +111,15 @@ report.show_runs(sweep)
 # %% [markdown]
 # ## What is timed
 #
-# The training steps of Keras's `fit`, from the beginning of one step to the beginning of a later
-# one, so with the wait for data. The clock waits for the device at the edges of a window of steps
-# (about 0.2 s), not at every step. Compilation and warm-up are found in the series and left out;
-# so is the last step of an epoch, and validation. A run's figure is its median window. A ratio is
-# formed between runs of the same block, which are close together in time, and is the geometric mean
-# over blocks: it need not be the quotient of two medians in a table. Its interval is Student's *t*
-# on the logarithms of the blocks' ratios, with a variance that leans on those of the sweep's other
-# comparisons (G. K. Smyth, 2004), and so wide that it holds for all of them together (Šidák). It
-# needs at least three blocks.
+# The steps of Keras's `fit`, of its `predict` in an inference, or of a plain loop, from the
+# beginning of one step to the beginning of a later one, so with the wait for data. The clock waits
+# for the device at the edges of a window of steps (about 0.2 s), not at every step. Compilation and
+# warm-up are found in the series and left out; so is the last step of an epoch, and validation. A
+# run's figure is its median window. A ratio is formed between runs of the same block, which are
+# close together in time, and is the geometric mean over blocks: it need not be the quotient of two
+# medians in a table. Its interval is Student's *t* on the logarithms of the blocks' ratios, with a
+# variance that leans on those of the sweep's other comparisons (G. K. Smyth, 2004), and so wide
+# that it holds for all of them together (Šidák). It needs at least three blocks.
 
 # %%
 # Device, machine and software of the runs, and what makes the sweep less certain.

@@ -23,7 +23,7 @@
 # %% tags=["parameters"]
 gpu_model: str = "local"  # device name; local: this machine's
 backend: str = "tensorflow"  # Keras backend: tensorflow, jax, torch
-frontend: str = "keras"  # keras: its fit; native: a plain loop in JAX or PyTorch
+frontend: str = "keras"  # keras: its fit or predict; native: a plain loop in JAX or PyTorch
 replicas: int = 1  # devices that share a batch
 cpu_isa: str = "default"  # most that oneDNN may use of a CPU, see docs/guide.md
 memory_limit_gb = None  # more is out of memory; GB of 1e9 bytes
@@ -117,8 +117,9 @@ training.dtypes(network)
 # %% [markdown]
 # ## Training, or inference
 #
-# Keras's own `fit` or, in the phase `inference`, `predict`. The clock waits for the device at the
-# edges of a *window* of steps, not at every step, so that it does not hold up what it measures.
+# Keras's own `fit` or, in the phase `inference`, `predict`; of `frontend` native a plain loop. The
+# clock waits for the device at the edges of a *window* of steps, not at every step, so that it does
+# not hold up what it measures.
 
 # %%
 outcome = training.execute(run, network, images, device)

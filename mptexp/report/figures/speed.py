@@ -10,6 +10,7 @@ from mptexp.analysis import summary
 from mptexp.analysis.points import POINT, of_task
 from mptexp.analysis.speedups import with_jit
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.answers import findings
 from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
@@ -195,10 +196,11 @@ def _caption_latency(tables: Tables) -> str:
     table = summary.headline(tables).dropna(subset="latency_p50_s")
     tail = table.latency_p99_s / table.latency_p50_s
     worst = table.loc[tail.idxmax()]
+    place = dict(zip(table.index, wording.places(table), strict=True))[tail.idxmax()]
     return (
         "A curve further left is faster; a long way from its middle to the dotted line (99 of 100 "
-        f"batches) means unsteady latency. The longest is {worst.policy}'s at batch size "
-        f"{worst.batch_size}: median {worst.latency_p50_s * 1e3:.2f} ms, 99th percentile "
+        f"batches) means unsteady latency. The longest is {worst.policy}'s "
+        f"{findings.at(place)}: median {worst.latency_p50_s * 1e3:.2f} ms, 99th percentile "
         f"{worst.latency_p99_s * 1e3:.2f} ms."
     )
 
