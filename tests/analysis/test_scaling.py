@@ -117,6 +117,15 @@ def test_inference_is_named_and_compared_apart_from_training():
     assert set(rows["Run by"]) == {"Keras", "a plain loop"}
 
 
+def test_frameworks_are_said_to_be_used_through_what_they_are():
+    def note(*frontends):
+        sides = [trained_by(f, 0.1, name) for name in ("jax", "torch") for f in frontends]
+        return comparisons.sections(tables_of(*sides))[0].note
+
+    assert "in each framework, by a plain loop" in note("native")
+    assert "through Keras but where the setting is *plain loop*" in note("keras", "native")
+
+
 def test_the_cost_of_keras_at_each_batch_size_is_named():
     sides = [
         made

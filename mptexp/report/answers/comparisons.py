@@ -24,10 +24,13 @@ LOGICAL_NOTE = (
     " **These replicas are logical devices of one CPU: their scaling says nothing of hardware.**"
 )
 BACKENDS_NOTE = (
-    "The same model, order of images and policy in each framework, through Keras but where the "
-    "setting is *plain loop*, which TensorFlow has not. The ratio is images (or tokens) "
-    "per second over TensorFlow's: above 1 is faster than TensorFlow."
+    "The same model, order of images and policy in each framework, {}. The ratio is images (or "
+    "tokens) per second over TensorFlow's: above 1 is faster than TensorFlow."
 )
+THROUGH = {  # by whether all runs are those of plain loops
+    True: "by a plain loop, which TensorFlow has not",
+    False: "through Keras but where the setting is *plain loop*, which TensorFlow has not",
+}
 FRONTENDS_NOTE = (
     "Keras (`fit` trains, `predict` infers), and a plain loop in the same framework: the same "
     "weights to begin with, the same batches in the same order, the same clock. The ratio is "
@@ -69,7 +72,9 @@ def sections(tables: Tables) -> list[Section]:
         sentences = _sentences(replicas) + caveats.not_compared(replicas)
         made.append(Section("Scaling", note, sentences, _replica_rows(replicas)))
     if not backends.empty:
-        note = BACKENDS_NOTE + ALIKE[scaling.begin_alike(tables)]
+        # A setting that all runs share stands in none of the rows.
+        plain = all(r["parameters"].get("frontend") == "native" for r in tables.records)
+        note = BACKENDS_NOTE.format(THROUGH[plain]) + ALIKE[scaling.begin_alike(tables)]
         unlike = caveats.not_compared(backends)
         made.append(Section("Frameworks side by side", note, unlike, _backend_rows(backends)))
     frontends = scaling.by_frontend(tables)
