@@ -20,6 +20,9 @@ FEWEST = 3  # values: of fewer, Student's t interval is wider than any use of it
 # A run's time is known no better than this share of it, however alike its repeats are: a window of
 # steps takes 0.2 s, and the synchronizations at its edges 0.1 ms.
 RESOLUTION = 5e-4
+TINY = {"ratio": 0.005, "difference": 5e-4}  # effects that nobody would repeat a sweep for
+MOST_REPEATS = 50  # beyond which the answer is another experiment, not more of this one
+POWER = 0.8  # chance to show an effect that is there: Cohen's convention
 LEAST = {"ratio": 2 * RESOLUTION**2, "difference": 0.0}  # variance of a block's value
 
 
@@ -101,6 +104,31 @@ def unpaired(left: Values, right: Values, confidence: float = CONFIDENCE) -> Con
     )
     half = special.stdtrit(freedom, (1 + confidence) / 2) * np.sqrt(errors.sum())
     return Contrast(ratio, n=fewer).within(float(half))
+
+
+def repeats_to_decide(found: Contrast) -> int | None:
+    """Blocks with which an effect as large as the estimate is shown four times in five.
+
+    The sample size of a paired t test, by its power (the noncentral t distribution), with the
+    spread of blocks that the interval's width implies. An interval that holds for several
+    comparisons together is wider, and so is what this says.
+
+    Returns:
+        More than the contrast's own; None where it has no interval, or where the effect is TINY or
+        would take more than MOST_REPEATS.
+    """
+    ratio = found.kind == "ratio"
+    ends = np.array([found.low, found.high, found.estimate], float)
+    low, high, effect = np.log(ends) if ratio else ends
+    if not np.isfinite([low, high, effect]).all() or abs(effect) < TINY[found.kind]:
+        return None
+    level = (1 + CONFIDENCE) / 2
+    spread = (high - low) / 2 * np.sqrt(found.n) / special.stdtrit(found.n - 1, level)
+    more = np.arange(found.n + 1, MOST_REPEATS + 1)
+    limit = special.stdtrit(more - 1, level)
+    missed = special.nctdtr(more - 1, abs(effect) / spread * np.sqrt(more), limit)
+    enough = more[1 - missed >= POWER]
+    return int(enough[0]) if len(enough) else None
 
 
 def _mean(values: np.ndarray, least: float) -> tuple[float, float, float]:

@@ -148,10 +148,14 @@ def _join(address: str) -> None:
             configure_logging=False,
             **small,
         )
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+    except Exception as error:  # of a raylet that is not up in time Ray raises no class of its own
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ParamsError(
-            f"--address {address}: {str(error).strip().splitlines()[0]}; a cluster that asks for "
-            "a token is reached with RAY_AUTH_MODE=token"
+            f"--executor ray: Ray did not start here: {said}; where the machine was busy, the same "
+            "command tries again"
+            if address == "local"
+            else f"--address {address}: {said}; a cluster that asks for a token is reached with "
+            "RAY_AUTH_MODE=token"
         ) from None
     finally:
         signal.signal(signal.SIGTERM, before)  # Ray's own handler ends the process silently

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from mptexp.analysis.contrast import Contrast, paired, unpaired
+from mptexp.analysis.contrast import MOST_REPEATS, Contrast, paired, repeats_to_decide, unpaired
 
 
 def test_fewer_than_three_blocks_claim_no_interval():
@@ -83,3 +83,40 @@ def test_welchs_interval_covers():
     sides = np.exp(random.normal(0, 0.03, (2000, 2, 4)))
     held = [over.low <= 1 <= over.high for over in (unpaired(*pair) for pair in sides)]
     assert np.mean(held) > 0.93
+
+
+@pytest.mark.parametrize(("effect", "spread"), [(0.1, 0.05), (0.05, 0.04), (0.3, 0.2)])
+def test_the_repeats_that_decide_show_the_effect_four_times_in_five(effect, spread):
+    # An interval of three blocks that implies exactly this spread and this effect.
+    half = stats.t.ppf(0.975, 2) * spread / np.sqrt(3)
+    needed = repeats_to_decide(Contrast(np.exp(effect), n=3).within(half))
+    random = np.random.default_rng(needed)
+    logs = random.normal(effect, spread, (10_000, needed))
+    shown = []
+    for blocks in (needed - 1, needed):
+        own = logs[:, :blocks]
+        halves = stats.t.ppf(0.975, blocks - 1) * own.std(axis=1, ddof=1) / np.sqrt(blocks)
+        shown.append((np.abs(own.mean(axis=1)) > halves).mean())
+    assert shown[0] < 0.81  # one fewer would not do
+    assert shown[1] > 0.79
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        Contrast(1.1, n=2),  # no interval
+        Contrast(),
+        Contrast(1.001, 0.9, 1.1, 3),  # an effect that nobody asks for
+        Contrast(1.01, 0.5, 2.0, 3),  # hundreds of repeats
+        Contrast(0.0, 0.0, np.inf, 3),
+    ],
+)
+def test_what_repeats_cannot_decide_has_no_number_of_them(found):
+    with np.errstate(divide="ignore"):
+        assert repeats_to_decide(found) is None
+
+
+@pytest.mark.parametrize("kind", ["ratio", "difference"])
+def test_repeats_that_decide_are_more_than_were_made_and_not_endless(kind):
+    found = Contrast(1.02 if kind == "ratio" else 0.02, n=4, kind=kind).within(0.025)
+    assert 4 < repeats_to_decide(found) <= MOST_REPEATS

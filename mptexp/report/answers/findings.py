@@ -47,7 +47,8 @@ def answer(tables: Tables) -> list[str]:
 def compared(tables: Tables) -> pd.DataFrame:
     """The rows of the headline table that have a ratio, with what tells each apart: place.
 
-    Also with difference and verdict of the policy's accuracy.
+    Also with difference and verdict of the policy's accuracy, and with what tells a row apart from
+    others of its phase: within_phase.
     """
     if tables.ok.empty:
         return pd.DataFrame()
@@ -55,6 +56,8 @@ def compared(tables: Tables) -> pd.DataFrame:
     differences = accuracy.differences(tables).rename(columns={"candidate": "policy"})
     keys = [*POINT, "policy", "baseline"]
     table = table.merge(differences[[*keys, "difference", "verdict"]], "left", keys)
+    for _, own in table.groupby("phase"):
+        table.loc[own.index, "within_phase"] = wording.places(own, short=True)
     return table.assign(place=wording.places(table, short=True)).dropna(subset="speedup")
 
 
@@ -82,7 +85,8 @@ def _decided(rows: pd.DataFrame) -> str:
     """`**bfloat16** trains 1.37× faster than float32 (the default) at batch size 32 [...]`."""
     parts = []
     for (policy, phase, baseline), own in rows.groupby(["policy", "phase", "baseline"], sort=False):
-        ratios = _ratios(own, base_name(baseline, own.default_policy.iloc[0]))
+        base = base_name(baseline, own.default_policy.iloc[0])
+        ratios = _ratios(own.assign(place=own.within_phase), base)  # the verb names the phase
         parts.append(f"{_named(policy, own)} {wording.DOES[phase]} {ratios}")
     return "; ".join(parts)
 

@@ -14,6 +14,7 @@ import pandas as pd
 
 from mptexp.analysis import (
     accuracy,
+    contrast,
     emulated,
     exponent_range,
     identity,
@@ -23,6 +24,7 @@ from mptexp.analysis import (
     validity,
 )
 from mptexp.analysis import advice as advices
+from mptexp.analysis.contrast import MOST_REPEATS, Contrast
 from mptexp.analysis.points import of_task, rank
 from mptexp.analysis.sweep_tables import Options, Tables
 from mptexp.report.answers import (
@@ -45,6 +47,8 @@ MARGIN = Options.equivalence_margin  # of accuracies that a title calls equal wi
 NAMED = 3  # comparisons that a sentence lists
 PROVISIONAL = "Provisional"
 MORE_REPEATS = "more repeats would narrow the inconclusive intervals"
+MANY_REPEATS = f"to show an effect as small as those measured takes over {MOST_REPEATS} repeats"
+PURPOSES = {"train": "training", "inference": "inference"}
 RESIDENT = "resident"  # an input mode in which nobody can train: one batch, again and again
 
 
@@ -135,7 +139,7 @@ def _speed(tables: Tables) -> Iterator[Subject]:
         for row in _few(rows).to_dict("records")
     ]
     name = wording.default_name(base) if rows.baseline.nunique() == 1 else "the default"
-    title, advice = _speed_title(rows, tables), _speed_advice(rows, tables)
+    title, advice = _speed_title(rows, tables), _speed_advices(rows, tables)
     usual = wording.usual(rows)
     yield Subject(title, findings.answer(tables), bars, name, advice=advice, usual=usual)
 
@@ -268,6 +272,22 @@ def _equal(tables: Tables, measure: Measure) -> str:
     return "equal" + f" within {measure.margin(margin)}" * (margin > MARGIN)
 
 
+def _speed_advices(rows: pd.DataFrame, tables: Tables) -> str:
+    """What to do; of a sweep with training and inference, for each where they differ."""
+    phases = dict(list(rows.groupby("phase", sort=False)))
+    if len(phases) == 1:
+        return _speed_advice(rows, tables)
+    each = {
+        phase: _speed_advice(phases[phase].assign(place=phases[phase].within_phase), tables)
+        for phase in PURPOSES
+        if phase in phases
+    }
+    if len(set(each.values())) == 1:
+        return next(iter(each.values()))
+    first, *more = [f"for {PURPOSES[phase]}, {text}" for phase, text in each.items()]
+    return " ".join([first, *map(wording.capitalized, more)])
+
+
 def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
     base = wording.default_name(rows.baseline.iloc[0])
     # What is proven and rounds to 1.00 is worth no change.
@@ -286,9 +306,29 @@ def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
     native = rows[~rows.emulated.astype(bool)]
     if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
         return caveats.remedies(tables, "time")
-    open_ones = (native if len(native) else rows).finding == INCONCLUSIVE
-    more = f"; {MORE_REPEATS}" * bool(open_ones.any())
-    return f"keep {base}{more}."
+    more = _more_repeats(native if len(native) else rows)
+    return f"keep {base}{f'; {more}' * bool(more)}."
+
+
+def _more_repeats(rows: pd.DataFrame) -> str:
+    """What more repeats of the inconclusive comparisons would show; empty where none is.
+
+    Said of the one that takes fewest.
+    """
+    own = rows[rows.finding == INCONCLUSIVE]
+    if own.empty:
+        return ""
+    wanted = [
+        (n, row.blocks)
+        for row in own.itertuples()
+        if (n := contrast.repeats_to_decide(Contrast(row.speedup, row.low, row.high, row.blocks)))
+    ]
+    if not wanted:
+        return MANY_REPEATS
+    least, blocks = min(wanted)
+    return (
+        f"about {least} repeats instead of {blocks:.0f} would show an effect as large as measured"
+    )
 
 
 def _there(best: pd.Series, rows: pd.DataFrame) -> str:
@@ -461,6 +501,7 @@ def _of_ratios(
     rows = rows.assign(label=labels).dropna(subset="speedup")
     if rows.empty:
         return
+    rows = rows.assign(finding=rows.apply(wording.finding, axis=1))
     rows = rows.drop_duplicates(["label", "policy"]).sort_values("speedup", kind="stable")
     bars = [_bar(row, row["label"]) for row in rows[:MOST].to_dict("records")]
     proven = [bar for bar in bars if bar.finding in ("faster", "slower")]
@@ -479,7 +520,7 @@ def _of_ratios(
         for word in wording.OPENINGS
         if (own := [bar for bar in bars if bar.finding == word])
     ]
-    advice = "" if proven else caveats.remedies(tables, "time") or MORE_REPEATS
+    advice = "" if proven else caveats.remedies(tables, "time") or _more_repeats(rows)
     if faster and choose:
         advice = f"use {verbatim(max(faster, key=lambda bar: bar.value).label)}."
     yield Subject(title, sentences, bars, base, advice=advice and f"{advice.rstrip('.')}.")

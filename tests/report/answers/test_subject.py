@@ -157,6 +157,37 @@ def test_both_phases_are_in_the_title():
     )
 
 
+def test_each_phase_has_its_advice():
+    times = {("train", 1): 0.5, ("train", 32): 0.6, ("inference", 1): 2.0, ("inference", 32): 1.8}
+    rows = [
+        record(policy, block, step_s, batch_size=size, phase=phase)
+        for (phase, size), fast in times.items()
+        for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", 0.1 * fast))
+        for block in range(3)
+    ]
+    answer = subject.of(identified(tables(rows)))
+    assert answer.advice == "for training, use **mixed_bfloat16**. For inference, keep float32."
+    # The verb names the phase; its place does not again.
+    assert "trains 2.00× faster than float32 (the default) at batch size 1 [" in answer.sentences[0]
+
+
+@pytest.mark.parametrize(
+    ("speedups", "advice"),
+    [
+        (
+            [1.01, 1.1, 1.05],
+            "keep float32; about 8 repeats instead of 3 would show an effect as large",
+        ),
+        (
+            [1.01, 0.96, 1.05],
+            "keep float32; to show an effect as small as those measured takes over",
+        ),
+    ],
+)
+def test_how_many_repeats_would_decide_is_said(speedups, advice):
+    assert subject.of(three("mixed_bfloat16", speedups)).advice.startswith(advice)
+
+
 def test_what_is_not_valid_is_not_the_title():
     rows = [record(p, b, s) for p, s in (("float32", 0.1), ("bfloat16", 0.05)) for b in range(3)]
     marks = ["measured while other programs used the processor"]
