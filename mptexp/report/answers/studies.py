@@ -13,11 +13,13 @@ from mptexp.analysis.contrast import FEWEST, Contrast
 from mptexp.analysis.points import POINT
 from mptexp.analysis.published import MIXED
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.answers import findings
 from mptexp.report.text import wording
 from mptexp.report.text.columns import BLANK, without_blanks
 from mptexp.report.text.parameter_values import compiled_in_words, in_words
 from mptexp.spec.run import Run
 
+MOST_HERE = 3  # comparisons that a sentence sets beside published ones
 LIMIT = 25  # rows of a table: more is a file, not a report
 STUDIES = {
     "keydana2020": "S. Keydana, 2020",
@@ -44,6 +46,7 @@ CLAIMED = {  # a metric of a claim in words
     "training_speedup_vs_float32": "{} faster than float32",
 }
 SPEEDUP = "Measured speedup [95 % interval]"
+NOTE_OF_RATIOS = "Ratios that others published for the same networks, and those of this sweep."
 HTML = '<a href="{1}">{0}</a>'
 NOTE = (
     "Numbers that others published, and what this sweep measured at the same batch "
@@ -77,21 +80,72 @@ def section(tables: Tables) -> Section | None:
     beside = rows[rows.here.notna()]  # a published number alone compares nothing
     speeds = beside[beside.unit != "%"]
     accuracies = beside[(beside.unit == "%") & _learns(results).any()]
-    sentences = [*_binaries(results), *_repeats(results, runs)]
+    sentences = [*_binaries(results), *_repeats(results, runs), *_at_other_sizes(rows, tables)]
     if speeds.empty and accuracies.empty and not sentences:
         return None
     shown = [speeds[:LIMIT], accuracies[:LIMIT]]
     trained_on = wording.listed(sorted(set(runs.dataset[runs.val_accuracy.notna()])))
     claims = wording.listed(_claims(set(results.model)))
+    listed = pd.concat(shown)
+    if listed.empty:
+        note, listed = NOTE_OF_RATIOS, rows[rows.speedup.notna() & (rows.replicas == 1)]
+    else:
+        note = _note(len(rows) - len(listed), runs)
     return Section(
-        note=_note(len(rows) - sum(map(len, shown)), runs),
+        note=note,
         speeds=without_blanks(_texts(shown[0]).drop(columns="Accuracy")),
         accuracies=without_blanks(
             _texts(shown[1], trained_on).drop(columns=["Published speedup", SPEEDUP])
         ),
-        differences=_differences(pd.concat(shown), tables),
+        differences=_differences(listed, tables),
         sentences=[*sentences, f"Claims about {MIXED} without a table: {claims}."],
     )
+
+
+def _at_other_sizes(rows: pd.DataFrame, tables: Tables) -> list[str]:
+    """Of each network without a published pair beside a measured one: the ratios of both.
+
+    Published are those of one device; of another batch size and device, only ratios compare.
+    """
+    known = rows[rows.speedup.notna() & (rows.replicas == 1)]
+    beside = rows[(rows.ratio.fillna(BLANK) != BLANK) & (rows.unit != "%")]
+    measured = findings.compared(tables)
+    sentences = []
+    for (model, phase), own in known.groupby(["model_here", "phase"]):
+        here = [] if measured.empty else _native(measured, model, phase)
+        if not here or (beside.model_here == model).any():
+            continue
+        ends = own.groupby("study", sort=False).agg(
+            least=("speedup", "min"),
+            most=("speedup", "max"),
+            source=("source_mixed", "first"),
+        )
+        published_ones = [
+            f"{' to '.join(dict.fromkeys(f'{v:.2f}×' for v in (row.least, row.most)))} "
+            f"({linked(row.Index, row.source)})"
+            for row in ends.itertuples()
+        ]
+        doing = {"train": "training", "inference": "inference"}[phase]
+        sentences.append(
+            f"{wording.verbatim(model)}, {doing}, published on one GPU, at batch sizes that were "
+            f"not measured here or are not stated, {MIXED} over float32 or TF32: "
+            f"{wording.listed(published_ones)}. Measured here: {'; '.join(here)}. Only the ratios "
+            "compare."
+        )
+    return sentences
+
+
+def _native(measured: pd.DataFrame, model: str, phase: str) -> list[str]:
+    """What a sweep measured of a network, without what the device emulates."""
+    own = measured[(measured.model == model) & (measured.phase == phase)]
+    own = own[~own.emulated.astype(bool)].sort_values("speedup")
+    own = own.assign(place=wording.places(own))
+    said = [
+        f"{row['policy']} over {wording.default_name(row['baseline'])} "
+        f"{findings.at(wording.verbatim(row['place']))}, {wording.ratio_of(row)}"
+        for row in own.to_dict("records")
+    ]
+    return said if len(said) <= MOST_HERE else [said[0], f"{len(said) - 2} between", said[-1]]
 
 
 def _note(left: int, runs: pd.DataFrame) -> str:

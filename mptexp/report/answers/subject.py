@@ -306,7 +306,7 @@ def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
     native = rows[~rows.emulated.astype(bool)]
     if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
         return caveats.remedies(tables, "time")
-    more = _more_repeats(native if len(native) else rows)
+    more = _more_repeats((native if len(native) else rows).query("speedup > 1"))
     return f"keep {base}{f'; {more}' * bool(more)}."
 
 
@@ -450,7 +450,13 @@ def _replicas(tables: Tables) -> Iterator[Subject]:
     rows = scaling.by_replicas(tables)
     if len(rows):
         rows = rows[rows.speedup.notna()]
-        labels = pd.Series(wording.places(rows), rows.index, dtype=object)
+        each = rows.assign(batch_size=rows.batch_per_replica)
+        named = zip(wording.places(each), each.batch_size, strict=True)
+        labels = pd.Series(
+            [place.replace(f"batch size {n}", f"batch size {n} each", 1) for place, n in named],
+            rows.index,
+            dtype=object,
+        )
         if rows.replicas.nunique() == 1:
             labels = wording.named(rows.replicas, wording.BARE) + ", " + labels
         if rows.policy.nunique() > 1:

@@ -340,3 +340,14 @@ def test_names_and_addresses_are_safe_in_a_page():
 
 def test_every_study_has_a_name():
     assert set(claims.table().study) == set(studies.STUDIES)
+
+
+def test_ratios_published_at_other_batch_sizes_stand_in_a_sentence():
+    here = section(*both(3, model="resnet50", batch_size=8)).sentences[0]
+    assert here.startswith("resnet50, training, published on one GPU, at batch sizes that were not")
+    assert "2.61× to 3.08× ([NVIDIA, TensorFlow](https" in here
+    assert "Measured here: mixed_float16 over float32 at batch size 8, 2.00× faster" in here
+    beside = section(*both(3, model="resnet50", batch_size=128)).sentences
+    assert not any("at batch sizes that were not" in said for said in beside)
+    alone = section(*both(3, model="resnet50", batch_size=8)[::2])
+    assert alone is None or "Measured here" not in " ".join(alone.sentences)
