@@ -335,6 +335,21 @@ ROWS: tuple[Category, ...] = (
         emulated=False,
     ),
     Cause(
+        name="slow operations",
+        label="other work that is slower in 16 bits (activations, normalization, pooling)",
+        sentence="is activations, normalization and the like that take longer in 16 bits",
+        remedies=(
+            Remedy("float32 for these layers (float32_layers)"),
+            Remedy("an operation that is fast in 16 bits, such as GELU's approximation"),
+            XLA,
+        ),
+        ablations=(ablations.XLA_ON,),
+        colour="#56b4e9",
+        loss=losses.slower_memory,
+        in_breakdown=False,
+        emulated=False,
+    ),
+    Cause(
         name="bad kernel",
         label="matrix work far below the measured peak",
         sentence="is matrix work at less than a tenth of what the measured peak allows",

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 NOT_FASTER = 0.95  # of the baseline's time: what 16 bits do not shorten by more
 MOST_LAYERS = 3  # named
+# Times the baseline's: memory-bound work that 16 bits make slower. Up to there the conversions
+# around work in float32, such as batch normalization that is not fused, may explain it by bytes.
+SLOWER = 1.6
 NO_FASTER_PEAK = 1.1  # of the baseline's: a type whose measured peak is below it is no faster
 # Matrix work that takes so many times what the measured peaks allow has a bad kernel; in less time
 # than this, launching it may be what takes long.
@@ -69,6 +72,7 @@ class Case:
         effects: of all ablations that were made.
         least: seconds of a step by layer that the measured peaks allow at best.
         joined: seconds of both by layer and row of the breakdown, see `breakdown.joined`.
+        memory: seconds of memory-bound work by layer: baseline_s, candidate_s.
     """
 
     pair: Pair
@@ -82,6 +86,9 @@ class Case:
     effects: tuple[Effect, ...]
     least: pd.Series = field(default_factory=lambda: pd.Series(dtype=float))
     joined: pd.DataFrame = field(default_factory=pd.DataFrame)
+    memory: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame(columns=["baseline_s", "candidate_s"], dtype=float)
+    )
 
     def layers(self, cause: "Cause", kept: float = 0.0) -> tuple[str, ...]:
         """The few layers in which nearly all of a row lies; none where it is spread, or has none.
@@ -166,13 +173,40 @@ def by_ablation(case: Case, cause: "Cause") -> Loss | None:
 
 
 def beyond_half(case: Case, cause: "Cause") -> Loss:
-    """What memory-bound work took beyond half of the baseline's: 16 bits halve its bytes."""
-    before, after = case.before[cause.name], case.after[cause.name]
+    """What memory-bound work took beyond half of the baseline's: 16 bits halve its bytes.
+
+    Without layers in which it is slower than the baseline's: that bytes do not explain.
+    """
+    apart = _slower_memory(case).sum()
+    before = case.before[cause.name] - apart.baseline_s
+    after = case.after[cause.name] - apart.candidate_s
     effects = tuple(effect for effect in case.effects_of(cause) if effect.speedup)
     layers = case.layers(cause, kept=0.5)
     return case.loss(
         cause, after - before / 2, after, baseline_s=before, layers=layers, effects=effects
     )
+
+
+def slower_memory(case: Case, cause: "Cause") -> Loss | None:
+    """What activations, normalization and the like took, beyond half, in layers they slow down.
+
+    Such as the error function of GELU, which a CPU computes in bfloat16 one number at a time.
+    """
+    slow = _slower_memory(case)
+    if slow.empty:
+        return None
+    lost = (slow.candidate_s - slow.baseline_s / 2).sort_values(ascending=False)
+    layers = tuple(lost.index[:MOST_LAYERS])
+    whole = slow.sum()
+    return case.loss(
+        cause, lost.sum(), whole.candidate_s, baseline_s=whole.baseline_s, layers=layers
+    )
+
+
+def _slower_memory(case: Case) -> pd.DataFrame:
+    """The layers whose memory-bound work takes longer than the baseline's."""
+    known = case.memory[(case.memory.baseline_s > 0) & (case.memory.index != "")]
+    return known[known.candidate_s > SLOWER * known.baseline_s]
 
 
 def emulation(case: Case, cause: "Cause") -> Loss:

@@ -378,7 +378,18 @@ def _case(
         tuple(effects),
         roofline.least_s(*records),
         breakdown.joined_tables(baseline.rows, candidate.rows) if named else pd.DataFrame(),
+        pd.DataFrame(
+            {
+                "baseline_s": _memory(baseline) * steps[0],
+                "candidate_s": _memory(candidate) * steps[1],
+            }
+        ).fillna(0.0),
     )
+
+
+def _memory(traced: _Traced) -> pd.Series:
+    """Share of the step in memory-bound work, by layer."""
+    return traced.rows[traced.rows.cause == "memory"].groupby("layer").share.sum()
 
 
 def _matrix(traced: _Traced) -> pd.Series:

@@ -168,3 +168,26 @@ def test_a_layer_that_is_not_faster_though_it_is_alone_lost_the_difference():
     # Short of its best, but faster than before: not slow.
     less = by_op({("conv", "Conv2D"): 0.0015})
     assert loss("slow layer", matrix=less, matrix_before=same, **sides) is None
+
+
+def by_layer(**seconds):
+    return pd.DataFrame(seconds, index=["baseline_s", "candidate_s"]).T
+
+
+def test_memory_bound_work_that_is_slower_in_16_bits_is_told_from_what_is_not_halved():
+    memory = by_layer(gelu=[0.001, 0.003], norm=[0.003, 0.002])
+    sides = {"before": {"memory": 0.004}, "after": {"memory": 0.005}, "memory": memory}
+    slow, other = (loss(name, **sides) for name in ("slow operations", "memory"))
+    assert slow.seconds == pytest.approx(0.0025)
+    assert (slow.spent_s, slow.baseline_s) == (0.003, 0.001)
+    assert slow.layers == ("gelu",)
+    assert other.seconds == pytest.approx(0.0005)
+    assert (other.spent_s, other.baseline_s) == pytest.approx((0.002, 0.003))
+
+
+def test_what_is_little_slower_or_in_no_layer_is_memory_bound():
+    # Of a layer that the baseline's trace does not name nobody knows whether it became slower.
+    memory = by_layer(norm=[0.001, 0.0015], new=[0.0, 0.002], none=[0.001, 0.002])
+    memory = memory.rename(index={"none": ""})
+    assert loss("slow operations", memory=memory) is None
+    assert loss("slow operations") is None

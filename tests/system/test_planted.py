@@ -210,6 +210,13 @@ class Spectrum(layers.Layer):
         y = tf.signal.fft2d(tf.cast(y, "complex64"))
         return x + tf.cast(tf.reduce_mean(tf.math.real(y)) * 1e-9, x.dtype)
 
+class Gelu(layers.Layer):
+    "By the error function, which a CPU computes in bfloat16 one number at a time."
+    def call(self, x):
+        for _ in range(4):
+            x = x + keras.activations.gelu(x, approximate=False)
+        return x
+
 class Unknown(layers.Layer):
     "An operation that no rule knows."
     def call(self, x):
@@ -258,6 +265,7 @@ PLANTS = {
     "strings": lambda x: Text()(x),
     "unique": lambda x: Unique()(x),
     "fft": lambda x: Spectrum()(x),
+    "gelu": lambda x: Gelu()(x),
     "unknown": lambda x: Unknown()(x),
 }
 
@@ -486,6 +494,15 @@ def test_a_part_of_the_model_that_weighs(place, name):
     bare = "with_large" if name == "loss" else "with_nothing"
     records, found = diagnosed(place, settings, beside=f"planted_models:{bare}")
     check(records[1]["planted"], OF_CAUSE.get(name, name), found, f"{name} in the model")
+
+
+@pytest.mark.bench
+def test_an_activation_that_is_slower_in_16_bits(place):
+    settings = {"model": "planted_models:with_gelu", "batch_size": 64}
+    records, found = diagnosed(place, settings, beside="planted_models:with_nothing")
+    took = [record["planted"] * step_s(record) for record in records]
+    lost = (took[1] - took[0] / 2) / step_s(records[1])
+    check(lost, "slow operations", found, "an activation that is slower in 16 bits")
 
 
 @pytest.mark.bench
