@@ -56,8 +56,8 @@ class Remedy:
     ablation: Ablation | None = None
 
 
-XLA = Remedy("XLA (jit on)", ablations.XLA_ON)
-NO_XLA = Remedy("no XLA (jit off)", ablations.XLA_OFF)
+XLA = Remedy("compile the step (jit on)", ablations.XLA_ON)
+NO_XLA = Remedy("do not compile the step (jit off)", ablations.XLA_OFF)
 LARGER_BATCH = Remedy("a larger batch", ablations.BATCH)
 SEVERAL_STEPS = Remedy("steps_per_execution", ablations.EXECUTION)
 
@@ -294,8 +294,8 @@ ROWS: tuple[Category, ...] = (
     ),
     Cause(
         name="compiled",
-        label="XLA code, slower than single operations",
-        sentence="is lost to XLA, whose code is slower than single operations",
+        label="compiled code (XLA, torch.compile), slower than single operations",
+        sentence="is lost to compiling: that code is slower than single operations",
         remedies=(NO_XLA,),
         ablations=(ablations.XLA_OFF,),
         colour="#0087c8",

@@ -126,11 +126,13 @@ def made_with(name, policy, gain, *losses):
 def test_a_remedy_that_was_measured_to_hurt_is_not_advised():
     slow = Contrast(0.1, 0.08, 0.12, 3)
     texts = [text for text, _ in made_with("XLA on", "mixed_float16", slow).remedies(WAITS)]
-    assert "XLA (jit on)" not in texts
+    assert "compile the step (jit on)" not in texts
     once = made_with("XLA on", "mixed_float16", Contrast(0.5, n=1)).remedies(WAITS)
-    assert "XLA (jit on)" not in [text for text, _ in once]
+    assert "compile the step (jit on)" not in [text for text, _ in once]
     fine = Contrast(1.3, 1.2, 1.4, 3)
-    assert ("XLA (jit on)", fine) in made_with("XLA on", "mixed_float16", fine).remedies(WAITS)
+    assert ("compile the step (jit on)", fine) in made_with(
+        "XLA on", "mixed_float16", fine
+    ).remedies(WAITS)
 
 
 def test_what_hurt_at_another_point_of_the_model_is_not_advised():
@@ -142,7 +144,7 @@ def test_what_hurt_at_another_point_of_the_model_is_not_advised():
     for found in made:
         texts = [text for loss in found.losses for text, _ in found.remedies(loss)]
         assert texts
-        assert "XLA (jit on)" not in texts
+        assert "compile the step (jit on)" not in texts
 
 
 def test_a_remedy_that_is_done_already_is_not_advised():
@@ -150,8 +152,8 @@ def test_a_remedy_that_is_done_already_is_not_advised():
         candidate = {"in_force": {"jit": jit}}
         return [text for text, _ in replace(made(), candidate=candidate).remedies(WAITS)]
 
-    assert "XLA (jit on)" in texts(False)
-    assert "XLA (jit on)" not in texts(True)
+    assert "compile the step (jit on)" in texts(False)
+    assert "compile the step (jit on)" not in texts(True)
 
 
 def test_what_an_ablation_shows_of_the_baseline_is_said():
