@@ -16,12 +16,14 @@ import pandas as pd
 
 from mptexp.diagnosis.effects import Effect
 from mptexp.diagnosis.pairs import Pair
+from mptexp.spec.policies import EFFECTIVE_SHARE
 
 if TYPE_CHECKING:
     from mptexp.diagnosis.causes import Cause
 
 NOT_FASTER = 0.95  # of the baseline's time: what 16 bits do not shorten by more
 MOST_LAYERS = 3  # named
+AS_BEFORE = 0.75  # of the baseline's time: what a layer takes that casts to the baseline's type
 # Times the baseline's: memory-bound work that 16 bits make slower. Up to there the conversions
 # around work in float32, such as batch normalization that is not fused, may explain it by bytes.
 SLOWER = 1.6
@@ -222,20 +224,21 @@ def float32_fallback(case: Case, cause: "Cause") -> Loss | None:
     """What layers that compute in 32 or 64 bits under a 16-bit policy would save in 16.
 
     By the ablation where it was made; else each layer's time by the ratio that it has alone, at its
-    own shapes, in 16 bits and as it is.
+    own shapes, in 16 bits and as it is; of a layer that casts within, by that of measured peaks.
     """
     if removed := case.removed(cause):
         named = tuple(case.pair.candidate.float32_layers.split())
         return case.loss(cause, removed[0], np.nan, layers=named, effects=(removed[1],))
     known = [x for x in case.candidate["work"]["layers"] if pd.notna(x["alone_low_s"])]
-    if not known:
+    shares = {x["layer"]: max(0.0, 1 - x["alone_low_s"] / x["alone_s"]) for x in known}
+    if own := _casting(case):
+        slow, fast = _peaks(case)
+        shares |= dict.fromkeys(own, max(0.0, 1 - slow / fast))
+    if not shares:
         return None
     by_layer = case.matrix.groupby("layer").sum()
-    took = {layer["layer"]: by_layer.get(layer["layer"], 0.0) for layer in known}
-    lost = sum(
-        took[layer["layer"]] * max(0.0, 1 - layer["alone_low_s"] / layer["alone_s"])
-        for layer in known
-    )
+    took = {layer: by_layer.get(layer, 0.0) for layer in shares}
+    lost = sum(took[layer] * share for layer, share in shares.items())
     return case.loss(cause, lost, sum(took.values()), layers=tuple(took))
 
 
@@ -276,7 +279,23 @@ def _not_faster(case: Case) -> tuple[pd.Series, pd.Series, pd.Series]:
 
 def _kept(case: Case) -> list[str]:
     """The layers that compute in 32 or 64 bits under a 16-bit policy."""
-    return [x["layer"] for x in case.candidate["work"]["layers"] if pd.notna(x.get("alone_low_s"))]
+    layers = case.candidate["work"]["layers"]
+    return [*(x["layer"] for x in layers if pd.notna(x.get("alone_low_s"))), *_casting(case)]
+
+
+def _casting(case: Case) -> list[str]:
+    """Layers of unknown arithmetic that seem to cast to 32 or 64 bits within `call`.
+
+    The program has products in wider types than the policy's, and 16 bits do not make these layers'
+    matrix work faster. Where a kernel's name tells the type, that counts.
+    """
+    effective = case.candidate.get("in_force", {}).get("effective_share")
+    if effective is None or effective >= EFFECTIVE_SHARE:
+        return []
+    told = {x["layer"] for x in case.candidate["work"]["layers"] if x.get("alone_s")}
+    after, before = (side.groupby("layer").sum() for side in (case.matrix, case.matrix_before))
+    known = after.index.intersection(before.index).difference(["", *told, *case.missed])
+    return [str(layer) for layer in known if after[layer] > AS_BEFORE * before[layer]]
 
 
 def bad_kernels(case: Case, cause: "Cause") -> Loss | None:

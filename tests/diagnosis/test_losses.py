@@ -191,3 +191,28 @@ def test_what_is_little_slower_or_in_no_layer_is_memory_bound():
     memory = memory.rename(index={"none": ""})
     assert loss("slow operations", memory=memory) is None
     assert loss("slow operations") is None
+
+
+@pytest.mark.parametrize(
+    ("effective", "after_s", "layers"),
+    [(0.2, 0.008, ("own",)), (0.2, 0.002, ()), (1.0, 0.008, ()), (None, 0.008, ())],
+)
+def test_a_layer_that_casts_to_float32_within_is_kept_in_it(effective, after_s, layers):
+    # Products in wider types, and matrix work that is no faster: together they tell of the cast.
+    candidate = {
+        "in_force": {"effective_share": effective},
+        "work": {
+            "ceilings": {"matmul_flops_per_s": 4e14},
+            "layers": [{"layer": "own", "alone_low_s": None}],
+        },
+    }
+    sides = {
+        "candidate": candidate,
+        "matrix": by_op({("own", "MatMul"): after_s}),
+        "matrix_before": by_op({("own", "MatMul"): 0.008}),
+    }
+    found = loss("float32 fallback", **sides)
+    assert (found.layers if found else ()) == layers
+    if layers:
+        assert found.seconds == pytest.approx(0.006)  # of peaks of 1 and 4
+        assert loss("slow layer", **sides) is None  # nothing twice

@@ -210,6 +210,17 @@ class Spectrum(layers.Layer):
         y = tf.signal.fft2d(tf.cast(y, "complex64"))
         return x + tf.cast(tf.reduce_mean(tf.math.real(y)) * 1e-9, x.dtype)
 
+class Inside(layers.Layer):
+    "Casts to float32 in `call`, whatever the policy."
+    def build(self, shape):
+        self.wide, self.narrow = (
+            self.add_weight(shape=s) for s in ((shape[-1], 256), (256, shape[-1]))
+        )
+        super().build(shape)
+    def call(self, x):
+        x, wide, narrow = (tf.cast(t, "float32") for t in (x, self.wide, self.narrow))
+        return tf.cast(tf.nn.relu(x @ wide) @ narrow, self.compute_dtype)
+
 class Gelu(layers.Layer):
     "By the error function, which a CPU computes in bfloat16 one number at a time."
     def call(self, x):
@@ -266,6 +277,7 @@ PLANTS = {
     "unique": lambda x: Unique()(x),
     "fft": lambda x: Spectrum()(x),
     "gelu": lambda x: Gelu()(x),
+    "inside": lambda x: Inside()(x),
     "unknown": lambda x: Unknown()(x),
 }
 
@@ -503,6 +515,16 @@ def test_an_activation_that_is_slower_in_16_bits(place):
     took = [record["planted"] * step_s(record) for record in records]
     lost = (took[1] - took[0] / 2) / step_s(records[1])
     check(lost, "slow operations", found, "an activation that is slower in 16 bits")
+
+
+@pytest.mark.bench
+def test_a_layer_that_casts_to_float32_within(place):
+    settings = {"model": "planted_models:with_inside", "batch_size": 64}
+    _, found = diagnosed(place, settings)
+    loss = found.losses[0]
+    print(f"\nPLANTED inside | {loss.cause.name} | {loss.share:.3f} | {loss.layers}")
+    assert loss.cause.name == "float32 fallback"
+    assert set(loss.layers) == {"inside", "inside_1"}
 
 
 @pytest.mark.bench
