@@ -479,7 +479,8 @@ def test_an_expensive_optimizer(place):
 FOREIGN = {"python", "checks", "casts", "preprocessing", "loss", "slow layer", "input", "loop"}
 FOREIGN |= {"random", "no 16 bits", "bad kernel", "no faster type", "float32 fallback"}
 # Casts of the large MLP's weights and of their gradients take 11 % of its step, run by themselves.
-TRUE = {"wide": {"casts"}}
+# The matrix work of the tiny network takes 0.6 ms of 1.9 in bfloat16, and 0.4 ms in float32.
+TRUE = {"wide": {"casts"}, "tiny": {"slow layer"}}
 REPEATS = range(int(os.environ.get("MPTEXP_REPEATS", "1")))  # 5 take eight minutes by themselves
 
 
