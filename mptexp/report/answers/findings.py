@@ -181,12 +181,12 @@ def _than(word: str, base: str) -> str:
 
 def at(place: str) -> str:
     """A place after its preposition; names that stand for themselves are in brackets."""
-    first = place.partition(" ")[0]
+    first = place.partition(" ")[0].rstrip(",")
     if first in ("with", "without"):
         return place
-    if place.partition(", ")[0] in LABELS:
+    words = {"batch": "at", "replicas": "with", "training": "in", "inference": "in"}
+    if first not in words and place.partition(", ")[0] in LABELS:
         return f"with {place}"
-    words = {"batch": "at", "replicas": "with"}
     return f"{words[first]} {place}" if first in words else f"({place})"
 
 

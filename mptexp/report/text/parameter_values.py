@@ -32,6 +32,8 @@ class ParameterValue:
 
 
 ROWS = (
+    ParameterValue("phase", "train", "training"),
+    ParameterValue("phase", "inference", "inference"),
     ParameterValue("jit", "on", "with XLA"),
     ParameterValue("jit", "off", "without XLA"),
     ParameterValue(
