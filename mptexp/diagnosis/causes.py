@@ -294,8 +294,8 @@ ROWS: tuple[Category, ...] = (
     ),
     Cause(
         name="compiled",
-        label="compiled code (XLA, torch.compile), slower than single operations",
-        sentence="is lost to compiling: that code is slower than single operations",
+        label="compiled code, slower than single operations",
+        sentence="is lost to compiled code, slower than single operations",
         remedies=(NO_XLA,),
         ablations=(ablations.XLA_OFF,),
         colour="#0087c8",

@@ -27,6 +27,7 @@ OTHERS = {
     "no interval": "with fewer than three repeats",
     "not valid": "not valid",
 }
+NO_MEMORY = f"Memory use is {INCONCLUSIVE}."
 NONE_SUCCEEDED = "No run of this sweep succeeded, so there is nothing to compare yet."
 
 

@@ -86,12 +86,12 @@ def _error(point: Point) -> str:
 
 
 def formats(point: Point) -> str:
-    """The choice of formats in a few words: `<8,8>, weights <8,8>, stochastic`."""
+    """The choice of formats in a few words: `<8,8>, weights <8,8>, rounded stochastically`."""
     choice = point.choice
     words = [choice["policy"]] if choice["policy"] != "float32" else []
     words += [choice["propagation"]] if choice["propagation"] != "policy" else []
     words += [f"weights {choice['weight_format']}"] * (choice["weight_format"] != "policy")
-    words += ["stochastic"] * (choice["rounding"] == "stochastic")
+    words += ["rounded stochastically"] * (choice["rounding"] == "stochastic")
     scale = wording.setting(f"loss_scale {choice['loss_scale']}").replace("_", " ")
     words += [scale] * (choice["loss_scale"] != "auto")
     return ", ".join(words)

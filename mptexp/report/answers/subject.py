@@ -47,7 +47,7 @@ MARGIN = Options.equivalence_margin  # of accuracies that a title calls equal wi
 NAMED = 3  # comparisons that a sentence lists
 PROVISIONAL = "Provisional"
 MORE_REPEATS = "more repeats would narrow the inconclusive intervals"
-MANY_REPEATS = f"to show an effect as small as those measured takes over {MOST_REPEATS} repeats"
+MANY_REPEATS = f"to show effects as small as those measured would take over {MOST_REPEATS} repeats"
 PURPOSES = {"train": "training", "inference": "inference"}
 RESIDENT = "resident"  # an input mode in which nobody can train: one batch, again and again
 
@@ -301,7 +301,8 @@ def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
         best = (usable if len(usable) else faster).pipe(lambda own: own.loc[own.low.idxmax()])
         measure = measures.of(best.dataset)
         within = best.verdict == "equal" and _equal(tables, measure) == "equal"
-        check = "" if within else f", and look at its {measure.name} in your own training"
+        own = "training" if best.phase == "train" else "model"
+        check = "" if within else f", and look at its {measure.name} in your own {own}"
         return f"use **{best.policy}**{_there(best, rows)}{check}."
     native = rows[~rows.emulated.astype(bool)]
     if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
@@ -319,16 +320,14 @@ def _more_repeats(rows: pd.DataFrame) -> str:
     if own.empty:
         return ""
     wanted = [
-        (n, row.blocks)
+        (n, f"{row.speedup:.2f}", f"{row.blocks:.0f}")
         for row in own.itertuples()
         if (n := contrast.repeats_to_decide(Contrast(row.speedup, row.low, row.high, row.blocks)))
     ]
     if not wanted:
         return MANY_REPEATS
-    least, blocks = min(wanted)
-    return (
-        f"about {least} repeats instead of {blocks:.0f} would show an effect as large as measured"
-    )
+    least, speedup, blocks = min(wanted)
+    return f"to show that {speedup}× is no chance would take about {least} repeats, not {blocks}"
 
 
 def _there(best: pd.Series, rows: pd.DataFrame) -> str:
@@ -336,7 +335,9 @@ def _there(best: pd.Series, rows: pd.DataFrame) -> str:
     own = rows[rows.policy == best.policy]
     other = own[own.finding != "faster"]
     if len(other) > len(own) / 3:
-        return f" ({verbatim(best.place)})"
+        faster = own.place[own.finding == "faster"]
+        some = faster if 1 < len(faster) <= NAMED else [best.place]
+        return f" ({'; '.join(map(verbatim, some))})"
     # "At batch size 32" would also name what differs from it in something else.
     parts = any(place.startswith(f"{less}, ") for place in own.place for less in other.place)
     if parts or len(other) > NAMED:
@@ -368,7 +369,7 @@ def _quantized(tables: Tables) -> Iterator[Subject]:
         else:
             speed = subject.title.replace("No other policy", "none")
             to_do = f"for speed keep {base}; {to_do}"
-        title = f"{quantized_inference.bytes_taken(made)}; {speed}"
+        title = f"{quantized_inference.taken(made)}; {speed}"
         yield replace(subject, title=title, sentences=said, advice=to_do)
 
 
@@ -461,7 +462,8 @@ def _replicas(tables: Tables) -> Iterator[Subject]:
             labels = wording.named(rows.replicas, wording.BARE) + ", " + labels
         if rows.policy.nunique() > 1:
             labels = rows.policy + ", " + labels
-        yield from _of_ratios(rows, labels, "1 replica with the same batch size each", tables)
+        base = "1 replica with the same batch size per replica"
+        yield from _of_ratios(rows, labels, base, tables)
 
 
 def _frameworks(tables: Tables) -> Iterator[Subject]:
@@ -519,7 +521,9 @@ def _of_ratios(
     title = f"{most} {'as' if most.endswith('as fast') else 'than'} {base}"
     if not proven:
         inconclusive = all(bar.finding == INCONCLUSIVE for bar in bars)
-        nothing = f"Nothing is shown to differ from {base}"
+        ends = [f"{bar.value:.2f}×" for bar in (bars[0], bars[-1])]
+        span = " to ".join(dict.fromkeys(ends))
+        nothing = f"No difference in speed from {base} is shown: {span}, {INCONCLUSIVE}"
         title = nothing if inconclusive else _provisional(title)
     sentences = [
         f"{wording.OPENINGS[word].format(base)}: {_named(own)}."
@@ -621,7 +625,7 @@ def _low_precision_title(
     worst, bar = next(
         each for *each, word in zip(points, bars, words, strict=True) if word == "large"
     )
-    ends = f"ends {bar.value:.1f} above it"
+    ends = f"ends {bar.value:.1f} points above it"
     trained = [p for p, word in zip(points, words, strict=True) if word == "small"]
     if worst.sibling(trained, rounding="stochastic"):
         name = low_precision.setting(worst, points)
@@ -641,8 +645,9 @@ def _low_precision_advice(
                 for sibling, other, known in zip(points, bars, words, strict=True)
                 if known == "small" and point.differs_by_one(sibling)
             ]
-            trains = f" ({listed(cures[:2])} {'trains' if len(cures) == 1 else 'train'})"
-            steps.append(f"avoid **{verbatim(bar.label)}**{trains * bool(cures)}")
+            bad = f"**{verbatim(bar.label)}**"
+            better = f"in place of {bad} take {' or '.join(cures[:2])}"
+            steps.append(better if cures else f"avoid {bad}")
     if "undecided" in words:
         steps.append(MORE_REPEATS)
     return f"{'; '.join(steps[:NAMED])}." if steps else ""

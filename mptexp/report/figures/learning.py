@@ -24,7 +24,8 @@ REPEATS = 5  # of a box: it is drawn through five numbers
 
 def learned(tables: Tables) -> pd.DataFrame:
     """The epochs of runs that could learn: not from a batch that is always the same."""
-    return tables.epochs[tables.epochs.input_mode != "resident"]
+    epochs = tables.epochs
+    return epochs[(epochs.input_mode != "resident") & (epochs.dataset != "synthetic")]
 
 
 def of_task(tables: Tables, task: tasks.Task) -> pd.DataFrame:
@@ -108,7 +109,10 @@ def _curves(epochs: pd.DataFrame, value: str, label: str, by: str = "epoch") -> 
             axis.set_ylabel(label)
         if by == "epoch":
             _published(axis, part, "val_accuracy" if value == "figure" else value)
-            axis.xaxis.get_major_locator().set_params(integer=True)
+            if part.epoch.nunique() == 1:  # around one epoch the locator finds only fractions
+                axis.set_xticks([part.epoch.iloc[0]])
+            else:
+                axis.xaxis.get_major_locator().set_params(integer=True)
     style.legend(figure)
     return figure
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.verdict import Verdict
-from mptexp.report.answers import caveats, subject, why
+from mptexp.report.answers import caveats, findings, subject, why
 from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import registry, style
 from mptexp.report.figures.registry import SweepFigure
@@ -104,8 +104,9 @@ def title(sweep: MeasuredSweep) -> str:
 
 def sentences(sweep: MeasuredSweep) -> list[str]:
     """At most three sentences in Markdown; the last says why, where pairs were diagnosed."""
-    said = list(sweep.subject.sentences)
-    why = causes(sweep.verdicts)
+    said, why = list(sweep.subject.sentences), causes(sweep.verdicts)
+    if why and len(said) >= SHOWN:  # what says the least gives way
+        said = [s for s in said if s != findings.NO_MEMORY] or said
     return [*said[: SHOWN - 1], why] if why else said[:SHOWN]
 
 
@@ -115,7 +116,7 @@ def causes(verdicts: Sequence[Verdict]) -> str:
     if not named:
         return ""
     largest = [(verdict.blamed[0], why.settings(verdict, verdicts).strip()) for verdict in named]
-    rows = [(loss.cause.label, loss.share, settings) for loss, settings in largest]
+    rows = [(loss.cause.sentence, loss.share, settings) for loss, settings in largest]
     policies = {verdict.pair.candidate.policy for verdict in named}
     step = f"**{policies.pop()}**'s step" if len(policies) == 1 else "the step"
     groups = pd.DataFrame(rows, columns=["cause", "share", "settings"]).groupby("cause")
@@ -126,7 +127,7 @@ def causes(verdicts: Sequence[Verdict]) -> str:
         settings=("settings", "first"),
     )
     clauses = [
-        f"{row.Index}, {_span(row.least, row.most)}{f' of {step}' * (k == 0)} "
+        f"{_span(row.least, row.most)}{f' of {step}' * (k == 0)} {row.Index} "
         f"{_where(row, len(verdicts))}"
         for k, row in enumerate(
             table.sort_values(["count", "most"], ascending=False).itertuples(name="Row")

@@ -176,11 +176,11 @@ def test_each_phase_has_its_advice():
     [
         (
             [1.01, 1.1, 1.05],
-            "keep float32; about 8 repeats instead of 3 would show an effect as large",
+            "keep float32; to show that 1.05× is no chance would take about 8 repeats, not 3",
         ),
         (
             [1.01, 0.96, 1.05],
-            "keep float32; to show an effect as small as those measured takes over",
+            "keep float32; to show effects as small as those measured would take over",
         ),
     ],
 )
@@ -264,18 +264,17 @@ def test_a_format_that_learns_nothing_is_a_finding_and_no_doubt():
         made["in_force"]["chance_accuracy"] = 0.1
     answer = subject.of(tables(found.records))
     assert answer.title == (
-        "1 of 3 settings train within 2 percentage points of float32's error; the worst ends 89.0 "
-        "above it (<7,8>, weights <8,8>)"
+        "1 of 3 settings train within 2 percentage points of float32's error; the worst ends "
+        "89.0 points above it (<7,8>, weights <8,8>)"
     )
     assert [text.partition(":")[0] for text in answer.sentences] == [
         "1 of 3 settings is more than 2 percentage points worse than float32",
         "1 of 3 settings is less than 2 percentage points worse than float32",
         "1 of 3 settings is inconclusive (the interval includes 2 percentage points)",
     ]
-    (avoided, better), more = answer.advice.split(" (")[0:2], answer.advice
-    assert avoided == "avoid **<7,8>, weights <8,8>**"
-    assert better.startswith("**<8,8>, weights <8,8>** trains")
-    assert more.endswith("more repeats would narrow the inconclusive intervals.")
+    instead = "in place of **<7,8>, weights <8,8>** take **<8,8>, weights <8,8>**; "
+    assert answer.advice.startswith(instead)
+    assert answer.advice.endswith("more repeats would narrow the inconclusive intervals.")
 
 
 def test_replicas_open_with_their_scaling():
@@ -285,7 +284,7 @@ def test_replicas_open_with_their_scaling():
         size = made["parameters"]["batch_size"]
         made["timing"] |= {"step_s": step_s, "images_per_s": size / step_s}
     answer = subject.of(tables(found))
-    assert answer.title.endswith("1.82× faster than 1 replica with the same batch size each")
+    assert answer.title.endswith("1.82× faster than 1 replica with the same batch size per replica")
     assert answer.bars[0].label.startswith("replicas 2, ")
 
 
@@ -380,7 +379,7 @@ def test_what_rounding_decides_is_the_title():
     said = low_precision_title(*groups, emulated_runs([1.2, 1.3, 1.1], **STOCHASTIC))
     assert said == (
         "Rounded stochastically, keydana_cnn in <8,8> trains within 2 percentage points of "
-        "float32's error; rounded to nearest, it ends 79.0 above it"
+        "float32's error; rounded to nearest, it ends 79.0 points above it"
     )
 
 

@@ -141,7 +141,7 @@ def test_the_one_pair_that_loses_to_a_cause_is_named():
     said = lead.sentences(published("why-imagenette-64px-cpu"))[-1]
     step = "of **mixed_bfloat16**'s step"
     assert said == (
-        "What limits it: compiled code (XLA, torch.compile), slower than single operations, 93 % "
-        f"{step} (with XLA, one batch kept on the device); the input pipeline, which takes "
-        "processors from the step, 44 % (without XLA, input pipeline of the study)."
+        f"What limits it: 93 % {step} is lost to compiled code, slower than single operations "
+        "(with XLA, one batch kept on the device); 44 % is lost to the input pipeline, which takes "
+        "processors from the step (without XLA, input pipeline of the study)."
     )
