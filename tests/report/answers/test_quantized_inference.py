@@ -66,8 +66,8 @@ def test_the_page_opens_with_bytes_and_what_they_cost():
         made.append(quantized("int8", block, {"val_accuracy": 0.9}, after, one))
     answer = subject.of(tables(made))
     assert answer.title == (
-        "int8 shrinks the weights to 25 % of their bytes, accuracy +0.1 percentage points; int8 runs inference 2.00× slower than "
-        "float32 on GPU"
+        "int8 shrinks the weights to 25 % of their bytes, accuracy +0.1 percentage points; "
+        "int8 runs inference 2.00× slower than float32 on GPU"
     )
     assert answer.sentences[0] == (
         "Bytes of the weights, and what quantizing them changed of validation accuracy: **int8** "
