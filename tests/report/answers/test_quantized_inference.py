@@ -85,10 +85,8 @@ def test_where_no_time_is_valid_the_bytes_are_claimed_and_no_speed():
         after = {"val_accuracy": 0.9}
         made += [one, quantized("int8", block, after, after, apart)]
     answer = subject.of(tables(made))
-    assert (
-        answer.title
-        == "int8 shrinks the weights to 25 % of their bytes, accuracy +0.0 percentage points; no speed is claimed"
-    )
+    title = "int8 shrinks the weights to 25 % of their bytes, accuracy +0.0 percentage points"
+    assert answer.title == f"{title}; no speed is claimed"
     assert answer.advice.startswith("for fewer bytes take **int8**")
     assert "--repair" in answer.advice
 
