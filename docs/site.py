@@ -109,7 +109,7 @@ STUDY_OF = {
     "inference-100px-cpu": "inference_100px",
     "loss-scale-cpu": "loss_scale",
     "loss-scale-gpt-cpu": "loss_scale_gpt",
-    "low-precision-mnist-cpu": "low_precision",
+    "low-precision-mnist-cpu": "low_precision_mnist",
     "master-weights-cpu": "master_weights",
     "quantized-inference-gpt-cpu": "quantized_inference",
     "quickstart-cpu": "quickstart",

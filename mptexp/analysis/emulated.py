@@ -69,7 +69,9 @@ class Point:
 
     @property
     def fixed_point_bits(self) -> int | None:
-        """Bits of the fixed-point format of its activations, such as 16 of `<8,8>`; else None."""
+        """Bits of the fixed-point format of activations and weights, 16 of `<8,8>`; else None."""
+        if self.choice["weight_format"] != self.choice["propagation"]:
+            return None
         parts = re.fullmatch(r"<(-?\d+),\s*(-?\d+)>", self.choice["propagation"])
         return sum(map(int, parts.groups())) if parts else None
 
