@@ -146,7 +146,7 @@ def test_two_networks_loss_scales_are_told_apart():
 
 
 def test_rounding_that_diverged_was_tried():
-    few = {"propagation": "<2,14>"}
+    few = {"propagation": "<2,14>", "weight_format": "<2,14>"}
     stochastic = made(accuracy=0.945, rounding="stochastic", **few)
     found = sweep(made(), stochastic, made(status="diverged", **few))
     (told,) = low_precision.sections(found)[0].sentences

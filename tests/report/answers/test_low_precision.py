@@ -142,3 +142,12 @@ def test_a_reason_that_all_differences_share_is_said_once():
     (head,) = [name for name in found.rows if name.startswith(LOSS)]
     assert head == f"{LOSS} (not valid: identity not recorded)"
     assert found.rows[head].tolist() == ["0 (it is float32)", "+1.00 (n = 3)", "+1.00 (n = 3)"]
+
+
+def test_gupta_is_tested_where_weights_have_the_format_too():
+    # The lie: "16-bit fixed point trains", of weights in float32 or in another format.
+    for kept in ({}, {"weight_format": "<2,14>"}):
+        chosen = {"propagation": "<8,8>", "rounding": "stochastic"} | kept
+        groups = [emulated_runs([1, 1.1, 0.9]), emulated_runs([1.1, 1.2, 1.0], **chosen)]
+        (found,) = low_precision.sections(tables_of(*groups))
+        assert not any("Gupta" in said for said in found.sentences)
