@@ -225,7 +225,7 @@ def check_resident(said):
         assert np.median(said["epochs_s"][1:]) < said["epochs_s"][0] / 4
     assert said["moved"]
     assert said["alike"]
-    assert said["gap"] < 3e-3  # in float16, of which one unit in the last place is 1e-3
+    assert said["gap"] < 2e-3  # float16 has 11 bits: near 1 its numbers lie 5e-4 apart
     assert said["costs"] == said["parameters"]
     assert 1 <= said["force"]["loss_scale"] <= 32768.0
     assert said["force"]["compute_dtype"] == "float16"

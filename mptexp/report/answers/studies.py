@@ -125,12 +125,11 @@ def _at_other_sizes(rows: pd.DataFrame, tables: Tables) -> list[str]:
             f"({linked(row.Index, row.source)})"
             for row in ends.itertuples()
         ]
-        doing = {"train": "training", "inference": "inference"}[phase]
         sentences.append(
-            f"{wording.verbatim(model)}, {doing}, published on one GPU, at batch sizes that were "
-            f"not measured here or are not stated, {MIXED} over float32 or TF32: "
-            f"{wording.listed(published_ones)}. Measured here: {'; '.join(here)}. Only the ratios "
-            "compare."
+            f"{wording.verbatim(model)}, {in_words('phase', phase)}, published on one GPU, at "
+            f"batch sizes that were not measured here or are not stated, {MIXED} over "
+            f"float32 or TF32: {wording.listed(published_ones)}. Measured here: {'; '.join(here)}. "
+            "Only the ratios compare."
         )
     return sentences
 

@@ -38,6 +38,7 @@ from mptexp.report.answers import (
 )
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.measures import Measure
+from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import INCONCLUSIVE, listed, verbatim
 from mptexp.spec.backends import LABELS
 
@@ -48,7 +49,6 @@ NAMED = 3  # comparisons that a sentence lists
 PROVISIONAL = "Provisional"
 MORE_REPEATS = "more repeats would narrow the inconclusive intervals"
 MANY_REPEATS = f"to show effects as small as those measured would take over {MOST_REPEATS} repeats"
-PURPOSES = {"train": "training", "inference": "inference"}
 RESIDENT = "resident"  # an input mode in which nobody can train: one batch, again and again
 
 
@@ -279,12 +279,12 @@ def _speed_advices(rows: pd.DataFrame, tables: Tables) -> str:
         return _speed_advice(rows, tables)
     each = {
         phase: _speed_advice(phases[phase].assign(place=phases[phase].within_phase), tables)
-        for phase in PURPOSES
+        for phase in wording.DOES
         if phase in phases
     }
     if len(set(each.values())) == 1:
         return next(iter(each.values()))
-    first, *more = [f"for {PURPOSES[phase]}, {text}" for phase, text in each.items()]
+    first, *more = [f"for {in_words('phase', phase)}, {text}" for phase, text in each.items()]
     return " ".join([first, *map(wording.capitalized, more)])
 
 
