@@ -83,6 +83,8 @@ def answering(seconds=ANSWER_S):
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
+        # An error that is raised while memory is collected stays there.
+        assert signal.getitimer(signal.ITIMER_VIRTUAL)[0], f"an answer after {seconds} seconds"
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)

@@ -10,7 +10,7 @@ import shutil
 
 import fuzz
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from mptexp import api
 from mptexp.analysis import sweep_tables
@@ -22,13 +22,21 @@ from mptexp.traces import files
 
 LONG = os.environ.get("MPTEXP_FUZZ") == "long"
 MOST_KIB = 2**20
+# What takes long is drawn in parts: processes share them, and a failure ends its part alone.
+PARTS = pytest.mark.parametrize("part", range(10 if LONG else 1))
 
 
 def drawn(few, many):
-    """So many examples in `make test`, and in `make soak`; the same each time."""
+    """So many examples in `make test`, and in `make soak`; the same each time.
+
+    In the long run a failure stays as it was drawn: to make it small takes minutes.
+    """
     quiet = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
     examples = many if LONG else few
-    return settings(max_examples=examples, derandomize=True, suppress_health_check=quiet)
+    phases = [Phase.explicit, Phase.generate, *[Phase.shrink] * (not LONG)]
+    return settings(
+        max_examples=examples, derandomize=True, suppress_health_check=quiet, phases=phases
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -71,25 +79,35 @@ def headline(place):
         text_tables.headline_rows(tables)
 
 
-@drawn(20, 10_000)
-@given(fuzz.damaged_sweeps())
-def test_any_records_are_tables_and_an_answer_or_named_as_damaged(tmp_path, sweep):
-    shutil.rmtree(tmp_path / "sweep", ignore_errors=True)
-    place = fuzz.write(tmp_path / "sweep", sweep.params, sweep.parts)
-    refused(lambda: headline(place))
+@PARTS
+def test_any_records_are_tables_and_an_answer_or_named_as_damaged(tmp_path, part):
+    @seed(part)
+    @drawn(20, 1000)
+    @given(fuzz.damaged_sweeps())
+    def answered(sweep):
+        shutil.rmtree(tmp_path / "sweep", ignore_errors=True)
+        place = fuzz.write(tmp_path / "sweep", sweep.params, sweep.parts)
+        refused(lambda: headline(place))
+
+    answered()
 
 
 @pytest.mark.kernel
-@drawn(1, 200)
-@given(fuzz.damaged_sweeps())
-def test_any_records_are_a_report_an_export_and_a_site(tmp_path, sweep):
-    for name in ("sweep", "draft", "site"):
-        shutil.rmtree(tmp_path / name, ignore_errors=True)
-    place = fuzz.write(tmp_path / "sweep", sweep.params, sweep.parts)
-    if not refused(lambda: api.report(place.root), seconds=300):
-        api.export(place.root, tmp_path / "draft")
-        api.publish([place.root], tmp_path / "site")
-        assert (tmp_path / "site/sweep/index.html").exists()
+@PARTS
+def test_any_records_are_a_report_an_export_and_a_site(tmp_path, part):
+    @seed(part)
+    @drawn(1, 20)
+    @given(fuzz.damaged_sweeps())
+    def published(sweep):
+        for name in ("sweep", "draft", "site"):
+            shutil.rmtree(tmp_path / name, ignore_errors=True)
+        place = fuzz.write(tmp_path / "sweep", sweep.params, sweep.parts)
+        if not refused(lambda: api.report(place.root), seconds=300):
+            api.export(place.root, tmp_path / "draft")
+            api.publish([place.root], tmp_path / "site")
+            assert (tmp_path / "site/sweep/index.html").exists()
+
+    published()
 
 
 @drawn(30, 1000)
