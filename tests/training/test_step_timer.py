@@ -10,6 +10,7 @@ from support import mptexp
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.errors import ParamsError
+from mptexp.training import step_timer
 from mptexp.training.step_timer import StepTimer
 
 KERAS = """
@@ -80,48 +81,75 @@ def test_float32_and_mixed_precision_timed_in_two_scripts_are_compared(tmp_path)
     assert point["low"] is None  # nothing is claimed of one session a side without identity
 
 
-def test_a_loop_is_timed_in_windows_that_wait_for_the_device():
+class Clock:
+    """The time that a timer reads, of which a test says how much went by."""
+
+    now = 100.0
+
+    def perf_counter(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that passes where a test says so, and whatever else the machine does nowhere else."""
+    made = Clock()
+    monkeypatch.setattr(step_timer, "time", made)
+    return made
+
+
+def test_a_loop_is_timed_in_windows_that_wait_for_the_device(clock):
     waited = []
     timer = StepTimer(synchronize=lambda: waited.append(1), batch_size=4, backend="torch")
     timer._sampler = SILENT
-    for _ in range(40):
-        with timer.step():
-            time.sleep(0.001)
-    assert sum(w["steps"] for w in timer.windows) <= 40
-    assert [w["steps"] for w in timer.windows][:6] == [1] * 6
-    assert timer.windows[-1]["steps"] > 1
+    loop(timer, 40, lambda _: None, clock)
+    assert [w["steps"] for w in timer.windows] == [*[1] * 6, 2, 4, 8, 16]
     # Before and after each window, and before the one that did not end.
-    assert len(waited) in (2 * len(timer.windows), 2 * len(timer.windows) + 1)
-    assert timer.timing()["step_s"] >= 0.001
+    assert len(waited) == 2 * len(timer.windows) + 1
+    assert timer.timing()["step_s"] == pytest.approx(0.001)
 
 
-def loop(timer, steps, between):
+def loop(timer, steps, between, clock=time):
     for number in range(steps):
         with timer.step():
-            time.sleep(0.001)
+            clock.sleep(0.001)
         between(number)
 
 
-def test_what_lies_between_two_steps_counts_in_every_window_of_a_loop():
+def test_what_lies_between_two_steps_counts_in_every_window_of_a_loop(clock):
     timer = StepTimer(batch_size=4, backend="torch")
     timer._sampler = SILENT
-    loop(timer, 30, lambda _: time.sleep(0.004))  # the wait for a batch
+    loop(timer, 30, lambda _: clock.sleep(0.004), clock)  # the wait for a batch
     assert len({w["steps"] for w in timer.windows}) > 1
-    assert all(w["seconds"] >= 0.005 * w["steps"] for w in timer.windows)
+    for window in timer.windows:
+        assert window["seconds"] == pytest.approx(0.005 * window["steps"])
 
 
-def test_a_pause_and_an_exception_belong_to_no_window():
+def test_windows_are_of_the_machines_clock():
     timer = StepTimer(batch_size=4, backend="torch")
     timer._sampler = SILENT
-    loop(timer, 12, lambda n: None if n % 4 < 3 else (timer.pause(), time.sleep(0.5)))
+    began = time.perf_counter()
+    loop(timer, 30, lambda _: time.sleep(0.004))
+    took = time.perf_counter() - began
+    assert all(w["seconds"] >= 0.005 * w["steps"] for w in timer.windows)  # no sleep is short
+    assert sum(w["seconds"] for w in timer.windows) <= took
+
+
+def test_a_pause_and_an_exception_belong_to_no_window(clock):
+    timer = StepTimer(batch_size=4, backend="torch")
+    timer._sampler = SILENT
+    loop(timer, 12, lambda n: None if n % 4 < 3 else (timer.pause(), clock.sleep(0.5)), clock)
     with pytest.raises(ZeroDivisionError), timer.step():
         1 / 0  # noqa: B018
-    time.sleep(0.5)
-    loop(timer, 12, lambda _: None)
+    clock.sleep(0.5)
+    loop(timer, 12, lambda _: None, clock)
     assert max(w["seconds"] for w in timer.windows) < 0.5
 
 
-def test_fits_of_one_timer_count_steps_of_several_at_once_and_not_what_lies_between():
+def test_fits_of_one_timer_count_steps_of_several_at_once_and_not_what_lies_between(clock):
     class Model:
         steps_per_execution = 5
 
@@ -131,17 +159,19 @@ def test_fits_of_one_timer_count_steps_of_several_at_once_and_not_what_lies_betw
         timer.on_train_begin()
         for batch in (0, 5, 10, 15):
             timer.on_train_batch_begin(batch)
-        time.sleep(0.5)
+            clock.sleep(0.01)
+        clock.sleep(0.5)
     assert [w["steps"] for w in timer.windows] == [5] * 6
     assert [w["first_step"] for w in timer.windows] == [0, 5, 10, 20, 25, 30]
-    assert max(w["seconds"] for w in timer.windows) < 0.5
+    assert [w["seconds"] for w in timer.windows] == pytest.approx([0.01] * 6)
 
 
-def test_an_epoch_of_unknown_length_is_timed_in_windows_of_several_steps():
+def test_an_epoch_of_unknown_length_is_timed_in_windows_of_several_steps(clock):
     timer = StepTimer(batch_size=4, backend="torch", synchronize=lambda: None)
     timer._sampler, timer.params = SILENT, {"steps": None}
     for batch in range(60):
         timer.on_train_batch_begin(batch)
+        clock.sleep(0.001)
     assert timer.windows[-1]["steps"] > 1
 
 
