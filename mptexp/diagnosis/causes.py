@@ -113,6 +113,7 @@ ROWS: tuple[Category, ...] = (
         sentence="is casts and layout changes",
         remedies=(XLA, Remedy("fewer changes of type or layout between layers")),
         ablations=(ablations.XLA_ON,),
+        loss=losses.casts,
         colour="#cc79a7",
         emulated=False,
     ),

@@ -9,6 +9,7 @@ interval: a single run proves nothing.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 NOT_FASTER = 0.95  # of the baseline's time: what 16 bits do not shorten by more
 MOST_LAYERS = 3  # named
+BYTES = {"float32": 4, "float64": 8}  # of types that are wider than those of 16-bit policies
 AS_BEFORE = 0.75  # of the baseline's time: what a layer takes that casts to the baseline's type
 # Times the baseline's: memory-bound work that 16 bits make slower. Up to there the conversions
 # around work in float32, such as batch normalization that is not fused, may explain it by bytes.
@@ -66,46 +68,34 @@ class Case:
     Attributes:
         baseline: record of the traced run of the baseline's policy.
         candidate: record of that of the candidate's.
-        before: seconds of the baseline's step by row of the time breakdown.
-        after: seconds of the candidate's, likewise.
-        matrix: seconds of the candidate's matrix work by layer and op.
-        matrix_before: of the baseline's.
-        missed: those of them, by layer, that ran without Tensor Cores that the type has.
+        seconds: of both policies' steps by cause, layer and op: baseline_s, candidate_s.
+        missed: those of the candidate's matrix work, by layer, that ran without Tensor Cores that
+            the type has.
         effects: of all ablations that were made.
         least: seconds of a step by layer that the measured peaks allow at best.
-        joined: seconds of both by layer and row of the breakdown, see `breakdown.joined`.
-        memory: seconds of memory-bound work by layer: baseline_s, candidate_s.
     """
 
     pair: Pair
     baseline: Mapping[str, Any]
     candidate: Mapping[str, Any]
-    before: pd.Series
-    after: pd.Series
-    matrix: pd.Series
-    matrix_before: pd.Series
+    seconds: pd.DataFrame
     missed: Mapping[str, float]
     effects: tuple[Effect, ...]
     least: pd.Series = field(default_factory=lambda: pd.Series(dtype=float))
-    joined: pd.DataFrame = field(default_factory=pd.DataFrame)
-    memory: pd.DataFrame = field(
-        default_factory=lambda: pd.DataFrame(columns=["baseline_s", "candidate_s"], dtype=float)
-    )
 
-    def layers(self, cause: "Cause", kept: float = 0.0) -> tuple[str, ...]:
-        """The few layers in which nearly all of a row lies; none where it is spread, or has none.
+    @cached_property
+    def by_layer(self) -> pd.DataFrame:
+        """Seconds of both by cause and layer."""
+        return self.seconds.groupby(level=["cause", "layer"]).sum()
 
-        Args:
-            kept: of the baseline's time, what counts as not lost.
-        """
-        if self.joined.empty:
-            return ()
-        table = self.joined[self.joined.cause == cause.name]
-        lost = (table.candidate_s - kept * table.baseline_s).groupby(table.layer).sum()
-        ordered = lost.clip(lower=0).sort_values(ascending=False)
-        enough = (ordered.cumsum() < NEARLY_ALL * ordered.sum()).sum() + 1
-        named = tuple(ordered.index[:enough])
-        return () if "" in named or enough > MOST_LAYERS else named
+    def of(self, name: str) -> pd.DataFrame:
+        """Seconds of both by layer, in a row of the breakdown."""
+        return self.by_layer[self.by_layer.index.get_level_values("cause") == name].droplevel(0)
+
+    @cached_property
+    def wide(self) -> pd.DataFrame:
+        """Layers that compute in more than 16 bits under a 16-bit policy, see `_wide`."""
+        return _wide(self)
 
     def effects_of(self, cause: "Cause") -> tuple[Effect, ...]:
         """What the ablations of a cause changed."""
@@ -131,11 +121,26 @@ class Case:
 
 def in_full(case: Case, cause: "Cause") -> Loss:
     """All the time that the breakdown gives to the cause, also where the baseline pays it too."""
-    spent, before = case.after[cause.name], case.before[cause.name]
-    effects = case.effects_of(cause)
-    return case.loss(
-        cause, spent, spent, baseline_s=before, layers=case.layers(cause), effects=effects
-    )
+    return _of_rows(case, cause, case.of(cause.name))
+
+
+def casts(case: Case, cause: "Cause") -> Loss:
+    """The same without layers that compute in more than 16 bits, where casts are of that cause."""
+    return _of_rows(case, cause, case.of(cause.name).drop(case.wide.index, errors="ignore"))
+
+
+def _of_rows(case: Case, cause: "Cause", table: pd.DataFrame) -> Loss:
+    before, after = table.sum()
+    known = {"layers": _layers(table.candidate_s), "effects": case.effects_of(cause)}
+    return case.loss(cause, after, after, baseline_s=before, **known)
+
+
+def _layers(lost: pd.Series) -> tuple[str, ...]:
+    """The few layers in which nearly all of a loss lies; none where it is spread, or has none."""
+    ordered = lost.clip(lower=0).sort_values(ascending=False)
+    enough = (ordered.cumsum() < NEARLY_ALL * ordered.sum()).sum() + 1
+    named = tuple(ordered.index[:enough])
+    return () if "" in named or enough > MOST_LAYERS else named
 
 
 def wait(case: Case, cause: "Cause") -> Loss:
@@ -143,7 +148,7 @@ def wait(case: Case, cause: "Cause") -> Loss:
 
     Nothing where less than half of it is a wait by the trace: that is for `beside`.
     """
-    spent, removed = case.after[cause.name], case.removed(cause)
+    spent, removed = case.of(cause.name).candidate_s.sum(), case.removed(cause)
     if removed is None:
         return case.loss(cause, spent, spent)
     lost = 0.0 if _mostly_beside(case, removed[0]) else removed[0]
@@ -163,7 +168,7 @@ def beside(case: Case, cause: "Cause") -> Loss | None:
 
 def _mostly_beside(case: Case, saved_s: float) -> bool:
     """Whether the wait that the trace shows is less than half of what the ablation saved."""
-    return bool(case.after.any()) and case.after["input"] < saved_s / 2
+    return not case.seconds.empty and case.of("input").candidate_s.sum() < saved_s / 2
 
 
 def by_ablation(case: Case, cause: "Cause") -> Loss | None:
@@ -177,15 +182,20 @@ def by_ablation(case: Case, cause: "Cause") -> Loss | None:
 def beyond_half(case: Case, cause: "Cause") -> Loss:
     """What memory-bound work took beyond half of the baseline's: 16 bits halve its bytes.
 
-    Without layers in which it is slower than the baseline's: that bytes do not explain.
+    Without layers in which it is slower than the baseline's, which bytes do not explain, or whose
+    type is the cause.
     """
-    apart = _slower_memory(case).sum()
-    before = case.before[cause.name] - apart.baseline_s
-    after = case.after[cause.name] - apart.candidate_s
-    effects = tuple(effect for effect in case.effects_of(cause) if effect.speedup)
-    layers = case.layers(cause, kept=0.5)
+    apart = [*_slower_memory(case).index, *case.wide.index]
+    table = case.of(cause.name).drop(apart, errors="ignore")
+    lost = table.candidate_s - table.baseline_s / 2
+    before, after = table.sum()
     return case.loss(
-        cause, after - before / 2, after, baseline_s=before, layers=layers, effects=effects
+        cause,
+        lost.sum(),
+        after,
+        baseline_s=before,
+        layers=_layers(lost),
+        effects=tuple(effect for effect in case.effects_of(cause) if effect.speedup),
     )
 
 
@@ -207,39 +217,89 @@ def slower_memory(case: Case, cause: "Cause") -> Loss | None:
 
 def _slower_memory(case: Case) -> pd.DataFrame:
     """The layers whose memory-bound work takes longer than the baseline's."""
-    known = case.memory[(case.memory.baseline_s > 0) & (case.memory.index != "")]
-    return known[known.candidate_s > SLOWER * known.baseline_s]
+    table = case.of("memory").drop(["", *case.wide.index], errors="ignore")
+    return table[(table.baseline_s > 0) & (table.candidate_s > SLOWER * table.baseline_s)]
 
 
 def emulation(case: Case, cause: "Cause") -> Loss:
     """What 16-bit work without instructions for it took beyond the baseline's."""
-    kinds = ["matrix", "memory", "casts"]
-    before, after = case.before[kinds].sum(), case.after[kinds].sum()
+    kinds = pd.concat([case.of(name) for name in ("matrix", "memory", "casts")])
     # The differences are summed, because a difference of sums loses digits.
-    lost = (case.after[kinds] - case.before[kinds]).sum()
+    lost = (kinds.candidate_s - kinds.baseline_s).sum()
+    before, after = kinds.baseline_s.sum(), kinds.candidate_s.sum()
     return case.loss(cause, lost, after, baseline_s=before)
 
 
 def float32_fallback(case: Case, cause: "Cause") -> Loss | None:
     """What layers that compute in 32 or 64 bits under a 16-bit policy would save in 16.
 
-    By the ablation where it was made; else each layer's time by the ratio that it has alone, at its
-    own shapes, in 16 bits and as it is; of a layer that casts within, by that of measured peaks.
+    By the ablation where it was made; else what their matrix work and memory-bound work take
+    beyond 16 bits', and all of their casts.
     """
     if removed := case.removed(cause):
-        named = tuple(case.pair.candidate.float32_layers.split())
+        asked = case.pair.candidate.float32_layers.split(",")
+        named = tuple(name.strip() for name in asked)
         return case.loss(cause, removed[0], np.nan, layers=named, effects=(removed[1],))
-    known = [x for x in case.candidate["work"]["layers"] if pd.notna(x["alone_low_s"])]
-    shares = {x["layer"]: max(0.0, 1 - x["alone_low_s"] / x["alone_s"]) for x in known}
-    if own := _casting(case):
-        slow, fast = _peaks(case)
-        shares |= dict.fromkeys(own, max(0.0, 1 - slow / fast))
-    if not shares:
+    wide = case.wide
+    if wide.empty:
         return None
-    by_layer = case.matrix.groupby("layer").sum()
-    took = {layer: by_layer.get(layer, 0.0) for layer in shares}
-    lost = sum(took[layer] * share for layer, share in shares.items())
-    return case.loss(cause, lost, sum(took.values()), layers=tuple(took))
+    took = {n: case.of(n).reindex(wide.index).fillna(0.0) for n in ("matrix", "memory", "casts")}
+    lost = sum(took[name].candidate_s * (1 - wide[name]) for name in wide)
+    whole = sum(took.values()).sum()
+    layers = tuple(lost.sort_values(ascending=False).index[:MOST_LAYERS])
+    return case.loss(
+        cause, lost.sum(), whole.candidate_s, baseline_s=whole.baseline_s, layers=layers
+    )
+
+
+def _wide(case: Case) -> pd.DataFrame:
+    """Layers with matrix work that compute in more than 16 bits under a 16-bit policy.
+
+    By their own dtype, or because they cast within `call`.
+
+    Returns:
+        Index: layer. Columns: matrix, memory, casts: the part of their time that it would take in
+        16 bits: what was measured of the layer alone; else by the ratio of the measured peaks, by
+        bytes, and no casts.
+    """
+    work = case.candidate["work"]["layers"]
+    matrix = {*case.of("matrix").index} - {""}
+    types = {x["layer"]: x["compute_dtype"] for x in work if x.get("compute_dtype") in BYTES}
+    types = {layer: dtype for layer, dtype in types.items() if layer in matrix}
+    types |= _casting(case, types)
+    parts = {}
+    for layer, dtype in types.items():
+        slow, fast = _peaks(case)
+        # The peak is that of 32 bits: half of it is 64 bits' at most.
+        parts[layer] = min(1.0, slow / fast) * 4 / BYTES[dtype], 2 / BYTES[dtype], 0.0
+    for x in work:
+        if pd.notna(x.get("alone_low_s")):
+            alone = min(1.0, x["alone_low_s"] / x["alone_s"])
+            parts[x["layer"]] = alone, alone, 0.0
+    return pd.DataFrame.from_dict(parts, "index", columns=["matrix", "memory", "casts"])
+
+
+def _casting(case: Case, kept: Mapping[str, str]) -> dict[str, str]:
+    """Layers that seem to cast to 32 or 64 bits within `call`, and to which.
+
+    The program has products in wider types than the policy's, which those of known layers do not
+    explain, and 16 bits do not make these layers' matrix work faster. Where a kernel's name tells
+    the type, that counts.
+    """
+    work, settings = case.candidate["work"]["layers"], case.candidate.get("in_force", {})
+    flops, wide = settings.get("products_flops", 0), settings.get("arithmetic") or {}
+    rest = {dtype: wide.get(dtype, 0.0) * flops for dtype in BYTES}
+    for layer in work:
+        if layer["layer"] in kept:
+            known = layer.get("flops")
+            rest[kept[layer["layer"]]] -= flops if pd.isna(known) else known
+    dtype = max(rest, key=lambda name: rest[name])
+    if rest[dtype] <= (1 - EFFECTIVE_SHARE) * flops:
+        return {}
+    told = [x["layer"] for x in work if x.get("alone_s")]
+    table = case.of("matrix").drop(["", *told, *case.missed, *kept], errors="ignore")
+    table = table[(table.baseline_s > 0) & (table.candidate_s > AS_BEFORE * table.baseline_s)]
+    return dict.fromkeys(map(str, table.index), dtype)
 
 
 def slower_layers(case: Case, cause: "Cause") -> Loss | None:
@@ -267,35 +327,14 @@ def slower_layers(case: Case, cause: "Cause") -> Loss | None:
 
 def _not_faster(case: Case) -> tuple[pd.Series, pd.Series, pd.Series]:
     """Operations that are not faster than before: seconds after, before, and at best."""
-    after, before = _alike(case.matrix, case.matrix_before)
+    after, before = _alike(case)
     alone = [_alone(record) for record in (case.baseline, case.candidate)]
     ratio = (alone[1] / alone[0]).clip(upper=1)
     best = before * ratio.reindex(after.index.get_level_values("layer")).fillna(1).to_numpy()
     # What only fell short of its best is not slow: it must not be faster than before.
     slow = (after > best) & (after >= NOT_FASTER * before)
-    slow &= ~after.index.isin(_kept(case), level="layer")  # those are a cause of their own
+    slow &= ~after.index.isin(case.wide.index, level="layer")  # those are a cause of their own
     return after[slow], before[slow], best[slow]
-
-
-def _kept(case: Case) -> list[str]:
-    """The layers that compute in 32 or 64 bits under a 16-bit policy."""
-    layers = case.candidate["work"]["layers"]
-    return [*(x["layer"] for x in layers if pd.notna(x.get("alone_low_s"))), *_casting(case)]
-
-
-def _casting(case: Case) -> list[str]:
-    """Layers of unknown arithmetic that seem to cast to 32 or 64 bits within `call`.
-
-    The program has products in wider types than the policy's, and 16 bits do not make these layers'
-    matrix work faster. Where a kernel's name tells the type, that counts.
-    """
-    effective = case.candidate.get("in_force", {}).get("effective_share")
-    if effective is None or effective >= EFFECTIVE_SHARE:
-        return []
-    told = {x["layer"] for x in case.candidate["work"]["layers"] if x.get("alone_s")}
-    after, before = (side.groupby("layer").sum() for side in (case.matrix, case.matrix_before))
-    known = after.index.intersection(before.index).difference(["", *told, *case.missed])
-    return [str(layer) for layer in known if after[layer] > AS_BEFORE * before[layer]]
 
 
 def bad_kernels(case: Case, cause: "Cause") -> Loss | None:
@@ -304,8 +343,8 @@ def bad_kernels(case: Case, cause: "Cause") -> Loss | None:
     Slow under both policies, such as a first convolution at an unlucky shape. Not what another
     cause has: work that is slower in 16 bits, in layers kept in float32, or without Tensor Cores.
     """
-    apart = [*case.missed, *_kept(case)]
-    took = case.matrix.groupby("layer").sum().drop(apart, errors="ignore")
+    apart = [*case.missed, *case.wide.index]
+    took = case.of("matrix").candidate_s.drop(apart, errors="ignore")
     after, _, best = _not_faster(case)
     named = (after - best).groupby("layer").sum()
     took = (took - named.reindex(took.index).fillna(0.0)).drop("", errors="ignore")
@@ -327,7 +366,7 @@ def no_faster_type(case: Case, cause: "Cause") -> Loss | None:
     None where the step's own matrix work is faster: then a peak was measured beside other programs.
     """
     slow, fast = _peaks(case)
-    before, after = case.before["matrix"], case.after["matrix"]
+    before, after = case.of("matrix").sum()
     if fast >= NO_FASTER_PEAK * slow or before >= NO_FASTER_PEAK * after:
         return None
     return case.loss(cause, after, after, baseline_s=before)
@@ -341,25 +380,19 @@ def _peaks(case: Case) -> list[float]:
     ]
 
 
-def _alike(after: pd.Series, before: pd.Series) -> tuple[pd.Series, pd.Series]:
-    """Seconds by layer and operation, of layers that both policies have.
+def _alike(case: Case) -> tuple[pd.Series, pd.Series]:
+    """Seconds of matrix work by layer and op, after and before, of layers that both policies have.
 
     Where their operations have other names, such as a fused convolution, the layer as a whole.
     """
-    layers = [set(side.index.get_level_values("layer")) - {""} for side in (after, before)]
-    sides = [
-        side[side.index.isin(layers[0] & layers[1], level="layer")] for side in (after, before)
-    ]
-    names = [side.reset_index("op").groupby("layer").op.agg(frozenset) for side in sides]
-    other = {layer for layer in names[0].index if names[0][layer] != names[1][layer]}
-    left, right = (
-        side.reset_index()
-        .assign(op=lambda t: t.op.where(~t.layer.isin(other), ""))
-        .groupby(["layer", "op"])
-        .share.sum()
-        for side in sides
-    )
-    return left, right
+    matrix = case.seconds[case.seconds.index.get_level_values("cause") == "matrix"].droplevel(0)
+    ran = matrix.gt(0).groupby("layer")
+    both, same = ran.any().all(axis=1), ran.agg(lambda side: side.all()).all(axis=1)
+    table = matrix.reset_index()
+    table = table[table.layer.map(both) & (table.layer != "")]
+    table["op"] = table.op.where(table.layer.map(same), "")
+    sums = table.groupby(["layer", "op"])[["candidate_s", "baseline_s"]].sum()
+    return sums.candidate_s, sums.baseline_s
 
 
 def _alone(record: Mapping[str, Any]) -> pd.Series:
@@ -369,9 +402,13 @@ def _alone(record: Mapping[str, Any]) -> pd.Series:
 
 
 def without_tensor_cores(case: Case, cause: "Cause") -> Loss | None:
-    """What matrix work without Tensor Cores would save at the ratio of the measured peaks."""
-    if not case.missed:
+    """What matrix work without Tensor Cores would save at the ratio of the measured peaks.
+
+    Not in layers that compute in more than 16 bits: those are a cause of their own.
+    """
+    missed = {layer: s for layer, s in case.missed.items() if layer not in case.wide.index}
+    if not missed:
         return None
     slow, fast = _peaks(case)
-    spent = sum(case.missed.values())
-    return case.loss(cause, spent * max(0.0, 1 - slow / fast), spent, layers=tuple(case.missed))
+    spent = sum(missed.values())
+    return case.loss(cause, spent * max(0.0, 1 - slow / fast), spent, layers=tuple(missed))

@@ -14,7 +14,7 @@ from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import ablations, arithmetic, breakdown, proposals, roofline
 from mptexp.diagnosis.ablations import Ablation
-from mptexp.diagnosis.causes import CAUSES, LABELS, LEAST_CERTAIN, LEAST_SHARE
+from mptexp.diagnosis.causes import CAUSES, LEAST_CERTAIN, LEAST_SHARE
 from mptexp.diagnosis.effects import Effect, Records, effect, together
 from mptexp.diagnosis.losses import Case, Loss
 from mptexp.diagnosis.pairs import Pair, pairs
@@ -273,7 +273,7 @@ def losses(
     Without a time breakdown of both policies, what the ablations alone say of the input.
     """
     both = (_traced(baseline), _traced(candidate))
-    made = _losses(pair, *both, effects, named=True)
+    made = _losses(pair, *both, effects)
     if baseline is None or candidate is None or all(loss.share < LEAST_SHARE for loss in made):
         return made
     errors = _errors(pair, *both, effects)
@@ -340,59 +340,41 @@ def _losses(
     baseline: _Traced,
     candidate: _Traced,
     effects: Sequence[Effect],
-    named: bool = False,
 ) -> list[Loss]:
-    """What the step lost to what, the largest first.
-
-    Args:
-        named: whether losses name their layers, which takes a while.
-    """
+    """What the step lost to what, the largest first."""
     if baseline.rows.empty or candidate.rows.empty:
-        nothing = pd.Series(0.0, index=list(LABELS))
-        case = Case(pair, {}, {}, nothing, nothing, nothing, nothing, {}, tuple(effects))
+        case = Case(pair, {}, {}, _seconds(baseline, candidate, (0.0, 0.0)), {}, tuple(effects))
         causes = [cause for cause in CAUSES if cause.name in ("input", "compiled")]
     else:
-        case = _case(pair, baseline, candidate, effects, named)
+        case = _case(pair, baseline, candidate, effects)
         emulated = candidate.record["in_force"]["emulated"]
         causes = [cause for cause in CAUSES if cause.emulated in (None, emulated)]
     made = [loss for cause in causes if (loss := cause.loss(case, cause))]
     return sorted((loss for loss in made if loss.seconds > 0), key=lambda x: -x.seconds)
 
 
-def _case(
-    pair: Pair, baseline: _Traced, candidate: _Traced, effects: Sequence[Effect], named: bool
-) -> Case:
+def _case(pair: Pair, baseline: _Traced, candidate: _Traced, effects: Sequence[Effect]) -> Case:
     """What losses follow from, of a pair whose steps were both traced."""
     records = (baseline.record, candidate.record)
-    traced_s = [record["timing"]["step_s"] for record in records]
     # Both as seconds of the sweep's own steps: a traced run is another one.
-    steps = (pair.baseline_step_s(traced_s[0]), pair.step_s)
+    steps = (pair.baseline_step_s(records[0]["timing"]["step_s"]), pair.step_s)
     return Case(
         pair,
         *records,
-        breakdown.by_cause_of(baseline.rows) / traced_s[0] * steps[0],
-        breakdown.by_cause_of(candidate.rows) / traced_s[1] * steps[1],
-        _matrix(candidate) * steps[1],
-        _matrix(baseline) * steps[0],
+        _seconds(baseline, candidate, steps),
         arithmetic.missed(candidate.record, candidate.rows),
         tuple(effects),
         roofline.least_s(*records),
-        breakdown.joined_tables(baseline.rows, candidate.rows) if named else pd.DataFrame(),
-        pd.DataFrame(
-            {
-                "baseline_s": _memory(baseline) * steps[0],
-                "candidate_s": _memory(candidate) * steps[1],
-            }
-        ).fillna(0.0),
     )
 
 
-def _memory(traced: _Traced) -> pd.Series:
-    """Share of the step in memory-bound work, by layer."""
-    return traced.rows[traced.rows.cause == "memory"].groupby("layer").share.sum()
-
-
-def _matrix(traced: _Traced) -> pd.Series:
-    """Share of the step in matrix work, by layer and op."""
-    rows = traced.rows[traced.rows.cause == "matrix"]
-    return rows.groupby(["layer", "op"]).share.sum()
+def _seconds(baseline: _Traced, candidate: _Traced, steps: tuple[float, float]) -> pd.DataFrame:
+    """Seconds of steps of both by cause, layer and op, see `Case.seconds`."""
+    sides = {
+        f"{name}_s": traced.rows.groupby(["cause", "layer", "op"]).share.sum() * step_s
+        for name, traced, step_s in (
+            ("baseline", baseline, steps[0]),
+            ("candidate", candidate, steps[1]),
+        )
+    }
+    return pd.DataFrame(sides).fillna(0.0)

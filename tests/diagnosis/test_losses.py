@@ -5,7 +5,7 @@ import pytest
 
 from mptexp.analysis.contrast import Contrast
 from mptexp.diagnosis import ablations
-from mptexp.diagnosis.causes import CAUSES, LABELS
+from mptexp.diagnosis.causes import CAUSES
 from mptexp.diagnosis.effects import Effect
 from mptexp.diagnosis.losses import Case
 from mptexp.diagnosis.pairs import Pair
@@ -14,27 +14,33 @@ from mptexp.spec.run import Run
 BASE = Run(gpu_model="GPU", policy="float32")
 PAIR = Pair(BASE, BASE.model_copy(update={"policy": "mixed_bfloat16"}), 0.01)
 PEAKS = {"work": {"ceilings": {"matmul_flops_per_s": 1e14}, "layers": []}}
-NO_SECONDS = pd.Series(0.0, index=list(LABELS))
 
 
-def by_op(seconds):
-    """Seconds by layer and operation, as a case holds them."""
-    index = pd.MultiIndex.from_tuples(list(seconds), names=["layer", "op"])
-    return pd.Series(list(seconds.values()), index=index, dtype=float, name="share")
+def by_op(cause, seconds):
+    """Seconds by cause, layer and op, of one side of a case."""
+    index = ["cause", "layer", "op"]
+    keys = [(cause, *key) if isinstance(key, tuple) else (cause, key, "") for key in seconds]
+    return pd.Series(list(seconds.values()), pd.MultiIndex.from_tuples(keys, names=index), float)
 
 
-NO_MATRIX = by_op({("", ""): 0.0})
-CASE = Case(PAIR, PEAKS, PEAKS, NO_SECONDS, NO_SECONDS, NO_MATRIX, NO_MATRIX, {}, ())
+def side(of, matrix):
+    """Seconds of a step: of causes, or of layers of a cause; and of operations of matrix work."""
+    parts = [by_op("matrix", matrix or {"": 0.0})]
+    for cause, seconds in (of or {}).items():
+        parts.append(by_op(cause, seconds if isinstance(seconds, dict) else {"": seconds}))
+    return pd.concat(parts)
 
 
-def loss(name, effects=(), before=None, after=None, **known):
+CASE = Case(PAIR, PEAKS, PEAKS, pd.DataFrame(), {}, ())
+
+
+def loss(name, effects=(), before=None, after=None, matrix=None, matrix_before=None, **known):
     """What the cause of this name takes in a step of 10 ms."""
     (cause,) = (cause for cause in CAUSES if cause.name == name)
-    seconds = {
-        part: pd.Series({**NO_SECONDS, **(given or {})})
-        for part, given in (("before", before), ("after", after))
-    }
-    case = dataclasses.replace(CASE, effects=tuple(effects), **seconds, **known)
+    sides = {"baseline_s": side(before, matrix_before), "candidate_s": side(after, matrix)}
+    table = pd.DataFrame({n: s.groupby(level=s.index.names).sum() for n, s in sides.items()})
+    table = table.fillna(0.0) if before or after or matrix else table[:0]  # was anything traced?
+    case = dataclasses.replace(CASE, effects=tuple(effects), seconds=table, **known)
     return cause.loss(case, cause)
 
 
@@ -110,7 +116,7 @@ def test_a_layer_kept_in_float32_loses_what_it_takes_longer_alone():
     layers = [{"layer": "conv", "alone_low_s": 1e-4, "alone_s": 4e-4},
               {"layer": "dense", "alone_low_s": None, "alone_s": 1e-4}]  # fmt: skip
     candidate = {"work": {"layers": layers}}
-    found = loss("float32 fallback", candidate=candidate, matrix=by_op({("conv", "Conv2D"): 0.004}))
+    found = loss("float32 fallback", candidate=candidate, matrix={("conv", "Conv2D"): 0.004})
     assert found.seconds == pytest.approx(0.003)
     assert found.layers == ("conv",)
     assert loss("float32 fallback") is None
@@ -120,7 +126,7 @@ def test_a_layer_kept_in_float32_loses_what_it_takes_longer_alone():
 
 
 def test_work_without_tensor_cores_loses_by_the_ratio_of_the_peaks():
-    faster = {"work": {"ceilings": {"matmul_flops_per_s": 8e14}}}
+    faster = {"work": {"ceilings": {"matmul_flops_per_s": 8e14}, "layers": []}}
     found = loss("no tensor cores", candidate=faster, missed={"conv": 0.004})
     assert found.seconds == pytest.approx(0.0035)
     assert loss("no tensor cores") is None
@@ -137,7 +143,7 @@ FLOAT32 = {("deep", "Filter"): 0.002, ("deep", "Forward"): 0.004, ("conv", "Conv
 
 def test_an_operation_that_is_slower_in_16_bits_is_named_with_its_layer():
     slower = {("deep", "Filter"): 0.006, ("deep", "Forward"): 0.002, ("conv", "Conv2D"): 0.001}
-    lost = loss("slow layer", matrix=by_op(slower), matrix_before=by_op(FLOAT32))
+    lost = loss("slow layer", matrix=slower, matrix_before=FLOAT32)
     assert lost.seconds == pytest.approx(0.004)  # not made up for by what is faster
     assert (lost.layers, lost.baseline_s) == (("deep",), pytest.approx(0.002))
 
@@ -145,15 +151,15 @@ def test_an_operation_that_is_slower_in_16_bits_is_named_with_its_layer():
 def test_a_layer_kept_in_float32_is_no_slow_layer_too():
     slower = {("deep", "Filter"): 0.006, ("conv", "Conv2D"): 0.003}
     kept = {"work": {"layers": [{"layer": "deep", "alone_low_s": 1e-4, "alone_s": 4e-4}]}}
-    sides = {"matrix": by_op(slower), "matrix_before": by_op(FLOAT32), "candidate": kept}
+    sides = {"matrix": slower, "matrix_before": FLOAT32, "candidate": kept}
     assert loss("slow layer", **sides).layers == ("conv",)
 
 
 def test_a_layer_whose_operations_have_other_names_is_compared_as_a_whole():
     fused = {("deep", "FusedForward"): 0.003, ("deep", "Filter"): 0.002}
-    assert loss("slow layer", matrix=by_op(fused), matrix_before=by_op(FLOAT32)) is None
+    assert loss("slow layer", matrix=fused, matrix_before=FLOAT32) is None
     slower = {("deep", "FusedForward"): 0.007, ("deep", "Filter"): 0.002}
-    lost = loss("slow layer", matrix=by_op(slower), matrix_before=by_op(FLOAT32))
+    lost = loss("slow layer", matrix=slower, matrix_before=FLOAT32)
     assert lost.seconds == pytest.approx(0.003)
 
 
@@ -162,21 +168,22 @@ def test_a_layer_that_is_not_faster_though_it_is_alone_lost_the_difference():
         return {"work": {"layers": [{"layer": "conv", "alone_s": alone_s}]}}
 
     sides = {"baseline": record(2e-3), "candidate": record(1e-3)}
-    same = by_op({("conv", "Conv2D"): 0.002})
+    same = {("conv", "Conv2D"): 0.002}
     lost = loss("slow layer", matrix=same, matrix_before=same, **sides)
     assert lost.seconds == pytest.approx(0.001)
     # Short of its best, but faster than before: not slow.
-    less = by_op({("conv", "Conv2D"): 0.0015})
+    less = {("conv", "Conv2D"): 0.0015}
     assert loss("slow layer", matrix=less, matrix_before=same, **sides) is None
 
 
-def by_layer(**seconds):
-    return pd.DataFrame(seconds, index=["baseline_s", "candidate_s"]).T
+def memory(**layers):
+    """Memory-bound work by layer, of both sides."""
+    both = zip(("before", "after"), zip(*layers.values(), strict=True), strict=True)
+    return {name: {"memory": dict(zip(layers, seconds, strict=True))} for name, seconds in both}
 
 
 def test_memory_bound_work_that_is_slower_in_16_bits_is_told_from_what_is_not_halved():
-    memory = by_layer(gelu=[0.001, 0.003], norm=[0.003, 0.002])
-    sides = {"before": {"memory": 0.004}, "after": {"memory": 0.005}, "memory": memory}
+    sides = memory(gelu=[0.001, 0.003], norm=[0.003, 0.002])
     slow, other = (loss(name, **sides) for name in ("slow operations", "memory"))
     assert slow.seconds == pytest.approx(0.0025)
     assert (slow.spent_s, slow.baseline_s) == (0.003, 0.001)
@@ -187,32 +194,74 @@ def test_memory_bound_work_that_is_slower_in_16_bits_is_told_from_what_is_not_ha
 
 def test_what_is_little_slower_or_in_no_layer_is_memory_bound():
     # Of a layer that the baseline's trace does not name nobody knows whether it became slower.
-    memory = by_layer(norm=[0.001, 0.0015], new=[0.0, 0.002], none=[0.001, 0.002])
-    memory = memory.rename(index={"none": ""})
-    assert loss("slow operations", memory=memory) is None
+    sides = memory(norm=[0.001, 0.0015], new=[0.0, 0.002], **{"": [0.001, 0.002]})
+    assert loss("slow operations", **sides) is None
     assert loss("slow operations") is None
 
 
+def program(flops, *layers, **arithmetic):
+    """A record whose program multiplies in these types, 1e12 FLOP in all; peaks are four times."""
+    known = [{"layer": "known", "flops": flops, "compute_dtype": "bfloat16", "alone_s": 1e-3}]
+    return {
+        "in_force": {"arithmetic": arithmetic, "products_flops": 1e12},
+        "work": {"ceilings": {"matmul_flops_per_s": 4e14}, "layers": [*known, *layers]},
+    }
+
+
+OWN = {"layer": "own", "flops": None, "compute_dtype": "bfloat16"}
+OWN_STEP = {
+    "before": {"memory": {"own": 0.001}},
+    "after": {"memory": {"own": 0.001}, "casts": {"own": 0.0005, "known": 0.0001}},
+    "matrix_before": {("own", "MatMul"): 0.008, ("known", "MatMul"): 0.001},
+}
+
+
+def all_of(candidate, took_s=0.008):
+    """What the causes lose in OWN_STEP, with so much matrix work in own."""
+    matrix = {("own", "MatMul"): took_s, ("known", "MatMul"): 0.001}
+    names = [cause.name for cause in CAUSES]
+    lost = {n: loss(n, candidate=candidate, matrix=matrix, **OWN_STEP) for n in names}
+    return {name: one for name, one in lost.items() if one and one.seconds > 0}
+
+
 @pytest.mark.parametrize(
-    ("effective", "after_s", "layers"),
-    [(0.2, 0.008, ("own",)), (0.2, 0.002, ()), (1.0, 0.008, ()), (None, 0.008, ())],
+    ("wide", "part_s"), [("float32", 0.006 + 0.0005), ("float64", 0.007 + 0.00075)]
 )
-def test_a_layer_that_casts_to_float32_within_is_kept_in_it(effective, after_s, layers):
-    # Products in wider types, and matrix work that is no faster: together they tell of the cast.
-    candidate = {
-        "in_force": {"effective_share": effective},
-        "work": {
-            "ceilings": {"matmul_flops_per_s": 4e14},
-            "layers": [{"layer": "own", "alone_low_s": None}],
-        },
-    }
-    sides = {
-        "candidate": candidate,
-        "matrix": by_op({("own", "MatMul"): after_s}),
-        "matrix_before": by_op({("own", "MatMul"): 0.008}),
-    }
-    found = loss("float32 fallback", **sides)
-    assert (found.layers if found else ()) == layers
-    if layers:
-        assert found.seconds == pytest.approx(0.006)  # of peaks of 1 and 4
-        assert loss("slow layer", **sides) is None  # nothing twice
+def test_a_layer_that_casts_within_loses_all_that_16_bits_would_save(wide, part_s):
+    # Matrix work by peaks of 1 and 4, memory-bound work by bytes, casts in full; nothing twice.
+    lost = all_of(program(2e11, OWN, **{wide: 0.8, "bfloat16": 0.2}))
+    found = lost["float32 fallback"]
+    assert (found.layers, found.spent_s) == (("own",), pytest.approx(0.0095))
+    assert found.seconds == pytest.approx(part_s + 0.0005)
+    assert lost["casts"].seconds == pytest.approx(0.0001)
+    assert lost["casts"].layers == ("known",)
+    assert not lost.keys() & {"slow layer", "memory", "slow operations"}
+
+
+KEPT = {"layer": "kept", "compute_dtype": "float32"}
+
+
+@pytest.mark.parametrize(
+    ("candidate", "took_s"),
+    [
+        (program(2e11, OWN, float32=0.8, bfloat16=0.2), 0.002),  # four times as fast
+        (program(1e12, OWN, bfloat16=1.0), 0.008),
+        (program(2e11, OWN, KEPT | {"flops": 8e11}, float32=0.8, bfloat16=0.2), 0.008),
+        (program(2e11, OWN, KEPT | {"flops": None}, float32=0.8, bfloat16=0.2), 0.008),
+        (program(1e12, OWN), 0.008),
+    ],
+)
+def test_no_layer_casts_within_whose_products_nothing_else_lacks(candidate, took_s, monkeypatch):
+    monkeypatch.setitem(OWN_STEP["matrix_before"], ("kept", "MatMul"), 0.001)
+    assert "float32 fallback" not in all_of(candidate, took_s)
+
+
+def test_a_layer_of_its_own_that_is_kept_in_float32_loses_by_peaks_and_bytes():
+    own = OWN | {"compute_dtype": "float32"}
+    lost = all_of(program(2e11, own, float32=0.8, bfloat16=0.2))
+    assert lost["float32 fallback"].seconds == pytest.approx(0.006 + 0.0005 + 0.0005)
+    # On a GPU its kernels have no Tensor Cores, for that reason.
+    kept = program(2e11, own, float32=0.8, bfloat16=0.2)
+    sides = {"candidate": kept, "matrix": {("own", "MatMul"): 0.008}}
+    assert loss("no tensor cores", missed={"own": 0.008}, **sides) is None
+    assert loss("no tensor cores", missed={"known": 0.008}, **sides).layers == ("known",)
