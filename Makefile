@@ -22,7 +22,8 @@ quickstart: .venv/installed
 	$(BIN)/mptexp run params/quickstart.yaml
 
 check: lint
-	$(PYTEST) --numprocesses auto --maxprocesses 4 -m "not kernel and not bench and not soak"
+	$(PYTEST) --numprocesses auto --maxprocesses 4 --hypothesis-profile quick \
+		-m "not kernel and not bench and not soak"
 
 # Four processes, because those that wait for processes of their own leave cores idle.
 test: lint

@@ -2,6 +2,7 @@
 
 import fcntl
 import inspect
+import linecache
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import pandas
 import pytest
 from hypothesis import HealthCheck, settings
 from support import (
@@ -34,6 +36,10 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 # A second, in each process, for checks of notebooks that nobody needs.
 sys.modules.setdefault("rfc3987_syntax", None)
+
+# Texts of the small tables that tests make here: Arrow's take a quarter of the time of such a test.
+# Commands and kernels, which are processes of their own, have pandas' default.
+pandas.options.mode.string_storage = "python"
 
 
 # --- a temporary folder of their own ------------------------------------------------------------
@@ -175,10 +181,24 @@ def read(function):
     own = inspect.isfunction(function) and Path(function.__code__.co_filename)
     if not own or not own.is_relative_to(Path(__file__).parent):
         return False, frozenset()
-    source = inspect.getsource(function)
+    source = text(function.__code__)
     names = {*re.findall(r"\w+", source)} & function.__globals__.keys()
     named = (function.__globals__[name] for name in names)
     return bool(STARTS.search(source)), frozenset(filter(is_function, named))
+
+
+def text(code):
+    """The lines of a function; `inspect` would take every file of the tests apart once more."""
+    last = max(end or 0 for _, end, _, _ in positions(code))
+    return "".join(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : last])
+
+
+def positions(code):
+    """Where the instructions of a function lie, and of those within it."""
+    yield from code.co_positions()
+    for inner in code.co_consts:
+        if inspect.iscode(inner):
+            yield from positions(inner)
 
 
 def is_function(value):
@@ -192,11 +212,13 @@ def mark(item):
 
 
 # --- chance ------------------------------------------------------------------------------------
-# `make test` tries the same values each time, however long one takes; `make soak` tries others.
+# `make test` tries the same values each time, however long one takes; `make check` the first of
+# them, and `make soak` others.
 settings.register_profile(
     "same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("others", settings.get_profile("same"), derandomize=False)
+settings.register_profile("quick", settings.get_profile("same"), max_examples=15)
 settings.load_profile("same")
 
 

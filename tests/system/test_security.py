@@ -37,10 +37,16 @@ from mptexp.spec import files, params, terminal
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
+
+def share(part):
+    """So many examples for each that the profile asks for: pages and figures take long to make."""
+    return settings(max_examples=round(part * settings().max_examples))
+
+
 # --- how a page is built ------------------------------------------------------------------------
 
 
-@settings(max_examples=150)
+@share(1.5)
 @given(TEXT)
 def test_a_value_in_a_sentence_of_markdown_is_text(text):
     for form in ("On {0}, **policy** is 1.2× of {0}.", "# {0}\n\n**Note**: {0}", "- {0}\n- {0}"):
@@ -53,7 +59,7 @@ def test_a_value_in_a_sentence_of_markdown_is_text(text):
             assert re.sub(r"\s", "", "".join(page.text)).count(shown) >= 2
 
 
-@settings(max_examples=40)
+@share(0.4)
 @given(TEXT)
 def test_a_value_in_a_table_is_text(text):
     def table(value):
@@ -69,7 +75,7 @@ def test_a_value_in_a_table_is_text(text):
     assert rows[0].isascii() or "\x1b" not in rows[0]
 
 
-@settings(max_examples=40)
+@share(0.4)
 @given(TEXT)
 def test_a_value_beside_a_figure_is_text(text):
     drawn = ["<svg/>", "<svg/>"]
@@ -77,7 +83,7 @@ def test_a_value_beside_a_figure_is_text(text):
     assert shape(made).found == shape(output.as_html(drawn, "x", "x")).found
 
 
-@settings(max_examples=15)
+@share(0.15)
 @given(TEXT)
 def test_a_value_in_a_figure_is_text(text):
     row = {"gpu_model": text, "candidate": "bfloat16", "baseline": "float32", "batch_size": 1}
@@ -96,7 +102,7 @@ def test_a_value_in_a_figure_is_text(text):
     assert not names & {"script", "a", "image", "foreignObject", "animate", "set"}
 
 
-@settings(max_examples=150)
+@share(1.5)
 @given(TEXT)
 def test_a_value_on_a_terminal_is_text(text):
     screen = io.StringIO()
@@ -375,7 +381,6 @@ def test_a_device_with_the_name_of_a_command_is_text_on_the_terminal(light, tmp_
     assert {p.name for p in tmp_path.iterdir()} == {"light.py", "light.yaml", "reports"}
 
 
-@settings(max_examples=100)
 @given(TEXT)
 def test_no_path_of_a_run_leaves_its_directory(text):
     run = Run(gpu_model=text, dataset="folder:x" + text, float32_layers=text)

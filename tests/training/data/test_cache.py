@@ -179,7 +179,7 @@ from mptexp.training.data import decoding
 decode, numbers = decoding.decode, itertools.count()
 
 def half(*image):
-    if next(numbers) >= 400:
+    if next(numbers) >= 40:
         print("half of it", flush=True)
         time.sleep(600)
     return decode(*image)
@@ -189,8 +189,8 @@ decoding.decode = half
 
 
 def test_a_process_killed_while_making_it_leaves_nothing_that_is_taken_for_whole(tree):
-    for i in range(40):
-        write(tree / f"class {i}", 20)
+    for i in range(10):
+        write(tree / f"class {i}", 5)
     command = [sys.executable, "-c", HALF + PROGRAM, str(tree)]
     running = subprocess.Popen(command, stdout=subprocess.PIPE)
     while b"half of it" not in (line := running.stdout.readline()):
