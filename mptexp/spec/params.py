@@ -166,7 +166,7 @@ def _validate(document: Any, faults: _Faults) -> Sweep:
         _check_points(sweep, faults)
     except ParamsError as error:  # too many runs, or parameters that do not go together
         faults.add(("matrix",), str(error))
-        faults.raise_if_any()
+    faults.raise_if_any()
     return sweep
 
 
@@ -222,7 +222,6 @@ def _check_points(sweep: Sweep, faults: _Faults) -> None:
             )
             section = "include" if index >= len(points) - len(sweep.include) else "matrix"
             faults.add((section,), f"the point {{{shown}}} occurs twice; use repeats to repeat it")
-    faults.raise_if_any()
 
 
 def _check_feasible(sweep: Sweep, faults: _Faults) -> None:

@@ -1,6 +1,7 @@
 """Documents that a YAML library would build, wait for or never end."""
 
 import pytest
+from fuzz import answering
 from ruamel.yaml.error import YAMLError
 
 from mptexp.spec import documents
@@ -23,13 +24,32 @@ from mptexp.spec import documents
         ("a: " + "[" * 5500, "nested too deeply"),
         ("- " * 5500, "nested too deeply"),
         ("x" * 2_000_000, "more than 1,048,576 characters"),
-        ("a: &a [x]\nb: [" + "*a," * 60_000 + "]", "more than 50,000 values"),
+        ("a: &a [" + "x," * 1000 + "]\nb: [" + "*a," * 60 + "]", "more than 50,000 values"),
     ],
 )
 def test_what_is_no_plain_document_is_refused_in_a_sentence(text, problem):
     with pytest.raises(YAMLError) as caught:
         documents.load(text)
     assert problem in caught.value.problem
+
+
+@pytest.mark.parametrize("unit", ["1,", "[],", "{a: 1},", "&a 1,"])
+def test_a_file_of_many_values_is_refused_before_they_are_made(unit):
+    text = f"a: [\n{unit * (1_000_000 // len(unit))}]"
+    with answering(), pytest.raises(YAMLError) as caught:
+        documents.load(text)
+    assert caught.value.problem == "more than 50,000 keys and values"
+    assert caught.value.problem_mark.line == 1
+
+
+def test_an_anchor_may_be_given_again():
+    assert documents.plain(documents.load("a: &x 1\nb: &x 2\nc: *x\n")) == {"a": 1, "b": 2, "c": 2}
+
+
+def test_the_line_of_a_wrong_tag_is_known():
+    with pytest.raises(YAMLError) as caught:
+        documents.load("a: 1\nb:\n  c: !!bool x\n")
+    assert caught.value.problem_mark.line == 2
 
 
 def test_a_refusal_knows_its_line():

@@ -67,6 +67,7 @@ def accepted(tmp_path, text, *overrides):
 def test_wrong_input_is_refused_with_line_and_what_is_allowed(tmp_path, text, line, words):
     message = refusal(tmp_path, text)
     assert message.startswith(f"FILE:{line}: "), message
+    assert message.count("FILE:") == len(set(message.splitlines()))  # each fault once
     for word in words:
         assert word in message
 
