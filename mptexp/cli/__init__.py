@@ -5,6 +5,7 @@ Imports of what is heavy are inside the functions, so that help is immediate.
 
 import importlib
 import sys
+from contextlib import suppress
 
 from mptexp.cli.common import app, err
 from mptexp.spec import terminal
@@ -18,12 +19,18 @@ for _part in ("sweeps", "results", "machine"):  # each registers its commands; t
 def main() -> None:
     """Entry point of the `mptexp` command."""
     terminal.open_standard_streams()
-    sys.stdout = Stdout(sys.stdout)
+    sys.stdout = stdout = Stdout(sys.stdout)
+    status: str | int | None = 0
     try:
         app(prog_name="mptexp")
-    finally:
-        try:  # while it can be said, not when Python ends
-            sys.stdout.flush()
-        except Stopped as error:
-            err().print(f"[bold red]error[/] {error}")
-            sys.exit(1)
+    except Stopped:  # outside of a command, as by --version
+        pass
+    except SystemExit as ended:
+        status = ended.code
+    told = stdout.lost if status else None  # by the command itself
+    with suppress(Stopped):  # while it can be said, not when Python ends
+        stdout.flush()
+    if stdout.lost is not told:
+        err().print(f"[bold red]error[/] {stdout.lost}")
+        status = 1
+    sys.exit(status)

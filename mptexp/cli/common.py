@@ -31,6 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: mptexp plan quickstart, then mptexp run quickstart",
 )
+MARKDOWN = re.compile(r"\*\*|\\([\\`*_\[\]~$|!#:=+.)-])")  # as wording.verbatim writes it
 HALF = re.compile("[\ud800-\udfff]")  # as Python reads a byte of a name that is not UTF-8
 
 
@@ -260,6 +261,11 @@ def caution(sentence: str) -> None:
     console.print(f"[yellow]{plain(sentence)}[/]", soft_wrap=True)
 
 
+def without_markdown(sentence: str) -> str:
+    """A report's sentence for a terminal: `mixed_float16` of `**mixed\\_float16**`."""
+    return MARKDOWN.sub(lambda found: found[1] or "", sentence)
+
+
 def progress_line(text: str) -> None:
     """Prints a line of what a command says while it works."""
     progress().print(plain(text), soft_wrap=True)
@@ -300,7 +306,7 @@ def show_report(directory: Path, notebook: Path | None = None) -> dict[str, Any]
 
     with working("making the report"):
         index, warnings = api.report(directory, notebook)
-    sentences = [sentence.replace("**", "") for sentence in warnings]
+    sentences = [without_markdown(sentence) for sentence in warnings]
     for sentence in sentences:
         caution(sentence)
     say(f"report: {index}")

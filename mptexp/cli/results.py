@@ -18,6 +18,7 @@ from mptexp.cli.common import (
     result,
     say,
     show_report,
+    without_markdown,
     working,
 )
 from mptexp.spec.errors import ParamsError
@@ -86,7 +87,7 @@ def report(
 
     checked = api.checked(directory)
     not_valid, besides = (
-        [sentence.replace("**", "") for sentence in said]
+        [without_markdown(sentence) for sentence in said]
         for said in (checked.not_valid, checked.besides)
     )
     result({"not_valid": not_valid, "besides": besides})

@@ -48,10 +48,14 @@ class Stdout:
 
     It says so as Stopped, which no OSError of a sweep's own files can be mistaken for. What comes
     later goes nowhere.
+
+    Attributes:
+        lost: what was raised then; whoever tries out what a stream takes may have caught it.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self.lost: Stopped | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -69,4 +73,5 @@ class Stdout:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
-            raise Stopped(f"standard output takes no more: {error.strerror}") from None
+            self.lost = Stopped(f"standard output takes no more: {error.strerror}")
+            raise self.lost from None

@@ -330,7 +330,10 @@ def test_compare_fits_80_columns_and_claims_nothing_of_a_sweep_beside_itself(tmp
 
 
 @pytest.mark.parametrize(("where", "why"), [("> /dev/full", "No space left"), ("| true", "Broken")])
-@pytest.mark.parametrize("words", ["plan quickstart.yaml", "plan quickstart.yaml --format json"])
+@pytest.mark.parametrize(
+    "words",
+    ["plan quickstart.yaml", "plan quickstart.yaml --format json", "--version", "plan --help"],
+)
 def test_an_output_that_takes_no_more_is_named(where, why, words):
     command = f"{sys.executable} -m mptexp {words} {where}; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
