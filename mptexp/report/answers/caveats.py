@@ -157,7 +157,7 @@ def _not_asked(tables: Tables) -> list[str]:
     runs = wording.count(len(tables.results), "run")
     return [
         f"**Not what was asked for**: params.yaml does not ask for {asked.other} of {runs}, which "
-        f"were made with {safe(which)}: it was edited after them, or they were copied from "
+        f"were made with {which}: it was edited after them, or they were copied from "
         "elsewhere."
     ]
 

@@ -3,7 +3,7 @@ import shutil
 
 import pandas as pd
 import pytest
-from builders import CARD, record, tables, text
+from builders import CARD, record, tables, text, written_sweep
 from support import PROJECT, mptexp
 
 from mptexp import api
@@ -67,6 +67,15 @@ def test_check_says_what_is_not_valid_and_fails(tmp_path, edited):
     assert done.returncode == int(edited)
     assert ("identity not recorded" in done.stdout) == edited
     assert "Traceback" not in done.stderr
+
+
+def test_what_was_not_asked_for_is_named_as_it_is(tmp_path):
+    place = written_sweep(tmp_path / "sweep", "GPU", 1.0)
+    done = mptexp("report", place.root, "--check", cwd=tmp_path)
+    assert "were made with policy float32, mixed_float16 (params.yaml: float32)" in done.stdout
+    (sentence,) = (s for s in api.checked(place.root).not_valid if "Not what was" in s)
+    assert "mixed\\_float16" in sentence
+    assert "\\\\" not in sentence
 
 
 # --- every flag in every place ---------------------------------------------------------------
@@ -231,19 +240,39 @@ def test_runs_without_a_result_are_in_the_banner():
     ]
 
 
-def test_the_banner_names_further_flags_that_take_nothing_more_as_reasons():
+def test_the_banner_names_further_flags_only_where_they_take_more():
     marks = ["measured while other programs used the processor"]
     made = [each | {"marks": list(marks)} for each in three()]
     made[0]["marks"] += ["measured while the device was throttled (heat)"]
-    full, reasons = caveats.banner(tables(made))
+    (full,) = caveats.banner(tables(made))
     assert full.startswith("**Not valid: time and training time** of all runs (interference): ")
-    assert reasons.startswith("**Further reasons**: throttled; ")
+    assert "throttled" not in full
+    assert "[Details](#Environment)" in full
     for each in made:
         each["in_force"] = each["in_force"] | {"chance_accuracy": 0.1}
     made[0]["history"] = [made[0]["history"][-1] | {"val_accuracy": 0.1}]
-    full, also, _ = caveats.banner(tables(made))
+    (full,) = caveats.banner(tables(made))
     assert "Still valid: memory." in full  # accuracy is not, of one run
-    assert also.startswith("**Also not valid**: accuracy of 1 of 6 runs (not trained); ")
+    assert "Also accuracy of 1 of 6 runs (not trained)." in full
+
+
+def test_the_banner_begins_with_what_the_answer_is_about():
+    made = list(three(marks=["measured while other programs used the processor"]))
+    for each in made:
+        each["in_force"] = each["in_force"] | {"chance_accuracy": 0.1}
+    made[0]["history"] = [made[0]["history"][-1] | {"val_accuracy": 0.1}]
+    (full,) = caveats.banner(tables(made), "accuracy")
+    assert full.startswith("**Not valid: accuracy** of 1 of 6 runs (not trained): ")
+    assert "Also time and training time of all runs (interference)." in full
+
+
+def test_a_warning_is_minor_only_where_it_takes_nothing_from_the_answer():
+    busy = tables(list(three(marks=["measured while other programs used the processor"])))
+    assert caveats.is_minor(busy, "accuracy")
+    assert not caveats.is_minor(busy, "time")
+    assert caveats.is_minor(three(), "time")
+    lost = [record(), record("float16") | {"status": "diverged"}, record("float16", 1)]
+    assert caveats.is_minor(tables(lost), "time")  # what diverged takes nothing from the others
 
 
 def test_what_holds_is_what_no_flag_takes_from_any_run():
@@ -268,7 +297,7 @@ def test_what_is_not_valid_of_one_run_is_a_doubt_of_all():
 def test_a_text_has_no_accuracy():
     rows = [text(policy, b, 3.0) for policy in ("float32", "mixed_float16") for b in range(3)]
     (said,) = caveats.sentences(tables(rows))
-    assert said.startswith("**Not valid: perplexity** of all runs (not trained): ")
+    assert said.startswith("**Not valid: perplexity** of all runs")
     assert "Still valid: time and memory." in said
     assert not any("accuracy" in words for words in caveats.banner(tables(rows)))
     found = text_tables.headline_rows(tables(rows))
