@@ -138,17 +138,17 @@ def read_record(path: Path) -> dict[str, Any]:
     if not fault and folder not in ("", record["run_id"]):
         fault = f"run_id {record['run_id']} in a folder of another name"
     fault = fault or _other_parameters(record)
-    # As in the run's id, a parameter that is not named is at its default.
-    fault = fault or settings.fault({**record, "parameters": defaults() | record["parameters"]})
-    fault = fault or consistent.fault(record)
     if fault:
         raise RecordError(f"{path}: {fault}")
     # Another program writes none, and no identity either.
     signed = record.pop("digest", None if record.get("identity") else digest(record))
-    if signed != digest(record):
-        record["changed"] = True
+    changed = {"changed": True} if signed != digest(record) else {}
+    # As in the run's id, a parameter that is not named is at its default.
     record["parameters"] = defaults() | record["parameters"]
-    return record
+    fault = settings.fault(record) or consistent.fault(record)
+    if fault:
+        raise RecordError(f"{path}: {fault}")
+    return record | changed
 
 
 def _endless(text: bytes) -> str:

@@ -1,11 +1,14 @@
+import copy
 import csv
 import json
 import os
+from contextlib import suppress
 
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import PROJECT
 
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
@@ -203,3 +206,16 @@ def test_a_record_of_a_run_from_which_the_digest_was_taken_was_changed(tmp_path)
     path = tmp_path / "r.json"
     path.write_text(json.dumps(RECORD | {"identity": {"code": "c0de"}}))
     assert store.read_record(path)["changed"] is True
+
+
+@pytest.mark.parametrize("sweep", ["gpt-cpu", "quickstart-cpu"])
+def test_a_record_may_name_any_of_its_parameters_or_not(tmp_path, sweep):
+    path = next((PROJECT / "reports/published" / sweep / "runs").glob("*/record.json"))
+    known = json.loads(path.read_text())
+    for name in known["parameters"]:
+        record = copy.deepcopy(known)
+        del record["parameters"][name]
+        path = tmp_path / name / "record.json"
+        store.write_record(path, record)
+        with suppress(RecordError):  # a damaged record, named
+            assert name in store.read_record(path)["parameters"]
