@@ -18,6 +18,7 @@ MODELS = (
     "alexnet",
     "mlp",
     "mlp_bn",
+    "mlp_sigmoid",
     "lenet",
     "vit",
     "gpt",
