@@ -7,6 +7,7 @@ from support import noise
 from mptexp.spec import names as spec
 from mptexp.spec.run import Run
 from mptexp.training import effective, models
+from mptexp.training.numerics import gradients
 
 TINY = {"width": 0.1, "image_size": 16}
 LEAST = {n: m.least_side for n, m in models.MODELS.items() if hasattr(m, "least_side")}
@@ -42,6 +43,19 @@ def test_a_named_model_is_the_published_network(name, shape, classes, parameters
     dropout = {"banerjee_cnn": [0.25, 0.5], "banerjee_resnet50": [0.25], "alexnet": [0.5, 0.5]}
     found = [layer.rate for layer in model.layers if isinstance(layer, layers.Dropout)]
     assert found == dropout.get(name, [])
+
+
+def test_float16_has_no_gradients_of_six_logistic_layers_without_a_loss_scale():
+    model = models.build(Run(model="mlp_sigmoid", width=0.128), (28, 28, 1), 10)
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    probe = gradients.Probe(model, lambda kind, tensor, scale: tensor)
+    flushed = {}
+    for scale in (1.0, 1024.0):
+        told = probe(noise(4096, 28), np.arange(4096) % 10, scale)
+        (first,) = [x for kind, at, x in told if (kind, at) == ("activation_gradients", "dense")]
+        flushed[scale] = (np.abs(np.asarray(first)) < 2**-25).mean()
+    assert flushed[1.0] > 0.5
+    assert flushed[1024.0] < 0.01
 
 
 def test_width_multiplies_the_filters():
