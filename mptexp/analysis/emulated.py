@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from mptexp.analysis import contrast, image_pairs, simultaneous, validity
@@ -162,12 +163,18 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
     wide = simultaneous.together(
         [*(made[k].loss for k in asked), *nearest], [*(more[k] for k in asked), *spreads]
     )
-    losses = dict(zip(asked, wide[: len(asked)], strict=True))
-    others = {k: over for (k, _), over in zip(rounded, wide[len(asked) :], strict=True)}
+    losses = dict(zip(asked, map(_possible, wide[: len(asked)]), strict=True))
+    others = {k: _possible(over) for (k, _), over in zip(rounded, wide[len(asked) :], strict=True)}
     return [
         replace(point, loss=losses.get(k, point.loss), nearest=others.get(k, Contrast()))
         for k, point in enumerate(made)
     ]
+
+
+def _possible(loss: Contrast) -> Contrast:
+    """A difference of errors whose interval ends where errors do."""
+    low, high = (float(np.clip(end, -100.0, 100.0)) for end in (loss.low, loss.high))
+    return replace(loss, low=low, high=high)
 
 
 def _to_nearest(point: Point, made: Sequence[Point]) -> list[int]:

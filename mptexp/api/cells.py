@@ -239,7 +239,7 @@ def answer(directory: Place) -> "Markdown":
 
     sweep = measured.load(resolved(directory))
     title = f"**{markdown.safe(lead.title(sweep))}**"
-    banner = caveats.banner(sweep.tables, "the report says more")
+    banner = caveats.banner(sweep.tables, more="The report says more")
     return Markdown("\n\n".join([title, *banner, *lead.sentences(sweep)]))
 
 

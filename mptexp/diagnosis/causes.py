@@ -283,7 +283,7 @@ ROWS: tuple[Category, ...] = (
     Cause(
         name="pipeline",
         label="the input pipeline, which takes processors from the step",
-        sentence="is lost to the input pipeline, which takes processors from the step",
+        sentence="would be saved without the input pipeline, which competes for the processors",
         remedies=(
             Remedy("prepare images once, ahead (input_mode pipeline)", ablations.PIPELINE),
             Remedy("cheaper decoding and augmentation, fewer threads of them"),
@@ -296,7 +296,7 @@ ROWS: tuple[Category, ...] = (
     Cause(
         name="compiled",
         label="compiled code, slower than single operations",
-        sentence="is lost to compiled code, slower than single operations",
+        sentence="would be saved without compilation: single operations are faster here",
         remedies=(NO_XLA,),
         ablations=(ablations.XLA_OFF,),
         colour="#0087c8",
@@ -306,7 +306,7 @@ ROWS: tuple[Category, ...] = (
     Cause(
         name="emulated",
         label="16-bit arithmetic that the device only emulates",
-        sentence="is 16-bit work that the device emulates, beyond what float32 takes",
+        sentence="is the extra cost of emulating 16-bit arithmetic",
         remedies=(Remedy("another policy: this device has no arithmetic for the type"),),
         colour="#0087c8",
         loss=losses.emulation,

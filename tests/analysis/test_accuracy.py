@@ -58,15 +58,15 @@ def test_no_significant_difference_is_never_called_equal():
     assert finding == "inconclusive"
 
 
-def test_the_level_is_told_from_the_worst_to_the_best():
+def test_the_level_of_two_policies_is_told_of_each():
     level = findings.answer(pairs([-0.05, -0.051, -0.049]))[-1]
-    assert "; the means that are compared are between 85.0 % and 90.0 %" in level
+    assert ", float32 90.0 % and mixed_float16 85.0 %" in level
 
 
 def test_an_equivalence_is_stated_with_its_margin():
     _, sentence = findings.answer(pairs([0.001, -0.001, 0.0]))
-    assert "mean validation accuracy is 90.0 % everywhere" in sentence
-    said = "Validation accuracy is equal within 1 percentage point; the mean difference is +0.0 "
+    assert ", 90.0 % in the mean everywhere" in sentence
+    said = "Validation accuracy is equal within 1 percentage point: mean difference +0.0 "
     assert sentence.startswith(said)
     assert text_tables.accuracy_rows(pairs([0.001, -0.001, 0.0])).Finding.tolist() == [
         "equal within 1 percentage point"

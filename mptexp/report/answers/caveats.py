@@ -46,25 +46,35 @@ NAMES = {
 }
 
 
-def banner(tables: Tables, more: str = "see [Environment](#Environment)") -> list[str]:
+def banner(tables: Tables, what: str = "time", more: str = "[Details](#Environment)") -> list[str]:
     """What opens a page beside its answer: what is not valid, and the runs without a result.
 
-    The first flag is said in full, the others by their names.
+    The flag that takes most from the answer is said with its reason, others by their names, and not
+    those that take nothing more. What to do about them stands with the details.
 
     Args:
         tables: of the sweep.
-        more: where the others are said in full.
+        what: the answer is about, time or accuracy.
+        more: where all are said in full.
     """
     full = [text for text in sentences(tables) if not text.startswith(NOT_VALID)]
-    counted = sorted(_counted(tables), key=lambda one: -one[1])  # what most runs have comes first
-    full += [_sentence(*each, tables) for each in counted[:1]]
-    covered = [each[0].name for each in counted[1:] if _covers(counted[0], each)]
-    if others := [_short(*each, tables) for each in counted[1:] if each[0].name not in covered]:
-        full.append(f"**Also not valid**: {'; '.join(others)}; {more}.")
-    if covered:
-        full.append(f"**Further reasons**: {wording.listed(covered)}; {more}.")
+    counted = sorted(
+        _counted(tables), key=lambda one: (what in one[0].invalidates, one[1]), reverse=True
+    )
+    if counted:
+        flag, runs, of = counted[0]
+        others = [_short(*each, tables) for each in counted[1:] if not _covers(counted[0], each)]
+        also = f"Also {'; '.join(others)}." * bool(others)
+        opening = _opening(flag, runs, of, tables)
+        full.append(" ".join(filter(None, [opening, also, _holds(tables), f"{more}."])))
     incomplete = [f"**Incomplete**: {safe(text)}." for text in missing(tables)]
     return [*full, *incomplete, *left_out(tables)]
+
+
+def is_minor(tables: Tables, what: str) -> bool:
+    """Whether nothing that a banner says takes a claim of `what`: time or accuracy."""
+    said = [text for text in sentences(tables) if not text.startswith(NOT_VALID)]
+    return not (doubts(tables, what) or said or missing(tables))
 
 
 def left_out(tables: Tables) -> list[str]:
@@ -179,7 +189,7 @@ def _counted(tables: Tables) -> list[Counted]:
 
 def _to_do(flag: Flag, tables: Tables) -> str:
     """What to do about a flag; of runs that were too short also how long they must be."""
-    runs = tables.ok[[flag.name in validity.names_of(flags) for flags in tables.ok["flags"]]]
+    runs = _flagged(flag, tables)
     step_s, steps = (pd.to_numeric(runs[name]) for name in ("step_s", "steps_timed"))
     needed_s = WINDOWS * step_s.clip(lower=WINDOW_S)
     times = (needed_s / (step_s * steps)).max()
@@ -223,9 +233,22 @@ def not_compared(table: pd.DataFrame) -> list[str]:
 def _sentence(flag: Flag, runs: int, of: int, tables: Tables) -> str:
     """What is lost first, then why, what holds all the same, and what to do."""
     to_do = wording.capitalized(_to_do(flag, tables))
-    lost, which = _lost(flag, tables), _which(runs, of)
-    opening = f"{NOT_VALID}{lost}** of {which} ({flag.name}): {flag.meaning}."
+    opening = _opening(flag, runs, of, tables)
     return " ".join(filter(None, [opening, _holds(tables), f"{to_do}."]))
+
+
+def _opening(flag: Flag, runs: int, of: int, tables: Tables) -> str:
+    """`**Not valid: time** of 4 of 32 runs, all of float32 (repeats apart): repeats ...`."""
+    own = set(_flagged(flag, tables).policy)
+    alone = len(own) == 1 and tables.ok.policy.nunique() > 1 and runs > 1
+    whose = f", all of {wording.listed([*own])}" * alone
+    lost, which = _lost(flag, tables), _which(runs, of)
+    return f"{NOT_VALID}{lost}** of {which}{whose} ({flag.name}): {flag.meaning}."
+
+
+def _flagged(flag: Flag, tables: Tables) -> pd.DataFrame:
+    """The runs that have a flag."""
+    return tables.ok[[flag.name in validity.names_of(flags) for flags in tables.ok["flags"]]]
 
 
 def _covers(first: Counted, other: Counted) -> bool:

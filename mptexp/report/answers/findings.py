@@ -14,10 +14,11 @@ from mptexp.analysis.points import POINT, of_task
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.report.text import measures, wording
 from mptexp.report.text.measures import Measure
-from mptexp.report.text.parameter_values import LABELS
 from mptexp.report.text.wording import INCONCLUSIVE, count, default_name, listed, verbatim
+from mptexp.spec.backends import LABELS as BACKENDS
 from mptexp.spec.policies import POLICY_ROWS
 
+APART = 0.1  # between repeats, from where their accuracy is said to vary
 SAME_MEMORY = 0.02  # a share within which a difference in memory is none
 NO_MEAN = ("diverged", "not trained", "not valid")  # verdicts whose differences mean nothing
 CLAUSES = 3  # points that a sentence lists; of more it says from what to what
@@ -27,7 +28,7 @@ OTHERS = {
     "no interval": "with fewer than three repeats",
     "not valid": "not valid",
 }
-NO_MEMORY = f"Memory use is {INCONCLUSIVE}."
+NO_MEMORY = f"Memory: {INCONCLUSIVE}."
 NONE_SUCCEEDED = "No run of this sweep succeeded, so there is nothing to compare yet."
 
 
@@ -78,7 +79,7 @@ def _speed(rows: pd.DataFrame) -> str:
         doubtful = _not_valid if word == "not valid" else _doubtful
         said = [doubtful(own.pop(word), wording.OPENINGS[word])]
     rest = [f"{len(other)} {OTHERS[word]}" for word, other in own.items()]
-    said += [f"Other comparisons: {listed(rest)}"] * bool(rest)
+    said += [f"Others: {listed(rest)}"] * bool(rest)
     return " ".join(f"{text}." for text in said)
 
 
@@ -93,12 +94,12 @@ def _decided(rows: pd.DataFrame) -> str:
 
 
 def _doubtful(rows: pd.DataFrame, opening: str) -> str:
-    """`Inconclusive, ...: **P** is 1.04× as fast as float32 at ... [0.92, 1.19]`."""
+    """`**P** is 1.04× as fast as float32 at ... [0.92, 1.19]: inconclusive (...)`."""
     parts = [
         f"{_named(policy, own)} is {_ratios(own, base_name(baseline, own.default_policy.iloc[0]))}"
         for (policy, baseline), own in rows.groupby(["policy", "baseline"], sort=False)
     ]
-    return f"{opening}: {'; '.join(parts)}"
+    return f"{'; '.join(parts)}: {opening[0].lower()}{opening[1:]}"
 
 
 def _not_valid(rows: pd.DataFrame, opening: str) -> str:
@@ -126,10 +127,10 @@ def _not_valid(rows: pd.DataFrame, opening: str) -> str:
 
 
 def _unclaimed(policy: str, notes: Sequence[str], rows: pd.DataFrame, named: bool) -> str:
-    """`0.24× (**int8**)`, `0.20× to 2.00× (**bfloat16**, 4 comparisons)`; named: with its place."""
+    """`0.24× (**int8**)`, `0.20× to 2.00× (**bfloat16**, 4 settings)`; named: with its place."""
     ends = dict.fromkeys(f"{wording.speed_parts(row)[0]}×" for row in _ends(rows))
     where = [verbatim(rows.place.iloc[0])] * named
-    where = where if len(rows) == 1 else [count(len(rows), "comparison")]
+    where = where if len(rows) == 1 else [count(len(rows), "setting")]
     return f"{' to '.join(ends)} ({', '.join([f'**{policy}**', *notes, *where])})"
 
 
@@ -150,7 +151,7 @@ def _ratios(rows: pd.DataFrame, base: str) -> str:
     ends = [_number(row) for row in _ends(rows)]
     first, last = (wording.direction(row) for row in _ends(rows))
     least = f"{ends[0]} to" if first == last else f"from {ends[0]} {first} to"
-    return f"{least} {ends[1]} {last} {_than(last, base)} in {count(len(rows), 'comparison')}"
+    return f"{least} {ends[1]} {last} {_than(last, base)} in {count(len(rows), 'setting')}"
 
 
 def _ends(rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -181,14 +182,13 @@ def _than(word: str, base: str) -> str:
 
 
 def at(place: str) -> str:
-    """A place after its preposition; names that stand for themselves are in brackets."""
+    """A place after its preposition: `at batch size 32`, `in PyTorch`, `with prefetched input`."""
     first = place.partition(" ")[0].rstrip(",")
     if first in ("with", "without"):
         return place
-    words = {"batch": "at", "replicas": "with", "training": "in", "inference": "in"}
-    if first not in words and place.partition(", ")[0] in LABELS:
-        return f"with {place}"
-    return f"{words[first]} {place}" if first in words else f"({place})"
+    words = {"batch": "at", "training": "in", "inference": "in"}
+    words |= dict.fromkeys(BACKENDS.values(), "in")
+    return f"{words.get(first, 'with')} {place}"
 
 
 def base_name(baseline: str, default: str) -> str:
@@ -240,10 +240,17 @@ def _accuracy(tables: Tables) -> list[str]:
     table = accuracy.beside_first(accuracy.differences(tables))
     known = measures.met(table) if len(table) else measures.met(tables.ok)
     own = {m.name: of_task(table, m.task) for m in known}
-    parts = [_accuracies(own[m.name], m, margin) for m in known]
-    parts += [*(_level(tables, own[m.name], m) for m in known), _memory(tables)]
-    text = "; ".join(part for part in parts if part)
-    return [f"{wording.capitalized(text)}."] if text else []
+    parts = [_of_measure(tables, own[m.name], m, margin) for m in known]
+    text = " ".join(f"{wording.capitalized(part)}." for part in [*parts, _memory(tables)] if part)
+    return [text] if text else []
+
+
+def _of_measure(tables: Tables, table: pd.DataFrame, measure: Measure, margin: float) -> str:
+    """What is said of accuracy: verdict, differences, how accurate the policies are."""
+    said = _accuracies(table, measure, margin)
+    numbers = [_mean(table, measure) * (": " not in said), _level(tables, table, measure)]
+    numbers += [_apart(tables, table, measure)]
+    return ": ".join(filter(None, [said, ", ".join(filter(None, numbers))]))
 
 
 def _accuracies(table: pd.DataFrame, measure: Measure, margin: float) -> str:
@@ -256,8 +263,7 @@ def _accuracies(table: pd.DataFrame, measure: Measure, margin: float) -> str:
         name = f"**{policy}**" + f" on {verbatim(device)}" * several
         said.setdefault(_verdicts(own, measure, margin), []).append(name)
     if len(said) == 1:
-        parts = [f"validation {measure.name} is {next(iter(said))}", _mean(table, measure)]
-        return "; ".join(filter(None, parts))
+        return f"validation {measure.name} is {next(iter(said))}"
     clauses = [f"{listed(names)} {text}" for text, names in said.items()]
     return f"validation {measure.name}: {'; '.join(clauses)}"
 
@@ -274,22 +280,22 @@ def _verdicts(rows: pd.DataFrame, measure: Measure, margin: float) -> str:
         "not valid": "not valid, so nothing is claimed of it",
         "images not recorded": f"{INCONCLUSIVE} (how many {examples} were validated with is not "
         "recorded)",
-        "too few images": f"{INCONCLUSIVE} (too few validation {examples} to show a difference of "
-        f"{measure.margin(margin)})",
+        "too few images": f"{INCONCLUSIVE} (too few validation {examples} to rule out a "
+        f"difference of {measure.margin(margin)})",
         **measure.words,
     }
     counts = rows.verdict.value_counts().to_dict()
     return listed(
         [
             words.get(verdict, verdict)
-            + (f" in {n} of {count(len(rows), 'comparison')}" if n < len(rows) else "")
+            + (f" in {n} of {count(len(rows), 'setting')}" if n < len(rows) else "")
             for verdict, n in counts.items()
         ]
     )
 
 
 def _mean(rows: pd.DataFrame, measure: Measure) -> str:
-    """`the mean differences are −0.2 to +0.1 percentage points`, of two with what each is of."""
+    """`mean differences −0.2 to +0.1 percentage points`, of two with what each is of."""
     rows = rows[~rows.verdict.isin(NO_MEAN)]
     if rows.empty:
         return ""
@@ -298,7 +304,7 @@ def _mean(rows: pd.DataFrame, measure: Measure) -> str:
         ends = rows.assign(place=wording.places(rows, short=True)).sort_values("difference")
         said = f"{said} ({', '.join(map(verbatim, ends.place))})"
     mean = "mean " * bool((rows.blocks > 1).all())
-    return f"the {mean}difference{'s are' if ' to ' in said else ' is'} {said}"
+    return f"{mean}difference{'s' * (' to ' in said)} {said}"
 
 
 def _level(tables: Tables, rows: pd.DataFrame, measure: Measure) -> str:
@@ -314,8 +320,26 @@ def _level(tables: Tables, rows: pd.DataFrame, measure: Measure) -> str:
     if (rows.empty and several) or (len(rows) and rows.verdict.isin(NO_MEAN).all()):
         return ""
     if ends[0] == ends[1]:
-        return f"mean validation {measure.name} is {ends[0]} everywhere"
-    return f"the means that are compared are between {ends[0]} and {ends[1]}"
+        return f"{ends[0]} in the mean everywhere"
+    if len(spread) == 1 and len(means := _means(tables, measure)) <= CLAUSES:
+        return listed([f"{policy} {measure.level(mean)}" for policy, mean in means.items()])
+    return f"means {ends[0]} to {ends[1]}"
+
+
+def _means(tables: Tables, measure: Measure) -> pd.Series:
+    """The mean of each policy, of a sweep of one point."""
+    column = measure.task.column
+    return summary.headline(tables).dropna(subset=column).set_index("policy")[column]
+
+
+def _apart(tables: Tables, rows: pd.DataFrame, measure: Measure) -> str:
+    """How far repeats of one setting lie apart, where that is far more than what is compared."""
+    runs = of_task(tables.trained, measure.task).dropna(subset="val_accuracy")
+    if rows.empty or measure.name != "accuracy" or runs.empty:
+        return ""
+    accuracies = runs.groupby([*POINT, "policy"]).val_accuracy
+    most = (accuracies.max() - accuracies.min()).max()
+    return f"repeats of one setting up to {most * 100:.0f} points apart" if most > APART else ""
 
 
 def _memory(tables: Tables) -> str:
@@ -330,23 +354,20 @@ def _memory(tables: Tables) -> str:
     words = pd.Series([memory.finding(*each, SAME_MEMORY) for each in ends], rows.index)
     met = set(words)
     if met == {"same"}:
-        return f"memory use is about the same, within {wording.share(SAME_MEMORY)}"
+        return f"memory: about the same, within {wording.share(SAME_MEMORY)}"
     proven = rows[words.isin(["less", "more"])]
     if proven.empty:
         few = " with fewer than three repeats" * (met == {"no interval"})
-        return f"memory use is {INCONCLUSIVE}{few}"
+        return f"memory: {INCONCLUSIVE}{few}"
     said: dict[str, list[str]] = {}
     for name, own in proven.groupby("candidate", sort=False):
         total = int((rows.candidate == name).sum())
-        some = f" in {len(own)} of its {total} comparisons" * (len(own) < total)
-        said.setdefault(f"{_saved((1 - own.ratio) * 100)} memory{some}", []).append(f"**{name}**")
-    parts = [
-        f"{listed(names)} {'takes' if len(names) == 1 else 'take'} {saved}"
-        for saved, names in said.items()
-    ]
+        some = f" in {len(own)} of {total} settings" * (len(own) < total)
+        said.setdefault(f"{_saved((1 - own.ratio) * 100)}{some}", []).append(f"**{name}**")
+    parts = [f"{saved} with {listed(names)}" for saved, names in said.items()]
     rest = set(words[~rows.candidate.isin(proven.candidate)])
     other = "about the same" if rest == {"same"} else INCONCLUSIVE
-    return f"{listed(parts)}{f'; of other policies it is {other}' * bool(rest)}"
+    return f"memory: {listed(parts)}{f', others {other}' * bool(rest)}"
 
 
 def _saved(saved: pd.Series) -> str:

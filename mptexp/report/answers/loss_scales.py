@@ -18,7 +18,7 @@ WITH = {
     "train": "trains as float32 does with a loss scale of",
     "stall": "falls behind float32 with",
     "diverge": "diverges with",
-    "": f"{UNDECIDED} with",
+    "": UNDECIDED,
 }
 
 
@@ -42,14 +42,32 @@ def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
         parts = [
             f"{words} {_scales(scales[outcome], tried)}"
             for outcome, words in _with(own).items()
-            if scales[outcome]
+            if outcome and scales[outcome]
         ]
-        parts.append(_dynamic(own))
-        few = " (too few validation images)" * bool((own.verdict == "too few images").any())
-        if any(parts):
-            text = wording.listed([p for p in parts if p])
-            made.append(f"{head}**{policy}** {text.replace(UNDECIDED, UNDECIDED + few, 1)}.")
+        parts += filter(None, [_dynamic(own), _open(own, tried)])
+        if parts:
+            made.append(f"{head}**{policy}** {wording.listed(parts)}.")
     return made
+
+
+def _open(own: pd.DataFrame, tried: Sequence[float]) -> str:
+    """By how much the means differ of what is not decided, and with which scales."""
+    rows = _undecided(own)
+    if rows.empty:
+        return ""
+    numbers = sorted({loss_scale.number(s) for s in rows.loss_scale if s != "dynamic"})
+    scales = [_scales(numbers, tried)] * bool(numbers)
+    scales += ["the dynamic scale"] * bool((rows.loss_scale == "dynamic").any())
+    why = ", too few validation images" * bool((rows.verdict == "too few images").any())
+    (measure,) = measures.met(rows)
+    by = f" by {measure.between(rows.difference)}" * bool(rows.difference.notna().all())
+    return f"differs{by} with {wording.listed(scales)} ({wording.INCONCLUSIVE}{why})"
+
+
+def _undecided(own: pd.DataFrame) -> pd.DataFrame:
+    """The rows that were compared and show neither that a scale trains nor that it does not."""
+    known = [loss_scale.outcome(row) == "" and row.blocks > 0 for row in own.itertuples()]
+    return own[known]
 
 
 def _with(own: pd.DataFrame) -> dict[str, str]:
@@ -97,7 +115,13 @@ def _failures(rows: pd.DataFrame) -> str:
         f"{words[outcome]}{' a loss scale of' * (k == 0)} {_scales(scales[outcome], tried)}"
         for k, outcome in enumerate(o for o in ("diverge", "stall") if scales[o])
     ]
-    return f"{policy} {wording.listed(parts)}"
+    between = _undecided(rows[rows.policy == policy])
+    between = between[between.difference.notna()]
+    if between.empty:
+        return f"{policy} {wording.listed(parts)}"
+    (measure,) = measures.met(rows)
+    rest = f"with others it differs by {measure.between(between.difference)}"
+    return f"{policy} {wording.listed(parts)}; {rest}"
 
 
 def advice(rows: pd.DataFrame) -> str:
@@ -118,9 +142,14 @@ def advice(rows: pd.DataFrame) -> str:
     few = (rows.verdict == "too few images") & (rows.policy != "float32")
     if not few.any():
         return ""
+    more = "validate with more images to rule out a small loss of accuracy."
+    dynamic = rows[few & (rows.loss_scale == "dynamic") & (rows.policy == "mixed_float16")]
+    if dynamic.empty:
+        return more
+    (measure,) = measures.met(rows)
+    by = measure.between(dynamic.difference)
     return (
-        "validate with more images: these are enough to show a loss, and too few to show that "
-        "nothing is lost."
+        f"with **mixed_float16** keep the dynamic loss scale, Keras's default ({by} here); {more}"
     )
 
 
@@ -146,7 +175,9 @@ def _dynamic(own: pd.DataFrame) -> str:
         return "diverges under the dynamic scale"
     if row is None or not row.blocks:
         return ""
-    how = {"train": "trains", "stall": "falls behind"}.get(loss_scale.outcome(row), UNDECIDED)
+    how = {"train": "trains", "stall": "falls behind"}.get(loss_scale.outcome(row))
+    if how is None:
+        return ""
     known = not pd.isna(row.skipped)
     skipped = f" ({wording.count(round(row.skipped), 'skipped step')}, median)" if known else ""
     return f"{how} under the dynamic scale{skipped}"

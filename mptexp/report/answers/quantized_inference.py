@@ -121,16 +121,20 @@ def taken(made: Sequence[Quantized]) -> str:
 
 def sentences(made: Sequence[Quantized]) -> list[str]:
     """Bytes and what quantizing the same weights changed; one sentence, the fewest bytes first."""
-    several = len({one.point for one in made}) > 1
     measure = measures.of(made[0].dataset)
-    clauses = [
-        f"**{one.policy}**{f' ({one.point})' * several} {one.share * 100:.0f} %, "
-        f"{one.difference.partition(' (n =')[0]} {measure.unit}"
-        for one in sorted(made, key=lambda one: one.share)
-        if one.lost.n
+    known = [one for one in sorted(made, key=lambda one: one.share) if one.lost.n]
+    if not known:
+        return []
+    several = len({one.point for one in made}) > 1
+    sizes = [
+        f"**{one.policy}**{f' ({one.point})' * several} {one.share * 100:.0f} %, {measure.name} "
+        f"{one.difference.partition(' (n =')[0]} {measure.unit.partition(' of ')[0]}"
+        for one in known[:NAMED]
     ]
-    of = f"Bytes of the weights, and what quantizing them changed of validation {measure.name}"
-    return [f"{of}: {'; '.join(clauses[:NAMED])}."] if clauses else []
+    return [
+        f"Bytes of the weights, of which embeddings and normalizations stay float32, and what "
+        f"quantizing changed: {'; '.join(sizes)}."
+    ]
 
 
 def sections(tables: Tables) -> list[Section]:

@@ -25,7 +25,7 @@ from mptexp.analysis import (
 )
 from mptexp.analysis import advice as advices
 from mptexp.analysis.contrast import MOST_REPEATS, Contrast
-from mptexp.analysis.points import of_task, rank
+from mptexp.analysis.points import POINT, of_task, rank
 from mptexp.analysis.sweep_tables import Options, Tables
 from mptexp.report.answers import (
     caveats,
@@ -39,7 +39,7 @@ from mptexp.report.answers import (
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.measures import Measure
 from mptexp.report.text.parameter_values import in_words
-from mptexp.report.text.wording import INCONCLUSIVE, listed, verbatim
+from mptexp.report.text.wording import INCONCLUSIVE, count, listed, verbatim
 from mptexp.spec.backends import LABELS
 
 Scale = Literal["speed", "error", "accuracy", "perplexity"]
@@ -185,9 +185,13 @@ def _bar(row: Mapping[str, Any], label: str) -> Bar:
 def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
     """The best that is proven; else that nothing is, what is slower, or what was measured."""
     where = device(tables)
+    trained = rows[rows.input_mode != RESIDENT]
+    rows = trained if len(trained) else rows
     if not _claims(rows):
         return _provisional(_extreme(rows.loc[rows.speedup.idxmax()], rows, where))
     faster = rows[rows.finding == "faster"]
+    if (faster.phase == "inference").any():  # which a sweep measures if it asks for it
+        faster = faster[faster.phase == "inference"]
     if len(faster):
         best = faster.loc[faster.speedup.idxmax()]
         within = _equal(tables, measures.of(best.dataset))
@@ -218,7 +222,8 @@ def _other_phase(best: pd.Series, rows: pd.DataFrame) -> str:
         return ""
     rows = proven.sort_values("speedup").iloc[[0, -1]]
     ends = [f"{wording.speed_parts(r)[0]}× {wording.direction(r)}" for _, r in rows.iterrows()]
-    said = ends[0] if len(proven) == 1 else f"from {ends[0]} to {ends[1]}"
+    where = f" {findings.at(rows.within_phase.iloc[0])}" * bool(other.sum() > 1)
+    said = f"{ends[0]}{where}" if len(proven) == 1 else f"from {ends[0]} to {ends[1]}"
     return f"; it {wording.DOES[proven.phase.iloc[0]]} {said}"
 
 
@@ -240,12 +245,17 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
     verb = wording.DOES[row.phase]
     word = wording.direction(row)
     own = rows[(rows.policy == row.policy) & (rows.phase == row.phase)]
+    some = _some(own, word)
+    decided = bool(some) and not some.endswith("settings")
+    if decided:  # what is not decided elsewhere is left to the sentences
+        some += _and_slower(own) * (word == "faster")
+        own = own[own.finding == word]
     least = own.loc[own.speedup.idxmin()]
     furthest = word == "faster" or (word == "slower" and row.speedup == least.speedup)
     bound = "up to " if furthest else "at least " * (word == "slower")
     bound *= int((own.finding == word).sum() != 1)
     if word == "faster" and wording.direction(least) == "slower":
-        bound = f"from {wording.speed_parts(least)[0]}× slower to "
+        bound, some = f"from {wording.speed_parts(least)[0]}× slower to ", ""
     ends = [wording.speed_parts(end)[0] for end in (least, row)]
     alike = word == wording.direction(least) and ends[0] != ends[1]
     if alike and (word == "as fast" or (word == "faster" and (own.finding == "faster").all())):
@@ -256,14 +266,33 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
     where = row.gpu_model if rows.gpu_model.nunique() > 1 else where
     than = "as" if word == "as fast" else "than"
     ratio = f"{wording.speed_parts(row)[0]}× {word}"
-    some = "" if bound.startswith("from") else _some(own, word)
-    return f"{row.policy}{note} {verb} {bound}{ratio} {than} {base}{some} on {where}"
+    return f"{row.policy}{note} {verb} {bound}{ratio} {than} {base} on {where}{some}"
+
+
+def _and_slower(own: pd.DataFrame) -> str:
+    """`, and 1.34× slower at batch size 1`: what a title must not leave out of a policy."""
+    slower = own[own.finding == "slower"]
+    if slower.empty:
+        return ""
+    ratio = wording.speed_parts(slower.loc[slower.speedup.idxmin()])[0]
+    return f", and {'up to ' * (len(slower) > 1)}{ratio}× slower{_some(own, 'slower')}"
 
 
 def _some(own: pd.DataFrame, word: str) -> str:
-    """` in 2 of its 4 comparisons`, where a policy is not shown to be faster, or slower, in all."""
-    n = int((own.finding == word).sum())
-    return f" in {n} of its {len(own)} comparisons" if 0 < n < len(own) else ""
+    """` at batch size 32`, ` in 2 of 4 settings`: where a policy is not shown to be so in all.
+
+    What decides is named if it is one parameter, and so is the one setting of which it is shown.
+    """
+    proven = own.finding == word
+    if proven.all() or not proven.any():
+        return ""
+    for name in POINT:
+        own_value = own[name] == own[name][proven].iloc[0]
+        if name != "setting" and (own_value == proven).all():
+            return f" {findings.at(wording.of_table(own[proven], name).iloc[0])}"
+    if proven.sum() == 1:
+        return f" {findings.at(own.within_phase[proven].iloc[0])}"
+    return f" in {proven.sum()} of {len(own)} settings"
 
 
 def _equal(tables: Tables, measure: Measure) -> str:
@@ -327,28 +356,36 @@ def _more_repeats(rows: pd.DataFrame) -> str:
     if not wanted:
         return MANY_REPEATS
     least, speedup, blocks = min(wanted)
-    return f"to show that {speedup}× is no chance would take about {least} repeats, not {blocks}"
+    return f"to show that {speedup}× is not chance would take about {least} repeats, not {blocks}"
 
 
 def _there(best: pd.Series, rows: pd.DataFrame) -> str:
-    """Where a policy is slower, or is not shown to be faster; where it is most, if often."""
-    own = rows[rows.policy == best.policy]
-    other = own[own.finding != "faster"]
-    if len(other) > len(own) / 3:
-        faster = own.place[own.finding == "faster"]
-        some = faster if 1 < len(faster) <= NAMED else [best.place]
-        return f" ({'; '.join(map(verbatim, some))})"
-    # "At batch size 32" would also name what differs from it in something else.
-    parts = any(place.startswith(f"{less}, ") for place in own.place for less in other.place)
-    if parts or len(other) > NAMED:
-        return f" where it is shown to be faster, in {len(own) - len(other)} of {len(own)} places"
-    slower = other.finding == "slower"
-    sides = {", but not": other.place[slower], "; not shown to be faster": other.place[~slower]}
-    return "".join(
-        f"{words} {' or '.join(findings.at(verbatim(place)) for place in places)}"
-        for words, places in sides.items()
-        if len(places)
-    )
+    """Where to use a policy that is not faster everywhere, and where not.
+
+    By the one parameter that decides, if one does; else by naming those of which it is not shown,
+    or those of which it is, where these are fewer.
+    """
+    own = rows[(rows.policy == best.policy) & (rows.input_mode != RESIDENT)]
+    own = own if len(own) else rows[rows.policy == best.policy]
+    faster, slower = own.finding == "faster", own.finding == "slower"
+    if faster.all():
+        return ""
+    if not (decided := _some(own, "faster")).endswith("settings"):
+        return f"{decided}{_but_not(own[slower])}"
+    if (~faster).sum() > len(own) / 3:
+        some = own.place[faster] if 1 < faster.sum() <= NAMED else [best.place]
+        return f" ({'; '.join(map(verbatim, some))}){_but_not(own[slower])}"
+    unclear = own.place[~faster & ~slower]
+    which = f": {'; '.join(map(verbatim, unclear))}"
+    which = which if len(unclear) <= NAMED else f" in {count(len(unclear), 'setting')}"
+    open_ones = f" (not shown to be faster{which})" * bool(len(unclear))
+    return f"{_but_not(own[slower])}{open_ones}"
+
+
+def _but_not(slower: pd.DataFrame) -> str:
+    """`, but not at batch size 1`: where it is shown to be slower."""
+    places = [findings.at(verbatim(place)) for place in slower.place]
+    return f", but not {' or '.join(places[:NAMED])}" if places else ""
 
 
 def _quantized(tables: Tables) -> Iterator[Subject]:
@@ -363,14 +400,33 @@ def _quantized(tables: Tables) -> Iterator[Subject]:
         name, base = measures.of(least.dataset).name, subject.baseline
         look = f"look at its {name} in your own model"
         to_do = f"for fewer bytes take **{least.policy}**, and {look}."
-        if subject.title.startswith(PROVISIONAL):
-            speed = "no speed is claimed"
+        speed_claimed = not subject.title.startswith(PROVISIONAL)
+        if not speed_claimed:
+            speed = "its speed is not known"
             to_do = f"{to_do} {wording.capitalized(subject.advice)}"
         else:
             speed = subject.title.replace("No other policy", "none")
             to_do = f"for speed keep {base}; {to_do}"
         title = f"{quantized_inference.taken(made)}; {speed}"
-        yield replace(subject, title=title, sentences=said, advice=to_do)
+        made_of = replace(subject, title=title, sentences=said, advice=to_do)
+        # Of times that are not valid no chart is made where there is one of what is.
+        bars = [_of_quantized(one) for one in made if one.lost.n]
+        if speed_claimed or not bars:
+            yield made_of
+        else:
+            kind: Scale = "accuracy" if name == "accuracy" else "perplexity"
+            yield replace(made_of, bars=bars, baseline="the same weights in float32", scale=kind)
+
+
+def _of_quantized(one: quantized_inference.Quantized) -> Bar:
+    """What quantizing changed, beside the bytes that are left."""
+    measure = measures.of(one.dataset)
+    numbers = [measure.change(v) * 100 for v in (one.lost.estimate, one.lost.low, one.lost.high)]
+    numbers[1:] = sorted(numbers[1:])
+    word = "not valid" if wording.not_valid(one.flags, "accuracy") else "measured"
+    numbers[1:] = [np.nan, np.nan] if word == "not valid" else numbers[1:]
+    label = f"{one.policy}: {one.share * 100:.0f} % of the bytes"
+    return Bar(label, one.policy, *numbers, word, one.difference)
 
 
 def _only_accuracy(tables: Tables) -> Iterator[Subject]:
@@ -400,8 +456,8 @@ def _only_accuracy(tables: Tables) -> Iterator[Subject]:
     advice = caveats.remedies(tables, "accuracy")
     if not advice and "undecided" in verdicts:
         advice = f"{MORE_REPEATS}."
-    # What is claimed of accuracy stands before what is not of time.
-    sentences = sorted(findings.answer(tables), key=lambda s: s.startswith(wording.NO_CLAIM))
+    # Of times that are not valid the page of accuracies says nothing here: the banner does.
+    sentences = [s for s in findings.answer(tables) if not s.startswith(wording.NO_CLAIM)]
     scale: Scale = "accuracy" if measure.name == "accuracy" else "perplexity"
     yield Subject(title, sentences, bars, base, scale, advice)
 
@@ -482,8 +538,21 @@ def _frontends(tables: Tables) -> Iterator[Subject]:
         made = {"train": "Keras training"} if rows.phase.nunique() > 1 else {"train": "Keras"}
         made |= {"inference": "Keras inference"}
         labels = rows.phase.map(made) + " on " + frameworks + ", " + rows.policy
-        beside = _of_ratios(rows, labels, "a plain loop", tables)
+        beside = (_short(made) for made in _of_ratios(rows, labels, "a plain loop", tables))
         yield from _after_speed(beside, tables)
+
+
+def _short(made: Subject) -> Subject:
+    """What Keras costs, the policy left out of the title: `Keras on PyTorch is 2.73× slower`."""
+    slower = [bar for bar in made.bars if bar.finding == "slower"]
+    if not slower:
+        return made
+    bar = min(slower, key=lambda bar: bar.value)
+    bound = "up to " * (len(slower) > 1)
+    title = (
+        f"{bar.label.partition(', ')[0]} is {bound}{1 / bar.value:.2f}× slower than a plain loop"
+    )
+    return replace(made, title=title)
 
 
 def _after_speed(beside: Iterator[Subject], tables: Tables) -> Iterator[Subject]:
@@ -573,9 +642,9 @@ def _loss_scales(tables: Tables) -> Iterator[Subject]:
     yield Subject(title, sentences[:NAMED], advice=advice, figure="loss scale")
 
 
-FORMATS = {  # what settings are, by how their error lies to that of float32
-    "large": "more than {} worse than float32",
-    "small": "less than {} worse than float32",
+FORMATS = {  # what settings do, by how their error lies to that of float32
+    "small": "within {} of float32's error",
+    "large": "more than {} above float32's error",
     "undecided": "inconclusive (the interval includes {})",
     "too few repeats": "inconclusive (fewer than three repeats)",
     "not valid": "not valid",
@@ -587,7 +656,8 @@ def _low_precision(tables: Tables) -> Iterator[Subject]:
     if not emulated.emulates(points):
         return
     doubtful = bool(caveats.doubts(tables, "accuracy"))
-    points = sorted(points, key=lambda p: p.loss.estimate, reverse=True)[:MOST]
+    points = sorted(points, key=lambda p: p.loss.estimate)
+    points = points if len(points) <= MOST else [*points[: MOST // 2], *points[-MOST // 2 :]]
     bars = [low_precision_bar(point, points) for point in points]
     limit = f"{emulated.LITTLE:g} percentage points"
     words = [
@@ -616,41 +686,42 @@ def _of_all(n: int, total: int) -> str:
 def _low_precision_title(
     points: Sequence[emulated.Point], bars: Sequence[Bar], words: Sequence[str]
 ) -> str:
-    """What one choice decides, where it is the worst's; else how many come near float32's error."""
+    """What rounding decides, where it is the worst's; else how many come near float32's error."""
     near, valid = words.count("small"), len(words) - words.count("not valid")
     limit = f"within {emulated.LITTLE:g} percentage points of float32's error"
     title = f"{near} of {valid} settings train {limit}"
     if "large" not in words:
         return title
-    worst, bar = next(
-        each for *each, word in zip(points, bars, words, strict=True) if word == "large"
-    )
-    ends = f"ends {bar.value:.1f} points above it"
-    trained = [p for p, word in zip(points, words, strict=True) if word == "small"]
-    if worst.sibling(trained, rounding="stochastic"):
-        name = low_precision.setting(worst, points)
-        return f"Rounded stochastically, {name} trains {limit}; rounded to nearest, it {ends}"
-    return f"{title}; the worst {ends} ({bar.label})"
+    each = list(zip(points, bars, words, strict=True))
+    worst, bar, _ = max((e for e in each if e[2] == "large"), key=lambda e: e[1].value)
+    cure = worst.sibling([p for p, _, word in each if word == "small"], rounding="stochastic")
+    if cure:
+        cured = next(b.value for p, b, _ in each if p is cure)
+        ends = [wording.signed(value) for value in (cured, bar.value)]
+        return (
+            f"Rounded stochastically, {low_precision.setting(worst, points)} trains: {ends[0]} "
+            f"points of error against float32; rounded to nearest it does not: {ends[1]}"
+        )
+    return f"{title}; the worst ends {bar.value:.1f} points above it ({bar.label})"
 
 
 def _low_precision_advice(
     points: Sequence[emulated.Point], bars: Sequence[Bar], words: Sequence[str]
 ) -> str:
-    """What to avoid, and what differs from it in one choice and trains; else more repeats."""
-    steps = []
-    for point, bar, word in zip(points, bars, words, strict=True):
-        if word == "large":
-            cures = [
-                f"**{verbatim(other.label)}**"
-                for sibling, other, known in zip(points, bars, words, strict=True)
-                if known == "small" and point.differs_by_one(sibling)
-            ]
-            bad = f"**{verbatim(bar.label)}**"
-            better = f"in place of {bad} take {' or '.join(cures[:2])}"
-            steps.append(better if cures else f"avoid {bad}")
-    if "undecided" in words:
-        steps.append(MORE_REPEATS)
-    return f"{'; '.join(steps[:NAMED])}." if steps else ""
+    """The one choice that makes most of what fails train; what fails all the same is to avoid."""
+    named = list(zip(points, bars, words, strict=True))
+    bad = [(point, bar) for point, bar, word in reversed(named) if word == "large"]
+    good = [(point, bar) for point, bar, word in named if word == "small"]
+    cured = [(b, g) for p, b in bad for other, g in good if p.differs_by_one(other)]
+    steps = [f"in place of {_strong(b)} take {_strong(g)}" for b, g in cured[:1]]
+    others = [bar for _, bar in bad if bar not in [b for b, _ in cured]]
+    steps += [f"avoid {_first([*map(_strong, others)])}"] * bool(others)
+    steps += [MORE_REPEATS] * ("undecided" in words)
+    return f"{'; '.join(steps)}." if steps else ""
+
+
+def _strong(bar: Bar) -> str:
+    return f"**{verbatim(bar.label)}**"
 
 
 def low_precision_bar(point: emulated.Point, among: Sequence[emulated.Point]) -> Bar:

@@ -4,10 +4,13 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from mptexp.analysis import emulated
 from mptexp.report.answers.measured import MeasuredSweep
@@ -34,52 +37,103 @@ FACTORS = (
 )
 POINTS = ([10.0**k for k in range(13)], [1, 3, 10, 30, 100], [1, 2, 5, 10, 20, 50, 100],
           [0.5, 1, 2, 4, 8], DENSE)  # fmt: skip
+LIMITED = ([emulated.LITTLE, *POINTS[0][1:]], [emulated.LITTLE, 10, 30, 100], *POINTS[1:])
 FEWEST = 3  # ticks
 MOST = {"factors": 4, "points": 5}  # of which each has room for its label
 LEAST = 1.02  # factor on both sides of 1 that a chart shows at least
-SHORT = 24  # letters of a finding that stands in the line of its label
-GAP = 0.7  # between two rows, in lines of text
+LINEAR = 30  # points or percent, up to which an axis of differences is linear
 AXES = {
     "speed": "speed against {}",
-    "error": "validation error minus that of {}, percentage points (above 0: worse)",
-    "accuracy": "validation accuracy minus that of {}, percentage points (below 0: worse)",
-    "perplexity": "change of validation perplexity from that of {}, % (above 0: worse)",
+    "error": "validation error minus that of {}, percentage points (right: worse)",
+    "accuracy": "validation accuracy minus that of {}, percentage points (left: worse)",
+    "perplexity": "change of validation perplexity from that of {}, % (right: worse)",
 }
+# Of a row, in inches: a line of words, the strip below them in which it is drawn, and the gap
+# to the next. The size of words is that of a page's small print.
+LINE, STRIP, GAP = 0.165, 0.19, 0.07
+SIZE = 9.0
+LETTER = SIZE / 72 * 0.585  # inches of one, on average
+LONG = 5  # rows, from which the axis stands above them: a screen shows it before its end
+GREY, GOOD, BAD = "#8a8a8a", "#009e73", "#d55e00"
+LOOKS = {"small": GOOD, "large": BAD, wording.INCONCLUSIVE: GREY, "undecided": GREY}
+MANY = 3  # comparisons, of more of which a caption counts the findings
+N = re.compile(r" \(n = (\d+)\)|, n = (\d+)(?=\))")  # repeats, of a finding in words
 
 
 def comparisons_at_a_glance(chart: Subject) -> Figure:
-    """A marker and an interval for each comparison, in words beside it; a line at no effect."""
-    alike = _common_policy(chart)
-    bars, named = chart.bars, f"{alike}, " if alike else ""
-    said_once = all(bar.finding == "not valid" for bar in bars)  # by the axis
-    words = [_words(bar, named, said_once) for bar in bars]
-    lines = sum(text.count("\n") + 1 for text in words)
-    label = AXES[chart.scale].format(visible(chart.baseline))
-    label = label.replace("speed", f"speed of {alike}", 1) if alike else label
-    label += "; measured, not claimed" * said_once
-    label = textwrap.fill(label, 26 if style.is_narrow() else 42)
-    below = label.count("\n") + style.is_narrow()  # further lines, of the ticks' words too
-    figure, (axis,) = style.new(0.7 + 0.145 * (lines + below) + 0.1 * len(bars))
-    heights = [text.count("\n") + 1 + GAP for text in words]
-    places = np.cumsum(heights) - np.divide(heights, 2)
+    """A row for each comparison: its name and finding in words, below them marker and interval.
+
+    A line at no effect; what is inconclusive is grey, what is not claimed hollow.
+    """
+    rows = _rows(chart)
+    height = GAP + sum(row.height for row in rows)
+    label = textwrap.fill(_axis_label(chart), 44 if style.is_narrow() else 80)
+    below = 0.36 + 0.15 * (label.count("\n") + 1 + style.is_narrow())
+    figure, (axis,) = style.new(height + below)
+    axis.set_ylim(height, 0)
+    axis.set_yticks([])
+    axis.grid(visible=False)  # a line through words cannot be read
     _scale(axis, chart)
-    axis.axvline(1 if chart.scale == "speed" else 0, color=INK, linewidth=1.2)
-    if chart.scale == "error":
-        axis.axvline(emulated.LITTLE, color=INK, linewidth=0.8, linestyle=":")
-    for place, bar in zip(places, bars, strict=True):
-        claimed = not np.isnan(bar.low)
-        look = {"color": COLOURS[bar.policy], "marker": MARKERS[bar.policy], "markersize": 7}
-        look |= {} if claimed else {"markerfacecolor": "none"}
-        if claimed:
-            axis.plot([bar.low, bar.high], [place, place], color=COLOURS[bar.policy], linewidth=2.4)
-        axis.plot([bar.value], [place], linestyle="none", **look)
-    axis.set_ylim(sum(heights), 0)
-    axis.set_yticks(places, words, size=7.5 if style.is_narrow() else 8.5)
-    axis.tick_params(axis="y", length=0)
-    axis.grid(axis="y", visible=False)
+    top = GAP
+    for row in rows:
+        _draw(axis, row, top, chart)
+        top += row.height
     axis.spines["left"].set_visible(False)
     axis.set_xlabel(label)
+    if len(chart.bars) > LONG:
+        axis.xaxis.tick_top()
+        axis.xaxis.set_label_position("top")
+        axis.spines["bottom"].set_visible(False)
+        axis.spines["top"].set_visible(True)
     return figure
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A comparison in lines of words, or without one the heading of those that follow.
+
+    Attributes:
+        names: lines at the left.
+        finding: at the right of the last of them, or in a line of its own.
+    """
+
+    names: Sequence[str]
+    finding: str = ""
+    bar: Bar | None = None
+
+    @property
+    def lines(self) -> int:
+        return len(self.names) + (not self._shared)
+
+    @property
+    def _shared(self) -> bool:
+        """Whether the finding stands in the last line of the names."""
+        return len(self.names[-1]) + len(self.finding) + 3 <= _letters()
+
+    @property
+    def height(self) -> float:
+        return self.lines * LINE + (STRIP + GAP if self.bar else GAP)
+
+
+def _letters() -> int:
+    """How many letters a line of words holds."""
+    return int((style.current_width() - 0.2) / LETTER)
+
+
+def _rows(chart: Subject) -> list[_Row]:
+    """The rows of a chart; several policies are headings, one is named by the axis."""
+    several = len({bar.policy for bar in chart.bars}) > 1
+    headed = several and all(bar.label.startswith(f"{bar.policy}, ") for bar in chart.bars)
+    said_once = all(bar.finding == "not valid" for bar in chart.bars)  # by the axis
+    named, repeats = _common_policy(chart), _repeats(chart)
+    made = []
+    for policy, bars in groupby(chart.bars, key=lambda bar: bar.policy):
+        made += [_Row([policy])] * headed
+        for bar in bars:
+            name = visible(bar.label.removeprefix(f"{policy}, " * bool(headed or named)))
+            finding = _finding(bar, said_once, repeats)
+            made.append(_Row(textwrap.wrap(name, _letters())[:4] or [""], finding, bar))
+    return made
 
 
 def _common_policy(chart: Subject) -> str:
@@ -89,30 +143,67 @@ def _common_policy(chart: Subject) -> str:
     return policies.pop() if len(policies) == 1 and alike and chart.scale == "speed" else ""
 
 
-def _words(bar: Bar, named: str, said_once: bool) -> str:
-    """Label and finding of a row, in lines; why nothing is claimed stands above the chart.
+def _axis_label(chart: Subject) -> str:
+    alike, label = _common_policy(chart), AXES[chart.scale].format(visible(chart.baseline))
+    label = label.replace("speed", f"speed of {alike}", 1) if alike else label
+    said_once = all(bar.finding == "not valid" for bar in chart.bars)
+    return label + "; measured, not claimed" * said_once
+
+
+def _repeats(chart: Subject) -> str:
+    """The number of repeats where all rows have as many, which the caption then says once."""
+    counts = {next(filter(None, found.groups())) for b in chart.bars if (found := N.search(b.text))}
+    return counts.pop() if len(counts) == 1 else ""
+
+
+def _finding(bar: Bar, said_once: bool, repeats: str) -> str:
+    """The finding of a row; why nothing is claimed stands above the chart.
 
     Args:
         bar: the row.
-        named: what the axis says of all labels, and is left out of this one.
         said_once: whether the axis says of all rows that nothing is claimed.
+        repeats: how many each row has; empty where each says its own.
     """
-    text = bar.text
     if bar.finding == "not valid":
-        text = text.partition(" (")[0] + ", no\N{NO-BREAK SPACE}claim" * (not said_once)
-    letters, label = 32 if style.is_narrow() else 40, visible(bar.label.removeprefix(named))
-    text = visible(text).replace("n = ", "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
-    parts = [label, text] if len(text) > SHORT else [f"{label}: {text}"]
-    return "\n".join(line for part in parts for line in textwrap.wrap(part, letters)[:4])
+        return bar.text.partition(" (")[0] + ", no claim" * (not said_once)
+    return visible(N.sub("", bar.text) if repeats else bar.text)
+
+
+def _draw(axis: Axes, row: _Row, top: float, chart: Subject) -> None:
+    """The words of a row from `top` on, in inches, and below them its strip."""
+    place = {"transform": axis.get_yaxis_transform(), "va": "center", "size": SIZE, "color": INK}
+    for k, line in enumerate(row.names):
+        weight, above = ("normal", 0.0) if row.bar else ("bold", GAP)
+        axis.text(0, top + above + (k + 0.5) * LINE, line, weight=weight, **place)
+    if row.bar is None:
+        return
+    strip = top + row.lines * LINE
+    axis.text(1, strip - LINE / 2, row.finding, ha="right", **place)
+    ends, lines = (strip + 0.02, strip + STRIP), {"color": INK}
+    axis.vlines(axis.get_xticks(), *ends, alpha=0.15, linewidth=0.8, **lines)
+    axis.vlines(1 if chart.scale == "speed" else 0, *ends, linewidth=1.2, **lines)
+    if chart.scale == "error":
+        axis.vlines(emulated.LITTLE, *ends, linewidth=0.8, linestyle=":", **lines)
+    _mark(axis, row.bar, sum(ends) / 2)
+
+
+def _mark(axis: Axes, bar: Bar, place: float) -> None:
+    """Marker and interval of a comparison."""
+    colour = LOOKS.get(bar.finding, COLOURS[bar.policy])
+    look = {"color": colour, "marker": MARKERS[bar.policy], "markersize": 7}
+    if np.isnan(bar.low):
+        look["markerfacecolor"] = "none"
+    else:  # without caps: an end that stops short of a line must be seen to
+        ends = [bar.low, bar.high]
+        axis.plot(ends, [place] * 2, color=colour, linewidth=3, solid_capstyle="butt", alpha=0.75)
+    axis.plot([bar.value], [place], linestyle="none", **look)
 
 
 def _scale(axis: Axes, chart: Subject) -> None:
     """The axis of all values and of no effect, with few ticks in words."""
     ends = np.array([[b.value, b.low, b.high] for b in chart.bars], float)
     if chart.scale != "speed":
-        axis.set_xscale("symlog", linthresh=1, linscale=0.8)
-        axis.set_xlim(min(np.nanmin(ends) * 1.3, -0.6), max(np.nanmax(ends) * 1.3, 0.6))
-        ticks = _ticks(axis, 0.0, POINTS, lambda points: -points, MOST["points"])
+        ticks = _difference_ticks(axis, chart, np.nanmin(ends), np.nanmax(ends))
         labels = [wording.signed(tick, "g") if tick else "0" for tick in ticks]
     else:
         axis.set_xscale("log")
@@ -125,6 +216,21 @@ def _scale(axis: Axes, chart: Subject) -> None:
         labels = [t.replace(" ", "\n") if style.is_narrow() else t for t in labels]
     axis.set_xticks(ticks, labels)
     axis.minorticks_off()
+
+
+def _difference_ticks(axis: Axes, chart: Subject, low: float, high: float) -> Sequence[float]:
+    """The ticks of an axis of points or percent, which it makes logarithmic where they go far."""
+    if max(-low, high) <= LINEAR and chart.scale != "error":
+        room = 0.06 * max(high - low, 1.0)
+        low, high = min(low, 0) - room, max(high, 0) + room
+        axis.set_xlim(low, high)
+        ticks = MaxNLocator(MOST["points"] - 1, min_n_ticks=FEWEST).tick_values(low, high)
+        return [tick for tick in ticks if low <= tick <= high]
+    limited = chart.scale == "error"
+    axis.set_xscale("symlog", linthresh=emulated.LITTLE if limited else 1, linscale=0.8)
+    axis.set_xlim(min(low * 1.3, -0.6), max(high * 1.3, 0.6))
+    levels = LIMITED if limited else POINTS
+    return _ticks(axis, 0.0, levels, lambda points: -points, MOST["points"])
 
 
 def _ticks(
@@ -166,23 +272,36 @@ def _caption(chart: Subject) -> str:
     words |= {"undecided": "inconclusive"}
     counts = Counter(words.get(bar.finding, bar.finding) for bar in chart.bars)
     said = wording.listed([f"{n} {finding}" for finding, n in counts.items()])
-    opening = f"Of {wording.count(len(chart.bars), 'comparison')}: {said}."
-    opening += f" Where nothing else is said: {visible(chart.usual)}." * bool(chart.usual)
-    opening += _fixed_point(chart)
-    hollow = " Hollow markers: measured, not claimed."
+    several = len(chart.bars) > MANY
+    parts = [f"Of {len(chart.bars)} comparisons: {said}."] * several
+    parts += [f"Where nothing else is said: {visible(chart.usual)}."] * bool(chart.usual)
+    parts += [_fixed_point(chart), _bars(chart), _scaled(chart)]
+    grey = any(LOOKS.get(bar.finding) == GREY and not np.isnan(bar.low) for bar in chart.bars)
+    parts += ["Grey: inconclusive."] * grey
+    parts += ["Hollow: measured, not claimed."] * any(np.isnan(bar.low) for bar in chart.bars)
+    return " ".join(filter(None, parts))
+
+
+def _bars(chart: Subject) -> str:
+    """What bars and brackets are, and of how many repeats."""
     if all(np.isnan(bar.low) for bar in chart.bars):
-        dotted = f" The dotted line is at {limit}." * (chart.scale == "error")
-        return f"{opening}{hollow}{dotted}"
-    together = ", which hold for all comparisons together" if chart.scale == "speed" else ""
-    crossing = {"speed": "the line at “same”", "error": f"the dotted line at {limit}"}.get(
-        chart.scale
-    )
-    rule = f" An interval across {crossing} is inconclusive." if crossing else ""
-    unit = "%" if chart.scale == "perplexity" else "point"
-    rule += f" Beyond 1 {unit} the axis is logarithmic." * (chart.scale != "speed")
-    bars = f"Bars and brackets are 95 % intervals{together}; n is the number of repeats."
-    hollow *= any(np.isnan(bar.low) for bar in chart.bars)
-    return f"{opening} {bars}{rule}{hollow}"
+        return ""
+    together = len(chart.bars) > 1 and chart.scale == "speed"
+    which = "95 % intervals" + ", which hold for all comparisons together" * together
+    repeats = _repeats(chart)
+    n = f"of {repeats} repeats" if repeats else "n is the number of repeats"
+    return f"Bars and brackets are {which}; {n}."
+
+
+def _scaled(chart: Subject) -> str:
+    """The dotted line, and from where on the axis is logarithmic."""
+    numbers = [n for bar in chart.bars for n in (bar.value, bar.low, bar.high)]
+    if chart.scale == "error":
+        limit = f"{emulated.LITTLE:g} points"
+        return f"The dotted line is at {limit}, beyond which the axis is logarithmic."
+    if chart.scale == "speed" or np.nanmax(np.abs(numbers)) <= LINEAR:
+        return ""
+    return f"Beyond 1 {'%' if chart.scale == 'perplexity' else 'point'} the axis is logarithmic."
 
 
 def _fixed_point(chart: Subject) -> str:
@@ -192,7 +311,7 @@ def _fixed_point(chart: Subject) -> str:
         return ""
     whole, fraction = found.groups()
     return (
-        f" {found[0]} is fixed point with {whole} bits before the binary point and {fraction} "
+        f"{found[0]} is fixed point with {whole} bits before the binary point and {fraction} "
         "behind it."
     )
 

@@ -167,6 +167,12 @@ def accuracy_by_loss_scale(rows: pd.DataFrame) -> Figure:
         y = (own.figure * percent).where(~bad)
         axis.plot(x, y, MARKERS[policy], label=policy, linestyle="-", linewidth=1.2, **look)
         axis.plot(x[bad], np.full(bad.sum(), failed), "x", clip_on=False, markeredgewidth=2, **look)
+        for place, row in zip(x[bad], own[bad].itertuples(), strict=True):
+            if row.diverged < row.runs:  # a cross alone would say that all did
+                some = f"{row.diverged}/{row.runs}"
+                axis.annotate(
+                    some, (place, failed), (0, 6), textcoords="offset points", ha="center", size=7
+                )
     if (rows.verdict == "diverged").any():
         axis.plot([], [], "x", color=INK, markeredgewidth=2, label="diverged")
     auto = "dyn." if style.is_narrow() else "dynamic"
@@ -182,7 +188,9 @@ def _caption_scales(rows: pd.DataFrame) -> str:
     bad = rows[rows.verdict == "diverged"]
     count = wording.count(int(bad.diverged.sum()), "run")
     lost = f"{count} of {rows.runs.sum()} diverged (crosses)." if len(bad) else "No run diverged."
-    return f"{lost} Dots are means over repeats; no loss scale is drawn at 1."
+    some = (bad.diverged < bad.runs).any()
+    which = " A number at a cross is how many of its runs did; without one all did." * bool(some)
+    return f"{lost}{which} Dots are means over repeats. Runs without a loss scale stand at 1."
 
 
 def _points(sweep: MeasuredSweep) -> dict[str, pd.DataFrame]:

@@ -82,6 +82,11 @@ def on_both(draw: Callable[[], T], inches: float = WIDTH) -> list[T]:
     return made
 
 
+def current_width() -> float:
+    """Inches of what is drawn."""
+    return _width.get()
+
+
 def is_narrow() -> bool:
     """Whether what is drawn is for a phone."""
     return _width.get() <= PHONE_WIDTH

@@ -14,11 +14,13 @@ from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import registry, style
 from mptexp.report.figures.registry import SweepFigure
 from mptexp.report.text import markdown, wording
+from mptexp.spec import tasks
 from mptexp.spec.backends import LABELS
 from mptexp.spec.terminal import visible
 
 SHOWN = 3  # sentences, and names of one kind in the line of conditions
 OPTION = re.compile(r"(?<=[\s>])(--[a-z-]+)(?=[^<>]*</code>)")  # of a command: no line breaks in it
+SOURCE = r"^(folder|idx|text):"  # of data, before its name
 LIMITS = "What limits it"  # opens the sentence of the causes
 NOT_DIAGNOSED = "`mptexp diagnose` with this sweep's directory says where the time goes"
 
@@ -30,11 +32,18 @@ def html(sweep: MeasuredSweep) -> str:
         title(sweep),
         _asked(sweep),
         conditions(sweep.tables),
-        caveats.banner(sweep.tables),
+        caveats.banner(sweep.tables, _rests_on(sweep)),
         first.html(style.LEAD_WIDTH, titled=False) if first else "",
         sentences(sweep),
         advice(sweep),
+        minor=caveats.is_minor(sweep.tables, _rests_on(sweep)),
     )
+
+
+def _rests_on(sweep: MeasuredSweep) -> str:
+    """What the answer is about: time or accuracy."""
+    answer = sweep.subject
+    return "time" if answer.scale == "speed" and answer.figure == "answer" else "accuracy"
 
 
 def screen(
@@ -45,6 +54,7 @@ def screen(
     chart: str,
     says: Sequence[str],
     to_do: str,
+    minor: bool = False,
 ) -> str:
     """The first screen of any page as HTML: `<header class="lead">`.
 
@@ -52,15 +62,21 @@ def screen(
         heading, question, rests_on: plain text.
         warnings, says, to_do: Markdown.
         chart: HTML.
+        minor: whether the warnings take nothing from what the page claims.
     """
     banner = "".join(f"<li>{_inline(text)}</li>" for text in warnings)
     items = "".join(_item(text) for text in says)
+    look = " minor" * minor
+    brief = warnings and not minor
+    conditions = "".join(
+        f"<span>{' · ' * bool(k)}{escape(text)}</span>" for k, text in enumerate(rests_on)
+    )
     parts = [
         f"<h1>{escape(heading)}</h1>",
         f'<p class="question">{escape(question)}</p>',
-        f'<p class="conditions">{escape(" · ".join(rests_on))}</p>',
-        f'<ul class="banner">{banner}</ul>' if banner else "",
-        f'<p class="brief">{_inline(_brief(warnings[0]))}</p>' if warnings else "",
+        f'<p class="conditions">{conditions}</p>',
+        f'<ul class="banner{look}">{banner}</ul>' if banner else "",
+        f'<p class="brief">{_inline(_brief(warnings[0]))}</p>' if brief else "",
         f'<div class="answer">{chart}<div class="says"><ul>{items}</ul>',
         f'<p class="to-do"><strong>What to do:</strong> {_inline(to_do)}</p>' if to_do else "",
         "</div></div>",
@@ -80,8 +96,7 @@ SAID = re.compile(r"(?<=\)): |; |\. ")
 
 def _brief(warning: str) -> str:
     """A warning in a line, for the first screen of a phone, where all stand below the chart."""
-    said, *more = SAID.split(warning, maxsplit=1)
-    return said + " …" * bool(more)
+    return f"{SAID.split(warning, maxsplit=1)[0].rstrip('.')}."
 
 
 def _asked(sweep: MeasuredSweep) -> str:
@@ -140,7 +155,7 @@ def _where(row: Any, pairs: int) -> str:
     """What tells the one pair apart in which a cause is the largest, or in how many pairs it is."""
     if row.count == 1 and pairs > 1 and row.settings:
         return wording.verbatim(row.settings)
-    return f"in {row.count} of {wording.count(pairs, 'diagnosed pair')}"
+    return f"({row.count} of {wording.count(pairs, 'diagnosed comparison')})"
 
 
 def _span(least: float, most: float) -> str:
@@ -170,12 +185,27 @@ def conditions(tables: Tables) -> list[str]:
         for text in (
             subject.device(tables),
             _some("model", runs.model),
-            _some("data", runs.dataset),
+            _data(tables),
+            _batches(runs),
             ", ".join(versions),
             f"n = {wording.count(blocks, 'repeat')}, {wording.count(len(runs), 'run')}",
         )
         if text
     ]
+
+
+def _data(tables: Tables) -> str:
+    """`data imagenette2-128 at 64 pixels`: without the kind of source that a params file names."""
+    runs = [record["parameters"] for record in tables.records]
+    sizes = {run["image_size"] for run in runs if tasks.of(run["dataset"]) is tasks.IMAGES}
+    names = tables.results.dataset.str.replace(SOURCE, "", regex=True)
+    return _some("data", names) + (f" at {sizes.pop()} pixels" if len(sizes) == 1 else "")
+
+
+def _batches(runs: pd.DataFrame) -> str:
+    """`batch size 32`, `batch sizes 32 to 512`."""
+    sizes = sorted(set(runs.batch_size))
+    return f"batch size {sizes[0]}" if len(sizes) == 1 else f"batch sizes {sizes[0]} to {sizes[-1]}"
 
 
 def _some(noun: str, values: pd.Series) -> str:

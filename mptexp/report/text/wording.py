@@ -12,6 +12,7 @@ from mptexp.analysis import validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT
 from mptexp.report.text.parameter_values import compiled_in_words, in_words, setting_in_words
+from mptexp.spec.backends import LABELS as BACKENDS
 from mptexp.spec.policies import EFFECTIVE_SHARE, POLICY_ROWS, share_mark
 from mptexp.spec.terminal import visible
 
@@ -22,7 +23,7 @@ NO_CLAIM = "Measured, not claimed"
 OPENINGS = {
     "faster": "Faster than {}",
     "slower": "Slower than {}",
-    INCONCLUSIVE: "Inconclusive, the interval includes 1",
+    INCONCLUSIVE: "Inconclusive (the interval includes 1)",
     "no interval": "Fewer than three repeats show nothing",
     "not valid": NO_CLAIM,
 }
@@ -115,7 +116,7 @@ def default_name(policy: str) -> str:
 def panels(table: pd.DataFrame) -> pd.Series:
     """What tells the points of a table apart, besides the batch size: the titles of panels."""
     names = [n for n in POINT if n not in ("gpu_model", "batch_size") and table[n].nunique() > 1]
-    parts = [table.gpu_model.astype(str), *(_of_table(table, name) for name in names)]
+    parts = [table.gpu_model.astype(str), *(of_table(table, name) for name in names)]
     return pd.Series(_joined(parts), table.index, dtype=object)
 
 
@@ -130,14 +131,14 @@ def places(table: pd.DataFrame, short: bool = False) -> list[str]:
     names = [n for n in POINT if table[n].nunique() > 1] or ["batch_size"]
     names.sort(key=lambda n: n != "batch_size")
     most = _most(table) if short else {}
-    words = [_of_table(table, n).where(table[n] != most.get(n), "") for n in names]
+    words = [of_table(table, n).where(table[n] != most.get(n), "") for n in names]
     return [place or usual(table) for place in _joined(words)]
 
 
 def usual(table: pd.DataFrame) -> str:
     """What holds of most points, whose names in `places` leave it out: `without XLA`."""
     first = {n: table[table[n] == value].iloc[:1] for n, value in _most(table).items()}
-    return ", ".join(_of_table(row, n).iloc[0] for n, row in first.items())
+    return ", ".join(of_table(row, n).iloc[0] for n, row in first.items())
 
 
 def _most(table: pd.DataFrame) -> dict[str, Any]:
@@ -157,11 +158,13 @@ def _mixed(table: pd.DataFrame) -> bool:
     return (table.backend == "torch").nunique() > 1
 
 
-def _of_table(table: pd.DataFrame, name: str) -> pd.Series:
+def of_table(table: pd.DataFrame, name: str) -> pd.Series:
     """A column of a table in words."""
     if name == "jit":
         pairs = zip(table.jit, table.backend, strict=True)
         return pd.Series([compiled_in_words(*pair) for pair in pairs], table.index, dtype=object)
+    if name == "backend":
+        return table.backend.map(BACKENDS)
     return named(table[name], BARE)
 
 

@@ -11,8 +11,8 @@ from mptexp.report.text.wording import INCONCLUSIVE
     [
         ([2.0, 2.1, 1.9], "trains 2.00× faster than float32 (the default) at batch size 32 ["),
         ([0.5, 0.6, 0.55], "trains 1.82× slower than float32 (the default) at batch size 32 ["),
-        ([0.9, 1.0, 1.1], "the interval includes 1: **mixed_float16** is 1.00× as fast as float32"),
-        ([2.0, 2.1], "Fewer than three repeats show nothing: **mixed_float16** is 2.05× faster"),
+        ([0.9, 1.0, 1.1], "]: inconclusive (the interval includes 1)."),
+        ([2.0, 2.1], "2.05× faster than float32 (the default) at batch size 32: fewer than three "),
     ],
 )
 def test_the_answer_says_what_the_interval_allows(speedups, verdict):
@@ -22,11 +22,11 @@ def test_the_answer_says_what_the_interval_allows(speedups, verdict):
     assert ("[" in speed) == (len(speedups) > 2)
     assert "emulates" not in speed
     assert accuracy.startswith("Validation accuracy is ")
-    assert "; the mean difference is +0.0 percentage points; " in accuracy
+    assert ": mean difference +0.0 percentage points, " in accuracy
     wanted, memory = (
         ("90.5 %", INCONCLUSIVE) if len(speedups) == 2 else ("91.0 %", "about the same")
     )
-    assert f"mean validation accuracy is {wanted} everywhere; memory use is {memory}" in accuracy
+    assert f"{wanted} in the mean everywhere. Memory: {memory}" in accuracy
 
 
 def test_emulation_is_the_reason_of_a_slowdown_only():
@@ -131,19 +131,19 @@ def test_ratios_in_both_directions_have_a_word_each():
         for policy, step_s in (("float32", 0.1), ("mixed_float16", 0.1 * ratio))
     ]
     said = " ".join(findings.answer(tables(made)))
-    assert "from 5.00× slower to 2.00× faster than float32 (the default) in 4 comparisons" in said
+    assert "from 5.00× slower to 2.00× faster than float32 (the default) in 4 settings" in said
     void = {"marks": ["measured while other programs used the processor"]}
     said = " ".join(findings.answer(tables([one | void for one in made])))
-    wanted = "0.20× to 2.00× (**mixed_float16**, 4 comparisons) as fast as float32 (the default)"
+    wanted = "0.20× to 2.00× (**mixed_float16**, 4 settings) as fast as float32 (the default)"
     assert wanted in said
 
 
 def test_a_difference_of_single_runs_is_no_mean():
     made = [record(policy, 0) for policy in ("float32", "mixed_float16")]
     said = " ".join(findings.answer(tables(made)))
-    assert "the difference is +0.0 percentage points" in said
+    assert "difference +0.0 percentage points" in said
     made += [record(policy, 1) for policy in ("float32", "mixed_float16")]
-    assert "the mean difference is +0.0" in " ".join(findings.answer(tables(made)))
+    assert "mean difference +0.0 " in " ".join(findings.answer(tables(made)))
 
 
 def test_beside_what_is_decided_the_rest_is_counted():
@@ -157,11 +157,11 @@ def test_beside_what_is_decided_the_rest_is_counted():
             rows.append(record("mixed_bfloat16", block, step_s, size) | void)
     said = findings.answer(tables(rows))[0]
     assert said.startswith("**mixed_bfloat16** trains 2.00× faster than float32 (the default) at")
-    assert said.endswith(" Other comparisons: 1 inconclusive and 1 not valid.")
+    assert said.endswith(" Others: 1 inconclusive and 1 not valid.")
     unclear = [made for made in rows if made["parameters"]["batch_size"] != 8]
     said = findings.answer(tables(unclear))[0]
-    assert said.startswith("Inconclusive, the interval includes 1: **mixed_bfloat16** is ")
-    assert said.endswith(" Other comparisons: 1 not valid.")
+    assert said.startswith("**mixed_bfloat16** is 1.00× as fast as float32 (the default) at batch ")
+    assert said.endswith(": inconclusive (the interval includes 1). Others: 1 not valid.")
 
 
 def not_valid(size=32, **shares):
@@ -195,7 +195,7 @@ def test_how_far_a_policy_is_effective_stands_beside_it_where_others_differ():
 def test_what_is_not_valid_in_several_places_names_or_counts_them():
     rows = not_valid(mixed_bfloat16=1.0) + not_valid(64, mixed_bfloat16=1.0, float8=1.0)
     assert (
-        "0.50× (**mixed_bfloat16**, 2 comparisons) and 0.33× (**float8**, batch size 64) as fast"
+        "0.50× (**mixed_bfloat16**, 2 settings) and 0.33× (**float8**, batch size 64) as fast"
         in findings.answer(tables(rows))[0]
     )
 
@@ -206,7 +206,8 @@ def test_what_is_not_valid_in_several_places_names_or_counts_them():
         ("with XLA", "with XLA"),
         ("batch size 32", "at batch size 32"),
         ("prefetched input, width 2", "with prefetched input, width 2"),
-        ("some model", "(some model)"),
+        ("some model", "with some model"),
+        ("PyTorch, with XLA", "in PyTorch, with XLA"),
     ],
 )
 def test_a_place_in_plain_words_follows_its_preposition(place, said):

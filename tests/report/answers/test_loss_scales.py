@@ -31,7 +31,10 @@ def test_an_interval_that_says_nothing_is_no_training():
     (sentence,) = loss_scales.sentences(rows)
     # Published once: "trains as float32 does" beside "undecided" in the table.
     assert "trains" not in sentence
-    assert "float16** is inconclusive with 1 to 8." in sentence
+    assert (
+        "float16** differs by −29.7 to −1.0 percentage points with 1 to 8 (inconclusive)."
+        in sentence
+    )
 
 
 def scaled_text(policy, scale, block, loss):
@@ -71,7 +74,8 @@ def test_where_images_are_few_the_failures_are_the_answer():
     few = {"validation_images": 100, "validation_labels": [50, 50]}
     rows = loss_scale.table(tables([run | {"in_force": few} for run in found]))
     said = "mixed_float16 diverges with a loss scale of 2²⁴ and falls behind float32 with 2⁻¹⁶"
-    assert loss_scales.title(rows) == said
+    others = "with others it differs by +0.0 percentage points"
+    assert loss_scales.title(rows) == f"{said}; {others}"
     assert loss_scales.advice(rows).startswith("validate with more images")
 
 

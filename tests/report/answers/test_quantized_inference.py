@@ -70,8 +70,8 @@ def test_the_page_opens_with_bytes_and_what_they_cost():
         "int8 runs inference 2.00× slower than float32 on GPU"
     )
     assert answer.sentences[0] == (
-        "Bytes of the weights, and what quantizing them changed of validation accuracy: **int8** "
-        "25 %, +0.1 [−0.1, +0.3] percentage points."
+        "Bytes of the weights, of which embeddings and normalizations stay float32, and what "
+        "quantizing changed: **int8** 25 %, accuracy +0.1 [−0.1, +0.3] percentage points."
     )
     assert answer.advice.startswith("for speed keep float32; for fewer bytes take **int8**")
 
@@ -86,7 +86,10 @@ def test_where_no_time_is_valid_the_bytes_are_claimed_and_no_speed():
         made += [one, quantized("int8", block, after, after, apart)]
     answer = subject.of(tables(made))
     title = "int8 shrinks the weights to 25 % of their bytes, accuracy +0.0 percentage points"
-    assert answer.title == f"{title}; no speed is claimed"
+    assert answer.title == f"{title}; its speed is not known"
+    (bar,) = answer.bars  # of what is valid, not of times that are not
+    assert (answer.scale, bar.label) == ("accuracy", "int8: 25 % of the bytes")
+    assert (bar.value, bar.low, bar.high) == (0, 0, 0)
     assert answer.advice.startswith("for fewer bytes take **int8**")
     assert "--repair" in answer.advice
 

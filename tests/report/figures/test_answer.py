@@ -1,7 +1,7 @@
 """The chart of the answer, as it is drawn."""
 
 import random
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -51,29 +51,60 @@ def test_every_row_is_within_the_view_and_no_tick_covers_another(values, inches)
 
 def test_what_is_not_claimed_is_hollow_and_has_no_interval():
     figure = answer.comparisons_at_a_glance(chart(bar(2.0, 1.9, 2.1), bar(2.0)))
-    _, interval, filled, hollow = figure.axes[0].lines
+    interval, filled, hollow = figure.axes[0].lines
     assert interval.get_xdata().tolist() == [1.9, 2.1]
     assert (filled.get_markerfacecolor(), hollow.get_markerfacecolor()) != ("none", "none")
     assert hollow.get_markerfacecolor() == "none"
 
 
 @pytest.mark.parametrize("inches", [style.LEAD_WIDTH, style.PHONE_WIDTH])
-def test_no_label_covers_another_or_leaves_the_figure(inches):
-    long = "mixed_float16, weights float16, stochastic, loss scale dynamic"
-    bars = [bar(1.2 + k, label=long if k in (2, 3) else "short") for k in range(9)]
+@pytest.mark.parametrize("policies", [["mixed_float16"], ["mixed_float16", "mixed_bfloat16"]])
+def test_no_words_cover_others_or_a_marker_or_leave_the_figure(inches, policies):
+    long = "weights float16, rounded stochastically, loss scale dynamic, gradients clipped"
+    bars = [
+        bar(1.2 + k, 1.1, 9, policy, f"{policy}, {long if k in (2, 3) else 'short'}")
+        for policy in policies
+        for k in range(6)
+    ]
     with style.width(inches):
         figure = answer.comparisons_at_a_glance(chart(*bars, scale="error"))
     figure.draw_without_rendering()
     (axis,) = figure.axes
-    boxes = [label.get_window_extent() for label in axis.get_yticklabels()]
-    assert all(a.y0 > b.y1 for a, b in pairwise(boxes))
+    words = [text.get_window_extent() for text in axis.texts]
+    marks = [line.get_window_extent() for line in axis.lines]
+    for box, other in combinations([*words, *marks], 2):
+        shared = box in marks and other in marks
+        assert shared or not box.overlaps(other)
+    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in words)
     assert axis.xaxis.label.get_window_extent().x1 <= figure.bbox.x1
+    headings = [text.get_text() for text in axis.texts if text.get_weight() == "bold"]
+    assert headings == policies * (len(policies) > 1)
+
+
+def test_the_axis_of_many_rows_stands_above_them():
+    few, many = (
+        answer.comparisons_at_a_glance(chart(*[bar(2.0, 1.9, 2.1)] * n)).axes[0]
+        for n in (answer.LONG, answer.LONG + 1)
+    )
+    assert few.xaxis.get_label_position() == "bottom"
+    assert many.xaxis.get_label_position() == "top"
+
+
+def test_the_colour_of_a_row_is_its_finding():
+    rows = [
+        Bar("a", "mixed_bfloat16", 1.2, 1.1, 1.3, "faster", "1.20×"),
+        Bar("b", "mixed_bfloat16", 1.1, 0.9, 1.3, "inconclusive", "1.10×"),
+    ]
+    proven, open_one = answer.comparisons_at_a_glance(chart(*rows)).axes[0].lines[1::2]
+    assert proven.get_color() == style.COLOURS["mixed_bfloat16"]
+    assert open_one.get_color() == answer.GREY
+    assert "Grey: inconclusive." in answer._caption(chart(*rows))
 
 
 def test_points_are_on_both_sides_of_zero():
     figure = answer.comparisons_at_a_glance(chart(bar(88.0), bar(-0.2), scale="error"))
     labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
-    assert labels == ["0", "+1", "+10", "+100"]
+    assert labels == ["0", "+2", "+10", "+100"]
 
 
 @pytest.mark.parametrize("scale", ["speed", "error"])
@@ -92,13 +123,25 @@ def test_any_range_has_three_ticks_with_room(scale):
         assert np.diff(places).min() > (right - left) / most
 
 
-def test_the_caption_counts_findings():
-    caption = answer._caption(chart(bar(2.0, 1.9, 2.1), bar(2.0, 1.9, 2.1)))
-    assert caption.startswith("Of 2 comparisons: 2 faster. Bars and brackets are 95 % intervals")
-    assert caption.endswith("An interval across the line at “same” is inconclusive.")
+def test_the_caption_counts_the_findings_of_many():
+    caption = answer._caption(chart(*[bar(2.0, 1.9, 2.1)] * 4))
+    assert caption.startswith("Of 4 comparisons: 4 faster. Bars and brackets are 95 % intervals")
+    assert answer._caption(chart(bar(2.0, 1.9, 2.1))).startswith("Bars and brackets are 95 %")
 
 
-@pytest.mark.parametrize(("scale", "end"), [("error", "2 points is"), ("accuracy", "n is")])
+def test_how_many_repeats_is_said_once_where_all_have_as_many():
+    rows = [
+        Bar("a", "float16", 2.0, 1.9, 2.1, "faster", f"2.00× [1.9, 2.1] (n = {n})")
+        for n in (3, 3, 5)
+    ]
+    alike, unlike = chart(*rows[:2]), chart(*rows)
+    assert "of 3 repeats." in answer._caption(alike)
+    assert "n is the number of repeats." in answer._caption(unlike)
+    assert [row.finding for row in answer._rows(alike)] == ["2.00× [1.9, 2.1]"] * 2
+    assert [row.finding for row in answer._rows(unlike)][2] == "2.00× [1.9, 2.1] (n = 5)"
+
+
+@pytest.mark.parametrize(("scale", "end"), [("error", "at 2 points, beyond"), ("accuracy", "n is")])
 def test_the_caption_says_what_is_inconclusive_on_its_scale(scale, end):
     caption = answer._caption(chart(bar(0.3, -0.1, 0.6), scale=scale))
     assert end in caption
@@ -109,20 +152,28 @@ def not_valid(value):
     return Bar("some", "mixed_float16", value, NAN, NAN, "not valid", f"{value:.2f}× (why, n = 3)")
 
 
+def words(figure):
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
 def test_that_nothing_is_claimed_is_said_once():
     figure = answer.comparisons_at_a_glance(chart(not_valid(2.0), not_valid(3.0)))
-    (axis,) = figure.axes
-    words = [label.get_text() for label in axis.get_yticklabels()]
-    assert words == ["some: 2.00×", "some: 3.00×"]
-    assert axis.get_xlabel().split()[-3:] == ["measured,", "not", "claimed"]
+    assert words(figure) == ["some", "2.00×", "some", "3.00×"]
+    assert figure.axes[0].get_xlabel().endswith("; measured, not claimed")
     caption = answer._caption(chart(not_valid(2.0), not_valid(3.0)))
-    assert caption == "Of 2 comparisons: 2 not valid. Hollow markers: measured, not claimed."
+    assert caption == "Hollow: measured, not claimed."
 
 
 def test_of_some_that_are_claimed_those_that_are_not_say_so():
     mixed = chart(bar(2.0, 1.9, 2.1), not_valid(3.0))
     figure = answer.comparisons_at_a_glance(mixed)
-    words = [label.get_text().replace("\xa0", " ") for label in figure.axes[0].get_yticklabels()]
-    assert words == ["some: 2.00×", "some: 3.00×, no claim"]
+    assert words(figure) == ["some", "2.00×", "some", "3.00×, no claim"]
     assert "claimed" not in figure.axes[0].get_xlabel()
-    assert answer._caption(mixed).endswith(" Hollow markers: measured, not claimed.")
+    assert answer._caption(mixed).endswith(" Hollow: measured, not claimed.")
+
+
+def test_a_few_points_stand_on_a_linear_axis():
+    few = answer.comparisons_at_a_glance(chart(bar(-4.8, -19.5, 9.8), scale="accuracy")).axes[0]
+    far = answer.comparisons_at_a_glance(chart(bar(-40.0, -60, 9.8), scale="accuracy")).axes[0]
+    assert (few.get_xscale(), far.get_xscale()) == ("linear", "symlog")
+    assert "logarithmic" in answer._caption(chart(bar(-40.0, -60, 9.8), scale="accuracy"))

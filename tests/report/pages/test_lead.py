@@ -45,7 +45,7 @@ def test_the_first_screen_has_all_its_parts_in_order(sweep):
 
 def test_a_phone_has_in_a_line_what_is_not_valid():
     busy = "**Not valid: time** of all runs (interference): others were at work. End them."
-    assert lead._brief(busy) == "**Not valid: time** of all runs (interference) …"
+    assert lead._brief(busy) == "**Not valid: time** of all runs (interference)."
     short = "**Without a result**: 1 of 2 runs of float16 (diverged)."
     assert lead._brief(short) == short
 
@@ -141,7 +141,8 @@ def test_the_one_pair_that_loses_to_a_cause_is_named():
     said = lead.sentences(published("why-imagenette-64px-cpu"))[-1]
     step = "of **mixed_bfloat16**'s step"
     assert said == (
-        f"What limits it: 93 % {step} is lost to compiled code, slower than single operations "
-        "(with XLA, one batch kept on the device); 44 % is lost to the input pipeline, which takes "
-        "processors from the step (without XLA, input pipeline of the study)."
+        f"What limits it: 93 % {step} would be saved without compilation: single operations are "
+        "faster here (with XLA, one batch kept on the device); 44 % would be saved without the "
+        "input pipeline, which competes for the processors (without XLA, input pipeline of the "
+        "study)."
     )

@@ -56,8 +56,8 @@ def test_the_answer_stays_short(large):
     assert len(told) < 6
     (speed,) = [s for s in told if "**mixed_float16** trains" in s]
     assert "2.00× [2.00, 2.00] to 2.00× [2.00, 2.00] faster than float32 (the default) in" in speed
-    assert speed.endswith("in 108 comparisons.")
-    assert "Validation accuracy is equal within 1 percentage point; the mean" in told[1]
+    assert speed.endswith("in 108 settings.")
+    assert "Validation accuracy is equal within 1 percentage point: mean" in told[1]
 
 
 def test_figures_draw_some_panels_and_say_so(large):
