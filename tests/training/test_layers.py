@@ -53,9 +53,10 @@ def test_a_layer_that_is_not_there_is_refused():
 
 # --- batch normalization in one operation ---------------------------------------------------------
 
-# Of values of order 1: a few units in the last place of the compute dtype.
+# Of values of order 1: two units in the last place of the compute dtype, and of float32 what a sum
+# of 288 values rounds by at the most, in whatever order a processor takes them.
 WEIGHTS = [np.linspace(0.5, 2, 6), np.linspace(-1, 1, 6), np.full(6, 0.2), np.full(6, 3.0)]
-CLOSE = {"float32": 2e-6, "mixed_float16": 2e-3, "mixed_bfloat16": 2e-2}
+CLOSE = {"float32": 288 * 2.0**-24, "mixed_float16": 2e-3, "mixed_bfloat16": 2e-2}
 
 
 def both_ways(layer, x):
@@ -114,7 +115,7 @@ def test_a_network_with_fused_normalization_begins_alike_and_learns_alike(policy
     assert names[0] == names[1]
     for net in nets:
         losses.append([float(net.train_on_batch(x, y)[0]) for _ in range(4)])
-    assert losses[1] == pytest.approx(losses[0], rel={"float32": 1e-4}.get(name, 0.1))
+    assert losses[1] == pytest.approx(losses[0], rel={"float32": 1e-3}.get(name, 0.1))
     graph = tf.function(lambda a: nets[1](a, training=True)).get_concrete_function(x).graph
     assert sum(op.type == "FusedBatchNormV3" for op in graph.get_operations()) == 3
 
