@@ -42,12 +42,12 @@ def host(layer, op, at, share):
     return ("host", path, at, WHOLE * share, {})
 
 
-def record(folder, events, policy, peaks=PEAKS, alone=(), kinds=(), flops=2e12):
+def record(folder, events, policy, peaks=PEAKS, alone=(), kinds=(), flops=2e12, types=()):
     """The record of a run with this trace; of the layers body and odd."""
     folder.mkdir()
     gpu_trace(folder / "a.xplane.pb", events, 2, WHOLE / 2)
     trace = xplane.read(folder / "a.xplane.pb", ["adam"], scaled=True)
-    known = {"flops": flops, "bytes": 1e6, "parameters": 10, "compute_dtype": "bfloat16"}
+    known = {"flops": flops, "bytes": 1e6, "parameters": 10}
     return {
         "parameters": Run(gpu_model="GPU", policy=policy).model_dump(),
         "timing": {"step_s": STEP_S},
@@ -57,6 +57,7 @@ def record(folder, events, policy, peaks=PEAKS, alone=(), kinds=(), flops=2e12):
             "ceilings": {"matmul_flops_per_s": peaks[policy], "copy_bytes_per_s": 3e12},
             "layers": [
                 {"layer": name, "kind": dict(kinds).get(name, "Conv2D"), **known,
+                 "compute_dtype": dict(types).get(name, "bfloat16"),
                  "alone_s": dict(alone).get((name, policy)), "alone_low_s": None}
                 for name in ("body", "odd")
             ],
@@ -97,6 +98,15 @@ def test_convolutions_without_tensor_cores(tmp_path):
     check(found, "no tensor cores", 0.85 * (1 - 1 / 8), "odd")
     cores = arithmetic.tensor_core_seconds(found[1]).loc["odd"]
     assert cores.to_dict() == pytest.approx({"yes": 0, "no": 0.85 * STEP_S, "unknown": 0})
+
+
+def test_a_layer_kept_in_float32_has_its_casts_and_no_other_cause(tmp_path):
+    cast = ("void Eigen::internal::EigenMetaKernel<Eigen::half>(int)", "odd", "Cast")
+    before = kernels((F32, "body", "Conv2D", 0.4), (F32, "odd", "Conv2D", 0.6))
+    after = kernels((*CONV, 0.05), (F32, "odd", "Conv2D", 0.8), (*cast, 0.15))
+    found = losses(tmp_path, before, after, types={"odd": "float32"})
+    check(found, "float32 fallback", 0.8 * (1 - 1 / 8) + 0.15, "odd")
+    assert sum(loss.share for loss in found[0]) <= 1
 
 
 def test_small_kernels_bound_by_their_launch(tmp_path):
