@@ -502,9 +502,6 @@ def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str
         said = [f"{head}.", f"In {bound}"] if found else said
         said += filter(None, [shrink_sentence(Comparison(*recordings))])
         warnings = [ONCE]
-    causes = cause_rows(recordings[-1])
-    of = f"in {_names(recordings)[-1]}: " if len(recordings) == 2 else ""
-    to_do = f"{of}{causes.iloc[0]['What to try']}." if len(causes) else ""
     timed = [recording for recording in recordings if recording.trace.timed]
     opening = lead.screen(
         title,
@@ -513,11 +510,21 @@ def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str
         warnings,
         _figure(timed) if timed else "",
         [wording.verbatim(text) for text in said],
-        wording.verbatim(to_do),
+        wording.verbatim(_to_do(recordings)),
     )
     names = _names(recordings)
     more = [f"{n}: {note}" for n, r in zip(names, recordings, strict=True) for note in notes(r)]
     return [opening, *_sections(recordings), *_listed(more), *_source(source)]
+
+
+def _to_do(recordings: Sequence[Recording]) -> str:
+    """What follows: of two, what the faster one does, then what bounds that one."""
+    fastest, opening = len(recordings) - 1, ""
+    if len(recordings) == 2 and (both := Comparison(*recordings)).comparable:
+        fastest = int(both.speedup >= 1)
+        opening = f"train as in {_names(recordings)[fastest]}; to go on from there: "
+    causes = cause_rows(recordings[fastest])
+    return f"{opening}{causes.iloc[0]['What to try']}." if len(causes) else ""
 
 
 def _conditions(recordings: Sequence[Recording]) -> list[str]:
