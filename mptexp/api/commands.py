@@ -294,7 +294,7 @@ def read_traces(directory: Path) -> tuple[int, list[str]]:
         return traces.read(SweepDir(directory))
 
 
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # no fault of what was asked for
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # no fault of what was asked for
 
 
 @contextmanager

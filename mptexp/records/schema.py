@@ -108,7 +108,10 @@ def _adapter() -> TypeAdapter[Any]:
         "timing": cells,
         "readings": cells,
         "environment": Card | Empty,
-        "identity": dict[str, str | int | float | dict[str, str | int | float | None] | None],
+        "identity": Annotated[
+            dict[str, str | int | float | dict[str, str | int | float | None] | None],
+            AfterValidator(_priority),
+        ],
         "instruments": list[Check],
         "windows": list[Window],
         "samples": list[dict[str, Any]],
@@ -209,6 +212,13 @@ class Validated(TypedDict):
     digest: Annotated[str, StringConstraints(pattern=r"\A[0-9a-f]{12}\z")]
     correct: NotRequired[Annotated[str, StringConstraints(pattern=r"\A([0-9a-f]{2})+\z")]]
     losses: NotRequired[list[Number]]
+
+
+def _priority(identity: dict[str, Any]) -> dict[str, Any]:
+    """The one number of an identity that is computed with, and not only compared."""
+    if not isinstance(identity.get("nice", 0), int):
+        raise ValueError("nice, the priority of the process, is no whole number")
+    return identity
 
 
 def _whole(validated: dict[str, Any]) -> dict[str, Any]:

@@ -344,6 +344,13 @@ def test_an_output_that_takes_no_more_is_named(where, why, words):
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_limit_of_file_sizes_is_no_wrong_usage(tmp_path):
+    command = f"ulimit -f 0; {sys.executable} -m mptexp init"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "error .: could not be written: File too large\n")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("n", ["99999999999999999999", "1025", "0"])
 def test_no_machine_shares_its_processors_so_often(n, tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)

@@ -254,6 +254,7 @@ def changed(record, **more):
         (lambda r: changed(r, marks=[1]), "marks.0"),
         (lambda r: changed(r, windows=[{"first_step": 1}]), "windows.0"),
         (lambda r: changed(r, environment={"device": "x"}), "environment"),
+        (lambda r: changed(r, identity={"nice": "x"}), "identity: Value error, nice, the priority"),
         (lambda r: changed(r, work={"flops_per_step": 1.0}), "work"),
         (lambda r: changed(r, profile={"rows": 1, "step_s": 1.0}), "profile"),
         (lambda r: changed(r, profile={"missing": "x", "primitives": [{"a": 1}]}), "profile"),
