@@ -21,6 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 quickstart: .venv/installed
 	$(BIN)/mptexp run params/quickstart.yaml
 
+# Of drawn values the first fifteen; `make test` has them all.
 check: lint
 	$(PYTEST) --numprocesses auto --maxprocesses 4 --hypothesis-profile quick \
 		-m "not kernel and not bench and not soak"

@@ -75,6 +75,7 @@ def test_a_fast_plan_needs_no_data(tree):
     assert "nowhere does not exist" in done.stderr
 
 
+@pytest.mark.kernel  # three processes import a framework and build the model
 def test_a_plan_tries_a_model_of_ones_own_on_data_that_it_does_not_prepare(tree, monkeypatch):
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # nothing is left beside the model
     text = SMALL.format(dataset=f"folder:{tree.name}")
