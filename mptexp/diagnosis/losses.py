@@ -33,6 +33,9 @@ NO_FASTER_PEAK = 1.1  # of the baseline's: a type whose measured peak is below i
 # Matrix work that takes so many times what the measured peaks allow has a bad kernel; in less time
 # than this, launching it may be what takes long.
 BAD_KERNEL, LEAST_KERNEL_S = 10, 1e-3
+NOTHING = pd.DataFrame(
+    columns=["baseline_s", "candidate_s"], index=pd.Index([], name="layer"), dtype=float
+)
 NEARLY_ALL = 0.8  # of a loss: layers that hold so much of it are named
 
 
@@ -84,13 +87,14 @@ class Case:
     least: pd.Series = field(default_factory=lambda: pd.Series(dtype=float))
 
     @cached_property
-    def by_layer(self) -> pd.DataFrame:
-        """Seconds of both by cause and layer."""
-        return self.seconds.groupby(level=["cause", "layer"]).sum()
+    def _by_layer(self) -> dict[str, pd.DataFrame]:
+        """Seconds of both by layer, of each row of the breakdown."""
+        sums = self.seconds.groupby(level=["cause", "layer"]).sum()
+        return {str(name): table.droplevel(0) for name, table in sums.groupby(level="cause")}
 
     def of(self, name: str) -> pd.DataFrame:
         """Seconds of both by layer, in a row of the breakdown."""
-        return self.by_layer[self.by_layer.index.get_level_values("cause") == name].droplevel(0)
+        return self._by_layer.get(name, NOTHING)
 
     @cached_property
     def wide(self) -> pd.DataFrame:
@@ -387,7 +391,7 @@ def _alike(case: Case) -> tuple[pd.Series, pd.Series]:
     """
     matrix = case.seconds[case.seconds.index.get_level_values("cause") == "matrix"].droplevel(0)
     ran = matrix.gt(0).groupby("layer")
-    both, same = ran.any().all(axis=1), ran.agg(lambda side: side.all()).all(axis=1)
+    both, same = ran.any().all(axis=1), ran.all().all(axis=1)
     table = matrix.reset_index()
     table = table[table.layer.map(both) & (table.layer != "")]
     table["op"] = table.op.where(table.layer.map(same), "")

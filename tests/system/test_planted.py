@@ -271,11 +271,6 @@ def _recurrent(x, dropout=0.1):
     state = layers.LSTM(x.shape[-1], recurrent_dropout=dropout)(rows)
     return x + layers.Reshape((1, 1, -1))(state)
 
-def _permuted(x):
-    for _ in range(3):
-        x = layers.Permute((2, 3, 1))(layers.Permute((3, 1, 2))(x))
-    return x
-
 def _dropouts(x):
     for _ in range(6):
         x = layers.Dropout(0.1)(x)
@@ -339,10 +334,8 @@ PLANTS = {
     "scan": lambda x: Scan()(x),
     "inverse": lambda x: Inverse()(x),
     "asserts": lambda x: Asserts()(x),
-    "permuted": _permuted,
     "dropouts": _dropouts,
     "noises": lambda x: layers.GaussianNoise(0.1)(layers.GaussianNoise(0.1)(x)),
-    "translated": lambda x: layers.RandomTranslation(0.1, 0.1)(x),
     "unknown": lambda x: Unknown()(x),
 }
 
@@ -563,8 +556,7 @@ OF_CAUSE = {"map_fn": "loop", "resize": "preprocessing", "strings": "preprocessi
 OF_CAUSE |= {"unique": "no 16 bits", "fft": "no 16 bits"}
 OF_CAUSE |= {"py_function": "python", "add_loss": "loss", "lstm": "loop"}
 OF_CAUSE |= {"sorted": "no 16 bits", "inverse": "no 16 bits", "scan": "loop", "asserts": "checks"}
-OF_CAUSE |= {"permuted": "casts", "dropouts": "random", "noises": "random"}
-OF_CAUSE |= {"translated": "preprocessing"}
+OF_CAUSE |= {"dropouts": "random", "noises": "random"}
 WEIGHS = ["python", "checks", "casts", "loss", "preprocessing", "random", "no 16 bits", "loop"]
 
 
