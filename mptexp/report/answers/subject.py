@@ -371,7 +371,7 @@ def _there(best: pd.Series, rows: pd.DataFrame) -> str:
     if faster.all():
         return ""
     if not (decided := _some(own, "faster")).endswith("settings"):
-        return f"{decided}{_but_not(own[slower])}"
+        return f" {verbatim(decided)}{_but_not(own[slower])}"
     if (~faster).sum() > len(own) / 3:
         some = own.place[faster] if 1 < faster.sum() <= NAMED else [best.place]
         return f" ({'; '.join(map(verbatim, some))}){_but_not(own[slower])}"

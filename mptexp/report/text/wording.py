@@ -164,7 +164,7 @@ def of_table(table: pd.DataFrame, name: str) -> pd.Series:
         pairs = zip(table.jit, table.backend, strict=True)
         return pd.Series([compiled_in_words(*pair) for pair in pairs], table.index, dtype=object)
     if name == "backend":
-        return table.backend.map(BACKENDS)
+        return table.backend.map(lambda name: BACKENDS.get(name, str(name)))
     return named(table[name], BARE)
 
 
