@@ -71,7 +71,7 @@ def test_a_cell_shows_what_varies_and_was_measured_and_the_rest_on_request():
 def test_a_path_may_begin_in_the_folder_above_the_notebook(monkeypatch):
     monkeypatch.chdir(PROJECT / "notebooks")
     assert len(load("reports/published/quickstart-cpu")) == 18
-    assert len(plan("params/quickstart.yaml", only={"policy": ["float32", "mixed_float16"]})) == 12
+    assert len(plan("params/quickstart.yaml", only={"policy": ["float32", "mixed_float16"]})) == 9
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from builders import loss_scaled, several_scales, tables, text
 
 from mptexp.analysis import loss_scale
-from mptexp.report.answers import claims, loss_scales
+from mptexp.report.answers import claims, loss_scales, subject
 from mptexp.report.figures import numerics
 from mptexp.spec.run import Run
 
@@ -65,6 +65,27 @@ def test_a_text_is_judged_by_its_perplexity():
     # The studies speak of images.
     about = [f.finding for c, f in claims.table(found) if "accurate as float32" in c.words]
     assert about == [claims.UNTESTED]
+
+
+def test_a_network_that_needs_a_scale_is_titled_by_the_scales_that_do():
+    found = [loss_scaled("float32", "none", b, 0.95) for b in range(3)]
+    found += [loss_scaled("mixed_bfloat16", "none", b, 0.95) for b in range(3)]
+    for scale, accuracy in (("none", 0.1), (1024.0, 0.95), (2.0**15, 0.95)):
+        found += [loss_scaled("mixed_float16", scale, b, accuracy) for b in range(3)]
+    made = tables([run | {"in_force": run["in_force"] | {"chance_accuracy": 0.1}} for run in found])
+    rows = loss_scale.table(made)
+    # Entitled once: "mixed_bfloat16 trains as float32 does with every loss scale that was tried".
+    said = "mixed_float16 trains as float32 does with a loss scale of 1024 and 2¹⁵"
+    assert loss_scales.title(rows) == said
+    assert "**mixed_bfloat16** trains as float32 does without a loss scale." in (
+        loss_scales.sentences(rows)
+    )
+    # Runs at chance level beside a float32 that learned are the finding, and nothing to repair.
+    assert "not trained" in set(made.ok["flags"])
+    answer = subject.of(made)
+    assert answer.figure == "loss scale"
+    taken = "**mixed_bfloat16** without a loss scale or **mixed_float16** with a loss scale of"
+    assert answer.advice == f"take {taken} 1024 and 2¹⁵."
 
 
 def test_where_images_are_few_the_failures_are_the_answer():
