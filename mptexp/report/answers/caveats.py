@@ -99,7 +99,7 @@ def remedies(tables: Tables, what: str) -> str:
     runs = tables.ok
     if _foreign(runs, tables):
         return "for a claim, let mptexp run the training: `mptexp init` writes what it needs."
-    flags = validity.invalid(validity.together(runs["flags"]), what)
+    flags = validity.invalid(validity.together(_spoiling(runs)), what)
     first = [flag.remedy.partition(validity.REPAIR)[0].removesuffix(", and ") for flag in flags]
     steps = [*dict.fromkeys(filter(None, first))]
     again = runs[runs["flags"].map(validity.curable)]
@@ -111,6 +111,17 @@ def remedies(tables: Tables, what: str) -> str:
         cost = ", ".join(_cost(runs, FEWEST / blocks))
         steps.append(f"{_command(f'--out ../again --set repeats={FEWEST}')} {cost}")
     return f"for a claim, {'; then '.join(steps)}." if steps else ""
+
+
+def _spoiling(runs: pd.DataFrame) -> pd.Series:
+    """The flags of runs, less that of a policy that learned nothing where float32 did.
+
+    That is a finding, and more epochs are no cure for it.
+    """
+    base = runs[runs.policy == "float32"]["flags"]
+    if base.empty or "not trained" in validity.names_of(validity.together(base)):
+        return runs["flags"]
+    return runs["flags"].map(lambda flags: validity.but(flags, "not trained"))
 
 
 def _command(options: str) -> str:

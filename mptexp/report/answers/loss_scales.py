@@ -15,7 +15,6 @@ from mptexp.report.text.parameter_values import in_words
 UNDECIDED = f"is {wording.INCONCLUSIVE}"
 # What a policy does with the scales of an outcome.
 WITH = {
-    "train": "trains as float32 does with a loss scale of",
     "stall": "falls behind float32 with",
     "diverge": "diverges with",
     "": UNDECIDED,
@@ -44,6 +43,8 @@ def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
             for outcome, words in _with(own).items()
             if outcome and scales[outcome]
         ]
+        if good := scales["train"]:
+            parts.insert(0, f"trains as float32 does {_with_scales(good, tried)}")
         parts += filter(None, [_dynamic(own), _open(own, tried)])
         if parts:
             made.append(f"{head}**{policy}** {wording.listed(parts)}.")
@@ -84,7 +85,11 @@ def by_means(rows: pd.DataFrame, margin: float) -> pd.DataFrame:
 
 
 def title(rows: pd.DataFrame) -> str:
-    """Of the policy that bears least and still trains, with which scales it does."""
+    """Of the policy that bears least and still trains, with which scales it does.
+
+    One that trains with all that were tried, which may be a single one, decides nothing beside one
+    that does not.
+    """
     trains = {}
     for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
         scales = loss_scale.ranges(own)
@@ -93,10 +98,12 @@ def title(rows: pd.DataFrame) -> str:
             trains[policy] = (scales["train"], tried)
     if not trains:
         return _failures(rows) or "No loss scale is shown to train as float32 does"
-    policy, (good, tried) = min(trains.items(), key=lambda one: len(one[1][0]))
-    if good == tried:
+    policy, (good, tried) = min(
+        trains.items(), key=lambda one: (one[1][0] == one[1][1], len(one[1][0]))
+    )
+    if good == tried and tried != [1.0]:
         return f"{policy} trains as float32 does with every loss scale that was tried"
-    return f"{policy} trains as float32 does with a loss scale of {_scales(good, tried)}"
+    return f"{policy} trains as float32 does {_with_scales(good, tried)}"
 
 
 def _failures(rows: pd.DataFrame) -> str:
@@ -131,12 +138,12 @@ def advice(rows: pd.DataFrame) -> str:
         scales = loss_scale.ranges(own)
         tried = sorted({scale for among in scales.values() for scale in among})
         dynamic = own[own.loss_scale == "dynamic"].itertuples()
-        if scales["train"] and scales["train"] == tried:
+        if scales["train"] and scales["train"] == tried and tried != [1.0]:
             parts.append(f"**{policy}** with any loss scale that was tried")
         elif any(loss_scale.outcome(row) == "train" for row in dynamic):
             parts.append(f"**{policy}** with the dynamic loss scale")
         elif scales["train"]:
-            parts.append(f"**{policy}** with a loss scale of {_scales(scales['train'], tried)}")
+            parts.append(f"**{policy}** {_with_scales(scales['train'], tried)}")
     if parts:
         return f"take {' or '.join(parts)}."
     few = (rows.verdict == "too few images") & (rows.policy != "float32")
@@ -151,6 +158,13 @@ def advice(rows: pd.DataFrame) -> str:
     return (
         f"with **mixed_float16** keep the dynamic loss scale, Keras's default ({by} here); {more}"
     )
+
+
+def _with_scales(good: Sequence[float], tried: Sequence[float]) -> str:
+    """With which scales a policy trains; one that was tried with none alone trains without."""
+    if tried == [1.0]:
+        return "without a loss scale"
+    return f"with a loss scale of {_scales(good, tried)}"
 
 
 def _scales(scales: Sequence[float], tried: Sequence[float]) -> str:

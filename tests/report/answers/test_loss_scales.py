@@ -84,8 +84,10 @@ def test_a_network_that_needs_a_scale_is_titled_by_the_scales_that_do():
     assert "not trained" in set(made.ok["flags"])
     answer = subject.of(made)
     assert answer.figure == "loss scale"
-    taken = "**mixed_bfloat16** without a loss scale or **mixed_float16** with a loss scale of"
-    assert answer.advice == f"take {taken} 1024 and 2¹⁵."
+    assert answer.advice == (
+        "take **mixed_float16** with a loss scale of 1024 and 2¹⁵ or **mixed_bfloat16** without a "
+        "loss scale."
+    )
 
 
 def test_where_images_are_few_the_failures_are_the_answer():
