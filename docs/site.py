@@ -108,6 +108,7 @@ STUDY_OF = {
     "imagenette-accuracy-cpu": "imagenette_accuracy",
     "inference-100px-cpu": "inference_100px",
     "loss-scale-cpu": "loss_scale",
+    "loss-scale-deep-cpu": "loss_scale_deep",
     "loss-scale-gpt-cpu": "loss_scale_gpt",
     "low-precision-mnist-cpu": "low_precision_mnist",
     "master-weights-cpu": "master_weights",
