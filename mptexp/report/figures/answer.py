@@ -52,7 +52,7 @@ AXES = {
 # to the next. The size of words is that of a page's small print.
 LINE, STRIP, GAP = 0.165, 0.19, 0.07
 SIZE = 9.0
-LETTER = SIZE / 72 * 0.585  # inches of one, on average
+LETTER = SIZE / 72 * 0.56  # inches of one, on average
 LONG = 5  # rows, from which the axis stands above them: a screen shows it before its end
 GREY, GOOD, BAD = "#8a8a8a", "#009e73", "#d55e00"
 LOOKS = {"small": GOOD, "large": BAD, wording.INCONCLUSIVE: GREY, "undecided": GREY}

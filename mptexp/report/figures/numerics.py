@@ -170,9 +170,8 @@ def accuracy_by_loss_scale(rows: pd.DataFrame) -> Figure:
         for place, row in zip(x[bad], own[bad].itertuples(), strict=True):
             if row.diverged < row.runs:  # a cross alone would say that all did
                 some = f"{row.diverged}/{row.runs}"
-                axis.annotate(
-                    some, (place, failed), (0, 6), textcoords="offset points", ha="center", size=7
-                )
+                place = {"xy": (place, failed), "xytext": (0, 6), "textcoords": "offset points"}
+                axis.annotate(some, **place, ha="center", size=7, color=INK)
     if (rows.verdict == "diverged").any():
         axis.plot([], [], "x", color=INK, markeredgewidth=2, label="diverged")
     auto = "dyn." if style.is_narrow() else "dynamic"

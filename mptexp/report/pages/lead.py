@@ -203,9 +203,12 @@ def _data(tables: Tables) -> str:
 
 
 def _batches(runs: pd.DataFrame) -> str:
-    """`batch size 32`, `batch sizes 32 to 512`."""
-    sizes = sorted(set(runs.batch_size))
-    return f"batch size {sizes[0]}" if len(sizes) == 1 else f"batch sizes {sizes[0]} to {sizes[-1]}"
+    """`batch size 32`, `batch sizes 1 and 32`, `batch sizes 32 to 512`."""
+    sizes = [str(size) for size in sorted(set(runs.batch_size))]
+    if len(sizes) == 1:
+        return f"batch size {sizes[0]}"
+    named = wording.listed(sizes) if len(sizes) <= SHOWN else f"{sizes[0]} to {sizes[-1]}"
+    return f"batch sizes {named}"
 
 
 def _some(noun: str, values: pd.Series) -> str:
