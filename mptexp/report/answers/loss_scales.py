@@ -1,7 +1,7 @@
 """What is said of the loss scales that a training bears: sentences and a table of text."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,12 +12,10 @@ from mptexp.report.text.columns import BLANK
 from mptexp.report.text.measures import Measure
 from mptexp.report.text.parameter_values import in_words
 
-UNDECIDED = f"is {wording.INCONCLUSIVE}"
 # What a policy does with the scales of an outcome.
 WITH = {
     "stall": "falls behind float32 with",
     "diverge": "diverges with",
-    "": UNDECIDED,
 }
 
 
@@ -38,16 +36,26 @@ def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
     for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
         scales = loss_scale.ranges(own)
         tried = sorted({scale for among in scales.values() for scale in among})
-        parts = [
-            f"{words} {_scales(scales[outcome], tried)}"
-            for outcome, words in _with(own).items()
-            if outcome and scales[outcome]
-        ]
+        parts = _fails(own, scales, tried)
         if good := scales["train"]:
             parts.insert(0, f"trains as float32 does {_with_scales(good, tried)}")
         parts += filter(None, [_dynamic(own), _open(own, tried)])
         if parts:
             made.append(f"{head}**{policy}** {wording.listed(parts)}.")
+    return made
+
+
+def _fails(
+    own: pd.DataFrame, scales: Mapping[str, Sequence[float]], tried: Sequence[float]
+) -> list[str]:
+    """With which scales a policy falls behind, and with which it diverges."""
+    unscaled = set(own.loss_scale) >= {"none"} and 1.0 not in set(own.loss_scale)
+    made = []
+    for outcome in ("stall", "diverge"):
+        if scales[outcome] == [1.0] and unscaled:
+            made.append(_with(own)[outcome].removesuffix("with") + "without a loss scale")
+        elif scales[outcome]:
+            made.append(f"{_with(own)[outcome]} {_scales(scales[outcome], tried)}")
     return made
 
 
@@ -103,7 +111,10 @@ def title(rows: pd.DataFrame) -> str:
     )
     if good == tried and tried != [1.0]:
         return f"{policy} trains as float32 does with every loss scale that was tried"
-    return f"{policy} trains as float32 does {_with_scales(good, tried)}"
+    own = rows[rows.policy == policy]
+    fails = _fails(own, loss_scale.ranges(own), tried)
+    trained = f"{policy} trains as float32 does {_with_scales(good, tried)}"
+    return f"{trained}, and {wording.listed(fails)}" if fails else trained
 
 
 def _failures(rows: pd.DataFrame) -> str:
