@@ -296,7 +296,7 @@ ROWS: tuple[Category, ...] = (
     Cause(
         name="compiled",
         label="compiled code, slower than single operations",
-        sentence="would be saved without compilation: single operations are faster here",
+        sentence="is what compilation adds: single operations are faster here",
         remedies=(NO_XLA,),
         ablations=(ablations.XLA_OFF,),
         colour="#0087c8",

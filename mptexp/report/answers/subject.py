@@ -46,6 +46,7 @@ Scale = Literal["speed", "error", "accuracy", "perplexity"]
 MOST = 12  # rows of the chart; of more, the least and the largest of each policy
 MARGIN = Options.equivalence_margin  # of accuracies that a title calls equal without a word more
 NAMED = 3  # comparisons that a sentence lists
+LONGEST = 130  # letters of a title that is still read at once
 PROVISIONAL = "Provisional"
 MORE_REPEATS = "more repeats would narrow the inconclusive intervals"
 MANY_REPEATS = f"to show effects as small as those measured would take over {MOST_REPEATS} repeats"
@@ -198,8 +199,9 @@ def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
         name = measures.of(best.dataset).name
         equal = f", at equal {name}" if within == "equal" else f", {name} {within}"
         equal *= bool(best.verdict == "equal")
+        title = f"{_extreme(best, rows, where)}{equal}"
         more = _other_phase(best, rows) or _slower(rows, [best.policy])
-        return f"{_extreme(best, rows, where)}{equal}{more}"
+        return title + more * (len(title + more) <= LONGEST)  # the sentences have it too
     slower = rows[rows.finding == "slower"]
     if len(slower) == len(rows):
         return _extreme(rows.loc[rows.speedup.idxmax()], rows, where)
@@ -552,7 +554,7 @@ def _short(made: Subject) -> Subject:
     title = (
         f"{bar.label.partition(', ')[0]} is {bound}{1 / bar.value:.2f}× slower than a plain loop"
     )
-    return replace(made, title=title)
+    return replace(made, title=title, advice="a plain loop avoids what Keras costs there.")
 
 
 def _after_speed(beside: Iterator[Subject], tables: Tables) -> Iterator[Subject]:
@@ -564,7 +566,9 @@ def _after_speed(beside: Iterator[Subject], tables: Tables) -> Iterator[Subject]
             continue
         title = f"{speed.title}; {subject.title}"
         first, *more = speed.sentences
-        yield replace(speed, title=title, sentences=[first, *subject.sentences, *more])
+        said = [first, *subject.sentences, *more]
+        beside_it = subject.advice and f" {wording.capitalized(subject.advice)}"
+        yield replace(speed, title=title, sentences=said, advice=speed.advice + beside_it)
 
 
 def _of_ratios(

@@ -189,7 +189,9 @@ def _draw(axis: Axes, row: _Row, top: float, chart: Subject) -> None:
 
 def _mark(axis: Axes, bar: Bar, place: float) -> None:
     """Marker and interval of a comparison."""
-    colour = LOOKS.get(bar.finding, COLOURS[bar.policy])
+    # float32's own grey would be taken for what is inconclusive.
+    policy = INK if bar.policy == "float32" else COLOURS[bar.policy]
+    colour = LOOKS.get(bar.finding, policy)
     look = {"color": colour, "marker": MARKERS[bar.policy], "markersize": 7}
     if np.isnan(bar.low):
         look["markerfacecolor"] = "none"

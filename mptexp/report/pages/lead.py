@@ -18,6 +18,7 @@ from mptexp.spec import tasks
 from mptexp.spec.backends import LABELS
 from mptexp.spec.terminal import visible
 
+REMEDIES = 2  # named in what to do
 SHOWN = 3  # sentences, and names of one kind in the line of conditions
 OPTION = re.compile(r"(?<=[\s>])(--[a-z-]+)(?=[^<>]*</code>)")  # of a command: no line breaks in it
 SOURCE = r"^(folder|idx|text):"  # of data, before its name
@@ -169,7 +170,19 @@ def advice(sweep: MeasuredSweep) -> str:
     proven = any(bar.finding in ("faster", "slower", wording.INCONCLUSIVE) for bar in answer.bars)
     if answer.scale == "speed" and proven and answer.advice and not sweep.verdicts:
         return f"{answer.advice.rstrip('.')}. {NOT_DIAGNOSED}."
-    return answer.advice
+    return f"{answer.advice} {_remedies(sweep.verdicts)}".strip()
+
+
+def _remedies(verdicts: Sequence[Verdict]) -> str:
+    """What to try first against the causes that take most of a step, each once.
+
+    Of emulation the answer says it: another policy.
+    """
+    largest = [(verdict.blamed[0], verdict) for verdict in verdicts if verdict.blamed]
+    largest.sort(key=lambda pair: -pair[0].share)
+    made = [v.remedies(loss)[:1] for loss, v in largest if loss.cause.name != "emulated"]
+    named = list(dict.fromkeys(text for first in made for text, _ in first))[:REMEDIES]
+    return f"Against what limits it: {'; '.join(named)}." if named else ""
 
 
 def conditions(tables: Tables) -> list[str]:

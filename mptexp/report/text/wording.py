@@ -295,8 +295,10 @@ def difference(value: float, low: float, high: float, n: int) -> str:
     """A difference in percentage points with its interval and n; says so where there is none."""
     if math.isnan(low):
         return f"{signed(value * 100)} (no interval, n = {n})"
-    ends = ", ".join(signed(end * 100) for end in (low, high))
-    return f"{signed(value * 100)} [{ends}] (n = {n})"
+    largest = max(abs(number) * 100 for number in (value, low, high))
+    form = ".2f" if 0 < largest < 0.1 else ".1f"  # not all of it rounded away
+    ends = ", ".join(signed(end * 100, form) for end in (low, high))
+    return f"{signed(value * 100, form)} [{ends}] (n = {n})"
 
 
 def percentage_points(fraction: float) -> str:
