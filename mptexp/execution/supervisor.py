@@ -276,5 +276,10 @@ def _clean(notebook: Path, dataset: str) -> None:
     except ValueError:
         notebook.unlink()
         return
+    known = content.get("metadata", {}).get("papermill", {})
+    # Where papermill read and wrote it, of which the last part is what others may know.
+    known |= {
+        name: Path(known[name]).name for name in ("input_path", "output_path") if known.get(name)
+    }
     clean = privacy.scrub(privacy.without_path(content, dataset))
     store.write_text(notebook, json.dumps(clean, indent=1, ensure_ascii=False))

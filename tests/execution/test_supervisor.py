@@ -1,5 +1,6 @@
 """One run in a process of its own: its memory, its trace, its notebook."""
 
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,19 @@ def test_a_notebook_that_was_cut_off_is_dropped(tmp_path):
     path.write_text('{"cells": [')
     supervisor._clean(path, "digits")
     assert not path.exists()
+
+
+def test_a_notebook_does_not_say_in_which_folder_it_was_executed(tmp_path):
+    path = tmp_path / "notebook.ipynb"
+    paths = {"input_path": "/srv/of/mine/train.ipynb", "output_path": f"{path}", "version": "2.7"}
+    path.write_text(json.dumps({"cells": [], "metadata": {"papermill": paths}}))
+    supervisor._clean(path, "digits")
+    kept = json.loads(path.read_text())["metadata"]["papermill"]
+    wanted = {"input_path": "train.ipynb", "output_path": "notebook.ipynb", "version": "2.7"}
+    assert kept == wanted
+    path.write_text(json.dumps({"cells": [], "metadata": {}}))  # not papermill's
+    supervisor._clean(path, "digits")
+    assert json.loads(path.read_text()) == {"cells": [], "metadata": {}}
 
 
 def test_a_trace_goes_with_the_record_that_tells_how_to_read_it(tmp_path):

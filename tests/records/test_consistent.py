@@ -102,7 +102,7 @@ def test_a_training_has_all_its_epochs():
     made = json.loads(min(paths).read_text())
     assert consistent.fault(made) == ""
     del made["history"][1:-1]
-    assert consistent.fault(made) == "history holds 2 epochs, but the run had 12"
+    assert consistent.fault(made) == "history holds 2 epochs, but the run had 16"
 
 
 def test_a_latency_is_the_median_of_the_latencies():

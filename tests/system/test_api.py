@@ -48,10 +48,10 @@ def test_a_finished_sweep_loads_as_tidy_tables():
     runs = load(PUBLISHED)
     assert list(runs) == OF_IMAGES
     assert runs.run_id.is_unique
-    assert len(runs) == 18
+    assert len(runs) == 15
     assert {runs[name].dtype.kind for name in ("step_s", "power_w", "latency_p50_s")} == {"f"}
     assert (runs.speedups.low < runs.speedups.speedup).all()
-    assert len(runs.history) == 18 * 12
+    assert len(runs.history) == 15 * 16
     assert load(PUBLISHED, "speedups").equals(runs.speedups)
     assert load(PUBLISHED, "history").equals(runs.history)
 
@@ -70,7 +70,7 @@ def test_a_cell_shows_what_varies_and_was_measured_and_the_rest_on_request():
 
 def test_a_path_may_begin_in_the_folder_above_the_notebook(monkeypatch):
     monkeypatch.chdir(PROJECT / "notebooks")
-    assert len(load("reports/published/quickstart-cpu")) == 18
+    assert len(load("reports/published/quickstart-cpu")) == 15
     assert len(plan("params/quickstart.yaml", only={"policy": ["float32", "mixed_float16"]})) == 9
 
 
