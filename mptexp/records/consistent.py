@@ -22,7 +22,7 @@ ROUNDING = 1e-6  # relative: far above that of floats, far below any effect
 # Of the validation images: predicting once more may round a few otherwise, and a model with noise
 # of its own gets others right. Four standard errors of two such counts, and never less than this.
 OFF, SIGMAS = 0.01, 4.0
-LOADED = 3 * OTHERS_MATTER  # in most of a run's samples: not of the moments beside what was timed
+LOADED = 2 * OTHERS_MATTER  # at least, of what was timed: rounding and clocks make no contradiction
 OFF_NATS = 0.01  # of a loss in 16 bits, beside OFF of it
 LEAST_TIMES = 3  # that agree to the last digit, of two runs that are one
 
@@ -95,8 +95,8 @@ def _missing_windows(record: Mapping[str, Any]) -> str:
 def _other_load(record: Mapping[str, Any]) -> str:
     """What is wrong where the samples of the sensors are gone, or show what the summary does not.
 
-    Their median, since a program may start beside the training, outside of what is timed; of older
-    records, without an identity, nothing is claimed.
+    A program may have run beside the training alone, outside of what is timed; of older records,
+    without an identity, nothing is claimed.
     """
     if not record.get("identity"):
         return ""
@@ -104,23 +104,33 @@ def _other_load(record: Mapping[str, Any]) -> str:
     measured = (record.get("timing") or {}).get("step_s") is not None
     if measured and record.get("environment") and not samples:
         return "samples: none of its sensors, of which every run has some"
-    load, noticed = readings.get("other_load_frac"), _median_load(samples)
+    timed_s = sum(window["seconds"] for window in record.get("windows") or [])
+    load, noticed = readings.get("other_load_frac"), _least_load(samples, timed_s)
     if load is None or noticed is None or load > OTHERS_MATTER or noticed < LOADED:
         return ""
     return f"readings.other_load_frac is {load:.6g}, but the samples show {noticed:.6g}"
 
 
-def _median_load(samples: Sequence[Mapping[str, Any]]) -> float | None:
-    """The share of the processors that other programs took, in most gaps between samples."""
+def _least_load(samples: Sequence[Mapping[str, Any]], timed_s: float) -> float | None:
+    """The least share of the processors that others can have taken of what was timed.
+
+    That of the quietest gaps between samples, for half as long as was timed: which of them lie
+    within it, no record says, and the first and the last of them only in part.
+    """
     names = ("time", "busy_cpu_s", "own_cpu_s", "processors")
     rows = [[s.get(name) for name in names] for s in samples]
     known = [[*map(float, r)] for r in rows if all(isinstance(v, int | float) for v in r)]
-    loads = [
-        (b[1] - a[1] - b[2] + a[2]) / offered
+    gaps = sorted(
+        ((b[1] - a[1] - b[2] + a[2]) / offered, b[0] - a[0])
         for a, b in pairwise(known)
         if b[0] > a[0] and (offered := (b[0] - a[0]) * b[3]) > 0
-    ]
-    return statistics.median(loads) if loads else None
+    )
+    total, spent = 0.0, 0.0
+    for load, seconds in gaps:
+        total, spent = total + load * seconds, spent + seconds
+        if spent >= timed_s / 2:
+            return total / spent
+    return None
 
 
 def _other_epochs(record: Mapping[str, Any]) -> str:

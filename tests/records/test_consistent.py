@@ -207,6 +207,23 @@ def test_what_the_sensors_saw_is_held_against_their_samples():
     assert consistent.fault(made | {"samples": []}).startswith("samples: none of its sensors")
 
 
+def test_a_load_beside_what_was_timed_is_no_contradiction():
+    # An honest record of a short training was called damaged: the load lay in its compilation.
+    made = trained()
+    timed_s = sum(window["seconds"] for window in made["windows"])
+    first = made["samples"][0]
+    busy = 0.0
+    made["samples"] = []
+    for place in range(9):  # a second each; others compute in all gaps but those that were timed
+        busy += 0.0 if place <= 1 + timed_s else first["processors"]
+        made["samples"].append(first | {"time": float(place), "busy_cpu_s": busy, "own_cpu_s": 0.0})
+    made["readings"]["other_load_frac"] = 0.0
+    assert "other_load_frac" not in consistent.fault(made)
+    for sample in made["samples"]:  # but not where they do in every gap
+        sample["busy_cpu_s"] = sample["time"] * first["processors"]
+    assert "other_load_frac is 0, but the samples show 1" in consistent.fault(made)
+
+
 def test_a_copy_with_other_times_or_moments_is_no_repeat():
     # The lie that was told: one block as three, its times off by a percent: "[1.65, 1.72]".
     made = trained()
