@@ -107,6 +107,7 @@ STUDY_OF = {
     "imagenette-64px-cpu": "imagenette_speed",
     "imagenette-accuracy-cpu": "imagenette_accuracy",
     "inference-100px-cpu": "inference_100px",
+    "largest-batch-cpu": "largest_batch_cpu",
     "loss-scale-cpu": "loss_scale",
     "loss-scale-deep-cpu": "loss_scale_deep",
     "loss-scale-gpt-cpu": "loss_scale_gpt",
