@@ -241,7 +241,9 @@ def _accuracy(tables: Tables) -> list[str]:
     known = measures.met(table) if len(table) else measures.met(tables.ok)
     own = {m.name: of_task(table, m.task) for m in known}
     parts = [_of_measure(tables, own[m.name], m, margin) for m in known]
-    text = " ".join(f"{wording.capitalized(part)}." for part in [*parts, _memory(tables)] if part)
+    text = " ".join(
+        f"{wording.capitalized(part)}." for part in [*parts, _memory(tables), _fits(tables)] if part
+    )
     return [text] if text else []
 
 
@@ -368,6 +370,24 @@ def _memory(tables: Tables) -> str:
     rest = set(words[~rows.candidate.isin(proven.candidate)])
     other = "about the same" if rest == {"same"} else INCONCLUSIVE
     return f"memory: {listed(parts)}{f', others {other}' * bool(rest)}"
+
+
+def _fits(tables: Tables) -> str:
+    """`largest batch that fits: 320 with float32, 384 with bfloat16`, where that was searched for.
+
+    Of a sweep of one point but for batch sizes; tables have that of others.
+    """
+    if (
+        tables.attempts.empty
+        or tables.ok[[n for n in POINT if n != "batch_size"]].nunique().max() > 1
+    ):
+        return ""
+    sizes = tables.ok.groupby("policy", sort=False).batch_size.max()
+    names = {size: listed([f"**{p}**" for p in own.index]) for size, own in sizes.groupby(sizes)}
+    fits = listed([f"{size:,} with {name}" for size, name in names.items()])
+    failed = tables.attempts[tables.attempts.status == "oom"].groupby("policy").batch_size.min()
+    least = f" ({failed.iloc[0]:,} does not)" * (failed.nunique() == 1)
+    return f"largest batch that fits: {fits}{least}"
 
 
 def _saved(saved: pd.Series) -> str:

@@ -1,3 +1,6 @@
+from dataclasses import replace
+
+import pandas as pd
 import pytest
 from builders import record, tables, three
 
@@ -212,3 +215,15 @@ def test_what_is_not_valid_in_several_places_names_or_counts_them():
 )
 def test_a_place_in_plain_words_follows_its_preposition(place, said):
     assert findings.at(place) == said
+
+
+def test_the_largest_batches_are_said_where_they_were_searched_for():
+    made = three("mixed_float16", [2.0, 2.1, 1.9])
+    assert "argest batch" not in " ".join(findings.answer(made))
+    policies = ["float32", "mixed_float16"]
+    tried = pd.DataFrame({"policy": policies, "batch_size": [64, 64], "status": ["oom", "oom"]})
+    said = " ".join(findings.answer(replace(made, attempts=tried)))
+    fits = "Largest batch that fits: 32 with **float32** and **mixed_float16** (64 does not)."
+    assert fits in said
+    tried.loc[1, "batch_size"] = 96
+    assert "(64 does not)" not in " ".join(findings.answer(replace(made, attempts=tried)))
