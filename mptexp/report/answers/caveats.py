@@ -46,7 +46,12 @@ NAMES = {
 }
 
 
-def banner(tables: Tables, what: str = "time", more: str = "[Details](#Environment)") -> list[str]:
+def banner(
+    tables: Tables,
+    what: str = "time",
+    more: str = "[Details](#Environment)",
+    findings: Collection[str] = (),
+) -> list[str]:
     """What opens a page beside its answer: what is not valid, and the runs without a result.
 
     The flag that takes most from the answer is said with its reason, others by their names, and not
@@ -56,10 +61,13 @@ def banner(tables: Tables, what: str = "time", more: str = "[Details](#Environme
         tables: of the sweep.
         what: the answer is about, time or accuracy.
         more: where all are said in full.
+        findings: flags that the answer itself speaks of.
     """
     full = [text for text in sentences(tables) if not text.startswith(NOT_VALID)]
     counted = sorted(
-        _counted(tables), key=lambda one: (what in one[0].invalidates, one[1]), reverse=True
+        (one for one in _counted(tables) if one[0].name not in findings),
+        key=lambda one: (what in one[0].invalidates, one[1]),
+        reverse=True,
     )
     if counted:
         flag, runs, of = counted[0]

@@ -33,12 +33,18 @@ def html(sweep: MeasuredSweep) -> str:
         title(sweep),
         _asked(sweep),
         conditions(sweep.tables),
-        caveats.banner(sweep.tables, _rests_on(sweep)),
+        caveats.banner(sweep.tables, _rests_on(sweep), findings=_findings(sweep)),
         first.html(style.LEAD_WIDTH, titled=False) if first else "",
         sentences(sweep),
         advice(sweep),
         minor=caveats.is_minor(sweep.tables, _rests_on(sweep)),
     )
+
+
+def _findings(sweep: MeasuredSweep) -> tuple[str, ...]:
+    """That a run learned nothing is the answer of a sweep of formats or loss scales, no fault."""
+    answer = sweep.subject
+    return ("not trained",) * (answer.scale == "error" or answer.figure == "loss scale")
 
 
 def _rests_on(sweep: MeasuredSweep) -> str:

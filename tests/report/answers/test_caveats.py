@@ -267,6 +267,15 @@ def test_the_banner_begins_with_what_the_answer_is_about():
     assert "Also time and training time of all runs (interference)." in full
 
 
+def test_what_the_answer_speaks_of_is_no_warning():
+    made = list(three())
+    for each in made:
+        each["in_force"] = each["in_force"] | {"chance_accuracy": 0.1}
+    made[1]["history"] = [made[1]["history"][-1] | {"val_accuracy": 0.1}]
+    assert "(not trained)" in caveats.banner(tables(made), "accuracy")[0]
+    assert caveats.banner(tables(made), "accuracy", findings=("not trained",)) == []
+
+
 def test_a_warning_is_minor_only_where_it_takes_nothing_from_the_answer():
     busy = tables(list(three(marks=["measured while other programs used the processor"])))
     assert caveats.is_minor(busy, "accuracy")
