@@ -82,6 +82,6 @@ def layers(record: Mapping[str, Any], bandwidth: float) -> pd.DataFrame:
     table = pd.DataFrame(rows).set_index("layer")
     parameters = sum(layer["parameters"] for layer in record["work"]["layers"])
     # Gradient, variable and both moments: each read, all but the gradient written.
-    moved = ADAM_TOUCHES * parameters * BYTES.get(record["in_force"]["variable_dtype"], 4)
+    moved = ADAM_TOUCHES * parameters * BYTES.get(record["in_force"].get("variable_dtype"), 4)
     table.loc["optimizer"] = [moved / bandwidth, "memory", moved / bandwidth, 0.0, moved, math.nan]
     return table

@@ -8,6 +8,7 @@ from pydantic import Field
 # Numbers that arithmetic on them cannot bring to infinity, and that are no thousand digits long.
 Number = Annotated[float, Field(ge=-1e30, le=1e30)]
 Positive = Annotated[float, Field(gt=1e-30, le=1e30)]
+Count = Annotated[Number, Field(ge=1)]
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ COLUMNS = {
             "share of the arithmetic of products in the type that the policy promises",
         ),
         Column("loss_scale", "effective at the end: none, or the number", str | Number),
-        Column("batch_size", "images per step, over all replicas"),
-        Column("replicas", "devices that share a batch"),
+        Column("batch_size", "images per step, over all replicas", Count),
+        Column("replicas", "devices that share a batch", Count),
         Column("jit", "whether XLA compiled the step", bool | str),
         Column("input_mode", "where batches come from", str),
         Column("phase", "train or inference", str),

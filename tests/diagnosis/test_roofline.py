@@ -34,6 +34,8 @@ def test_a_layer_needs_what_it_takes_alone_or_its_bytes():
     assert table.bytes["optimizer"] == 7 * 1000 * 4
     low = roofline.layers(record(1e10, LAYERS, "bfloat16", rows=ROWS), 1e9)
     assert low.bytes["optimizer"] == 7 * 1000 * 2
+    unknown = record(1e10, LAYERS, rows=ROWS) | {"in_force": {}}  # the usual size, no traceback
+    assert roofline.layers(unknown, 1e9).bytes["optimizer"] == 7 * 1000 * 4
 
 
 def test_a_layer_kept_in_float32_needs_what_it_takes_in_16_bits():

@@ -28,6 +28,7 @@ def test_statuses_that_are_final_are_some_of_them():
         (("parameters", "batch_size"), 0, "parameters.batch_size: Input should be greater"),
         (("parameters", "policy"), "float12", "parameters.policy: Input should be 'float32'"),
         (("timing", "step_s"), 0.0, "timing.step_s: Input should be greater than 0.000"),
+        (("replicas",), 0, "replicas: Input should be greater than or equal to 1"),
         (("marks",), "a", "marks: Input should be a valid list"),
         (
             ("validated",),
