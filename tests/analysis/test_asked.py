@@ -36,7 +36,7 @@ def test_the_runs_of_a_params_file_are_those_it_asks_for():
 @pytest.mark.parametrize(
     ("edited", "text"),
     [
-        ("batch_size: 64", "batch\\_size 32 (params.yaml: 64)"),
+        ("batch_size: 64", "batch_size 32 (params.yaml: 64)"),
         ("batch_size: 32, epochs: 3", "epochs 20 (params.yaml: 3)"),
         ("batch_size: 32, seed: 7", "seed 0 (params.yaml: 7)"),
     ],

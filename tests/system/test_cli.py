@@ -247,11 +247,11 @@ def test_results_as_json_are_those_of_the_text_and_nothing_else(tmp_path):
     lines = {line.split()[0]: line for line in said.splitlines()}
     for row in made["plan"]["runs"]:
         assert lines[row["run_id"]].endswith(f"about {row['cost_s']:.0f} s")
-    assert f"{made['plan']['due']} to execute" in lines["18"]
+    assert f"{made['plan']['due']} to execute" in lines["15"]
     assert ["broken" in sentence for sentence in made["report"]["not_valid"]] == [True]
-    assert made["merge"]["copied"] == {str(PUBLISHED): 18}
+    assert made["merge"]["copied"] == {str(PUBLISHED): 15}
     said = mptexp("compare", "a", PUBLISHED, cwd=tmp_path, COLUMNS="200").stdout
-    assert len(made["compare"]["points"]) == 6
+    assert len(made["compare"]["points"]) == 5
     for point in made["compare"]["points"]:
         assert f"{point['step_s_a'] * 1e3:.2f}" in said
 
@@ -324,7 +324,7 @@ def test_without_colours_a_terminal_shows_the_same_words(environment, words, tmp
 def test_compare_fits_80_columns_and_claims_nothing_of_a_sweep_beside_itself(tmp_path):
     wide = mptexp("compare", PUBLISHED, PUBLISHED, cwd=tmp_path, COLUMNS="160").stdout
     narrow = mptexp("compare", PUBLISHED, PUBLISHED, cwd=tmp_path, COLUMNS="80").stdout
-    assert wide.count("(not valid: same measurement; n = 3, 3)") == 6
+    assert wide.count("(not valid: same measurement; n = 3, 3)") == 5
     assert max(map(len, narrow.splitlines())) <= 80
     assert not re.findall(r"\[\d\.\d\d, \d\.\d\d\]", wide + narrow)
 
