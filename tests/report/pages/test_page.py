@@ -218,7 +218,7 @@ def test_published_numbers_stand_beside_committed_records(tmp_path):
     page = page.replace("\N{NO-BREAK SPACE}", " ")
     section = page[page.index('id="Comparison-with-published') : page.index('id="All-runs"')]
     for words in (
-        "0.26× [0.22, 0.30] (n = 3)",  # batch size 128, mixed_float16 over float32
+        "0.29× [0.23, 0.37] (n = 3)",  # batch size 128, mixed_float16 over float32
         "imagenette/320px (v1, 12894 train / 500 val)",
         "digits, 32 × 32, width 0.25",
         "tensorflow 2.21.0, keras 3.15.1, without XLA",
