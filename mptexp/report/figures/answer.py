@@ -124,7 +124,7 @@ def _rows(chart: Subject) -> list[_Row]:
     """The rows of a chart; several policies are headings, one is named by the axis."""
     several = len({bar.policy for bar in chart.bars}) > 1
     headed = several and all(bar.label.startswith(f"{bar.policy}, ") for bar in chart.bars)
-    said_once = all(bar.finding == "not valid" for bar in chart.bars)  # by the axis
+    said_once = _claims_nothing(chart)  # by the axis
     named, repeats = _common_policy(chart), _repeats(chart)
     made = []
     for policy, bars in groupby(chart.bars, key=lambda bar: bar.policy):
@@ -146,8 +146,11 @@ def _common_policy(chart: Subject) -> str:
 def _axis_label(chart: Subject) -> str:
     alike, label = _common_policy(chart), AXES[chart.scale].format(visible(chart.baseline))
     label = label.replace("speed", f"speed of {alike}", 1) if alike else label
-    said_once = all(bar.finding == "not valid" for bar in chart.bars)
-    return label + "; measured, not claimed" * said_once
+    return label + "; measured, not claimed" * _claims_nothing(chart)
+
+
+def _claims_nothing(chart: Subject) -> bool:
+    return all(bar.finding == "not valid" for bar in chart.bars)
 
 
 def _repeats(chart: Subject) -> str:
