@@ -386,7 +386,7 @@ def _fits(tables: Tables) -> str:
     names = {size: listed([f"**{p}**" for p in own.index]) for size, own in sizes.groupby(sizes)}
     fits = listed([f"{size:,} with {name}" for size, name in names.items()])
     failed = tables.attempts[tables.attempts.status == "oom"].groupby("policy").batch_size.min()
-    least = f" ({failed.iloc[0]:,} does not)" * (failed.nunique() == 1)
+    least = f" ({failed.iloc[0]:,} does not)" if failed.nunique() == 1 else ""
     return f"largest batch that fits: {fits}{least}"
 
 
