@@ -20,6 +20,7 @@ IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".p
 DIGITS = 1437  # training images of dataset digits
 TEXTS = (".txt", ".text", ".md", ".rst")
 MOST_FILES = 100_000  # that are counted: of more, no batch is too large
+MOST_BYTES = 10**7  # of a text that is counted: reading them takes some milliseconds
 LEAST = {True: 5, False: 2}  # calls of the backend that are timed: of one step each, of several
 
 
@@ -74,13 +75,26 @@ def training_images(run: Run) -> int | None:
         return None
 
 
+def kept_to_train(count: int, share: float) -> int:
+    """How many of so many images or characters are trained on, where a share is to validate."""
+    return count - math.ceil(count * share)
+
+
 def _sequences(run: Run) -> int | None:
-    """Of a file of bytes; byte pairs and folders are known when they are read."""
+    """Of a file of bytes; byte pairs and folders are known when they are read.
+
+    So is a text that cannot be used, or is too short for one sequence: who reads it says why.
+    """
     own = [PACKAGE / "training/data" / f"{run.dataset}.txt"]
     path = next((p for p in places.candidates(run.dataset) or own if p.is_file()), None)
-    if path is None or run.tokenizer != "bytes":
+    if path is None or run.tokenizer != "bytes" or path.stat().st_size > MOST_BYTES:
         return None
-    return max(0, int(path.stat().st_size * (1 - run.validation_split)) - 1) // run.sequence_length
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    trained = text[: kept_to_train(len(text), run.validation_split)].encode()
+    return max(0, len(trained) - 1) // run.sequence_length or None
 
 
 def _of_idx(root: Path) -> int | None:
@@ -103,7 +117,7 @@ def _of_folder(root: Path, run: Run) -> int | None:
     images = sum(name.lower().endswith(IMAGES) for name in files)
     if images == 0 or images >= MOST_FILES / 2:
         return None
-    return images if validates else images - math.ceil(images * run.validation_split)
+    return images if validates else kept_to_train(images, run.validation_split)
 
 
 def _files(root: Path) -> Iterator[str]:

@@ -82,6 +82,28 @@ def test_an_idx_file_says_how_many_it_has(tmp_path, packed):
     assert counted(f"idx:{tmp_path}") is None
 
 
+@pytest.mark.parametrize(
+    ("text", "sequences"),
+    [("漢字" * 2000 + "abcd" * 250, 749), ("abcd" * 250 + "漢字" * 2000, 624), ("a" * 101, 4)],
+    ids=["wide first", "wide last", "ASCII"],
+)
+def test_sequences_of_a_text_are_those_that_it_is_cut_into(tmp_path, monkeypatch, text, sequences):
+    path = tmp_path / "mine.txt"
+    path.write_text(text, "utf-8")
+    asked = {"dataset": f"text:{path}", "model": "gpt", "sequence_length": 16}
+    assert counted(**asked) == sequences
+    assert counted(**asked, tokenizer="bpe") is None
+    monkeypatch.setattr(feasible, "MOST_BYTES", path.stat().st_size - 1)
+    assert counted(**asked) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"too short", b"\xff" * 10_000])
+def test_of_a_text_that_cannot_be_used_who_reads_it_says_why(tmp_path, content):
+    path = tmp_path / "mine.txt"
+    path.write_bytes(content)
+    assert counted(f"text:{path}", model="gpt", sequence_length=16) is None
+
+
 @pytest.mark.parametrize("kind", ["folder", "idx", "text"])
 def test_of_a_user_who_is_not_known_nothing_is_counted(kind):
     run = Run(dataset=f"{kind}:~nobody-of-this-name/x", model="my_models:build")

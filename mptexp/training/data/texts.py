@@ -8,7 +8,6 @@ part that is trained on: no vocabulary is downloaded.
 
 import hashlib
 import importlib.util
-import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,10 +86,10 @@ def _check_length(run: Run, part: str, count: int) -> None:
     if count > run.sequence_length:
         return
     which = {"train": "to train on", "val": "to validate with"}[part]
+    shorter = f", or a sequence_length of at most {count - 1:,}" if count > 2 else ""
     raise DataError(
         f"dataset {run.dataset}: has {count:,} tokens {which}, too few for a sequence of "
-        f"{run.sequence_length} and the token that follows; allowed: a longer text, or a "
-        f"sequence_length of at most {max(count - 1, 0):,}"
+        f"{run.sequence_length} and the token that follows; allowed: a longer text{shorter}"
     )
 
 
@@ -154,7 +153,7 @@ def _decoded(dataset: str, path: Path) -> str:
 
 def _split(text: str, share: float) -> dict[str, str]:
     """The text to train on, and its last part."""
-    first = len(text) - math.ceil(len(text) * share)
+    first = feasible.kept_to_train(len(text), share)
     return {"train": text[:first], "val": text[first:]}
 
 
@@ -188,9 +187,10 @@ def _bpe(run: Run, parts: dict[str, str]) -> Tokens:
     )
     size = tokenizer.get_vocab_size()
     if size < run.vocabulary:
+        allowed = f"a vocabulary of at most {size:,}" if size > len(BYTES) else "tokenizer bytes"
         raise DataError(
             f"dataset {run.dataset}: vocabulary {run.vocabulary:,} was asked for, but its text "
-            f"gives {size:,} tokens; allowed: a vocabulary of at most {size:,}, or a longer text"
+            f"gives {size:,} tokens; allowed: {allowed}, or a longer text"
         )
     names = tuple(tokenizer.id_to_token(number) for number in range(size))
     return names, {p: np.array(tokenizer.encode(text).ids, TOKEN) for p, text in parts.items()}

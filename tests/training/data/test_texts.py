@@ -94,15 +94,23 @@ def test_byte_pairs_write_the_text_in_fewer_tokens_that_give_it_back():
         load(tokenizer="bpe", vocabulary=65_536)
 
 
+def test_a_text_without_any_byte_pair_is_not_told_of_a_vocabulary_that_is_refused(tmp_path):
+    pytest.importorskip("tokenizers", reason="tokenizers is not installed; pip install tokenizers")
+    (tmp_path / "mine.txt").write_bytes(b"")
+    with pytest.raises(DataError, match="allowed: tokenizer bytes, or a longer text"):
+        load(f"text:{tmp_path / 'mine.txt'}", tokenizer="bpe")
+
+
 @pytest.mark.parametrize(
     ("content", "parameters", "message"),
     [
+        (b"", {}, "has 0 tokens to train on, .* allowed: a longer text$"),
         (b"abc", {}, "has 2 tokens to train on, too few for a sequence of 128"),
         (b"a" * 400, {"sequence_length": 100}, "has 80 tokens to validate with, too few"),
         (b"abc\xff\xfe", {}, r"mine.txt is not UTF-8: byte 0xff at 3; convert it"),
         (None, {}, r"does not exist; give a file or a folder"),
     ],
-    ids=["short", "short to validate", "not UTF-8", "absent"],
+    ids=["empty", "short", "short to validate", "not UTF-8", "absent"],
 )
 def test_a_text_that_cannot_be_used_is_refused_in_a_sentence(
     tmp_path, content, parameters, message
