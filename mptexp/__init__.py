@@ -7,10 +7,10 @@ imports a framework), execution and analysis, then diagnosis, then report; `api`
 and the command line call.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # not typing's: to import it takes longer than all of this
 if TYPE_CHECKING:  # for editors and type checkers
+    from typing import Any
+
     from mptexp.api.cells import (
         answer,
         compare,
@@ -42,12 +42,14 @@ __all__ = [
 __all__ += ["record", "run"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Imports what is asked for: `import mptexp` alone costs nothing."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     homes = {"Run": "mptexp.spec.run", "Sweep": "mptexp.spec.grid"}
     home = (homes | {"StepTimer": "mptexp.training.step_timer"}).get(name, "mptexp.api")
+    import importlib
+
     return getattr(importlib.import_module(home), name)
 
 

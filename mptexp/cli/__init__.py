@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 
 from mptexp.cli.common import app, err
-from mptexp.spec import terminal
+from mptexp.spec import interrupt, terminal
 from mptexp.spec.errors import Stopped
 from mptexp.spec.terminal import Stdout
 
@@ -27,6 +27,7 @@ def main() -> None:
         pass
     except SystemExit as ended:
         status = ended.code
+    interrupt.ignore()
     told = stdout.lost if status else None  # by the command itself
     with suppress(Stopped):  # while it can be said, not when Python ends
         stdout.flush()

@@ -5,7 +5,6 @@ import inspect
 import json
 import os
 import re
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mptexp.spec import interrupt, limits
 from mptexp.spec.errors import ParamsError, Stopped, UserError
 from mptexp.spec.terminal import plain
 
@@ -118,9 +118,7 @@ def command(
         def guarded(
             *words: Any, format: str, quiet: bool, verbose: bool, no_color: bool, **options: Any
         ) -> None:
-            for ending in (signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(ending) == signal.SIG_DFL:  # nohup ignores one
-                    signal.signal(ending, _as_interrupt)
+            interrupt.listen()
             if quiet:
                 progress().quiet = True
             if no_color:
@@ -151,8 +149,10 @@ def _check_surroundings() -> None:
 
     Raises:
         ParamsError: where a word or the working directory is not text, that directory is gone, or
-            there is no home directory, in which caches and settings lie.
+            there is no home directory, in which caches and settings lie, or too few files may be
+            open.
     """
+    limits.widen()
     try:
         here = os.getcwd()
     except OSError:
@@ -184,10 +184,6 @@ def options(
     """What does reduced precision buy on this device, in speed, memory and accuracy?"""
 
 
-def _as_interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
-
-
 def _end(error: BaseException, verbose: bool = False) -> None:
     """Ends the command where an error's message says all: never with a traceback."""
     from mptexp.api import Interrupted
@@ -195,17 +191,22 @@ def _end(error: BaseException, verbose: bool = False) -> None:
     if isinstance(error, Interrupted):
         err().print(f"stopped: {error.kept}; the same command goes on")
         raise typer.Exit(130) from None
-    if isinstance(error, KeyboardInterrupt):
+    if interrupt.asked() or isinstance(error, KeyboardInterrupt):
         err().print("stopped; the same command begins anew")
         raise typer.Exit(130) from None
     if isinstance(error, OSError) and error.filename:  # a name too long, a folder without rights
         error = ParamsError(f"{error.filename}: {error.strerror}")
+    tight = limits.tight() if not isinstance(error, ParamsError) else ""
     if not isinstance(error, UserError):
-        raise error
+        if not tight:
+            raise error
+        error = Stopped(f"{type(error).__name__}: {error}")
     if verbose:
         traceback.print_exception(error)
     for line in str(error).splitlines():
         err().print(f"[bold red]error[/] {plain(line)}", soft_wrap=True)
+    if tight:
+        err().print(tight)
     raise typer.Exit(1 if isinstance(error, Stopped) else 2) from None
 
 

@@ -165,7 +165,12 @@ class Kernel:
 
     def __init__(self, pages: Pages = (), report: int | None = None) -> None:
         self.channel, theirs = socket.socketpair()
+        # Ctrl-C reaches both processes: in the new one it would end nothing but its beginning.
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         self.pid = _forked()
+        if not self.pid:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # as ipykernel does later
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
         if not self.pid:
             self.channel.close()
             if report is not None:

@@ -21,6 +21,7 @@ from mptexp.execution.local_executor import Execution
 from mptexp.execution.plan import Planned
 from mptexp.execution.progress import Output, Progress, bar
 from mptexp.records import outcomes, schema, store
+from mptexp.spec import interrupt
 from mptexp.spec.errors import Stopped, UserError
 
 BESIDE = (
@@ -183,6 +184,7 @@ def execute_due(chosen: Sequence[Planned], job: Job, how: Execution, output: Out
                 progress.show(planned, record)
                 if record and output.on_record:
                     output.on_record(record)
+                interrupt.check()
                 if how.fail_fast and record and record["status"] not in schema.FINAL:
                     left = len(due) - progress.ended
                     output.say(f"stopped at the first run that failed, {left} not executed")

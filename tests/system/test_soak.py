@@ -7,6 +7,7 @@ busy the machine is; tests/system/test_survival.py kills each of them once, at a
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -131,6 +132,41 @@ def test_a_kill_while_files_are_written_leaves_nothing_half(light, tmp_path, cap
         assert again == usual, name
     with capsys.disabled():
         print(f"\n{name}: {dict(killed)}")
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if COMMANDS[name][0][1] == "-m"])
+def test_ctrl_c_at_any_moment_is_a_line_and_the_same_command_goes_on(light, tmp_path, capsys, name):
+    light({"seed": [0, 1]})
+    written_sweep(tmp_path / "sweep", "GPU", 1)
+    command = [word for word in COMMANDS[name][0] if word not in REPORTS]  # the usual report
+    began = time.monotonic()
+    _done(command, tmp_path)
+    usual_s = time.monotonic() - began
+    chance, ended = random.Random(name), Counter()
+    for _ in range(max(2, RUNS // 10)):
+        for made in ("site", "reports"):
+            if chance.random() < 0.7:
+                shutil.rmtree(tmp_path / made, ignore_errors=True)
+        ended[_interrupted(command, tmp_path, chance.uniform(0.05, usual_s))] += 1
+        until(lambda: not processes_of(tmp_path))
+    _done(command, tmp_path)
+    with capsys.disabled():
+        print(f"\n{name}, Ctrl-C: {dict(ended)}")
+
+
+def _interrupted(command, folder, after):
+    """The exit status of a command whose whole group of processes gets Ctrl-C's signal."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(
+        command, cwd=folder, env=_own(folder), start_new_session=True, **pipes
+    ) as started:
+        time.sleep(after)
+        if started.poll() is None:
+            os.killpg(started.pid, signal.SIGINT)
+        _, errors = started.communicate()
+    assert started.returncode in (0, 130), errors
+    assert len(errors.splitlines()) == (started.returncode == 130), errors
+    return started.returncode
 
 
 def _killed(command, folder, sign, after, most):

@@ -33,7 +33,7 @@ from mptexp.report.answers import caveats, claims, measured, repetitions, subjec
 from mptexp.report.figures import output
 from mptexp.report.pages import lead, page, rendering
 from mptexp.report.text import wording
-from mptexp.spec import documents, files
+from mptexp.spec import documents, files, interrupt
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.project import PACKAGE, user_cache
 from mptexp.spec.terminal import visible
@@ -118,6 +118,7 @@ def _publish(places: Sequence[SweepDir], site: Path, notebook: Path, address: st
         store.write_text(index, _index([], address))
     faults, entries = [], []
     for place, target, proof, entry in zip(places, targets, proofs, known, strict=True):
+        interrupt.check()
         if entry is None:
             _copy(place, target)
             entry = _report(target, notebook, address)

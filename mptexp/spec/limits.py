@@ -1,0 +1,40 @@
+"""What the shell allows a program (`ulimit`), where it is less than a command may need."""
+
+import resource
+
+from mptexp.spec.errors import ParamsError
+
+NEEDED = (  # in the resource's unit; most commands manage with less, none is known to need more
+    (resource.RLIMIT_NOFILE, "n", 1, 256, "open files"),
+    (resource.RLIMIT_AS, "v", 2**20, 8 * 2**30, "MiB of memory"),
+    (resource.RLIMIT_DATA, "d", 2**20, 8 * 2**30, "MiB of memory"),
+    (resource.RLIMIT_FSIZE, "f", 2**10, 2**30, "KiB in a file"),
+    (resource.RLIMIT_NPROC, "u", 1, 256, "processes"),
+)
+
+
+LEAST_FILES = 128  # fewer are used up before a Jupyter kernel has begun
+
+
+def widen() -> None:
+    """Allows this program as many open files as it may allow itself: many shells say 256.
+
+    Raises:
+        ParamsError: where even those are too few.
+    """
+    most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = 4096 if hard == resource.RLIM_INFINITY else min(4096, hard)
+    if most != resource.RLIM_INFINITY and most < enough:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))
+    if enough < LEAST_FILES:
+        raise ParamsError(tight())
+
+
+def tight() -> str:
+    """Names what is allowed here and may not suffice; empty where nothing is limited so."""
+    said = []
+    for kind, letter, unit, needed, what in NEEDED:
+        most = resource.getrlimit(kind)[0]
+        if most != resource.RLIM_INFINITY and most < needed:
+            said.append(f"{most // unit:,} {what} (ulimit -{letter}; {needed // unit:,} suffice)")
+    return f"this shell allows {' and '.join(said)}" if said else ""

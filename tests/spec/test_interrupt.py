@@ -1,0 +1,61 @@
+"""Ctrl-C before a command has begun, and where a library loses it."""
+
+import subprocess
+import sys
+
+IMPORTING = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "mptexp.cli.common":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from mptexp.__main__ import main
+main()
+"""
+LOST = """
+import os, signal
+from mptexp.spec import interrupt
+class Lost:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        print("not reached")
+interrupt.listen()
+interrupt.check()
+Lost()
+print("goes on")
+assert interrupt.asked()
+interrupt.check()
+"""
+IGNORED = """
+import os, signal
+from mptexp.spec import interrupt
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+interrupt.listen()
+os.kill(os.getpid(), signal.SIGHUP)
+assert not interrupt.asked()
+interrupt.ignore()
+os.kill(os.getpid(), signal.SIGINT)
+assert not interrupt.asked()
+"""
+
+
+def done(program):
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+
+def test_ctrl_c_while_modules_are_imported_is_a_line():
+    ended = done(IMPORTING)
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert ended.stderr == "stopped; the same command begins anew\n"
+
+
+def test_what_a_library_loses_is_remembered():
+    ended = done(LOST)
+    assert ended.stdout == "goes on\n"
+    assert ended.stderr.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_what_is_ignored_stays_ignored():
+    ended = done(IGNORED)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")

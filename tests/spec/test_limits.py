@@ -1,0 +1,53 @@
+"""Limits of the shell: what a command needs is taken where it may be, and named where not."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+
+def under(limit, soft, hard, *words):
+    def set_limit():
+        resource.setrlimit(limit, (soft, hard))
+
+    command = [sys.executable, "-m", "mptexp", *words]
+    return subprocess.run(command, capture_output=True, text=True, preexec_fn=set_limit)
+
+
+def test_few_open_files_are_widened_to_what_is_allowed():
+    widened = (
+        "import resource; from mptexp.spec import limits; limits.widen();"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 1024, limits.tight())"
+    )
+
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 1024))
+
+    command = [sys.executable, "-c", widened]
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=few)
+    assert done.stdout == "True \n", done.stderr
+
+
+def test_too_few_open_files_are_refused():
+    done = under(resource.RLIMIT_NOFILE, 64, 64, "plan", "quickstart")
+    said = "error this shell allows 64 open files (ulimit -n; 256 suffice)\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
+@pytest.mark.parametrize("megabytes", [300, 800])
+def test_what_fails_for_want_of_memory_says_what_is_allowed(written, megabytes):
+    limit = megabytes * 2**20
+    done = under(resource.RLIMIT_AS, limit, limit, "report", str(written))
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last == f"this shell allows {megabytes} MiB of memory (ulimit -v; 8,192 suffice)"
+
+
+@pytest.fixture
+def written(tmp_path):
+    from builders import written_sweep
+
+    written_sweep(tmp_path / "sweep", "GPU", 1)
+    return tmp_path / "sweep"
