@@ -113,8 +113,8 @@ class Sweep(StrictModel):
 
     def located(self, run: Run) -> Run:
         """A run as a record has it, with its dataset where this sweep's params file has it."""
-        datasets = sorted({point["dataset"] for point in self.points() if "dataset" in point})
-        known = places.known(Run(dataset=name).resolved().dataset for name in datasets)
+        points = {point["dataset"]: point for point in self.points() if "dataset" in point}
+        known = places.known(Run(**points[name]).resolved().dataset for name in sorted(points))
         return run.model_copy(update={"dataset": known.get(run.dataset, run.dataset)})
 
     def axes(self) -> list[str]:

@@ -74,3 +74,9 @@ def test_a_run_from_a_record_finds_its_data_where_the_params_file_has_them():
         assert sweep.located(run.published()) == run
     elsewhere = Run(gpu_model="x", dataset="folder:others")
     assert sweep.located(elsewhere) == elsewhere
+
+
+def test_a_run_on_a_text_finds_it_too():
+    sweep = Sweep(defaults={"model": "gpt"}, matrix={"dataset": ["text:/a/mine.txt", "hamlet"]})
+    for run in sweep.runs():
+        assert sweep.located(run.published()) == run
