@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mptexp.analysis import advice, exponent_range
+from mptexp.analysis import advice, exponent_range, validity
 from mptexp.analysis.exponent_range import GRADIENTS, DynamicRange
 from mptexp.spec import params
 from mptexp.spec.formats import FORMATS
@@ -140,6 +140,11 @@ def loss(records: Sequence[Mapping[str, Any]]) -> float | None:
     return float(np.mean([record["history"][-1]["loss"] for record in records]))
 
 
+def learned(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a training came above chance, so that keeping up with it means something."""
+    return not all("not trained" in validity.of_record(record) for record in records)
+
+
 def keeps_up(own: float | None, float32: float) -> bool:
     """Whether a training loss is no more than SHARE or NATS above float32's."""
     return own is not None and own - float32 <= max(SHARE * abs(float32), NATS)
@@ -154,7 +159,7 @@ def proof(sweep: Sweep, run: Run, needed: Needed) -> str:
         needed: what the search came to.
     """
     layers = ",".join(needed.layers)
-    varied = {"policy", "float32_layers", "gpu_model", "block", "seed"}
+    varied = {"policy", "float32_layers", "gpu_model", "block", "seed", "phase", "frontend"}
     shared = run.model_dump(exclude_defaults=True, exclude=varied)
     seed = run.seed - run.block
     mixed = [{"policy": needed.policy}]

@@ -93,7 +93,8 @@ def advise_layers(
         ParamsError: also where the policy computes in float32, the directory holds anything but an
             earlier search, or another search is at work in it: each reads only its own
             trainings.
-        Interrupted, Stopped: as `sweep.execute` does; also where a training could not be made.
+        Interrupted, Stopped: as `sweep.execute` does; also where a training could not be made, and
+            where no layer is needed to keep up with a training in float32 that learned nothing.
     """
     from mptexp.analysis import layer_search
     from mptexp.report.answers import layers_needed
@@ -167,6 +168,12 @@ class _Search:
             return self._tried(layers, len(names), float32)
 
         layers = layer_search.fewest(order, keeps_up)
+        if not layers and not layer_search.learned(records):
+            raise Stopped(
+                f"float32 itself learned nothing in {self.steps} steps, its validation is at "
+                f"chance level: that {self.policy} keeps up with it says nothing of its layers; "
+                "take more --steps, or another learning rate"
+            )
         return layer_search.Needed(
             self.policy,
             tuple(name for name in names if name in layers),

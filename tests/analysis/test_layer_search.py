@@ -153,6 +153,31 @@ def test_the_proof_is_a_params_file_of_whole_trainings(layers, policies):
     assert kept == ["", "a,b"][: len(kept)]
 
 
+def test_the_proof_trains_in_keras_whatever_the_run_did():
+    # Inference says nothing of accuracy, and a plain loop keeps no layer in float32.
+    run = Run(backend="jax", frontend="native", phase="inference")
+    text = layer_search.proof(Sweep(notebook="train"), run, needed("dense"))
+    points = [Run(**point) for point in params.parse(text, "layers.yaml")[0].points()]
+    assert {(p.backend, p.frontend, p.phase) for p in points} == {("jax", "keras", "train")}
+    for policy in ("float32", "mixed_float16"):
+        trial, _ = layer_search.sweep(run, "train", policy, ["dense"], 40, 5.0)
+        assert {(p.frontend, p.phase) for p in trial.runs()} == {("keras", "train")}
+
+
+def test_keeping_up_with_a_training_that_learned_nothing_is_no_answer(tmp_path):
+    # The lie: at a learning rate of nearly zero every policy keeps up, and no layer is needed.
+    (tmp_path / "mine.yaml").write_text(
+        "defaults: {image_size: 8, model: mlp, width: 0.032, learning_rate: 1.0e-9}\n"
+        "matrix: {policy: [float32]}\n"
+    )
+    asked = ("advise", "mine.yaml", "--layers", "mixed_float16", "--steps", "25")
+    done = mptexp(*asked, cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "float32 itself learned nothing in 25 steps" in done.stderr
+    assert "must stay" not in done.stdout
+    assert not (tmp_path / "reports/mine-layers/layers.yaml").exists()
+
+
 def test_the_command_finds_a_layer_that_overflows(tmp_path):
     (tmp_path / "squares.py").write_text(MODEL)
     (tmp_path / "mine.yaml").write_text(
