@@ -92,6 +92,7 @@ MOST_OVERFLOW = 1e-4
 # and since the last check the sums of the overflow rates at this range and at half of it.
 STATE = 4
 FURTHEST = 90  # ranges from 2^-90 to 2^90: the values then are normal float32
+NORMAL = 126  # 2^-126 and 2^126 are normal float32, and each is one over the other
 
 
 def rounded(
@@ -129,7 +130,8 @@ def rounded(
 def _in_blocks(x: Any, target: Block, rounding: Rounding, seed: Seed, axis: int) -> Any:
     """A tensor whose blocks along an axis have a power of two each; the last may be shorter.
 
-    The powers are those of the specification within 2^FURTHEST, where float32 has room for both.
+    The powers are those of the specification but for 2^-127, which no normal float32 is. What comes
+    to less than 2^-126 then is as the backend has it: zero, where its subnormals are.
     """
     x = ops.stop_gradient(ops.cast(ops.convert_to_tensor(x), "float32"))
     moved = ops.moveaxis(x, axis, -1)
@@ -141,7 +143,7 @@ def _in_blocks(x: Any, target: Block, rounding: Rounding, seed: Seed, axis: int)
     # Neither an infinity nor a NaN has a power: they stay, so that a divergence is not hidden.
     finite = ops.isfinite(blocks)
     largest = ops.max(ops.absolute(ops.where(finite, blocks, 0.0)), axis=-1, keepdims=True)
-    power = ops.clip(_exponent(largest) - 1 - target.largest_power, -FURTHEST, FURTHEST)
+    power = ops.clip(_exponent(largest) - 1 - target.largest_power, -NORMAL, NORMAL)
     scaled = quantize(blocks * _power_of_two(-power), target.element, rounding, seed)
     made = ops.where(finite, scaled * _power_of_two(power), blocks)
     return ops.moveaxis(ops.reshape(made, ops.shape(padded))[..., :length], -1, axis)
