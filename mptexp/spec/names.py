@@ -24,6 +24,7 @@ MODELS = (
     "gpt",
 )
 TEXT_MODELS = ("gpt",)  # those of MODELS that read tokens
+TRANSFORMERS = ("vit", "gpt")  # those that have attention
 POSITIONS = 1024  # of gpt, as GPT-2 has them: no sequence is longer
 TEXTS = ("hamlet",)  # files of training/data, see training/data/texts.py
 DATASETS = ("digits", "synthetic", *TEXTS)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mptexp.spec import imports
+from mptexp.spec.names import TRANSFORMERS
+from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
 from mptexp.training import capability
@@ -60,7 +62,16 @@ def gpu() -> dict[str, Any] | None:
 
 
 def unsupported(run: Run, kind: str, data_format: str) -> str:
-    """Only a limit on oneDNN, which computes next to nothing here."""
+    """A limit on oneDNN, which computes next to nothing here, and attention in float16 on a CPU.
+
+    JAX (0.10) asks for products that XLA has only on a GPU; without jit it takes others.
+    """
+    half = POLICY_ROWS[run.policy].compute_dtype == "float16" and run.jit != "off"
+    if kind == "cpu" and half and run.model in TRANSFORMERS:
+        return (
+            f"model {run.model} has attention, which JAX does not compile in float16 on a CPU; "
+            "take a policy with bfloat16, or another backend"
+        )
     if run.cpu_isa == "default":
         return ""
     return (

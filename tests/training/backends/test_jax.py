@@ -42,3 +42,12 @@ def test_tf32_is_set_and_read_back():
 def test_a_limit_on_onednn_is_unsupported():
     assert "to which JAX leaves" in jax.unsupported(Run(cpu_isa="avx2"), "cpu", "channels_last")
     assert jax.unsupported(Run(jit="on", replicas=2), "cpu", "channels_last") == ""
+
+
+@pytest.mark.parametrize("frontend", ["keras", "native"])
+def test_attention_in_float16_on_a_cpu_is_unsupported(frontend):
+    run = Run(backend="jax", frontend=frontend, policy="mixed_float16", model="vit")
+    assert "not compile in float16 on a CPU" in jax.unsupported(run, "cpu", "channels_last")
+    assert jax.unsupported(run, "gpu", "channels_last") == ""
+    for other in ({"policy": "mixed_bfloat16"}, {"model": "mlp"}, {"jit": "off"}):
+        assert jax.unsupported(run.model_copy(update=other), "cpu", "channels_last") == ""
