@@ -114,8 +114,9 @@ def _diagnosis(
     pairs = diagnosed(tables, run_ids)
     if not pairs:
         raise ParamsError(
-            f"{place.root}: no point was trained well under both a baseline (the device's default "
-            "or float32) and another policy, so there is nothing to diagnose; see its results.csv"
+            f"{place.root}: Keras trained no point well under both a baseline (the device's "
+            "default or float32) and another policy, so there is nothing to diagnose (plain loops "
+            "and inference are not traced); see its results.csv"
         )
     traced = [run for pair in pairs for run in pair.traced]
     yield "runs whose steps are traced", traced

@@ -1,10 +1,16 @@
+from pathlib import Path
+
 import pytest
 from builders import published
 from support import PROJECT
 
 from mptexp.analysis import sweep_tables
+from mptexp.api import diagnosing
 from mptexp.diagnosis import pairs
+from mptexp.execution.job import Job
+from mptexp.execution.progress import Output
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 BASE = Run(gpu_model="GPU", policy="float32", seed=7, block=2)
@@ -36,6 +42,17 @@ def test_plain_loops_are_not_diagnosed():
     for record in tables.records:
         record["parameters"]["frontend"] = "native"
     assert pairs.pairs(tables) == []
+
+
+def test_a_sweep_of_plain_loops_is_told_that_they_are_not_traced(monkeypatch):
+    place = SweepDir(PROJECT / "reports/published/quickstart-cpu")
+    tables = sweep_tables.load(place)
+    for record in tables.records:
+        record["parameters"]["frontend"] = "native"
+    monkeypatch.setattr(sweep_tables, "load", lambda place: tables)
+    job = Job(None, "", Path("train.py"), place)
+    with pytest.raises(ParamsError, match="plain loops and inference are not traced"):
+        next(diagnosing._diagnosis(job, [], False, Output()))
 
 
 @pytest.mark.parametrize(("step_s", "steps"), [(1e-4, 1024), (0.01, 512), (1.0, 128)])
