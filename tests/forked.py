@@ -33,7 +33,7 @@ KINDS = {
     "tensorflow": ("keras", "tensorflow", "pandas", "pydantic", "sklearn.datasets"),
     "jax": ("keras", "jax", "pandas", "pydantic", "sklearn.datasets"),
     "command": (
-        "bleach", "great_tables", "itables", "jupytext", "nbclient", "nbconvert", "pandas",
+        "great_tables", "itables", "jupytext", "nbclient", "nbconvert", "nh3", "pandas",
         "papermill", "psutil", "rich.progress", "rich.table", "ruamel.yaml", "scipy.stats",
         "seaborn", "sklearn.datasets", "mptexp.api.commands", "mptexp.api.diagnosing",
         "mptexp.cli", "mptexp.report.export", "mptexp.report.pages.page",

@@ -20,6 +20,10 @@ from mptexp.spec import files, interrupt
 from mptexp.spec.errors import Stopped
 from mptexp.spec.project import user_cache
 
+MOST_BYTES = (
+    20 * 2**20
+)  # of a run's notebook: mptexp's own have a quarter; a page takes 30 times it
+
 
 def build(
     sweep: MeasuredSweep,
@@ -65,7 +69,7 @@ def _render_runs(place: SweepDir, index: Path) -> None:
     Each takes a third of a second, so what was rendered here before is kept. A page of that name
     which was not, is removed: somebody else's may run scripts, and it would be linked.
     """
-    notebooks = sorted(place.runs.glob("*/notebook.ipynb"))
+    notebooks = [p for p in sorted(place.runs.glob("*/notebook.ipynb")) if _is_bounded(p)]
     few = len(notebooks) <= text_tables.ROWS
     kept = {page for page in map(_page, notebooks) if _was_rendered_here(page)}
     for page in {*place.runs.glob("*/notebook.html")} - kept:
@@ -74,6 +78,12 @@ def _render_runs(place: SweepDir, index: Path) -> None:
     for notebook in notebooks if few else ():
         if not leads_out(notebook) and _page(notebook) not in kept:
             _render_run(notebook, os.path.relpath(index, notebook.parent))
+
+
+def _is_bounded(notebook: Path) -> bool:
+    with suppress(OSError):
+        return notebook.stat().st_size <= MOST_BYTES
+    return False
 
 
 def _page(notebook: Path) -> Path:

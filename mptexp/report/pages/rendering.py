@@ -135,59 +135,49 @@ def _unbroken(page: str) -> str:
 
 # --- the page of a run ---------------------------------------------------------------------------
 
-# What may stand in it; all else is shown as text.
+# What may stand in it; of all else the text is left.
 TAGS = "a b blockquote br code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i img li ol p pre s"
 TAGS += " section span strong sub summary sup table tbody td tfoot th thead tr ul"
-DEEPEST = 100  # elements of one kind within one another, and attributes of one
-# Elements that stay open until they are closed.
-NESTED = {*TAGS.split()} - {"br", "hr", "img", "li", "dd", "p", "td", "th", "tr", "tbody", "thead"}
+DEEPEST = 100  # elements of one kind within one another
+# Elements that the next of their kind closes, or that nothing is within.
+FLAT = "area base br col dd dt embed hr img input li link meta option p source tbody td th thead tr"
+FLAT_TAGS = {*FLAT.split(), "track", "wbr"}
 ATTRIBUTES = ("alt", "aria-label", "class", "colspan", "id", "role", "rowspan", "scope", "tabindex")
+STANDS = {"*": {*ATTRIBUTES}, "a": {"href"}, "img": {"src"}}
 
 
 def _inert(content: str) -> str:
     """The content of a page, such that it neither runs nor loads anything, whatever it was."""
-    import bleach
+    import nh3
 
-    # Those of pandas' tables: the page has its own, and as text they would be in the way.
-    content = _without_styles(content)
     if _is_bomb(content):
         return html.escape(content)
-    tags, links = TAGS.split(), ("http", "https", "data")
-    clean = str(bleach.clean(content, tags=tags, attributes=_may_stand, protocols=links))
+    clean = nh3.clean(
+        content,
+        tags={*TAGS.split()},
+        attributes=STANDS,
+        attribute_filter=_may_stand,
+        url_schemes={"http", "https", "data"},
+        link_rel=None,
+    )
     return clean.replace("<th></th>", "<td></td>")  # pandas' corner, which is the head of nothing
 
 
-def _without_styles(content: str) -> str:
-    """The content without <style>...</style>; one that does not end stays."""
-    parts, place = [], 0
-    for style in re.finditer(r"<style\b", content):
-        if style.start() >= place:
-            end = content.find("</style>", style.end())
-            if end < 0:
-                break
-            parts.append(content[place : style.start()])
-            place = end + len("</style>")
-    return "".join(parts) + content[place:]
-
-
 def _is_bomb(content: str) -> bool:
-    """Whether cleaning would take the square of the content's length.
-
-    html5lib goes through all elements that are open at each further one, and through all
-    attributes of an element.
-    """
+    """Whether cleaning would take the square of the content's length: of a deep tree it does."""
     levels, deepest = Counter[str](), 0
     for end, name in re.findall(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)", content):
-        if name.lower() in NESTED:
+        name = name.lower()
+        if name not in FLAT_TAGS:
             levels[name] = max(0, levels[name] + (-1 if end else 1))
             deepest = max(deepest, levels[name])
-    most = max((tag.count("=") for tag in re.findall(r"<[a-zA-Z][^>]*", content)), default=0)
-    return deepest > DEEPEST or most > DEEPEST
+    return deepest > DEEPEST
 
 
-def _may_stand(tag: str, name: str, value: str) -> bool:
+def _may_stand(tag: str, name: str, value: str) -> str | None:
     if (tag, name) == ("a", "href"):
-        return value.startswith(("https://", "http://", "#"))
+        return value if value.startswith(("https://", "http://", "#")) else None
     if (tag, name) == ("img", "src"):
-        return value.startswith(("data:image/png;base64,", "data:image/jpeg;base64,"))
-    return name in ATTRIBUTES
+        shown = value.startswith(("data:image/png;base64,", "data:image/jpeg;base64,"))
+        return value if shown else None
+    return value

@@ -96,7 +96,20 @@ def test_rules_that_tables_share_are_written_once(page):
 @pytest.mark.parametrize(
     "text",
     [
-        *(tag * 11_000 for tag in ("<style", "<style>", "<b>", "<B>", "<div>", "<pre>", "<i></b>")),
+        *(
+            tag * 11_000
+            for tag in (
+                "<style",
+                "<style>",
+                "<b>",
+                "<B>",
+                "<div>",
+                "<pre>",
+                "<i></b>",
+                "<x>",
+                "&lt;",
+            )
+        ),
         f"<a {' '.join(f'a{i}=1' for i in range(9000))}>",
     ],
     ids=lambda text: text[:7],
@@ -111,9 +124,8 @@ def test_cleaning_does_not_take_the_square_of_the_length(text):
     assert seconds(text * 4) < 12 * once + 0.5  # the square would be 16 times
 
 
-def test_styles_are_left_out_of_an_output_and_what_does_not_end_is_text():
+def test_styles_are_left_out_of_an_output():
     assert rendering._inert("a<style>x</style>b<style y>z</style>c") == "abc"
-    assert rendering._inert("a<style>x</style>b<style>z") == "ab&lt;style&gt;z"
     nested = "<div>" * 60 + "<b>deep</b>" + "</div>" * 60
     assert rendering._inert(nested) == nested
 
