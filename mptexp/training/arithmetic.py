@@ -50,7 +50,9 @@ DEFINED = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (\w+)\[", re.MULTILINE)
 PRODUCT = re.compile(r"\b(?:dot|convolution)\(([^)]*)\)")
 XLA_TYPES = {  # the widest first
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16",
+    "f8e5m2": "float8_e5m2", "f8e4m3fn": "float8_e4m3fn",
 }  # fmt: skip
+FLOAT8_GEMM = "__cublas$lt$matmul$f8"  # what XLA calls of cuBLAS for a product in float8
 
 
 def products(
@@ -97,6 +99,16 @@ def program_products(program: str) -> Counter[str]:
     return products
 
 
+def native_products(program: str) -> int:
+    """How many products in float8 a program has that XLA has compiled; zero of an empty one.
+
+    cuBLAS's, and those in fusions that Triton compiles.
+    """
+    named = program_products(program)
+    fused = sum(count for name, count in named.items() if name.startswith("float8"))
+    return program.count(FLOAT8_GEMM) + fused
+
+
 def of_step(
     run: Run, model: keras.Model, traced: Sequence[tuple[str, float]] | None = None
 ) -> dict[str, Any]:
@@ -126,13 +138,15 @@ def of_step(
     readings = probe.readings(run.policy, bool(model.jit_compile))
     _refuse_lossy(policy.arithmetic, readings)
     _refuse_unrounded(policy, readings)
+    quantization = _of_quantized(run, model)
+    arithmetic = _multiplied(run, arithmetic, quantization)
     return {
         "arithmetic": arithmetic,
         "effective_share": arithmetic.get(policy.promised, 0.0) if arithmetic else None,
         "weights": weights,
         "probe": readings,
         **_of_users_own(run, model, traced),
-        **_of_quantized(run, model),
+        **quantization,
     }
 
 
@@ -158,8 +172,26 @@ def _of_quantized(run: Run, model: keras.Model) -> dict[str, Any]:
     if capability.is_native(policy.arithmetic, environment.device(run.backend)):
         batch = _batch(run, model)
         program = backend(run.backend).compiled_program(model, batch, _trains(run))
-    native = quantized.native_products(program)
+    native = native_products(program)
     return {"quantized_layers": names, "native_products": native, "emulated": not native}
+
+
+def _multiplied(
+    run: Run, arithmetic: dict[str, float], quantization: Mapping[str, Any]
+) -> dict[str, float]:
+    """The shares where XLA multiplies only some of the products in float8, by their number.
+
+    Where it multiplies none, they are of numbers that are rounded, which `emulated` says. In
+    training a layer has two products of gradients too, but for the gradient of the first inputs.
+    """
+    policy, native = POLICY_ROWS[run.policy], quantization.get("native_products", 0)
+    if not native:
+        return arithmetic
+    layers = len(quantization["quantized_layers"])
+    products = 3 * layers - 1 if _trains(run) else layers
+    missed = max(0.0, 1 - native / products) * arithmetic[policy.promised]
+    moved = [(policy.promised, -missed), (policy.compute_dtype, missed)]
+    return shares([*arithmetic.items(), *moved])
 
 
 def flags(run: Run, settings: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,6 @@ float8 of it. Source: P. Micikevicius et al., FP8 formats for deep learning, 202
 """
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -31,8 +30,6 @@ MODES: dict[str, Callable[[], dict[str, Any]]] = {
     "int4": lambda: {"mode": "int4"},
 }
 MOST_LAYERS = 256  # of a model whose scales a record holds
-# A product of float8 in a program of XLA's: cuBLAS's, or one in a fusion that Triton compiles.
-NATIVE = re.compile(r"matmul\$f8|\bdot\([^)]*\bf8e\dm\d")
 
 
 def quantized(run: Run, model: keras.Model) -> keras.Model:
@@ -86,11 +83,6 @@ def marked(quantized_layers: Sequence[keras.Layer]) -> Iterator[None]:
 def _in_own_type(layer: keras.Layer, dtype: str) -> Callable[..., Any]:
     """Computes the layer and gives its output in a type: what multiplies it next has no mark."""
     return lambda *args, **named: keras.ops.cast(type(layer).call(layer, *args, **named), dtype)
-
-
-def native_products(program: str) -> int:
-    """How many products in float8 a program has that XLA has compiled; zero of an empty one."""
-    return len(NATIVE.findall(program))
 
 
 # --- read back -----------------------------------------------------------------------------------

@@ -380,3 +380,45 @@ def test_a_program_of_xla_says_what_its_products_multiply_in():
     counted = arithmetic.program_products(COMPILED)
     assert counted == {"float32": 1, "bfloat16": 1, "another type": 1}
     assert not arithmetic.program_products("")
+
+
+# Of a product in float8 by cuBLAS, two in fusions by Triton, whose operands XLA writes with their
+# types or, of late, without; and two in other types, one of them of numbers that were float8.
+NATIVE = """
+  %cublas-gemm.1 = (bf16[16,16]{1,0}, s8[33554432]{0}) custom-call(%p0, %p1, %p2, %p3), \
+custom_call_target="__cublas$lt$matmul$f8", backend_config={"gemm_backend_config":{"beta":0}}
+  %a = f8e4m3fn[32,32]{1,0} parameter(0)
+  %b = f8e5m2[32,32]{1,0} parameter(1)
+  %dot.1 = bf16[32,32]{1,0} dot(f8e4m3fn[32,32]{1,0} %a, f8e5m2[32,32]{0,1} %b)
+  ROOT %dot.2 = f32[32,32]{1,0} dot(%a, %a), lhs_contracting_dims={1}
+  %c = bf16[32,32]{1,0} convert(%a)
+  %dot.3 = bf16[32,32]{1,0} dot(%c, %c)
+  %cublas-gemm.2 = (bf16[16,16]{1,0}) custom-call(%c, %c), custom_call_target="__cublas$lt$matmul"
+"""
+
+
+def test_only_products_in_float8_are_native():
+    assert arithmetic.native_products(NATIVE) == 3
+    assert arithmetic.native_products("") == 0
+
+
+@pytest.mark.parametrize(
+    ("phase", "native", "share"),
+    [
+        ("train", 0, 0.8),
+        ("train", 4, 0.4),
+        ("train", 8, 0.8),
+        ("train", 9, 0.8),
+        ("inference", 1, 0.8 / 3),
+        ("inference", 3, 0.8),
+    ],
+)
+def test_where_products_of_three_layers_are_native_in_part_their_share_says_it(
+    phase, native, share
+):
+    # The lie: a single product that XLA folded made all of them native.
+    run = Run(policy="float8", model="mlp", phase=phase)
+    made = {"native_products": native, "quantized_layers": ["a", "b", "c"]}
+    found = arithmetic._multiplied(run, {"float8_e4m3fn": 0.8, "bfloat16": 0.2}, made)
+    assert found == pytest.approx({"float8_e4m3fn": share, "bfloat16": 1 - share})
+    assert arithmetic._multiplied(Run(), {"float32": 1.0}, {}) == {"float32": 1.0}

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from forked import python
 
-from mptexp.training import quantized
-
 BACKENDS = ("tensorflow", "jax", "torch")
 E4M3, E5M2, BF16 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.bfloat16
 STEPS = 4
@@ -23,7 +21,7 @@ run = Run(policy="float8", model="mlp", **asked)
 precision.use(run)
 import keras
 from keras import layers, ops
-from mptexp.training import quantized
+from mptexp.training import arithmetic, quantized
 
 dense = layers.Dense(kernel.shape[1], use_bias=False)
 exact = layers.Dense(3, dtype="float32", name="exact")
@@ -36,7 +34,7 @@ said = {"left": [layer.name for layer in quantized.layers_of(kept)]}
 model.compile(keras.optimizers.SGD(1.0), lambda y, given: ops.cast(given, "float32") * y,
               jit_compile={"on": True, "off": False}.get(run.jit, "auto"))
 program = precision.backend(run.backend).compiled_program(model, (x, upstream), True)
-said["program"] = ["ENTRY" in program, quantized.native_products(program)]
+said["program"] = ["ENTRY" in program, arithmetic.native_products(program)]
 given, kernels = [], []
 for _ in range(int(sys.argv[3])):
     given.append(np.asarray(model.predict_on_batch(x), "float32").tolist())
@@ -121,19 +119,3 @@ def test_float8_is_that_of_ml_dtypes_with_delayed_scales(tensors, backend, jit):
     assert said["left"] == []  # float32 was asked for, for that layer
     assert said["marks"] == ["float16"]
     assert said["policies"] == [["float8_from_mixed_bfloat16"]] * 2
-
-
-# Of a product in float8 by cuBLAS, one in a fusion by Triton, and two in other types.
-NATIVE = """
-%cublas-gemm.1 = (bf16[16,16]{1,0}, s8[33554432]{0}) custom-call(%p0, %p1, %p2, %p3), \
-custom_call_target="__cublas$lt$matmul$f8", backend_config={"gemm_backend_config":{"beta":0}}
-%dot.1 = bf16[32,32]{1,0} dot(f8e4m3fn[32,32]{1,0} %a, f8e4m3fn[32,32]{0,1} %b)
-%dot.2 = bf16[32,32]{1,0} dot(bf16[32,32]{1,0} %c, bf16[32,32]{0,1} %d)
-%convert.3 = f8e4m3fn[32,32]{1,0} convert(bf16[32,32]{1,0} %c)
-%cublas-gemm.2 = (bf16[16,16]{1,0}) custom-call(%e, %f), custom_call_target="__cublas$lt$matmul"
-"""
-
-
-def test_only_products_in_float8_are_native():
-    assert quantized.native_products(NATIVE) == 2
-    assert quantized.native_products("") == 0
