@@ -1,5 +1,6 @@
 import csv
 import re
+import shutil
 from collections import Counter
 from html import escape
 from xml.etree import ElementTree
@@ -131,12 +132,19 @@ def test_no_record_puts_a_formula_into_a_spreadsheet(tmp_path, monkeypatch, text
     assert any(text in cell for cell in cells)
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A sweep that was exported: to draw its figures takes seconds."""
+    folder = tmp_path_factory.mktemp("written")
+    export.export(sweep_of("x", folder), folder / "article")
+    return folder
+
+
 @pytest.fixture
-def article(tmp_path):
+def article(written, tmp_path):
     """A sweep, and the folder into which it was exported."""
-    place = sweep_of("x", tmp_path)
-    export.export(place, tmp_path / "article")
-    return place, tmp_path / "article"
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    return SweepDir(tmp_path / "sweep"), tmp_path / "article"
 
 
 @pytest.mark.parametrize("name", ["draft.md", "results.csv", "answer.png"])

@@ -32,7 +32,8 @@ def drawn(few, many):
     In the long run a failure stays as it was drawn: to make it small takes minutes.
     """
     quiet = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
-    examples = many if LONG else few
+    fewer = max(1, few * settings.default.max_examples // 100)  # in `make check`
+    examples = many if LONG else fewer
     phases = [Phase.explicit, Phase.generate, *[Phase.shrink] * (not LONG)]
     return settings(
         max_examples=examples, derandomize=True, suppress_health_check=quiet, phases=phases

@@ -13,6 +13,7 @@ from support import PROJECT
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import subject
 from mptexp.report.answers.measured import MeasuredSweep
+from mptexp.report.figures import registry
 from mptexp.report.pages import lead
 from mptexp.report.tables import text_tables
 
@@ -156,3 +157,9 @@ def test_what_to_do_names_what_helps_against_the_largest_cause():
     emulated = lead.advice(published("why-cpu"))
     assert emulated.startswith("keep float32.")
     assert "has no arithmetic" not in emulated
+
+
+def test_together_the_published_sweeps_have_almost_every_figure():
+    sweeps = [published(place.name) for place in PUBLISHED]
+    names = {figure.row.name for sweep in sweeps for figure in registry.figures(sweep)}
+    assert {row.name for row in registry.FIGURES} - names == {"tokens_per_s_by_batch_size"}
