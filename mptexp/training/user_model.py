@@ -12,6 +12,7 @@ import keras
 import numpy as np
 from keras import layers
 
+from mptexp.spec import tasks as spec_tasks
 from mptexp.spec.run import Run
 from mptexp.training import costs, identity, tasks
 from mptexp.training.layers import ModelError
@@ -113,7 +114,8 @@ def check_values(run: Run, model: keras.Model) -> None:
     """Refuses a model whose output is no distribution over the classes, on random images.
 
     It is asked as built, and once more with other weights in its last layer: before training, two
-    sigmoids give about 0.5 and 0.5. The model must not be used afterwards.
+    sigmoids give about 0.5 and 0.5. The model must not be used afterwards. Of a text also one that
+    knows the tokens that it predicts.
 
     Raises:
         ModelError: with what to add.
@@ -123,6 +125,28 @@ def check_values(run: Run, model: keras.Model) -> None:
     distribution = within and bool((abs(sums - 1) < SUM_WITHIN).all())
     if distribution == run.from_logits and len(rows):
         raise ModelError(f"model {run.model} gives {_remedy(run, within, rows, sums)}")
+    # An emulated range that a whole tensor shares depends on later tokens, and gives none away.
+    reads = spec_tasks.of(run.dataset) is spec_tasks.TOKENS and run.propagation == "policy"
+    if reads and _sees_later(model):
+        raise ModelError(
+            f"model {run.model} sees the tokens that it predicts: what it gives at a place changes "
+            "with those that follow, so that its perplexity would mean nothing; hide them, as "
+            "causal attention does"
+        )
+
+
+def _sees_later(model: keras.Model) -> bool:
+    """Whether predictions in the first half of a text change with its second half.
+
+    Not where they differ between two calls anyway, which says nothing.
+    """
+    length, tokens = model.input_shape[1], model.output_shape[-1]
+    text = np.random.default_rng(1).integers(0, tokens, (8, length)).astype("int32")
+    other = np.concatenate([text[:, : length // 2], (text[:, length // 2 :] + 1) % tokens], axis=1)
+    first, again, changed = (
+        keras.ops.convert_to_numpy(model(given))[:, : length // 2] for given in (text, text, other)
+    )
+    return np.array_equal(first, again) and not np.array_equal(first, changed)
 
 
 def _outputs(model: keras.Model) -> np.ndarray:

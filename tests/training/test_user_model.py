@@ -4,8 +4,10 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
+from keras import layers
 from support import noise
 
 from mptexp.spec.errors import ParamsError
@@ -218,6 +220,25 @@ def test_logits_get_their_softmax_where_the_params_file_says_so(policy, own, cla
     user_model.check_values(run, model)
     model, run = own("listed", classes=classes, from_logits=True), own.asked[-1]
     with pytest.raises(models.ModelError, match="second softmax; leave from_logits out"):
+        user_model.check_values(run, model)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind", ["attention", "convolution"])
+def test_a_model_of_text_must_not_see_what_it_predicts(policy, kind, causal):
+    # The lie: without a mask each token is copied from the place behind, at a perplexity near 1.
+    policy("mixed_bfloat16")
+    x = inputs = keras.Input((16,), dtype="int32")
+    x = layers.Embedding(256, 32)(x)
+    if kind == "attention":
+        x = layers.MultiHeadAttention(2, 16)(x, x, use_causal_mask=causal)
+    else:
+        x = layers.Conv1D(32, 3, padding="causal" if causal else "same")(x)
+    model = keras.Model(inputs, layers.Dense(256, activation="softmax", dtype="float32")(x))
+    run = Run(model="own:text", dataset="hamlet", sequence_length=16)
+    if causal:
+        return user_model.check_values(run, model)
+    with pytest.raises(models.ModelError, match="own:text sees the tokens that it predicts"):
         user_model.check_values(run, model)
 
 
