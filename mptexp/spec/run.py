@@ -244,6 +244,12 @@ class Run(StrictModel):
                 f"augmentation {self.augmentation} is of images, and dataset {self.dataset} is a "
                 "text; allowed: augmentation none"
             )
+        if self.model == "vit" and self.image_size % self.patch_size:
+            yield (
+                f"patch_size {self.patch_size} with model vit, which cuts images of "
+                f"{self.image_size} x {self.image_size} pixels into patches; allowed: a number "
+                "that divides image_size"
+            )
         if self.from_logits and self.model in MODELS:
             yield (
                 f"from_logits true with model {self.model}, which has its softmax; allowed: "

@@ -13,7 +13,7 @@ from keras import layers, ops
 
 from mptexp.spec.names import POSITIONS
 from mptexp.spec.run import Run
-from mptexp.training.layers import ModelError, scaled
+from mptexp.training.layers import scaled
 
 HEAD = 64  # features of an attention head, in GPT-2 and in every ViT
 DEPTH = 12  # blocks of GPT-2 small, ViT-Ti, ViT-S and ViT-B
@@ -30,11 +30,6 @@ def vit(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTensor:
     first = keras.config.image_data_format() == "channels_first"
     height, width = x.shape[2:] if first else x.shape[1:3]
     patch, dim = run.patch_size, _features(run, 192)
-    if height % patch or width % patch:
-        raise ModelError(
-            f"model vit cuts images into patches of {patch} x {patch} pixels, which do not divide "
-            f"{height} x {width}; allowed: a patch_size that does"
-        )
     x = layers.Conv2D(dim, patch, patch, kernel_initializer=Normal())(x)
     x = layers.Permute((2, 3, 1))(x) if first else x
     x = layers.Reshape((height // patch * (width // patch), dim))(x)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 from mptexp.training import costs, models
 from mptexp.training.transformers import Attention, Normal
@@ -107,7 +108,8 @@ def test_the_width_is_whole_heads_or_a_single_smaller_one(parameters, features):
 
 
 def test_patches_that_do_not_divide_the_image_are_refused():
-    with pytest.raises(models.ModelError, match="16 x 16 pixels, which do not divide 28 x 28; all"):
-        models.build(Run(model="vit", width=0.1), (28, 28, 1), 10)
-    small = models.build(Run(model="vit", width=0.1, patch_size=7, depth=1), (28, 28, 1), 10)
+    with pytest.raises(ParamsError, match="patch_size 5 with model vit, which cuts images of 28 x"):
+        Run(model="vit", image_size=28, patch_size=5)
+    run = Run(model="vit", width=0.1, image_size=28, patch_size=7, depth=1)
+    small = models.build(run, (28, 28, 1), 10)
     assert small.get_layer("positions").positions.shape == (17, 19)
