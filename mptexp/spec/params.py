@@ -164,7 +164,7 @@ def _validate(document: Any, faults: _Faults) -> Sweep:
     try:
         sweep = Sweep(**plain)
         _check_points(sweep, faults)
-    except ParamsError as error:  # too many runs, or parameters that do not go together
+    except ParamsError as error:  # too many runs, or two folders of one name
         faults.add(("matrix",), str(error))
     faults.raise_if_any()
     return sweep
@@ -214,13 +214,18 @@ def _check_points(sweep: Sweep, faults: _Faults) -> None:
     places.known(str(point.get("dataset", "")) for point in points)
     indices: dict[str, int] = {}
     for index, point in enumerate(points):
-        run = Run(**point).resolved().published()
+        included = index - len(points) + len(sweep.include)
+        try:
+            run = Run(**point).resolved().published()
+        except ParamsError as error:  # parameters that do not go together
+            faults.add(("include", included) if included >= 0 else ("matrix",), str(error))
+            return
         first = indices.setdefault(run.model_dump_json(), index)
         if first != index:
             shown = ", ".join(
                 f"{n}: {fields.shown(point[n])}" for n in point if n not in sweep.defaults
             )
-            section = "include" if index >= len(points) - len(sweep.include) else "matrix"
+            section = "include" if included >= 0 else "matrix"
             faults.add((section,), f"the point {{{shown}}} occurs twice; use repeats to repeat it")
 
 

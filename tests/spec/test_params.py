@@ -52,6 +52,11 @@ def accepted(tmp_path, text, *overrides):
             2,
             ["target_ci 0.01 cannot be reached in max_steps 20", "at least 100"],
         ),
+        (
+            "matrix: {policy: [float32]}\ninclude:\n- {seed: 3}\n- {policy: int4}\n",
+            4,
+            ["policy int4 with phase train", "allowed: phase inference"],
+        ),
         ("matrix: {}\n", 1, ["nothing to run"]),
         ("matrix: [1]\n", 1, ["matrix is [1]", "a mapping"]),
         ("matrix:\n  seed: [1, 1]\n", 1, ["{seed: 1} occurs twice", "repeats"]),
