@@ -14,7 +14,7 @@ from mptexp.__main__ import main
 main()
 """
 LOST = """
-import os, signal
+import os, signal, time
 from mptexp.spec import interrupt
 class Lost:
     def __del__(self):
@@ -22,10 +22,24 @@ class Lost:
         print("not reached")
 interrupt.listen()
 interrupt.check()
-Lost()
-print("goes on")
-assert interrupt.asked()
+try:
+    Lost()
+    assert interrupt.asked()
+    print("goes on")
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("and ends")
 interrupt.check()
+"""
+IN_A_STRING = """
+import os, signal, sys
+from mptexp.spec import interrupt
+interrupt.listen()
+try:
+    exec("os.kill(os.getpid(), signal.SIGINT)")
+except KeyboardInterrupt:
+    interrupt.ignore()
+    sys.exit(130)
 """
 IGNORED = """
 import os, signal
@@ -50,9 +64,14 @@ def test_ctrl_c_while_modules_are_imported_is_a_line():
     assert ended.stderr == "stopped; the same command begins anew\n"
 
 
-def test_what_a_library_loses_is_remembered():
+def test_the_exit_status_is_ours_wherever_it_came():
+    assert done(IN_A_STRING).returncode == 130
+
+
+def test_what_a_library_loses_comes_again_and_is_remembered():
     ended = done(LOST)
-    assert ended.stdout == "goes on\n"
+    assert ended.stdout == "goes on\nand ends\n"
+    assert "ignored" not in ended.stderr
     assert ended.stderr.rstrip().endswith("KeyboardInterrupt")
 
 

@@ -49,7 +49,13 @@ def test_a_sweep_survives_random_kills(light, tmp_path, capsys):
     until(lambda: not processes_of(tmp_path))
     quiet, disturbed = (_records(tmp_path / name) for name in ("quiet", "reports/light"))
     assert len(disturbed) == RUNS
-    assert disturbed == quiet
+    differs = {
+        (run_id, name, str(record.get(name)), str(quiet[run_id].get(name)))
+        for run_id, record in disturbed.items()
+        for name in {*record, *quiet[run_id]}
+        if record.get(name) != quiet[run_id].get(name)
+    }
+    assert not differs
     assert all(kills[what] for what in ("kernel", "worker", "sweep")), kills
     with capsys.disabled():
         print(f"\n{RUNS} runs, {sweeps} sweeps, killed: {dict(kills)}")
@@ -136,7 +142,7 @@ def test_a_kill_while_files_are_written_leaves_nothing_half(light, tmp_path, cap
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if COMMANDS[name][0][1] == "-m"])
 def test_ctrl_c_at_any_moment_is_a_line_and_the_same_command_goes_on(light, tmp_path, capsys, name):
-    light({"seed": [0, 1]})
+    light({"seed": [0, 2]})
     written_sweep(tmp_path / "sweep", "GPU", 1)
     command = [word for word in COMMANDS[name][0] if word not in REPORTS]  # the usual report
     began = time.monotonic()
