@@ -122,7 +122,7 @@ ROWS: tuple[Category, ...] = (
         label="optimizer",
         sentence="is the optimizer, which precision does not shrink",
         remedies=(
-            Remedy("a larger batch (one update serves more images)", ablations.BATCH),
+            Remedy("a larger batch (one update serves more examples)", ablations.BATCH),
             Remedy("an optimizer with fewer slots, without clipping or averages of weights"),
         ),
         ablations=(ablations.BATCH,),
@@ -241,7 +241,7 @@ ROWS: tuple[Category, ...] = (
         label="clipping of gradients, averages of weights",
         sentence="is clipping of gradients or averages of weights, which precision does not shrink",
         remedies=(
-            Remedy("a larger batch (one update serves more images)", ablations.BATCH),
+            Remedy("a larger batch (one update serves more examples)", ablations.BATCH),
             Remedy("averages of weights every 10 steps; clipping by value"),
         ),
         ablations=(ablations.BATCH,),
@@ -305,9 +305,9 @@ ROWS: tuple[Category, ...] = (
     ),
     Cause(
         name="emulated",
-        label="16-bit arithmetic that the device only emulates",
-        sentence="is the extra cost of emulating 16-bit arithmetic",
-        remedies=(Remedy("another policy: this device has no arithmetic for the type"),),
+        label="arithmetic that is only emulated",
+        sentence="is the extra cost of emulating its arithmetic",
+        remedies=(Remedy("another policy: the type of this one is emulated here, in a wider one"),),
         colour="#0087c8",
         loss=losses.emulation,
         in_breakdown=False,

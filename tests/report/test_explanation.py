@@ -28,7 +28,7 @@ def executed(tmp_path, **parameters):
 def test_the_notebook_shows_every_part_once(tmp_path):
     shown = executed(tmp_path, sweep_dir=str(WHY), pair=2)
     text = str(shown)
-    assert "the extra cost of emulating 16-bit arithmetic" in text
+    assert "the extra cost of emulating its arithmetic" in text
     assert all(len(outputs) == 1 for outputs in shown)
     assert text.count("Achieved GFLOP/s by FLOP per byte") == 1
     assert "image/png" not in text
