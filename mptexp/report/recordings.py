@@ -57,7 +57,7 @@ TRY = {
 }
 QUESTION = "Where does the time of a training step go?"
 ONCE = (
-    "**One recording each**: nothing is claimed beyond them. How runs, machines and days differ "
+    "**One recording each**: what is said holds for them alone. How runs, machines and days differ "
     "was not measured."
 )
 TF32 = " (or TF32, on NVIDIA GPUs from Ampere on)"

@@ -52,7 +52,7 @@ def test_what_is_not_valid_is_shown_and_claims_nothing(changes, flag):
     assert row.low > 1
     assert row[["claim_low", "claim_high"]].isna().all()
     assert "trains" not in text
-    assert text.startswith("Measured, not claimed: 3.10× (")
+    assert text.startswith("Measured, but not valid: 3.10× (")
 
 
 def test_a_trace_that_cannot_be_believed_flags_what_was_traced_alone():

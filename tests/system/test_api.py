@@ -248,7 +248,7 @@ def test_the_answer_names_what_is_not_valid(tmp_path):
     title, banner, *_ = said.split("\n\n")
     assert title.startswith("**Provisional: mixed\\_float16 ")
     assert banner.startswith("**Not valid: all figures** of all runs (identity not recorded)")
-    assert "Measured, not claimed: 2.00× (**mixed_float16**) as fast as float32" in said
+    assert "Measured, but not valid: 2.00× (**mixed_float16**) faster than float32" in said
 
 
 def test_a_backend_that_gives_no_answer_is_one_sentence():

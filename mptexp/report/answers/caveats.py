@@ -347,7 +347,7 @@ def at_once(runs: int) -> list[str]:
     """A line of text where runs of merged directories were measured beside one another."""
     flag = FLAGS["sweeps at once"]
     which = wording.count(runs, "run")
-    return [f"{which}: {flag.meaning}; nothing is claimed of their time"] if runs else []
+    return [f"{which}: {flag.meaning}; their times are not valid"] if runs else []
 
 
 def difference(found: Difference, shown: Callable[[str], str] = wording.verbatim) -> str:

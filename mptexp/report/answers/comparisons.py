@@ -271,7 +271,7 @@ def _ratio(row: Mapping[str, Any]) -> str:
         counted = f"{sessions[0]} and {sessions[1]} sessions"
         return f"{row['ratio']:.2f}× [{row['low']:.2f}, {row['high']:.2f}] ({counted})"
     few = "one session each" if max(sessions) == 1 else "fewer than three sessions a side"
-    return f"{row['ratio']:.2f}× ({few}, nothing is claimed; {runs})"
+    return f"{row['ratio']:.2f}× (no interval: {few}; {runs})"
 
 
 def advice(points: pd.DataFrame, apart: bool) -> list[str]:
@@ -289,10 +289,10 @@ def advice(points: pd.DataFrame, apart: bool) -> list[str]:
         )
     if points[["sessions_a", "sessions_b"]].min(axis=None) < contrast.FEWEST:
         made.append(
-            "Nothing is claimed of fewer than three sessions a side. Two settings are best "
-            "measured interleaved, as values of one sweep's matrix, whose blocks alternate them; "
-            "two versions or machines by three sessions or more of each, in turn, given by --a "
-            "and --b."
+            "Fewer than three sessions a side have no interval and show nothing. Two settings are "
+            "best measured interleaved, as values of one sweep's matrix, whose blocks alternate "
+            "them; two versions or machines by three sessions or more of each, in turn, given by "
+            "--a and --b."
         )
     if apart:
         made.append(

@@ -85,16 +85,18 @@ def _speed(rows: pd.DataFrame) -> str:
 
 def _decided(rows: pd.DataFrame) -> str:
     """`**bfloat16** trains 1.37× faster than float32 (the default) at batch size 32 [...]`."""
-    parts = []
+    parts, before = [], ("", "")
     for (policy, phase, baseline), own in rows.groupby(["policy", "phase", "baseline"], sort=False):
-        base = base_name(baseline, own.default_policy.iloc[0])
+        again = (policy, baseline) == before  # in another phase
+        base = "" if again else base_name(baseline, own.default_policy.iloc[0])
         ratios = _ratios(own.assign(place=own.within_phase), base)  # the verb names the phase
-        parts.append(f"{_named(policy, own)} {wording.DOES[phase]} {ratios}")
+        parts.append(f"{'it' if again else _named(policy, own)} {wording.DOES[phase]} {ratios}")
+        before = (policy, baseline)
     return "; ".join(parts)
 
 
 def _doubtful(rows: pd.DataFrame, opening: str) -> str:
-    """`**P** is 1.04× as fast as float32 at ... [0.92, 1.19]: inconclusive (...)`."""
+    """`**P** is 1.04× faster than float32 at ... [0.92, 1.19]: inconclusive (...)`."""
     parts = [
         f"{_named(policy, own)} is {_ratios(own, base_name(baseline, own.default_policy.iloc[0]))}"
         for (policy, baseline), own in rows.groupby(["policy", "baseline"], sort=False)
@@ -103,7 +105,7 @@ def _doubtful(rows: pd.DataFrame, opening: str) -> str:
 
 
 def _not_valid(rows: pd.DataFrame, opening: str) -> str:
-    """`Measured, not claimed: 0.24× (**int8**) and 0.97× (**int4**) as fast as float32 ...`.
+    """`Measured, but not valid: 4.17× (**int8**) and 1.03× (**int4**) slower than float32 ...`.
 
     Policies that are compared with one baseline share its name, their place if it is one, and the
     share of the arithmetic in which they are effective.
@@ -127,7 +129,7 @@ def _not_valid(rows: pd.DataFrame, opening: str) -> str:
 
 
 def _unclaimed(policy: str, notes: Sequence[str], rows: pd.DataFrame, named: bool) -> str:
-    """`0.24× (**int8**)`, `0.20× to 2.00× (**bfloat16**, 4 settings)`; named: with its place."""
+    """`4.17× (**int8**)`, `1.20× to 2.00× (**bfloat16**, 4 settings)`; named: with its place."""
     ends = dict.fromkeys(f"{wording.speed_parts(row)[0]}×" for row in _ends(rows))
     where = [verbatim(rows.place.iloc[0])] * named
     where = where if len(rows) == 1 else [count(len(rows), "setting")]
@@ -151,12 +153,17 @@ def _ratios(rows: pd.DataFrame, base: str) -> str:
     ends = [_number(row) for row in _ends(rows)]
     first, last = (wording.direction(row) for row in _ends(rows))
     least = f"{ends[0]} to" if first == last else f"from {ends[0]} {first} to"
-    return f"{least} {ends[1]} {last} {_than(last, base)} in {count(len(rows), 'setting')}"
+    than = f" {_than(last, base)}" if base else ""
+    return f"{least} {ends[1]} {last}{than} in {count(len(rows), 'setting')}"
 
 
 def _ends(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of the least and of the largest speedup."""
-    ordered = rows.sort_values("speedup", kind="stable").to_dict("records")
+    """The rows of the least and of the largest number that is said: faster, or slower, than what.
+
+    Of some that are faster and some that are slower, the slower one first.
+    """
+    up = bool((rows.speedup >= 1).any())
+    ordered = rows.sort_values("speedup", ascending=up, kind="stable").to_dict("records")
     return [ordered[0], ordered[-1]]
 
 
@@ -279,7 +286,7 @@ def _verdicts(rows: pd.DataFrame, measure: Measure, margin: float) -> str:
         "too few repeats": f"{INCONCLUSIVE} (fewer than three repeats can be compared)",
         "diverged": "not compared (some of the runs diverged)",
         "not trained": "not compared (the baseline is at chance level)",
-        "not valid": "not valid, so nothing is claimed of it",
+        "not valid": "not valid",
         "images not recorded": f"{INCONCLUSIVE} (how many {examples} were validated with is not "
         "recorded)",
         "too few images": f"{INCONCLUSIVE} (too few validation {examples} to rule out a "

@@ -159,7 +159,7 @@ def advice(rows: pd.DataFrame) -> str:
         return f"take {' or '.join(parts)}."
     few = (rows.verdict == "too few images") & (rows.policy != "float32")
     if not few.any():
-        return ""
+        return _avoided(rows)
     more = "validate with more images to rule out a small loss of accuracy."
     dynamic = rows[few & (rows.loss_scale == "dynamic") & (rows.policy == "mixed_float16")]
     if dynamic.empty:
@@ -169,6 +169,18 @@ def advice(rows: pd.DataFrame) -> str:
     return (
         f"with **mixed_float16** keep the dynamic loss scale, Keras's default ({by} here); {more}"
     )
+
+
+def _avoided(rows: pd.DataFrame) -> str:
+    """The scales with which a policy diverges, where none is shown to train as float32 does."""
+    parts = []
+    for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
+        scales = loss_scale.ranges(own)
+        if bad := scales["diverge"]:
+            tried = sorted({scale for among in scales.values() for scale in among})
+            parts.append(f"avoid **{policy}** {_with_scales(bad, tried)}")
+    parts += ["more repeats would narrow the inconclusive intervals"]
+    return f"{'; '.join(parts)}."
 
 
 def _with_scales(good: Sequence[float], tried: Sequence[float]) -> str:

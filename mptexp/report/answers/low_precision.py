@@ -31,7 +31,7 @@ AGREEMENT = {
     "large": "inconsistent",
     "undecided": wording.INCONCLUSIVE,
     "too few repeats": f"{wording.INCONCLUSIVE} with fewer than three repeats",
-    "not valid": "nothing is claimed of runs that are not valid",
+    "not valid": "not valid",
 }
 
 
@@ -86,14 +86,20 @@ def _error(point: Point) -> str:
 
 
 def formats(point: Point) -> str:
-    """The choice of formats in a few words: `<8,8>, weights <8,8>, rounded stochastically`."""
+    """The choice of formats in a few words: `<8,8>, rounded stochastically`.
+
+    A format alone is that of activations and weights.
+    """
     choice = point.choice
+    spread, kept = choice["propagation"], choice["weight_format"]
     words = [choice["policy"]] if choice["policy"] != "float32" else []
-    words += [choice["propagation"]] if choice["propagation"] != "policy" else []
-    words += [f"weights {choice['weight_format']}"] * (choice["weight_format"] != "policy")
+    alone = spread == kept or spread == "binary"
+    words += [spread if alone else f"activations {spread}"] * (spread != "policy")
+    words += [f"weights {kept}"] * (kept not in ("policy", spread))
     words += ["rounded stochastically"] * (choice["rounding"] == "stochastic")
     scale = wording.setting(f"loss_scale {choice['loss_scale']}").replace("_", " ")
-    words += [scale] * (choice["loss_scale"] != "auto")
+    named = {"none": "no loss scale", "dynamic": "dynamic loss scale"}
+    words += [named.get(str(choice["loss_scale"]), scale)] * (choice["loss_scale"] != "auto")
     return ", ".join(words)
 
 

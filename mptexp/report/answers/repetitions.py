@@ -18,7 +18,7 @@ def sentence(shared: Repetition) -> str:
     pairs = sorted(shared.ratios, key=lambda pair: pair[0].overlaps(pair[1]))
     points = pd.DataFrame([json.loads(one.work) | {"setting": one.setting} for one, _ in pairs])
     clauses = [
-        f"{one.candidate} is {_number(one)} and {_number(other)} as fast as "
+        f"{one.candidate} is {_number(one)} and {_number(other)} than "
         f"{wording.default_name(one.baseline)} ({place})"
         for (one, other), place in zip(pairs, wording.places(points), strict=True)
     ]
@@ -34,4 +34,7 @@ def _verdict(shared: Repetition) -> str:
 
 
 def _number(ratio: Ratio) -> str:
-    return f"{ratio.speedup:.2f}× [{ratio.low:.2f}, {ratio.high:.2f}]"
+    ends = (ratio.low, ratio.high)
+    if wording.times(ratio.speedup).endswith("slower"):
+        ends = (1 / ratio.high, 1 / ratio.low)
+    return f"{wording.times(ratio.speedup)} [{ends[0]:.2f}, {ends[1]:.2f}]"

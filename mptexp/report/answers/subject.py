@@ -7,6 +7,7 @@ nothing can be claimed, the title is what was measured, said to be provisional.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -41,15 +42,19 @@ from mptexp.report.text.measures import Measure
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import INCONCLUSIVE, count, listed, verbatim
 from mptexp.spec.backends import LABELS
+from mptexp.spec.devices import CPU_ISAS
+from mptexp.spec.policies import POLICIES
 
 Scale = Literal["speed", "error", "accuracy", "perplexity"]
 MOST = 12  # rows of the chart; of more, the least and the largest of each policy
 MARGIN = Options.equivalence_margin  # of accuracies that a title calls equal without a word more
 NAMED = 3  # comparisons that a sentence lists
+CHANGES = 2  # of formats that advice names
 LONGEST = 130  # letters of a title that is still read at once
 PROVISIONAL = "Provisional"
 MORE_REPEATS = "more repeats would narrow the inconclusive intervals"
 MANY_REPEATS = f"to show effects as small as those measured would take over {MOST_REPEATS} repeats"
+INSTRUCTION_SETS = (*CPU_ISAS, "default")  # each with those before it
 RESIDENT = "resident"  # an input mode in which nobody can train: one batch, again and again
 
 
@@ -64,6 +69,9 @@ class Bar:
             nothing is claimed.
         finding: faster, slower, small, large, equal, lower, ..., inconclusive, not valid.
         text: the same in words, as the report's table has it.
+        group: the heading under which the row stands; empty under that of its policy.
+        emulated: whether the device only emulates the policy: where it lies far from what the
+            device has instructions for, the chart says so in words.
     """
 
     label: str
@@ -73,6 +81,8 @@ class Bar:
     high: float
     finding: str
     text: str
+    group: str = ""
+    emulated: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,8 +91,9 @@ class Subject:
 
     Attributes:
         title: the finding in a few words, plain text.
-        bars: the comparisons with one baseline; empty where there are none.
-        baseline: its name.
+        bars: the comparisons with one baseline; empty where there are none. Those of several have
+            groups that name them.
+        baseline: its name; empty of several.
         scale: of the bars.
         sentences: Markdown, the best proven first.
         advice: what to do, Markdown; empty where nothing follows.
@@ -119,7 +130,7 @@ def _provisional(title: str) -> str:
 
 def _unclaimed(sentences: Sequence[str]) -> list[str]:
     """Sentences on what was measured; the first says that nothing of it is claimed."""
-    return [f"{wording.NO_CLAIM}. {sentences[0]}", *sentences[1:]] if sentences else []
+    return [f"{wording.NOT_VALID}. {sentences[0]}", *sentences[1:]] if sentences else []
 
 
 # --- speed of policies ----------------------------------------------------------------------------
@@ -135,10 +146,16 @@ def _speed(tables: Tables) -> Iterator[Subject]:
         return
     rows = rows.sort_values(["emulated", "policy"], key=_order, kind="stable")
     base = rows.baseline.iloc[0]
+    phases = rows.policy.nunique() == 1 and rows.phase.nunique() > 1  # then these are headings
+    rows = rows.sort_values("phase", kind="stable") if phases else rows
+    place = "within_phase" if phases else "place"
     bars = [
-        _bar(row, f"{row['policy']}, {row['place']}" if rows.place.nunique() > 1 else row["policy"])
+        _bar(row, f"{row['policy']}, {row[place]}" if rows.place.nunique() > 1 else row["policy"])
         for row in _few(rows).to_dict("records")
     ]
+    if phases:
+        named = zip(bars, _few(rows).phase, strict=True)
+        bars = [replace(bar, group=in_words("phase", phase)) for bar, phase in named]
     name = wording.default_name(base) if rows.baseline.nunique() == 1 else "the default"
     title, advice = _speed_title(rows, tables), _speed_advices(rows, tables)
     usual = wording.usual(rows)
@@ -180,7 +197,8 @@ def _few(rows: pd.DataFrame) -> pd.DataFrame:
 def _bar(row: Mapping[str, Any], label: str) -> Bar:
     word = wording.finding(row)
     ends = (np.nan, np.nan) if word == "not valid" else (row["low"], row["high"])
-    return Bar(label, row["policy"], row["speedup"], *ends, word, wording.ratio_of(row))
+    text, by_hand = wording.ratio_of(row), bool(row.get("emulated", False))
+    return Bar(label, row["policy"], row["speedup"], *ends, word, text, emulated=by_hand)
 
 
 def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
@@ -256,11 +274,12 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
     furthest = word == "faster" or (word == "slower" and row.speedup == least.speedup)
     bound = "up to " if furthest else "at least " * (word == "slower")
     bound *= int((own.finding == word).sum() != 1)
-    if word == "faster" and wording.direction(least) == "slower":
+    both = least.finding in ("slower", row.finding)  # what is inconclusive is no end of a span
+    if word == "faster" and wording.direction(least) == "slower" and both:
         bound, some = f"from {wording.speed_parts(least)[0]}× slower to ", ""
     ends = [wording.speed_parts(end)[0] for end in (least, row)]
     alike = word == wording.direction(least) and ends[0] != ends[1]
-    if alike and (word == "as fast" or (word == "faster" and (own.finding == "faster").all())):
+    if alike and word != "slower" and (own.finding == row.finding).all():
         bound = f"{ends[0]}× to "
     bound = bound if len(own) > 1 else ""
     note = "".join(f" ({part})" for part in wording.partly(row))
@@ -334,7 +353,10 @@ def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
         within = best.verdict == "equal" and _equal(tables, measure) == "equal"
         own = "training" if best.phase == "train" else "model"
         check = "" if within else f", and look at its {measure.name} in your own {own}"
-        return f"use **{best.policy}**{_there(best, rows)}{check}."
+        condition, but, unclear = _there(best, rows)
+        some = bool(condition or but or unclear)
+        where = f"on this {' '.join(filter(None, [_kind(tables), condition]))}, " * some
+        return f"{where}use **{best.policy}**{but}{check}.{unclear}"
     native = rows[~rows.emulated.astype(bool)]
     if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
         return caveats.remedies(tables, "time")
@@ -351,18 +373,24 @@ def _more_repeats(rows: pd.DataFrame) -> str:
     if own.empty:
         return ""
     wanted = [
-        (n, f"{row.speedup:.2f}", f"{row.blocks:.0f}")
+        (n, wording.times(row.speedup), f"{row.blocks:.0f}")
         for row in own.itertuples()
         if (n := contrast.repeats_to_decide(Contrast(row.speedup, row.low, row.high, row.blocks)))
     ]
     if not wanted:
         return MANY_REPEATS
     least, speedup, blocks = min(wanted)
-    return f"to show that {speedup}× is not chance would take about {least} repeats, not {blocks}"
+    return f"to show that {speedup} is not chance would take about {least} repeats, not {blocks}"
 
 
-def _there(best: pd.Series, rows: pd.DataFrame) -> str:
-    """Where to use a policy that is not faster everywhere, and where not.
+def _kind(tables: Tables) -> str:
+    """What the sweep ran on, as advice calls it: `CPU`, `GPU`, `device` of both."""
+    kinds = {"CPU" if "(CPU)" in str(name) else "GPU" for name in tables.ok.device}
+    return kinds.pop() if len(kinds) == 1 else "device"
+
+
+def _there(best: pd.Series, rows: pd.DataFrame) -> tuple[str, str, str]:
+    """Where to use a policy that is not faster everywhere, where not, and where it is not shown.
 
     By the one parameter that decides, if one does; else by naming those of which it is not shown,
     or those of which it is, where these are fewer.
@@ -371,17 +399,17 @@ def _there(best: pd.Series, rows: pd.DataFrame) -> str:
     own = own if len(own) else rows[rows.policy == best.policy]
     faster, slower = own.finding == "faster", own.finding == "slower"
     if faster.all():
-        return ""
+        return "", "", ""
     if not (decided := _some(own, "faster")).endswith("settings"):
-        return f" {verbatim(decided)}{_but_not(own[slower])}"
+        return verbatim(decided), _but_not(own[slower]), ""
     if (~faster).sum() > len(own) / 3:
         some = own.place[faster] if 1 < faster.sum() <= NAMED else [best.place]
-        return f" ({'; '.join(map(verbatim, some))}){_but_not(own[slower])}"
+        where = " or ".join(findings.at(verbatim(place)) for place in some)
+        return where, _but_not(own[slower]), ""
     unclear = own.place[~faster & ~slower]
-    which = f": {'; '.join(map(verbatim, unclear))}"
-    which = which if len(unclear) <= NAMED else f" in {count(len(unclear), 'setting')}"
-    open_ones = f" (not shown to be faster{which})" * bool(len(unclear))
-    return f"{_but_not(own[slower])}{open_ones}"
+    which = " or ".join(findings.at(verbatim(place)) for place in unclear)
+    which = which if len(unclear) <= NAMED else f"in {count(len(unclear), 'setting')}"
+    return "", _but_not(own[slower]), f" Not shown to be faster {which}." * bool(len(unclear))
 
 
 def _but_not(slower: pd.DataFrame) -> str:
@@ -404,7 +432,7 @@ def _quantized(tables: Tables) -> Iterator[Subject]:
         to_do = f"for fewer bytes take **{least.policy}**, and {look}."
         speed_claimed = not subject.title.startswith(PROVISIONAL)
         if not speed_claimed:
-            speed = "its speed is not known"
+            speed = "no speed is valid"
             to_do = f"{to_do} {wording.capitalized(subject.advice)}"
         else:
             speed = subject.title.replace("No other policy", "none")
@@ -459,7 +487,7 @@ def _only_accuracy(tables: Tables) -> Iterator[Subject]:
     if not advice and "undecided" in verdicts:
         advice = f"{MORE_REPEATS}."
     # Of times that are not valid the page of accuracies says nothing here: the banner does.
-    sentences = [s for s in findings.answer(tables) if not s.startswith(wording.NO_CLAIM)]
+    sentences = [s for s in findings.answer(tables) if not s.startswith(wording.NOT_VALID)]
     scale: Scale = "accuracy" if measure.name == "accuracy" else "perplexity"
     yield Subject(title, sentences, bars, base, scale, advice)
 
@@ -499,10 +527,41 @@ def _of_accuracy(row: Mapping[str, Any], place: str) -> Bar:
 def _instruction_sets(tables: Tables) -> Iterator[Subject]:
     rows = scaling.by_isa(tables)
     if len(rows):
-        labels = rows.policy + " with " + rows.cpu_isa.replace("default", "all instruction sets")
-        yield from _of_ratios(
-            rows, labels, "float32 with all instruction sets", tables, choose=True
-        )
+        labels = rows.policy + " with " + rows.cpu_isa.map(partial(in_words, "cpu_isa"))
+        every = "float32 with all instruction sets"
+        for made in _of_ratios(rows, labels, every, tables, choose=True):
+            yield _needing(made, rows, device(tables))
+
+
+def _needing(made: Subject, rows: pd.DataFrame, where: str) -> Subject:
+    """What a policy needs that is faster with some instruction sets alone: title, advice, chart.
+
+    The least instruction set with which it is shown to be faster, where the next smaller one that
+    was measured does not show it.
+    """
+    order = {in_words("cpu_isa", name): k for k, name in enumerate(INSTRUCTION_SETS)}
+    bars = sorted(  # policies are headings
+        made.bars,
+        key=lambda bar: (POLICIES.index(bar.policy), order[bar.label.partition(" with ")[2]]),
+    )
+    made = replace(made, bars=bars)
+    known = {(row.policy, row.cpu_isa): row for row in rows.dropna(subset="speedup").itertuples()}
+    for policy in dict.fromkeys(bar.policy for bar in bars if bar.policy != "float32"):
+        own = [known[policy, isa] for isa in INSTRUCTION_SETS if (policy, isa) in known]
+        words = [wording.finding(row._asdict()) for row in own]
+        if "faster" not in words[1:] or words[0] == "faster":
+            continue
+        first = words.index("faster")
+        least, below = own[first], own[first - 1]
+        needed, without = (in_words("cpu_isa", row.cpu_isa) for row in (least, below))
+        best = max((row for row in own if not pd.isna(row.speedup)), key=lambda row: row.speedup)
+        lost = words[first - 1]
+        lost = f"is {wording.times(below.speedup)}" if lost == "slower" else f"is {lost}"
+        gain = f"{policy} is {wording.times(best.speedup)} than float32 on {where}"
+        title = f"{gain} thanks to {needed}; with {without} alone it {lost}"
+        to_do = f"on a CPU with {needed}, use **{policy}**; on one without, keep float32."
+        return replace(made, title=title, advice=to_do)
+    return made
 
 
 def _replicas(tables: Tables) -> Iterator[Subject]:
@@ -529,7 +588,7 @@ def _frameworks(tables: Tables) -> Iterator[Subject]:
     if len(rows):
         labels = rows.backend.map(LABELS) + ", " + rows.policy
         beside = _of_ratios(rows, labels, "TensorFlow", tables)
-        yield from _after_speed(beside, tables)
+        yield from _after_speed(beside, tables, "other frameworks")
 
 
 def _frontends(tables: Tables) -> Iterator[Subject]:
@@ -541,7 +600,7 @@ def _frontends(tables: Tables) -> Iterator[Subject]:
         made |= {"inference": "Keras inference"}
         labels = rows.phase.map(made) + " on " + frameworks + ", " + rows.policy
         beside = (_short(made) for made in _of_ratios(rows, labels, "a plain loop", tables))
-        yield from _after_speed(beside, tables)
+        yield from _after_speed(beside, tables, "Keras")
 
 
 def _short(made: Subject) -> Subject:
@@ -557,8 +616,22 @@ def _short(made: Subject) -> Subject:
     return replace(made, title=title, advice="a plain loop avoids what Keras costs there.")
 
 
-def _after_speed(beside: Iterator[Subject], tables: Tables) -> Iterator[Subject]:
-    """What reduced precision gains in each framework, then how these lie to one another."""
+def _headed(bars: Sequence[Bar], what: str, base: str) -> list[Bar]:
+    """Bars under the heading `mixed_bfloat16 against float32`, which their labels leave out."""
+    opening = (f"{what}, ", f"{what} on ")
+    short = [bar.label.removeprefix(opening[0]).removeprefix(opening[1]) for bar in bars]
+    group = f"{what} against {base}"
+    return [replace(bar, label=s, group=group) for bar, s in zip(bars, short, strict=True)]
+
+
+def _after_speed(beside: Iterator[Subject], tables: Tables, what: str) -> Iterator[Subject]:
+    """What reduced precision gains in each framework, then how these lie to one another.
+
+    Args:
+        beside: the second answer.
+        tables: of the sweep.
+        what: is compared in it.
+    """
     for subject in beside:
         speed = next(_speed(tables), None)
         if speed is None:
@@ -566,9 +639,15 @@ def _after_speed(beside: Iterator[Subject], tables: Tables) -> Iterator[Subject]
             continue
         title = f"{speed.title}; {subject.title}"
         first, *more = speed.sentences
+        policies = listed(list(dict.fromkeys(bar.policy for bar in speed.bars)))
+        bars = [
+            *_headed(speed.bars, policies, speed.baseline),
+            *_headed(sorted(subject.bars, key=lambda bar: bar.label), what, subject.baseline),
+        ]
         said = [first, *subject.sentences, *more]
         beside_it = subject.advice and f" {wording.capitalized(subject.advice)}"
-        yield replace(speed, title=title, sentences=said, advice=speed.advice + beside_it)
+        advice = speed.advice + beside_it
+        yield replace(speed, title=title, sentences=said, advice=advice, bars=bars, baseline="")
 
 
 def _of_ratios(
@@ -594,8 +673,10 @@ def _of_ratios(
     title = f"{most} {'as' if most.endswith('as fast') else 'than'} {base}"
     if not proven:
         inconclusive = all(bar.finding == INCONCLUSIVE for bar in bars)
-        ends = [f"{bar.value:.2f}×" for bar in (bars[0], bars[-1])]
-        span = " to ".join(dict.fromkeys(ends))
+        ends = [wording.times(bar.value) for bar in (bars[0], bars[-1])]
+        words = [end.partition(" ")[2] for end in ends]
+        ends[0] = ends[0].partition(" ")[0] if words[0] == words[1] != "as fast" else ends[0]
+        span = " to ".join(dict.fromkeys(ends)) if ends[0] not in ends[1] else ends[1]
         nothing = f"No difference in speed from {base} is shown: {span}, {INCONCLUSIVE}"
         title = nothing if inconclusive else _provisional(title)
     sentences = [
@@ -646,6 +727,17 @@ def _loss_scales(tables: Tables) -> Iterator[Subject]:
     yield Subject(title, sentences[:NAMED], advice=advice, figure="loss scale")
 
 
+CURES = {  # what to change in a choice of formats, by its parameter
+    "rounding": {"stochastic": "round stochastically", "nearest": "round to nearest"},
+    "weight_format": {"policy": "keep weights in the format of the policy"},
+    "loss_scale": {"auto": "use the usual loss scale", "none": "use no loss scale"},
+}
+CURE = {
+    "weight_format": "keep weights in {}",
+    "loss_scale": "use a loss scale of {}",
+    "propagation": "use {} for activations",
+    "policy": "use {}",
+}
 FORMATS = {  # what settings do, by how their error lies to that of float32
     "small": "within {} of float32's error",
     "large": "more than {} above float32's error",
@@ -669,22 +761,22 @@ def _low_precision(tables: Tables) -> Iterator[Subject]:
         for bar in bars
     ]
     title = _low_precision_title(points, bars, words)
-    names = [f"**{verbatim(bar.label)}**" for bar in bars]
-    sentences = [
-        f"{_of_all(len(own), len(bars))} {clause.format(limit)}: {_first(own)}."
-        for word, clause in FORMATS.items()
-        if (own := [name for name, w in zip(names, words, strict=True) if w == word])
+    counts = {word: words.count(word) for word in FORMATS if word in words}
+    each = [
+        f"{n} {'is' if n == 1 else 'are'} {FORMATS[word].format(limit)}"
+        for word, n in counts.items()
     ]
+    sentences = [f"Of {count(len(bars), 'setting')}, {listed(each)}."]
     advice = _low_precision_advice(points, bars, words)
+    order = sorted(range(len(bars)), key=lambda k: (list(FORMATS).index(words[k]), bars[k].value))
+    heads = {
+        word: f"{n} of {len(bars)} {FORMATS[word].format(limit)}" for word, n in counts.items()
+    }
+    bars = [replace(bars[k], group=heads[words[k]]) for k in order]
     if doubtful:  # that a format learns nothing is no doubt: it is a finding
         title, sentences = _provisional(title), _unclaimed(sentences)
         advice = caveats.remedies(tables, "accuracy")
     yield Subject(title, sentences[:NAMED], bars, "float32", "error", advice)
-
-
-def _of_all(n: int, total: int) -> str:
-    """`1 of 9 settings is`, `4 of 10 settings are`."""
-    return f"{n} of {wording.count(total, 'setting')} {'is' if n == 1 else 'are'}"
 
 
 def _low_precision_title(
@@ -703,8 +795,8 @@ def _low_precision_title(
         cured = next(b.value for p, b, _ in each if p is cure)
         ends = [wording.signed(value) for value in (cured, bar.value)]
         return (
-            f"Rounded stochastically, {low_precision.setting(worst, points)} trains: {ends[0]} "
-            f"points of error against float32; rounded to nearest it does not: {ends[1]}"
+            f"{low_precision.setting(worst, points)} trains if rounded stochastically ({ends[0]} "
+            f"points of error against float32), not if rounded to nearest ({ends[1]})"
         )
     return f"{title}; the worst ends {bar.value:.1f} points above it ({bar.label})"
 
@@ -712,16 +804,34 @@ def _low_precision_title(
 def _low_precision_advice(
     points: Sequence[emulated.Point], bars: Sequence[Bar], words: Sequence[str]
 ) -> str:
-    """The one choice that makes most of what fails train; what fails all the same is to avoid."""
+    """The one change that makes what fails train; what fails all the same is to avoid."""
     named = list(zip(points, bars, words, strict=True))
     bad = [(point, bar) for point, bar, word in reversed(named) if word == "large"]
     good = [(point, bar) for point, bar, word in named if word == "small"]
-    cured = [(b, g) for p, b in bad for other, g in good if p.differs_by_one(other)]
-    steps = [f"in place of {_strong(b)} take {_strong(g)}" for b, g in cured[:1]]
-    others = [bar for _, bar in bad if bar not in [b for b, _ in cured]]
+    cures = {
+        bar: [
+            f"{_change(point, other)} ({wording.signed(better.value)})"
+            for other, better in good
+            if point.differs_by_one(other)
+        ]
+        for point, bar in bad
+    }
+    steps = [
+        f"with {_strong(bar)} ({wording.signed(bar.value)} points): {' or '.join(changes)}"
+        for bar, changes in cures.items()
+        if changes
+    ][:CHANGES]
+    others = [bar for bar, changes in cures.items() if not changes]
     steps += [f"avoid {_first([*map(_strong, others)])}"] * bool(others)
     steps += [MORE_REPEATS] * ("undecided" in words)
     return f"{'; '.join(steps)}." if steps else ""
+
+
+def _change(point: emulated.Point, other: emulated.Point) -> str:
+    """`round stochastically`: the one choice in which another point differs, as a request."""
+    name = next(n for n in emulated.FORMATS if point.choice[n] != other.choice[n])
+    value = str(other.choice[name])
+    return CURES.get(name, {}).get(value) or CURE.get(name, f"{name} {{}}").format(verbatim(value))
 
 
 def _strong(bar: Bar) -> str:
@@ -731,7 +841,10 @@ def _strong(bar: Bar) -> str:
 def low_precision_bar(point: emulated.Point, among: Sequence[emulated.Point]) -> Bar:
     """A choice of formats as a row: its loss from float32, above zero is worse."""
     named = low_precision.own_name(point, among)
-    label = ", ".join(filter(None, [named, low_precision.formats(point)]))
+    parts = [named, low_precision.formats(point)]
+    # What varies of a training stands behind the formats, a network before them.
+    parts = parts if point.network.startswith(named.partition(", ")[0]) else parts[::-1]
+    label = ", ".join(filter(None, parts))
     claimed = point.size != "not valid"
     ends = (point.loss.low, point.loss.high) if claimed else (np.nan, np.nan)
     value, text = point.loss.estimate, low_precision.loss(point)

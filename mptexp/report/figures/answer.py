@@ -53,17 +53,22 @@ AXES = {
 LINE, STRIP, GAP = 0.165, 0.19, 0.07
 SIZE = 9.0
 LETTER = SIZE / 72 * 0.56  # inches of one, on average
+DENSE_ROWS, TIGHT = 9, 0.65  # rows, of more of which strips and gaps are a share of their height
+FAR = 3.0  # spans of what is native, beyond which what is emulated is an arrow at the edge
+ROOM = 0.35  # of that span, for the arrow
 LONG = 5  # rows, from which the axis stands above them: a screen shows it before its end
 GREY, GOOD, BAD = "#8a8a8a", "#009e73", "#d55e00"
 LOOKS = {"small": GOOD, "large": BAD, wording.INCONCLUSIVE: GREY, "undecided": GREY}
 MANY = 3  # comparisons, of more of which a caption counts the findings
+OF_POLICY = re.compile(r"^(, | (?=with ))")  # behind the policy in a label
 N = re.compile(r" \(n = (\d+)\)|, n = (\d+)(?=\))")  # repeats, of a finding in words
 
 
 def comparisons_at_a_glance(chart: Subject) -> Figure:
     """A row for each comparison: its name and finding in words, below them marker and interval.
 
-    A line at no effect; what is inconclusive is grey, what is not claimed hollow.
+    A line at no effect; what is inconclusive is grey, what is not valid hollow. What is emulated
+    and lies far from the rest is an arrow.
     """
     rows = _rows(chart)
     height = GAP + sum(row.height for row in rows)
@@ -95,11 +100,13 @@ class _Row:
     Attributes:
         names: lines at the left.
         finding: at the right of the last of them, or in a line of its own.
+        tight: the share of the usual height that its strip and gap have.
     """
 
     names: Sequence[str]
     finding: str = ""
     bar: Bar | None = None
+    tight: float = 1.0
 
     @property
     def lines(self) -> int:
@@ -112,7 +119,11 @@ class _Row:
 
     @property
     def height(self) -> float:
-        return self.lines * LINE + (STRIP + GAP if self.bar else GAP)
+        return self.lines * LINE + (self.strip + GAP * self.tight if self.bar else GAP)
+
+    @property
+    def strip(self) -> float:
+        return STRIP * self.tight
 
 
 def _letters() -> int:
@@ -121,19 +132,30 @@ def _letters() -> int:
 
 
 def _rows(chart: Subject) -> list[_Row]:
-    """The rows of a chart; several policies are headings, one is named by the axis."""
-    several = len({bar.policy for bar in chart.bars}) > 1
-    headed = several and all(bar.label.startswith(f"{bar.policy}, ") for bar in chart.bars)
+    """The rows of a chart; several groups or policies are headings, one is named by the axis."""
+    groups = {bar.group or bar.policy for bar in chart.bars}
+    shared = all(bar.group or OF_POLICY.match(_rest(bar)) for bar in chart.bars)
+    headed = len(groups) > 1 and shared
     said_once = _claims_nothing(chart)  # by the axis
     named, repeats = _common_policy(chart), _repeats(chart)
+    tight = TIGHT if len(chart.bars) > DENSE_ROWS else 1.0
     made = []
-    for policy, bars in groupby(chart.bars, key=lambda bar: bar.policy):
-        made += [_Row([policy])] * headed
+    for group, own in groupby(chart.bars, key=lambda bar: bar.group or bar.policy):
+        bars = list(own)
+        emulates = " (emulated)" * all(bar.emulated for bar in bars)
+        made += [_Row(textwrap.wrap(f"{group}{emulates}", _letters()))] * headed
         for bar in bars:
-            name = visible(bar.label.removeprefix(f"{policy}, " * bool(headed or named)))
+            cut = bool(named) or (headed and not bar.group)
+            name = visible(OF_POLICY.sub("", _rest(bar)) if cut else bar.label)
+            name += " (emulated)" * (bar.emulated and not (headed or named))
             finding = _finding(bar, said_once, repeats)
-            made.append(_Row(textwrap.wrap(name, _letters())[:4] or [""], finding, bar))
+            made.append(_Row(textwrap.wrap(name, _letters())[:4] or [""], finding, bar, tight))
     return made
+
+
+def _rest(bar: Bar) -> str:
+    """What stands behind the policy in the label of a row: `, batch size 32`, ` with AVX2`."""
+    return bar.label.removeprefix(bar.policy) if bar.label.startswith(bar.policy) else ""
 
 
 def _common_policy(chart: Subject) -> str:
@@ -146,7 +168,8 @@ def _common_policy(chart: Subject) -> str:
 def _axis_label(chart: Subject) -> str:
     alike, label = _common_policy(chart), AXES[chart.scale].format(visible(chart.baseline))
     label = label.replace("speed", f"speed of {alike}", 1) if alike else label
-    return label + "; measured, not claimed" * _claims_nothing(chart)
+    label = label if chart.baseline else f"{label}what the heading names"
+    return label + "; not valid" * _claims_nothing(chart)
 
 
 def _claims_nothing(chart: Subject) -> bool:
@@ -160,15 +183,15 @@ def _repeats(chart: Subject) -> str:
 
 
 def _finding(bar: Bar, said_once: bool, repeats: str) -> str:
-    """The finding of a row; why nothing is claimed stands above the chart.
+    """The finding of a row; why one is not valid stands above the chart.
 
     Args:
         bar: the row.
-        said_once: whether the axis says of all rows that nothing is claimed.
+        said_once: whether the axis says of all rows that they are not valid.
         repeats: how many each row has; empty where each says its own.
     """
     if bar.finding == "not valid":
-        return bar.text.partition(" (")[0] + ", no claim" * (not said_once)
+        return bar.text.partition(" (")[0] + ", not valid" * (not said_once)
     return visible(N.sub("", bar.text) if repeats else bar.text)
 
 
@@ -182,7 +205,7 @@ def _draw(axis: Axes, row: _Row, top: float, chart: Subject) -> None:
         return
     strip = top + row.lines * LINE
     axis.text(1, strip - LINE / 2, row.finding, ha="right", **place)
-    ends, lines = (strip + 0.02, strip + STRIP), {"color": INK}
+    ends, lines = (strip + 0.02, strip + row.strip), {"color": INK}
     axis.vlines(axis.get_xticks(), *ends, alpha=0.15, linewidth=0.8, **lines)
     axis.vlines(1 if chart.scale == "speed" else 0, *ends, linewidth=1.2, **lines)
     if chart.scale == "error":
@@ -196,6 +219,16 @@ def _mark(axis: Axes, bar: Bar, place: float) -> None:
     policy = INK if bar.policy == "float32" else COLOURS[bar.policy]
     colour = LOOKS.get(bar.finding, policy)
     look = {"color": colour, "marker": MARKERS[bar.policy], "markersize": 7}
+    low, high = axis.get_xlim()
+    if not low <= bar.value <= high:
+        left = bar.value < low
+        arrow = look | {"marker": "<" if left else ">", "clip_on": False}
+        edge = (low if left else high, place)
+        axis.plot(*([at] for at in edge), linestyle="none", **arrow)
+        beside = {"xytext": (8 if left else -8, 0), "textcoords": "offset points", "color": colour}
+        number = bar.text.partition(" ")[0]
+        axis.annotate(number, edge, ha="left" if left else "right", va="center", size=8, **beside)
+        return
     if np.isnan(bar.low):
         look["markerfacecolor"] = "none"
     else:  # without caps: an end that stops short of a line must be seen to
@@ -206,21 +239,45 @@ def _mark(axis: Axes, bar: Bar, place: float) -> None:
 
 def _scale(axis: Axes, chart: Subject) -> None:
     """The axis of all values and of no effect, with few ticks in words."""
-    ends = np.array([[b.value, b.low, b.high] for b in chart.bars], float)
+    ends = _ends(_near(chart.bars) if chart.scale == "speed" else chart.bars)
     if chart.scale != "speed":
         ticks = _difference_ticks(axis, chart, np.nanmin(ends), np.nanmax(ends))
         labels = [wording.signed(tick, "g") if tick else "0" for tick in ticks]
     else:
         axis.set_xscale("log")
         low, high = min(np.nanmin(ends), 1 / LEAST), max(np.nanmax(ends), LEAST)
-        room = (high / low) ** 0.08
-        axis.set_xlim(low / room, high * room)
+        room, beyond = (high / low) ** 0.08, (high / low) ** ROOM
+        far = [bar.value for bar in chart.bars if not low <= bar.value <= high]
+        left = beyond if min(far, default=low) < low else room
+        right = beyond if max(far, default=high) > high else room
+        axis.set_xlim(low / left, high * right)
         ticks = _ticks(axis, 1.0, FACTORS, lambda factor: 1 / factor, MOST["factors"])
         labels = [_in_words(tick) for tick in ticks]
         # Two lines of a phone's label need half the width.
         labels = [t.replace(" ", "\n") if style.is_narrow() else t for t in labels]
     axis.set_xticks(ticks, labels)
     axis.minorticks_off()
+
+
+def _ends(bars: Sequence[Bar]) -> np.ndarray:
+    """Value, low and high of each row."""
+    return np.array([[b.value, b.low, b.high] for b in bars], float)
+
+
+def _near(bars: Sequence[Bar]) -> Sequence[Bar]:
+    """The rows that the axis has to hold: without the emulated ones that would squeeze the others.
+
+    Ratios, whose distance is that of their logarithms.
+    """
+    native = [bar for bar in bars if not bar.emulated]
+    if not native:
+        return bars
+    spans = []
+    for some in (native, bars):
+        ends = _ends(some)
+        low, high = min(np.nanmin(ends), 1 / LEAST), max(np.nanmax(ends), LEAST)
+        spans.append(np.log(high / low))
+    return native if spans[1] > FAR * spans[0] else bars
 
 
 def _difference_ticks(axis: Axes, chart: Subject, low: float, high: float) -> Sequence[float]:
@@ -278,12 +335,15 @@ def _caption(chart: Subject) -> str:
     counts = Counter(words.get(bar.finding, bar.finding) for bar in chart.bars)
     said = wording.listed([f"{n} {finding}" for finding, n in counts.items()])
     several = len(chart.bars) > MANY
-    parts = [f"Of {len(chart.bars)} comparisons: {said}."] * several
+    counted = chart.scale == "error" and any(bar.group for bar in chart.bars)  # in the headings
+    parts = [f"Of {len(chart.bars)} comparisons: {said}."] * (several and not counted)
     parts += [f"Where nothing else is said: {visible(chart.usual)}."] * bool(chart.usual)
     parts += [_fixed_point(chart), _bars(chart), _scaled(chart)]
     grey = any(LOOKS.get(bar.finding) == GREY and not np.isnan(bar.low) for bar in chart.bars)
     parts += ["Grey: inconclusive."] * grey
-    parts += ["Hollow: measured, not claimed."] * any(np.isnan(bar.low) for bar in chart.bars)
+    parts += ["Hollow: not valid."] * any(np.isnan(bar.low) for bar in chart.bars)
+    far = chart.scale == "speed" and len(_near(chart.bars)) < len(chart.bars)
+    parts += ["Arrow: beyond the axis, emulated."] * far
     return " ".join(filter(None, parts))
 
 
@@ -293,6 +353,7 @@ def _bars(chart: Subject) -> str:
         return ""
     together = len(chart.bars) > 1 and chart.scale == "speed"
     which = "95 % intervals" + ", which hold for all comparisons together" * together
+    which += " under a heading" * (together and not chart.baseline)
     repeats = _repeats(chart)
     n = f"of {repeats} repeats" if repeats else "n is the number of repeats"
     return f"Bars and brackets are {which}; {n}."
@@ -323,7 +384,11 @@ def _fixed_point(chart: Subject) -> str:
 
 def _values(chart: Subject) -> str:
     """Every bar in words."""
-    words = "; ".join(f"{bar.label}: {bar.text}" for bar in chart.bars)
+    headed = chart.scale == "speed"
+    words = "; ".join(
+        f"{f'{bar.group}, ' * (headed and bool(bar.group))}{bar.label}: {bar.text}"
+        for bar in chart.bars
+    )
     return re.sub(r"\[([^,]+), ([^\]]+)\]", r"(\1 to \2)", words) + "."  # a link in Markdown
 
 

@@ -144,20 +144,22 @@ def _with_gradients(sweep: MeasuredSweep) -> dict[str, DynamicRange]:
 
 
 def accuracy_by_loss_scale(rows: pd.DataFrame) -> Figure:
-    """Mean accuracy or perplexity by loss scale, a line per policy; crosses for what diverged.
+    """Mean accuracy or perplexity by loss scale, a line per policy; below, crosses that diverged.
 
     Args:
         rows: of loss_scale.table, of one point.
     """
-    figure, (axis,) = style.new(3.6)
+    diverged = bool((rows.verdict == "diverged").any())
+    figure, (axis, *strip) = style.new(3.6, 1 + diverged, sharex=True)
     numbers = sorted({loss_scale.number(s) for s in rows.loss_scale})
     places = {number: i for i, number in enumerate(numbers)}
     policies = style.policies(rows)
     (measure,) = measures.met(rows)
     counts = measure.task is tasks.IMAGES
-    # Nothing learned stands below for an accuracy, and above for a perplexity.
-    percent, most = (100, 102) if counts else (1, 1.1 * np.nanmax([*rows.figure, 1.0]))
-    failed = 0 if counts else most
+    percent, most = (100, 102) if counts else (1, 1.1 * np.nanmax([*rows.figure_high, 1.0]))
+    failing = [p for p in policies if p in set(rows.policy[rows.verdict == "diverged"])]
+    for lowest in strip:
+        _strip(lowest, len(failing))
     for index, policy in enumerate(policies):
         own = rows[rows.policy == policy].drop_duplicates("loss_scale")
         x = np.array([places[loss_scale.number(s)] for s in own.loss_scale])
@@ -166,21 +168,32 @@ def accuracy_by_loss_scale(rows: pd.DataFrame) -> Figure:
         look = {"color": COLOURS[policy], "markersize": 6}
         y = (own.figure * percent).where(~bad)
         axis.plot(x, y, MARKERS[policy], label=policy, linestyle="-", linewidth=1.2, **look)
-        axis.plot(x[bad], np.full(bad.sum(), failed), "x", clip_on=False, markeredgewidth=2, **look)
+        ends = [(own[name] * percent).where(~bad) for name in ("figure_low", "figure_high")]
+        axis.vlines(x, *ends, color=COLOURS[policy], linewidth=2.5, alpha=0.5)
         for place, row in zip(x[bad], own[bad].itertuples(), strict=True):
+            level = failing.index(policy)
+            strip[0].plot([place], [level], "x", markeredgewidth=2, **look)
             if row.diverged < row.runs:  # a cross alone would say that all did
                 some = f"{row.diverged}/{row.runs}"
-                place = {"xy": (place, failed), "xytext": (0, 6), "textcoords": "offset points"}
-                axis.annotate(some, **place, ha="center", size=7, color=INK)
-    if (rows.verdict == "diverged").any():
-        axis.plot([], [], "x", color=INK, markeredgewidth=2, label="diverged")
+                beside = {"xytext": (6, 0), "textcoords": "offset points"}
+                strip[0].annotate(some, (place, level), **beside, va="center", size=7, color=INK)
     auto = "dyn." if style.is_narrow() else "dynamic"
     words = [auto if math.isinf(n) else wording.power(n) for n in numbers]
-    axis.set_xticks(range(len(numbers)), words)
+    lowest = [axis, *strip][-1]
+    lowest.set_xticks(range(len(numbers)), words)
+    lowest.set_xlabel("loss scale (none is 1)")
     name = f"validation {measure.name}" + ", %" * counts
-    axis.set(xlabel="loss scale (none is 1)", ylabel=name, ylim=(0, most))
+    axis.set(ylabel=name, ylim=(0, most))
     style.legend(figure)
     return figure
+
+
+def _strip(axis: Axes, levels: int) -> None:
+    """Below the figure, apart from what was learned: a line per policy of which runs diverged."""
+    axis.get_gridspec().set_height_ratios([4, 0.2 + 0.3 * levels])
+    axis.set_ylim(levels - 0.4, -0.6)
+    axis.set_yticks([])
+    axis.set_ylabel("diverged", rotation=0, ha="right", va="center")
 
 
 def _caption_scales(rows: pd.DataFrame) -> str:
@@ -189,7 +202,10 @@ def _caption_scales(rows: pd.DataFrame) -> str:
     lost = f"{count} of {rows.runs.sum()} diverged (crosses)." if len(bad) else "No run diverged."
     some = (bad.diverged < bad.runs).any()
     which = " A number at a cross is how many of its runs did; without one all did." * bool(some)
-    return f"{lost}{which} Dots are means over repeats. Runs without a loss scale stand at 1."
+    return (
+        f"{lost}{which} Dots are means over repeats, upright lines go from the least to the most. "
+        "Runs without a loss scale stand at 1."
+    )
 
 
 def _points(sweep: MeasuredSweep) -> dict[str, pd.DataFrame]:

@@ -22,6 +22,8 @@ REMEDIES = 2  # named in what to do
 SHOWN = 3  # sentences, and names of one kind in the line of conditions
 OPTION = re.compile(r"(?<=[\s>])(--[a-z-]+)(?=[^<>]*</code>)")  # of a command: no line breaks in it
 SOURCE = r"^(folder|idx|text):"  # of data, before its name
+LONGEST_QUESTION = 110  # letters
+CLAUSE = re.compile(r": |, and (?=(?:do|does|is|what|how|which|at|in|why)\b)")
 LIMITS = "What limits it"  # opens the sentence of the causes
 NOT_DIAGNOSED = "`mptexp diagnose` with this sweep's directory says where the time goes"
 
@@ -107,9 +109,14 @@ def _brief(warning: str) -> str:
 
 
 def _asked(sweep: MeasuredSweep) -> str:
-    """The question up to its question mark; the rest stands with how to reproduce it."""
+    """The question up to its question mark, of a long one as many clauses as are read at once.
+
+    All of it stands with how to reproduce it.
+    """
     asked, mark, _ = visible(sweep.question).partition("?")
-    return asked + mark
+    ends = [match.start() for match in CLAUSE.finditer(asked)] + [len(asked)]
+    shown = [end for end in ends if end <= LONGEST_QUESTION] or ends[:1]
+    return asked[: shown[-1]] + mark
 
 
 def _inline(text: str) -> str:
@@ -149,8 +156,8 @@ def causes(verdicts: Sequence[Verdict]) -> str:
         settings=("settings", "first"),
     )
     clauses = [
-        f"{_span(row.least, row.most)}{f' of {step}' * (k == 0)} {row.Index} "
-        f"{_where(row, len(verdicts))}"
+        f"{_where(row, len(verdicts))}{_span(row.least, row.most)}{f' of {step}' * (k == 0)} "
+        f"{row.Index}"
         for k, row in enumerate(
             table.sort_values(["count", "most"], ascending=False).itertuples(name="Row")
         )
@@ -161,8 +168,8 @@ def causes(verdicts: Sequence[Verdict]) -> str:
 def _where(row: Any, pairs: int) -> str:
     """What tells the one pair apart in which a cause is the largest, or in how many pairs it is."""
     if row.count == 1 and pairs > 1 and row.settings:
-        return wording.verbatim(row.settings)
-    return f"({row.count} of {wording.count(pairs, 'diagnosed comparison')})"
+        return f"{findings.at(wording.verbatim(row.settings.strip('()')))}, "
+    return f"in {row.count} of {wording.count(pairs, 'diagnosed comparison')}, " * (pairs > 1)
 
 
 def _span(least: float, most: float) -> str:
@@ -176,19 +183,26 @@ def advice(sweep: MeasuredSweep) -> str:
     proven = any(bar.finding in ("faster", "slower", wording.INCONCLUSIVE) for bar in answer.bars)
     if answer.scale == "speed" and proven and answer.advice and not sweep.verdicts:
         return f"{answer.advice.rstrip('.')}. {NOT_DIAGNOSED}."
-    return f"{answer.advice} {_remedies(sweep.verdicts)}".strip()
+    gains = not proven or any(bar.finding == "faster" for bar in answer.bars)
+    return f"{answer.advice} {_remedies(sweep.verdicts) * gains}".strip()
 
 
 def _remedies(verdicts: Sequence[Verdict]) -> str:
-    """What to try first against the causes that take most of a step, each once.
+    """What to try first against the causes that take most of a step, each once, and where.
 
-    Of emulation the answer says it: another policy.
+    Of emulation the answer says it: another policy. Nobody trains on one batch kept on the device.
     """
-    largest = [(verdict.blamed[0], verdict) for verdict in verdicts if verdict.blamed]
+    real = [v for v in verdicts if v.pair.candidate.input_mode != subject.RESIDENT]
+    largest = [(verdict.blamed[0], verdict) for verdict in real or verdicts if verdict.blamed]
     largest.sort(key=lambda pair: -pair[0].share)
-    made = [v.remedies(loss)[:1] for loss, v in largest if loss.cause.name != "emulated"]
-    named = list(dict.fromkeys(text for first in made for text, _ in first))[:REMEDIES]
-    return f"Against what limits it: {'; '.join(named)}." if named else ""
+    named: dict[str, str] = {}
+    for loss, verdict in largest:
+        place = why.settings(verdict, verdicts).strip(" ()") * (len(verdicts) > 1)
+        where = f"{findings.at(wording.verbatim(place))}, " if place else ""
+        for text, _ in verdict.remedies(loss)[: loss.cause.name != "emulated"]:
+            named.setdefault(text, f"{where}{text}")
+    first = list(named.values())[:REMEDIES]
+    return f"Against what limits it: {'; '.join(first)}." if first else ""
 
 
 def conditions(tables: Tables) -> list[str]:

@@ -70,7 +70,7 @@ def _headline(group: pd.DataFrame) -> dict[str, Any]:
         "Points": f"{len(group):,}",
         "Faster": f"{(group.low > 1).sum():,}" if len(over) else BLANK,
         "Slower": f"{(group.high < 1).sum():,}" if len(over) else BLANK,
-        "Speed": f"{over.speedup.median():.2f}× as fast (median)" if len(over) else own,
+        "Speed": f"{wording.times(over.speedup.median())} (median)" if len(over) else own,
         "Least": BLANK,
         "Largest": BLANK,
         f"Most {task.unit}s/s": columns.cell(task.rate, group.throughput.max()),

@@ -24,7 +24,7 @@ TERMS = {  # of a term, as a page writes it, its meaning in a sentence
     "shows no difference.",
     "repeats": "The same comparison measured again in a new block: all policies once, close "
     "together in time, in random order, with a seed of its own.",
-    "not claimed": "Measured, but not valid as evidence; the banner on top says why.",
+    "not valid": "Measured, but no evidence: the banner on top says why.",
     "identity not recorded": "The record does not say which code, data, versions and machine a run "
     "had, so that nothing shows two runs to be comparable.",
     "repeats apart": "A policy's times over the times of the same block's other runs differ by "
@@ -39,8 +39,6 @@ TERMS = {  # of a term, as a page writes it, its meaning in a sentence
     "numbers.",
     "stochastic": "Rounded up or down at random, so that the mean is exact.",
     BINARY: "Weights and activations are +1 or −1.",
-    "sse41": "One of a CPU's instruction sets; avx2, avx512_core and avx512_core_bf16 have wider "
-    "vectors, and the last also bfloat16 instructions.",
     "MFU": "The model's arithmetic per second, divided by the rate of a large matrix product that "
     "was measured on this device.",
     "casts": "Conversions between 16 and 32 bits.",

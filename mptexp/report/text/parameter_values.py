@@ -61,6 +61,18 @@ ROWS = (
         "A batch normalization is one operation of the framework, as it was in TensorFlow 2.1.",
     ),
     ParameterValue("normalization", "none", "no batch normalization"),
+    ParameterValue("cpu_isa", "default", "all instruction sets"),
+    ParameterValue("cpu_isa", "sse41", "SSE4.1", "Instructions of a CPU on vectors of 128 bits."),
+    ParameterValue("cpu_isa", "avx2", "AVX2", "Instructions of a CPU on vectors of 256 bits."),
+    ParameterValue(
+        "cpu_isa", "avx512_core", "AVX512", "Instructions of a CPU on vectors of 512 bits."
+    ),
+    ParameterValue(
+        "cpu_isa",
+        "avx512_core_bf16",
+        "AVX512_BF16",
+        "AVX512 with instructions that multiply bfloat16.",
+    ),
     ParameterValue("frontend", "keras", "Keras loop"),
     ParameterValue(
         "frontend",

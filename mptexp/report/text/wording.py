@@ -18,14 +18,14 @@ from mptexp.spec.terminal import visible
 
 EMULATED = "emulated: slower is expected"
 INCONCLUSIVE = "inconclusive"
-NO_CLAIM = "Measured, not claimed"
+NOT_VALID = "Measured, but not valid"
 # How a sentence opens that lists the comparisons with a baseline of one finding, in this order.
 OPENINGS = {
     "faster": "Faster than {}",
     "slower": "Slower than {}",
     INCONCLUSIVE: "Inconclusive (the interval includes 1)",
     "no interval": "Fewer than three repeats show nothing",
-    "not valid": NO_CLAIM,
+    "not valid": NOT_VALID,
 }
 XLA = {on: in_words("jit", on) for on in (True, False)}
 SPEEDUP = ("speedup", "low", "high", "blocks")  # columns of a ratio
@@ -224,20 +224,25 @@ def finding(row: Mapping[str, Any]) -> str:
     return "faster" if row["low"] > 1 else "slower" if row["high"] < 1 else INCONCLUSIVE
 
 
-def over(speedup: float) -> str:
-    """`1.15× faster than`, `2.00× slower than`, `1.00× as fast as`: a ratio without an interval."""
+def times(speedup: float) -> str:
+    """`1.15× faster`, `2.00× slower`, `1.00× as fast`: a ratio without an interval."""
     if f"{speedup:.2f}" == "1.00":
-        return "1.00× as fast as"
-    return f"{speedup:.2f}× faster than" if speedup > 1 else f"{1 / speedup:.2f}× slower than"
+        return "1.00× as fast"
+    return f"{speedup:.2f}× faster" if speedup > 1 else f"{1 / speedup:.2f}× slower"
+
+
+def over(speedup: float) -> str:
+    """The same before the name of the baseline: `1.15× faster than`, `1.00× as fast as`."""
+    said = times(speedup)
+    return f"{said} {'as' if said.endswith('as fast') else 'than'}"
 
 
 def direction(row: Mapping[str, Any]) -> str:
-    """`faster` or `slower`, also of fewer than three repeats.
+    """`faster` or `slower`, by the number alone; `as fast` where that is 1.00.
 
-    `as fast` where the interval includes 1, or what is not valid has none.
+    Whether an interval shows it is what `finding` says, whose words stand beside the number.
     """
-    open_ended = math.isnan(row["low"]) and finding(row) == "not valid"
-    if open_ended or row["low"] <= 1 <= row["high"] or f"{row['speedup']:.2f}" == "1.00":
+    if f"{row['speedup']:.2f}" == "1.00":
         return "as fast"
     return "faster" if row["speedup"] > 1 else "slower"
 

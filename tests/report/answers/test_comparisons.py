@@ -63,7 +63,7 @@ def test_few_runs_have_no_interval(tmp_path):
     assert isinstance(table, pd.DataFrame)
     assert (
         table["A / B, above 1: B is faster"].tolist()
-        == ["1.00× (one session each, nothing is claimed; n = 2, 2)"] * 2
+        == ["1.00× (no interval: one session each; n = 2, 2)"] * 2
     )
 
 

@@ -86,7 +86,7 @@ def test_where_no_time_is_valid_the_bytes_are_claimed_and_no_speed():
         made += [one, quantized("int8", block, after, after, apart)]
     answer = subject.of(tables(made))
     title = "int8 shrinks the weights to 25 % of their bytes, accuracy +0.0 percentage points"
-    assert answer.title == f"{title}; its speed is not known"
+    assert answer.title == f"{title}; no speed is valid"
     (bar,) = answer.bars  # of what is valid, not of times that are not
     assert (answer.scale, bar.label) == ("accuracy", "int8: 25 % of the bytes")
     assert (bar.value, bar.low, bar.high) == (0, 0, 0)

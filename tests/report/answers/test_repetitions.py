@@ -18,8 +18,8 @@ def pair(first, second, **changes):
 def test_both_ratios_stand_with_their_intervals_and_the_verdict():
     said = repetitions.sentence(Repetition("a", "b", [pair(1.26, 1.24)]))
     assert said == (
-        "Consistent, the intervals overlap: mixed_bfloat16 is 1.26× [1.01, 1.51] and 1.24× "
-        "[0.99, 1.49] as fast as float32 (batch size 32)."
+        "Consistent, the intervals overlap: mixed_bfloat16 is 1.26× faster [1.01, 1.51] and "
+        "1.24× faster [0.99, 1.49] than float32 (batch size 32)."
     )
 
 

@@ -1,6 +1,7 @@
 """The chart of the answer, as it is drawn."""
 
 import random
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -49,7 +50,7 @@ def test_every_row_is_within_the_view_and_no_tick_covers_another(values, inches)
     )
 
 
-def test_what_is_not_claimed_is_hollow_and_has_no_interval():
+def test_what_is_not_valid_is_hollow_and_has_no_interval():
     figure = answer.comparisons_at_a_glance(chart(bar(2.0, 1.9, 2.1), bar(2.0)))
     interval, filled, hollow = figure.axes[0].lines
     assert interval.get_xdata().tolist() == [1.9, 2.1]
@@ -156,20 +157,20 @@ def words(figure):
     return [text.get_text() for text in figure.axes[0].texts]
 
 
-def test_that_nothing_is_claimed_is_said_once():
+def test_that_nothing_is_valid_is_said_once():
     figure = answer.comparisons_at_a_glance(chart(not_valid(2.0), not_valid(3.0)))
     assert words(figure) == ["some", "2.00×", "some", "3.00×"]
-    assert figure.axes[0].get_xlabel().endswith("; measured, not claimed")
+    assert figure.axes[0].get_xlabel().endswith("; not valid")
     caption = answer._caption(chart(not_valid(2.0), not_valid(3.0)))
-    assert caption == "Hollow: measured, not claimed."
+    assert caption == "Hollow: not valid."
 
 
-def test_of_some_that_are_claimed_those_that_are_not_say_so():
+def test_of_some_that_are_valid_those_that_are_not_say_so():
     mixed = chart(bar(2.0, 1.9, 2.1), not_valid(3.0))
     figure = answer.comparisons_at_a_glance(mixed)
-    assert words(figure) == ["some", "2.00×", "some", "3.00×, no claim"]
-    assert "claimed" not in figure.axes[0].get_xlabel()
-    assert answer._caption(mixed).endswith(" Hollow: measured, not claimed.")
+    assert words(figure) == ["some", "2.00×", "some", "3.00×, not valid"]
+    assert "valid" not in figure.axes[0].get_xlabel()
+    assert answer._caption(mixed).endswith(" Hollow: not valid.")
 
 
 def test_a_few_points_stand_on_a_linear_axis():
@@ -177,3 +178,36 @@ def test_a_few_points_stand_on_a_linear_axis():
     far = answer.comparisons_at_a_glance(chart(bar(-40.0, -60, 9.8), scale="accuracy")).axes[0]
     assert (few.get_xscale(), far.get_xscale()) == ("linear", "symlog")
     assert "logarithmic" in answer._caption(chart(bar(-40.0, -60, 9.8), scale="accuracy"))
+
+
+def emulated(value):
+    ends = (value * 0.9, value * 1.1)
+    return Bar("float16", "float16", value, *ends, "slower", f"{value:.2f}× x", emulated=True)
+
+
+def test_what_is_emulated_and_far_away_is_an_arrow_at_the_edge():
+    near, far = chart(bar(1.2, 1.1, 1.3), emulated(0.9)), chart(bar(1.2, 1.1, 1.3), emulated(0.05))
+    for one, arrows in ((near, 0), (far, 1)):
+        (axis,) = answer.comparisons_at_a_glance(one).axes
+        marks = [line for line in axis.lines if line.get_marker() == "<"]
+        assert len(marks) == arrows
+        assert ("Arrow: " in answer._caption(one)) == bool(arrows)
+    assert marks[0].get_xdata()[0] == axis.get_xlim()[0] > 0.5
+    assert "0.05×" in words(axis.figure)
+    assert axis.get_xlim()[0] < 1 / 1.02  # no effect is within the view
+    (alone,) = answer.comparisons_at_a_glance(chart(emulated(0.05))).axes
+    assert alone.get_xlim()[0] < 0.05  # nothing else would be seen better
+
+
+def test_groups_are_headings_and_name_their_baselines():
+    rows = [replace(bar(2.0, 1.9, 2.1, label=name), group=f"{name} against x") for name in "ab"]
+    two = Subject("", [], rows, "")
+    assert words(answer.comparisons_at_a_glance(two))[::3] == ["a against x", "b against x"]
+    assert answer._axis_label(two) == "speed against what the heading names"
+    assert "together under a heading" in answer._caption(two)
+    assert answer._values(two).startswith("a against x, a: ")
+
+
+def test_many_rows_stand_closer():
+    few, many = (answer._rows(chart(*[bar(2.0)] * n)) for n in (2, answer.DENSE_ROWS + 1))
+    assert many[0].height < few[0].height

@@ -457,6 +457,9 @@ def test_the_index_says_whether_two_reports_of_one_comparison_agree():
         "a and &lt;c&gt;: Inconsistent",
         "b and &lt;c&gt;: Inconsistent",
     ]
-    assert "1.26× [0.96, 1.56] and 1.24× [0.94, 1.54] as fast as float32 (batch size 32)" in said[0]
+    assert (
+        "1.26× faster [0.96, 1.56] and 1.24× faster [0.94, 1.54] than float32 (batch size 32)"
+        in said[0]
+    )
     assert '<a href="a/index.html">a</a>' in said[0]
     assert 'id="repeated"' not in publish._index([entry("a", 1.26)], "")

@@ -65,7 +65,7 @@ def test_in_80_columns_headings_are_broken_and_no_unit_of_a_value():
         "Batch size": ["128"],
         "Policy": ["mixed_bfloat16"],
         "ms per step, A | B": ["14.33 | 14.20"],
-        "A / B, above 1: B is faster": ["1.00× (one session each, nothing is claimed; n = 3, 3)"],
+        "A / B, above 1: B is faster": ["1.00× (no interval: one session each; n = 3, 3)"],
         "Accuracy, A | B": ["99.6 % | 99.6 %"],
         "Memory, A | B": ["815 MiB | 816 MiB"],
     }

@@ -89,17 +89,22 @@ def test_six_digits_of_a_power_of_two_are_that_power():
 @pytest.mark.parametrize(
     ("low", "high", "flags", "word"),
     [
-        (0.9, 1.3, "interference", "as fast"),
+        (0.9, 1.3, "interference", "faster"),
         (1.05, 1.2, "interference", "faster"),
-        (0.9, 1.3, "", "as fast"),
+        (0.9, 1.3, "", "faster"),
         (math.nan, math.nan, "", "faster"),
-        (math.nan, math.nan, "interference", "as fast"),
+        (math.nan, math.nan, "interference", "faster"),
     ],
 )
-def test_no_ratio_whose_interval_has_one_is_faster(low, high, flags, word):
+def test_the_direction_is_that_of_the_number_and_what_it_shows_stands_beside_it(
+    low, high, flags, word
+):
     row = {"speedup": 1.1, "low": low, "high": high, "flags": flags, "blocks": 3}
     assert wording.direction(row) == word
-    assert f"1.10× {word}" in wording.ratio_of(row)
+    said = wording.ratio_of(row)
+    assert f"1.10× {word}" in said
+    assert ("not valid" in said) == bool(flags)
+    assert ("inconclusive" in said) == (low == 0.9 and not flags)
 
 
 @pytest.mark.parametrize(
