@@ -146,3 +146,15 @@ def test_a_point_that_has_all_that_most_have_is_named_by_it():
     usual = "without XLA, prefetched input, replicas 1"
     others = ["with XLA", "replicas 2", "one batch kept on the device"]
     assert wording.places(points, short=True) == [usual, *others]
+
+
+def test_what_rounds_weights_alone_is_said_to():
+    parts = {
+        name: wording.partly({"policy": name, "effective_share": 0.9, "emulated": False})
+        for name in ("int8", "int8_weights", "int4")
+    }
+    assert parts == {
+        "int8": ["90 % of the arithmetic in int8"],
+        "int8_weights": ["90 % of the arithmetic in int8 weights"],
+        "int4": ["90 % of the arithmetic in int4 weights"],
+    }
