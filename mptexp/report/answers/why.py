@@ -12,7 +12,7 @@ from mptexp.diagnosis.causes import LEAST_SHARE
 from mptexp.diagnosis.losses import Loss
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.tables import why_tables
-from mptexp.report.tables.why_tables import percent, short_contrast
+from mptexp.report.tables.why_tables import percent
 from mptexp.report.text import wording
 from mptexp.report.text.parameter_values import compiled_in_words, in_words
 from mptexp.spec.run import defaults
@@ -42,11 +42,21 @@ def sentence(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
 
 def _against(verdict: Verdict) -> str:
     """`1.08× faster than float32 [1.06, 1.10]`, or why there is no interval."""
-    over = verdict.speedup
-    row = {"speedup": over.estimate, "low": over.low, "high": over.high}
-    _, interval = wording.speed_parts(row | {"flags": verdict.pair.flags})
-    base = wording.default_name(verdict.pair.baseline.policy)
-    return f"{wording.over(over.estimate)} {base} {interval}"
+    over, base = verdict.speedup, wording.default_name(verdict.pair.baseline.policy)
+    return f"{wording.over(over.estimate)} {base} {_interval(over, verdict.pair.flags)}"
+
+
+def _gain(over: Contrast, flags: str = "") -> str:
+    """`2.40× faster [2.31, 2.49]`, `2.00× slower [1.80, 2.20]`."""
+    return f"{wording.times(over.estimate)} {_interval(over, flags)}"
+
+
+def _interval(over: Contrast, flags: str) -> str:
+    """The interval in the direction of the ratio, or why there is none."""
+    if math.isnan(over.low) and not wording.not_valid(flags):
+        return f"(n = {over.n})"
+    row = {"speedup": over.estimate, "low": over.low, "high": over.high, "flags": flags}
+    return wording.speed_parts(row)[1]
 
 
 def _doubt(verdict: Verdict, what: str) -> str:
@@ -81,6 +91,8 @@ def settings(verdict: Verdict, among: Sequence[Verdict]) -> str:
 def _possible(verdict: Verdict) -> str:
     if math.isnan(verdict.possible):
         return ""
+    if f"{max(verdict.possible, 1 / verdict.possible):.2g}" == "1":
+        return ", where the device would allow about the same speed"
     if verdict.possible < 1:
         slower = f"{1 / verdict.possible:.2g}× slower"
         return f", where its layers alone would be about {slower} on this device"
@@ -104,12 +116,6 @@ def _explanation(verdict: Verdict) -> str:
     certain = " for certain" if verdict.large else ""
     none = f": no known cause exceeds {percent(LEAST_SHARE)} of the step{certain}"
     return f"{none}{_further(verdict)}{rest}"
-
-
-def _gain(over: Contrast, flags: str = "") -> str:
-    """`2.40× faster [2.31, 2.49]`: a ratio in steps per second."""
-    _, _, rest = short_contrast(over, flags).partition(" ")
-    return f"{wording.times(over.estimate)} {rest}"
 
 
 def _further(verdict: Verdict) -> str:
