@@ -170,6 +170,6 @@ def test_what_an_ablation_shows_that_was_disturbed_is_not_said():
     for flags in ("", "interference"):
         effect = Effect(ablations.XLA_ON, gains, flags=flags)
         found = made(effects=[effect])
-        assert ("XLA off makes" in why.sentence(found)) is not bool(flags)
+        assert ("XLA on makes" in why.sentence(found)) is not bool(flags)
         gained = {gain for _, gain in found.remedies(WAITS)}
         assert (gains["mixed_float16"] in gained) is not bool(flags)
