@@ -134,7 +134,7 @@ def title(sweep: MeasuredSweep) -> str:
 def sentences(sweep: MeasuredSweep) -> list[str]:
     """At most three sentences in Markdown; the last says why, where pairs were diagnosed."""
     said, why = list(sweep.subject.sentences), causes(sweep.verdicts)
-    if why and len(said) >= SHOWN:  # what says the least gives way
+    if why:  # what says the least gives way
         said = [s for s in said if s != findings.NO_MEMORY] or said
     return [*said[: SHOWN - 1], why] if why else said[:SHOWN]
 
@@ -145,22 +145,25 @@ def causes(verdicts: Sequence[Verdict]) -> str:
     if not named:
         return ""
     largest = [(verdict.blamed[0], why.settings(verdict, verdicts).strip()) for verdict in named]
-    rows = [(loss.cause.sentence, loss.share, settings) for loss, settings in largest]
+    rows = [
+        (loss.cause.sentence, loss.share, settings, verdict.pair.candidate.input_mode)
+        for (loss, settings), verdict in zip(largest, named, strict=True)
+    ]
     policies = {verdict.pair.candidate.policy for verdict in named}
     step = f"**{policies.pop()}**'s step" if len(policies) == 1 else "the step"
-    groups = pd.DataFrame(rows, columns=["cause", "share", "settings"]).groupby("cause")
+    groups = pd.DataFrame(rows, columns=["cause", "share", "settings", "mode"]).groupby("cause")
     table = groups.agg(
         count=("share", "size"),
         least=("share", "min"),
         most=("share", "max"),
         settings=("settings", "first"),
+        trains=("mode", lambda own: (own != subject.RESIDENT).any()),
     )
+    order = ["trains", "count", "most"]  # nobody trains on one batch
     clauses = [
         f"{_where(row, len(verdicts))}{_span(row.least, row.most)}{f' of {step}' * (k == 0)} "
         f"{row.Index}"
-        for k, row in enumerate(
-            table.sort_values(["count", "most"], ascending=False).itertuples(name="Row")
-        )
+        for k, row in enumerate(table.sort_values(order, ascending=False).itertuples(name="Row"))
     ]
     return f"{LIMITS}: {'; '.join(clauses[:SHOWN])}."
 
