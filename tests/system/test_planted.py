@@ -43,7 +43,7 @@ if run.policy != "mixed_float16":
     profiler.primitives = lambda *_: []  # oneDNN's account takes as long as all the rest
 images = datasets.load(run)
 buffer = io.BytesIO()
-noise = np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)
+noise = np.random.default_rng(0).integers(0, 256, (600, 600, 3), np.uint8)
 Image.fromarray(noise).save(buffer, "JPEG")
 
 def decoded():
