@@ -64,7 +64,7 @@ def test_the_command(tmp_path):
     assert [round(p["ratio"], 3) for p in told["points"]] == [2, 2]
     shown = mptexp("compare", "a", "b", cwd=tmp_path, COLUMNS="200").stdout
     assert "A is a, B is b" in shown
-    assert "2.00× (one" in shown
+    assert "2.00× (no" in shown
     text = mptexp("compare", "a", "b", "--format", "markdown", cwd=tmp_path).stdout
     assert "| what | a | b |" in text
 
