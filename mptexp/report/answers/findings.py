@@ -380,21 +380,30 @@ def _memory(tables: Tables) -> str:
 
 
 def _fits(tables: Tables) -> str:
-    """`largest batch that fits: 320 with float32, 384 with bfloat16`, where that was searched for.
-
-    Of a sweep of one point but for batch sizes; tables have that of others.
-    """
-    if (
-        tables.attempts.empty
-        or tables.ok[[n for n in POINT if n != "batch_size"]].nunique().max() > 1
-    ):
+    """`largest batch that fits: 320 with float32, 384 with bfloat16`; empty where not searched."""
+    sizes = largest_batches(tables)
+    if sizes.empty:
         return ""
-    sizes = tables.ok.groupby("policy", sort=False).batch_size.max()
     names = {size: listed([f"**{p}**" for p in own.index]) for size, own in sizes.groupby(sizes)}
     fits = listed([f"{size:,} with {name}" for size, name in names.items()])
     failed = tables.attempts[tables.attempts.status == "oom"].groupby("policy").batch_size.min()
     least = f" ({failed.iloc[0]:,} does not)" if failed.nunique() == 1 else ""
     return f"largest batch that fits: {fits}{least}"
+
+
+def largest_batches(tables: Tables) -> pd.Series:
+    """The largest batch size by policy, where a larger one was tried and did not fit.
+
+    Of a sweep of one point but for batch sizes; tables have that of others.
+    """
+    others = [name for name in POINT if name != "batch_size"]
+    tried = tables.attempts
+    if tried.empty or tables.ok[others].nunique().max() > 1:
+        return pd.Series(dtype=int)
+    fitted = pd.concat([tables.ok, tried[tried.status.isin(["ok", "diverged"])]])
+    sizes = fitted.groupby("policy", sort=False).batch_size.max()
+    failed = tried[tried.status == "oom"].groupby("policy").batch_size.max()
+    return sizes[sizes < failed.reindex(sizes.index)]
 
 
 def _saved(saved: pd.Series) -> str:
