@@ -201,11 +201,11 @@ def _remedies(verdicts: Sequence[Verdict]) -> str:
     named: dict[str, str] = {}
     for loss, verdict in largest:
         place = why.settings(verdict, verdicts).strip(" ()") * (len(verdicts) > 1)
-        where = f"{findings.at(wording.verbatim(place))}, " if place else ""
+        where = f" ({wording.verbatim(place)})" if place else ""
         for text, _ in verdict.remedies(loss)[: loss.cause.name != "emulated"]:
-            named.setdefault(text, f"{where}{text}")
+            named.setdefault(text, f"{where}: {text}")
     first = list(named.values())[:REMEDIES]
-    return f"Against what limits it: {'; '.join(first)}." if first else ""
+    return f"Against what limits it{';'.join(first)}." if first else ""
 
 
 def conditions(tables: Tables) -> list[str]:

@@ -158,7 +158,7 @@ def test_the_one_pair_that_loses_to_a_cause_is_named():
     assert said == (
         f"What limits it: without XLA, input pipeline of the study, 44 % {step} would be saved "
         "without the input pipeline, which competes for the processors; with XLA, one batch kept "
-        "on the device, 93 % is what compilation adds: single operations are faster here."
+        "on the device, 93 % is lost to compilation: the step is faster without it."
     )
 
 
@@ -166,8 +166,8 @@ def test_what_to_do_names_what_helps_against_the_largest_cause():
     said = lead.advice(published("why-imagenette-64px-cpu"))
     assert said.startswith("on this CPU with prefetched input, use **mixed_bfloat16**")
     # With where it helps; not what helps on one batch again and again.
-    where = "without XLA, input pipeline of the study, prepare images once, ahead"
-    assert f"Against what limits it: {where}" in said
+    helps = "(without XLA, input pipeline of the study): prepare images once, ahead"
+    assert f"Against what limits it {helps}" in said
     assert "do not compile" not in said
     # Of emulation the answer itself says that another policy helps.
     emulated = lead.advice(published("why-cpu"))
