@@ -34,7 +34,5 @@ def _verdict(shared: Repetition) -> str:
 
 
 def _number(ratio: Ratio) -> str:
-    ends = (ratio.low, ratio.high)
-    if wording.times(ratio.speedup).endswith("slower"):
-        ends = (1 / ratio.high, 1 / ratio.low)
-    return f"{wording.times(ratio.speedup)} [{ends[0]:.2f}, {ends[1]:.2f}]"
+    _, low, high = wording.above_one(ratio.speedup, ratio.low, ratio.high)
+    return f"{wording.times(ratio.speedup)} [{low:.2f}, {high:.2f}]"

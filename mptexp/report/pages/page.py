@@ -16,7 +16,7 @@ from mptexp.report.answers import measured
 from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.pages import data_files, lead, rendering
 from mptexp.report.tables import text_tables
-from mptexp.spec import files, interrupt
+from mptexp.spec import files
 from mptexp.spec.errors import Stopped
 from mptexp.spec.project import user_cache
 
@@ -54,7 +54,6 @@ def build(
         except OSError:
             raise
         except Exception as error:  # of the notebook, or its Jupyter kernel was killed
-            interrupt.check()
             why = outcome(error)["error"]
             raise Stopped(f"{directory.root}: no report was made: {why}; try again") from None
         card = lead.card(sweep) | dict(shared or {})

@@ -243,9 +243,13 @@ def direction(row: Mapping[str, Any]) -> str:
 
     Whether an interval shows it is what `finding` says, whose words stand beside the number.
     """
-    if f"{row['speedup']:.2f}" == "1.00":
-        return "as fast"
-    return "faster" if row["speedup"] > 1 else "slower"
+    return times(row["speedup"]).partition("× ")[2]
+
+
+def above_one(speedup: float, low: float, high: float) -> tuple[float, float, float]:
+    """A speedup and its interval as they are said, see `times`: what is slower, turned round."""
+    slower = times(speedup).endswith("slower")
+    return (1 / speedup, 1 / high, 1 / low) if slower else (speedup, low, high)
 
 
 def speed_parts(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -253,9 +257,7 @@ def speed_parts(row: Mapping[str, Any]) -> tuple[str, str]:
 
     What is slower is the policy's time over the baseline's, so that the number is above 1.
     """
-    word, ends = finding(row), (row["speedup"], row["low"], row["high"])
-    if direction(row) == "slower":
-        ends = (1 / row["speedup"], 1 / row["high"], 1 / row["low"])
+    word, ends = finding(row), above_one(row["speedup"], row["low"], row["high"])
     reason = {"not valid": not_valid(str(row["flags"])), "no interval": "no interval"}.get(word)
     low = f"{ends[1]:.2f}"
     if low == "1.00" and word in ("faster", "slower"):  # which 1.00 would contradict
