@@ -147,6 +147,31 @@ def tables_of(*groups):
     return tables([made for group in groups for made in group])
 
 
+def trained_by(frontend, step_s, backend="jax", size=32, **parameters):
+    """Runs by Keras or a plain loop, one for each block."""
+    for made in replicated(1, size, step_s, backend=backend, **parameters):
+        made["parameters"]["frontend"] = frontend
+        made["run_id"] += frontend
+        yield made
+
+
+def quantized(policy, block, before, after, made=None):
+    """A record of a model whose weights were made integers after its training."""
+    made = made or record(block=block)
+    made["parameters"] |= {"phase": "inference", "policy": policy}
+    made["run_id"] = f"{policy}-{block}"
+    made["history"] = []
+    return made | {
+        "quantized": {
+            "before": before,
+            "after": after,
+            "bytes_before": 4 * 2**20,
+            "bytes_after": 2**20,
+            "calibration": "no data",
+        }
+    }
+
+
 FIXED = {"propagation": "<8,8>", "weight_format": "<8,8>"}
 STOCHASTIC = FIXED | {"rounding": "stochastic"}
 

@@ -16,6 +16,8 @@ import pandas as pd
 from mptexp.analysis import contrast, image_pairs, simultaneous, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables, once
+from mptexp.spec import formats
+from mptexp.spec.policies import POLICY_ROWS
 
 FORMATS = ["policy", "propagation", "weight_format", "rounding", "loss_scale"]
 LITTLE = 2.0  # percentage points that count as a small loss
@@ -75,6 +77,13 @@ class Point:
             return None
         parts = re.fullmatch(r"<(-?\d+),\s*(-?\d+)>", self.choice["propagation"])
         return sum(map(int, parts.groups())) if parts else None
+
+    @property
+    def bits(self) -> int:
+        """Bits of an activation: of its format, else of the type that the policy computes in."""
+        dtype = POLICY_ROWS[self.choice["policy"]].compute_dtype
+        own = formats.activation_format(self.choice["propagation"])
+        return (own or formats.FORMATS[dtype]).bits
 
     @property
     def lacks_master_weights(self) -> bool:

@@ -43,8 +43,8 @@ _MEMORY_WORDS = """
     iota isfinite isinf isnan isneginf isposinf l1 le leaky lerp less linspace log logical
     logistic lookup lrn lt masked max maximum maxpool mean memcpy memset min minimum mish mod
     mse mul multiply ne neg negate nll nonzero norm normal normalization normalize not one ones
-    or pack pad partition philox pool pooling pow power prelu prod quantize random range read
-    reciprocal reduce relu relu6 repeat resize reverse rint rng roll round rsqrt scalar scatter
+    or pack pad partition patches philox pool pooling pow power prelu prod quantize random range
+    read reciprocal reduce relu relu6 repeat resize reverse rint rng roll round rsqrt scalar scatter
     segment select selu shape sigmoid sign silu sin sinh slice softmax softplus softsign sort
     split sqrt square squared squeeze stack stateless stitch sub subtract sum swish take tan
     tanh threshold tile topk transpose tril triu unfold uniform unpack unsorted update upsample
@@ -86,7 +86,8 @@ NO_16_BITS = re.compile(
     r"|cholesky\w*|triangular_solve|lu|qr|svd|eigh?|inverse|_ctc_loss)$"
 )
 TO_HOST = re.compile(r"^MemcpyD(2|to)H$", re.IGNORECASE)
-# Of the elementwise work of a layer: from here all of it is there for the one thing.
+# Of the elementwise work of a layer: from here all of it is there for the one thing; its casts are
+# from here of the two alone.
 MAINLY = 0.5
 SERVED = ["python", "checks", "preprocessing", "loop", "random", "no 16 bits"]
 SERVING = ["memory", "casts"]
@@ -194,19 +195,20 @@ def _with_causes(
         cause(*key, (kinds or {}).get(layer, ""))
         for *key, layer in zip(*(table[name] for name in columns), strict=True)
     ]
-    of_layer = _serving(table)
+    serving = _serving(table)
     table["cause"] = [
-        of_layer.get(layer, name) if name in SERVING else name
+        serving.get((layer, name), name)
         for layer, name in zip(table.layer, table.cause, strict=True)
     ]
     table["share"] = table.seconds / step_s
     return table[COLUMNS]
 
 
-def _serving(table: pd.DataFrame) -> dict[str, str]:
-    """Layers whose elementwise work serves an operation that precision does not shrink, with it.
+def _serving(table: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """By layer and cause the work that serves an operation which precision does not shrink.
 
-    Such as the casts around an FFT: without it, they would go too.
+    Such as the casts around an FFT: without it, they would go too. Elementwise work may be there
+    for something else as well, and counts only if it is less than the operation.
     """
     seconds: dict[str, Counter[str]] = defaultdict(Counter)
     for layer, name, took in zip(table.layer, table.cause, table.seconds, strict=True):
@@ -215,8 +217,10 @@ def _serving(table: pd.DataFrame) -> dict[str, str]:
     made = {}
     for layer, of in seconds.items():
         name = max(SERVED, key=lambda name: of[name])
+        if of[name] > MAINLY * (of[name] + of["casts"]):
+            made[layer, "casts"] = name
         if of[name] > MAINLY * of.total():
-            made[layer] = name
+            made[layer, "memory"] = name
     return made
 
 

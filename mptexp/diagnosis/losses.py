@@ -7,7 +7,7 @@ interval: a single run proves nothing.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -263,24 +263,35 @@ def _wide(case: Case) -> pd.DataFrame:
 
     Returns:
         Index: layer. Columns: matrix, memory, casts: the part of their time that it would take in
-        16 bits: what was measured of the layer alone; else by the ratio of the measured peaks, by
-        bytes, and no casts.
+        16 bits: what was measured of the layer alone; else by the ratio of the measured peaks, as
+        memory-bound work of the other layers, and no casts.
     """
     work = case.candidate["work"]["layers"]
     matrix = {*case.of("matrix").index} - {""}
     types = {x["layer"]: x["compute_dtype"] for x in work if x.get("compute_dtype") in BYTES}
     types = {layer: dtype for layer, dtype in types.items() if layer in matrix}
     types |= _casting(case, types)
-    parts = {}
+    parts, memory = {}, _memory_in_16_bits(case, [*types])
     for layer, dtype in types.items():
         slow, fast = _peaks(case)
-        # The peak is that of 32 bits: half of it is 64 bits' at most.
-        parts[layer] = min(1.0, slow / fast) * 4 / BYTES[dtype], 2 / BYTES[dtype], 0.0
+        # Peak and memory-bound work are those of 32 bits: 64 take twice as long at least.
+        matrix = min(1.0, slow / fast)
+        parts[layer] = matrix * 4 / BYTES[dtype], memory * 4 / BYTES[dtype], 0.0
     for x in work:
         if pd.notna(x.get("alone_low_s")):
             alone = min(1.0, x["alone_low_s"] / x["alone_s"])
             parts[x["layer"]] = alone, alone, 0.0
     return pd.DataFrame.from_dict(parts, "index", columns=["matrix", "memory", "casts"])
+
+
+def _memory_in_16_bits(case: Case, wide: Sequence[str]) -> float:
+    """The part of float32's time that memory-bound work takes in 16 bits, by the other layers.
+
+    By its bytes, a half, where they have none; a CPU may convert number by number and save nothing.
+    """
+    table = case.of("memory").drop(["", *wide], errors="ignore")
+    before, after = table[(table > 0).all(axis=1)].sum()
+    return float(np.clip(after / before, 0.5, 1.0)) if before else 0.5
 
 
 def _casting(case: Case, kept: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ Plain Python without a framework; `training.numerics.quantization` rounds tensor
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,11 @@ class Float:
         fits = self.bias == 127 or self.smallest_subnormal >= 2.0**-100
         if self.largest > FLOAT32_MAX or not fits:
             raise ValueError(f"{self} does not fit into float32, in which formats are emulated")
+
+    @property
+    def bits(self) -> int:
+        """Of a value, the sign included."""
+        return 1 + self.exponent_bits + self.mantissa_bits
 
     @property
     def largest(self) -> float:
@@ -113,12 +118,16 @@ class Fixed:
     fraction_bits: int
 
     def __post_init__(self) -> None:
-        bits = self.integer_bits + self.fraction_bits
-        if not (2 <= bits <= 24 and abs(self.fraction_bits) <= 100):
+        if not (2 <= self.bits <= 24 and abs(self.fraction_bits) <= 100):
             raise ValueError(
                 f"{self} was asked for; allowed: 2 to 24 bits together, of which -100 to 100 are "
                 "of the fraction"
             )
+
+    @property
+    def bits(self) -> int:
+        """Of a value, the sign included."""
+        return self.integer_bits + self.fraction_bits
 
     @property
     def largest(self) -> float:
@@ -186,6 +195,11 @@ class Block:
     size: int = 32
 
     @property
+    def bits(self) -> int:
+        """Of a value, without its part of the power that a block shares."""
+        return self.element.bits
+
+    @property
     def largest_power(self) -> int:
         """The exponent of the element's largest value."""
         return math.frexp(self.element.largest)[1] - 1
@@ -194,6 +208,8 @@ class Block:
 @dataclass(frozen=True)
 class Binary:
     """The two values -1 and +1 (BinaryNet: Courbariaux, Hubara et al. 2016)."""
+
+    bits: ClassVar[int] = 1
 
 
 Format = Float | Fixed

@@ -62,7 +62,12 @@ class Operation(NamedTuple):
     groups: tuple[float, ...] = ()
 
 
-AUTODIFF = "autodiff"  # the part of what it added, until `with_sources` says whose it is
+# Parts until `with_sources` says whose they are: what autodiff added, and what stands in no scope.
+AUTODIFF, LOOSE = "autodiff", "loose"
+# Of a loose operation within the backward pass: what metrics do, and gradients hardly.
+COUNTS = re.compile(
+    r"^(Arg(Max|Min)|(Not)?Equal|In?TopK\w*|Logical\w+|Bit\w+|Pack|DivNoNan)(V\d)?$"
+)
 GAP, WORKING = Operation("gap"), Operation("op")  # between two steps; anything at all
 
 
@@ -288,22 +293,42 @@ def busy(ran: Iterable[Any]) -> list[Interval]:
 
 
 def with_sources(spans: Iterable[Span]) -> Iterator[Span]:
-    """Spans in which what autodiff added is of the layer or loss that ended an operation last.
+    """Spans in which what has no scope of its own is of the layer or loss it belongs to.
 
-    Such as sums of the gradients of one tensor: they have no scope of their own.
+    What autodiff added, such as sums of the gradients of one tensor, is of the one that ended an
+    operation last. So is a loose operation within the backward pass: a gradient that somebody wrote
+    (`custom_gradient`, TensorFlow's own of swish). After it they are updates, such as averages of
+    weights.
     """
     known = list(spans)
     named = (s for s in known if s.operation.layer or s.operation.part == "loss")
     sources = sorted(named, key=lambda span: span.end)
     ends = [span.end for span in sources]
+    starts = {
+        part: sorted(span.start for span in known if span.operation.part == part)
+        for part in ("forward", "backward")
+    }
     for span in known:
-        if span.operation.part == AUTODIFF:
+        loose = span.operation.part == LOOSE
+        if loose and (COUNTS.match(span.operation.op) or not _goes_on(span, **starts)):
+            yield span._replace(operation=span.operation._replace(part="updates"))
+        elif loose or span.operation.part == AUTODIFF:
             place = bisect_right(ends, span.start)
             of = sources[place - 1].operation if place else Operation("op", part="other")
             added = span.operation._replace(layer=of.layer, part=of.part)
             yield span._replace(operation=added)
         else:
             yield span
+
+
+def _goes_on(span: Span, forward: Sequence[float], backward: Sequence[float]) -> bool:
+    """Whether the backward pass goes on after a span begins, by when its operations begin."""
+    return _next(backward, span.start) < _next(forward, span.start)
+
+
+def _next(moments: Sequence[float], moment: float) -> float:
+    place = bisect_right(moments, moment)
+    return moments[place] if place < len(moments) else math.inf
 
 
 def without_root(operations: Iterable[Span]) -> list[Span]:

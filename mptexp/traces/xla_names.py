@@ -9,8 +9,9 @@ here.
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
-from mptexp.traces.operations import AUTODIFF, Operation
+from mptexp.traces.operations import AUTODIFF, LOOSE, Operation
 
 LOOP = re.compile(r"(^|/)while(_\d+)?/")
 LAYER = ".layer"  # TensorFlow appends numbers of its own to names; this tells where ours end
@@ -98,9 +99,14 @@ def _without_calls(scopes: list[str], op: str) -> list[str]:
         scope = scopes[place]
         if OPS.match(scope) or (place and (scope in CALLS or (op and op.startswith(scope)))):
             last = place
-        elif re.sub(r"_\d+$", "", scope) not in CALLS:
+        elif _unnumbered(scope) not in CALLS:
             break
     return scopes[:last]
+
+
+def _unnumbered(name: str) -> str:
+    """A name without the number that makes it unique: `mul` of `mul_3`."""
+    return re.sub(r"_\d+$", "", name)
 
 
 def _parts(path: str) -> list[str]:
@@ -157,7 +163,7 @@ class Naming:
 
     def _part(self, path: str, op: str) -> str:
         last = path.rpartition("/")[2]
-        words = {re.sub(r"_\d+$", "", word) for word in re.split(r"[/()]", path)}
+        words = {_unnumbered(word) for word in re.split(r"[/()]", path)}
         lowered = {word.lower() for word in words}
         if words & set(self.optimizers) or (not self.optimizers and lowered & OPTIMIZERS):
             return "optimizer"
@@ -175,8 +181,12 @@ class Naming:
         if named or any(LOSS.search(scope) for scope in scopes[:-1]):
             return "loss"
         if _adds_to_loss(path, op):
-            return "loss" if self._of_loss(path, op, last) else "updates"
+            return "loss" if self._of_loss(path, op, last) else LOOSE
         return "other"
+
+    @cached_property
+    def _gradients(self) -> set[str]:
+        return set(map(_unnumbered, self.differentiated))
 
     def _of_loss(self, path: str, op: str, name: str) -> bool:
         """Whether an operation without a scope is a loss's: it has a gradient, or sums up.
@@ -184,8 +194,9 @@ class Naming:
         Of what a training step does besides, such as averages of weights, nothing has.
         """
         known = not self.differentiated or "gradient_tape/" in path
-        # Without a scope `Tanh` has the gradient `gradient_tape/TanhGrad`.
-        known = known or not {name, f"{op}Grad"}.isdisjoint(self.differentiated)
+        # Without a scope `Tanh` has the gradient `gradient_tape/TanhGrad`, and `Mul_8` that of its
+        # kind under a number of its own: `gradient_tape/Mul_3`.
+        known = known or not {_unnumbered(name), f"{op}Grad"}.isdisjoint(self._gradients)
         return known or bool(REDUCES.match(op))
 
     def gpu_kernel(self, name: str, args: Mapping[str, str]) -> Operation:

@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import replicated, tables_of
+from builders import replicated, tables_of, trained_by
 
 from mptexp.analysis import scaling
-from mptexp.report.answers import caveats, comparisons, subject
+from mptexp.report.answers import caveats, comparisons
 
 
 def test_weak_and_strong_scaling_are_told_apart():
@@ -47,14 +47,6 @@ def test_frameworks_are_compared_with_tensorflow():
     assert found.speedup["torch"] == pytest.approx(0.25)
 
 
-def trained_by(frontend, step_s, backend="jax", size=32, **parameters):
-    """Runs by Keras or a plain loop, one for each block."""
-    for made in replicated(1, size, step_s, backend=backend, **parameters):
-        made["parameters"]["frontend"] = frontend
-        made["run_id"] += frontend
-        yield made
-
-
 def test_keras_is_compared_with_the_plain_loop_of_its_backend_and_policy():
     tables = tables_of(
         trained_by("keras", 0.13),
@@ -76,47 +68,6 @@ def test_keras_is_compared_with_the_plain_loop_of_its_backend_and_policy():
     assert scaling.by_frontend(tables_of(replicated(1, 32, 0.1))).empty
 
 
-def test_compiled_steps_are_compared_with_compiled_ones():
-    tables = tables_of(
-        trained_by("keras", 0.4, "torch"),
-        trained_by("native", 0.2, "torch"),
-        trained_by("keras", 0.15, "torch", jit=True),
-        trained_by("native", 0.1, "torch", jit=True),
-    )
-    answer = subject.of(tables)
-    assert {bar.label: round(1 / bar.value, 2) for bar in answer.bars} == {
-        "Keras on PyTorch, float32": 2.0,
-        "Keras on PyTorch, compiled, float32": 1.5,
-    }
-    assert answer.title.endswith("Keras on PyTorch is up to 2.00× slower than a plain loop")
-    said = comparisons.keras_costs(scaling.by_frontend(tables))
-    assert [text.partition(" step of Keras's is ")[0] for text in said] == [
-        "With float32 on PyTorch, a training",
-        "With float32 on PyTorch, compiled, a training",
-    ]
-
-
-def test_inference_is_named_and_compared_apart_from_training():
-    infers = {"phase": "inference"}
-    inferred = [trained_by("keras", 0.2, **infers), trained_by("native", 0.1, **infers)]
-    tables = tables_of(*inferred)
-    assert subject.of(tables).title.endswith(
-        "Keras inference on JAX is 2.00× slower than a plain loop"
-    )
-    (said,) = comparisons.keras_costs(scaling.by_frontend(tables))
-    assert said.startswith("With float32 on JAX, an inference step of Keras's is 2.00× slower [")
-    assert "Predicted by" in comparisons.sections(tables)[-1].rows
-    inferred = [trained_by("keras", 0.2, **infers), trained_by("native", 0.1, **infers)]
-    tables = tables_of(*inferred, trained_by("keras", 0.15), trained_by("native", 0.1))
-    assert {bar.label: round(1 / bar.value, 2) for bar in subject.of(tables).bars} == {
-        "Keras inference on JAX, float32": 2.0,
-        "Keras training on JAX, float32": 1.5,
-    }
-    rows = comparisons.sections(tables)[-1].rows
-    assert set(rows["Phase"]) == {"train", "inference"}
-    assert set(rows["Run by"]) == {"Keras", "a plain loop"}
-
-
 def test_frameworks_are_said_to_be_used_through_what_they_are():
     def note(*frontends):
         sides = [trained_by(f, 0.1, name) for name in ("jax", "torch") for f in frontends]
@@ -124,25 +75,6 @@ def test_frameworks_are_said_to_be_used_through_what_they_are():
 
     assert "in each framework, by a plain loop" in note("native")
     assert "through Keras but where the setting is *plain loop*" in note("keras", "native")
-
-
-def test_the_cost_of_keras_at_each_batch_size_is_named():
-    sides = [
-        made
-        for size, keras_s in ((1, 0.03), (32, 0.012))
-        for frontend, step_s in (("keras", keras_s), ("native", 0.01))
-        for made in trained_by(frontend, step_s, size=size, phase="inference")
-    ]
-    tables = tables_of(sides)
-    assert {bar.label: round(1 / bar.value, 2) for bar in subject.of(tables).bars} == {
-        "Keras inference on JAX, batch size 1, float32": 3.0,
-        "Keras inference on JAX, batch size 32, float32": 1.2,
-    }
-    said = comparisons.keras_costs(scaling.by_frontend(tables))
-    assert [text.partition(", an inference step")[0] for text in said] == [
-        "With float32 on JAX, batch size 1",
-        "With float32 on JAX, batch size 32",
-    ]
 
 
 def test_keras_and_a_plain_loop_that_saw_other_data_form_no_ratio():

@@ -107,6 +107,13 @@ def test_elementwise_work_of_a_layer_goes_with_what_it_serves():
     assert breakdown.by_cause(record(less, step_s=1.0))["casts"] == pytest.approx(0.7)
 
 
+def test_casts_go_with_what_asks_for_them_beside_more_elementwise_work():
+    mixed = [row("FFT2D", "odd", seconds=0.3), row("Cast", "odd", seconds=0.2),
+             row("Mul", "odd", seconds=0.4)]  # fmt: skip
+    found = breakdown.by_cause(record(mixed, step_s=0.9))
+    assert (found["no 16 bits"], found["memory"]) == pytest.approx((0.5, 0.4))
+
+
 def test_a_group_of_steps_is_left_out():
     made = record([row("Conv2D", seconds=2.0) | {"groups": [1.0, 1.0, 4.0]}, 
                    row("Cast", seconds=1.0) | {"groups": [1.0, 1.0, 1.0]}])  # fmt: skip

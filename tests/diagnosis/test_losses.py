@@ -256,6 +256,17 @@ def test_no_layer_casts_within_whose_products_nothing_else_lacks(candidate, took
     assert "float32 fallback" not in all_of(candidate, took_s)
 
 
+def test_memory_bound_work_of_a_layer_kept_in_float32_gains_as_that_of_others(monkeypatch):
+    # On a CPU that converts number by number, 16 bits halve the bytes and none of the time.
+    for side in ("before", "after"):
+        monkeypatch.setitem(
+            OWN_STEP, side, OWN_STEP[side] | {"memory": {"own": 1e-3, "known": 2e-3}}
+        )
+    own = OWN | {"compute_dtype": "float32"}
+    lost = all_of(program(2e11, own, float32=0.8, bfloat16=0.2))
+    assert lost["float32 fallback"].seconds == pytest.approx(0.006 + 0.0 + 0.0005)
+
+
 def test_a_layer_of_its_own_that_is_kept_in_float32_loses_by_peaks_and_bytes():
     own = OWN | {"compute_dtype": "float32"}
     lost = all_of(program(2e11, own, float32=0.8, bfloat16=0.2))

@@ -64,6 +64,16 @@ def test_names_of_formats_are_read():
     assert formats.activation_format("mxfp8_e4m3") == formats.BLOCKS["mxfp8_e4m3"]
 
 
+@pytest.mark.parametrize("name", sorted(TYPES))
+def test_a_float_has_as_many_bits_as_in_ml_dtypes(name):
+    assert FORMATS[name].bits == ml_dtypes.finfo(TYPES[name]).bits
+
+
+def test_formats_say_how_many_bits_a_value_has():
+    sizes = {"tensorfloat32": 19, "<2,14>": 16, "dynamic<10>": 10, "binary": 1, "mxfp4_e2m1": 4}
+    assert {name: formats.activation_format(name).bits for name in sizes} == sizes
+
+
 def test_blocks_are_those_of_the_specification():
     powers = {name: block.largest_power for name, block in formats.BLOCKS.items()}
     assert list(powers.values()) == [8, 15, 4, 2, 2]

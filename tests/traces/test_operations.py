@@ -81,6 +81,28 @@ def test_a_trace_is_told_per_step_and_sums_to_it():
     assert set(profile["rows"][0]) == set(Operation._fields)
 
 
+def test_a_gradient_without_a_scope_is_of_the_layer_before_it_and_an_average_is_not():
+    # The lie: the gradient of swish, which TensorFlow writes itself, was called clipping.
+    loose = Operation("op", "", operations.LOOSE, "Mul")
+    metric = loose._replace(op="ArgMax")
+    forward, backward = (Operation("op", "swish", part) for part in ("forward", "backward"))
+    step = [
+        Span(0, 1, forward),
+        Span(2, 3, loose),
+        Span(2, 3, metric),
+        Span(4, 5, backward),
+        Span(6, 7, loose),
+    ]
+    steps = [*step, *(Span(s.start + 10, s.end + 10, s.operation) for s in step)]
+    rows = [s.operation for s in operations.with_sources(steps) if s.operation.op]
+    found = [(row.op, row.layer, row.part) for row in rows]
+    assert found == 2 * [
+        ("Mul", "swish", "forward"),
+        ("ArgMax", "", "updates"),
+        ("Mul", "", "updates"),
+    ]
+
+
 def test_what_autodiff_added_is_of_the_layer_before_it():
     added = Operation("op", "", operations.AUTODIFF, "AddN")
     layer, optimizer = Operation("op", "norm", "backward", "Mul"), Operation("op", "", "optimizer")

@@ -1,7 +1,7 @@
 import pytest
 
 from mptexp.traces import xla_names
-from mptexp.traces.operations import AUTODIFF
+from mptexp.traces.operations import AUTODIFF, LOOSE
 from mptexp.traces.xla_names import Naming
 
 
@@ -43,8 +43,8 @@ def test_layer_and_part_are_read_from_the_path(path, op, scaled, part, layer):
         ("Square_1", "Square", "loss"),  # a regularizer's: it has a gradient
         ("Sum_1", "Sum", "loss"),
         ("gradient_tape/Square_1/Mul", "Mul", "loss"),
-        ("mul_4", "Mul", "updates"),  # an average of weights, say: without a gradient
-        ("StatefulPartitionedCall/AddV2_3", "AddV2", "updates"),
+        ("mul_4", "Mul", LOOSE),  # an average of weights, say: without a gradient
+        ("StatefulPartitionedCall/AddV2_3", "AddV2", LOOSE),
     ],
 )
 def test_what_stands_outside_of_layers_and_has_no_gradient_is_no_loss(path, op, part):
@@ -138,4 +138,11 @@ def test_all_that_a_layer_of_the_loss_does_is_the_loss(path):
 def test_an_operation_without_a_scope_whose_gradient_is_named_by_its_type_is_the_loss():
     naming = Naming(["adam"], differentiated=frozenset({"TanhGrad"}))
     assert naming.operation("StatefulPartitionedCall/Tanh_5", "Tanh", "").part == "loss"
-    assert naming.operation("StatefulPartitionedCall/Sigmoid_5", "Sigmoid", "").part == "updates"
+    assert naming.operation("StatefulPartitionedCall/Sigmoid_5", "Sigmoid", "").part == LOOSE
+
+
+def test_gradients_without_a_scope_have_numbers_of_their_own():
+    naming = Naming(["adam"], differentiated=frozenset({"Mul_3", "TanhGrad_4"}))
+    parts = {n: naming.operation(n, op, "").part for n, op in (("Mul_8", "Mul"), ("mul_8", "Mul"))}
+    assert parts == {"Mul_8": "loss", "mul_8": LOOSE}
+    assert naming.operation("Tanh_9", "Tanh", "").part == "loss"

@@ -258,11 +258,24 @@ def _sentence(flag: Flag, runs: int, of: int, tables: Tables) -> str:
 
 def _opening(flag: Flag, runs: int, of: int, tables: Tables) -> str:
     """`**Not valid: time** of 4 of 32 runs, all of float32 (repeats apart): repeats ...`."""
-    own = set(_flagged(flag, tables).policy)
-    alone = len(own) == 1 and tables.ok.policy.nunique() > 1 and runs > 1
-    whose = f", all of {wording.listed([*own])}" * alone
-    lost, which = _lost(flag, tables), _which(runs, of)
+    lost, which, whose = _lost(flag, tables), _which(runs, of), _whose(flag, tables)
     return f"{NOT_VALID}{lost}** of {which}{whose} ({flag.name}): {flag.meaning}."
+
+
+def _whose(flag: Flag, tables: Tables) -> str:
+    """`, all of float32 at batch size 1`: of a flag's runs, where they share what others have not.
+
+    Empty where they do not.
+    """
+    runs, among = _flagged(flag, tables), tables.ok
+    places = pd.Series(wording.places(among, short=True), among.index)
+    own = [*set(runs.policy)] * bool(among.policy.nunique() > 1)
+    there = [*set(places[runs.index])] * bool(places.nunique() > 1)
+    parts = own * (len(own) == 1)
+    parts += [wording.at(wording.verbatim(place)) for place in there] * (len(there) == 1)
+    return (
+        f", {'all ' * (len(runs) > 1)}{'of ' * (len(own) == 1)}{' '.join(parts)}" if parts else ""
+    )
 
 
 def _flagged(flag: Flag, tables: Tables) -> pd.DataFrame:

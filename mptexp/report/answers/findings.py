@@ -15,7 +15,6 @@ from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.report.text import measures, wording
 from mptexp.report.text.measures import Measure
 from mptexp.report.text.wording import INCONCLUSIVE, count, default_name, listed, verbatim
-from mptexp.spec.backends import LABELS as BACKENDS
 from mptexp.spec.policies import POLICY_ROWS
 
 APART = 0.1  # between repeats, from where their accuracy is said to vary
@@ -122,7 +121,7 @@ def _not_valid(rows: pd.DataFrame, opening: str) -> str:
             for policy, of_one in own.groupby("policy", sort=False)
         ]
         than = _than(word, base_name(baseline, own.default_policy.iloc[0]))
-        place = at(verbatim(own.place.iloc[0])) if one_place else ""
+        place = wording.at(verbatim(own.place.iloc[0])) if one_place else ""
         parts.append(" ".join(filter(None, [listed(numbers), word, than, place])))
     parts += [f"{note} is in the type of the policy" for note in shared]
     return f"{opening}: {'; '.join(parts)}"
@@ -174,7 +173,7 @@ def _clause(row: Mapping[str, Any], base: str) -> str:
     """
     value, interval = wording.speed_parts(row)
     word, place = wording.direction(row), verbatim(row["place"])
-    parts = [f"{value}× {word}", _than(word, base) if base else "", at(place)]
+    parts = [f"{value}× {word}", _than(word, base) if base else "", wording.at(place)]
     return " ".join(filter(None, [*parts, interval * interval.startswith("[")]))
 
 
@@ -186,16 +185,6 @@ def _number(row: Mapping[str, Any]) -> str:
 
 def _than(word: str, base: str) -> str:
     return f"{'as' if word == 'as fast' else 'than'} {base}"
-
-
-def at(place: str) -> str:
-    """A place after its preposition: `at batch size 32`, `in PyTorch`, `with prefetched input`."""
-    first = place.partition(" ")[0].rstrip(",")
-    if first in ("with", "without"):
-        return place
-    words = {"batch": "at", "training": "in", "inference": "in"}
-    words |= dict.fromkeys(BACKENDS.values(), "in")
-    return f"{words.get(first, 'with')} {place}"
 
 
 def base_name(baseline: str, default: str) -> str:
@@ -368,12 +357,12 @@ def _memory(tables: Tables) -> str:
     if proven.empty:
         few = " with fewer than three repeats" * (met == {"no interval"})
         return f"memory: {INCONCLUSIVE}{few}"
-    said: dict[str, list[str]] = {}
+    said: dict[tuple[str, str], list[str]] = {}
     for name, own in proven.groupby("candidate", sort=False):
         total = int((rows.candidate == name).sum())
         some = f" in {len(own)} of {total} settings" * (len(own) < total)
-        said.setdefault(f"{_saved((1 - own.ratio) * 100)}{some}", []).append(f"**{name}**")
-    parts = [f"{saved} with {listed(names)}" for saved, names in said.items()]
+        said.setdefault((_saved((1 - own.ratio) * 100), some), []).append(f"**{name}**")
+    parts = [f"{saved} with {listed(names)}{some}" for (saved, some), names in said.items()]
     rest = set(words[~rows.candidate.isin(proven.candidate)])
     other = "about the same" if rest == {"same"} else INCONCLUSIVE
     return f"memory: {listed(parts)}{f', others {other}' * bool(rest)}"
@@ -407,10 +396,8 @@ def largest_batches(tables: Tables) -> pd.Series:
 
 
 def _saved(saved: pd.Series) -> str:
-    """`5 % to 20 % less`, `5 % more to 2 % less`, from percentages of which more is below zero."""
-    least, most = sorted((saved.min(), saved.max()), key=abs)
-    ends = [f"{abs(v):.0f} %{' less' if v > 0 else ' more'}" for v in (least, most)]
-    if least * most > 0:  # one direction is named once
-        ends[0] = ends[0].rpartition(" ")[0].removesuffix(" %")
-    same = least * most > 0 and f"{abs(least):.0f}" == f"{abs(most):.0f}"
-    return ends[1] if same else " to ".join(ends)
+    """`5 to 20 % less`, `from 8 % less to 5 % more`; of what is saved, less than zero is more."""
+    if saved.min() < 0 < saved.max():
+        return f"from {saved.max():.0f} % less to {-saved.min():.0f} % more"
+    ends = dict.fromkeys(f"{v:.0f}" for v in (saved.abs().min(), saved.abs().max()))
+    return f"{' to '.join(ends)} % {'less' if saved.max() > 0 else 'more'}"

@@ -138,7 +138,7 @@ def _failures(rows: pd.DataFrame) -> str:
     if between.empty:
         return f"{policy} {wording.listed(parts)}"
     (measure,) = measures.met(rows)
-    rest = f"with others it differs by {measure.between(between.difference)}"
+    rest = f"with others it is {wording.INCONCLUSIVE} ({measure.between(between.difference)})"
     return f"{policy} {wording.listed(parts)}; {rest}"
 
 

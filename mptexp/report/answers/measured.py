@@ -15,7 +15,7 @@ from mptexp.diagnosis.verdict import Verdict
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import subject
-from mptexp.report.answers.subject import Subject
+from mptexp.report.answers.subjects.opening import Subject
 from mptexp.spec import params
 
 

@@ -141,7 +141,7 @@ def _native(measured: pd.DataFrame, model: str, phase: str) -> list[str]:
     own = own.assign(place=wording.places(own))
     said = [
         f"{row['policy']} over {wording.default_name(row['baseline'])} "
-        f"{findings.at(wording.verbatim(row['place']))}, {wording.ratio_of(row)}"
+        f"{wording.at(wording.verbatim(row['place']))}, {wording.ratio_of(row)}"
         for row in own.to_dict("records")
     ]
     return said if len(said) <= MOST_HERE else [said[0], f"{len(said) - 2} between", said[-1]]

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from mptexp.analysis import emulated
 from mptexp.report.answers.measured import MeasuredSweep
-from mptexp.report.answers.subject import Bar, Subject
+from mptexp.report.answers.subjects.opening import Bar, Subject
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS
@@ -29,7 +29,7 @@ FACTORS = (
     [3.0**k for k in range(1, 9)],
     [1.5, 2, 3, 5],
     [1.5, 2.5, 4, 6],
-    [1.2, 1.5, 2],
+    [1.2, 1.5, 2, 3],
     [1 + k / 10 for k in range(1, 20)],
     [1.05, 1.1, 1.15, 1.2, 1.25, 1.3],
     DENSE[11:],
@@ -39,7 +39,7 @@ POINTS = ([10.0**k for k in range(13)], [1, 3, 10, 30, 100], [1, 2, 5, 10, 20, 5
           [0.5, 1, 2, 4, 8], DENSE)  # fmt: skip
 LIMITED = ([emulated.LITTLE, *POINTS[0][1:]], [emulated.LITTLE, 10, 30, 100], *POINTS[1:])
 FEWEST = 3  # ticks
-MOST = {"factors": 4, "points": 5}  # of which each has room for its label
+MOST = {"factors": 6, "points": 5}  # of which each has room for its label
 LEAST = 1.02  # factor on both sides of 1 that a chart shows at least
 LINEAR = 30  # points or percent, up to which an axis of differences is linear
 AXES = {

@@ -10,7 +10,6 @@ from mptexp.analysis import summary
 from mptexp.analysis.points import POINT, of_task
 from mptexp.analysis.speedups import with_jit
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.answers import findings
 from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
@@ -200,7 +199,7 @@ def _caption_latency(tables: Tables) -> str:
     return (
         "A curve further left is faster; a long way from its middle to the dotted line (99 of 100 "
         f"batches) means unsteady latency. The longest is {worst.policy}'s "
-        f"{findings.at(place)}: median {worst.latency_p50_s * 1e3:.2f} ms, 99th percentile "
+        f"{wording.at(place)}: median {worst.latency_p50_s * 1e3:.2f} ms, 99th percentile "
         f"{worst.latency_p99_s * 1e3:.2f} ms."
     )
 

@@ -9,8 +9,9 @@ import pandas as pd
 
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.verdict import Verdict
-from mptexp.report.answers import caveats, findings, subject, why
+from mptexp.report.answers import caveats, findings, why
 from mptexp.report.answers.measured import MeasuredSweep
+from mptexp.report.answers.subjects.opening import RESIDENT, device
 from mptexp.report.figures import registry, style
 from mptexp.report.figures.registry import SweepFigure
 from mptexp.report.text import markdown, wording
@@ -157,7 +158,7 @@ def causes(verdicts: Sequence[Verdict]) -> str:
         least=("share", "min"),
         most=("share", "max"),
         settings=("settings", "first"),
-        trains=("mode", lambda own: (own != subject.RESIDENT).any()),
+        trains=("mode", lambda own: (own != RESIDENT).any()),
     )
     order = ["trains", "count", "most"]  # nobody trains on one batch
     clauses = [
@@ -171,7 +172,7 @@ def causes(verdicts: Sequence[Verdict]) -> str:
 def _where(row: Any, pairs: int) -> str:
     """What tells the one pair apart in which a cause is the largest, or in how many pairs it is."""
     if row.count == 1 and pairs > 1 and row.settings:
-        return f"{findings.at(wording.verbatim(row.settings.strip('()')))}, "
+        return f"{wording.at(wording.verbatim(row.settings.strip('()')))}, "
     return f"in {row.count} of {wording.count(pairs, 'diagnosed comparison')}, " * (pairs > 1)
 
 
@@ -195,7 +196,7 @@ def _remedies(verdicts: Sequence[Verdict]) -> str:
 
     Of emulation the answer says it: another policy. Nobody trains on one batch kept on the device.
     """
-    real = [v for v in verdicts if v.pair.candidate.input_mode != subject.RESIDENT]
+    real = [v for v in verdicts if v.pair.candidate.input_mode != RESIDENT]
     largest = [(verdict.blamed[0], verdict) for verdict in real or verdicts if verdict.blamed]
     largest.sort(key=lambda pair: -pair[0].share)
     named: dict[str, str] = {}
@@ -219,7 +220,7 @@ def conditions(tables: Tables) -> list[str]:
     return [
         visible(text)
         for text in (
-            subject.device(tables),
+            device(tables),
             _some("model", runs.model),
             _data(tables),
             _batches(runs),

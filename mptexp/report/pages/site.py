@@ -29,7 +29,8 @@ from mptexp.execution import directory
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import DIGEST, RUN_ID, SweepDir, leads_out
-from mptexp.report.answers import caveats, claims, measured, repetitions, subject
+from mptexp.report.answers import caveats, claims, measured, repetitions
+from mptexp.report.answers.subjects.opening import device
 from mptexp.report.figures import output
 from mptexp.report.pages import lead, page, rendering
 from mptexp.report.text import wording
@@ -355,7 +356,7 @@ def _report(place: SweepDir, notebook: Path, address: str) -> Entry:
         title=lead.title(sweep),
         question=visible(sweep.question),
         answer=Markup(lead.first_html(sweep)),
-        devices=visible(subject.device(tables)),
+        devices=visible(device(tables)),
         measured=_span(moments),
         ended_at=max(moments, default=""),
         runs=wording.count(len(tables.results), "run"),

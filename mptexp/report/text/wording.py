@@ -168,6 +168,19 @@ def of_table(table: pd.DataFrame, name: str) -> pd.Series:
     return named(table[name], BARE)
 
 
+def at(place: str) -> str:
+    """A place after its preposition: `at batch size 32`, `in PyTorch`, `with prefetched input`."""
+    first, _, rest = place.partition(", ")
+    if first.startswith("batch size") and rest:  # then all of it reads as one phrase
+        return f"at {first} {at(rest)}"
+    first = place.partition(" ")[0].rstrip(",")
+    if first in ("with", "without"):
+        return place
+    words = {"batch": "at", "training": "in", "inference": "in"}
+    words |= dict.fromkeys(BACKENDS.values(), "in")
+    return f"{words.get(first, 'with')} {place}"
+
+
 def _joined(columns: Iterable[pd.Series]) -> list[str]:
     """The cells of each row in words, without those that are missing or empty."""
     words = [column.astype(object).where(column.notna(), "").map(str) for column in columns]

@@ -204,20 +204,6 @@ def test_what_is_not_valid_in_several_places_names_or_counts_them():
     )
 
 
-@pytest.mark.parametrize(
-    ("place", "said"),
-    [
-        ("with XLA", "with XLA"),
-        ("batch size 32", "at batch size 32"),
-        ("prefetched input, width 2", "with prefetched input, width 2"),
-        ("some model", "with some model"),
-        ("PyTorch, with XLA", "in PyTorch, with XLA"),
-    ],
-)
-def test_a_place_in_plain_words_follows_its_preposition(place, said):
-    assert findings.at(place) == said
-
-
 def test_the_largest_batches_are_said_where_they_were_searched_for():
     made = three("mixed_float16", [2.0, 2.1, 1.9])
     assert "argest batch" not in " ".join(findings.answer(made))

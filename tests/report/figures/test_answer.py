@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from mptexp.report.answers.subject import Bar, Subject
+from mptexp.report.answers.subjects.opening import Bar, Subject
 from mptexp.report.figures import answer, style
 
 NAN = float("nan")

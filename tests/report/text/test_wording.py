@@ -158,3 +158,19 @@ def test_what_rounds_weights_alone_is_said_to():
         "int8_weights": ["90 % of the arithmetic in int8 weights"],
         "int4": ["90 % of the arithmetic in int4 weights"],
     }
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("with XLA", "with XLA"),
+        ("batch size 32", "at batch size 32"),
+        ("prefetched input, width 2", "with prefetched input, width 2"),
+        ("some model", "with some model"),
+        ("PyTorch, with XLA", "in PyTorch, with XLA"),
+        ("batch size 1, some model", "at batch size 1 with some model"),
+        ("batch size 32, with XLA, width 2", "at batch size 32 with XLA, width 2"),
+    ],
+)
+def test_a_place_in_plain_words_follows_its_preposition(place, said):
+    assert wording.at(place) == said

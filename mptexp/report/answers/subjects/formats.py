@@ -1,0 +1,208 @@
+"""Loss scales, and number formats that are emulated: which of them train."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from mptexp.analysis import emulated, loss_scale
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.answers import caveats, loss_scales, low_precision
+from mptexp.report.answers.subjects.opening import (
+    MORE_REPEATS,
+    MOST,
+    NAMED,
+    Bar,
+    Subject,
+    first,
+    provisional,
+    unclaimed,
+)
+from mptexp.report.text import wording
+from mptexp.report.text.wording import count, listed, verbatim
+
+NEAR = f"within {emulated.LITTLE:g} percentage points of float32's error"
+SIZES, SPAN = 3, 1.5  # formats of so many sizes, so far apart, ask how few bits train
+CHANGES = 2  # of formats that advice names
+
+
+def of_loss_scales(tables: Tables) -> Iterator[Subject]:
+    """The loss scales that train, of the first point that has several."""
+    points = loss_scales.by_point(loss_scale.table(tables))
+    if not points:
+        return
+    doubtful = bool(caveats.doubts(tables, "accuracy"))
+    if doubtful:
+        margin = tables.options.equivalence_margin
+        points = [(title, loss_scales.by_means(rows, margin)) for title, rows in points]
+    title = loss_scales.title(points[0][1])
+    sentences = [text for title, rows in points for text in loss_scales.sentences(rows, title)]
+    if doubtful:
+        title, sentences = provisional(title), unclaimed(sentences)
+    advice = caveats.remedies(tables, "accuracy") or loss_scales.advice(points[0][1])
+    yield Subject(title, sentences[:NAMED], advice=advice, figure="loss scale")
+
+
+CURES = {  # what to change in a choice of formats, by its parameter
+    "rounding": {"stochastic": "round stochastically", "nearest": "round to nearest"},
+    "weight_format": {"policy": "keep weights in the format of the policy"},
+    "loss_scale": {"auto": "use the usual loss scale", "none": "use no loss scale"},
+}
+CURE = {
+    "weight_format": "keep weights in {}",
+    "loss_scale": "use a loss scale of {}",
+    "propagation": "use {} for activations",
+    "policy": "use {}",
+}
+FORMATS = {  # what settings do, by how their error lies to that of float32
+    "small": "within {} of float32's error",
+    "large": "more than {} above float32's error",
+    "undecided": "inconclusive (the interval includes {})",
+    "too few repeats": "inconclusive (fewer than three repeats)",
+    "not valid": "not valid",
+}
+
+
+def of_formats(tables: Tables) -> Iterator[Subject]:
+    """Which emulated formats train to nearly the error of float32."""
+    points = [p for p in emulated.points(tables) if p.loss.n and not p.is_float32]
+    if not emulated.emulates(points):
+        return
+    doubtful = bool(caveats.doubts(tables, "accuracy"))
+    points = sorted(points, key=lambda p: p.loss.estimate)
+    points = points if len(points) <= MOST else [*points[: MOST // 2], *points[-MOST // 2 :]]
+    bars = [low_precision_bar(point, points) for point in points]
+    limit = f"{emulated.LITTLE:g} percentage points"
+    words = [
+        ("small" if bar.value < emulated.LITTLE else "large") if doubtful else bar.finding
+        for bar in bars
+    ]
+    fewest, rounding = _fewest_bits(points, bars, words), _rounding(points, bars, words)
+    title = fewest.title or rounding or _counted(bars, words)
+    counts = {word: words.count(word) for word in FORMATS if word in words}
+    each = [
+        f"{n} {'is' if n == 1 else 'are'} {FORMATS[word].format(limit)}"
+        for word, n in counts.items()
+    ]
+    sentences = [
+        fewest.sentence,
+        f"Of {count(len(bars), 'setting')}, {listed(each)}.",
+        f"{verbatim(rounding)}." * bool(fewest.title and rounding),
+    ]
+    sentences = [text for text in sentences if text]
+    advice = _low_precision_advice(points, bars, words)
+    order = sorted(range(len(bars)), key=lambda k: (list(FORMATS).index(words[k]), bars[k].value))
+    heads = {
+        word: f"{n} of {len(bars)} {FORMATS[word].format(limit)}" for word, n in counts.items()
+    }
+    bars = [replace(bars[k], group=heads[words[k]]) for k in order]
+    if doubtful:  # that a format learns nothing is no doubt: it is a finding
+        title, sentences = provisional(title), unclaimed(sentences)
+        advice = caveats.remedies(tables, "accuracy")
+    yield Subject(title, sentences[:NAMED], bars, "float32", "error", advice)
+
+
+class _Fewest(NamedTuple):
+    """The answer to the question how few bits train; empty where formats are not of many sizes."""
+
+    title: str = ""
+    sentence: str = ""
+
+
+def _fewest_bits(
+    points: Sequence[emulated.Point], bars: Sequence[Bar], words: Sequence[str]
+) -> _Fewest:
+    """The format of the fewest bits that comes near float32's error, of each network."""
+    near = [(p, b) for p, b, word in zip(points, bars, words, strict=True) if word == "small"]
+    sizes = {point.bits for point in points}
+    if not near or len(sizes) < SIZES or max(sizes) < SPAN * min(sizes):
+        return _Fewest()
+    near.sort(key=lambda pair: (pair[0].bits, pair[1].value))
+    least = {point.network: (point, bar) for point, bar in reversed(near)}
+    trains = [
+        f"{low_precision.network(point)} {'trains ' * (k == 0)}with {count(point.bits, 'bit')}"
+        for k, (point, _) in enumerate(least.values())
+    ]
+    named = [f"{_strong(bar)} ({wording.signed(bar.value)} points)" for _, bar in least.values()]
+    return _Fewest(f"{listed(trains)} to {NEAR}", f"Fewest bits {NEAR}: {first(named)}.")
+
+
+def _rounding(points: Sequence[emulated.Point], bars: Sequence[Bar], words: Sequence[str]) -> str:
+    """That rounding decides, where it does so of the worst setting; else empty."""
+    each = list(zip(points, bars, words, strict=True))
+    large = [(point, bar) for point, bar, word in each if word == "large"]
+    if not large:
+        return ""
+    worst, bar = max(large, key=lambda pair: pair[1].value)
+    cure = worst.sibling([p for p, _, word in each if word == "small"], rounding="stochastic")
+    if cure is None:
+        return ""
+    cured = next(b.value for p, b, _ in each if p is cure)
+    ends = [wording.signed(value) for value in (cured, bar.value)]
+    return (
+        f"{low_precision.setting(worst, points)} trains if rounded stochastically ({ends[0]} "
+        f"points of error against float32), not if rounded to nearest ({ends[1]})"
+    )
+
+
+def _counted(bars: Sequence[Bar], words: Sequence[str]) -> str:
+    """How many settings come near float32's error, and how far the worst of the others ends."""
+    near, valid = words.count("small"), len(words) - words.count("not valid")
+    title = f"{near} of {valid} settings train {NEAR}"
+    large = [bar for bar, word in zip(bars, words, strict=True) if word == "large"]
+    if not large:
+        return title
+    worst = max(large, key=lambda bar: bar.value)
+    return f"{title}; the worst ends {worst.value:.1f} points above it ({worst.label})"
+
+
+def _low_precision_advice(
+    points: Sequence[emulated.Point], bars: Sequence[Bar], words: Sequence[str]
+) -> str:
+    """The one change that makes what fails train; what fails all the same is to avoid."""
+    named = list(zip(points, bars, words, strict=True))
+    bad = [(point, bar) for point, bar, word in reversed(named) if word == "large"]
+    good = [(point, bar) for point, bar, word in named if word == "small"]
+    cures = {
+        bar: [
+            f"{_change(point, other)} ({wording.signed(better.value)})"
+            for other, better in good
+            if point.differs_by_one(other)
+        ]
+        for point, bar in bad
+    }
+    steps = [
+        f"with {_strong(bar)} ({wording.signed(bar.value)} points): {' or '.join(changes)}"
+        for bar, changes in cures.items()
+        if changes
+    ][:CHANGES]
+    cured = [bar for bar, changes in cures.items() if changes][:CHANGES]
+    others = [bar for bar in cures if bar not in cured]
+    steps += [f"avoid {first([*map(_strong, others)])}"] * bool(others)
+    steps += [MORE_REPEATS] * ("undecided" in words)
+    return f"{'; '.join(steps)}." if steps else ""
+
+
+def _change(point: emulated.Point, other: emulated.Point) -> str:
+    """`round stochastically`: the one choice in which another point differs, as a request."""
+    name = next(n for n in emulated.FORMATS if point.choice[n] != other.choice[n])
+    value = str(other.choice[name])
+    return CURES.get(name, {}).get(value) or CURE.get(name, f"{name} {{}}").format(verbatim(value))
+
+
+def _strong(bar: Bar) -> str:
+    return f"**{verbatim(bar.label)}**"
+
+
+def low_precision_bar(point: emulated.Point, among: Sequence[emulated.Point]) -> Bar:
+    """A choice of formats as a row: its loss from float32, above zero is worse."""
+    named = low_precision.own_name(point, among)
+    parts = [named, low_precision.formats(point)]
+    # What varies of a training stands behind the formats, a network before them.
+    parts = parts if point.network.startswith(named.partition(", ")[0]) else parts[::-1]
+    label = ", ".join(filter(None, parts))
+    claimed = point.size != "not valid"
+    ends = (point.loss.low, point.loss.high) if claimed else (np.nan, np.nan)
+    value, text = point.loss.estimate, low_precision.loss(point)
+    return Bar(label, point.choice["policy"], value, *ends, point.size, text)

@@ -1,0 +1,84 @@
+"""What reduced precision gains in each framework, and what Keras costs beside a plain loop."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from mptexp.analysis import scaling
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.answers import comparisons
+from mptexp.report.answers.subjects import ratios, speed
+from mptexp.report.answers.subjects.opening import Bar, Subject
+from mptexp.report.text import wording
+from mptexp.report.text.wording import listed
+from mptexp.spec.backends import LABELS
+
+
+def of_frameworks(tables: Tables) -> Iterator[Subject]:
+    """What reduced precision gains in each framework, then how fast these are to one another."""
+    rows = scaling.by_backend(tables)
+    if len(rows):
+        labels = rows.backend.map(LABELS) + ", " + rows.policy
+        beside = ratios.of_ratios(rows, labels, "TensorFlow", tables)
+        yield from _after_speed(beside, tables, "other frameworks")
+
+
+def of_frontends(tables: Tables) -> Iterator[Subject]:
+    """What reduced precision gains in Keras and without it, then what Keras costs."""
+    rows = scaling.by_frontend(tables)
+    if len(rows):
+        frameworks = pd.Series(comparisons.in_frameworks(rows), rows.index)
+        # Of training alone the phase is not named.
+        made = {"train": "Keras training"} if rows.phase.nunique() > 1 else {"train": "Keras"}
+        made |= {"inference": "Keras inference"}
+        labels = rows.phase.map(made) + " on " + frameworks + ", " + rows.policy
+        beside = (_short(made) for made in ratios.of_ratios(rows, labels, "a plain loop", tables))
+        yield from _after_speed(beside, tables, "Keras")
+
+
+def _short(made: Subject) -> Subject:
+    """What Keras costs, the policy left out of the title: `Keras on PyTorch is 2.73× slower`."""
+    slower = [bar for bar in made.bars if bar.finding == "slower"]
+    if not slower:
+        return made
+    bar = min(slower, key=lambda bar: bar.value)
+    bound = "up to " * (len(slower) > 1)
+    title = (
+        f"{bar.label.partition(', ')[0]} is {bound}{1 / bar.value:.2f}× slower than a plain loop"
+    )
+    return replace(made, title=title, advice="a plain loop avoids what Keras costs there.")
+
+
+def _headed(bars: Sequence[Bar], what: str, base: str) -> list[Bar]:
+    """Bars under the heading `mixed_bfloat16 against float32`, which their labels leave out."""
+    opening = (f"{what}, ", f"{what} on ")
+    short = [bar.label.removeprefix(opening[0]).removeprefix(opening[1]) for bar in bars]
+    group = f"{what} against {base}"
+    return [replace(bar, label=s, group=group) for bar, s in zip(bars, short, strict=True)]
+
+
+def _after_speed(beside: Iterator[Subject], tables: Tables, what: str) -> Iterator[Subject]:
+    """What reduced precision gains in each framework, then how these lie to one another.
+
+    Args:
+        beside: the second answer.
+        tables: of the sweep.
+        what: is compared in it.
+    """
+    for subject in beside:
+        policies = next(speed.of(tables), None)
+        if policies is None:
+            yield subject
+            continue
+        title = f"{policies.title}; {subject.title}"
+        first, *more = policies.sentences
+        named = listed(list(dict.fromkeys(bar.policy for bar in policies.bars)))
+        bars = [
+            *_headed(policies.bars, named, policies.baseline),
+            *_headed(sorted(subject.bars, key=lambda bar: bar.label), what, subject.baseline),
+        ]
+        said = [first, *subject.sentences, *more]
+        beside_it = subject.advice and f" {wording.capitalized(subject.advice)}"
+        advice = policies.advice + beside_it
+        yield replace(policies, title=title, sentences=said, advice=advice, bars=bars, baseline="")

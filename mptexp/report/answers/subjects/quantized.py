@@ -1,0 +1,53 @@
+"""What integers for weights take of the bytes and of the accuracy, beside their speed."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.answers import quantized_inference
+from mptexp.report.answers.subjects import speed
+from mptexp.report.answers.subjects.opening import PROVISIONAL, Bar, Scale, Subject
+from mptexp.report.text import measures, wording
+
+
+def of_quantized(tables: Tables) -> Iterator[Subject]:
+    """What integers for weights take of the bytes and of the accuracy, beside their speed."""
+    made = quantized_inference.measured(tables)
+    for subject in speed.of(tables) if made else ():
+        said = [*quantized_inference.sentences(made), *subject.sentences]
+        if any(bar.finding == "faster" for bar in subject.bars):
+            yield replace(subject, sentences=said)
+            continue
+        least = min(made, key=lambda one: one.share)
+        name, base = measures.of(least.dataset).name, subject.baseline
+        look = f"look at its {name} in your own model"
+        to_do = f"for fewer bytes take **{least.policy}**, and {look}."
+        speed_claimed = not subject.title.startswith(PROVISIONAL)
+        if not speed_claimed:
+            of_speed = "no speed is valid"
+            to_do = f"{to_do} {wording.capitalized(subject.advice)}"
+        else:
+            of_speed = subject.title.replace("No other policy", "none")
+            to_do = f"for speed keep {base}; {to_do}"
+        title = f"{quantized_inference.taken(made)}; {of_speed}"
+        made_of = replace(subject, title=title, sentences=said, advice=to_do)
+        # Of times that are not valid no chart is made where there is one of what is.
+        bars = [_bar(one) for one in made if one.lost.n]
+        if speed_claimed or not bars:
+            yield made_of
+        else:
+            kind: Scale = "accuracy" if name == "accuracy" else "perplexity"
+            yield replace(made_of, bars=bars, baseline="the same weights in float32", scale=kind)
+
+
+def _bar(one: quantized_inference.Quantized) -> Bar:
+    """What quantizing changed, beside the bytes that are left."""
+    measure = measures.of(one.dataset)
+    numbers = [measure.change(v) * 100 for v in (one.lost.estimate, one.lost.low, one.lost.high)]
+    numbers[1:] = sorted(numbers[1:])
+    word = "not valid" if wording.not_valid(one.flags, "accuracy") else "measured"
+    numbers[1:] = [np.nan, np.nan] if word == "not valid" else numbers[1:]
+    label = f"{one.policy}: {one.share * 100:.0f} % of the bytes"
+    return Bar(label, one.policy, *numbers, word, one.difference)

@@ -1,0 +1,205 @@
+"""The speed of policies: the best that is proven is the title."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mptexp.analysis import accuracy, identity, validity
+from mptexp.analysis.points import rank
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.answers import findings
+from mptexp.report.answers.subjects import accuracies, speed_advice
+from mptexp.report.answers.subjects.opening import (
+    MOST,
+    RESIDENT,
+    Bar,
+    Subject,
+    device,
+    equal,
+    provisional,
+)
+from mptexp.report.text import measures, wording
+from mptexp.report.text.parameter_values import in_words
+from mptexp.report.text.wording import listed
+
+LONGEST = 130  # letters of a title that is still read at once
+
+
+def of(tables: Tables) -> Iterator[Subject]:
+    """Each policy to the default of its device; accuracy, where a sweep was made for it alone."""
+    rows = findings.compared(tables)
+    if rows.empty:
+        return
+    rows = rows.assign(finding=rows.apply(wording.finding, axis=1))
+    if not _claims(rows) and _asks_for_accuracy(tables):
+        yield from accuracies.of(tables)
+        return
+    rows = rows.sort_values(["emulated", "policy"], key=_order, kind="stable")
+    base = rows.baseline.iloc[0]
+    phases = rows.policy.nunique() == 1 and rows.phase.nunique() > 1  # then these are headings
+    rows = rows.sort_values("phase", kind="stable") if phases else rows
+    place = "within_phase" if phases else "place"
+    bars = [
+        bar_of(row, f"{row['policy']}, {row[place]}" if rows.place.nunique() > 1 else row["policy"])
+        for row in _few(rows).to_dict("records")
+    ]
+    if phases:
+        named = zip(bars, _few(rows).phase, strict=True)
+        bars = [replace(bar, group=in_words("phase", phase)) for bar, phase in named]
+    name = wording.default_name(base) if rows.baseline.nunique() == 1 else "the default"
+    title, advice = _speed_title(rows, tables) + _largest(tables), speed_advice.advise(rows, tables)
+    usual = wording.usual(rows)
+    yield Subject(title, findings.answer(tables), bars, name, advice=advice, usual=usual)
+
+
+def _largest(tables: Tables) -> str:
+    """`; the largest batch is 320 with float32 and 384 with bfloat16`, where that was asked."""
+    sizes = findings.largest_batches(tables)
+    if len(sizes) < 2:
+        return ""
+    if sizes.nunique() == 1:
+        return f"; no larger batch fits ({sizes.iloc[0]:,})"
+    named = listed([f"{size:,} with {policy}" for policy, size in sizes.items()])
+    return f"; the largest batch is {named}"
+
+
+def _claims(rows: pd.DataFrame) -> bool:
+    """Whether anything may be said of any speedup."""
+    return not rows.finding.isin(["not valid", "no interval"]).all()
+
+
+def _asks_for_accuracy(tables: Tables) -> bool:
+    """Whether every run shared the machine on purpose, and accuracies can be compared.
+
+    On purpose is beside others of its sweep, or at a lowered priority.
+    """
+    shared = [
+        "in parallel" in validity.names_of(flags)
+        or (identity.of(tables.records_by_id[run_id]) or {}).get("nice", 0) > 0
+        for run_id, flags in zip(tables.ok.run_id, tables.ok["flags"], strict=True)
+    ]
+    return all(shared) and not accuracy.differences(tables).verdict.isin(accuracy.UNDECIDABLE).all()
+
+
+def _order(column: pd.Series) -> pd.Series:
+    return rank(column) if column.name == "policy" else column.astype(bool)
+
+
+def _few(rows: pd.DataFrame) -> pd.DataFrame:
+    """All rows, or the least and the largest of each policy on each device, at most MOST."""
+    if len(rows) > MOST:
+        groups = rows.groupby(["gpu_model", "policy"], sort=False).speedup
+        rows = rows.loc[
+            [k for ends in zip(groups.idxmin(), groups.idxmax(), strict=True) for k in ends]
+        ][:MOST]
+    return rows
+
+
+def bar_of(row: Mapping[str, Any], label: str) -> Bar:
+    """A row of a table of ratios as a row of the chart."""
+    word = wording.finding(row)
+    ends = (np.nan, np.nan) if word == "not valid" else (row["low"], row["high"])
+    text, by_hand = wording.ratio_of(row), bool(row.get("emulated", False))
+    return Bar(label, row["policy"], row["speedup"], *ends, word, text, emulated=by_hand)
+
+
+def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
+    """The best that is proven; else that nothing is, what is slower, or what was measured."""
+    where = device(tables)
+    trained = rows[rows.input_mode != RESIDENT]
+    rows = trained if len(trained) else rows
+    if not _claims(rows):
+        return provisional(_extreme(rows.loc[rows.speedup.idxmax()], rows, where))
+    faster = rows[rows.finding == "faster"]
+    if (faster.phase == "inference").any():  # which a sweep measures if it asks for it
+        faster = faster[faster.phase == "inference"]
+    if len(faster):
+        best = faster.loc[faster.speedup.idxmax()]
+        within = equal(tables, measures.of(best.dataset))
+        name = measures.of(best.dataset).name
+        alike = f", at equal {name}" if within == "equal" else f", {name} {within}"
+        alike *= bool(best.verdict == "equal")
+        title = f"{_extreme(best, rows, where)}{alike}"
+        more = _other_phase(best, rows) or _slower(rows, [best.policy])
+        return title + more * (len(title + more) <= LONGEST)  # the sentences have it too
+    slower = rows[rows.finding == "slower"]
+    if len(slower) == len(rows):
+        return _extreme(rows.loc[rows.speedup.idxmax()], rows, where)
+    if len(slower) and rows.policy.nunique() == 1:
+        return _extreme(slower.loc[slower.speedup.idxmin()], rows, where)
+    base = wording.default_name(rows.baseline.iloc[0])
+    native = rows.policy[~rows.emulated.astype(bool)]
+    names = list(dict.fromkeys(native if len(native) else rows.policy))
+    which = f"{names[0]} is not" if len(names) == 1 else "No other policy is"
+    doing = {"train": "train", "inference": "run inference"}
+    acts = " or ".join(doing[phase] for phase in doing if (rows.phase == phase).any())
+    return f"{which} shown to {acts} faster than {base} on {where}{_slower(rows, names)}"
+
+
+def _other_phase(best: pd.Series, rows: pd.DataFrame) -> str:
+    """`; it runs inference 1.54× faster`: what is proven of the same policy in another phase."""
+    other = (rows.policy == best.policy) & (rows.phase != best.phase)
+    proven = rows[other & rows.finding.isin(["faster", "slower"])]
+    if proven.empty:
+        return ""
+    rows = proven.sort_values("speedup").iloc[[0, -1]]
+    ends = [f"{wording.speed_parts(r)[0]}× {wording.direction(r)}" for _, r in rows.iterrows()]
+    where = f" {wording.at(rows.within_phase.iloc[0])}" * bool(other.sum() > 1)
+    said = f"{ends[0]}{where}" if len(proven) == 1 else f"from {ends[0]} to {ends[1]}"
+    return f"; it {wording.DOES[proven.phase.iloc[0]]} {said}"
+
+
+def _slower(rows: pd.DataFrame, others: Sequence[str]) -> str:
+    """`; float8 trains 2.36× slower`: the one policy that is, beside the others."""
+    slower = rows[(rows.finding == "slower") & ~rows.policy.isin(others)]
+    if slower.policy.nunique() != 1:
+        return ""
+    row = slower.loc[slower.speedup.idxmin()]
+    bound = "up to " * (len(slower) > 1)
+    return f"; {row.policy} {wording.DOES[row.phase]} {bound}{wording.speed_parts(row)[0]}× slower"
+
+
+def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
+    """`bfloat16 trains up to 1.37× faster than float32 on AMD EPYC (2 cores)`.
+
+    Where the same policy is also slower, from what to what.
+    """
+    verb = wording.DOES[row.phase]
+    word = wording.direction(row)
+    own = rows[(rows.policy == row.policy) & (rows.phase == row.phase)]
+    some = speed_advice.where_shown(own, word)
+    decided = bool(some) and not some.endswith("settings")
+    if decided:  # what is not decided elsewhere is left to the sentences
+        some += _and_slower(own) * (word == "faster")
+        own = own[own.finding == word]
+    least = own.loc[own.speedup.idxmin()]
+    furthest = word == "faster" or (word == "slower" and row.speedup == least.speedup)
+    bound = "up to " if furthest else "at least " * (word == "slower")
+    bound *= int((own.finding == word).sum() != 1)
+    both = least.finding in ("slower", row.finding)  # what is inconclusive is no end of a span
+    if word == "faster" and wording.direction(least) == "slower" and both:
+        bound, some = f"from {wording.speed_parts(least)[0]}× slower to ", ""
+    ends = [wording.speed_parts(end)[0] for end in (least, row)]
+    alike = word == wording.direction(least) and ends[0] != ends[1]
+    if alike and word != "slower" and (own.finding == row.finding).all():
+        bound = f"{ends[0]}× to "
+    bound = bound if len(own) > 1 else ""
+    note = "".join(f" ({part})" for part in wording.partly(row))
+    base = wording.default_name(row.baseline)
+    where = row.gpu_model if rows.gpu_model.nunique() > 1 else where
+    than = "as" if word == "as fast" else "than"
+    ratio = f"{wording.speed_parts(row)[0]}× {word}"
+    return f"{row.policy}{note} {verb} {bound}{ratio} {than} {base} on {where}{some}"
+
+
+def _and_slower(own: pd.DataFrame) -> str:
+    """`, and 1.34× slower at batch size 1`: what a title must not leave out of a policy."""
+    slower = own[own.finding == "slower"]
+    if slower.empty:
+        return ""
+    ratio = wording.speed_parts(slower.loc[slower.speedup.idxmin()])[0]
+    bound, where = "up to " * (len(slower) > 1), speed_advice.where_shown(own, "slower")
+    return f", and {bound}{ratio}× slower{where}"

@@ -1,0 +1,128 @@
+"""Which policy to use, where it is faster and where not; else what would decide it."""
+
+import pandas as pd
+
+from mptexp.analysis import contrast
+from mptexp.analysis.contrast import MOST_REPEATS, Contrast
+from mptexp.analysis.points import POINT
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.answers import caveats
+from mptexp.report.answers.subjects.opening import NAMED, RESIDENT, equal
+from mptexp.report.text import measures, wording
+from mptexp.report.text.parameter_values import in_words
+from mptexp.report.text.wording import INCONCLUSIVE, count, listed, verbatim
+
+MANY_REPEATS = f"to show effects as small as those measured would take over {MOST_REPEATS} repeats"
+
+
+def where_shown(own: pd.DataFrame, word: str) -> str:
+    """` at batch size 32`, ` in 2 of 4 settings`: where a policy is not shown to be so in all.
+
+    What decides is named if it is one parameter, and so is the one setting of which it is shown.
+    """
+    proven = own.finding == word
+    if proven.all() or not proven.any():
+        return ""
+    for name in POINT:
+        own_value = own[name] == own[name][proven].iloc[0]
+        if name != "setting" and (own_value == proven).all():
+            return f" {wording.at(wording.of_table(own[proven], name).iloc[0])}"
+    if proven.sum() == 1:
+        return f" {wording.at(own.within_phase[proven].iloc[0])}"
+    return f" in {proven.sum()} of {len(own)} settings"
+
+
+def advise(rows: pd.DataFrame, tables: Tables) -> str:
+    """What to do; of a sweep with training and inference, for each where they differ."""
+    phases = dict(list(rows.groupby("phase", sort=False)))
+    if len(phases) == 1:
+        return _speed_advice(rows, tables)
+    each = {
+        phase: _speed_advice(phases[phase].assign(place=phases[phase].within_phase), tables)
+        for phase in wording.DOES
+        if phase in phases
+    }
+    if len(set(each.values())) == 1:
+        return next(iter(each.values()))
+    first, *more = [f"for {in_words('phase', phase)}, {text}" for phase, text in each.items()]
+    return " ".join([first, *map(wording.capitalized, more)])
+
+
+def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
+    base = wording.default_name(rows.baseline.iloc[0])
+    # What is proven and rounds to 1.00 is worth no change.
+    faster = rows[(rows.finding == "faster") & (rows.apply(wording.direction, axis=1) == "faster")]
+    faster = faster[~faster.verdict.isin(["lower", "diverged"])]
+    usable = faster[faster.input_mode != RESIDENT]
+    if len(faster) and usable.empty and (rows.input_mode != RESIDENT).any():
+        names = listed(dict.fromkeys(faster.policy))
+        return f"keep {base}: {names} gains where no time goes into input, and not with an input."
+    if len(faster):
+        best = (usable if len(usable) else faster).pipe(lambda own: own.loc[own.low.idxmax()])
+        measure = measures.of(best.dataset)
+        within = best.verdict == "equal" and equal(tables, measure) == "equal"
+        own = "training" if best.phase == "train" else "model"
+        check = "" if within else f", and look at its {measure.name} in your own {own}"
+        condition, but, unclear = _there(best, rows)
+        some = bool(condition or but or unclear)
+        where = f"on this {' '.join(filter(None, [_kind(tables), condition]))}, " * some
+        return f"{where}use **{best.policy}**{but}{check}.{unclear}"
+    native = rows[~rows.emulated.astype(bool)]
+    if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
+        return caveats.remedies(tables, "time")
+    more = more_repeats((native if len(native) else rows).query("speedup > 1"))
+    return f"keep {base}{f'; {more}' * bool(more)}."
+
+
+def more_repeats(rows: pd.DataFrame) -> str:
+    """What more repeats of the inconclusive comparisons would show; empty where none is.
+
+    Said of the one that takes fewest.
+    """
+    own = rows[rows.finding == INCONCLUSIVE]
+    if own.empty:
+        return ""
+    wanted = [
+        (n, wording.times(row.speedup), f"{row.blocks:.0f}")
+        for row in own.itertuples()
+        if (n := contrast.repeats_to_decide(Contrast(row.speedup, row.low, row.high, row.blocks)))
+    ]
+    if not wanted:
+        return MANY_REPEATS
+    least, speedup, blocks = min(wanted)
+    return f"to show that {speedup} is not chance would take about {least} repeats, not {blocks}"
+
+
+def _kind(tables: Tables) -> str:
+    """What the sweep ran on, as advice calls it: `CPU`, `GPU`, `device` of both."""
+    kinds = {"CPU" if "(CPU)" in str(name) else "GPU" for name in tables.ok.device}
+    return kinds.pop() if len(kinds) == 1 else "device"
+
+
+def _there(best: pd.Series, rows: pd.DataFrame) -> tuple[str, str, str]:
+    """Where to use a policy that is not faster everywhere, where not, and where it is not shown.
+
+    By the one parameter that decides, if one does; else by naming those of which it is not shown,
+    or those of which it is, where these are fewer.
+    """
+    own = rows[(rows.policy == best.policy) & (rows.input_mode != RESIDENT)]
+    own = own if len(own) else rows[rows.policy == best.policy]
+    faster, slower = own.finding == "faster", own.finding == "slower"
+    if faster.all():
+        return "", "", ""
+    if not (decided := where_shown(own, "faster")).endswith("settings"):
+        return verbatim(decided), _but_not(own[slower]), ""
+    if (~faster).sum() > len(own) / 3:
+        some = own.place[faster] if 1 < faster.sum() <= NAMED else [best.place]
+        where = " or ".join(wording.at(verbatim(place)) for place in some)
+        return where, _but_not(own[slower]), ""
+    unclear = own.place[~faster & ~slower]
+    which = " or ".join(wording.at(verbatim(place)) for place in unclear)
+    which = which if len(unclear) <= NAMED else f"in {count(len(unclear), 'setting')}"
+    return "", _but_not(own[slower]), f" Not shown to be faster {which}." * bool(len(unclear))
+
+
+def _but_not(slower: pd.DataFrame) -> str:
+    """`, but not at batch size 1`: where it is shown to be slower."""
+    places = [wording.at(verbatim(place)) for place in slower.place]
+    return f", but not {' or '.join(places[:NAMED])}" if places else ""

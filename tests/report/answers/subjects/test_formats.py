@@ -1,0 +1,123 @@
+"""How sweeps of loss scales and of emulated formats open."""
+
+import pytest
+from builders import (
+    FIXED,
+    IDENTITY,
+    STOCHASTIC,
+    emulated_runs,
+    several_scales,
+    tables,
+    tables_of,
+)
+
+from mptexp.report.answers import subject
+
+
+def identified(found):
+    """The tables again, of records that say what they were."""
+    begun = {"initial_weights": "w", "data_order": "o"}
+    return tables([r | {"identity": IDENTITY | begun} for r in found.records])
+
+
+def low_precision_title(*groups):
+    return subject.of(identified(tables([run for group in groups for run in group]))).title
+
+
+def test_loss_scales_open_with_the_range_that_trains():
+    answer = subject.of(identified(several_scales()))
+    assert answer.title == (
+        "mixed_float16 trains as float32 does with a loss scale of 1, and falls behind float32 "
+        "with 2⁻¹⁶ and diverges in some runs with 2²⁴"
+    )
+    assert answer.figure == "loss scale"
+    assert answer.advice.startswith("take **mixed_float16** with ")
+    unknown = subject.of(tables([r | {"identity": None} for r in several_scales().records]))
+    assert unknown.title == f"Provisional: {answer.title}"
+    assert [text.partition(". ")[0] for text in unknown.sentences] == [
+        "Measured, but not valid",
+        *(text.rstrip(".") for text in answer.sentences[1:]),
+    ]
+    assert "--repair`" in unknown.advice
+
+
+def test_emulated_formats_open_with_their_loss():
+    found = tables_of(emulated_runs([2.0, 2.1, 1.9]), emulated_runs([3.0, 3.1, 2.9], **FIXED))
+    answer = subject.of(identified(found))
+    assert answer.title == "1 of 1 settings train within 2 percentage points of float32's error"
+    assert answer.bars[0].label == "<8,8>"
+    assert answer.scale == "error"
+    assert answer.bars[0].value == pytest.approx(1.0)
+
+
+def test_a_format_that_learns_nothing_is_a_finding_and_no_doubt():
+    formats = [{"propagation": f"<{bits},8>", "weight_format": "<8,8>"} for bits in (8, 7, 6)]
+    errors = ([1.0, 1.1, 0.9], [90, 90, 90], [3.0, 1.0, 2.0])
+    groups = [emulated_runs(own, **kept) for own, kept in zip(errors, formats, strict=True)]
+    found = identified(tables_of(emulated_runs([1.0, 1.1, 0.9]), *groups))
+    for made in found.records:
+        made["in_force"]["chance_accuracy"] = 0.1
+    answer = subject.of(tables(found.records))
+    assert answer.title == (
+        "1 of 3 settings train within 2 percentage points of float32's error; the worst ends "
+        "89.0 points above it (activations <7,8>, weights <8,8>)"
+    )
+    assert answer.sentences == [
+        "Of 3 settings, 1 is within 2 percentage points of float32's error, 1 is more than 2 "
+        "percentage points above float32's error and 1 is inconclusive (the interval includes 2 "
+        "percentage points)."
+    ]
+    assert [bar.group.partition(" 2 ")[0] for bar in answer.bars] == [
+        "1 of 3 within",
+        "1 of 3 more than",
+        "1 of 3 inconclusive (the interval includes",
+    ]
+    change = "with **activations <7,8>, weights <8,8>** (+89.0 points): use <8,8> for activations ("
+    assert answer.advice.startswith(change)
+    assert answer.advice.endswith("more repeats would narrow the inconclusive intervals.")
+
+
+def test_what_rounding_decides_is_the_title():
+    groups = [[*emulated_runs([1, 1.1, 0.9])], [*emulated_runs([80, 81, 79], **FIXED)]]
+    counted = "0 of 1 settings train within 2 percentage points of float32's error; the worst ends"
+    assert low_precision_title(*groups).startswith(counted)
+    said = low_precision_title(*groups, emulated_runs([1.2, 1.3, 1.1], **STOCHASTIC))
+    assert said == (
+        "keydana_cnn in <8,8> trains if rounded stochastically (+0.2 points of error against "
+        "float32), not if rounded to nearest (+79.0)"
+    )
+
+
+def test_trainings_with_and_without_clipping_have_labels_of_their_own():
+    # The lie: two rows of one name, of which one was trained with clipped gradients.
+    groups = [
+        emulated_runs([1, 1.1, 0.9], clip_norm=clip, **formats)
+        for clip in (None, 1.0)
+        for formats in ({}, FIXED)
+    ]
+    bars = subject.of(identified(tables([run for group in groups for run in group]))).bars
+    assert sorted(bar.label for bar in bars) == [
+        "<8,8>",
+        "<8,8>, gradients clipped to norm 1",
+    ]
+
+
+def test_how_few_bits_train_is_the_title_where_formats_of_several_sizes_were_tried():
+    groups = [
+        emulated_runs([1, 1.1, 0.9]),
+        emulated_runs([1.2, 1.3, 1.1], propagation="dynamic<10>", weight_format="dynamic<12>"),
+        emulated_runs([80, 81, 79], propagation="<2,6>", weight_format="<2,6>"),
+        emulated_runs([1.1, 1.2, 1.0], **STOCHASTIC),
+        emulated_runs([90, 91, 89], **FIXED),
+    ]
+    answer = subject.of(identified(tables([run for group in groups for run in group])))
+    near = "within 2 percentage points of float32's error"
+    assert answer.title == f"keydana_cnn trains with 10 bits to {near}"
+    assert answer.sentences[0] == (
+        f"Fewest bits {near}: **activations dynamic<10>, weights dynamic<12>** (+0.2 points)."
+    )
+    assert answer.sentences[2].startswith(r"keydana\_cnn in <8,8> trains if rounded stochastically")
+    # What no cure is named of is to be avoided, whether it has one or not.
+    assert answer.advice == (
+        "with **<8,8>** (+89.0 points): round stochastically (+0.1); avoid **<2,6>**."
+    )

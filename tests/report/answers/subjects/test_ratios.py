@@ -1,0 +1,95 @@
+"""How sweeps of instruction sets and replicas open."""
+
+import copy
+
+from builders import (
+    record,
+    replicated,
+    tables,
+)
+
+from mptexp.report.answers import caveats, subject
+
+
+def by_isa(**asked):
+    """float32 and bfloat16 under the default instruction sets, and float32 without most of them."""
+    rows = []
+    for policy, isa, step_s in (
+        ("float32", "default", 0.1),
+        ("mixed_bfloat16", "default", 0.05),
+        ("float32", "sse41", 0.4),
+    ):
+        for block in range(3):
+            made = record(policy, block, step_s)
+            made["parameters"] |= {"cpu_isa": isa, "gpu_model": "Some (CPU)"}
+            made["run_id"] = f"{policy}-{isa}-{block}"
+            made["identity"] = made["identity"] | (asked if isa == "sse41" else {})
+            rows.append(made)
+    return tables(rows)
+
+
+def test_replicas_open_with_their_scaling():
+    found = [*replicated(1, 32, 0.1), *replicated(2, 64, 0.11)]
+    for made in found:  # of a steady machine
+        step_s = 0.1 if made["parameters"]["replicas"] == 1 else 0.11
+        size = made["parameters"]["batch_size"]
+        made["timing"] |= {"step_s": step_s, "images_per_s": size / step_s}
+    answer = subject.of(tables(found))
+    assert answer.title.endswith("1.82× faster than 1 replica with the same batch size per replica")
+    assert answer.bars[0].label.startswith("replicas 2, ")
+
+
+def test_instruction_sets_open_with_the_ratio_between_them():
+    answer = subject.of(by_isa())
+    assert answer.title.startswith(
+        "float32 with SSE4.1 is 4.00× slower and mixed_bfloat16 with all instruction sets is 2.00× "
+        "faster than float32 with all instruction sets"
+    )
+    assert answer.advice == r"use mixed\_bfloat16 with all instruction sets."
+    assert [bar.finding for bar in answer.bars] == ["slower", "faster"]
+
+
+def test_what_a_policy_needs_to_be_faster_is_the_title():
+    rows = by_isa().records
+    pattern = [row for row in rows if row["parameters"]["policy"] == "mixed_bfloat16"]
+    for isa, step_s in (("avx512_core", 0.25), ("avx512_core_bf16", 0.06)):
+        for made in copy.deepcopy(pattern):
+            made["run_id"] += isa
+            made["parameters"]["cpu_isa"] = isa
+            made["timing"] |= {"step_s": step_s, "images_per_s": 32 / step_s}
+            rows.append(made)
+    answer = subject.of(tables(rows))
+    assert answer.title == (
+        "mixed_bfloat16 is 2.00× faster than float32 on Some (CPU) thanks to AVX512_BF16; with "
+        "AVX512 alone it is 2.50× slower"
+    )
+    assert answer.advice == (
+        "on a CPU with AVX512_BF16, use **mixed_bfloat16**; on one without, keep float32."
+    )
+    assert [bar.label.partition(" with ")[2] for bar in answer.bars] == [
+        "SSE4.1",
+        "AVX512",
+        "AVX512_BF16",
+        "all instruction sets",
+    ]
+
+
+def test_instruction_sets_of_other_models_are_not_compared():
+    answer = subject.of(by_isa(model_source="edited"))
+    assert [bar.finding for bar in answer.bars] == ["faster"]
+    assert answer.title.startswith("mixed_bfloat16 with all instruction sets is 2.00× faster")
+    (said,) = caveats.sentences(by_isa(model_source="edited"))
+    assert "the source of the model" in said
+
+
+def test_replicas_of_several_policies_are_labelled_with_them():
+    sizes = {1: (32, 0.1), 2: (64, 0.11)}
+    found = [
+        made
+        for policy in ("float32", "mixed_float16")
+        for replicas, size in sizes.items()
+        for made in replicated(replicas, *size, policy=policy)
+    ]
+    labels = [bar.label for bar in subject.of(tables(found)).bars]
+    assert len(set(labels)) == len(labels) == 2
+    assert all(label.startswith(("float32, ", "mixed_float16, ")) for label in labels)

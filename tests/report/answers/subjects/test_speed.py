@@ -1,0 +1,136 @@
+"""The title of a sweep of policies, and its comparisons."""
+
+from dataclasses import replace
+
+import numpy as np
+from builders import (
+    IDENTITY,
+    record,
+    tables,
+    three,
+)
+
+from mptexp.analysis.sweep_tables import Options
+from mptexp.report.answers import subject
+
+
+def identified(found):
+    """The tables again, of records that say what they were."""
+    begun = {"initial_weights": "w", "data_order": "o"}
+    return tables([r | {"identity": IDENTITY | begun} for r in found.records])
+
+
+def test_speed_is_the_subject_of_policies():
+    answer = subject.of(three("mixed_float16", [2.0, 2.1, 1.9]))
+    (bar,) = answer.bars
+    assert (bar.label, bar.finding, answer.baseline) == ("mixed_float16", "faster", "float32")
+    assert bar.text.startswith("2.00× faster [")
+    assert answer.advice.startswith("use **mixed_float16**")
+
+
+def test_the_one_policy_that_is_slower_is_in_the_title():
+    rows = [record(block=b, step_s=0.1) for b in range(3)]
+    rows += [record("mixed_bfloat16", b, s) for b, s in enumerate((0.1, 0.11, 0.09))]
+    rows += [record("float8", b, 0.2, emulated=True) for b in range(3)]
+    nothing = "mixed_bfloat16 is not shown to train faster than float32 on GPU"
+    assert subject.of(tables(rows)).title == f"{nothing}; float8 trains 2.00× slower"
+
+
+def test_a_policy_that_is_slower_somewhere_is_titled_with_it():
+    base = {("float32", size): 0.1 for size in (32, 64)}
+    times = base | {("mixed_float16", 32): 0.4, ("mixed_float16", 64): 0.1}
+    rows = [record(p, b, s, batch_size=n) for (p, n), s in times.items() for b in range(3)]
+    title = subject.of(identified(tables(rows))).title
+    wanted = "mixed_float16 trains 4.00× slower than float32 on GPU at batch size 32"
+    assert title == wanted
+
+
+def test_pytorch_has_no_xla():
+    rows = []
+    for jit in ("on", "off"):
+        for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", 0.05 if jit == "on" else 0.1)):
+            for block in range(3):
+                made = record(policy, block, step_s)
+                made["parameters"] = made["parameters"] | {"jit": jit, "backend": "torch"}
+                made["in_force"] = made["in_force"] | {"jit": jit == "on"}
+                made["run_id"] = f"{policy}-{jit}-{block}"
+                rows.append(made)
+    answer = subject.of(identified(tables(rows)))
+    said = " ".join([answer.advice, *(bar.label for bar in answer.bars)])
+    assert "with torch.compile" in said
+    assert "XLA" not in said
+
+
+def test_what_is_faster_everywhere_is_titled_from_the_least_to_the_most():
+    rows = [
+        record(policy, block, step_s, batch_size=size)
+        for size, fast in ((32, 0.08), (64, 0.05))
+        for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", fast))
+        for block in range(3)
+    ]
+    title = subject.of(identified(tables(rows))).title
+    assert title.startswith("mixed_bfloat16 trains 1.25× to 2.00× faster than float32 on GPU")
+
+
+def test_what_is_both_faster_and_slower_is_titled_from_what_to_what():
+    base = {("float32", size): 0.1 for size in (32, 64)}
+    times = base | {("bfloat16", 32): 0.2, ("bfloat16", 64): 0.05}
+    rows = [record(p, b, s, batch_size=n) for (p, n), s in times.items() for b in range(3)]
+    wanted = (
+        "bfloat16 trains 2.00× faster than float32 on GPU at batch size 64, and 2.00× slower at "
+        "batch size 32"
+    )
+    assert subject.of(identified(tables(rows))).title.startswith(wanted)
+    unknown = subject.of(tables([row | {"identity": None} for row in rows]))
+    assert unknown.title == (
+        "Provisional: bfloat16 trains from 2.00× slower to 2.00× faster than float32 on GPU"
+    )
+
+
+def test_an_emulated_policy_alone_has_its_name_in_the_title():
+    made = three("mixed_float16", [0.9, 1.0, 1.1], emulated=True)
+    title = subject.of(made).title
+    assert title.startswith("mixed_float16 is not shown to train faster than float32")
+
+
+def test_both_phases_are_in_the_title():
+    times = {("train", 1): 1.0, ("train", 32): 0.5, ("inference", 1): 2.0, ("inference", 32): 0.8}
+    rows = [
+        record(policy, block, step_s, batch_size=size, phase=phase)
+        for (phase, size), fast in times.items()
+        for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", 0.1 * fast))
+        for block in range(3)
+    ]
+    title = subject.of(identified(tables(rows))).title
+    assert title == (
+        "mixed_bfloat16 runs inference 1.25× faster than float32 on GPU at batch size 32, and "
+        "2.00× slower at batch size 1"  # a longer one is not read; the sentences have the rest
+    )
+
+
+def test_what_is_not_valid_is_not_the_title():
+    rows = [record(p, b, s) for p, s in (("float32", 0.1), ("bfloat16", 0.05)) for b in range(3)]
+    marks = ["measured while other programs used the processor"]
+    answer = subject.of(tables([row | {"marks": marks} for row in rows]))
+    assert answer.title == "Provisional: bfloat16 trains 2.00× faster than float32 on GPU"
+    assert answer.bars[0].text == "2.00× faster (not valid: interference, n = 3)"
+    assert answer.advice == (
+        "for a claim, end other programs; then run `mptexp run params.yaml --out . --repair` in "
+        "this report's folder, which measures 6 runs again, about 1 min."
+    )
+    assert np.isnan(answer.bars[0].low)
+
+
+def test_accuracy_within_a_wide_margin_is_not_called_equal_without_it():
+    # The lie that was told: "4.28x faster, at equal accuracy", 40 points lower, by a margin of 90.
+    rows = three("mixed_float16", [2.0, 2.1, 1.9]).records
+    for made in rows:
+        if made["parameters"]["policy"] == "mixed_float16":
+            made["history"][-1]["val_accuracy"] -= 0.4
+    found = identified(tables(rows))
+    assert "accuracy" not in subject.of(found).title
+    wide = subject.of(replace(found, options=Options(equivalence_margin=0.9)))
+    assert wide.title.endswith(", accuracy equal within 90 percentage points")
+    assert wide.advice.endswith("and look at its accuracy in your own training.")
+    alike = identified(three("mixed_float16", [2.0, 2.1, 1.9]))
+    assert subject.of(alike).title.endswith(", at equal accuracy")

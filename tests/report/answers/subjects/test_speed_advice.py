@@ -1,0 +1,109 @@
+"""Which policy a reader is told to use, and where."""
+
+import pytest
+from builders import (
+    IDENTITY,
+    record,
+    tables,
+    three,
+)
+
+from mptexp.report.answers import subject
+
+
+def identified(found):
+    """The tables again, of records that say what they were."""
+    begun = {"initial_weights": "w", "data_order": "o"}
+    return tables([r | {"identity": IDENTITY | begun} for r in found.records])
+
+
+def faster_in(places, **elsewhere):
+    """Tables in which bfloat16 is faster at these places and at those not: keyword -> values."""
+    rows = []
+    for k, (asked, ratio) in enumerate([*((p, 2.0) for p in places), (elsewhere, 1.0)]):
+        for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", 0.1 / ratio)):
+            for block in range(3):
+                made = record(policy, block, step_s)
+                made["parameters"] = made["parameters"] | asked
+                made["run_id"] = f"{policy}-{k}-{block}"
+                rows.append(made)
+    return identified(tables(rows))
+
+
+@pytest.mark.parametrize(
+    ("speedups", "title"),
+    [
+        ([1.0, 1.1, 0.9], "mixed_float16 is not shown to train faster than float32 on GPU"),
+        ([0.5, 0.51, 0.5], "mixed_float16 trains 1.99× slower than float32 on GPU"),
+        # The lie: "use it", of a gain that is proven and is 0.4 %.
+        ([1.004, 1.0041, 1.0039], "mixed_float16 trains 1.00× as fast as float32 on GPU"),
+    ],
+)
+def test_what_is_not_faster_is_no_advice(speedups, title):
+    answer = subject.of(three("mixed_float16", speedups))
+    assert answer.title.removesuffix(", at equal accuracy") == title
+    assert answer.advice.startswith("keep float32")
+
+
+def test_nobody_is_advised_to_train_on_one_batch():
+    resident, prefetched = {"input_mode": "resident"}, {"input_mode": "pipeline"}
+    both = subject.of(faster_in([resident, prefetched], input_mode="keydana")).advice
+    assert both.startswith("on this GPU with prefetched input, use **mixed_bfloat16**.")
+    one = subject.of(faster_in([resident], input_mode="keydana")).advice
+    assert one.startswith("keep float32: mixed_bfloat16 gains where no time goes into input")
+
+
+def test_where_a_policy_is_not_faster_is_named_only_if_the_name_is_its_own():
+    # The lie: "but not at batch size 32", of a policy that is faster there with other input too.
+    fused = [{"normalization": "fused"}, {"input_mode": "keydana"}, {"batch_size": 64}]
+    said = subject.of(faster_in(fused)).advice
+    assert said.startswith("on this GPU, use **mixed_bfloat16**. Not shown to be faster at batch ")
+    sizes = subject.of(faster_in([{"batch_size": n} for n in (64, 128)], batch_size=16)).advice
+    assert " Not shown to be faster at batch size 16." in sizes
+
+
+def test_each_phase_has_its_advice():
+    times = {("train", 1): 0.5, ("train", 32): 0.6, ("inference", 1): 2.0, ("inference", 32): 1.8}
+    rows = [
+        record(policy, block, step_s, batch_size=size, phase=phase)
+        for (phase, size), fast in times.items()
+        for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", 0.1 * fast))
+        for block in range(3)
+    ]
+    answer = subject.of(identified(tables(rows)))
+    assert answer.advice == "for training, use **mixed_bfloat16**. For inference, keep float32."
+    # The verb names the phase; its place does not again.
+    assert "trains 2.00× faster than float32 (the default) at batch size 1 [" in answer.sentences[0]
+
+
+@pytest.mark.parametrize(
+    ("speedups", "advice"),
+    [
+        (
+            [1.01, 1.1, 1.05],
+            "keep float32; to show that 1.05× faster is not chance would take about 8 repeats",
+        ),
+        (
+            [1.01, 0.96, 1.05],
+            "keep float32; to show effects as small as those measured would take over",
+        ),
+    ],
+)
+def test_how_many_repeats_would_decide_is_said(speedups, advice):
+    assert subject.of(three("mixed_bfloat16", speedups)).advice.startswith(advice)
+
+
+def test_what_is_not_valid_beside_a_slow_emulation_is_no_reason_to_keep_float32():
+    marks = ["measured while other programs used the processor"]
+    rows = [record("float32", b, 0.1) for b in range(3)]
+    rows += [record("mixed_float16", b, 0.5, emulated=True) for b in range(3)]
+    rows += [record("mixed_bfloat16", b, 0.05) | {"marks": marks} for b in range(3)]
+    answer = subject.of(tables(rows))
+    assert answer.advice.startswith("for a claim, end other programs")
+
+
+def test_with_too_few_repeats_the_command_says_how_many_and_their_cost():
+    answer = subject.of(three("mixed_float16", [2.0, 2.1]))
+    assert answer.title == "Provisional: mixed_float16 trains 2.05× faster than float32 on GPU"
+    assert "`mptexp run params.yaml --out ../again --set repeats=3`" in answer.advice
+    assert "which measures 6 runs, about 1 min" in answer.advice
