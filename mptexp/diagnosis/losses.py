@@ -274,9 +274,9 @@ def _wide(case: Case) -> pd.DataFrame:
     parts, memory = {}, _memory_in_16_bits(case, [*types])
     for layer, dtype in types.items():
         slow, fast = _peaks(case)
-        # Peak and memory-bound work are those of 32 bits: 64 take twice as long at least.
-        matrix = min(1.0, slow / fast)
-        parts[layer] = matrix * 4 / BYTES[dtype], memory * 4 / BYTES[dtype], 0.0
+        # The peak is that of 32 bits: half of it is 64 bits' at most.
+        own = memory if dtype == "float32" else 2 / BYTES[dtype]
+        parts[layer] = min(1.0, slow / fast) * 4 / BYTES[dtype], own, 0.0
     for x in work:
         if pd.notna(x.get("alone_low_s")):
             alone = min(1.0, x["alone_low_s"] / x["alone_s"])
