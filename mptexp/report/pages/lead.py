@@ -1,7 +1,8 @@
 """The first screen of a report: title, conditions, banner, chart, sentences, what to do."""
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from html import escape, unescape
 from typing import Any
 
@@ -147,32 +148,47 @@ def causes(verdicts: Sequence[Verdict]) -> str:
         return ""
     largest = [(verdict.blamed[0], why.settings(verdict, verdicts).strip()) for verdict in named]
     rows = [
-        (loss.cause.sentence, loss.share, settings, verdict.pair.candidate.input_mode)
-        for (loss, settings), verdict in zip(largest, named, strict=True)
+        (loss.cause.sentence, loss.share, settings, run.input_mode, run.policy)
+        for (loss, settings), run in zip(largest, (v.pair.candidate for v in named), strict=True)
     ]
-    policies = {verdict.pair.candidate.policy for verdict in named}
-    step = f"**{policies.pop()}**'s step" if len(policies) == 1 else "the step"
-    groups = pd.DataFrame(rows, columns=["cause", "share", "settings", "mode"]).groupby("cause")
-    table = groups.agg(
-        count=("share", "size"),
-        least=("share", "min"),
-        most=("share", "max"),
-        settings=("settings", "first"),
-        trains=("mode", lambda own: (own != RESIDENT).any()),
+    columns = ["cause", "share", "settings", "mode", "policy"]
+    table = (
+        pd.DataFrame(rows, columns=columns)
+        .groupby("cause")
+        .agg(
+            count=("share", "size"),
+            least=("share", "min"),
+            most=("share", "max"),
+            settings=("settings", "first"),
+            trains=("mode", lambda own: (own != RESIDENT).any()),
+            policies=("policy", frozenset),
+        )
     )
     order = ["trains", "count", "most"]  # nobody trains on one batch
-    clauses = [
-        f"{_where(row, len(verdicts))}{_span(row.least, row.most)}{f' of {step}' * (k == 0)} "
-        f"{row.Index}"
-        for k, row in enumerate(table.sort_values(order, ascending=False).itertuples(name="Row"))
-    ]
+    of_policy = Counter(verdict.pair.candidate.policy for verdict in verdicts)
+    clauses, before = [], frozenset[str]()
+    for row in table.sort_values(order, ascending=False).itertuples(name="Row"):
+        step = f" of {_step(row.policies)}" * (row.policies != before)
+        where = _where(row, len(verdicts), of_policy)
+        clauses.append(f"{where}{_span(row.least, row.most)}{step} {row.Index}")
+        before = row.policies
     return f"{LIMITS}: {'; '.join(clauses[:SHOWN])}."
 
 
-def _where(row: Any, pairs: int) -> str:
-    """What tells the one pair apart in which a cause is the largest, or in how many pairs it is."""
+def _step(policies: Collection[str]) -> str:
+    """Whose step: of one policy its own."""
+    return f"**{next(iter(policies))}**'s step" if len(policies) == 1 else "the step"
+
+
+def _where(row: Any, pairs: int, of_policy: Mapping[str, int]) -> str:
+    """What tells the one pair apart in which a cause is the largest, or in how many pairs it is.
+
+    Nothing where these are all pairs of one policy, which the step names.
+    """
     if row.count == 1 and pairs > 1 and row.settings:
         return f"{wording.at(wording.verbatim(row.settings.strip('()')))}, "
+    if len(row.policies) == 1 and row.count == of_policy[next(iter(row.policies))] < pairs:
+        return ""
     return f"in {row.count} of {wording.count(pairs, 'diagnosed comparison')}, " * (pairs > 1)
 
 

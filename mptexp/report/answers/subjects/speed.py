@@ -24,6 +24,7 @@ from mptexp.report.answers.subjects.opening import (
 from mptexp.report.text import measures, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import listed
+from mptexp.spec.backends import LABELS
 
 LONGEST = 130  # letters of a title that is still read at once
 
@@ -173,7 +174,7 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
     some = speed_advice.where_shown(own, word)
     decided = bool(some) and not some.endswith("settings")
     if decided:  # what is not decided elsewhere is left to the sentences
-        some += _and_slower(own) * (word == "faster")
+        some += (_not_shown(own) + _and_slower(own)) * (word == "faster")
         own = own[own.finding == word]
     least = own.loc[own.speedup.idxmin()]
     furthest = word == "faster" or (word == "slower" and row.speedup == least.speedup)
@@ -193,6 +194,15 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
     than = "as" if word == "as fast" else "than"
     ratio = f"{wording.speed_parts(row)[0]}× {word}"
     return f"{row.policy}{note} {verb} {bound}{ratio} {than} {base} on {where}{some}"
+
+
+def _not_shown(own: pd.DataFrame) -> str:
+    """`, not shown in JAX and TensorFlow`: of a policy whose gain depends on the framework."""
+    faster = set(own.backend[own.finding == "faster"])
+    others = own[~own.backend.isin(faster)]
+    if others.empty or set(others.finding) != {wording.INCONCLUSIVE}:
+        return ""
+    return f", not shown in {listed([LABELS[name] for name in dict.fromkeys(others.backend)])}"
 
 
 def _and_slower(own: pd.DataFrame) -> str:
