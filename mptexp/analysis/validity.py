@@ -126,7 +126,7 @@ FLAGS = {
         Flag(
             "repeats apart",
             ("time", "training time"),
-            "repeats of one policy, over the other runs of their blocks, differ by more than a "
+            "repeats of one setting, compared with the runs beside them, differ by more than a "
             "quarter",
             f"find out what else the machine does, and {REPAIR} measures the blocks again",
         ),
@@ -139,7 +139,7 @@ FLAGS = {
         Flag(
             "uneven utilization",
             ("time", "training time"),
-            "repeats of one policy used the device to shares that differ by more than a fifth",
+            "how much of the device repeats of one setting used differs by more than a fifth",
             f"find out what they waited for, and {REPAIR} measures the blocks again",
         ),
         Flag(
@@ -169,8 +169,7 @@ FLAGS = {
         Flag(
             "not trained",
             ("accuracy",),
-            "the validation is at chance level; nothing is compared with a baseline that learned "
-            "nothing",
+            "the validation is at chance level: they learned nothing, and are no baseline",
             "train for more epochs, or with another learning rate",
             curable=False,
         ),

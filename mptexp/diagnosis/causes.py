@@ -296,7 +296,7 @@ ROWS: tuple[Category, ...] = (
     Cause(
         name="compiled",
         label="compiled code, slower than single operations",
-        sentence="is lost to compilation: the step is faster without it",
+        sentence="is lost to compiled code, which is slower here than single operations",
         remedies=(NO_XLA,),
         ablations=(ablations.XLA_OFF,),
         colour="#0087c8",

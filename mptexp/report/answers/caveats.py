@@ -74,7 +74,8 @@ def banner(
         others = [_short(*each, tables) for each in counted[1:] if not _covers(counted[0], each)]
         also = f"Also {'; '.join(others)}." * bool(others)
         opening = _opening(flag, runs, of, tables)
-        full.append(" ".join(filter(None, [opening, also, _holds(tables), f"{more}."])))
+        holds = _holds(tables, findings)
+        full.append(" ".join(filter(None, [opening, also, holds, f"{more}."])))
     incomplete = [f"**Incomplete**: {safe(text)}." for text in missing(tables)]
     return [*full, *incomplete, *left_out(tables)]
 
@@ -288,11 +289,13 @@ def _covers(first: Counted, other: Counted) -> bool:
     return first[1] == first[2] and {*other[0].invalidates} <= {*first[0].invalidates}
 
 
-def _holds(tables: Tables) -> str:
-    """What of the answer no flag takes from any run."""
-    lost = {what for flag, *_ in _counted(tables) for what in flag.invalidates}
-    if points.quality(tables.ok).isna().all():  # synthetic data, or nothing to validate with
-        lost.add("accuracy")
+def _holds(tables: Tables, findings: Collection[str] = ()) -> str:
+    """What of the answer no flag takes from any run, but for those that the answer speaks of."""
+    flags = [flag for flag, *_ in _counted(tables) if flag.name not in findings]
+    lost = {what for flag in flags for what in flag.invalidates}
+    quantized = any(record.get("quantized") for record in tables.records)
+    if points.quality(tables.ok).isna().all() and not quantized:
+        lost.add("accuracy")  # of synthetic data, or with nothing to validate with
     kept = _named([what for what in ANSWERED if what not in lost], tables)
     return f"Still valid: {wording.listed(kept)}." if kept else ""
 

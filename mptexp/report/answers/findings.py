@@ -95,12 +95,12 @@ def _decided(rows: pd.DataFrame) -> str:
 
 
 def _doubtful(rows: pd.DataFrame, opening: str) -> str:
-    """`**P** is 1.04× faster than float32 at ... [0.92, 1.19]: inconclusive (...)`."""
+    """`Inconclusive (...): **P** 1.04× faster than float32 at ... [0.92, 1.19]`."""
     parts = [
-        f"{_named(policy, own)} is {_ratios(own, base_name(baseline, own.default_policy.iloc[0]))}"
+        f"{_named(policy, own)} {_ratios(own, base_name(baseline, own.default_policy.iloc[0]))}"
         for (policy, baseline), own in rows.groupby(["policy", "baseline"], sort=False)
     ]
-    return f"{'; '.join(parts)}: {opening[0].lower()}{opening[1:]}"
+    return f"{opening}: {'; '.join(parts)}"
 
 
 def _not_valid(rows: pd.DataFrame, opening: str) -> str:
@@ -245,19 +245,30 @@ def _accuracy(tables: Tables) -> list[str]:
 
 def _of_measure(tables: Tables, table: pd.DataFrame, measure: Measure, margin: float) -> str:
     """What is said of accuracy: verdict, differences, how accurate the policies are."""
-    said = _accuracies(table, measure, margin)
-    numbers = [_mean(table, measure) * (": " not in said), _level(tables, table, measure)]
+    said = _accuracies(tables, table, measure, margin)
+    level = _level(tables, table, measure)
+    # Each policy's own mean says more than between what their differences lie.
+    spread = bool(level) and len(table) > 1 and table.candidate.nunique() == len(table)
+    spread &= level.startswith("float32 ")
+    numbers = [_mean(table, measure) * (": " not in said and not spread), level]
     numbers += [_apart(tables, table, measure)]
     return ": ".join(filter(None, [said, ", ".join(filter(None, numbers))]))
 
 
-def _accuracies(table: pd.DataFrame, measure: Measure, margin: float) -> str:
+def _native_first(table: pd.DataFrame, tables: Tables) -> pd.DataFrame:
+    """Rows of candidates, those last that the device only emulates."""
+    emulated = set(tables.ok.policy[tables.ok.emulated.eq(True)])
+    return table.sort_values("candidate", key=lambda c: c.isin(emulated), kind="stable")
+
+
+def _accuracies(tables: Tables, table: pd.DataFrame, measure: Measure, margin: float) -> str:
     """What the intervals allow to be said, once for all policies of which it is the same."""
     if table.empty:
         return ""
     said: dict[str, list[str]] = {}
     several = table.gpu_model.nunique() > 1
-    for (policy, device), own in table.groupby(["candidate", "gpu_model"], sort=False):
+    ordered = _native_first(table, tables)
+    for (policy, device), own in ordered.groupby(["candidate", "gpu_model"], sort=False):
         name = f"**{policy}**" + f" on {verbatim(device)}" * several
         said.setdefault(_verdicts(own, measure, margin), []).append(name)
     if len(said) == 1:
@@ -298,6 +309,10 @@ def _mean(rows: pd.DataFrame, measure: Measure) -> str:
     if rows.empty:
         return ""
     said = measure.between(rows.difference)
+    if len(rows) == 1 and rows.low.notna().all():
+        row = rows.iloc[0]
+        text = measure.difference(row.difference, row.low, row.high, row.blocks)
+        said = f"{text.partition(' (n =')[0]} {measure.unit}"
     if len(rows) == 2 and rows.candidate.nunique() == 1 and " to " in said:
         ends = rows.assign(place=wording.places(rows, short=True)).sort_values("difference")
         said = f"{said} ({', '.join(map(verbatim, ends.place))})"
@@ -358,7 +373,7 @@ def _memory(tables: Tables) -> str:
         few = " with fewer than three repeats" * (met == {"no interval"})
         return f"memory: {INCONCLUSIVE}{few}"
     said: dict[tuple[str, str], list[str]] = {}
-    for name, own in proven.groupby("candidate", sort=False):
+    for name, own in _native_first(proven, tables).groupby("candidate", sort=False):
         total = int((rows.candidate == name).sum())
         some = f" in {len(own)} of {total} settings" * (len(own) < total)
         said.setdefault((_saved((1 - own.ratio) * 100), some), []).append(f"**{name}**")

@@ -67,10 +67,12 @@ def _open(own: pd.DataFrame, tried: Sequence[float]) -> str:
     numbers = sorted({loss_scale.number(s) for s in rows.loss_scale if s != "dynamic"})
     scales = [_scales(numbers, tried)] * bool(numbers)
     scales += ["the dynamic scale"] * bool((rows.loss_scale == "dynamic").any())
-    why = ", too few validation images" * bool((rows.verdict == "too few images").any())
+    why = "too few validation images" * bool((rows.verdict == "too few images").any())
     (measure,) = measures.met(rows)
-    by = f" by {measure.between(rows.difference)}" * bool(rows.difference.notna().all())
-    return f"differs{by} with {wording.listed(scales)} ({wording.INCONCLUSIVE}{why})"
+    by = f"{measure.between(rows.difference)} from float32"
+    told = ", ".join(filter(None, [by * bool(rows.difference.notna().all()), why]))
+    which = "without a loss scale" if tried == [1.0] else f"with {wording.listed(scales)}"
+    return f"is {wording.INCONCLUSIVE} {which}{f' ({told})' * bool(told)}"
 
 
 def _undecided(own: pd.DataFrame) -> pd.DataFrame:
@@ -179,6 +181,9 @@ def _avoided(rows: pd.DataFrame) -> str:
         if bad := scales["diverge"]:
             tried = sorted({scale for among in scales.values() for scale in among})
             parts.append(f"avoid **{policy}** {_with_scales(bad, tried)}")
+            dynamic = own[own.loss_scale == "dynamic"]
+            if policy == "mixed_float16" and (dynamic.verdict != "diverged").all() and len(dynamic):
+                parts.append("keep its dynamic scale, Keras's default, with which no run diverged")
     parts += ["more repeats would narrow the inconclusive intervals"]
     return f"{'; '.join(parts)}."
 

@@ -168,7 +168,7 @@ def _common_policy(chart: Subject) -> str:
 def _axis_label(chart: Subject) -> str:
     alike, label = _common_policy(chart), AXES[chart.scale].format(visible(chart.baseline))
     label = label.replace("speed", f"speed of {alike}", 1) if alike else label
-    label = label if chart.baseline else f"{label}what the heading names"
+    label = label if chart.baseline else f"{label}the baseline in each heading"
     return label + "; not valid" * _claims_nothing(chart)
 
 
@@ -352,11 +352,11 @@ def _bars(chart: Subject) -> str:
     if all(np.isnan(bar.low) for bar in chart.bars):
         return ""
     together = len(chart.bars) > 1 and chart.scale == "speed"
-    which = "95 % intervals" + ", which hold for all comparisons together" * together
-    which += " under a heading" * (together and not chart.baseline)
+    which = "simultaneous " * together + "95 % intervals"
+    which += " under each heading" * (together and not chart.baseline)
     repeats = _repeats(chart)
-    n = f"of {repeats} repeats" if repeats else "n is the number of repeats"
-    return f"Bars and brackets are {which}; {n}."
+    n = f" from {repeats} repeats" if repeats else "; n: repeats"
+    return f"Bars and brackets: {which}{n}."
 
 
 def _scaled(chart: Subject) -> str:
@@ -371,15 +371,18 @@ def _scaled(chart: Subject) -> str:
 
 
 def _fixed_point(chart: Subject) -> str:
-    """What `<8,8>` means, of the first such format of a row."""
-    found = re.search(r"(?<!dynamic)<(\d+),(\d+)>", " ".join(bar.label for bar in chart.bars))
-    if not found:
-        return ""
-    whole, fraction = found.groups()
-    return (
-        f"{found[0]} is fixed point with {whole} bits before the binary point and {fraction} "
-        "behind it."
-    )
+    """What `<8,8>`, `dynamic<10>` and `binary` mean, of the first such format of a row."""
+    labels = " ".join(bar.label for bar in chart.bars)
+    said = []
+    if fixed := re.search(r"(?<!dynamic)<(\d+),(\d+)>", labels):
+        whole, fraction = fixed.groups()
+        said.append(
+            f"{fixed[0]}: fixed point, {whole} bits before the binary point, {fraction} behind it."
+        )
+    if dynamic := re.search(r"dynamic<(\d+)>", labels):
+        said.append(f"{dynamic[0]}: of {dynamic[1]} bits, its range follows the values.")
+    said += ["binary: −1 and +1."] * bool(re.search(r"\bbinary\b", labels))
+    return " ".join(said)
 
 
 def _values(chart: Subject) -> str:

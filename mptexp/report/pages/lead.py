@@ -24,10 +24,12 @@ REMEDIES = 2  # named in what to do
 SHOWN = 3  # sentences, and names of one kind in the line of conditions
 OPTION = re.compile(r"(?<=[\s>])(--[a-z-]+)(?=[^<>]*</code>)")  # of a command: no line breaks in it
 SOURCE = r"^(folder|idx|text):"  # of data, before its name
+# The cores of a device's name: no line breaks in it.
+CORES, UNBROKEN = re.compile(r"\((\d+) (?=cores?\))"), "(\\1\N{NO-BREAK SPACE}"
 LONGEST_QUESTION = 110  # letters
 CLAUSE = re.compile(r": |, and (?=(?:do|does|is|what|how|which|at|in|why)\b)")
 LIMITS = "What limits it"  # opens the sentence of the causes
-NOT_DIAGNOSED = "`mptexp diagnose` with this sweep's directory says where the time goes"
+NOT_DIAGNOSED = "Where the time goes: `mptexp diagnose params.yaml --out .` in this report's folder"
 
 
 def html(sweep: MeasuredSweep) -> str:
@@ -83,7 +85,7 @@ def screen(
         f"<span>{' · ' * bool(k)}{escape(text)}</span>" for k, text in enumerate(rests_on)
     )
     parts = [
-        f"<h1>{escape(heading)}</h1>",
+        f"<h1>{escape(CORES.sub(UNBROKEN, heading))}</h1>",
         f'<p class="question">{escape(question)}</p>',
         f'<p class="conditions">{conditions}</p>',
         f'<ul class="banner{look}">{banner}</ul>' if banner else "",
@@ -222,7 +224,7 @@ def _remedies(verdicts: Sequence[Verdict]) -> str:
         for text, _ in verdict.remedies(loss)[: loss.cause.name != "emulated"]:
             named.setdefault(text, f"{where}: {text}")
     first = list(named.values())[:REMEDIES]
-    return f"Against what limits it{';'.join(first)}." if first else ""
+    return f"To go faster{';'.join(first)}." if first else ""
 
 
 def conditions(tables: Tables) -> list[str]:

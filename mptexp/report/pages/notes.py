@@ -44,7 +44,7 @@ FAILED = "What did not succeed is a result too, and stays here."
 # Why a run ended before its last epoch.
 ENDED = {
     "target_ci": "once their step time was known as well as the params file asks (target_ci)",
-    "max_steps": "after the steps that the params file asks for (max_steps)",
+    "max_steps": "after the number of steps that the params file asks for (max_steps)",
 }
 
 
@@ -65,8 +65,7 @@ def headline(tables: Tables) -> str:
     lines.append(_measured(tables))
     ended = tables.ok.ended_by.value_counts().drop("epochs", errors="ignore")
     lines += [
-        f"{n} of {len(tables.ok)} runs ended before their last epoch, {ENDED.get(w, safe(w))}."
-        for w, n in ended.items()
+        f"{n} of {len(tables.ok)} runs ended {ENDED.get(w, safe(w))}." for w, n in ended.items()
     ]
     lines += _emulated(set(tables.ok.policy[tables.ok.emulated.eq(True)]))
     return " ".join(line for line in lines if line)

@@ -32,7 +32,7 @@ def test_an_interval_that_says_nothing_is_no_training():
     # Published once: "trains as float32 does" beside "undecided" in the table.
     assert "trains" not in sentence
     assert (
-        "float16** differs by −29.7 to −1.0 percentage points with 1 to 8 (inconclusive)."
+        "float16** is inconclusive with 1 to 8 (−29.7 to −1.0 percentage points from float32)."
         in sentence
     )
 

@@ -27,7 +27,7 @@ def made():
 def test_sentences_speak_of_perplexity(made):
     said = " ".join(findings.answer(made))
     assert "Validation perplexity is equal within 1 %" in said
-    assert "mean difference +0.1 % of perplexity" in said
+    assert "mean difference +0.1 [+0.1, +0.1] % of perplexity" in said
     assert "float32 7.39 and mixed_bfloat16 7.40" in said
     assert "accuracy" not in said
     assert subject.of(made).title.endswith(", at equal perplexity")

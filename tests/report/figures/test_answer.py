@@ -126,8 +126,10 @@ def test_any_range_has_three_ticks_with_room(scale):
 
 def test_the_caption_counts_the_findings_of_many():
     caption = answer._caption(chart(*[bar(2.0, 1.9, 2.1)] * 4))
-    assert caption.startswith("Of 4 comparisons: 4 faster. Bars and brackets are 95 % intervals")
-    assert answer._caption(chart(bar(2.0, 1.9, 2.1))).startswith("Bars and brackets are 95 %")
+    assert caption.startswith("Of 4 comparisons: 4 faster. Bars and brackets: simultaneous 95 %")
+    assert answer._caption(chart(bar(2.0, 1.9, 2.1))).startswith(
+        "Bars and brackets: 95 % intervals"
+    )
 
 
 def test_how_many_repeats_is_said_once_where_all_have_as_many():
@@ -136,13 +138,15 @@ def test_how_many_repeats_is_said_once_where_all_have_as_many():
         for n in (3, 3, 5)
     ]
     alike, unlike = chart(*rows[:2]), chart(*rows)
-    assert "of 3 repeats." in answer._caption(alike)
-    assert "n is the number of repeats." in answer._caption(unlike)
+    assert "from 3 repeats." in answer._caption(alike)
+    assert "n: repeats." in answer._caption(unlike)
     assert [row.finding for row in answer._rows(alike)] == ["2.00× [1.9, 2.1]"] * 2
     assert [row.finding for row in answer._rows(unlike)][2] == "2.00× [1.9, 2.1] (n = 5)"
 
 
-@pytest.mark.parametrize(("scale", "end"), [("error", "at 2 points, beyond"), ("accuracy", "n is")])
+@pytest.mark.parametrize(
+    ("scale", "end"), [("error", "at 2 points, beyond"), ("accuracy", "n: repeats")]
+)
 def test_the_caption_says_what_is_inconclusive_on_its_scale(scale, end):
     caption = answer._caption(chart(bar(0.3, -0.1, 0.6), scale=scale))
     assert end in caption
@@ -203,8 +207,8 @@ def test_groups_are_headings_and_name_their_baselines():
     rows = [replace(bar(2.0, 1.9, 2.1, label=name), group=f"{name} against x") for name in "ab"]
     two = Subject("", [], rows, "")
     assert words(answer.comparisons_at_a_glance(two))[::3] == ["a against x", "b against x"]
-    assert answer._axis_label(two) == "speed against what the heading names"
-    assert "together under a heading" in answer._caption(two)
+    assert answer._axis_label(two) == "speed against the baseline in each heading"
+    assert "simultaneous 95 % intervals under each heading" in answer._caption(two)
     assert answer._values(two).startswith("a against x, a: ")
 
 

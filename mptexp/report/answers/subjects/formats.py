@@ -87,11 +87,11 @@ def of_formats(tables: Tables) -> Iterator[Subject]:
     ]
     sentences = [
         fewest.sentence,
-        f"Of {count(len(bars), 'setting')}, {listed(each)}.",
+        f"Of {count(len(bars), 'setting')}, {listed(each)}." * (not fewest.title),
         f"{verbatim(rounding)}." * bool(fewest.title and rounding),
     ]
     sentences = [text for text in sentences if text]
-    advice = _low_precision_advice(points, bars, words)
+    advice = fewest.advice + _low_precision_advice(points, bars, words, bool(fewest.title))
     order = sorted(range(len(bars)), key=lambda k: (list(FORMATS).index(words[k]), bars[k].value))
     heads = {
         word: f"{n} of {len(bars)} {FORMATS[word].format(limit)}" for word, n in counts.items()
@@ -108,6 +108,7 @@ class _Fewest(NamedTuple):
 
     title: str = ""
     sentence: str = ""
+    advice: str = ""
 
 
 def _fewest_bits(
@@ -121,11 +122,13 @@ def _fewest_bits(
     near.sort(key=lambda pair: (pair[0].bits, pair[1].value))
     least = {point.network: (point, bar) for point, bar in reversed(near)}
     trains = [
-        f"{low_precision.network(point)} {'trains ' * (k == 0)}with {count(point.bits, 'bit')}"
+        f"{low_precision.network(point)} {'trains ' * (k == 0)}with {point.bits}-bit "
+        f"{'activations' if k == 0 else 'ones'}"
         for k, (point, _) in enumerate(least.values())
     ]
     named = [f"{_strong(bar)} ({wording.signed(bar.value)} points)" for _, bar in least.values()]
-    return _Fewest(f"{listed(trains)} to {NEAR}", f"Fewest bits {NEAR}: {first(named)}.")
+    take = f"for the fewest bits take {' or '.join(_strong(bar) for _, bar in least.values())}; "
+    return _Fewest(f"{listed(trains)} to {NEAR}", f"Fewest bits {NEAR}: {first(named)}.", take)
 
 
 def _rounding(points: Sequence[emulated.Point], bars: Sequence[Bar], words: Sequence[str]) -> str:
@@ -158,9 +161,13 @@ def _counted(bars: Sequence[Bar], words: Sequence[str]) -> str:
 
 
 def _low_precision_advice(
-    points: Sequence[emulated.Point], bars: Sequence[Bar], words: Sequence[str]
+    points: Sequence[emulated.Point], bars: Sequence[Bar], words: Sequence[str], brief: bool = False
 ) -> str:
-    """The one change that makes what fails train; what fails all the same is to avoid."""
+    """The one change that makes what fails train; what fails all the same is to avoid.
+
+    Args:
+        brief: whether the latter is left to the chart.
+    """
     named = list(zip(points, bars, words, strict=True))
     bad = [(point, bar) for point, bar, word in reversed(named) if word == "large"]
     good = [(point, bar) for point, bar, word in named if word == "small"]
@@ -179,7 +186,7 @@ def _low_precision_advice(
     ][:CHANGES]
     cured = [bar for bar, changes in cures.items() if changes][:CHANGES]
     others = [bar for bar in cures if bar not in cured]
-    steps += [f"avoid {first([*map(_strong, others)])}"] * bool(others)
+    steps += [f"avoid {first([*map(_strong, others)])}"] * bool(others and not brief)
     steps += [MORE_REPEATS] * ("undecided" in words)
     return f"{'; '.join(steps)}." if steps else ""
 

@@ -94,5 +94,6 @@ def equal(tables: Tables, measure: Measure) -> str:
 
 def first(clauses: Sequence[str]) -> str:
     """The first NAMED clauses, which may hold commas, and how many more there are."""
-    more = [f"{len(clauses) - NAMED} more"] * (len(clauses) > NAMED)
-    return "; ".join([*clauses[:NAMED], *more])
+    if len(clauses) <= NAMED + 1:
+        return "; ".join(clauses)
+    return "; ".join([*clauses[:NAMED], f"{len(clauses) - NAMED} more"])

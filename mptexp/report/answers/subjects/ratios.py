@@ -55,9 +55,10 @@ def _needing(made: Subject, rows: pd.DataFrame, where: str) -> Subject:
         needed, without = (in_words("cpu_isa", row.cpu_isa) for row in (least, below))
         best = max((row for row in own if not pd.isna(row.speedup)), key=lambda row: row.speedup)
         lost = words[first - 1]
-        lost = f"is {wording.times(below.speedup)}" if lost == "slower" else f"is {lost}"
+        lost = wording.times(below.speedup) if lost == "slower" else lost
+        but = f", and {lost} with {without} alone"
         gain = f"{policy} is {wording.times(best.speedup)} than float32 on {where}"
-        title = f"{gain} thanks to {needed}; with {without} alone it {lost}"
+        title = f"{gain} thanks to {needed}{but}"
         to_do = f"on a CPU with {needed}, use **{policy}**; on one without, keep float32."
         return replace(made, title=title, advice=to_do)
     return made
@@ -76,11 +77,22 @@ def of_replicas(tables: Tables) -> Iterator[Subject]:
             dtype=object,
         )
         if rows.replicas.nunique() == 1:
-            labels = wording.named(rows.replicas, wording.BARE) + ", " + labels
+            labels = f"{rows.replicas.iloc[0]} replicas, " + labels
         if rows.policy.nunique() > 1:
             labels = rows.policy + ", " + labels
         base = "1 replica with the same batch size per replica"
-        yield from of_ratios(rows, labels, base, tables)
+        for made in of_ratios(rows, labels, base, tables):
+            yield _kept_to_one(made)
+
+
+def _kept_to_one(made: Subject) -> Subject:
+    """Where no gain of several replicas is shown: what that says of images, and what to do."""
+    opening = "Not shown to differ in speed from 1 replica with the same batch size per replica"
+    if not made.title.startswith(opening):
+        return made
+    rest = made.title.removeprefix(opening)
+    title = f"More replicas are not shown to train more images a second than one{rest}"
+    return replace(made, title=title, advice=f"keep one replica; {made.advice}".rstrip("; "))
 
 
 def of_ratios(
@@ -110,7 +122,7 @@ def of_ratios(
         words = [end.partition(" ")[2] for end in ends]
         ends[0] = ends[0].partition(" ")[0] if words[0] == words[1] != "as fast" else ends[0]
         span = " to ".join(dict.fromkeys(ends)) if ends[0] not in ends[1] else ends[1]
-        nothing = f"No difference in speed from {base} is shown: {span}, {INCONCLUSIVE}"
+        nothing = f"Not shown to differ in speed from {base}: {span}, {INCONCLUSIVE}"
         title = nothing if inconclusive else provisional(title)
     sentences = [
         f"{wording.OPENINGS[word].format(base)}: {_named(own)}."

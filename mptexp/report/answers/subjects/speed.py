@@ -26,7 +26,7 @@ from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import listed
 from mptexp.spec.backends import LABELS
 
-LONGEST = 130  # letters of a title that is still read at once
+LONGEST = 145  # letters of a title that is still read at once
 
 
 def of(tables: Tables) -> Iterator[Subject]:
@@ -51,20 +51,21 @@ def of(tables: Tables) -> Iterator[Subject]:
         named = zip(bars, _few(rows).phase, strict=True)
         bars = [replace(bar, group=in_words("phase", phase)) for bar, phase in named]
     name = wording.default_name(base) if rows.baseline.nunique() == 1 else "the default"
-    title, advice = _speed_title(rows, tables) + _largest(tables), speed_advice.advise(rows, tables)
+    title = _largest(tables) + _speed_title(rows, tables)
+    advice = speed_advice.advise(rows, tables)
     usual = wording.usual(rows)
     yield Subject(title, findings.answer(tables), bars, name, advice=advice, usual=usual)
 
 
 def _largest(tables: Tables) -> str:
-    """`; the largest batch is 320 with float32 and 384 with bfloat16`, where that was asked."""
+    """`The largest batch is 320 with float32 and 384 with bfloat16; `, where that was asked."""
     sizes = findings.largest_batches(tables)
     if len(sizes) < 2:
         return ""
     if sizes.nunique() == 1:
-        return f"; no larger batch fits ({sizes.iloc[0]:,})"
+        return f"The largest batch is {sizes.iloc[0]:,} with {listed([*sizes.index])}; "
     named = listed([f"{size:,} with {policy}" for policy, size in sizes.items()])
-    return f"; the largest batch is {named}"
+    return f"The largest batch is {named}; "
 
 
 def _claims(rows: pd.DataFrame) -> bool:
@@ -160,7 +161,8 @@ def _slower(rows: pd.DataFrame, others: Sequence[str]) -> str:
         return ""
     row = slower.loc[slower.speedup.idxmin()]
     bound = "up to " * (len(slower) > 1)
-    return f"; {row.policy} {wording.DOES[row.phase]} {bound}{wording.speed_parts(row)[0]}× slower"
+    name = f"{row.policy}{' (emulated)' * bool(row.emulated)}"
+    return f"; {name} {wording.DOES[row.phase]} {bound}{wording.speed_parts(row)[0]}× slower"
 
 
 def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
@@ -188,7 +190,8 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
     if alike and word != "slower" and (own.finding == row.finding).all():
         bound = f"{ends[0]}× to "
     bound = bound if len(own) > 1 else ""
-    note = "".join(f" ({part})" for part in wording.partly(row))
+    marks = wording.partly(row) or ["emulated"] * bool(row.emulated)
+    note = "".join(f" ({part})" for part in marks)
     base = wording.default_name(row.baseline)
     where = row.gpu_model if rows.gpu_model.nunique() > 1 else where
     than = "as" if word == "as fast" else "than"
@@ -197,12 +200,12 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
 
 
 def _not_shown(own: pd.DataFrame) -> str:
-    """`, not shown in JAX and TensorFlow`: of a policy whose gain depends on the framework."""
+    """`, no gain shown in JAX and TensorFlow`: of a policy whose gain depends on the framework."""
     faster = set(own.backend[own.finding == "faster"])
     others = own[~own.backend.isin(faster)]
     if others.empty or set(others.finding) != {wording.INCONCLUSIVE}:
         return ""
-    return f", not shown in {listed([LABELS[name] for name in dict.fromkeys(others.backend)])}"
+    return f", no gain shown in {listed([LABELS[name] for name in dict.fromkeys(others.backend)])}"
 
 
 def _and_slower(own: pd.DataFrame) -> str:

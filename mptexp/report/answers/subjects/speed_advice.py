@@ -1,5 +1,7 @@
 """Which policy to use, where it is faster and where not; else what would decide it."""
 
+import re
+
 import pandas as pd
 
 from mptexp.analysis import contrast
@@ -13,6 +15,8 @@ from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import INCONCLUSIVE, count, listed, verbatim
 
 MANY_REPEATS = f"to show effects as small as those measured would take over {MOST_REPEATS} repeats"
+LOOK = re.compile(r", and look at its \w+ in your own \w+")
+FEW = 12  # repeats, of more of which an interval says more
 
 
 def where_shown(own: pd.DataFrame, word: str) -> str:
@@ -44,7 +48,12 @@ def advise(rows: pd.DataFrame, tables: Tables) -> str:
     }
     if len(set(each.values())) == 1:
         return next(iter(each.values()))
-    first, *more = [f"for {in_words('phase', phase)}, {text}" for phase, text in each.items()]
+    # Inference first: a sweep measures it if it asks for it. What to look at is said once.
+    order = [phase for phase in ("inference", "train") if phase in each]
+    texts = [f"for {in_words('phase', phase)}, {each[phase]}" for phase in order]
+    if all(LOOK.search(text) for text in texts):
+        texts[:-1] = [LOOK.sub("", text) for text in texts[:-1]]
+    first, *more = texts
     return " ".join([first, *map(wording.capitalized, more)])
 
 
@@ -90,6 +99,8 @@ def more_repeats(rows: pd.DataFrame) -> str:
     if not wanted:
         return MANY_REPEATS
     least, speedup, blocks = min(wanted)
+    if least > FEW and (most := own.high.max()) > 1:
+        return f"no gain above {most:.2f}× is left by the intervals"
     return f"to show that {speedup} is not chance would take about {least} repeats, not {blocks}"
 
 
@@ -117,9 +128,15 @@ def _there(best: pd.Series, rows: pd.DataFrame) -> tuple[str, str, str]:
         where = " or ".join(wording.at(verbatim(place)) for place in some)
         return where, _but_not(own[slower]), ""
     unclear = own.place[~faster & ~slower]
-    which = " or ".join(wording.at(verbatim(place)) for place in unclear)
+    which = " or ".join(_at(place, own) for place in unclear)
     which = which if len(unclear) <= NAMED else f"in {count(len(unclear), 'setting')}"
     return "", _but_not(own[slower]), f" Not shown to be faster {which}." * bool(len(unclear))
+
+
+def _at(place: str, own: pd.DataFrame) -> str:
+    """A place after its preposition; with what usually holds, where another begins like it."""
+    several = any(other.startswith(f"{place}, ") for other in own.place)
+    return wording.at(verbatim(place)) + f" ({wording.usual(own)})" * several
 
 
 def _but_not(slower: pd.DataFrame) -> str:

@@ -36,7 +36,7 @@ def test_replicas_open_with_their_scaling():
         made["timing"] |= {"step_s": step_s, "images_per_s": size / step_s}
     answer = subject.of(tables(found))
     assert answer.title.endswith("1.82× faster than 1 replica with the same batch size per replica")
-    assert answer.bars[0].label.startswith("replicas 2, ")
+    assert answer.bars[0].label.startswith("2 replicas, ")
 
 
 def test_instruction_sets_open_with_the_ratio_between_them():
@@ -60,8 +60,8 @@ def test_what_a_policy_needs_to_be_faster_is_the_title():
             rows.append(made)
     answer = subject.of(tables(rows))
     assert answer.title == (
-        "mixed_bfloat16 is 2.00× faster than float32 on Some (CPU) thanks to AVX512_BF16; with "
-        "AVX512 alone it is 2.50× slower"
+        "mixed_bfloat16 is 2.00× faster than float32 on Some (CPU) thanks to AVX512_BF16, "
+        "and 2.50× slower with AVX512 alone"
     )
     assert answer.advice == (
         "on a CPU with AVX512_BF16, use **mixed_bfloat16**; on one without, keep float32."

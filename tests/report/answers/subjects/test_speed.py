@@ -33,7 +33,7 @@ def test_the_one_policy_that_is_slower_is_in_the_title():
     rows += [record("mixed_bfloat16", b, s) for b, s in enumerate((0.1, 0.11, 0.09))]
     rows += [record("float8", b, 0.2, emulated=True) for b in range(3)]
     nothing = "mixed_bfloat16 is not shown to train faster than float32 on GPU"
-    assert subject.of(tables(rows)).title == f"{nothing}; float8 trains 2.00× slower"
+    assert subject.of(tables(rows)).title == f"{nothing}; float8 (emulated) trains 2.00× slower"
 
 
 def test_a_policy_that_is_slower_somewhere_is_titled_with_it():

@@ -71,7 +71,7 @@ def test_each_phase_has_its_advice():
         for block in range(3)
     ]
     answer = subject.of(identified(tables(rows)))
-    assert answer.advice == "for training, use **mixed_bfloat16**. For inference, keep float32."
+    assert answer.advice == "for inference, keep float32. For training, use **mixed_bfloat16**."
     # The verb names the phase; its place does not again.
     assert "trains 2.00× faster than float32 (the default) at batch size 1 [" in answer.sentences[0]
 
