@@ -188,8 +188,8 @@ def test_what_to_do_names_what_helps_against_the_largest_cause():
 def test_a_loss_scale_that_diverges_is_to_avoid_where_none_is_shown_to_train():
     said = lead.advice(published("loss-scale-gpt-cpu"))
     assert said.startswith(
-        "avoid **mixed_float16** with a loss scale of 2¹⁵; keep its dynamic scale, Keras's default, "
-        "with which no run diverged; more repeats would"
+        "avoid **mixed_float16** with a loss scale of 2¹⁵; keep its dynamic scale, Keras's "
+        "default, with which no run diverged; more repeats would"
     )
 
 
