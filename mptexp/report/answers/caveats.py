@@ -297,7 +297,9 @@ def _holds(tables: Tables, findings: Collection[str] = ()) -> str:
     if points.quality(tables.ok).isna().all() and not quantized:
         lost.add("accuracy")  # of synthetic data, or with nothing to validate with
     kept = _named([what for what in ANSWERED if what not in lost], tables)
-    return f"Still valid: {wording.listed(kept)}." if kept else ""
+    clean = int((tables.ok["flags"] == "").sum())
+    rest = f"; all of the other {wording.count(clean, 'run')}" * bool(clean)
+    return f"Still valid: {wording.listed(kept)}{rest}." if kept else ""
 
 
 def _lost(flag: Flag, tables: Tables) -> str:

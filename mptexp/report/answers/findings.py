@@ -153,7 +153,13 @@ def _ratios(rows: pd.DataFrame, base: str) -> str:
     first, last = (wording.direction(row) for row in _ends(rows))
     least = f"{ends[0]} to" if first == last else f"from {ends[0]} {first} to"
     than = f" {_than(last, base)}" if base else ""
-    return f"{least} {ends[1]} {last}{than} in {count(len(rows), 'setting')}"
+    return f"{least} {ends[1]} {last}{than} in {count(len(rows), 'setting')}{_shared(rows.place)}"
+
+
+def _shared(places: pd.Series) -> str:
+    """` in PyTorch`: what the places of some rows have in common and others have not."""
+    first = {place.partition(", ")[0] for place in places}
+    return f" {wording.at(verbatim(first.pop()))}" if len(first) == 1 else ""
 
 
 def _ends(rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -245,12 +251,8 @@ def _accuracy(tables: Tables) -> list[str]:
 
 def _of_measure(tables: Tables, table: pd.DataFrame, measure: Measure, margin: float) -> str:
     """What is said of accuracy: verdict, differences, how accurate the policies are."""
-    said = _accuracies(tables, table, measure, margin)
-    level = _level(tables, table, measure)
-    # Each policy's own mean says more than between what their differences lie.
-    spread = bool(level) and len(table) > 1 and table.candidate.nunique() == len(table)
-    spread &= level.startswith("float32 ")
-    numbers = [_mean(table, measure) * (": " not in said and not spread), level]
+    said, level = _accuracies(tables, table, measure, margin), _level(tables, table, measure)
+    numbers = [_mean(table, measure) * (": " not in said), level]
     numbers += [_apart(tables, table, measure)]
     return ": ".join(filter(None, [said, ", ".join(filter(None, numbers))]))
 
@@ -309,15 +311,23 @@ def _mean(rows: pd.DataFrame, measure: Measure) -> str:
     if rows.empty:
         return ""
     said = measure.between(rows.difference)
-    if len(rows) == 1 and rows.low.notna().all():
-        row = rows.iloc[0]
-        text = measure.difference(row.difference, row.low, row.high, row.blocks)
-        said = f"{text.partition(' (n =')[0]} {measure.unit}"
-    if len(rows) == 2 and rows.candidate.nunique() == 1 and " to " in said:
-        ends = rows.assign(place=wording.places(rows, short=True)).sort_values("difference")
-        said = f"{said} ({', '.join(map(verbatim, ends.place))})"
+    if len(rows) <= CLAUSES and rows.low.notna().all():
+        said = f"{listed(_each(rows, measure))} {measure.unit}"
     mean = "mean " * bool((rows.blocks > 1).all())
-    return f"{mean}difference{'s' * (' to ' in said)} {said}"
+    return f"{mean}difference{'s' * (len(rows) > 1)} {said}"
+
+
+def _each(rows: pd.DataFrame, measure: Measure) -> list[str]:
+    """`+0.3 [−0.9, +1.5] (mixed_float16)`: differences, with what tells each from the others."""
+    names = [rows.candidate] * (rows.candidate.nunique() > 1)
+    places = pd.Series(wording.places(rows, short=True), rows.index)
+    names += [places] * (places.nunique() > 1)
+    made = []
+    for k, row in enumerate(rows.itertuples()):
+        text = measure.difference(row.difference, row.low, row.high, row.blocks)
+        of = verbatim(", ".join(own.iloc[k] for own in names))
+        made.append(text.partition(" (n =")[0] + f" ({of})" * bool(of))
+    return made
 
 
 def _level(tables: Tables, rows: pd.DataFrame, measure: Measure) -> str:

@@ -16,6 +16,7 @@ from mptexp.report.text.parameter_values import in_words
 WITH = {
     "stall": "falls behind float32 with",
     "diverge": "diverges with",
+    "at times": "diverges in some runs with",
 }
 
 
@@ -48,15 +49,33 @@ def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
 def _fails(
     own: pd.DataFrame, scales: Mapping[str, Sequence[float]], tried: Sequence[float]
 ) -> list[str]:
-    """With which scales a policy falls behind, and with which it diverges."""
+    """With which scales a policy falls behind, and with which it diverges, always or at times."""
     unscaled = set(own.loss_scale) >= {"none"} and 1.0 not in set(own.loss_scale)
     made = []
-    for outcome in ("stall", "diverge"):
-        if scales[outcome] == [1.0] and unscaled:
-            made.append(_with(own)[outcome].removesuffix("with") + "without a loss scale")
-        elif scales[outcome]:
-            made.append(f"{_with(own)[outcome]} {_scales(scales[outcome], tried)}")
+    for does, failed in _failing(own, scales):
+        if failed == [1.0] and unscaled:
+            made.append(does.removesuffix("with") + "without a loss scale")
+        else:
+            made.append(f"{does} {_scales(failed, tried)}")
     return made
+
+
+def _failing(
+    own: pd.DataFrame, scales: Mapping[str, Sequence[float]]
+) -> list[tuple[str, list[float]]]:
+    """What a policy does with scales with which it fails, and these."""
+    diverged = own[(own.verdict == "diverged") & (own.loss_scale != "dynamic")]
+    always = {
+        loss_scale.number(row.loss_scale)
+        for row in diverged.itertuples()
+        if row.diverged == row.runs
+    }
+    parts = [
+        (WITH["stall"], list(scales["stall"])),
+        (WITH["diverge"], [scale for scale in scales["diverge"] if scale in always]),
+        (WITH["at times"], [scale for scale in scales["diverge"] if scale not in always]),
+    ]
+    return [(does, failed) for does, failed in parts if failed]
 
 
 def _open(own: pd.DataFrame, tried: Sequence[float]) -> str:
@@ -79,13 +98,6 @@ def _undecided(own: pd.DataFrame) -> pd.DataFrame:
     """The rows that were compared and show neither that a scale trains nor that it does not."""
     known = [loss_scale.outcome(row) == "" and row.blocks > 0 for row in own.itertuples()]
     return own[known]
-
-
-def _with(own: pd.DataFrame) -> dict[str, str]:
-    """What a policy does with the scales of an outcome; in some runs alone, if none always does."""
-    diverged = own[(own.verdict == "diverged") & (own.loss_scale != "dynamic")]
-    always = diverged.empty or (diverged.diverged == diverged.runs).any()
-    return WITH if always else WITH | {"diverge": "diverges in some runs with"}
 
 
 def by_means(rows: pd.DataFrame, margin: float) -> pd.DataFrame:
@@ -130,10 +142,11 @@ def _failures(rows: pd.DataFrame) -> str:
         return ""
     policy, (scales, _) = min(known.items(), key=lambda one: one[1][1])
     tried = sorted({scale for among in scales.values() for scale in among})
-    words = _with(rows[rows.policy == policy])
+    failing = _failing(rows[rows.policy == policy], scales)
+    failing = [*failing[1:], failing[0]] if scales["stall"] else failing  # the worse first
     parts = [
-        f"{words[outcome]}{' a loss scale of' * (k == 0)} {_scales(scales[outcome], tried)}"
-        for k, outcome in enumerate(o for o in ("diverge", "stall") if scales[o])
+        f"{does}{' a loss scale of' * (k == 0)} {_scales(failed, tried)}"
+        for k, (does, failed) in enumerate(failing)
     ]
     between = _undecided(rows[rows.policy == policy])
     between = between[between.difference.notna()]

@@ -36,8 +36,8 @@ def test_a_flag_says_how_many_runs_why_what_is_lost_and_what_to_do():
     (sentence,) = caveats.sentences(tables(list(three(marks=marks))))
     assert sentence == (
         "**Not valid: time and training time** of 3 of 6 runs, all of mixed_float16 "
-        "(interference): other programs were at work. Still valid: memory and accuracy. End other "
-        "programs, and `mptexp run --repair` measures the block again."
+        "(interference): other programs were at work. Still valid: memory and accuracy; all of the "
+        "other 3 runs. End other programs, and `mptexp run --repair` measures the block again."
     )
 
 

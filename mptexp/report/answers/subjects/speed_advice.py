@@ -100,7 +100,7 @@ def more_repeats(rows: pd.DataFrame) -> str:
         return MANY_REPEATS
     least, speedup, blocks = min(wanted)
     if least > FEW and (most := own.high.max()) > 1:
-        return f"no gain above {most:.2f}× is left by the intervals"
+        return f"any gain is at most {most:.2f}×, where its interval ends"
     return f"to show that {speedup} is not chance would take about {least} repeats, not {blocks}"
 
 
