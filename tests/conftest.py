@@ -157,7 +157,7 @@ STARTS = re.compile(
     r"|jupyter_kernel\.execute|supervisor\.execute)\("
     r"|forked\.run\((?!\"command)|\breport\.build\(|= mptexp(_anew)?\(\*words"
     r"|\bmptexp(_anew)?\((?s:.)*\"(run|diagnose|report|publish|advise|doctor)\""
-    r"|\"(run|diagnose)\"(?s:.)*\bmptexp\("
+    r"|\"(run|diagnose|advise)\"(?s:.)*\bmptexp\("
 )
 
 
