@@ -172,6 +172,12 @@ def quantized(policy, block, before, after, made=None):
     }
 
 
+def identified(found):
+    """The tables again, of records that say what they were."""
+    begun = {"initial_weights": "w", "data_order": "o"}
+    return tables([r | {"identity": IDENTITY | begun} for r in found.records])
+
+
 FIXED = {"propagation": "<8,8>", "weight_format": "<8,8>"}
 STOCHASTIC = FIXED | {"rounding": "stochastic"}
 

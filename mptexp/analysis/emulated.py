@@ -5,7 +5,6 @@ A loss is error minus float32's error of the same block, in percentage points: a
 
 import json
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -75,8 +74,8 @@ class Point:
         """Bits of the fixed-point format of activations and weights, 16 of `<8,8>`; else None."""
         if self.choice["weight_format"] != self.choice["propagation"]:
             return None
-        parts = re.fullmatch(r"<(-?\d+),\s*(-?\d+)>", self.choice["propagation"])
-        return sum(map(int, parts.groups())) if parts else None
+        own = formats.activation_format(self.choice["propagation"])
+        return own.bits if isinstance(own, formats.Fixed) else None
 
     @property
     def bits(self) -> int:

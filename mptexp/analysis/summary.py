@@ -90,6 +90,11 @@ def accuracy_range(tables: Tables, task: tasks.Task = tasks.IMAGES) -> pd.DataFr
     return spread.assign(difference=spread.most - spread.least)[means.count() > 1]
 
 
+def emulated(runs: pd.DataFrame) -> set[str]:
+    """The policies that the device only emulates, of runs that ended well."""
+    return set(runs.policy[runs.emulated.eq(True)])
+
+
 def left_out(results: pd.DataFrame) -> pd.DataFrame:
     """How many runs of each policy did not end well: columns policy, status, left, runs."""
     runs = results.groupby("policy").run_id.count()

@@ -259,7 +259,7 @@ def _of_measure(tables: Tables, table: pd.DataFrame, measure: Measure, margin: f
 
 def _native_first(table: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     """Rows of candidates, those last that the device only emulates."""
-    emulated = set(tables.ok.policy[tables.ok.emulated.eq(True)])
+    emulated = summary.emulated(tables.ok)
     return table.sort_values("candidate", key=lambda c: c.isin(emulated), kind="stable")
 
 

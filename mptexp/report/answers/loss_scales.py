@@ -61,21 +61,17 @@ def _fails(
 
 
 def _failing(
-    own: pd.DataFrame, scales: Mapping[str, Sequence[float]]
+    own: pd.DataFrame, scales: Mapping[str, Sequence[float]], order: Sequence[str] = (*WITH,)
 ) -> list[tuple[str, list[float]]]:
-    """What a policy does with scales with which it fails, and these."""
+    """What a policy does with scales with which it fails, in the order of WITH, and these."""
     diverged = own[(own.verdict == "diverged") & (own.loss_scale != "dynamic")]
-    always = {
-        loss_scale.number(row.loss_scale)
-        for row in diverged.itertuples()
-        if row.diverged == row.runs
+    always = {loss_scale.number(s) for s in diverged.loss_scale[diverged.diverged == diverged.runs]}
+    failed = {
+        "stall": list(scales["stall"]),
+        "diverge": [scale for scale in scales["diverge"] if scale in always],
+        "at times": [scale for scale in scales["diverge"] if scale not in always],
     }
-    parts = [
-        (WITH["stall"], list(scales["stall"])),
-        (WITH["diverge"], [scale for scale in scales["diverge"] if scale in always]),
-        (WITH["at times"], [scale for scale in scales["diverge"] if scale not in always]),
-    ]
-    return [(does, failed) for does, failed in parts if failed]
+    return [(WITH[name], failed[name]) for name in order if failed[name]]
 
 
 def _open(own: pd.DataFrame, tried: Sequence[float]) -> str:
@@ -142,8 +138,7 @@ def _failures(rows: pd.DataFrame) -> str:
         return ""
     policy, (scales, _) = min(known.items(), key=lambda one: one[1][1])
     tried = sorted({scale for among in scales.values() for scale in among})
-    failing = _failing(rows[rows.policy == policy], scales)
-    failing = [*failing[1:], failing[0]] if scales["stall"] else failing  # the worse first
+    failing = _failing(rows[rows.policy == policy], scales, ("diverge", "at times", "stall"))
     parts = [
         f"{does}{' a loss scale of' * (k == 0)} {_scales(failed, tried)}"
         for k, (does, failed) in enumerate(failing)

@@ -67,7 +67,7 @@ def headline(tables: Tables) -> str:
     lines += [
         f"{n} of {len(tables.ok)} runs ended {ENDED.get(w, safe(w))}." for w, n in ended.items()
     ]
-    lines += _emulated(set(tables.ok.policy[tables.ok.emulated.eq(True)]))
+    lines += _emulated(summary.emulated(tables.ok))
     return " ".join(line for line in lines if line)
 
 

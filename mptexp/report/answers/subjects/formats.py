@@ -171,7 +171,7 @@ def _low_precision_advice(
     named = list(zip(points, bars, words, strict=True))
     bad = [(point, bar) for point, bar, word in reversed(named) if word == "large"]
     good = [(point, bar) for point, bar, word in named if word == "small"]
-    cures = {
+    changes = {
         bar: [
             f"{_change(point, other)} ({wording.signed(better.value)})"
             for other, better in good
@@ -179,13 +179,12 @@ def _low_precision_advice(
         ]
         for point, bar in bad
     }
+    cured = [bar for bar, own in changes.items() if own][:CHANGES]
+    others = [bar for bar in changes if bar not in cured]
     steps = [
-        f"with {_strong(bar)} ({wording.signed(bar.value)} points): {' or '.join(changes)}"
-        for bar, changes in cures.items()
-        if changes
-    ][:CHANGES]
-    cured = [bar for bar, changes in cures.items() if changes][:CHANGES]
-    others = [bar for bar in cures if bar not in cured]
+        f"with {_strong(bar)} ({wording.signed(bar.value)} points): {' or '.join(changes[bar])}"
+        for bar in cured
+    ]
     steps += [f"avoid {first([*map(_strong, others)])}"] * bool(others and not brief)
     steps += [MORE_REPEATS] * ("undecided" in words)
     return f"{'; '.join(steps)}." if steps else ""

@@ -81,27 +81,25 @@ def of_replicas(tables: Tables) -> Iterator[Subject]:
         if rows.policy.nunique() > 1:
             labels = rows.policy + ", " + labels
         base = "1 replica with the same batch size per replica"
-        for made in of_ratios(rows, labels, base, tables):
-            yield _kept_to_one(made)
-
-
-def _kept_to_one(made: Subject) -> Subject:
-    """Where no gain of several replicas is shown: what that says of images, and what to do."""
-    opening = "Not shown to differ in speed from 1 replica with the same batch size per replica"
-    if not made.title.startswith(opening):
-        return made
-    rest = made.title.removeprefix(opening)
-    title = f"More replicas are not shown to train more images a second than one{rest}"
-    return replace(made, title=title, advice=f"keep one replica; {made.advice}".rstrip("; "))
+        nothing = "More replicas are not shown to train more images a second than one"
+        otherwise = "keep one replica"
+        yield from of_ratios(rows, labels, base, tables, nothing=nothing, otherwise=otherwise)
 
 
 def of_ratios(
-    rows: pd.DataFrame, labels: Any, base: str, tables: Tables, choose: bool = False
+    rows: pd.DataFrame,
+    labels: Any,
+    base: str,
+    tables: Tables,
+    choose: bool = False,
+    nothing: str = "Not shown to differ in speed from {}",
+    otherwise: str = "",
 ) -> Iterator[Subject]:
     """Ratios to one baseline: sentences by finding, the largest proven ones as the title.
 
     Args:
         choose: whether a reader can choose among them, and is told to take the fastest.
+        nothing, otherwise: how the title opens, and what to do, where no difference is shown.
     """
     rows = rows.assign(label=labels).dropna(subset="speedup")
     if rows.empty:
@@ -122,14 +120,16 @@ def of_ratios(
         words = [end.partition(" ")[2] for end in ends]
         ends[0] = ends[0].partition(" ")[0] if words[0] == words[1] != "as fast" else ends[0]
         span = " to ".join(dict.fromkeys(ends)) if ends[0] not in ends[1] else ends[1]
-        nothing = f"Not shown to differ in speed from {base}: {span}, {INCONCLUSIVE}"
-        title = nothing if inconclusive else provisional(title)
+        said = f"{nothing.format(base)}: {span}, {INCONCLUSIVE}"
+        title = said if inconclusive else provisional(title)
     sentences = [
         f"{wording.OPENINGS[word].format(base)}: {_named(own)}."
         for word in wording.OPENINGS
         if (own := [bar for bar in bars if bar.finding == word])
     ]
-    advice = "" if proven else caveats.remedies(tables, "time") or speed_advice.more_repeats(rows)
+    more = caveats.remedies(tables, "time") or speed_advice.more_repeats(rows)
+    keep = otherwise * all(bar.finding == INCONCLUSIVE for bar in bars)
+    advice = "" if proven else "; ".join(filter(None, [keep, more]))
     if faster and choose:
         advice = f"use {verbatim(max(faster, key=lambda bar: bar.value).label)}."
     yield Subject(title, sentences, bars, base, advice=advice and f"{advice.rstrip('.')}.")

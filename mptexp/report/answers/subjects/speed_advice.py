@@ -1,6 +1,6 @@
 """Which policy to use, where it is faster and where not; else what would decide it."""
 
-import re
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -15,7 +15,6 @@ from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import INCONCLUSIVE, count, listed, verbatim
 
 MANY_REPEATS = f"to show effects as small as those measured would take over {MOST_REPEATS} repeats"
-LOOK = re.compile(r", and look at its \w+ in your own \w+")
 FEW = 12  # repeats, of more of which an interval says more
 
 
@@ -36,28 +35,39 @@ def where_shown(own: pd.DataFrame, word: str) -> str:
     return f" in {proven.sum()} of {len(own)} settings"
 
 
+class _Advice(NamedTuple):
+    """What to do, what to look at then, and where it is not shown to help."""
+
+    what: str
+    look: str = ""
+    unclear: str = ""
+
+    def text(self, looks: bool = True) -> str:
+        """The advice as sentences; empty where there is none."""
+        return f"{self.what}{self.look * looks}.{self.unclear}" if self.what else ""
+
+
 def advise(rows: pd.DataFrame, tables: Tables) -> str:
     """What to do; of a sweep with training and inference, for each where they differ."""
     phases = dict(list(rows.groupby("phase", sort=False)))
     if len(phases) == 1:
-        return _speed_advice(rows, tables)
-    each = {
-        phase: _speed_advice(phases[phase].assign(place=phases[phase].within_phase), tables)
-        for phase in wording.DOES
+        return _advice(rows, tables).text()
+    each = {  # inference first: a sweep measures it if it asks for it
+        phase: _advice(phases[phase].assign(place=phases[phase].within_phase), tables)
+        for phase in ("inference", "train")
         if phase in phases
     }
-    if len(set(each.values())) == 1:
-        return next(iter(each.values()))
-    # Inference first: a sweep measures it if it asks for it. What to look at is said once.
-    order = [phase for phase in ("inference", "train") if phase in each]
-    texts = [f"for {in_words('phase', phase)}, {each[phase]}" for phase in order]
-    if all(LOOK.search(text) for text in texts):
-        texts[:-1] = [LOOK.sub("", text) for text in texts[:-1]]
-    first, *more = texts
+    if len({one.text() for one in each.values()}) == 1:
+        return next(iter(each.values())).text()
+    once = all(one.look for one in each.values())  # what to look at is said once
+    first, *more = [
+        f"for {in_words('phase', phase)}, {one.text(looks=phase == 'train' or not once)}"
+        for phase, one in each.items()
+    ]
     return " ".join([first, *map(wording.capitalized, more)])
 
 
-def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
+def _advice(rows: pd.DataFrame, tables: Tables) -> _Advice:
     base = wording.default_name(rows.baseline.iloc[0])
     # What is proven and rounds to 1.00 is worth no change.
     faster = rows[(rows.finding == "faster") & (rows.apply(wording.direction, axis=1) == "faster")]
@@ -65,22 +75,23 @@ def _speed_advice(rows: pd.DataFrame, tables: Tables) -> str:
     usable = faster[faster.input_mode != RESIDENT]
     if len(faster) and usable.empty and (rows.input_mode != RESIDENT).any():
         names = listed(dict.fromkeys(faster.policy))
-        return f"keep {base}: {names} gains where no time goes into input, and not with an input."
+        gains = f"{names} gains where no time goes into input, and not with an input"
+        return _Advice(f"keep {base}: {gains}")
     if len(faster):
         best = (usable if len(usable) else faster).pipe(lambda own: own.loc[own.low.idxmax()])
         measure = measures.of(best.dataset)
         within = best.verdict == "equal" and equal(tables, measure) == "equal"
         own = "training" if best.phase == "train" else "model"
-        check = "" if within else f", and look at its {measure.name} in your own {own}"
+        look = "" if within else f", and look at its {measure.name} in your own {own}"
         condition, but, unclear = _there(best, rows)
         some = bool(condition or but or unclear)
         where = f"on this {' '.join(filter(None, [_kind(tables), condition]))}, " * some
-        return f"{where}use **{best.policy}**{but}{check}.{unclear}"
+        return _Advice(f"{where}use **{best.policy}**{but}", look, unclear)
     native = rows[~rows.emulated.astype(bool)]
     if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
-        return caveats.remedies(tables, "time")
+        return _Advice(caveats.remedies(tables, "time").removesuffix("."))
     more = more_repeats((native if len(native) else rows).query("speedup > 1"))
-    return f"keep {base}{f'; {more}' * bool(more)}."
+    return _Advice(f"keep {base}{f'; {more}' * bool(more)}")
 
 
 def more_repeats(rows: pd.DataFrame) -> str:

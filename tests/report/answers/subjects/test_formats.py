@@ -3,21 +3,15 @@
 import pytest
 from builders import (
     FIXED,
-    IDENTITY,
     STOCHASTIC,
     emulated_runs,
+    identified,
     several_scales,
     tables,
     tables_of,
 )
 
 from mptexp.report.answers import subject
-
-
-def identified(found):
-    """The tables again, of records that say what they were."""
-    begun = {"initial_weights": "w", "data_order": "o"}
-    return tables([r | {"identity": IDENTITY | begun} for r in found.records])
 
 
 def low_precision_title(*groups):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 from builders import (
-    IDENTITY,
+    identified,
     record,
     tables,
     three,
@@ -12,12 +12,6 @@ from builders import (
 
 from mptexp.analysis.sweep_tables import Options
 from mptexp.report.answers import subject
-
-
-def identified(found):
-    """The tables again, of records that say what they were."""
-    begun = {"initial_weights": "w", "data_order": "o"}
-    return tables([r | {"identity": IDENTITY | begun} for r in found.records])
 
 
 def test_speed_is_the_subject_of_policies():

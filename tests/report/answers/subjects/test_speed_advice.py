@@ -2,19 +2,13 @@
 
 import pytest
 from builders import (
-    IDENTITY,
+    identified,
     record,
     tables,
     three,
 )
 
 from mptexp.report.answers import subject
-
-
-def identified(found):
-    """The tables again, of records that say what they were."""
-    begun = {"initial_weights": "w", "data_order": "o"}
-    return tables([r | {"identity": IDENTITY | begun} for r in found.records])
 
 
 def faster_in(places, **elsewhere):
