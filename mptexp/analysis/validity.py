@@ -140,7 +140,7 @@ FLAGS = {
             "uneven utilization",
             ("time", "training time"),
             "how much of the device repeats of one setting used differs by more than a fifth",
-            f"find out what they waited for, and {REPAIR} measures the blocks again",
+            f"find out what these runs waited for, and {REPAIR} measures the blocks again",
         ),
         Flag(
             "too few windows",
