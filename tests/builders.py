@@ -11,7 +11,7 @@ from mptexp.analysis import speedups, sweep_tables
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import history_table
-from mptexp.report.answers import measured
+from mptexp.report import measured
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 

@@ -20,7 +20,7 @@ from mptexp.records import consistent, instruments, interference
 from mptexp.records.schema import AT_ONCE, SEEN, VOID
 from mptexp.records.store import CHANGED
 from mptexp.records.tables import devices
-from mptexp.spec import order
+from mptexp.spec import order, tasks
 from mptexp.spec.run import Run
 
 ALL = ("time", "memory", "accuracy", "training time")
@@ -323,9 +323,10 @@ def _started_otherwise(
 
 
 def _validation(record: Mapping[str, Any]) -> str:
-    """How many validation images there were, and what guessing gets right of them."""
+    """How many examples were validated with, and what guessing gets right of them."""
     known = record.get("in_force") or {}
-    named = {"validation_images": "{:,} images", "chance_accuracy": "{:.4%} by guessing"}
+    example = tasks.of(record["parameters"]["dataset"]).example
+    named = {"validation_images": f"{{:,}} {example}s", "chance_accuracy": "{:.4%} by guessing"}
     return ", ".join(t.format(known[n]) for n, t in named.items() if known.get(n) is not None)
 
 

@@ -233,7 +233,8 @@ def answer(directory: Place) -> "Markdown":
     """
     from IPython.display import Markdown
 
-    from mptexp.report.answers import caveats, measured
+    from mptexp.report import measured
+    from mptexp.report.answers import caveats
     from mptexp.report.pages import lead
     from mptexp.report.text import markdown
 

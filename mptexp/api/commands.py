@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mptexp.analysis.identity import Difference
     from mptexp.diagnosis.recording import Recording
     from mptexp.execution.merge import Merged
-    from mptexp.report.answers.measured import MeasuredSweep
+    from mptexp.report.measured import MeasuredSweep
     from mptexp.report.trackers import Tracked
 
 
@@ -188,7 +188,7 @@ def report(directory: Path, notebook: Path | None = None) -> tuple[Path, list[st
         Stopped: if the disk is full or fails.
     """
     imports.matplotlib_from_elsewhere()
-    from mptexp.report.answers import measured
+    from mptexp.report import measured
     from mptexp.report.pages import page
 
     sweep = measured.load(directory)
@@ -218,7 +218,8 @@ def checked(directory: Path) -> Checked:
     Raises:
         ParamsError: if the directory holds no record.
     """
-    from mptexp.report.answers import caveats, measured
+    from mptexp.report import measured
+    from mptexp.report.answers import caveats
     from mptexp.report.pages import data_files, notes, provenance
 
     sweep = measured.load(directory)

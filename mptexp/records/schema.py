@@ -355,6 +355,7 @@ class Reading(TypedDict):
     scaled: bool
     every: Annotated[int, Field(ge=1, lt=2**31)]
     loss_layers: NotRequired[list[str]]
+    sums: NotRequired[dict[str, list[str]]]
 
 
 @with_config(OPEN)

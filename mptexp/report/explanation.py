@@ -13,11 +13,11 @@ from mptexp.diagnosis import arithmetic, breakdown
 from mptexp.diagnosis.recording import Recording
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import recordings
-from mptexp.report.answers import measured, why
-from mptexp.report.answers.measured import MeasuredSweep
+from mptexp.report import measured, recordings
+from mptexp.report.answers import why
 from mptexp.report.figures import registry
 from mptexp.report.figures.row import Section
+from mptexp.report.measured import MeasuredSweep
 from mptexp.report.tables import text_tables, why_tables
 from mptexp.report.text import markdown, wording
 from mptexp.spec.errors import ParamsError

@@ -14,10 +14,11 @@ from mptexp.analysis import accuracy, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.answers import caveats, measured
-from mptexp.report.answers.measured import MeasuredSweep
+from mptexp.report import measured
+from mptexp.report.answers import caveats
 from mptexp.report.figures import output, registry
 from mptexp.report.figures.registry import SweepFigure
+from mptexp.report.measured import MeasuredSweep
 from mptexp.report.pages import data_files, lead
 from mptexp.report.tables import text_tables
 from mptexp.report.text.markdown import bullets, safe

@@ -7,8 +7,8 @@ here.
 """
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from mptexp.traces.operations import AUTODIFF, LOOSE, Operation
@@ -28,8 +28,8 @@ REDUCES = re.compile(r"^(Sum|Mean|Max|Min|Prod|L2Loss|AddN|EuclideanNorm)$")
 # What autodiff adds, outside of any scope too, where a tensor is used twice or not at all.
 # TensorFlow rewrites a long AddN as one sum after another.
 ADDED = re.compile(
-    r"(\w*PartitionedCall/|while/(body/_\d+/)?|gradient_tape/)*"
-    r"(AddN|zeros_like|ZerosLike)(_\d+)?(/tmp_var\w*)?$"
+    r"(\w*PartitionedCall/|while/(body/_\d+/)?|gradient_tape/)*?"
+    r"(?P<sum>(gradient_tape/)?(AddN|zeros_like|ZerosLike)(_\d+)?)(/tmp_var\w*)?$"
 )
 # The end of a path that names a scope, not an operation: XLA gives a fusion the path that all
 # operations in it have in common.
@@ -139,12 +139,14 @@ class Naming:
         scaled: whether the loss is scaled.
         differentiated: outermost names of what has gradients; empty where that is not known.
         loss_layers: layers that do nothing but add to the loss, as far as that is known.
+        sums: of sums that autodiff added, by their names, the terms as path:type, as far as known.
     """
 
     optimizers: Collection[str] = ()
     scaled: bool = False
     differentiated: Collection[str] = ()
     loss_layers: Collection[str] = ()
+    sums: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def operation(self, path: str, op: str, kernel: str) -> Operation:
         """What stands under a path such as `model/dense.layer/MatMul`."""
@@ -169,8 +171,8 @@ class Naming:
             return "optimizer"
         if APPLIES.match(op):
             return "optimizer"
-        if ADDED.match(path):
-            return AUTODIFF
+        if added := ADDED.match(path):
+            return "loss" if self._sums_a_loss(added["sum"]) else AUTODIFF
         if self.scaled and (op in SCALING or last in SCALING or "cond" in words):
             return "loss scaling"
         scopes = [scope for part in _parts(path) for scope in _unwrapped(part)]
@@ -183,6 +185,11 @@ class Naming:
         if _adds_to_loss(path, op):
             return "loss" if self._of_loss(path, op, last) else LOOSE
         return "other"
+
+    def _sums_a_loss(self, name: str) -> bool:
+        """Whether a gradient of the loss's own is a term: without it nothing would be summed."""
+        terms = (term.rpartition(":") for term in self.sums.get(name, ()))
+        return any(self.operation(path, op, "").part == "loss" for path, _, op in terms)
 
     @cached_property
     def _gradients(self) -> set[str]:

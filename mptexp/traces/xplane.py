@@ -91,6 +91,7 @@ def read(
     scaled: bool,
     every: int = 1,
     loss_layers: Sequence[str] = (),
+    sums: Mapping[str, Sequence[str]] | None = None,
 ) -> Trace:
     """The table of operations of the steps that mptexp marked in a trace.
 
@@ -100,6 +101,7 @@ def read(
         scaled: whether the loss is scaled.
         every: steps that a marker spans: as many as one call of the backend executes.
         loss_layers: layers without weights that add to the loss.
+        sums: terms of the sums that autodiff added, as of `Naming`.
 
     Raises:
         ImportError: where xprof is not installed.
@@ -111,7 +113,7 @@ def read(
     steps = _own_steps(events)
     if steps is None:
         raise ValueError("the trace holds no marked step")
-    naming = Naming(optimizers, scaled, loss_layers=loss_layers)
+    naming = Naming(optimizers, scaled, loss_layers=loss_layers, sums=sums or {})
     return _trace(events, gpus, steps, naming, every)
 
 

@@ -89,6 +89,13 @@ def compiled(run: Run, model: keras.Model) -> dict[str, int]:
     return dict(program_products(program).most_common())
 
 
+def sums(run: Run, model: keras.Model) -> dict[str, list[str]]:
+    """What gradients are summed from in a step of a compiled model; see Backend.sums."""
+    if not _trains(run):
+        return {}
+    return backend(run.backend).sums(model, _batch(run, model))
+
+
 def program_products(program: str) -> Counter[str]:
     """The products of a program of XLA's by the widest type of their operands."""
     types, products = dict(DEFINED.findall(program)), Counter[str]()

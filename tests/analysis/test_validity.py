@@ -318,7 +318,7 @@ def test_one_policys_chance_level_is_that_of_the_others():
     made = list(runs())
     made[1]["in_force"]["chance_accuracy"] = 0.1
     told = " ".join(caveats.sentences(tables(made)))
-    assert "the validation images (1,000,000 images, 10.0000% by guessing against" in told
+    assert "the validation data (1,000,000 images, 10.0000% by guessing against" in told
 
 
 def test_runs_of_one_call_between_which_the_machine_slept_form_no_ratio():

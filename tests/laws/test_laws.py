@@ -43,7 +43,7 @@ BELOW = {
 BELOW["api"] = {*BELOW, "report"} - {"training"}
 BELOW["cli"] = {*BELOW["api"], "api"}
 # The floors of the report: each may import those before it; what lies in no folder, all of them.
-FLOORS = ("text", "tables", "answers", "figures", "pages")
+FLOORS = ("text", "tables", "answers", "first_screen", "figures", "pages")
 FRAMEWORKS = {"tensorflow", "tensorflow_datasets", "jax", "torch", "keras"}
 
 

@@ -9,8 +9,7 @@ from support import PROJECT
 
 from mptexp.execution import jupyter_kernel
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import explanation
-from mptexp.report.answers import measured
+from mptexp.report import explanation, measured
 
 WHY = PROJECT / "reports/published/why-cpu"
 PARTS = ("causes", "ablations", "time_by_cause", "time_by_layer", "operations", "roofline",

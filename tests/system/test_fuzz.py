@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from mptexp import api
 from mptexp.analysis import sweep_tables
-from mptexp.report.answers import caveats, findings, measured
+from mptexp.report import measured
+from mptexp.report.answers import caveats, findings
 from mptexp.report.pages import lead
 from mptexp.report.tables import text_tables
 from mptexp.spec.errors import ParamsError, Stopped

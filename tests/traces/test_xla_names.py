@@ -146,3 +146,21 @@ def test_gradients_without_a_scope_have_numbers_of_their_own():
     parts = {n: naming.operation(n, op, "").part for n, op in (("Mul_8", "Mul"), ("mul_8", "Mul"))}
     assert parts == {"Mul_8": "loss", "mul_8": LOOSE}
     assert naming.operation("Tanh_9", "Tanh", "").part == "loss"
+
+
+@pytest.mark.parametrize("calls", ["", "StatefulPartitionedCall/", "while/body/_12/"])
+def test_a_sum_of_gradients_is_the_loss_where_the_loss_has_a_term_of_it(calls):
+    layer = "gradient_tape/functional/large.layer/StridedSliceGrad:StridedSliceGrad"
+    naming = Naming(
+        ["adam"],
+        differentiated=frozenset({"TanhGrad"}),
+        sums={
+            "AddN_1": [layer, "gradient_tape/TanhGrad_2:TanhGrad"],
+            "gradient_tape/AddN": [layer, "AddN_1:AddN"],
+            "AddN": [layer, layer.replace("large", "dense")],
+        },
+    )
+    named = {n: naming.operation(calls + n, "AddN", "").part for n in [*naming.sums, "AddN_7"]}
+    assert named == dict.fromkeys(named, AUTODIFF) | dict.fromkeys(
+        ["AddN_1", "gradient_tape/AddN"], "loss"
+    )

@@ -1,1 +1,1 @@
-"""What is said of a sweep, in sentences and their tables: a module for each question."""
+"""What is said below the first screen: sentences and tables, a module for each question."""

@@ -1,4 +1,4 @@
-"""What is not valid of a sweep, what was left out, what makes it less certain, in sentences.
+"""What is not valid of a sweep (the banner), what was left out, what makes it less certain.
 
 They stand at the top of its page and in the terminal.
 """
@@ -32,10 +32,10 @@ NAMES = {
     "network": "the layers of the model",
     "products_flops": "the arithmetic of a step (FLOPs of its products)",
     "data": "the content of the data",
-    "data_order": "the order of the images",
-    "fed": "the first images as the model gets them",
+    "data_order": "the order of the training data",
+    "fed": "the first examples as the model gets them",
     "initial_weights": "the initial weights",
-    "validation": "the validation images",
+    "validation": "the validation data",
     "cores": "the number of cores",
     "cpu": "the CPU",
     "cpu_version": "the version of the CPU",

@@ -54,10 +54,20 @@ def _fails(
     made = []
     for does, failed in _failing(own, scales):
         if failed == [1.0] and unscaled:
-            made.append(does.removesuffix("with") + "without a loss scale")
+            made.append(f"{does.removesuffix('with')}without a loss scale{_behind(own, does)}")
         else:
-            made.append(f"{does} {_scales(failed, tried)}")
+            made.append(f"{does} {_scales(failed, tried)}{_behind(own, does)}")
     return made
+
+
+def _behind(own: pd.DataFrame, does: str) -> str:
+    """` (−67.7 percentage points)`: how far the runs fall behind, with which scale ever."""
+    rows = own[own.loss_scale != "dynamic"]
+    rows = rows[[loss_scale.outcome(row) == "stall" for row in rows.itertuples()]]
+    if does != WITH["stall"] or rows.difference.isna().any():
+        return ""
+    (measure,) = measures.met(rows)
+    return f" ({measure.between(rows.difference)})"
 
 
 def _failing(
@@ -138,12 +148,13 @@ def _failures(rows: pd.DataFrame) -> str:
         return ""
     policy, (scales, _) = min(known.items(), key=lambda one: one[1][1])
     tried = sorted({scale for among in scales.values() for scale in among})
-    failing = _failing(rows[rows.policy == policy], scales, ("diverge", "at times", "stall"))
+    own = rows[rows.policy == policy]
+    failing = _failing(own, scales, ("diverge", "at times", "stall"))
     parts = [
-        f"{does}{' a loss scale of' * (k == 0)} {_scales(failed, tried)}"
+        f"{does}{' a loss scale of' * (k == 0)} {_scales(failed, tried)}{_behind(own, does)}"
         for k, (does, failed) in enumerate(failing)
     ]
-    between = _undecided(rows[rows.policy == policy])
+    between = _undecided(own)
     between = between[between.difference.notna()]
     if between.empty:
         return f"{policy} {wording.listed(parts)}"

@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mptexp.analysis import emulated
-from mptexp.report.answers.measured import MeasuredSweep
-from mptexp.report.answers.subjects.opening import Bar, Subject
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS
+from mptexp.report.first_screen.opening import Bar, Subject
+from mptexp.report.measured import MeasuredSweep
 from mptexp.report.text import wording
 from mptexp.spec.terminal import visible
 

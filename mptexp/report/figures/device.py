@@ -5,10 +5,10 @@ from matplotlib.figure import Figure
 
 from mptexp.analysis import summary, sweep_tables
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import speed, style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK
+from mptexp.report.measured import MeasuredSweep
 from mptexp.report.text import columns, wording
 
 MIB = 2**20

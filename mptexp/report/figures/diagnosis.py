@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from mptexp.diagnosis import breakdown, roofline
 from mptexp.diagnosis.causes import BREAKDOWN, LABELS
 from mptexp.diagnosis.verdict import Verdict
-from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow
 from mptexp.report.figures.style import COLOURS, MARKERS
+from mptexp.report.measured import MeasuredSweep
 from mptexp.report.text import wording
 from mptexp.traces.operations import WAITS
 

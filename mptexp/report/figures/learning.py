@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from mptexp.analysis import accuracy, points, published, summary, validity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, sns
+from mptexp.report.measured import MeasuredSweep
 from mptexp.report.text import wording
 from mptexp.spec import tasks
 

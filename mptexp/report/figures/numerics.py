@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from mptexp.analysis import exponent_range, loss_scale
 from mptexp.analysis.exponent_range import DynamicRange
 from mptexp.report.answers import loss_scales
-from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS, sns
+from mptexp.report.measured import MeasuredSweep
 from mptexp.report.text import measures, wording
 from mptexp.spec import tasks
 from mptexp.spec.formats import FORMATS

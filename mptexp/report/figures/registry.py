@@ -9,7 +9,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import (
     answer,
     device,
@@ -21,6 +20,7 @@ from mptexp.report.figures import (
     style,
 )
 from mptexp.report.figures.row import FigureRow, Section
+from mptexp.report.measured import MeasuredSweep
 
 # In the order in which they are exported.
 FIGURES: tuple[FigureRow, ...] = (

@@ -10,10 +10,10 @@ from mptexp.analysis import summary
 from mptexp.analysis.points import POINT, of_task
 from mptexp.analysis.speedups import with_jit
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS, Panel, sns
+from mptexp.report.measured import MeasuredSweep
 from mptexp.report.text import wording
 from mptexp.spec import tasks
 

@@ -10,8 +10,8 @@ import pandas as pd
 from mptexp.analysis import accuracy
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
-from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import output, style
+from mptexp.report.measured import MeasuredSweep
 from mptexp.report.pages import lead
 from mptexp.report.tables import text_tables
 from mptexp.spec import files

@@ -11,10 +11,10 @@ import pandas as pd
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.answers import caveats, findings, why
-from mptexp.report.answers.measured import MeasuredSweep
-from mptexp.report.answers.subjects.opening import RESIDENT, device
 from mptexp.report.figures import registry, style
 from mptexp.report.figures.registry import SweepFigure
+from mptexp.report.first_screen.opening import RESIDENT, device
+from mptexp.report.measured import MeasuredSweep
 from mptexp.report.text import markdown, wording
 from mptexp.spec import tasks
 from mptexp.spec.backends import LABELS

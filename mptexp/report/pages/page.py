@@ -12,8 +12,8 @@ from mptexp.execution.scratch import scratch_folder
 from mptexp.execution.worker import outcome
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.report.answers import measured
-from mptexp.report.answers.measured import MeasuredSweep
+from mptexp.report import measured
+from mptexp.report.measured import MeasuredSweep
 from mptexp.report.pages import data_files, lead, rendering
 from mptexp.report.tables import text_tables
 from mptexp.spec import files

@@ -10,7 +10,7 @@ from mptexp.analysis import accuracy, points, summary
 from mptexp.records.schema import VOID
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report.answers import claims
-from mptexp.report.answers.measured import MeasuredSweep
+from mptexp.report.measured import MeasuredSweep
 from mptexp.report.tables import summary_tables
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.columns import BLANK

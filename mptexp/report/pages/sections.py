@@ -20,9 +20,9 @@ from mptexp.report.answers import (
     studies,
     why,
 )
-from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import registry
 from mptexp.report.figures.row import Section
+from mptexp.report.measured import MeasuredSweep
 from mptexp.report.pages import lead, notes, provenance, sortable
 from mptexp.report.tables import summary_tables, text_tables
 from mptexp.report.text import markdown, measures, wording

@@ -29,9 +29,10 @@ from mptexp.execution import directory
 from mptexp.records import privacy, store
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import DIGEST, RUN_ID, SweepDir, leads_out
-from mptexp.report.answers import caveats, claims, measured, repetitions
-from mptexp.report.answers.subjects.opening import device
+from mptexp.report import measured
+from mptexp.report.answers import caveats, claims, repetitions
 from mptexp.report.figures import output
+from mptexp.report.first_screen.opening import device
 from mptexp.report.pages import lead, page, rendering
 from mptexp.report.text import wording
 from mptexp.spec import documents, files, interrupt

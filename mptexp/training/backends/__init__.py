@@ -189,6 +189,22 @@ class Backend(Protocol):
     def stop_trace(self) -> None:
         """Stops the profiler, which then writes its trace into the folder."""
 
+    def sums(
+        self, model: "keras.Model", batch: tuple[np.ndarray, np.ndarray]
+    ) -> dict[str, list[str]]:
+        """What the gradient of a tensor that is used more than once is summed from.
+
+        A trace names such a sum and not what it sums. Nothing is executed or changed.
+
+        Args:
+            model: compiled.
+            batch: images and labels as `fit` takes them; of their values nothing is used.
+
+        Returns:
+            By the name of each sum in a training step, its terms as name:type; empty where the
+            backend's traces name the layer of a sum.
+        """
+
     def step_marker(self, step: int) -> AbstractContextManager[Any]:
         """Marks a step in the trace: Keras's own callback leaves no mark that xprof knows."""
 

@@ -349,6 +349,17 @@ def stop_trace() -> None:
     tf.profiler.experimental.stop()
 
 
+def sums(model: "keras.Model", batch: tuple[np.ndarray, np.ndarray]) -> dict[str, list[str]]:
+    """From the graph of the pass."""
+    function = tf.function(_pass(model, training=True), autograph=False)
+    graph = function.get_concrete_function(*_specs(batch)).graph
+    return {
+        op.name: [f"{term.op.name}:{term.op.type}" for term in op.inputs]
+        for op in graph.get_operations()
+        if op.type == "AddN"
+    }
+
+
 def step_marker(step: int) -> AbstractContextManager[Any]:
     """`_r=1` is how xprof knows the root event of a step."""
     return tf.profiler.experimental.Trace(xplane.MARK, step_num=step, _r=1)

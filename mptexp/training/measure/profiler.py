@@ -19,7 +19,7 @@ from mptexp.spec.project import child_environment
 from mptexp.spec.run import Run
 from mptexp.traces import kineto, xplane
 from mptexp.traces.xla_names import LAYER
-from mptexp.training import costs, onednn, precision
+from mptexp.training import arithmetic, costs, onednn, precision
 from mptexp.training.backends import backend
 from mptexp.training.measure import step_clock
 
@@ -122,6 +122,7 @@ def captured(
         capture = Capture(clock, run, folder)
         with named(model) as adding:
             fit([clock, capture])
+            sums = arithmetic.sums(run, model)
         if not capture.traced:
             return {"missing": "the training ended before steps could be traced"}, b""
         how = _how(run, model) | {"loss_layers": sorted(adding)}
@@ -129,6 +130,7 @@ def captured(
         if own.exists():
             timed_s = step_times.timing(clock.windows)["step_s"]
             return kineto.read_own(own, **how).profile(timed_s), b""
+        how |= {"sums": sums}
         file = xplane.latest(folder)
         if file is None:
             return {"missing": "the profiler left no trace"}, b""

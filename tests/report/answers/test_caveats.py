@@ -10,8 +10,8 @@ from mptexp import api
 from mptexp.analysis import validity
 from mptexp.records import instruments, schema, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report import export
-from mptexp.report.answers import caveats, measured
+from mptexp.report import export, measured
+from mptexp.report.answers import caveats
 from mptexp.report.figures import registry
 from mptexp.report.pages import data_files
 from mptexp.report.tables import text_tables

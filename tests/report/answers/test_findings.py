@@ -4,7 +4,8 @@ import pandas as pd
 import pytest
 from builders import record, tables, three
 
-from mptexp.report.answers import findings, subject
+from mptexp.report.answers import findings
+from mptexp.report.first_screen import subject
 from mptexp.report.tables import text_tables
 from mptexp.report.text.wording import INCONCLUSIVE
 

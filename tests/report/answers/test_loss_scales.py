@@ -3,8 +3,9 @@
 from builders import loss_scaled, several_scales, tables, text
 
 from mptexp.analysis import loss_scale
-from mptexp.report.answers import claims, loss_scales, subject
+from mptexp.report.answers import claims, loss_scales
 from mptexp.report.figures import numerics
+from mptexp.report.first_screen import subject
 from mptexp.spec.run import Run
 
 
@@ -12,8 +13,8 @@ def test_the_sentence_says_all_of_it():
     sentences = loss_scales.sentences(loss_scale.table(several_scales()))
     assert (
         "**mixed_float16** trains as float32 does with a loss scale of 1, falls behind float32 "
-        "with 2⁻¹⁶, diverges in some runs with 2²⁴ and trains under the dynamic scale (4 "
-        "skipped steps, median)."
+        "with 2⁻¹⁶ (−67.1 percentage points), diverges in some runs with 2²⁴ and trains under the "
+        "dynamic scale (4 skipped steps, median)."
     ) in sentences
 
 
@@ -52,7 +53,7 @@ def test_a_text_is_judged_by_its_perplexity():
     (sentence,) = loss_scales.sentences(rows)
     assert sentence == (
         "**mixed_float16** trains as float32 does with a loss scale of 1024 and falls behind "
-        "float32 without a loss scale."
+        "float32 without a loss scale (+35.0 % of perplexity)."
     )
     shown = loss_scales.text(rows)
     assert shown["Validation perplexity"].iloc[0].startswith("7.40 (7.39–7.40")
@@ -76,7 +77,9 @@ def test_a_network_that_needs_a_scale_is_titled_by_the_scales_that_do():
     rows = loss_scale.table(made)
     # Entitled once: "mixed_bfloat16 trains as float32 does with every loss scale that was tried".
     said = "mixed_float16 trains as float32 does with a loss scale of 1024 and 2¹⁵"
-    assert loss_scales.title(rows) == f"{said}, and falls behind float32 without a loss scale"
+    assert loss_scales.title(rows) == (
+        f"{said}, and falls behind float32 without a loss scale (−85.0 percentage points)"
+    )
     assert "**mixed_bfloat16** trains as float32 does without a loss scale." in (
         loss_scales.sentences(rows)
     )
@@ -97,6 +100,7 @@ def test_where_images_are_few_the_failures_are_the_answer():
     few = {"validation_images": 100, "validation_labels": [50, 50]}
     rows = loss_scale.table(tables([run | {"in_force": few} for run in found]))
     said = "mixed_float16 diverges with a loss scale of 2²⁴ and falls behind float32 with 2⁻¹⁶"
+    said += " (−68.0 percentage points)"
     others = "with others it is inconclusive (+0.0 percentage points)"
     assert loss_scales.title(rows) == f"{said}; {others}"
     assert loss_scales.advice(rows).startswith("validate with more images")

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from builders import tables, text
 
-from mptexp.report.answers import findings, subject
+from mptexp.report.answers import findings
 from mptexp.report.figures import learning, speed
+from mptexp.report.first_screen import subject
 from mptexp.report.tables import summary_tables, text_tables
 from mptexp.spec import tasks
 

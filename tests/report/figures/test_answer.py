@@ -7,8 +7,8 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from mptexp.report.answers.subjects.opening import Bar, Subject
 from mptexp.report.figures import answer, style
+from mptexp.report.first_screen.opening import Bar, Subject
 
 NAN = float("nan")
 

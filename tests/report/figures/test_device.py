@@ -4,8 +4,8 @@ import pandas as pd
 from builders import record, tables, three
 
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import device
+from mptexp.report.measured import MeasuredSweep
 
 CAPTIONS = {row.name: row.caption for row in device.FIGURES}
 

@@ -4,8 +4,8 @@ from builders import record, tables, three
 
 from mptexp.analysis import published
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import learning
+from mptexp.report.measured import MeasuredSweep
 from mptexp.spec import tasks
 
 

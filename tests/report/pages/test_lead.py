@@ -11,9 +11,9 @@ from builders import published, record, tables, three
 from support import PROJECT
 
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.answers import subject
-from mptexp.report.answers.measured import MeasuredSweep
 from mptexp.report.figures import registry
+from mptexp.report.first_screen import subject
+from mptexp.report.measured import MeasuredSweep
 from mptexp.report.pages import lead
 from mptexp.report.tables import text_tables
 

@@ -19,7 +19,7 @@ from mptexp.analysis import points, sweep_tables
 from mptexp.records import schema, store
 from mptexp.records.columns import COLUMNS, HISTORY
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.answers import measured
+from mptexp.report import measured
 from mptexp.report.pages import page as report
 from mptexp.report.pages import sortable
 from mptexp.spec.errors import Stopped

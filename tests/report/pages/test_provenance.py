@@ -3,8 +3,8 @@ from builders import record, tables, three
 
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.answers import measured
-from mptexp.report.answers.measured import MeasuredSweep
+from mptexp.report import measured
+from mptexp.report.measured import MeasuredSweep
 from mptexp.report.pages import provenance
 from mptexp.report.tables import summary_tables
 

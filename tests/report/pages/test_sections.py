@@ -16,10 +16,9 @@ from mptexp import report
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export
-from mptexp.report.answers.measured import MeasuredSweep
-from mptexp.report.answers.subjects import accuracies, formats, opening
 from mptexp.report.figures import registry, speed
 from mptexp.report.figures.row import Section
+from mptexp.report.measured import MeasuredSweep
 from mptexp.report.pages import sections
 
 NOTEBOOK = (PROJECT / "notebooks/report.py").read_text()
@@ -51,7 +50,8 @@ def test_every_cell_opens_with_its_sentence():
 
 
 def test_every_section_of_the_registry_is_shown():
-    source = "".join(map(inspect.getsource, (sections, opening, formats, accuracies)))
+    screens = (PROJECT / "mptexp/report/first_screen").glob("*.py")
+    source = "".join([inspect.getsource(sections), *(path.read_text() for path in screens)])
     assert {name for name in get_args(Section) if f'"{name}"' in source} == set(get_args(Section))
 
 

@@ -11,7 +11,8 @@ from support import PROJECT
 from mptexp.analysis import accuracy, summary
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.answers import findings, measured
+from mptexp.report import measured
+from mptexp.report.answers import findings
 from mptexp.report.figures import learning, output, speed, style
 from mptexp.report.pages import page as report
 from mptexp.report.pages import rendering

@@ -1,5 +1,6 @@
 """What only TensorFlow does; replicas, gradients and traces have tests of their own."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -52,3 +53,16 @@ def test_a_trace_wants_kernels_one_by_one(monkeypatch):
     assert tensorflow.os.environ["XLA_FLAGS"] == "--before"
     tensorflow.prepare_environment(Run(profile=True))
     assert tensorflow.os.environ["XLA_FLAGS"] == "--before --xla_gpu_enable_command_buffer="
+
+
+def test_sums_of_gradients_are_told_with_their_terms():
+    def regularizer(weights):
+        return 1e-3 * keras.ops.sum(keras.ops.tanh(weights))
+
+    layer = keras.layers.Dense(2, kernel_regularizer=regularizer, name="dense")
+    model = keras.Sequential([keras.Input((3,)), layer])
+    model.compile("sgd", "mse", jit_compile=False)
+    batch = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
+    ((name, terms),) = tensorflow.sums(model, batch).items()
+    assert name.startswith("AddN")
+    assert {term.rpartition(":")[2] for term in terms} == {"TanhGrad", "MatMul"}

@@ -14,8 +14,8 @@ from mptexp.diagnosis import verdict
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.answers import subject
-from mptexp.report.answers.subjects.opening import Subject
+from mptexp.report.first_screen import subject
+from mptexp.report.first_screen.opening import Subject
 from mptexp.spec import params
 
 

@@ -7,7 +7,7 @@ from builders import (
     tables,
 )
 
-from mptexp.report.answers import subject
+from mptexp.report.first_screen import subject
 
 
 def test_without_a_time_accuracy_is_the_subject():

@@ -10,7 +10,7 @@ from mptexp.analysis import advice as advices
 from mptexp.analysis.points import of_task
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats, dynamic_range, findings
-from mptexp.report.answers.subjects.opening import (
+from mptexp.report.first_screen.opening import (
     MORE_REPEATS,
     MOST,
     Bar,

@@ -1,4 +1,4 @@
-"""What a sweep asks about, and what it answers: title, comparisons, sentences, what to do.
+"""Which kind of question a sweep asks, and so which module opens its report.
 
 Most sweeps ask about the speed of policies; some about loss scales, emulated formats, instruction
 sets, replicas, frameworks or plain loops. Each opens its report with its own comparisons. Where
@@ -9,8 +9,17 @@ from collections.abc import Callable, Iterator
 
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import findings
-from mptexp.report.answers.subjects import accuracies, formats, frameworks, quantized, ratios, speed
-from mptexp.report.answers.subjects.opening import Subject
+from mptexp.report.first_screen import (
+    accuracies,
+    formats,
+    frameworks,
+    instruction_sets,
+    loss_scales,
+    quantized,
+    replicas,
+    speed,
+)
+from mptexp.report.first_screen.opening import Subject
 
 
 def of(tables: Tables) -> Subject:
@@ -21,10 +30,10 @@ def of(tables: Tables) -> Subject:
 
 
 SUBJECTS: tuple[Callable[[Tables], Iterator[Subject]], ...] = (
-    formats.of_loss_scales,
-    formats.of_formats,
-    ratios.of_instruction_sets,
-    ratios.of_replicas,
+    loss_scales.of,
+    formats.of,
+    instruction_sets.of,
+    replicas.of,
     frameworks.of_frontends,
     frameworks.of_frameworks,
     quantized.of_quantized,

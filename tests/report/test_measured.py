@@ -3,7 +3,7 @@ from builders import record
 
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.answers import measured
+from mptexp.report import measured
 from mptexp.spec.errors import ParamsError
 
 

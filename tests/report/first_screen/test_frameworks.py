@@ -3,7 +3,8 @@
 from builders import replicated, tables_of, trained_by
 
 from mptexp.analysis import scaling
-from mptexp.report.answers import comparisons, subject
+from mptexp.report.answers import comparisons
+from mptexp.report.first_screen import subject
 
 
 def test_compiled_steps_are_compared_with_compiled_ones():

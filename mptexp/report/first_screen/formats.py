@@ -1,4 +1,4 @@
-"""Loss scales, and number formats that are emulated: which of them train."""
+"""Number formats that are emulated: which of them train, and the fewest bits that do."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mptexp.analysis import emulated, loss_scale
+from mptexp.analysis import emulated
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.answers import caveats, loss_scales, low_precision
-from mptexp.report.answers.subjects.opening import (
+from mptexp.report.answers import caveats, low_precision
+from mptexp.report.first_screen.opening import (
     MORE_REPEATS,
     MOST,
     NAMED,
@@ -25,23 +25,6 @@ from mptexp.report.text.wording import count, listed, verbatim
 NEAR = f"within {emulated.LITTLE:g} percentage points of float32's error"
 SIZES, SPAN = 3, 1.5  # formats of so many sizes, so far apart, ask how few bits train
 CHANGES = 2  # of formats that advice names
-
-
-def of_loss_scales(tables: Tables) -> Iterator[Subject]:
-    """The loss scales that train, of the first point that has several."""
-    points = loss_scales.by_point(loss_scale.table(tables))
-    if not points:
-        return
-    doubtful = bool(caveats.doubts(tables, "accuracy"))
-    if doubtful:
-        margin = tables.options.equivalence_margin
-        points = [(title, loss_scales.by_means(rows, margin)) for title, rows in points]
-    title = loss_scales.title(points[0][1])
-    sentences = [text for title, rows in points for text in loss_scales.sentences(rows, title)]
-    if doubtful:
-        title, sentences = provisional(title), unclaimed(sentences)
-    advice = caveats.remedies(tables, "accuracy") or loss_scales.advice(points[0][1])
-    yield Subject(title, sentences[:NAMED], advice=advice, figure="loss scale")
 
 
 CURES = {  # what to change in a choice of formats, by its parameter
@@ -64,7 +47,7 @@ FORMATS = {  # what settings do, by how their error lies to that of float32
 }
 
 
-def of_formats(tables: Tables) -> Iterator[Subject]:
+def of(tables: Tables) -> Iterator[Subject]:
     """Which emulated formats train to nearly the error of float32."""
     points = [p for p in emulated.points(tables) if p.loss.n and not p.is_float32]
     if not emulated.emulates(points):

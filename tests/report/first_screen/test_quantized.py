@@ -2,7 +2,7 @@
 
 from builders import quantized, record, tables
 
-from mptexp.report.answers import subject
+from mptexp.report.first_screen import subject
 
 
 def test_the_page_opens_with_bytes_and_what_they_cost():

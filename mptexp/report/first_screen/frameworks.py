@@ -8,8 +8,8 @@ import pandas as pd
 from mptexp.analysis import scaling
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import comparisons
-from mptexp.report.answers.subjects import ratios, speed
-from mptexp.report.answers.subjects.opening import Bar, Subject
+from mptexp.report.first_screen import ratios, speed
+from mptexp.report.first_screen.opening import Bar, Subject
 from mptexp.report.text import wording
 from mptexp.report.text.wording import listed
 from mptexp.spec.backends import LABELS
@@ -20,7 +20,7 @@ def of_frameworks(tables: Tables) -> Iterator[Subject]:
     rows = scaling.by_backend(tables)
     if len(rows):
         labels = rows.backend.map(LABELS) + ", " + rows.policy
-        beside = ratios.of_ratios(rows, labels, "TensorFlow", tables)
+        beside = ratios.of(rows, labels, "TensorFlow", tables)
         yield from _after_speed(beside, tables, "other frameworks")
 
 
@@ -33,7 +33,7 @@ def of_frontends(tables: Tables) -> Iterator[Subject]:
         made = {"train": "Keras training"} if rows.phase.nunique() > 1 else {"train": "Keras"}
         made |= {"inference": "Keras inference"}
         labels = rows.phase.map(made) + " on " + frameworks + ", " + rows.policy
-        beside = (_short(made) for made in ratios.of_ratios(rows, labels, "a plain loop", tables))
+        beside = (_short(made) for made in ratios.of(rows, labels, "a plain loop", tables))
         yield from _after_speed(beside, tables, "Keras")
 
 

@@ -5,7 +5,7 @@ from builders import (
     tables,
 )
 
-from mptexp.report.answers import subject
+from mptexp.report.first_screen import subject
 
 
 def test_nothing_succeeded():

@@ -11,8 +11,8 @@ from mptexp.analysis import accuracy, identity, validity
 from mptexp.analysis.points import rank
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import findings
-from mptexp.report.answers.subjects import accuracies, speed_advice
-from mptexp.report.answers.subjects.opening import (
+from mptexp.report.first_screen import accuracies, speed_advice
+from mptexp.report.first_screen.opening import (
     MOST,
     RESIDENT,
     Bar,
@@ -23,9 +23,11 @@ from mptexp.report.answers.subjects.opening import (
 )
 from mptexp.report.text import measures, wording
 from mptexp.report.text.parameter_values import in_words
-from mptexp.report.text.wording import listed
+from mptexp.report.text.wording import INCONCLUSIVE, listed
 from mptexp.spec.backends import LABELS
 
+# Verdicts on accuracy of runs that were long enough for one.
+UNCLEAR = ("undecided", "too few images")
 LONGEST = 145  # letters of a title that is still read at once
 
 
@@ -120,11 +122,7 @@ def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
         faster = faster[faster.phase == "inference"]
     if len(faster):
         best = faster.loc[faster.speedup.idxmax()]
-        within = equal(tables, measures.of(best.dataset))
-        name = measures.of(best.dataset).name
-        alike = f", at equal {name}" if within == "equal" else f", {name} {within}"
-        alike *= bool(best.verdict == "equal")
-        title = f"{_extreme(best, rows, where)}{alike}"
+        title = _extreme(best, rows, where) + _at_what(best, tables)
         more = _other_phase(best, rows) or _slower(rows, [best.policy])
         return title + more * (len(title + more) <= LONGEST)  # the sentences have it too
     slower = rows[rows.finding == "slower"]
@@ -139,6 +137,19 @@ def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
     doing = {"train": "train", "inference": "run inference"}
     acts = " or ".join(doing[phase] for phase in doing if (rows.phase == phase).any())
     return f"{which} shown to {acts} faster than {base} on {where}{_slower(rows, names)}"
+
+
+def _at_what(best: pd.Series, tables: Tables) -> str:
+    """`, at equal accuracy`: what the gain costs; empty where that was not the question."""
+    measure = measures.of(best.dataset)
+    if best.verdict == "equal":
+        within = equal(tables, measure)
+        return f", at equal {measure.name}" if within == "equal" else f", {measure.name} {within}"
+    if best.verdict in ("lower", "higher"):
+        return f"; its {measure.name} is {measure.words.get(best.verdict, best.verdict)}"
+    if best.verdict == "diverged":
+        return "; some runs diverged"
+    return f"; {measure.name} {INCONCLUSIVE}" * (best.verdict in UNCLEAR)
 
 
 def _other_phase(best: pd.Series, rows: pd.DataFrame) -> str:

@@ -1,14 +1,11 @@
-"""How sweeps of instruction sets and replicas open."""
+"""How sweeps of instruction sets open."""
 
 import copy
 
-from builders import (
-    record,
-    replicated,
-    tables,
-)
+from builders import record, tables
 
-from mptexp.report.answers import caveats, subject
+from mptexp.report.answers import caveats
+from mptexp.report.first_screen import subject
 
 
 def by_isa(**asked):
@@ -26,17 +23,6 @@ def by_isa(**asked):
             made["identity"] = made["identity"] | (asked if isa == "sse41" else {})
             rows.append(made)
     return tables(rows)
-
-
-def test_replicas_open_with_their_scaling():
-    found = [*replicated(1, 32, 0.1), *replicated(2, 64, 0.11)]
-    for made in found:  # of a steady machine
-        step_s = 0.1 if made["parameters"]["replicas"] == 1 else 0.11
-        size = made["parameters"]["batch_size"]
-        made["timing"] |= {"step_s": step_s, "images_per_s": size / step_s}
-    answer = subject.of(tables(found))
-    assert answer.title.endswith("1.82× faster than 1 replica with the same batch size per replica")
-    assert answer.bars[0].label.startswith("2 replicas, ")
 
 
 def test_instruction_sets_open_with_the_ratio_between_them():
@@ -80,16 +66,3 @@ def test_instruction_sets_of_other_models_are_not_compared():
     assert answer.title.startswith("mixed_bfloat16 with all instruction sets is 2.00× faster")
     (said,) = caveats.sentences(by_isa(model_source="edited"))
     assert "the source of the model" in said
-
-
-def test_replicas_of_several_policies_are_labelled_with_them():
-    sizes = {1: (32, 0.1), 2: (64, 0.11)}
-    found = [
-        made
-        for policy in ("float32", "mixed_float16")
-        for replicas, size in sizes.items()
-        for made in replicated(replicas, *size, policy=policy)
-    ]
-    labels = [bar.label for bar in subject.of(tables(found)).bars]
-    assert len(set(labels)) == len(labels) == 2
-    assert all(label.startswith(("float32, ", "mixed_float16, ")) for label in labels)

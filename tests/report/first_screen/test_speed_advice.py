@@ -8,7 +8,7 @@ from builders import (
     three,
 )
 
-from mptexp.report.answers import subject
+from mptexp.report.first_screen import subject
 
 
 def faster_in(places, **elsewhere):

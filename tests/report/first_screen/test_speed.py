@@ -11,7 +11,7 @@ from builders import (
 )
 
 from mptexp.analysis.sweep_tables import Options
-from mptexp.report.answers import subject
+from mptexp.report.first_screen import subject
 
 
 def test_speed_is_the_subject_of_policies():
@@ -122,7 +122,7 @@ def test_accuracy_within_a_wide_margin_is_not_called_equal_without_it():
         if made["parameters"]["policy"] == "mixed_float16":
             made["history"][-1]["val_accuracy"] -= 0.4
     found = identified(tables(rows))
-    assert "accuracy" not in subject.of(found).title
+    assert subject.of(found).title.endswith(" than float32 on GPU; its accuracy is lower")
     wide = subject.of(replace(found, options=Options(equivalence_margin=0.9)))
     assert wide.title.endswith(", accuracy equal within 90 percentage points")
     assert wide.advice.endswith("and look at its accuracy in your own training.")

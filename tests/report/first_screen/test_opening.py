@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from builders import three
 
-from mptexp.report.answers.subjects import opening
+from mptexp.report.first_screen import opening
 from mptexp.report.text import measures
 
 

@@ -1,4 +1,4 @@
-"""How sweeps of loss scales and of emulated formats open."""
+"""How sweeps of emulated formats open."""
 
 import pytest
 from builders import (
@@ -6,33 +6,15 @@ from builders import (
     STOCHASTIC,
     emulated_runs,
     identified,
-    several_scales,
     tables,
     tables_of,
 )
 
-from mptexp.report.answers import subject
+from mptexp.report.first_screen import subject
 
 
 def low_precision_title(*groups):
     return subject.of(identified(tables([run for group in groups for run in group]))).title
-
-
-def test_loss_scales_open_with_the_range_that_trains():
-    answer = subject.of(identified(several_scales()))
-    assert answer.title == (
-        "mixed_float16 trains as float32 does with a loss scale of 1, and falls behind float32 "
-        "with 2⁻¹⁶ and diverges in some runs with 2²⁴"
-    )
-    assert answer.figure == "loss scale"
-    assert answer.advice.startswith("take **mixed_float16** with ")
-    unknown = subject.of(tables([r | {"identity": None} for r in several_scales().records]))
-    assert unknown.title == f"Provisional: {answer.title}"
-    assert [text.partition(". ")[0] for text in unknown.sentences] == [
-        "Measured, but not valid",
-        *(text.rstrip(".") for text in answer.sentences[1:]),
-    ]
-    assert "--repair`" in unknown.advice
 
 
 def test_emulated_formats_open_with_their_loss():

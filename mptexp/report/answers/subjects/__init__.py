@@ -1,1 +1,0 @@
-"""What a sweep answers to the question it asks: a module for each kind of question."""

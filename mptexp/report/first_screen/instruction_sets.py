@@ -1,0 +1,60 @@
+"""Instruction sets of a CPU: each policy with each of them, and what a policy needs."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import pandas as pd
+
+from mptexp.analysis import scaling
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.first_screen import ratios
+from mptexp.report.first_screen.opening import Subject, device
+from mptexp.report.text import wording
+from mptexp.report.text.parameter_values import in_words
+from mptexp.spec.devices import CPU_ISAS
+from mptexp.spec.policies import POLICIES
+
+INSTRUCTION_SETS = (*CPU_ISAS, "default")  # each with those before it
+
+
+def of(tables: Tables) -> Iterator[Subject]:
+    """Each policy with each instruction set, to float32 with all of them."""
+    rows = scaling.by_isa(tables)
+    if len(rows):
+        labels = rows.policy + " with " + rows.cpu_isa.map(partial(in_words, "cpu_isa"))
+        every = "float32 with all instruction sets"
+        for made in ratios.of(rows, labels, every, tables, choose=True):
+            yield _needing(made, rows, device(tables))
+
+
+def _needing(made: Subject, rows: pd.DataFrame, where: str) -> Subject:
+    """What a policy needs that is faster with some instruction sets alone: title, advice, chart.
+
+    The least instruction set with which it is shown to be faster, where the next smaller one that
+    was measured does not show it.
+    """
+    order = {in_words("cpu_isa", name): k for k, name in enumerate(INSTRUCTION_SETS)}
+    bars = sorted(  # policies are headings
+        made.bars,
+        key=lambda bar: (POLICIES.index(bar.policy), order[bar.label.partition(" with ")[2]]),
+    )
+    made = replace(made, bars=bars)
+    known = {(row.policy, row.cpu_isa): row for row in rows.dropna(subset="speedup").itertuples()}
+    for policy in dict.fromkeys(bar.policy for bar in bars if bar.policy != "float32"):
+        own = [known[policy, isa] for isa in INSTRUCTION_SETS if (policy, isa) in known]
+        words = [wording.finding(row._asdict()) for row in own]
+        if "faster" not in words[1:] or words[0] == "faster":
+            continue
+        first = words.index("faster")
+        least, below = own[first], own[first - 1]
+        needed, without = (in_words("cpu_isa", row.cpu_isa) for row in (least, below))
+        best = max((row for row in own if not pd.isna(row.speedup)), key=lambda row: row.speedup)
+        lost = words[first - 1]
+        lost = wording.times(below.speedup) if lost == "slower" else lost
+        but = f", and {lost} with {without} alone"
+        gain = f"{policy} is {wording.times(best.speedup)} than float32 on {where}"
+        title = f"{gain} thanks to {needed}{but}"
+        to_do = f"on a CPU with {needed}, use **{policy}**; on one without, keep float32."
+        return replace(made, title=title, advice=to_do)
+    return made

@@ -1,0 +1,75 @@
+"""Ratios of speed that are not between policies."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.answers import caveats
+from mptexp.report.first_screen import speed, speed_advice
+from mptexp.report.first_screen.opening import MOST, Bar, Subject, first, provisional
+from mptexp.report.text import wording
+from mptexp.report.text.wording import INCONCLUSIVE, verbatim
+
+
+def of(
+    rows: pd.DataFrame,
+    labels: Any,
+    base: str,
+    tables: Tables,
+    choose: bool = False,
+    nothing: str = "Not shown to differ in speed from {}",
+    otherwise: str = "",
+) -> Iterator[Subject]:
+    """Ratios to one baseline: sentences by finding, the largest proven ones as the title.
+
+    Args:
+        choose: whether a reader can choose among them, and is told to take the fastest.
+        nothing, otherwise: how the title opens, and what to do, where no difference is shown.
+    """
+    rows = rows.assign(label=labels).dropna(subset="speedup")
+    if rows.empty:
+        return
+    rows = rows.assign(finding=rows.apply(wording.finding, axis=1))
+    rows = rows.drop_duplicates(["label", "policy"]).sort_values("speedup", kind="stable")
+    bars = [speed.bar_of(row, row["label"]) for row in rows[:MOST].to_dict("records")]
+    proven = [bar for bar in bars if bar.finding in ("faster", "slower")]
+    slower, faster = (
+        [bar for bar in proven if bar.finding == word] for word in ("slower", "faster")
+    )
+    sides = [slower, faster] if slower and faster else [proven or bars]
+    most = " and ".join(map(_furthest, sides))
+    title = f"{most} {'as' if most.endswith('as fast') else 'than'} {base}"
+    if not proven:
+        inconclusive = all(bar.finding == INCONCLUSIVE for bar in bars)
+        ends = [wording.times(bar.value) for bar in (bars[0], bars[-1])]
+        words = [end.partition(" ")[2] for end in ends]
+        ends[0] = ends[0].partition(" ")[0] if words[0] == words[1] != "as fast" else ends[0]
+        span = " to ".join(dict.fromkeys(ends)) if ends[0] not in ends[1] else ends[1]
+        said = f"{nothing.format(base)}: {span}, {INCONCLUSIVE}"
+        title = said if inconclusive else provisional(title)
+    sentences = [
+        f"{wording.OPENINGS[word].format(base)}: {_named(own)}."
+        for word in wording.OPENINGS
+        if (own := [bar for bar in bars if bar.finding == word])
+    ]
+    more = caveats.remedies(tables, "time") or speed_advice.more_repeats(rows)
+    keep = otherwise * all(bar.finding == INCONCLUSIVE for bar in bars)
+    advice = "" if proven else "; ".join(filter(None, [keep, more]))
+    if faster and choose:
+        advice = f"use {verbatim(max(faster, key=lambda bar: bar.value).label)}."
+    yield Subject(title, sentences, bars, base, advice=advice and f"{advice.rstrip('.')}.")
+
+
+def _furthest(bars: Sequence[Bar]) -> str:
+    """`float32 with sse41 is 5.15× slower`: of some bars the one furthest from no effect."""
+    bar = max(bars, key=lambda bar: abs(np.log(bar.value)))
+    return f"{bar.label} is {bar.text.partition(' [')[0].partition(' (')[0]}"
+
+
+def _named(bars: Sequence[Bar]) -> str:
+    """Comparisons in words, the largest effects first."""
+    order = sorted(bars, key=lambda bar: -abs(np.log(bar.value)))
+    return first([f"**{verbatim(bar.label)}** {bar.text.partition(' (')[0]}" for bar in order])

@@ -1,0 +1,41 @@
+"""Ratios to one baseline: what is proven is the title; what is not is inconclusive."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from builders import record, tables
+
+from mptexp.report.first_screen import ratios
+
+
+def opened(*ends, **more):
+    """The subject of ratios, each of an estimate and its interval."""
+    rows = pd.DataFrame(ends, columns=["speedup", "low", "high"])
+    rows = rows.assign(flags="", blocks=3, policy="float32")
+    labels = [f"setup {k}" for k in range(len(rows))]
+    return next(ratios.of(rows, labels, "the usual", tables([record()]), **more), None)
+
+
+def test_the_furthest_on_each_side_are_the_title():
+    made = opened((0.5, 0.4, 0.6), (0.8, 0.7, 0.9), (1.5, 1.4, 1.6), (1.1, 0.9, 1.3), choose=True)
+    assert made.title == "setup 0 is 2.00× slower and setup 2 is 1.50× faster than the usual"
+    assert made.advice == "use setup 2."
+    assert [bar.finding for bar in made.bars] == ["slower", "slower", "inconclusive", "faster"]
+
+
+def test_nothing_proven_is_a_span_that_is_inconclusive():
+    made = opened((1.1, 0.9, 1.3), (1.2, 0.8, 1.6), nothing="Unlike {}", otherwise="keep it")
+    assert made.title == "Unlike the usual: 1.10× to 1.20× faster, inconclusive"
+    assert made.advice.startswith("keep it; ")
+
+
+@pytest.mark.parametrize("flags", ["", "interference"])
+def test_what_is_not_claimed_is_provisional(flags):
+    rows = pd.DataFrame({"speedup": [1.1], "low": np.nan, "high": np.nan, "flags": flags})
+    rows = rows.assign(blocks=1, policy="float32")
+    (made,) = ratios.of(rows, ["a"], "b", tables([record()]))
+    assert made.title == "Provisional: a is 1.10× faster than b"
+
+
+def test_nothing_is_said_where_nothing_was_measured():
+    assert opened((np.nan, np.nan, np.nan)) is None
