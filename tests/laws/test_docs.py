@@ -79,3 +79,15 @@ def test_the_site_is_built_and_loads_nothing_from_elsewhere(tmp_path):
         assert not [place for place in loaded if "//" in place], page.name
     guide = (tmp_path / "site/guide.html").read_text()
     assert 'id="for-scripts"' in guide
+
+
+NAMED = re.compile(r"(?:tests|benchmarks|mptexp|params|notebooks)/[\w./-]+\.(?:py|yaml|csv)")
+INVENTED = ("NAME", "params/x.yaml", "mine")
+
+
+def test_the_files_that_texts_name_exist():
+    texts = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *(PROJECT / "docs").glob("*.md")]
+    named = {path for text in texts for path in NAMED.findall(text.read_text())}
+    real = [path for path in named if not any(part in path for part in INVENTED)]
+    assert len(real) > 50
+    assert not [path for path in real if not (PROJECT / path).exists()]
