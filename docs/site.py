@@ -118,6 +118,7 @@ STUDY_OF = {
     "scaling-cpu": "scaling_cpu",
     "sign-digits-cpu": "sign_digits",
     "sign-language-100px-cpu": "sign_language_100px",
+    "sign-language-float16-cpu": "sign_language_float16",
     "throughput-cpu": "throughput_cpu",
     "vit-cpu": "vit_precision",
     "why-cpu": "why_no_speedup",

@@ -20,7 +20,7 @@ from mptexp.spec.policies import POLICY_ROWS
 
 FORMATS = ["policy", "propagation", "weight_format", "rounding", "loss_scale"]
 LITTLE = 2.0  # percentage points that count as a small loss
-Size = Literal["small", "large", "undecided", "too few repeats", "not valid"]
+Size = Literal["small", "large", "undecided", "incomplete", "too few repeats", "not valid"]
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class Point:
     def size(self) -> Size:
         """Whether the loss is small or large, by its interval.
 
-        It is not small where a run did not end well: the interval is of the others.
+        It is incomplete, not small, where a run did not end well: the interval is of the others.
         """
         if validity.invalid(self.flags, "accuracy"):
             return "not valid"
         if math.isnan(self.loss.low):
             return "too few repeats"
-        if self.loss.high < LITTLE and set(self.statuses) == {"ok"}:
-            return "small"
+        if self.loss.high < LITTLE:
+            return "small" if set(self.statuses) == {"ok"} else "incomplete"
         return "large" if self.loss.low > LITTLE else "undecided"
 
     @property

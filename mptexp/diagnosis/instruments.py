@@ -1,4 +1,4 @@
-"""The instruments of a run, tested on the records of runs whose answer is known.
+"""`doctor --check`: instruments of a run, on the records of runs whose answer is known.
 
 The runs are those of `points` and `repeated`: a small network under each policy, traced; a batch
 that needs more memory than is allowed; the same training twice.

@@ -1,4 +1,4 @@
-"""What a sweep shows while it works: a bar on a terminal or in a notebook's cell, and lines.
+"""What `mptexp run` shows while it works: a bar on a terminal or in a cell, a line for each run.
 
 The bar on a terminal is rich's. A cell has a bar of its own: rich's and tqdm's need ipywidgets
 there, which a saved notebook does not show again.

@@ -14,8 +14,8 @@ from mptexp.diagnosis import verdict
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.first_screen import subject
-from mptexp.report.first_screen.opening import Subject
+from mptexp.report.first_screen import choose
+from mptexp.report.first_screen.subject import Subject
 from mptexp.spec import params
 
 
@@ -39,7 +39,7 @@ class MeasuredSweep:
     @cached_property
     def subject(self) -> Subject:
         """What opens the report: title, sentences, chart and card are all made from it."""
-        return subject.of(self.tables)
+        return choose.of(self.tables)
 
     @property
     def question(self) -> str:

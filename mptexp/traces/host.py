@@ -1,4 +1,4 @@
-"""What the host was doing when it launched a kernel, of PyTorch's traces and Nsight's.
+"""Which layer the host was in when it launched a kernel, of PyTorch's traces and Nsight's.
 
 A kernel belongs to what the host was doing then: the operation, the module (`nn.Module: Linear_5`,
 recorded by `with_stack`), the optimizer. The launch is found by the kernel's

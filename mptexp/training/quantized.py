@@ -1,4 +1,4 @@
-"""Models that Keras quantizes: which layers of a run's model it reaches, and what is read back.
+"""float8, int8 and int4: which layers of a run's model Keras quantizes, and what is read back.
 
 Under float8 a Dense or EinsumDense layer rounds what it multiplies, forward to e4m3 and the
 gradient to e5m2, each divided by a scale that follows the largest magnitudes of the steps before

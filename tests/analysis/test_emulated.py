@@ -45,7 +45,7 @@ def test_a_loss_is_not_small_where_a_run_diverged():
     bad[0]["parameters"]["block"] = 3
     assert (
         points(emulated_runs([1, 1, 1]), [*emulated_runs([1.1, 1.2, 1.3], **FIXED), *bad])[1].size
-        == "undecided"
+        == "incomplete"
     )
 
 

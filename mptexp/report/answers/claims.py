@@ -19,6 +19,8 @@ from mptexp.spec import tasks
 
 CONSISTENT, INCONSISTENT, UNTESTED = "consistent", "inconsistent", "not tested here"
 MIXED = "mixed_float16"
+DIFFERENCE = ("difference", "low", "high", "verdict")  # columns of a difference in accuracy
+OPEN = ("undecided", "incomplete")  # losses that are neither small nor large
 MOST_RUNS = 6  # that a claim names: more are not opened
 
 
@@ -154,7 +156,8 @@ def _by_accuracy(tables: Tables, policy: str, words: dict[str, str]) -> Finding:
     rows = rows[~rows.verdict.isin(accuracy.UNDECIDABLE)]
     if rows.empty:
         return NOTHING
-    findings = rows.verdict.map(words).fillna(INCONCLUSIVE)
+    beyond = _beyond(rows, tables.options.equivalence_margin)
+    findings = rows.verdict.map(words).where(beyond).fillna(INCONCLUSIVE)
     finding = _together(findings)
     deciding = rows.runs[findings == finding]
     measure = measures.MEASURES[tasks.IMAGES.name]
@@ -167,10 +170,16 @@ def _by_accuracy(tables: Tables, policy: str, words: dict[str, str]) -> Finding:
     return Finding(finding, evidence, tuple(runs[:MOST_RUNS]))
 
 
+def _beyond(rows: pd.DataFrame, margin: float) -> pd.Series:
+    """Whether what is lower or higher is so by more than the margin, as the rules say."""
+    apart = (rows.high < -margin) | (rows.low > margin)
+    return apart | ~rows.verdict.isin(["lower", "higher"])
+
+
 def _accuracies(tables: Tables, policy: str) -> pd.DataFrame:
     """A policy's differences in accuracy at Keras's own loss scale, those of the report's tables.
 
-    Columns difference, verdict and runs, the ids of those that were compared.
+    Columns difference, low, high, verdict and runs, the ids of those that were compared.
     """
     usual = _usual(tables)
     table = accuracy.beside_first(accuracy.differences(tables))
@@ -179,14 +188,14 @@ def _accuracies(tables: Tables, policy: str) -> pd.DataFrame:
     scaled = loss_scale.table(tables)
     scaled = points.of_task(scaled, tasks.IMAGES) if len(scaled) else scaled
     rows = [
-        (row["difference"], row["verdict"], _runs(tables, row, (row.baseline, policy)))
+        (*(row[n] for n in DIFFERENCE), _runs(tables, row, (row.baseline, policy)))
         for _, row in table[table.candidate == policy].iterrows()
     ]
     rows += [
-        (row.difference, row.verdict, row.run_ids)
+        (row.difference, row.low, row.high, row.verdict, row.run_ids)
         for row in (scaled[scaled.policy == policy] if len(scaled) else scaled).itertuples()
     ]
-    made = pd.DataFrame(rows, columns=["difference", "verdict", "runs"])
+    made = pd.DataFrame(rows, columns=[*DIFFERENCE, "runs"])
     return made[made.runs.map(lambda runs: bool(usual & set(runs))).astype(bool)]
 
 
@@ -235,6 +244,7 @@ def _scales(tables: Tables) -> Iterator[dict[str, list[float]]]:
     """The fixed loss scales of mixed_float16 by their outcome, for each point; 1 is none."""
     rows = loss_scale.table(tables)
     rows = rows[rows.policy == MIXED] if len(rows) else rows
+    rows = rows[_beyond(rows, tables.options.equivalence_margin)] if len(rows) else rows
     for _, own in rows.groupby("point") if len(rows) else ():
         yield loss_scale.ranges(own)
 
@@ -278,7 +288,7 @@ def _formats(
     """What the losses in some emulated formats come to; one that contradicts decides."""
 
     def check(tables: Tables) -> Finding:
-        words = {"small": small, "large": large, "undecided": INCONCLUSIVE}
+        words = {"small": small, "large": large} | dict.fromkeys(OPEN, INCONCLUSIVE)
         met = [p for p in emulated.points(tables) if chosen(p) and p.size in words]
         if not met:
             return NOTHING

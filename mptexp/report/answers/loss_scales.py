@@ -129,10 +129,10 @@ def title(rows: pd.DataFrame) -> str:
     policy, (good, tried) = min(
         trains.items(), key=lambda one: (one[1][0] == one[1][1], len(one[1][0]))
     )
-    if good == tried and tried != [1.0]:
-        return f"{policy} trains as float32 does with every loss scale that was tried"
     own = rows[rows.policy == policy]
-    fails = _fails(own, loss_scale.ranges(own), tried)
+    fails = [*_fails(own, loss_scale.ranges(own), tried), *_dynamic_fails(own)]
+    if good == tried and tried != [1.0] and not fails:
+        return f"{policy} trains as float32 does with every loss scale that was tried"
     trained = f"{policy} trains as float32 does {_with_scales(good, tried)}"
     return f"{trained}, and {wording.listed(fails)}" if fails else trained
 
@@ -170,7 +170,8 @@ def advice(rows: pd.DataFrame) -> str:
         scales = loss_scale.ranges(own)
         tried = sorted({scale for among in scales.values() for scale in among})
         dynamic = own[own.loss_scale == "dynamic"].itertuples()
-        if scales["train"] and scales["train"] == tried and tried != [1.0]:
+        every = scales["train"] == tried and tried != [1.0] and not _dynamic_fails(own)
+        if scales["train"] and every:
             parts.append(f"**{policy}** with any loss scale that was tried")
         elif any(loss_scale.outcome(row) == "train" for row in dynamic):
             parts.append(f"**{policy}** with the dynamic loss scale")
@@ -227,6 +228,17 @@ def _scales(scales: Sequence[float], tried: Sequence[float]) -> str:
         for s in spans
     ]
     return wording.listed([word for span in words for word in span])
+
+
+def fails(rows: pd.DataFrame) -> bool:
+    """Whether any scale of a 16-bit policy is shown to fail."""
+    rows = rows[rows.policy != "float32"]
+    return any(loss_scale.outcome(row) in ("stall", "diverge") for row in rows.itertuples())
+
+
+def _dynamic_fails(own: pd.DataFrame) -> list[str]:
+    """As `_dynamic`, where the dynamic scale fails."""
+    return [_dynamic(own)] if fails(own[own.loss_scale == "dynamic"]) else []
 
 
 def _dynamic(own: pd.DataFrame) -> str:

@@ -30,6 +30,7 @@ AGREEMENT = {
     "small": "consistent",
     "large": "inconsistent",
     "undecided": wording.INCONCLUSIVE,
+    "incomplete": f"{wording.INCONCLUSIVE}, as some runs did not end well",
     "too few repeats": f"{wording.INCONCLUSIVE} with fewer than three repeats",
     "not valid": "not valid",
 }

@@ -53,6 +53,10 @@ class Quantized:
         """Bytes of the quantized weights over those of the trained ones; NaN of none."""
         return self.bytes_after / self.bytes_before if self.bytes_before else math.nan
 
+    def loses(self, margin: float) -> bool:
+        """Whether the quantized weights are worse by more than a margin, on the mean."""
+        return bool(self.lost.n) and self.lost.estimate < -margin
+
     @property
     def difference(self) -> str:
         """`+0.4 [-0.2, +1.0] (n = 3)`, of the measure; a dash where nothing was validated."""
@@ -111,9 +115,10 @@ def taken(made: Sequence[Quantized]) -> str:
     ends = " to ".join(dict.fromkeys([shares[0], shares[-1]]))
     verb = "shrinks" if len(policies) == 1 else "shrink"
     shrunk = f"{wording.listed(policies)} {verb} the weights to {ends} % of their bytes"
-    lost = pd.Series([one.lost.estimate for one in made if one.lost.n])
+    valid = [one for one in made if not wording.not_valid(one.flags, "accuracy")]
+    lost = pd.Series([one.lost.estimate for one in valid if one.lost.n])
     measure = measures.of(made[0].dataset)
-    if lost.empty:
+    if lost.empty or len({measures.of(one.dataset).name for one in made}) > 1:
         return shrunk
     change = measure.between(lost).removesuffix(f" of {measure.name}")
     return f"{shrunk}, {measure.name} {change}"
@@ -121,14 +126,14 @@ def taken(made: Sequence[Quantized]) -> str:
 
 def sentences(made: Sequence[Quantized]) -> list[str]:
     """Bytes and what quantizing the same weights changed; one sentence, the fewest bytes first."""
-    measure = measures.of(made[0].dataset)
     known = [one for one in sorted(made, key=lambda one: one.share) if one.lost.n]
     if not known:
         return []
     several = len({one.point for one in made}) > 1
     sizes = [
-        f"**{one.policy}**{f' ({one.point})' * several} {one.share * 100:.0f} %, {measure.name} "
-        f"{one.difference.partition(' (n =')[0]} {measure.unit.partition(' of ')[0]}"
+        f"**{one.policy}**{f' ({one.point})' * several} {one.share * 100:.0f} %, "
+        f"{measures.of(one.dataset).name} {one.difference.partition(' (n =')[0]} "
+        f"{measures.of(one.dataset).unit.partition(' of ')[0]}"
         for one in known[:NAMED]
     ]
     return [

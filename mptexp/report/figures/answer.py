@@ -16,7 +16,7 @@ from mptexp.analysis import emulated
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS
-from mptexp.report.first_screen.opening import Bar, Subject
+from mptexp.report.first_screen.subject import Bar, Subject
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.text import wording
 from mptexp.spec.terminal import visible
@@ -58,7 +58,8 @@ FAR = 3.0  # spans of what is native, beyond which what is emulated is an arrow 
 ROOM = 0.35  # of that span, for the arrow
 LONG = 5  # rows, from which the axis stands above them: a screen shows it before its end
 GREY, GOOD, BAD = "#8a8a8a", "#009e73", "#d55e00"
-LOOKS = {"small": GOOD, "large": BAD, wording.INCONCLUSIVE: GREY, "undecided": GREY}
+LOOKS = {"small": GOOD, "large": BAD}
+LOOKS |= dict.fromkeys((wording.INCONCLUSIVE, "undecided", "incomplete"), GREY)
 MANY = 3  # comparisons, of more of which a caption counts the findings
 OF_POLICY = re.compile(r"^(, | (?=with ))")  # behind the policy in a label
 N = re.compile(r" \(n = (\d+)\)|, n = (\d+)(?=\))")  # repeats, of a finding in words
@@ -331,7 +332,7 @@ def _caption(chart: Subject) -> str:
     """How many comparisons came to which finding, and what dots, bars and brackets are."""
     limit = f"{emulated.LITTLE:g} points"
     words = {"small": f"within {limit}", "large": f"more than {limit} worse"}
-    words |= {"undecided": "inconclusive"}
+    words |= {"undecided": "inconclusive", "incomplete": "inconclusive"}
     counts = Counter(words.get(bar.finding, bar.finding) for bar in chart.bars)
     said = wording.listed([f"{n} {finding}" for finding, n in counts.items()])
     several = len(chart.bars) > MANY

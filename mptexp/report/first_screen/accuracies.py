@@ -4,13 +4,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from mptexp.analysis import accuracy, exponent_range, summary
 from mptexp.analysis import advice as advices
 from mptexp.analysis.points import of_task
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats, dynamic_range, findings
-from mptexp.report.first_screen.opening import (
+from mptexp.report.first_screen.subject import (
     MORE_REPEATS,
     MOST,
     Bar,
@@ -21,7 +22,10 @@ from mptexp.report.first_screen.opening import (
     provisional,
 )
 from mptexp.report.text import columns, measures, wording
+from mptexp.report.text.measures import Measure
 from mptexp.report.text.wording import INCONCLUSIVE
+
+DECIDED = ("lower", "higher", "equal")  # verdicts that an interval shows
 
 
 def of(tables: Tables) -> Iterator[Subject]:
@@ -38,8 +42,8 @@ def of(tables: Tables) -> Iterator[Subject]:
     measure = measures.of(table.dataset.iloc[0])
     figure = measure.name.capitalize()
     title = f"{figure} is {equal(tables, measure)} to {base}'s" if verdicts == {"equal"} else ""
-    if not title and verdicts <= {"lower", "higher"}:
-        title = f"{figure} differs from {base}'s"
+    if not title and verdicts & {"lower", "higher"} and verdicts <= {*DECIDED, "undecided"}:
+        title = f"{figure} beside {base}'s is {_counted(table, measure)}"
     between = measure.between(of_task(table, measure.task).difference)
     if not title and verdicts == {"undecided"}:
         one = f"mean difference {bars[0].text.partition(' (')[0]} {measure.unit}"
@@ -55,6 +59,19 @@ def of(tables: Tables) -> Iterator[Subject]:
     sentences = [s for s in findings.answer(tables) if not s.startswith(wording.NOT_VALID)]
     scale: Scale = "accuracy" if measure.name == "accuracy" else "perplexity"
     yield Subject(title, sentences, bars, base, scale, advice)
+
+
+def _counted(table: pd.DataFrame, measure: Measure) -> str:
+    """`lower in 1 of 3 settings and equal in 2`: verdicts of which some are a difference."""
+    counts = table.verdict.value_counts()
+    words = {name: measure.words.get(name, wording.verdict(name)) for name in counts.index}
+    if len(counts) == 1:
+        between = measure.between(of_task(table, measure.task).difference)
+        return f"{words[counts.index[0]]} ({between})"
+    first, *more = [
+        f"{words[name]} in {counts[name]}" for name in (*DECIDED, "undecided") if name in counts
+    ]
+    return wording.listed([f"{first} of {wording.count(len(table), 'setting')}", *more])
 
 
 def _alone(tables: Tables) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from mptexp.analysis import emulated
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats, low_precision
-from mptexp.report.first_screen.opening import (
+from mptexp.report.first_screen.subject import (
     MORE_REPEATS,
     MOST,
     NAMED,
@@ -42,6 +42,7 @@ FORMATS = {  # what settings do, by how their error lies to that of float32
     "small": "within {} of float32's error",
     "large": "more than {} above float32's error",
     "undecided": "inconclusive (the interval includes {})",
+    "incomplete": "within {} of it only where runs ended well",
     "too few repeats": "inconclusive (fewer than three repeats)",
     "not valid": "not valid",
 }
@@ -49,12 +50,14 @@ FORMATS = {  # what settings do, by how their error lies to that of float32
 
 def of(tables: Tables) -> Iterator[Subject]:
     """Which emulated formats train to nearly the error of float32."""
-    points = [p for p in emulated.points(tables) if p.loss.n and not p.is_float32]
-    if not emulated.emulates(points):
+    tried = [p for p in emulated.points(tables) if not p.is_float32]
+    if not emulated.emulates(tried):
         return
     doubtful = bool(caveats.doubts(tables, "accuracy"))
-    points = sorted(points, key=lambda p: p.loss.estimate)
-    points = points if len(points) <= MOST else [*points[: MOST // 2], *points[-MOST // 2 :]]
+    points = sorted((p for p in tried if p.loss.n), key=lambda p: p.loss.estimate)
+    lost = [p for p in tried if set(p.statuses) == {"diverged"}]
+    if not points and not lost:
+        return
     bars = [low_precision_bar(point, points) for point in points]
     limit = f"{emulated.LITTLE:g} percentage points"
     words = [
@@ -62,7 +65,7 @@ def of(tables: Tables) -> Iterator[Subject]:
         for bar in bars
     ]
     fewest, rounding = _fewest_bits(points, bars, words), _rounding(points, bars, words)
-    title = fewest.title or rounding or _counted(bars, words)
+    title = fewest.title or rounding or _counted(bars, words, len(lost))
     counts = {word: words.count(word) for word in FORMATS if word in words}
     each = [
         f"{n} {'is' if n == 1 else 'are'} {FORMATS[word].format(limit)}"
@@ -70,19 +73,26 @@ def of(tables: Tables) -> Iterator[Subject]:
     ]
     sentences = [
         fewest.sentence,
-        f"Of {count(len(bars), 'setting')}, {listed(each)}." * (not fewest.title),
+        f"Of {count(len(bars), 'setting')}, {listed(each)}." * bool(bars and not fewest.title),
         f"{verbatim(rounding)}." * bool(fewest.title and rounding),
+        f"In all runs diverged: {first([_strong(low_precision_bar(p, tried)) for p in lost])}."
+        * bool(lost),
     ]
     sentences = [text for text in sentences if text]
+    remedy = caveats.remedies(tables, "accuracy")
     advice = fewest.advice + _low_precision_advice(points, bars, words, bool(fewest.title))
     order = sorted(range(len(bars)), key=lambda k: (list(FORMATS).index(words[k]), bars[k].value))
     heads = {
         word: f"{n} of {len(bars)} {FORMATS[word].format(limit)}" for word, n in counts.items()
     }
+    ends = {*range(MOST // 2), *range(len(bars) - MOST // 2, len(bars))}
+    order = [k for k in order if len(bars) <= MOST or k in ends]
     bars = [replace(bars[k], group=heads[words[k]]) for k in order]
+    if set(words) == {"not valid"}:
+        title, advice = "No format is compared with a float32 that learned", advice or remedy
     if doubtful:  # that a format learns nothing is no doubt: it is a finding
         title, sentences = provisional(title), unclaimed(sentences)
-        advice = caveats.remedies(tables, "accuracy")
+        advice = remedy
     yield Subject(title, sentences[:NAMED], bars, "float32", "error", advice)
 
 
@@ -132,9 +142,13 @@ def _rounding(points: Sequence[emulated.Point], bars: Sequence[Bar], words: Sequ
     )
 
 
-def _counted(bars: Sequence[Bar], words: Sequence[str]) -> str:
-    """How many settings come near float32's error, and how far the worst of the others ends."""
-    near, valid = words.count("small"), len(words) - words.count("not valid")
+def _counted(bars: Sequence[Bar], words: Sequence[str], lost: int) -> str:
+    """How many settings come near float32's error, and how far the worst of the others ends.
+
+    Args:
+        lost: settings of which every run diverged.
+    """
+    near, valid = words.count("small"), len(words) - words.count("not valid") + lost
     title = f"{near} of {valid} settings train {NEAR}"
     large = [bar for bar, word in zip(bars, words, strict=True) if word == "large"]
     if not large:

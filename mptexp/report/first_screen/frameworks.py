@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 
@@ -9,17 +10,19 @@ from mptexp.analysis import scaling
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import comparisons
 from mptexp.report.first_screen import ratios, speed
-from mptexp.report.first_screen.opening import Bar, Subject
+from mptexp.report.first_screen.subject import Bar, Subject
 from mptexp.report.text import wording
+from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import listed
-from mptexp.spec.backends import LABELS
 
 
 def of_frameworks(tables: Tables) -> Iterator[Subject]:
     """What reduced precision gains in each framework, then how fast these are to one another."""
     rows = scaling.by_backend(tables)
     if len(rows):
-        labels = rows.backend.map(LABELS) + ", " + rows.policy
+        labels = pd.Series(comparisons.in_frameworks(rows), rows.index) + ", " + rows.policy
+        if rows.phase.nunique() > 1:
+            labels = labels + ", " + rows.phase.map(partial(in_words, "phase"))
         beside = ratios.of(rows, labels, "TensorFlow", tables)
         yield from _after_speed(beside, tables, "other frameworks")
 
@@ -40,13 +43,14 @@ def of_frontends(tables: Tables) -> Iterator[Subject]:
 def _short(made: Subject) -> Subject:
     """What Keras costs, the policy left out of the title: `Keras on PyTorch is 2.73× slower`."""
     slower = [bar for bar in made.bars if bar.finding == "slower"]
-    if not slower:
+    if not slower or any(bar.finding == "faster" for bar in made.bars):
         return made
     bar = min(slower, key=lambda bar: bar.value)
+    name = bar.label.partition(", ")[0]
+    alike = [other for other in made.bars if other.label.startswith(f"{name}, ")]
+    name = name if all(other.finding == "slower" for other in alike) else bar.label
     bound = "up to " * (len(slower) > 1)
-    title = (
-        f"{bar.label.partition(', ')[0]} is {bound}{1 / bar.value:.2f}× slower than a plain loop"
-    )
+    title = f"{name} is {bound}{1 / bar.value:.2f}× slower than a plain loop"
     return replace(made, title=title, advice="a plain loop avoids what Keras costs there.")
 
 

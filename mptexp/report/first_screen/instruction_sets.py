@@ -7,9 +7,10 @@ from functools import partial
 import pandas as pd
 
 from mptexp.analysis import scaling
+from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.first_screen import ratios
-from mptexp.report.first_screen.opening import Subject, device
+from mptexp.report.first_screen.subject import Subject, device
 from mptexp.report.text import wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.spec.devices import CPU_ISAS
@@ -23,9 +24,11 @@ def of(tables: Tables) -> Iterator[Subject]:
     rows = scaling.by_isa(tables)
     if len(rows):
         labels = rows.policy + " with " + rows.cpu_isa.map(partial(in_words, "cpu_isa"))
+        several = len(rows[POINT].drop_duplicates()) > 1
+        labels = labels + ", " + wording.places(rows) if several else labels
         every = "float32 with all instruction sets"
         for made in ratios.of(rows, labels, every, tables, choose=True):
-            yield _needing(made, rows, device(tables))
+            yield made if several else _needing(made, rows, device(tables))
 
 
 def _needing(made: Subject, rows: pd.DataFrame, where: str) -> Subject:

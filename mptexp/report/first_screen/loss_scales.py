@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from mptexp.analysis import loss_scale
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats, loss_scales
-from mptexp.report.first_screen.opening import NAMED, Subject, provisional, unclaimed
+from mptexp.report.first_screen.subject import NAMED, Subject, provisional, unclaimed
+from mptexp.report.text import wording
 
 
 def of(tables: Tables) -> Iterator[Subject]:
@@ -17,9 +18,12 @@ def of(tables: Tables) -> Iterator[Subject]:
     if doubtful:
         margin = tables.options.equivalence_margin
         points = [(title, loss_scales.by_means(rows, margin)) for title, rows in points]
-    title = loss_scales.title(points[0][1])
+    # Of several points one that fails decides; what trains is said of the first.
+    name, rows = next((point for point in points if loss_scales.fails(point[1])), points[0])
+    title = f"With {name}: " * bool(name) + loss_scales.title(rows)
     sentences = [text for title, rows in points for text in loss_scales.sentences(rows, title)]
     if doubtful:
         title, sentences = provisional(title), unclaimed(sentences)
-    advice = caveats.remedies(tables, "accuracy") or loss_scales.advice(points[0][1])
+    own = f"with {wording.verbatim(name)}: " * bool(name) + loss_scales.advice(rows)
+    advice = caveats.remedies(tables, "accuracy") or own
     yield Subject(title, sentences[:NAMED], advice=advice, figure="loss scale")

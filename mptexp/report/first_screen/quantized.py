@@ -8,7 +8,7 @@ import numpy as np
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import quantized_inference
 from mptexp.report.first_screen import speed
-from mptexp.report.first_screen.opening import PROVISIONAL, Bar, Scale, Subject
+from mptexp.report.first_screen.subject import PROVISIONAL, Bar, Scale, Subject
 from mptexp.report.text import measures, wording
 
 
@@ -17,21 +17,32 @@ def of_quantized(tables: Tables) -> Iterator[Subject]:
     made = quantized_inference.measured(tables)
     for subject in speed.of(tables) if made else ():
         said = [*quantized_inference.sentences(made), *subject.sentences]
-        if any(bar.finding == "faster" for bar in subject.bars):
-            yield replace(subject, sentences=said)
+        margin = tables.options.equivalence_margin
+        kept = [one for one in made if not one.loses(margin)]
+        faster = {bar.policy for bar in subject.bars if bar.finding == "faster"}
+        good, taken = {one.policy for one in kept}, quantized_inference.taken(made)
+        if faster and faster <= good:
+            yield replace(subject, title=f"{subject.title}; {taken}", sentences=said)
             continue
-        least = min(made, key=lambda one: one.share)
-        name, base = measures.of(least.dataset).name, subject.baseline
+        least = min(kept or made, key=lambda one: one.share)
+        measure, base = measures.of(least.dataset), subject.baseline
+        name = measure.name
         look = f"look at its {name} in your own model"
         to_do = f"for fewer bytes take **{least.policy}**, and {look}."
+        if not kept:
+            to_do = f"keep {base}: all lose more than {measure.margin(margin)} of {name}."
         speed_claimed = not subject.title.startswith(PROVISIONAL)
         if not speed_claimed:
             of_speed = "no speed is valid"
             to_do = f"{to_do} {wording.capitalized(subject.advice)}"
         else:
             of_speed = subject.title.replace("No other policy", "none")
-            to_do = f"for speed keep {base}; {to_do}"
-        title = f"{quantized_inference.taken(made)}; {of_speed}"
+            fast = [bar for bar in subject.bars if bar.policy in faster & good]
+            best = (
+                f"take **{max(fast, key=lambda bar: bar.low).policy}**" if fast else f"keep {base}"
+            )
+            to_do = f"for speed {best}; {to_do}" if kept else to_do
+        title = f"{taken}; {of_speed}"
         made_of = replace(subject, title=title, sentences=said, advice=to_do)
         # Of times that are not valid no chart is made where there is one of what is.
         bars = [_bar(one) for one in made if one.lost.n]

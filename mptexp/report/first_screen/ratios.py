@@ -9,7 +9,7 @@ import pandas as pd
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
 from mptexp.report.first_screen import speed, speed_advice
-from mptexp.report.first_screen.opening import MOST, Bar, Subject, first, provisional
+from mptexp.report.first_screen.subject import MOST, Bar, Subject, first, provisional
 from mptexp.report.text import wording
 from mptexp.report.text.wording import INCONCLUSIVE, verbatim
 
@@ -33,8 +33,8 @@ def of(
     if rows.empty:
         return
     rows = rows.assign(finding=rows.apply(wording.finding, axis=1))
-    rows = rows.drop_duplicates(["label", "policy"]).sort_values("speedup", kind="stable")
-    bars = [speed.bar_of(row, row["label"]) for row in rows[:MOST].to_dict("records")]
+    rows = rows.sort_values("speedup", kind="stable")
+    bars = [speed.bar_of(row, row["label"]) for row in rows.to_dict("records")]
     proven = [bar for bar in bars if bar.finding in ("faster", "slower")]
     slower, faster = (
         [bar for bar in proven if bar.finding == word] for word in ("slower", "faster")
@@ -60,7 +60,8 @@ def of(
     advice = "" if proven else "; ".join(filter(None, [keep, more]))
     if faster and choose:
         advice = f"use {verbatim(max(faster, key=lambda bar: bar.value).label)}."
-    yield Subject(title, sentences, bars, base, advice=advice and f"{advice.rstrip('.')}.")
+    drawn = bars if len(bars) <= MOST else [*bars[: MOST // 2], *bars[-MOST // 2 :]]
+    yield Subject(title, sentences, drawn, base, advice=advice and f"{advice.rstrip('.')}.")
 
 
 def _furthest(bars: Sequence[Bar]) -> str:

@@ -12,12 +12,11 @@ from mptexp.analysis.points import rank
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import findings
 from mptexp.report.first_screen import accuracies, speed_advice
-from mptexp.report.first_screen.opening import (
+from mptexp.report.first_screen.subject import (
     MOST,
     RESIDENT,
     Bar,
     Subject,
-    device,
     equal,
     provisional,
 )
@@ -112,25 +111,25 @@ def bar_of(row: Mapping[str, Any], label: str) -> Bar:
 
 def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
     """The best that is proven; else that nothing is, what is slower, or what was measured."""
-    where = device(tables)
     trained = rows[rows.input_mode != RESIDENT]
     rows = trained if len(trained) else rows
     if not _claims(rows):
-        return provisional(_extreme(rows.loc[rows.speedup.idxmax()], rows, where))
-    faster = rows[rows.finding == "faster"]
+        return provisional(_extreme(rows.loc[rows.speedup.idxmax()], rows))
+    faster, slower = (rows[rows.finding == word] for word in ("faster", "slower"))
+    if len(slower) or (faster.speedup.round(2) > 1).any():
+        faster = faster[faster.speedup.round(2) > 1]  # 1.00 is no title beside anything else
     if (faster.phase == "inference").any():  # which a sweep measures if it asks for it
         faster = faster[faster.phase == "inference"]
     if len(faster):
         best = faster.loc[faster.speedup.idxmax()]
-        title = _extreme(best, rows, where) + _at_what(best, tables)
+        title = _extreme(best, rows) + _at_what(best, rows, tables)
         more = _other_phase(best, rows) or _slower(rows, [best.policy])
         return title + more * (len(title + more) <= LONGEST)  # the sentences have it too
-    slower = rows[rows.finding == "slower"]
     if len(slower) == len(rows):
-        return _extreme(rows.loc[rows.speedup.idxmax()], rows, where)
+        return _extreme(rows.loc[rows.speedup.idxmax()], rows)
     if len(slower) and rows.policy.nunique() == 1:
-        return _extreme(slower.loc[slower.speedup.idxmin()], rows, where)
-    base = wording.default_name(rows.baseline.iloc[0])
+        return _extreme(slower.loc[slower.speedup.idxmin()], rows)
+    base, where = speed_advice.default(rows), listed(sorted(set(rows.gpu_model)))
     native = rows.policy[~rows.emulated.astype(bool)]
     names = list(dict.fromkeys(native if len(native) else rows.policy))
     which = f"{names[0]} is not" if len(names) == 1 else "No other policy is"
@@ -139,16 +138,27 @@ def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
     return f"{which} shown to {acts} faster than {base} on {where}{_slower(rows, names)}"
 
 
-def _at_what(best: pd.Series, tables: Tables) -> str:
-    """`, at equal accuracy`: what the gain costs; empty where that was not the question."""
+def _at_what(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
+    """`, at equal accuracy`: what a policy's gain costs; empty where that was not the question.
+
+    At all points of the policy on its device, not only at the one where it gains most.
+    """
     measure = measures.of(best.dataset)
-    if best.verdict == "equal":
-        within = equal(tables, measure)
-        return f", at equal {measure.name}" if within == "equal" else f", {measure.name} {within}"
-    if best.verdict in ("lower", "higher"):
-        return f"; its {measure.name} is {measure.words.get(best.verdict, best.verdict)}"
-    if best.verdict == "diverged":
+    own = rows[(rows.policy == best.policy) & (rows.gpu_model == best.gpu_model)]
+    own = own[own.dataset.map(measures.of) == measure]
+    own = own.assign(finding=own.verdict)
+    if (own.verdict == "lower").any():
+        where = speed_advice.where_shown(own, "lower")
+        return f"; its {measure.name} is {measure.words.get('lower', 'lower')}{where}"
+    if (own.verdict == "diverged").any() or speed_advice.diverged(best, tables):
         return "; some runs diverged"
+    own = own[own.phase == best.phase]
+    if best.verdict == "equal":
+        within, where = equal(tables, measure), speed_advice.where_shown(own, "equal")
+        said = f"at equal {measure.name}" if within == "equal" else f"{measure.name} {within}"
+        return f", {said}{where}"
+    if best.verdict == "higher":
+        return f"; its {measure.name} is {measure.words.get('higher', 'higher')}"
     return f"; {measure.name} {INCONCLUSIVE}" * (best.verdict in UNCLEAR)
 
 
@@ -171,19 +181,25 @@ def _slower(rows: pd.DataFrame, others: Sequence[str]) -> str:
     if slower.policy.nunique() != 1:
         return ""
     row = slower.loc[slower.speedup.idxmin()]
-    bound = "up to " * (len(slower) > 1)
+    own = rows[(rows.policy == row.policy) & (rows.phase == row.phase)]
+    if (own.finding == "faster").any():
+        return ""
+    bound, where = "up to " * (len(slower) > 1), speed_advice.where_shown(own, "slower")
     name = f"{row.policy}{' (emulated)' * bool(row.emulated)}"
-    return f"; {name} {wording.DOES[row.phase]} {bound}{wording.speed_parts(row)[0]}× slower"
+    ratio = f"{bound}{wording.speed_parts(row)[0]}× slower"
+    return f"; {name} {wording.DOES[row.phase]} {ratio}{where}"
 
 
-def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
+def _extreme(row: pd.Series, rows: pd.DataFrame) -> str:
     """`bfloat16 trains up to 1.37× faster than float32 on AMD EPYC (2 cores)`.
 
-    Where the same policy is also slower, from what to what.
+    Where the same policy is also slower there, from what to what. Another device has another
+    baseline, and its ratios are left to the sentences.
     """
     verb = wording.DOES[row.phase]
     word = wording.direction(row)
     own = rows[(rows.policy == row.policy) & (rows.phase == row.phase)]
+    own = own[own.gpu_model == row.gpu_model]
     some = speed_advice.where_shown(own, word)
     decided = bool(some) and not some.endswith("settings")
     if decided:  # what is not decided elsewhere is left to the sentences
@@ -204,10 +220,9 @@ def _extreme(row: pd.Series, rows: pd.DataFrame, where: str) -> str:
     marks = wording.partly(row) or ["emulated"] * bool(row.emulated)
     note = "".join(f" ({part})" for part in marks)
     base = wording.default_name(row.baseline)
-    where = row.gpu_model if rows.gpu_model.nunique() > 1 else where
     than = "as" if word == "as fast" else "than"
     ratio = f"{wording.speed_parts(row)[0]}× {word}"
-    return f"{row.policy}{note} {verb} {bound}{ratio} {than} {base} on {where}{some}"
+    return f"{row.policy}{note} {verb} {bound}{ratio} {than} {base} on {row.gpu_model}{some}"
 
 
 def _not_shown(own: pd.DataFrame) -> str:

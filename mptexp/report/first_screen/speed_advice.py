@@ -9,7 +9,7 @@ from mptexp.analysis.contrast import MOST_REPEATS, Contrast
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
-from mptexp.report.first_screen.opening import NAMED, RESIDENT, equal
+from mptexp.report.first_screen.subject import NAMED, RESIDENT, equal
 from mptexp.report.text import measures, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import INCONCLUSIVE, count, listed, verbatim
@@ -33,6 +33,20 @@ def where_shown(own: pd.DataFrame, word: str) -> str:
     if proven.sum() == 1:
         return f" {wording.at(own.within_phase[proven].iloc[0])}"
     return f" in {proven.sum()} of {len(own)} settings"
+
+
+def default(rows: pd.DataFrame) -> str:
+    """What the policies are compared with: a policy, or each device's own default."""
+    if rows.baseline.nunique() > 1:
+        return "the default of each device"
+    return wording.default_name(rows.baseline.iloc[0])
+
+
+def diverged(best: pd.Series, tables: Tables) -> bool:
+    """Whether trainings of a policy on its device diverged, at points of which no ratio tells."""
+    runs = tables.results
+    own = (runs.policy == best.policy) & (runs.gpu_model == best.gpu_model)
+    return bool((runs.status[own] == "diverged").any())
 
 
 class _Advice(NamedTuple):
@@ -68,10 +82,11 @@ def advise(rows: pd.DataFrame, tables: Tables) -> str:
 
 
 def _advice(rows: pd.DataFrame, tables: Tables) -> _Advice:
-    base = wording.default_name(rows.baseline.iloc[0])
+    base = default(rows)
+    worse = (rows.finding == "faster") & rows.verdict.isin(["lower", "diverged"])
+    rows = rows.assign(finding=rows.finding.mask(worse, "worse"))
     # What is proven and rounds to 1.00 is worth no change.
     faster = rows[(rows.finding == "faster") & (rows.apply(wording.direction, axis=1) == "faster")]
-    faster = faster[~faster.verdict.isin(["lower", "diverged"])]
     usable = faster[faster.input_mode != RESIDENT]
     if len(faster) and usable.empty and (rows.input_mode != RESIDENT).any():
         names = listed(dict.fromkeys(faster.policy))
@@ -81,6 +96,7 @@ def _advice(rows: pd.DataFrame, tables: Tables) -> _Advice:
         best = (usable if len(usable) else faster).pipe(lambda own: own.loc[own.low.idxmax()])
         measure = measures.of(best.dataset)
         within = best.verdict == "equal" and equal(tables, measure) == "equal"
+        within &= not diverged(best, tables)
         own = "training" if best.phase == "train" else "model"
         look = "" if within else f", and look at its {measure.name} in your own {own}"
         condition, but, unclear = _there(best, rows)
@@ -90,16 +106,19 @@ def _advice(rows: pd.DataFrame, tables: Tables) -> _Advice:
     native = rows[~rows.emulated.astype(bool)]
     if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
         return _Advice(caveats.remedies(tables, "time").removesuffix("."))
-    more = more_repeats((native if len(native) else rows).query("speedup > 1"))
+    more = more_repeats(native if len(native) else rows, gains=True)
     return _Advice(f"keep {base}{f'; {more}' * bool(more)}")
 
 
-def more_repeats(rows: pd.DataFrame) -> str:
+def more_repeats(rows: pd.DataFrame, gains: bool = False) -> str:
     """What more repeats of the inconclusive comparisons would show; empty where none is.
 
     Said of the one that takes fewest.
+
+    Args:
+        gains: whether it is gains that are looked for.
     """
-    own = rows[rows.finding == INCONCLUSIVE]
+    own = rows[(rows.finding == INCONCLUSIVE) & ((rows.speedup > 1) | (not gains))]
     if own.empty:
         return ""
     wanted = [
@@ -110,7 +129,8 @@ def more_repeats(rows: pd.DataFrame) -> str:
     if not wanted:
         return MANY_REPEATS
     least, speedup, blocks = min(wanted)
-    if least > FEW and (most := own.high.max()) > 1:
+    open_ = ~rows.finding.isin(["faster", "worse"]).any()
+    if least > FEW and open_ and (most := rows.high.max()) > 1:
         return f"any gain is at most {most:.2f}×, where its interval ends"
     return f"to show that {speedup} is not chance would take about {least} repeats, not {blocks}"
 
@@ -129,7 +149,7 @@ def _there(best: pd.Series, rows: pd.DataFrame) -> tuple[str, str, str]:
     """
     own = rows[(rows.policy == best.policy) & (rows.input_mode != RESIDENT)]
     own = own if len(own) else rows[rows.policy == best.policy]
-    faster, slower = own.finding == "faster", own.finding == "slower"
+    faster, slower = own.finding == "faster", own.finding.isin(["slower", "worse"])
     if faster.all():
         return "", "", ""
     if not (decided := where_shown(own, "faster")).endswith("settings"):

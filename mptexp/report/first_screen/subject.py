@@ -1,43 +1,99 @@
-"""Which kind of question a sweep asks, and so which module opens its report.
+"""The parts of a first screen, whatever the question: title, comparisons, sentences, advice."""
 
-Most sweeps ask about the speed of policies; some about loss scales, emulated formats, instruction
-sets, replicas, frameworks or plain loops. Each opens its report with its own comparisons. Where
-nothing can be claimed, the title is what was measured, said to be provisional.
-"""
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from collections.abc import Callable, Iterator
+from mptexp.analysis.sweep_tables import Options, Tables
+from mptexp.report.text import wording
+from mptexp.report.text.measures import Measure
+from mptexp.report.text.wording import listed
 
-from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.answers import findings
-from mptexp.report.first_screen import (
-    accuracies,
-    formats,
-    frameworks,
-    instruction_sets,
-    loss_scales,
-    quantized,
-    replicas,
-    speed,
-)
-from mptexp.report.first_screen.opening import Subject
+Scale = Literal["speed", "error", "accuracy", "perplexity"]
+MOST = 12  # rows of the chart; of more, the least and the largest of each policy
+MARGIN = Options.equivalence_margin  # of accuracies that a title calls equal without a word more
+NAMED = 3  # comparisons that a sentence lists
+PROVISIONAL = "Provisional"
+MORE_REPEATS = "more repeats would narrow the inconclusive intervals"
+RESIDENT = "resident"  # an input mode in which nobody can train: one batch, again and again
 
 
-def of(tables: Tables) -> Subject:
-    """The subject of a sweep: the first of SUBJECTS that has anything to say of it."""
-    if tables.ok.empty and (tables.results.status != "diverged").all():
-        return Subject("No run of this sweep succeeded", [findings.NONE_SUCCEEDED])
-    return next(subject for of_kind in SUBJECTS for subject in of_kind(tables))
+@dataclass(frozen=True)
+class Bar:
+    """A comparison: a row of the chart.
+
+    Attributes:
+        label: what is compared with the baseline.
+        policy: whose colour and marker the row has.
+        value: a speedup, or a difference in percentage points; low, high: its interval, NaN where
+            nothing is claimed.
+        finding: faster, slower, small, large, equal, lower, ..., inconclusive, not valid.
+        text: the same in words, as the report's table has it.
+        group: the heading under which the row stands; empty under that of its policy.
+        emulated: whether the device only emulates the policy: where it lies far from what the
+            device has instructions for, the chart says so in words.
+    """
+
+    label: str
+    policy: str
+    value: float
+    low: float
+    high: float
+    finding: str
+    text: str
+    group: str = ""
+    emulated: bool = False
 
 
-SUBJECTS: tuple[Callable[[Tables], Iterator[Subject]], ...] = (
-    loss_scales.of,
-    formats.of,
-    instruction_sets.of,
-    replicas.of,
-    frameworks.of_frontends,
-    frameworks.of_frameworks,
-    quantized.of_quantized,
-    speed.of,
-    accuracies.of_exponents,
-    accuracies.of,
-)
+@dataclass(frozen=True)
+class Subject:
+    """What opens a report.
+
+    Attributes:
+        title: the finding in a few words, plain text.
+        bars: the comparisons with one baseline; empty where there are none. Those of several have
+            groups that name them.
+        baseline: its name; empty of several.
+        scale: of the bars.
+        sentences: Markdown, the best proven first.
+        advice: what to do, Markdown; empty where nothing follows.
+        figure: the section of the registry whose first figure is the chart.
+        usual: what holds of every bar whose label does not say otherwise; empty of nothing.
+    """
+
+    title: str
+    sentences: Sequence[str]
+    bars: Sequence[Bar] = ()
+    baseline: str = ""
+    scale: Scale = "speed"
+    advice: str = ""
+    figure: str = "answer"
+    usual: str = ""
+
+
+def device(tables: Tables) -> str:
+    """The names of the devices: `AMD EPYC (2 cores)`."""
+    return listed(sorted(set(tables.results.gpu_model)))
+
+
+def provisional(title: str) -> str:
+    """A title of what was measured, but cannot be claimed."""
+    return f"{PROVISIONAL}: {title}"
+
+
+def unclaimed(sentences: Sequence[str]) -> list[str]:
+    """Sentences on what was measured; the first says that nothing of it is claimed."""
+    return [f"{wording.NOT_VALID}. {sentences[0]}", *sentences[1:]] if sentences else []
+
+
+def equal(tables: Tables, measure: Measure) -> str:
+    """`equal`; within what, where the params file allows more: in 90 points all are."""
+    margin = tables.options.equivalence_margin
+    return "equal" + f" within {measure.margin(margin)}" * (margin > MARGIN)
+
+
+def first(clauses: Sequence[str]) -> str:
+    """The first NAMED clauses, which may hold commas, and how many more there are."""
+    if len(clauses) <= NAMED + 1:
+        return "; ".join(clauses)
+    return "; ".join([*clauses[:NAMED], f"{len(clauses) - NAMED} more"])

@@ -1,4 +1,4 @@
-"""The first screen of a report: title, conditions, banner, chart, sentences, what to do."""
+"""The HTML of the first screen: title, conditions, banner, chart, sentences, what to do."""
 
 import re
 from collections import Counter
@@ -13,7 +13,7 @@ from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.answers import caveats, findings, why
 from mptexp.report.figures import registry, style
 from mptexp.report.figures.registry import SweepFigure
-from mptexp.report.first_screen.opening import RESIDENT, device
+from mptexp.report.first_screen.subject import RESIDENT, device
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.text import markdown, wording
 from mptexp.spec import tasks

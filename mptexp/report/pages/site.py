@@ -32,7 +32,7 @@ from mptexp.records.sweep_dir import DIGEST, RUN_ID, SweepDir, leads_out
 from mptexp.report import measured
 from mptexp.report.answers import caveats, claims, repetitions
 from mptexp.report.figures import output
-from mptexp.report.first_screen.opening import device
+from mptexp.report.first_screen.subject import device
 from mptexp.report.pages import lead, page, rendering
 from mptexp.report.text import wording
 from mptexp.spec import documents, files, interrupt

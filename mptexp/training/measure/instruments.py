@@ -1,4 +1,4 @@
-"""Clock, memory, utilization and energy of this device, tested on work whose answer is known.
+"""`doctor --check`: clock, memory, utilization and energy, on work whose answer is known.
 
 `python -m mptexp.training.measure.instruments BACKEND` prints the checks as JSON: a process of its
 own, since its peak of memory would count in any other.

@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -94,11 +94,30 @@ def named(model: keras.Model) -> Iterator[set[str]]:
             vars(layer)["add_loss"] = partial(_add_loss, adding, layer.name, layer.add_loss)
         layer.name += LAYER
     try:
-        yield adding
+        with _scoped(layers):
+            yield adding
     finally:
         for layer in layers:
             vars(layer).pop("add_loss", None)
             layer.name = layer.name.removesuffix(LAYER)
+
+
+@contextmanager
+def _scoped(layers: Iterable[keras.layers.Layer]) -> Iterator[None]:
+    """Puts what a layer does before its `call`, the casts of its input, into its scope too."""
+    call, own = keras.layers.Layer.__call__, {id(layer) for layer in layers}
+
+    def scoped(layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
+        if id(layer) not in own:
+            return call(layer, *args, **kwargs)
+        with keras.name_scope(layer.name, caller=layer):  # Keras does not open it once more
+            return call(layer, *args, **kwargs)
+
+    keras.layers.Layer.__call__ = scoped
+    try:
+        yield
+    finally:
+        keras.layers.Layer.__call__ = call
 
 
 def _add_loss(adding: set[str], name: str, add: Callable[[Any], None], loss: Any) -> None:

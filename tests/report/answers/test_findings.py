@@ -5,7 +5,7 @@ import pytest
 from builders import record, tables, three
 
 from mptexp.report.answers import findings
-from mptexp.report.first_screen import subject
+from mptexp.report.first_screen import choose
 from mptexp.report.tables import text_tables
 from mptexp.report.text.wording import INCONCLUSIVE
 
@@ -219,15 +219,15 @@ def test_the_largest_batches_are_said_where_they_were_searched_for():
     said = " ".join(findings.answer(replace(made, attempts=tried)))
     fits = "Largest batch that fits: 32 with **float32** and **mixed_float16** (64 does not)."
     assert fits in said
-    title = subject.of(replace(made, attempts=tried)).title
+    title = choose.of(replace(made, attempts=tried)).title
     assert title.startswith("The largest batch is 32 with float32 and mixed_float16; ")
     tried.loc[1, "batch_size"] = 96
     assert "(64 does not)" not in " ".join(findings.answer(replace(made, attempts=tried)))
     more = pd.DataFrame({"policy": ["mixed_float16"], "batch_size": [64], "status": ["ok"]})
     further = replace(made, attempts=pd.concat([tried, more]))
     begins = "The largest batch is 32 with float32 and 64 with mixed_float16; "
-    assert subject.of(further).title.startswith(begins)
+    assert choose.of(further).title.startswith(begins)
     # A search that ended for another reason does not know what fits.
     unknown = replace(made, attempts=tried.assign(status="failed"))
     assert "argest batch" not in " ".join(findings.answer(unknown))
-    assert "batch" not in subject.of(unknown).title
+    assert "batch" not in choose.of(unknown).title

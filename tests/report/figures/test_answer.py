@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mptexp.report.figures import answer, style
-from mptexp.report.first_screen.opening import Bar, Subject
+from mptexp.report.first_screen.subject import Bar, Subject
 
 NAN = float("nan")
 

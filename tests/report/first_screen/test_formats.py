@@ -10,16 +10,16 @@ from builders import (
     tables_of,
 )
 
-from mptexp.report.first_screen import subject
+from mptexp.report.first_screen import choose
 
 
 def low_precision_title(*groups):
-    return subject.of(identified(tables([run for group in groups for run in group]))).title
+    return choose.of(identified(tables([run for group in groups for run in group]))).title
 
 
 def test_emulated_formats_open_with_their_loss():
     found = tables_of(emulated_runs([2.0, 2.1, 1.9]), emulated_runs([3.0, 3.1, 2.9], **FIXED))
-    answer = subject.of(identified(found))
+    answer = choose.of(identified(found))
     assert answer.title == "1 of 1 settings train within 2 percentage points of float32's error"
     assert answer.bars[0].label == "<8,8>"
     assert answer.scale == "error"
@@ -33,7 +33,7 @@ def test_a_format_that_learns_nothing_is_a_finding_and_no_doubt():
     found = identified(tables_of(emulated_runs([1.0, 1.1, 0.9]), *groups))
     for made in found.records:
         made["in_force"]["chance_accuracy"] = 0.1
-    answer = subject.of(tables(found.records))
+    answer = choose.of(tables(found.records))
     assert answer.title == (
         "1 of 3 settings train within 2 percentage points of float32's error; the worst ends "
         "89.0 points above it (activations <7,8>, weights <8,8>)"
@@ -71,7 +71,7 @@ def test_trainings_with_and_without_clipping_have_labels_of_their_own():
         for clip in (None, 1.0)
         for formats in ({}, FIXED)
     ]
-    bars = subject.of(identified(tables([run for group in groups for run in group]))).bars
+    bars = choose.of(identified(tables([run for group in groups for run in group]))).bars
     assert sorted(bar.label for bar in bars) == [
         "<8,8>",
         "<8,8>, gradients clipped to norm 1",
@@ -86,7 +86,7 @@ def test_how_few_bits_train_is_the_title_where_formats_of_several_sizes_were_tri
         emulated_runs([1.1, 1.2, 1.0], **STOCHASTIC),
         emulated_runs([90, 91, 89], **FIXED),
     ]
-    answer = subject.of(identified(tables([run for group in groups for run in group])))
+    answer = choose.of(identified(tables([run for group in groups for run in group])))
     near = "within 2 percentage points of float32's error"
     assert answer.title == f"keydana_cnn trains with 10-bit activations to {near}"
     assert answer.sentences[0] == (
@@ -97,3 +97,46 @@ def test_how_few_bits_train_is_the_title_where_formats_of_several_sizes_were_tri
         "for the fewest bits take **activations dynamic<10>, weights dynamic<12>**; with **<8,8>** "
         "(+89.0 points): round stochastically (+0.1)."
     )
+
+
+def test_what_diverged_in_all_runs_is_counted_and_named():
+    groups = [
+        emulated_runs([1, 1.1, 0.9]),
+        emulated_runs([1.2, 1.3, 1.1], **FIXED),
+        emulated_runs([0, 0, 0], status="diverged", propagation="float8_e4m3fn"),
+    ]
+    answer = choose.of(identified(tables_of(*groups)))
+    assert answer.title == "1 of 2 settings train within 2 percentage points of float32's error"
+    assert answer.sentences[-1].startswith("In all runs diverged: **activations float8\\_e4m3fn")
+
+
+def test_a_run_that_diverged_leaves_the_others_interval_open():
+    runs = [*emulated_runs([1, 1.1, 0.9, 1]), *emulated_runs([1.2, 1.3, 1.1, 1.2], **FIXED)]
+    runs[-1] |= {"status": "diverged", "history": []}
+    answer = choose.of(identified(tables(runs)))
+    assert answer.bars[0].finding == "incomplete"
+    assert answer.sentences == [
+        "Of 1 setting, 1 is within 2 percentage points of it only where runs ended well."
+    ]
+
+
+def test_of_many_formats_all_are_counted_and_the_ends_are_drawn():
+    groups = [emulated_runs([1, 1.1, 0.9])]
+    for bits in range(1, 21):
+        error = 1.1 if bits > 10 else 40 + bits
+        made = {"propagation": f"<2,{bits}>", "weight_format": f"<2,{bits}>"}
+        groups.append(emulated_runs([error, error + 0.1, error - 0.1], **made))
+    answer = choose.of(identified(tables_of(*groups)))
+    assert len(answer.bars) == 12
+    assert answer.bars[0].group.startswith("10 of 20 within")
+    assert answer.title.startswith("keydana_cnn trains with 13-bit activations")
+
+
+def test_where_float32_learned_nothing_no_format_is_counted():
+    groups = [emulated_runs([90, 90, 90]), emulated_runs([90, 90, 90], **FIXED)]
+    found = identified(tables_of(*groups))
+    for made in found.records:
+        made["in_force"]["chance_accuracy"] = 0.1
+    answer = choose.of(tables(found.records))
+    assert answer.title == "No format is compared with a float32 that learned"
+    assert answer.advice

@@ -4,7 +4,7 @@ from builders import replicated, tables_of, trained_by
 
 from mptexp.analysis import scaling
 from mptexp.report.answers import comparisons
-from mptexp.report.first_screen import subject
+from mptexp.report.first_screen import choose
 
 
 def test_compiled_steps_are_compared_with_compiled_ones():
@@ -14,7 +14,7 @@ def test_compiled_steps_are_compared_with_compiled_ones():
         trained_by("keras", 0.15, "torch", jit=True),
         trained_by("native", 0.1, "torch", jit=True),
     )
-    answer = subject.of(tables)
+    answer = choose.of(tables)
     assert {bar.label: round(1 / bar.value, 2) for bar in answer.bars} == {
         "Keras on PyTorch, float32": 2.0,
         "Keras on PyTorch, compiled, float32": 1.5,
@@ -31,7 +31,7 @@ def test_inference_is_named_and_compared_apart_from_training():
     infers = {"phase": "inference"}
     inferred = [trained_by("keras", 0.2, **infers), trained_by("native", 0.1, **infers)]
     tables = tables_of(*inferred)
-    assert subject.of(tables).title.endswith(
+    assert choose.of(tables).title.endswith(
         "Keras inference on JAX is 2.00× slower than a plain loop"
     )
     (said,) = comparisons.keras_costs(scaling.by_frontend(tables))
@@ -39,7 +39,7 @@ def test_inference_is_named_and_compared_apart_from_training():
     assert "Predicted by" in comparisons.sections(tables)[-1].rows
     inferred = [trained_by("keras", 0.2, **infers), trained_by("native", 0.1, **infers)]
     tables = tables_of(*inferred, trained_by("keras", 0.15), trained_by("native", 0.1))
-    assert {bar.label: round(1 / bar.value, 2) for bar in subject.of(tables).bars} == {
+    assert {bar.label: round(1 / bar.value, 2) for bar in choose.of(tables).bars} == {
         "Keras inference on JAX, float32": 2.0,
         "Keras training on JAX, float32": 1.5,
     }
@@ -56,7 +56,7 @@ def test_the_cost_of_keras_at_each_batch_size_is_named():
         for made in trained_by(frontend, step_s, size=size, phase="inference")
     ]
     tables = tables_of(sides)
-    assert {bar.label: round(1 / bar.value, 2) for bar in subject.of(tables).bars} == {
+    assert {bar.label: round(1 / bar.value, 2) for bar in choose.of(tables).bars} == {
         "Keras inference on JAX, batch size 1, float32": 3.0,
         "Keras inference on JAX, batch size 32, float32": 1.2,
     }
@@ -83,8 +83,38 @@ def test_a_gain_that_depends_on_the_framework_is_titled_with_it():
             zip(replicated(1, 32, 0.1, backend="jax", policy="mixed_bfloat16"), noise, strict=True)
         )
     ]
-    title = subject.of(tables_of(*sides, jax)).title
+    title = choose.of(tables_of(*sides, jax)).title
     start = (
         "mixed_bfloat16 trains 2.00× faster than float32 on GPU in PyTorch, no gain shown in JAX"
     )
     assert title.startswith(start)
+
+
+def test_frameworks_at_several_batch_sizes_are_named_with_them():
+    # The lie: "PyTorch is 3.00x slower than TensorFlow", at batch size 1 alone.
+    sides = [
+        replicated(1, size, step_s, backend=backend)
+        for backend, size, step_s in (
+            ("tensorflow", 1, 0.1),
+            ("torch", 1, 0.3),
+            ("tensorflow", 128, 0.15),
+            ("torch", 128, 0.1),
+        )
+    ]
+    labels = {bar.label: round(bar.value, 2) for bar in choose.of(tables_of(*sides)).bars}
+    assert labels == {
+        "PyTorch, batch size 1, float32": 0.33,
+        "PyTorch, batch size 128, float32": 1.5,
+    }
+
+
+def test_keras_that_is_slower_and_faster_is_titled_with_both():
+    tables = tables_of(
+        trained_by("keras", 0.12),
+        trained_by("native", 0.1),
+        trained_by("keras", 0.05, policy="mixed_bfloat16"),
+        trained_by("native", 0.1, policy="mixed_bfloat16"),
+    )
+    title = choose.of(tables).title
+    assert "Keras on JAX, float32 is 1.20× slower" in title
+    assert "Keras on JAX, mixed_bfloat16 is 2.00× faster" in title

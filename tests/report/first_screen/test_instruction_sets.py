@@ -5,7 +5,7 @@ import copy
 from builders import record, tables
 
 from mptexp.report.answers import caveats
-from mptexp.report.first_screen import subject
+from mptexp.report.first_screen import choose
 
 
 def by_isa(**asked):
@@ -26,7 +26,7 @@ def by_isa(**asked):
 
 
 def test_instruction_sets_open_with_the_ratio_between_them():
-    answer = subject.of(by_isa())
+    answer = choose.of(by_isa())
     assert answer.title.startswith(
         "float32 with SSE4.1 is 4.00× slower and mixed_bfloat16 with all instruction sets is 2.00× "
         "faster than float32 with all instruction sets"
@@ -44,7 +44,7 @@ def test_what_a_policy_needs_to_be_faster_is_the_title():
             made["parameters"]["cpu_isa"] = isa
             made["timing"] |= {"step_s": step_s, "images_per_s": 32 / step_s}
             rows.append(made)
-    answer = subject.of(tables(rows))
+    answer = choose.of(tables(rows))
     assert answer.title == (
         "mixed_bfloat16 is 2.00× faster than float32 on Some (CPU) thanks to AVX512_BF16, "
         "and 2.50× slower with AVX512 alone"
@@ -61,7 +61,7 @@ def test_what_a_policy_needs_to_be_faster_is_the_title():
 
 
 def test_instruction_sets_of_other_models_are_not_compared():
-    answer = subject.of(by_isa(model_source="edited"))
+    answer = choose.of(by_isa(model_source="edited"))
     assert [bar.finding for bar in answer.bars] == ["faster"]
     assert answer.title.startswith("mixed_bfloat16 with all instruction sets is 2.00× faster")
     (said,) = caveats.sentences(by_isa(model_source="edited"))

@@ -2,7 +2,7 @@
 
 from builders import quantized, record, tables
 
-from mptexp.report.first_screen import subject
+from mptexp.report.first_screen import choose
 
 
 def test_the_page_opens_with_bytes_and_what_they_cost():
@@ -13,7 +13,7 @@ def test_the_page_opens_with_bytes_and_what_they_cost():
         one = record(block=block, step_s=0.2 + block / 1e4)
         after = {"val_accuracy": 0.90 + block / 1000}
         made.append(quantized("int8", block, {"val_accuracy": 0.9}, after, one))
-    answer = subject.of(tables(made))
+    answer = choose.of(tables(made))
     assert answer.title == (
         "int8 shrinks the weights to 25 % of their bytes, accuracy +0.1 percentage points; "
         "int8 runs inference 2.00× slower than float32 on GPU"
@@ -33,7 +33,7 @@ def test_where_no_time_is_valid_the_bytes_are_claimed_and_no_speed():
         apart = record(block=block, step_s=0.1 * 2**block)
         after = {"val_accuracy": 0.9}
         made += [one, quantized("int8", block, after, after, apart)]
-    answer = subject.of(tables(made))
+    answer = choose.of(tables(made))
     title = "int8 shrinks the weights to 25 % of their bytes, accuracy +0.0 percentage points"
     assert answer.title == f"{title}; no speed is valid"
     (bar,) = answer.bars  # of what is valid, not of times that are not
@@ -41,3 +41,22 @@ def test_where_no_time_is_valid_the_bytes_are_claimed_and_no_speed():
     assert (bar.value, bar.low, bar.high) == (0, 0, 0)
     assert answer.advice.startswith("for fewer bytes take **int8**")
     assert "--repair" in answer.advice
+
+
+def test_weights_that_are_ruined_are_not_advised():
+    # The lie: "for fewer bytes take int4", 60 points below.
+    made = []
+    for block in range(3):
+        made.append(record(block=block, step_s=0.1))
+        made[-1]["parameters"] |= {"phase": "inference"}
+        for policy, lost, size in (("int8", 0.001, 2**20), ("int4", 0.6, 2**19)):
+            after = {"val_accuracy": 0.9 - lost + block / 10000}
+            one = record(block=block, step_s=0.2 + block / 1e4)
+            made.append(quantized(policy, block, {"val_accuracy": 0.9}, after, one))
+            made[-1]["quantized"]["bytes_after"] = size
+    advice = choose.of(tables(made)).advice
+    assert advice.startswith("for speed keep float32; for fewer bytes take **int8**")
+    ruined = [r for r in made if r["parameters"]["policy"] != "int8"]
+    assert choose.of(tables(ruined)).advice == (
+        "keep float32: all lose more than 1 percentage point of accuracy."
+    )

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from builders import (
     identified,
     record,
@@ -11,11 +12,11 @@ from builders import (
 )
 
 from mptexp.analysis.sweep_tables import Options
-from mptexp.report.first_screen import subject
+from mptexp.report.first_screen import choose
 
 
 def test_speed_is_the_subject_of_policies():
-    answer = subject.of(three("mixed_float16", [2.0, 2.1, 1.9]))
+    answer = choose.of(three("mixed_float16", [2.0, 2.1, 1.9]))
     (bar,) = answer.bars
     assert (bar.label, bar.finding, answer.baseline) == ("mixed_float16", "faster", "float32")
     assert bar.text.startswith("2.00× faster [")
@@ -27,14 +28,14 @@ def test_the_one_policy_that_is_slower_is_in_the_title():
     rows += [record("mixed_bfloat16", b, s) for b, s in enumerate((0.1, 0.11, 0.09))]
     rows += [record("float8", b, 0.2, emulated=True) for b in range(3)]
     nothing = "mixed_bfloat16 is not shown to train faster than float32 on GPU"
-    assert subject.of(tables(rows)).title == f"{nothing}; float8 (emulated) trains 2.00× slower"
+    assert choose.of(tables(rows)).title == f"{nothing}; float8 (emulated) trains 2.00× slower"
 
 
 def test_a_policy_that_is_slower_somewhere_is_titled_with_it():
     base = {("float32", size): 0.1 for size in (32, 64)}
     times = base | {("mixed_float16", 32): 0.4, ("mixed_float16", 64): 0.1}
     rows = [record(p, b, s, batch_size=n) for (p, n), s in times.items() for b in range(3)]
-    title = subject.of(identified(tables(rows))).title
+    title = choose.of(identified(tables(rows))).title
     wanted = "mixed_float16 trains 4.00× slower than float32 on GPU at batch size 32"
     assert title == wanted
 
@@ -49,7 +50,7 @@ def test_pytorch_has_no_xla():
                 made["in_force"] = made["in_force"] | {"jit": jit == "on"}
                 made["run_id"] = f"{policy}-{jit}-{block}"
                 rows.append(made)
-    answer = subject.of(identified(tables(rows)))
+    answer = choose.of(identified(tables(rows)))
     said = " ".join([answer.advice, *(bar.label for bar in answer.bars)])
     assert "with torch.compile" in said
     assert "XLA" not in said
@@ -62,7 +63,7 @@ def test_what_is_faster_everywhere_is_titled_from_the_least_to_the_most():
         for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", fast))
         for block in range(3)
     ]
-    title = subject.of(identified(tables(rows))).title
+    title = choose.of(identified(tables(rows))).title
     assert title.startswith("mixed_bfloat16 trains 1.25× to 2.00× faster than float32 on GPU")
 
 
@@ -74,8 +75,8 @@ def test_what_is_both_faster_and_slower_is_titled_from_what_to_what():
         "bfloat16 trains 2.00× faster than float32 on GPU at batch size 64, and 2.00× slower at "
         "batch size 32"
     )
-    assert subject.of(identified(tables(rows))).title.startswith(wanted)
-    unknown = subject.of(tables([row | {"identity": None} for row in rows]))
+    assert choose.of(identified(tables(rows))).title.startswith(wanted)
+    unknown = choose.of(tables([row | {"identity": None} for row in rows]))
     assert unknown.title == (
         "Provisional: bfloat16 trains from 2.00× slower to 2.00× faster than float32 on GPU"
     )
@@ -83,7 +84,7 @@ def test_what_is_both_faster_and_slower_is_titled_from_what_to_what():
 
 def test_an_emulated_policy_alone_has_its_name_in_the_title():
     made = three("mixed_float16", [0.9, 1.0, 1.1], emulated=True)
-    title = subject.of(made).title
+    title = choose.of(made).title
     assert title.startswith("mixed_float16 is not shown to train faster than float32")
 
 
@@ -95,7 +96,7 @@ def test_both_phases_are_in_the_title():
         for policy, step_s in (("float32", 0.1), ("mixed_bfloat16", 0.1 * fast))
         for block in range(3)
     ]
-    title = subject.of(identified(tables(rows))).title
+    title = choose.of(identified(tables(rows))).title
     assert title == (
         "mixed_bfloat16 runs inference 1.25× faster than float32 on GPU at batch size 32, and "
         "2.00× slower at batch size 1"  # a longer one is not read; the sentences have the rest
@@ -105,7 +106,7 @@ def test_both_phases_are_in_the_title():
 def test_what_is_not_valid_is_not_the_title():
     rows = [record(p, b, s) for p, s in (("float32", 0.1), ("bfloat16", 0.05)) for b in range(3)]
     marks = ["measured while other programs used the processor"]
-    answer = subject.of(tables([row | {"marks": marks} for row in rows]))
+    answer = choose.of(tables([row | {"marks": marks} for row in rows]))
     assert answer.title == "Provisional: bfloat16 trains 2.00× faster than float32 on GPU"
     assert answer.bars[0].text == "2.00× faster (not valid: interference, n = 3)"
     assert answer.advice == (
@@ -122,9 +123,87 @@ def test_accuracy_within_a_wide_margin_is_not_called_equal_without_it():
         if made["parameters"]["policy"] == "mixed_float16":
             made["history"][-1]["val_accuracy"] -= 0.4
     found = identified(tables(rows))
-    assert subject.of(found).title.endswith(" than float32 on GPU; its accuracy is lower")
-    wide = subject.of(replace(found, options=Options(equivalence_margin=0.9)))
+    assert choose.of(found).title.endswith(" than float32 on GPU; its accuracy is lower")
+    wide = choose.of(replace(found, options=Options(equivalence_margin=0.9)))
     assert wide.title.endswith(", accuracy equal within 90 percentage points")
     assert wide.advice.endswith("and look at its accuracy in your own training.")
     alike = identified(three("mixed_float16", [2.0, 2.1, 1.9]))
-    assert subject.of(alike).title.endswith(", at equal accuracy")
+    assert choose.of(alike).title.endswith(", at equal accuracy")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ((-0.4, -0.41, -0.39), "; its accuracy is lower"),
+        ((-0.2, 0.2, 0.0), "; accuracy inconclusive"),
+        ((0.0, 0.0, 0.0), ", at equal accuracy"),
+    ],
+)
+def test_a_title_says_what_a_gain_costs(changes, said):
+    rows = three("mixed_float16", [2.0, 2.1, 1.9]).records
+    for made in rows:
+        if made["parameters"]["policy"] == "mixed_float16":
+            made["history"][-1]["val_accuracy"] += changes[made["parameters"]["block"]]
+    title = choose.of(identified(tables(rows))).title
+    assert title == f"mixed_float16 trains 2.00× faster than float32 on GPU{said}"
+
+
+def on_devices(**times):
+    """Steps of both policies on several devices, over the default of each."""
+    rows = []
+    for device, (default, base, fast) in times.items():
+        for policy, step_s in ((default, base), ("mixed_float16", fast)):
+            for block in range(3):
+                made = record(policy, block, step_s, default=default)
+                made["parameters"] |= {"gpu_model": device}
+                made["run_id"] = f"{device}-{policy}-{block}"
+                made["identity"] = made["identity"] | {"device": device}
+                rows.append(made)
+    return identified(tables(rows))
+
+
+def test_a_ratio_of_another_device_is_not_in_the_title():
+    # The lie: "1.07x to 1.40x faster than TF32 on H200", of which 1.07 is the V100's.
+    both = on_devices(V100=("float32", 0.107, 0.1), H200=("tensorfloat32", 0.14, 0.1))
+    title = choose.of(both).title
+    assert title.startswith("mixed_float16 trains 1.40× faster than TF32 on H200")
+    none = on_devices(V100=("float32", 0.1, 0.1), H200=("tensorfloat32", 0.1, 0.1))
+    answer = choose.of(none)
+    if "not shown" in answer.title:
+        assert answer.title.endswith("than the default of each device on H200 and V100")
+    assert "TF32" not in answer.advice
+
+
+def accuracies(**points):
+    """Runs at batch sizes: how fast mixed_float16 is there, and what its accuracy loses."""
+    rows = []
+    for size, (fast, lost) in points.items():
+        for policy, step_s in (("float32", 0.1), ("mixed_float16", 0.1 / fast)):
+            for block in range(3):
+                made = record(policy, block, step_s, batch_size=int(size[1:]))
+                if policy != "float32" and lost is None:
+                    made |= {"status": "diverged", "history": []}
+                elif policy != "float32":
+                    made["history"][-1]["val_accuracy"] -= lost
+                rows.append(made)
+    return choose.of(identified(tables(rows)))
+
+
+def test_accuracy_is_that_of_all_points_and_not_of_the_fastest():
+    answer = accuracies(b32=(1.4, 0.05), b128=(1.6, 0.0))
+    assert answer.title.endswith("; its accuracy is lower at batch size 32")
+    assert answer.advice == (
+        "on this GPU at batch size 128, use **mixed_float16**, but not at batch size 32."
+    )
+    answer = accuracies(b32=(1.4, 0.0), b128=(1.6, None))
+    assert answer.title.endswith("; some runs diverged")
+    assert answer.advice.endswith("look at its accuracy in your own training.")
+
+
+def test_a_policy_that_is_slower_at_one_size_is_titled_so():
+    times = {("float32", 1): 0.1, ("float32", 128): 0.1, ("bfloat16", 1): 0.15}
+    times |= {("bfloat16", 128): 0.0999}
+    rows = [record(p, b, s, batch_size=n) for (p, n), s in times.items() for b in range(3)]
+    assert choose.of(identified(tables(rows))).title == (
+        "bfloat16 trains 1.50× slower than float32 on GPU at batch size 1"
+    )

@@ -12,7 +12,7 @@ from support import PROJECT
 
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.figures import registry
-from mptexp.report.first_screen import subject
+from mptexp.report.first_screen import choose
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.pages import lead
 from mptexp.report.tables import text_tables
@@ -102,7 +102,7 @@ def random_sweep(seed):
 
 def claims_of(sweep):
     """Every ratio with an interval that the lead, its title and its chart hold."""
-    texts = [*lead.sentences(sweep), *(bar.text for bar in subject.of(sweep.tables).bars)]
+    texts = [*lead.sentences(sweep), *(bar.text for bar in choose.of(sweep.tables).bars)]
     return [claim for text in texts for claim in RATIO.findall(text)]
 
 
@@ -131,7 +131,7 @@ def test_published_leads_agree_with_their_tables(place):
     page = (place / "index.html").read_text().replace("\xa0", " ")  # before a unit
     assert f"<h1>{escape(lead.title(sweep), quote=False)}</h1>" in page
     table = (place / "table.md").read_text()
-    answer = subject.of(sweep.tables)
+    answer = choose.of(sweep.tables)
     if answer.scale == "speed" and answer.baseline in ("float32", "the default"):
         for ratio, interval in claims_of(sweep):
             # Ratios of frameworks and loops have sections of their own.

@@ -5,6 +5,7 @@ import sys
 
 import keras
 import pytest
+import tensorflow as tf
 from forked import python
 
 from mptexp.diagnosis import breakdown
@@ -164,3 +165,20 @@ def test_layers_without_weights_that_add_to_the_loss_are_told():
 def test_inference_cannot_be_profiled():
     with pytest.raises(ValueError, match="profile true with phase inference; allowed: phase train"):
         Run(profile=True, phase="inference")
+
+
+def test_casts_of_a_layers_input_stand_in_its_scope():
+    # Keras casts before it opens the layer's scope: the casts belonged to no layer.
+    inputs = keras.Input((4,))
+    x = keras.layers.Dense(4, dtype="mixed_bfloat16", name="low")(inputs)
+    outputs = keras.layers.Dense(4, dtype="float32", name="held")(x)
+    model = keras.Model(inputs, outputs)
+    called = keras.layers.Layer.__call__
+    with profiler.named(model):
+        graph = tf.function(lambda x: model(x)).get_concrete_function(tf.zeros((2, 4))).graph
+        casts = [op.name for op in graph.get_operations() if op.type == "Cast"]
+    assert any("held.layer" in name for name in casts)
+    assert all("low.layer" in name or "held.layer" in name for name in casts)
+    scopes = [name for op in graph.get_operations() for name in op.name.split("/")]
+    assert not [name for name in scopes if name.startswith("held.layer_")]
+    assert keras.layers.Layer.__call__ is called

@@ -1,0 +1,43 @@
+"""Which kind of question a sweep asks, and so which module of this folder opens its report.
+
+Most sweeps ask about the speed of policies; some about loss scales, emulated formats, instruction
+sets, replicas, frameworks or plain loops. Each opens its report with its own comparisons. Where
+nothing can be claimed, the title is what was measured, said to be provisional.
+"""
+
+from collections.abc import Callable, Iterator
+
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.answers import findings
+from mptexp.report.first_screen import (
+    accuracies,
+    formats,
+    frameworks,
+    instruction_sets,
+    loss_scales,
+    quantized,
+    replicas,
+    speed,
+)
+from mptexp.report.first_screen.subject import Subject
+
+
+def of(tables: Tables) -> Subject:
+    """The subject of a sweep: the first of SUBJECTS that has anything to say of it."""
+    if tables.ok.empty and (tables.results.status != "diverged").all():
+        return Subject("No run of this sweep succeeded", [findings.NONE_SUCCEEDED])
+    return next(subject for of_kind in SUBJECTS for subject in of_kind(tables))
+
+
+SUBJECTS: tuple[Callable[[Tables], Iterator[Subject]], ...] = (
+    loss_scales.of,
+    formats.of,
+    instruction_sets.of,
+    replicas.of,
+    frameworks.of_frontends,
+    frameworks.of_frameworks,
+    quantized.of_quantized,
+    speed.of,
+    accuracies.of_exponents,
+    accuracies.of,
+)
