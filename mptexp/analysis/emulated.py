@@ -85,6 +85,12 @@ class Point:
         return (own or formats.FORMATS[dtype]).bits
 
     @property
+    def weight_bits(self) -> int | None:
+        """Bits of a weight between steps, where its format is emulated; else None."""
+        own = formats.storage_format(self.choice["weight_format"])
+        return own.bits if own else None
+
+    @property
     def lacks_master_weights(self) -> bool:
         """Whether a mixed policy's weights are kept in its 16-bit type, not in float32."""
         policy = self.choice["policy"]

@@ -358,7 +358,7 @@ def _means(tables: Tables, measure: Measure) -> pd.Series:
 def _apart(tables: Tables, rows: pd.DataFrame, measure: Measure) -> str:
     """How far repeats of one setting lie apart, where that is far more than what is compared."""
     runs = of_task(tables.trained, measure.task).dropna(subset="val_accuracy")
-    if rows.empty or measure.name != "accuracy" or runs.empty:
+    if rows.verdict.isin(NO_MEAN).all() or measure.name != "accuracy" or runs.empty:
         return ""
     accuracies = runs.groupby([*POINT, "policy"]).val_accuracy
     most = (accuracies.max() - accuracies.min()).max()

@@ -115,8 +115,8 @@ def _fewest_bits(
     near.sort(key=lambda pair: (pair[0].bits, pair[1].value))
     least = {point.network: (point, bar) for point, bar in reversed(near)}
     trains = [
-        f"{low_precision.network(point)} {'trains ' * (k == 0)}with {point.bits}-bit "
-        f"{'activations' if k == 0 else 'ones'}"
+        f"{low_precision.network(point)} {'trains ' * (k == 0)}with {point.bits}-bit activations"
+        + f" and {point.weight_bits}-bit weights" * (point.weight_bits not in (None, point.bits))
         for k, (point, _) in enumerate(least.values())
     ]
     named = [f"{_strong(bar)} ({wording.signed(bar.value)} points)" for _, bar in least.values()]

@@ -184,9 +184,11 @@ def _slower(rows: pd.DataFrame, others: Sequence[str]) -> str:
     own = rows[(rows.policy == row.policy) & (rows.phase == row.phase)]
     if (own.finding == "faster").any():
         return ""
-    bound, where = "up to " * (len(slower) > 1), speed_advice.where_shown(own, "slower")
+    where = speed_advice.where_shown(own, "slower")
     name = f"{row.policy}{' (emulated)' * bool(row.emulated)}"
-    ratio = f"{bound}{wording.speed_parts(row)[0]}× slower"
+    ends = [wording.speed_parts(own.loc[k])[0] for k in (own.speedup.idxmax(), row.name)]
+    least = "up to " if where or len(own) > len(slower) else f"{ends[0]}× to "
+    ratio = f"{least * (ends[0] != ends[1])}{ends[1]}× slower"
     return f"; {name} {wording.DOES[row.phase]} {ratio}{where}"
 
 

@@ -131,7 +131,7 @@ def more_repeats(rows: pd.DataFrame, gains: bool = False) -> str:
     least, speedup, blocks = min(wanted)
     open_ = ~rows.finding.isin(["faster", "worse"]).any()
     if least > FEW and open_ and (most := rows.high.max()) > 1:
-        return f"any gain is at most {most:.2f}×, where its interval ends"
+        return f"a gain above {most:.2f}× is not likely: the 95 % intervals end there"
     return f"to show that {speedup} is not chance would take about {least} repeats, not {blocks}"
 
 

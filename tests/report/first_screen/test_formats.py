@@ -88,7 +88,9 @@ def test_how_few_bits_train_is_the_title_where_formats_of_several_sizes_were_tri
     ]
     answer = choose.of(identified(tables([run for group in groups for run in group])))
     near = "within 2 percentage points of float32's error"
-    assert answer.title == f"keydana_cnn trains with 10-bit activations to {near}"
+    assert (
+        answer.title == f"keydana_cnn trains with 10-bit activations and 12-bit weights to {near}"
+    )
     assert answer.sentences[0] == (
         f"Fewest bits {near}: **activations dynamic<10>, weights dynamic<12>** (+0.2 points)."
     )
