@@ -154,7 +154,7 @@ def test_rounding_that_diverged_was_tried():
     four = made(accuracy=0.945, rounding="stochastic", blocks=4, **few)
     four[3] |= {"status": "diverged", "history": []}
     (told,) = low_precision.sections(sweep(made(blocks=4), four))[0].sentences
-    assert ": inconclusive." in told
+    assert ": inconclusive, as some runs did not end well." in told
 
 
 def test_pure_float16_is_judged_at_its_usual_scale():
