@@ -84,6 +84,11 @@ def classified(made, correct, digest="5a3e5a3e5a3e"):
     return made | {"validated": {"images": len(correct), "digest": digest, "correct": listed}}
 
 
+def diverged(made):
+    """The record as of a run whose loss was not finite in its first epoch."""
+    return made | {"status": "diverged", "error": NOT_FINITE, "history": [], "timing": {}}
+
+
 def text(policy="float32", block=0, loss=2.0, chance=3.0, step_s=0.1, sequences=(0.1, -0.1)):
     """The record of a training on text: these differences from the loss are its sequences'."""
     made = record(policy, block, step_s)

@@ -18,6 +18,7 @@ from mptexp.spec.policies import POLICIES
 # Verdicts of comparisons that cannot say anything, whatever their interval.
 UNDECIDABLE = (
     "diverged",
+    "baseline diverged",
     "too few repeats",
     "not trained",
     "not valid",
@@ -44,8 +45,10 @@ def differences(tables: Tables) -> pd.DataFrame:
     (Schuirmann 1987); else `lower` or `higher` where the interval leaves zero out, else
     `undecided`. It is never equal where the baseline is at chance level (`not trained`), where so
     few images were validated with that they could not show a difference of the margin (`too few
-    images`) or it is not known how many (`images not recorded`). Where runs of either diverged,
-    the others alone say nothing of the policy: `diverged`. What is not valid of a run's accuracy
+    images`) or it is not known how many (`images not recorded`). Where runs of the policy diverged,
+    the others alone say nothing of it: `diverged`, also where all did, a row without a difference;
+    where runs of the baseline did, nothing is said of the policy: `baseline diverged`. What is not
+    valid of a run's accuracy
     for other reasons makes the verdict `not valid`. Trainings with several loss scales are left to
     `loss_scale.table`, so that a comparison has one interval.
 
@@ -67,21 +70,29 @@ def differences(tables: Tables) -> pd.DataFrame:
     rows, compared = [], []
     for point, default, table in points.by_block(trained, "quality"):
         for baseline in points.baselines(default, table):
-            for candidate in [p for p in POLICIES if p in table and p != baseline]:
+            for candidate in [p for p in POLICIES if p != baseline]:
+                sides = (*point, baseline), (*point, candidate)
+                row = dict(zip(POINT, point, strict=True)) | {"margin": margin, "images": 0}
+                row |= {"baseline": baseline, "candidate": candidate}
+                row |= {"base_lost": sides[0] in lost, "diverged": sides[1] in lost}
+                if candidate not in table:
+                    rows += [row] * row["diverged"]
+                    continue
                 over = contrast.paired(table[candidate], table[baseline], "difference")
                 if over.n:
-                    sides = (*point, baseline), (*point, candidate)
                     spread = image_pairs.spread(records[sides[1]], records[sides[0]], margin)
-                    row = dict(zip(POINT, point, strict=True)) | {"margin": margin}
-                    row |= {"baseline": baseline, "candidate": candidate}
-                    rows.append(row | {"diverged": bool({*sides} & lost), "images": spread.images})
+                    rows.append(row | {"images": spread.images, "at": len(compared)})
                     compared.append((over, spread, [flags[side] for side in sides]))
     spreads = [(spread.variance, spread.freedom) for _, spread, _ in compared]
     halves = simultaneous.half_widths([over.values for over, *_ in compared], spreads)
-    made = [
-        row | concluded(row, over.within(half), spread.images, own, margin)
-        for row, (over, spread, own), half in zip(rows, compared, halves, strict=True)
-    ]
+    made = []
+    for row in rows:
+        side = (*(row[name] for name in POINT), row["baseline"])
+        over, own = Contrast(), [flags.get(side, ""), ""]
+        if "at" in row:
+            over, _, own = compared[row["at"]]
+            over = over.within(halves[row["at"]])
+        made.append(row | concluded(row, over, row["images"], own, margin))
     return pd.DataFrame(made, columns=[*POINT, *COMPARED])
 
 
@@ -132,7 +143,8 @@ def concluded(
     """The cells of a difference, with what its interval allows to be said.
 
     Args:
-        row: with `dataset`, and `diverged`: whether runs of either side did.
+        row: with `dataset`; and whether runs of the baseline diverged (`base_lost`), and how many
+            of the other side (`diverged`).
         over: the difference, with its interval.
         images: the fewest that were validated with; 0 where it is not known.
         flags: of the baseline's runs and of the candidate's.
@@ -144,7 +156,11 @@ def concluded(
     elif images:  # of a loss, which is no count, the interval says what few sequences show
         enough = math.inf
     forbidden = not_allowed(flags, enough) if over.n else ""
-    said = "diverged" if row["diverged"] else forbidden or verdict(low, high, margin)
+    said = forbidden or verdict(low, high, margin)
+    if row["base_lost"]:
+        said = "baseline diverged"
+    elif row["diverged"]:  # beside a baseline that learned
+        said = "not trained" if not_allowed(flags, 1) == "not trained" else "diverged"
     # Few images cannot show that nothing is lost; that something is, the interval says of any.
     if over.n and said in ("equal", "undecided") and image_pairs.NONE_AMONG / enough > margin:
         said = "too few images"

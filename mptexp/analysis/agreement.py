@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from mptexp.analysis import identity
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 
+# Of an identity: what a comparison is of, beside its parameters and its device.
+WAS = ("model_source", "network", "data", "versions")
 # What a ratio is between, or what leaves the time of a step as it is.
 LEFT_OUT = ("policy", "block", "seed", "epochs", "max_steps", "target_ci")
 
@@ -57,6 +60,7 @@ class Repetition:
 def ratios(tables: Tables) -> list[Ratio]:
     """The speedups of a sweep that have a valid interval."""
     asked = {record["run_id"]: record["parameters"] for record in tables.records}
+    were = {record["run_id"]: identity.of(record) or {} for record in tables.records}
     runs = tables.ok.drop_duplicates([*POINT, "policy"])
     by_point = runs.set_index([*POINT, "policy"]).run_id.to_dict()
     made = []
@@ -64,6 +68,7 @@ def ratios(tables: Tables) -> list[Ratio]:
         run_id = by_point[(*(row[name] for name in POINT), row["candidate"])]
         known = {n: v for n, v in asked[run_id].items() if n not in LEFT_OUT}
         known |= {"gpu_model": row["gpu_model"], "jit": bool(row["jit"])}
+        known |= {name: were[run_id].get(name) for name in WAS}
         figures = {name: float(row[name]) for name in ("speedup", "low", "high")}
         names = {name: row[name] for name in ("setting", "baseline", "candidate")}
         made.append(Ratio(json.dumps(known, sort_keys=True, default=str), **names, **figures))

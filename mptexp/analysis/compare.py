@@ -175,7 +175,7 @@ def _compared(
             f"peak_memory_bytes_{name}": side.peak_memory_bytes.median(),
         }
         if a.options.price_per_hour and b.options.price_per_hour:
-            hours = 1e6 / throughput(side).median() / 3600
+            hours = 1e6 / throughput(side).median() / 3600 * side.replicas.iloc[0]
             row[f"cost_per_million_{tasks.of(side.dataset.iloc[0]).unit}s_{name}"] = (
                 hours * tables.options.price_per_hour
             )

@@ -15,12 +15,21 @@ import pandas as pd
 from mptexp.analysis import contrast, image_pairs, simultaneous, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables, once
-from mptexp.spec import formats
+from mptexp.spec import formats, tasks
 from mptexp.spec.policies import POLICY_ROWS
 
 FORMATS = ["policy", "propagation", "weight_format", "rounding", "loss_scale"]
 LITTLE = 2.0  # percentage points that count as a small loss
-Size = Literal["small", "large", "undecided", "incomplete", "too few repeats", "not valid"]
+Size = Literal[
+    "small",
+    "large",
+    "undecided",
+    "incomplete",
+    "diverged",
+    "baseline diverged",
+    "too few repeats",
+    "not valid",
+]
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,7 @@ class Point:
         runs: the ids by block of those that ended well.
         flags: what is not valid of its runs or of float32's, see `validity`.
         nearest: errors of the same choice rounded to nearest, minus these; n = 0 without it.
+        base_lost: whether runs of float32 diverged, so that none of the formats is to blame.
     """
 
     network: str
@@ -48,6 +58,7 @@ class Point:
     runs: dict[int, str]
     flags: str = ""
     nearest: Contrast = field(default_factory=Contrast)
+    base_lost: bool = False
 
     @property
     def is_float32(self) -> bool:
@@ -60,11 +71,16 @@ class Point:
         """Whether the loss is small or large, by its interval.
 
         It is incomplete, not small, where a run did not end well: the interval is of the others.
+        Where all runs diverged there is no loss, and the answer is that.
         """
+        if self.base_lost:
+            return "baseline diverged"
+        if set(self.statuses) == {"diverged"}:
+            return "diverged"
         if validity.invalid(self.flags, "accuracy"):
             return "not valid"
         if math.isnan(self.loss.low):
-            return "too few repeats"
+            return "incomplete" if "diverged" in self.statuses else "too few repeats"
         if self.loss.high < LITTLE:
             return "small" if set(self.statuses) == {"ok"} else "incomplete"
         return "large" if self.loss.low > LITTLE else "undecided"
@@ -111,10 +127,14 @@ class Point:
 
 @once
 def points(tables: Tables) -> list[Point]:
-    """Every choice of formats of every network that was trained, in the order of the records."""
+    """Every choice of formats of every network that was trained, in the order of the records.
+
+    Of networks that classify: a text has no error in percent.
+    """
     parameters = {r["run_id"]: r["parameters"] for r in tables.records}
     runs = tables.results[tables.results.phase.fillna("train") == "train"]
-    runs = validity.comparable(runs[runs.run_id.isin(parameters)])
+    classify = runs.dataset.map(lambda name: tasks.of(name) is tasks.IMAGES).astype(bool)
+    runs = validity.comparable(runs[classify & runs.run_id.isin(parameters)])
     if runs.empty:
         return []
     # Not of runs that were trained for another number of steps each, or on one batch.
@@ -169,7 +189,8 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
         names += ["not comparable"] * bool(unlike)
         over = contrast.paired(point.errors, base.errors, "difference")
         loss = over if base.is_float32 else point.loss
-        made[k] = replace(point, loss=loss, flags=validity.together(names))
+        lost = base is not point and "diverged" in base.statuses
+        made[k] = replace(point, loss=loss, flags=validity.together(names), base_lost=lost)
     asked = [k for k, point in enumerate(made) if not point.is_float32]
     rounded = [(k, j) for k in asked for j in _to_nearest(made[k], made)]
     nearest = [contrast.paired(made[j].errors, made[k].errors, "difference") for k, j in rounded]

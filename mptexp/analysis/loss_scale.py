@@ -21,14 +21,17 @@ def table(tables: Tables) -> pd.DataFrame:
         validation's accuracy or perplexity: mean, least, most of those that did not diverge),
         difference, low, high, blocks (of quality, see `points.quality`, from float32 within a
         block, with intervals that hold for all rows together), verdict (see accuracy.verdict; or
-        diverged), flags, skipped (median of the steps that were left out).
+        diverged; baseline diverged where runs of float32 did), flags, skipped (median of the steps
+        that were left out).
     """
     runs = _runs(tables)
     rows = []
     for point, group in runs.groupby("point", sort=False):
         base = _baseline(group)
+        lost = bool(((group.policy == "float32") & (group.status == "diverged")).any())
         for (policy, scale), own in group.groupby(["policy", "loss_scale"], sort=False):
             measured = _row(own, base, tables.options.equivalence_margin)
+            measured["base_lost"] = lost and policy != "float32"
             named = {"dataset": own.dataset.iloc[0], "policy": policy, "loss_scale": scale}
             rows.append({"point": point} | named | measured)
     made = pd.DataFrame(_claimed(rows, tables.options.equivalence_margin))

@@ -12,7 +12,7 @@ from mptexp.analysis.asked import Asked
 from mptexp.analysis.points import POINT
 from mptexp.records import consistent, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.records.tables import history_table, results_table
+from mptexp.records.tables import history_table, results_table, untimed
 from mptexp.spec import documents
 from mptexp.spec.grid import REPORT_KEYS
 
@@ -144,7 +144,8 @@ def load(directory: SweepDir) -> Tables:
 def flagged(records: Sequence[dict], sweep: str, beside: Sequence[dict] = ()) -> pd.DataFrame:
     """The table of a sweep's runs with what is not valid of each, see `records.results_table`."""
     results = results_table(records, sweep, beside)
-    return results.assign(flags=validity.of_runs(results, records, beside))
+    results = results.assign(flags=validity.of_runs(results, records, beside))
+    return untimed(results) if validity.made_for_accuracy(results, records) else results
 
 
 def _superseded(directory: SweepDir, records: Sequence[dict]) -> pd.DataFrame:

@@ -55,6 +55,10 @@ class Flag:
     curable: bool = True
 
 
+# The name of the flag of a time breakdown.
+NOT_THE_STEPS = "trace not of these steps"
+
+
 def unproven(name: str) -> str:
     """The name of the flag of what rests on a failed instrument, see `instruments.PROVEN`."""
     return f"{name} not proven"
@@ -143,6 +147,14 @@ FLAGS = {
             f"find out what these runs waited for, and {REPAIR} measures the blocks again",
         ),
         Flag(
+            NOT_THE_STEPS,
+            ("time breakdown",),
+            "the traced runs were disturbed, changed afterwards, or of other code, data or devices "
+            "than the sweep's",
+            "end other programs, delete the directory `diagnosis` of the sweep and diagnose again",
+            curable=False,
+        ),
+        Flag(
             "too few windows",
             ("time",),
             "fewer than ten windows of steps were timed",
@@ -209,6 +221,24 @@ def of_runs(
         for run_id, status in zip(results.run_id, results.status, strict=True)
     ]
     return pd.Series(flags, results.index, dtype=object)
+
+
+def made_for_accuracy(results: pd.DataFrame, records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a sweep shared the machine on purpose: no time of it is valid, and none is shown.
+
+    Each run was beside others of its sweep or at a lowered priority, and some trained for long
+    enough that what they learned is known.
+    """
+    nices = {r["run_id"]: (identity.of(r) or {}).get("nice") for r in records}
+    niced = {run_id for run_id, nice in nices.items() if isinstance(nice, int) and nice > 0}
+    ok = results[results.status == "ok"]
+    if ok.empty or not all(invalid(flags, "time") for flags in ok["flags"]):
+        return False
+    parallel = ok["flags"].map(lambda flags: "in parallel" in names_of(flags))
+    learned = ok[(ok.ended_by != "target_ci") & (ok.phase == "train")]
+    figures = [task.column for task in tasks.TASKS.values() if task.column in learned]
+    shared = (parallel | ok.run_id.isin(niced)).all()
+    return bool(shared and learned[figures].notna().any(axis=None))
 
 
 def of_record(record: Mapping[str, Any]) -> list[str]:

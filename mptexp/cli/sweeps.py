@@ -164,7 +164,11 @@ def run(
             "the search for the largest batch did not end; the same command goes on with it"
         )
     if left.due:
-        out().print(f"{left.due} of {left.runs} runs failed; the same command tries them again")
+        failed = left.due - left.waiting
+        said = [f"{failed} of {left.runs} runs failed"] * bool(failed)
+        said += [f"{left.waiting} of {left.runs} not executed"] * bool(left.waiting)
+        again = "tries them again" if failed else "executes them"
+        out().print(f"{', '.join(said)}; the same command {again}")
     if left.due or not left.searched:
         raise typer.Exit(1)
 

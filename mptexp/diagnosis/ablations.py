@@ -17,7 +17,8 @@ class Ablation:
 
     Attributes:
         name: what the change is, such as `XLA on`.
-        change: parameters and what they are set to; a batch size is multiplied instead.
+        change: parameters and what they are set to; a batch size is multiplied instead, and layers
+            in float32 come to those that are.
         reason: says of a share of the step why that makes the change worth a run.
         only: which run of a pair is changed: baseline, candidate, or both where it is empty.
         share: of the candidate's step, for that reason; NaN where no trace tells it, None where
@@ -37,10 +38,16 @@ class Ablation:
             candidate if self.only == "baseline" else self._changed(candidate),
         )
 
+    def label(self, backend: str) -> str:
+        """The name, as users of a backend call it: PyTorch has a compiler of its own."""
+        return self.name.replace("XLA", "torch.compile") if backend == "torch" else self.name
+
     def _changed(self, run: Run) -> Run:
         factor = self.change.get("batch_size")
-        multiplied = {"batch_size": run.batch_size * factor} if factor else {}
-        return run.model_copy(update={**self.change, **multiplied})
+        own = {"batch_size": run.batch_size * factor} if factor else {}
+        if (more := self.change.get("float32_layers")) and run.float32_layers:
+            own["float32_layers"] = f"{run.float32_layers},{more}"
+        return run.model_copy(update={**self.change, **own})
 
 
 LAUNCHES = "is host and launch overhead"

@@ -282,8 +282,8 @@ ROWS: tuple[Category, ...] = (
     # Cut out of the rows above: in the colour of the work that they slow down.
     Cause(
         name="pipeline",
-        label="the input pipeline, which takes processors from the step",
-        sentence="would be saved without the input pipeline, which competes for the processors",
+        label="the input pipeline",
+        sentence="would be saved without the input pipeline",
         remedies=(
             Remedy("prepare images once, ahead (input_mode pipeline)", ablations.PIPELINE),
             Remedy("cheaper decoding and augmentation, fewer threads of them"),

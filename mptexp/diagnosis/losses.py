@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -64,6 +64,19 @@ class Loss:
     least: float = np.nan
 
 
+class Removed(NamedTuple):
+    """Seconds of the step that an ablation saved.
+
+    Attributes:
+        seconds: 0 where it proves no saving.
+        most: that its interval leaves possible.
+    """
+
+    seconds: float
+    most: float
+    effect: Effect
+
+
 @dataclass(frozen=True)
 class Case:
     """A diagnosed pair, as far as losses follow from it.
@@ -106,16 +119,14 @@ class Case:
         names = {ablation.name for ablation in cause.ablations}
         return tuple(e for e in self.effects if e.ablation.name in names and e.gains)
 
-    def removed(self, cause: "Cause") -> tuple[float, Effect] | None:
-        """Seconds of the step that its ablation saved the candidate, 0 where it proves no saving.
-
-        None where there is no valid ablation with an interval.
-        """
+    def removed(self, cause: "Cause") -> Removed | None:
+        """What its ablation saved the candidate; None without a valid one with an interval."""
         effect = next(iter(self.effects_of(cause)), None)
         gain = effect.gains.get(self.pair.candidate.policy) if effect else None
         if effect is None or gain is None or math.isnan(gain.low) or not effect.is_valid:
             return None
-        return self.pair.step_s * (1 - 1 / gain.estimate) * (gain.low > 1), effect
+        saved = self.pair.step_s * (1 - 1 / gain.estimate) * (gain.low > 1)
+        return Removed(saved, self.pair.step_s * max(0.0, 1 - 1 / gain.high), effect)
 
     def loss(self, cause: "Cause", seconds: float, spent_s: float, **evidence: Any) -> Loss:
         """A loss of so many seconds."""
@@ -147,40 +158,43 @@ def _layers(lost: pd.Series) -> tuple[str, ...]:
     return () if "" in named or enough > MOST_LAYERS else named
 
 
-def wait(case: Case, cause: "Cause") -> Loss:
-    """What the ablation of input saved, as far as its interval shows a saving; else the wait.
+def wait(case: Case, cause: "Cause") -> Loss | None:
+    """What the ablation of input saved, where its interval shows a saving; else the traced wait.
 
-    Nothing where less than half of it is a wait by the trace: that is for `beside`.
+    Of the wait as much as the interval leaves possible. Nothing where less than half of what was
+    saved is a wait by the trace: that is for `beside`.
     """
     spent, removed = case.of(cause.name).candidate_s.sum(), case.removed(cause)
     if removed is None:
         return case.loss(cause, spent, spent)
-    lost = 0.0 if _mostly_beside(case, removed[0]) else removed[0]
-    return case.loss(cause, lost, spent, effects=(removed[1],))
+    if _mostly_beside(case, removed.seconds):
+        return None
+    lost = removed.seconds or min(spent, removed.most)
+    return case.loss(cause, lost, spent, effects=(removed.effect,))
 
 
 def beside(case: Case, cause: "Cause") -> Loss | None:
-    """What the ablation of input saved, where the trace shows that the step hardly waits for it.
+    """What the ablation of input saved, where no trace shows that the step waits for it.
 
     A pipeline that reads ahead slows the step beside it, of which the time breakdown knows nothing.
     """
     removed = case.removed(cause)
-    if removed is None or not _mostly_beside(case, removed[0]):
+    if removed is None or not (case.seconds.empty or _mostly_beside(case, removed.seconds)):
         return None
-    return case.loss(cause, removed[0], math.nan, effects=(removed[1],))
+    return case.loss(cause, removed.seconds, math.nan, effects=(removed.effect,))
 
 
 def _mostly_beside(case: Case, saved_s: float) -> bool:
     """Whether the wait that the trace shows is less than half of what the ablation saved."""
-    return not case.seconds.empty and case.of("input").candidate_s.sum() < saved_s / 2
+    return case.of("input").candidate_s.sum() < saved_s / 2
 
 
 def by_ablation(case: Case, cause: "Cause") -> Loss | None:
     """What the ablation saved, if its interval shows that it saved anything."""
     removed = case.removed(cause)
-    if removed is None or not removed[0]:
+    if removed is None or not removed.seconds:
         return None
-    return case.loss(cause, removed[0], math.nan, effects=(removed[1],))
+    return case.loss(cause, removed.seconds, math.nan, effects=(removed.effect,))
 
 
 def beyond_half(case: Case, cause: "Cause") -> Loss:
@@ -237,13 +251,15 @@ def emulation(case: Case, cause: "Cause") -> Loss:
 def float32_fallback(case: Case, cause: "Cause") -> Loss | None:
     """What layers that compute in 32 or 64 bits under a 16-bit policy would save in 16.
 
-    By the ablation where it was made; else what their matrix work and memory-bound work take
-    beyond 16 bits', and all of their casts.
+    By the ablation where it shows a saving; else what their matrix work and memory-bound work take
+    beyond 16 bits', and all of their casts, as far as its interval leaves that possible.
     """
-    if removed := case.removed(cause):
+    removed = case.removed(cause)
+    if removed and removed.seconds:
         asked = case.pair.candidate.float32_layers.split(",")
         named = tuple(name.strip() for name in asked)
-        return case.loss(cause, removed[0], np.nan, layers=named, effects=(removed[1],))
+        effects = (removed.effect,)
+        return case.loss(cause, removed.seconds, np.nan, layers=named, effects=effects)
     wide = case.wide
     if wide.empty:
         return None
@@ -251,15 +267,15 @@ def float32_fallback(case: Case, cause: "Cause") -> Loss | None:
     lost = sum(took[name].candidate_s * (1 - wide[name]) for name in wide)
     whole = sum(took.values()).sum()
     layers = tuple(lost.sort_values(ascending=False).index[:MOST_LAYERS])
-    return case.loss(
-        cause, lost.sum(), whole.candidate_s, baseline_s=whole.baseline_s, layers=layers
-    )
+    seconds = min(lost.sum(), removed.most) if removed else lost.sum()
+    known = {"layers": layers, "effects": (removed.effect,) if removed else ()}
+    return case.loss(cause, seconds, whole.candidate_s, baseline_s=whole.baseline_s, **known)
 
 
 def _wide(case: Case) -> pd.DataFrame:
     """Layers with matrix work that compute in more than 16 bits under a 16-bit policy.
 
-    By their own dtype, or because they cast within `call`.
+    By their own dtype, or because they cast within `call`; without matrix work, those in 64 bits.
 
     Returns:
         Index: layer. Columns: matrix, memory, casts: the part of their time that it would take in
@@ -270,6 +286,8 @@ def _wide(case: Case) -> pd.DataFrame:
     matrix = {*case.of("matrix").index} - {""}
     types = {x["layer"]: x["compute_dtype"] for x in work if x.get("compute_dtype") in BYTES}
     types = {layer: dtype for layer, dtype in types.items() if layer in matrix}
+    doubled = (case.candidate.get("profile") or {}).get("float64_layers", [])
+    types |= dict.fromkeys({*case.of("memory").index} & {*doubled}, "float64")
     types |= _casting(case, types)
     parts, memory = {}, _memory_in_16_bits(case, [*types])
     for layer, dtype in types.items():

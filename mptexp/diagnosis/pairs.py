@@ -10,6 +10,7 @@ import numpy as np
 from mptexp.analysis import contrast, points, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 
 CERTAIN = 0.02  # a run of a diagnosis ends once its median step is so certain
@@ -67,7 +68,10 @@ def in_block(run: Run, block: int) -> Run:
 def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
     """Every point that two policies reached, at the largest batch size that both did.
 
-    The baseline is the device's default where it was measured, else strict float32.
+    The baseline is the device's default where it was measured, else strict float32. Candidates
+    compute in 16 bits or fewer: the causes say why these bring no more. Strict float32 is no
+    candidate beside TF32, nor TF32 beside it; nor is a policy that shares no block with the
+    baseline.
 
     Args:
         chosen: ids of the runs to look at; all of the sweep's where there are none.
@@ -92,7 +96,7 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
     made: dict[tuple[Any, ...], Pair] = {}
     for point, default, times in points.by_block(ok, "step_s", keys):
         baseline = next(iter(points.baselines(default, times)), None)
-        for policy in [p for p in times if baseline and p != baseline]:
+        for policy in [p for p in times if baseline and POLICY_ROWS[p].tf32 is None]:
             runs = [
                 Run.model_construct(**parameters[first_ids[(*point, p)]])
                 for p in (baseline, policy)
@@ -100,6 +104,8 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
             own_point = placed[first_ids[(*point, policy)]]
             claim = claims.get((*own_point, baseline, policy))
             speedup = _claimed(contrast.paired(times[baseline], times[policy]), claim)
+            if not speedup.n:
+                continue
             # Points come by batch size: the last that both policies reached stays.
             step_s = float(np.nanmedian(times[policy]))
             both = validity.together(flags[(*point, p)] for p in (baseline, policy))

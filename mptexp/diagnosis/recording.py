@@ -20,7 +20,8 @@ from mptexp.traces.steps import WHOLE
 # What bounds a step: causes that are mended alike.
 BOUNDS = {
     "input": ("input",),
-    "host": ("host", "idle", "python", "loop", "retracing"),
+    "host": ("host", "idle", "python", "retracing"),
+    "loop": ("loop",),
     "on the host": ("on the host",),
     "communication": ("communication",),
     "matrix": ("matrix",),
@@ -32,11 +33,11 @@ BOUNDS = {
         "loss",
         "updates",
         "copies",
-        "checks",
-        "preprocessing",
-        "random",
-        "no 16 bits",
     ),
+    "checks": ("checks",),
+    "preprocessing": ("preprocessing",),
+    "random": ("random",),
+    "no 16 bits": ("no 16 bits",),
     "unexplained": ("unexplained",),
 }
 SAME_LAYERS = 0.5  # of all layers of two recordings: so many are in both of one model

@@ -29,6 +29,11 @@ LEAST_NAMED, MOST_NAMED = 0.01, 2  # unknown operations: share of the step, and 
 ALWAYS = (ablations.INPUT, ablations.XLA_ON, ablations.XLA_OFF, ablations.STRICT)
 
 
+# Flags of a traced run for which its breakdown may not be that of the sweep's steps.
+DISTURBED = {store.CHANGED, "in parallel", "sweeps at once", "interference", "throttled"}
+DISTURBED |= {"interrupted"}
+
+
 @dataclass(frozen=True)
 class Verdict:
     """All that is known of a pair of policies at a point.
@@ -43,6 +48,7 @@ class Verdict:
         unexplained: share of the step that no rule names; NaN without a time breakdown.
         missing: why there is no time breakdown; empty where there is one.
         hurtful: the ablations that made the candidate slower at another point of this model.
+        other: whether the traced runs differ from the sweep's in more than being traced.
     """
 
     pair: Pair
@@ -54,6 +60,7 @@ class Verdict:
     unexplained: float
     missing: str = ""
     hurtful: frozenset[str] = frozenset()
+    other: bool = False
 
     @property
     def speedup(self) -> Contrast:
@@ -85,9 +92,11 @@ class Verdict:
     @property
     def flags(self) -> str:
         """What is not valid of the runs that it rests on, and of what traces alone show."""
-        names = [name for record in self.records.values() for name in validity.of_record(record)]
+        names = {name for record in self.records.values() for name in validity.of_record(record)}
         times = set(validity.ALL)  # of the traced runs' own times nothing is claimed
         traced = [name for name in names if not times & {*validity.FLAGS[name].invalidates}]
+        if self.other or names & DISTURBED:
+            traced.append(validity.NOT_THE_STEPS)
         return validity.together([self.pair.flags, *traced])
 
     @property
@@ -111,7 +120,7 @@ class Verdict:
             ablation = remedy.ablation
             gain, is_valid = self._gain(ablation)
             slower = _hurts(gain) if gain else ablation and ablation.name in self.hurtful
-            if not (slower or self._has(ablation)):
+            if not (slower or self._failed(ablation) or self._has(ablation)):
                 made.append((remedy.text, gain if is_valid else None))
         return made
 
@@ -121,6 +130,18 @@ class Verdict:
             if ablation and one.ablation.name == ablation.name:
                 return one.gains.get(self.pair.candidate.policy), one.is_valid
         return None, True
+
+    def _failed(self, ablation: Ablation | None) -> bool:
+        """Whether a change was tried and ended without a result, or the backend refuses it."""
+        if ablation is None:
+            return False
+        run, several = self.pair.candidate, "steps_per_execution" in ablation.change
+        compiles = ablation.change.get("jit") == "on"
+        if (several and run.backend == "torch") or (
+            run.backend == "tensorflow" and run.replicas > 1 and (several or compiles)
+        ):
+            return True
+        return any(one.failed for one in self.effects if one.ablation.name == ablation.name)
 
     def _has(self, ablation: Ablation | None) -> bool:
         """Whether the candidate runs with the change already, `auto` as it came out."""
@@ -182,10 +203,23 @@ def of_pairs(chosen: Sequence[Pair], records: Records) -> list[Verdict]:
     known = [[e for e in effects if e is not None] for effects in made]
     wide = iter(together([e for effects in known for e in effects]))
     verdicts = [
-        _verdict(pair, two, [next(wide) for _ in effects])
+        replace(
+            _verdict(pair, two, [next(wide) for _ in effects]),
+            other=_differ(pair, two, records, notebook),
+        )
         for pair, two, effects in zip(chosen, traced, known, strict=True)
     ]
     return [replace(verdict, hurtful=_hurtful(verdict, verdicts)) for verdict in verdicts]
+
+
+def _differ(pair: Pair, traced: Sequence[Record | None], records: Records, notebook: str) -> bool:
+    """Whether a traced run had other code, data or devices than the sweep's run of its policy."""
+    own = [records.get(run.run_id(notebook)) for run in pair.policies]
+    return any(
+        bool(validity.across({0: one}, {0: other}, ("policy",)))
+        for one, other in zip(own, traced, strict=True)
+        if one and other
+    )
 
 
 def _hurtful(verdict: Verdict, among: Iterable[Verdict]) -> frozenset[str]:
@@ -343,8 +377,9 @@ def _losses(
 ) -> list[Loss]:
     """What the step lost to what, the largest first."""
     if baseline.rows.empty or candidate.rows.empty:
-        case = Case(pair, {}, {}, _seconds(baseline, candidate, (0.0, 0.0)), {}, tuple(effects))
-        causes = [cause for cause in CAUSES if cause.name in ("input", "compiled")]
+        nothing = _seconds(_traced(None), _traced(None), (0.0, 0.0))
+        case = Case(pair, {}, {}, nothing, {}, tuple(effects))
+        causes = [cause for cause in CAUSES if cause.name in ("pipeline", "compiled")]
     else:
         case = _case(pair, baseline, candidate, effects)
         emulated = candidate.record["in_force"]["emulated"]

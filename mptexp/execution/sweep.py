@@ -48,13 +48,15 @@ class Remaining:
 
     Attributes:
         runs: how many runs were chosen.
-        due: how many of them the next call executes, because they failed.
+        due: how many of them the next call executes: they failed, or this one did not get to them.
+        waiting: how many of these it did not get to.
         searched: whether every search for a largest batch came to an end.
     """
 
     runs: int
     due: int
     searched: bool = True
+    waiting: int = 0
 
 
 def execute(
@@ -130,7 +132,8 @@ def _execute(
         if apart and not any(p.state == "pending" for p in left):
             execute_due(apart, job, replace(how, invocation=local_executor.invocation()), output)
             left = chosen()
-    return Remaining(len(left), sum(p.due for p in left), searched)
+    waiting = sum(p.state in ("pending", plan.INTERRUPTED) for p in left)
+    return Remaining(len(left), sum(p.due for p in left), searched, waiting)
 
 
 def _search(job: Job, chosen: Sequence[Planned], fresh: bool, output: Output) -> bool:

@@ -371,6 +371,7 @@ class Traced(TypedDict):
     primitives: NotRequired[list[Primitive]]
     products: NotRequired[dict[str, Whole]]
     trace: NotRequired[Reading]
+    float64_layers: NotRequired[list[str]]
 
 
 @with_config(OPEN)

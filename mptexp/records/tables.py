@@ -141,6 +141,11 @@ def _achieved(record: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
+def untimed(results: "pd.DataFrame") -> "pd.DataFrame":
+    """The table without times, as it is of runs whose timings are void."""
+    return results.assign(**{n: None for n in results if n in COLUMNS and COLUMNS[n].timed})
+
+
 def history_table(records: Iterable[Mapping[str, Any]]) -> "pd.DataFrame":
     """One row per run and epoch: run_id, then HISTORY."""
     import pandas as pd

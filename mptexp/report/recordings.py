@@ -30,10 +30,15 @@ TENSOR_CORES = {True: "on Tensor Cores", False: "without Tensor Cores", None: "u
 BOUND = {
     "input": "Waiting for input bounds {work}: {share} of {step}",
     "host": "The host bounds {work}: for {share} of {step} the device has no work",
+    "loop": "Loops bound {work}: {share} of {step}",
     "on the host": "Operations on the CPU bound {work}: {share} of {step}",
     "communication": "Communication between devices bounds {work}: {share} of {step}",
     "matrix": "Matrix work bounds {work}: {share} of {step}",
     "memory": "Memory-bound work bounds {work}: {share} of {step}",
+    "checks": "Checks of numbers bound {work}: {share} of {step}",
+    "preprocessing": "Preprocessing beside the model bounds {work}: {share} of {step}",
+    "random": "Random numbers bound {work}: {share} of {step}",
+    "no 16 bits": "Operations that no device has in 16 bits bound {work}: {share} of {step}",
     "unexplained": "What bounds {work} is unexplained: {share} of {step}",
 }
 WORK = {True: "this training", False: "this inference", None: "this recording"}
@@ -63,6 +68,7 @@ ONCE = (
 TF32 = " (or TF32, on NVIDIA GPUs from Ampere on)"
 BEFORE_AMPERE = re.compile(r"\b(V100|P100|P40?|T4|K80|M60|TITAN|GTX|RTX 20\d\d|Quadro RTX)\b")
 IN_16_BITS = FEWER_BITS["float16"]
+NOT_SHRUNK = 0.95  # of the time before: what takes more of it is said not to have shrunk
 NO_BOUND = 20.0  # times: a larger bound says only that next to nothing else was recorded
 MATRIX = {  # by whether most of it is in few bits already; None where that is unavailable
     None: f"16 bits{TF32}, unless it is in them already (its type is unavailable); a smaller or "
@@ -380,8 +386,16 @@ def shrink_sentence(comparison: Comparison) -> str:
         )
     lower = before is not None and after is not None and after > before and not comparison.places
     stayed = comparison.unshrunk[lambda s: s >= LEAST_SHARE * comparison.candidate.trace.median_s]
-    parts = [f"{_short(str(name))} ({milliseconds(seconds)})" for name, seconds in stayed.items()]
-    text = f"Lower precision did not shrink {wording.listed(parts)}. " if parts and lower else ""
+    was = comparison.by_cause.baseline_s
+    little = [name for name, seconds in stayed.items() if seconds < NOT_SHRUNK * was[name]]
+    parts = {
+        name: f"{_short(str(name))} ({milliseconds(seconds)}, before {milliseconds(was[name])})"
+        for name, seconds in stayed.items()
+    }
+    listed = wording.listed([part for name, part in parts.items() if name not in little])
+    text = f"Lower precision did not shrink {listed}. " if listed and lower else ""
+    listed = wording.listed([parts[name] for name in little])
+    text += f"It shrank {listed} by less than a quarter. " if listed and lower else ""
     more = lower and comparison.speedup > comparison.baseline.best
     names = _names([comparison.baseline, comparison.candidate])
     # Where both are in as many bits, what is to be done next concerns the second.
@@ -488,7 +502,10 @@ def _title(recordings: Sequence[Recording]) -> str:
             return "Two recordings that are not of the same work"
         first, second = _names(recordings)
         other = f" (other {', '.join(both.places)})" * bool(both.places)
-        return f"Provisional: {second} is {wording.over(both.speedup)} {first}{other}"
+        faster = f"{second} is {wording.over(both.speedup)} {first}{other}"
+        shares = recordings[1].shares
+        bound = f"{percent(shares.max())} of its step is {_short(str(shares.idxmax()))}"
+        return f"Provisional: {faster}; {bound}"
     trace, (name, share) = recordings[0].trace, recordings[0].bound
     bound = BOUND[name].partition(":")[0].format(work=WORK[trace.trains])
     return f"{bound}: {percent(share)} of a step" if trace.timed else UNTIMED.partition(":")[0]

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, islice
@@ -23,6 +23,7 @@ from mptexp.spec.project import install
 from mptexp.traces import json_events, kineto, nsight, xplane
 from mptexp.traces.operations import Trace
 
+MOST_FOR_VIEWER = 10**6  # events, which TensorFlow and JAX write to a *.trace.json.gz at most
 GZIP, SQLITE, BOM = b"\x1f\x8b", b"SQLite format 3\0", b"\xef\xbb\xbf"
 # What people give in a trace's place, by how it begins or how its name ends.
 OTHERS = {
@@ -204,8 +205,25 @@ def _json(content: BinaryIO) -> Trace:
     if kineto.is_kineto(first, about):
         return kineto.read(rest, about)
     if any(_of_xla(event) for event in first):
-        return xplane.explain(xplane.timed(rest))
+        return xplane.explain(xplane.timed(_whole(rest)))
     raise ParamsError("it is JSON with events that neither PyTorch nor TensorFlow or JAX writes")
+
+
+def _whole(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The events of a file of TensorFlow's or JAX's, which hold the first million alone.
+
+    Raises:
+        ParamsError: where just as many are there.
+    """
+    timed = 0
+    for event in events:
+        timed += event.get("ph") == "X"
+        yield event
+    if timed == MOST_FOR_VIEWER:
+        raise ParamsError(
+            "it is cut off at a million events, as TensorFlow and JAX write it; take the "
+            "*.xplane.pb beside it, or trace fewer steps"
+        )
 
 
 def _of_xla(event: Mapping[str, Any]) -> bool:

@@ -505,12 +505,24 @@ def _refuse_untraced_gpu(events: Iterable[Event]) -> None:
 # --- steps and waits -----------------------------------------------------------------------------
 
 
+def _of_one_name(events: Sequence[Event]) -> list[Interval]:
+    """The marks of the name that most have, numbers left out; of several the one that comes first.
+
+    A range around reading a batch, followed by one around the step, are one step together.
+    """
+    by_name: dict[str, list[Interval]] = {}
+    for event in sorted(events, key=lambda event: event.start):
+        by_name.setdefault(re.sub(r"\d+", "", event.name), []).append((event.start, event.end))
+    return max(by_name.values(), key=len, default=[])
+
+
 def _steps(
     events: Sequence[Event], spans: Sequence[Span], launched: Sequence[tuple[float, Interval]]
 ) -> Steps:
     trained = [e.start for e in events if e.kind == "op" and BACKWARD.search(e.name)]
     for pattern, how in zip((STEP, RANGE), MARKED, strict=True):
-        marks = [(e.start, e.end) for e in events if e.kind == "op" and pattern.match(e.name)]
+        named = [e for e in events if e.kind == "op" and pattern.match(e.name)]
+        marks = _of_one_name(named)
         if marks:
             busy, whole = operations.busy(spans), pattern is STEP
             return steps.marked(marks, busy, how, launched, trained, whole)

@@ -104,13 +104,16 @@ def marked(
     ordered = sorted(marks)
     kept = [ordered[0]]
     for mark in ordered[1:]:
-        if mark[0] >= kept[-1][1] - (kept[-1][1] - kept[-1][0]) / 2:  # not nested in the one before
+        begin, end = kept[-1]
+        nested = mark[1] <= end or mark[0] < end - (end - begin) / 2
+        if not nested:
             kept.append(mark)
     begin, end = kept[0][0], max(e for _, e in kept)
     last = max([end, *(ran[1] for at, ran in launched if kept[-1][0] <= at <= end)])
     worked = _worked_until(end, busy, (last - begin) / len(kept) * PAUSE)
     ahead = max(last, worked) - end
-    if ahead > AHEAD * (end - begin) / len(kept) and (ran := _run(kept, launched)):
+    runs_ahead = ahead > AHEAD * (end - begin) / len(kept) or _waits(kept, launched)
+    if runs_ahead and (ran := _run(kept, launched)):
         ahead_of = adjoining(ran, f"{how}, as the device ran them")
         return usual(training(replace(ahead_of, on_host=tuple(kept)), trained))
     if not whole and _filled(kept) < FILLED:
@@ -119,6 +122,22 @@ def marked(
     if worked - end > LAG * (end - begin):
         kept[-1] = (kept[-1][0], worked)
     return usual(training(adjoining(kept, how), trained))
+
+
+def _waits(marks: Sequence[Interval], launched: Sequence[tuple[float, Interval]]) -> bool:
+    """Whether marks that are long waited for what earlier ones had launched.
+
+    A host that runs ahead and reads a loss now and then waits in that step for all before it: what
+    lies between such steps is how long launching takes.
+    """
+    durations = [end - begin for begin, end in marks]
+    usual_s = statistics.median(durations)
+    for begin, end in marks:
+        if end - begin > UNUSUAL * usual_s:
+            earlier = [ran for at, ran in launched if at < begin]
+            if took_within(earlier, begin, end) > (end - begin - usual_s) / 2:
+                return True
+    return False
 
 
 def _filled(marks: Sequence[Interval]) -> float:

@@ -46,6 +46,7 @@ IDLE_EVENTS += ("cuCtxSynchronize", "hipStreamSynchronize", "hipDeviceSynchroniz
 IDLE_EVENTS += ("np.asarray(jax.Array)", "block_until_ready")
 LEAST_FALLBACK_US = 50.0  # launching an operation takes less
 # What Keras's trainers call for each batch, or for several.
+EVALUATION = re.compile(r"(?i)\b_?(test|eval|valid|predict)")  # names of marks, not of training
 KERAS_STEPS = re.compile(r"^(train_function|one_step_on_data|multi_step_on_iterator)$")
 
 
@@ -273,10 +274,11 @@ def _steps(
     """The steps by the first of: markers, xprof's line, Keras's functions, what repeats."""
     name = _busiest(gpus)
     busy = operations.busy(gpus.get(name, ()))
+    numbered = [e for e in events if "step_num" in e.args and not e.on_device]
+    # Keras and others mark evaluations too: those of training are wanted where both are there.
+    trains = [e for e in numbered if not EVALUATION.search(e.name)]
     ways = {
-        "the marker with a step_num": [
-            e for e in events if "step_num" in e.args and not e.on_device
-        ],
+        "the marker with a step_num": trains or numbered,
         "xprof's Steps line": [e for e in events if e.process == name and e.thread == "Steps"],
     }
     calls = [

@@ -6,7 +6,7 @@ traced program, from which `backends.Backend.products` gives each matrix product
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,8 +21,10 @@ from mptexp.spec.policies import (
     share_mark,
 )
 from mptexp.spec.run import Run
+from mptexp.traces.xla_names import LAYER
 from mptexp.training import capability, costs, environment, quantized
 from mptexp.training.backends import backend
+from mptexp.training.backends.common import Node
 from mptexp.training.capability import Unsupported
 from mptexp.training.numerics import emulation, probe
 
@@ -89,11 +91,37 @@ def compiled(run: Run, model: keras.Model) -> dict[str, int]:
     return dict(program_products(program).most_common())
 
 
-def sums(run: Run, model: keras.Model) -> dict[str, list[str]]:
-    """What gradients are summed from in a step of a compiled model; see Backend.sums."""
-    if not _trains(run):
-        return {}
-    return backend(run.backend).sums(model, _batch(run, model))
+def graph(run: Run, model: keras.Model) -> list[Node]:
+    """The operations of a training step of a compiled model; see Backend.graph."""
+    return backend(run.backend).graph(model, _batch(run, model)) if _trains(run) else []
+
+
+def sums(nodes: Iterable[Node]) -> dict[str, list[str]]:
+    """What the gradients of tensors that are used more than once are summed from.
+
+    Returns:
+        By the name of each sum, its terms as name:kind.
+    """
+    kinds = {node.name: node.kind for node in nodes}
+    return {
+        node.name: [f"{term}:{kinds[term]}" for term in node.terms]
+        for node in nodes
+        if node.kind == "AddN"
+    }
+
+
+def layers_in_float64(nodes: Iterable[Node]) -> list[str]:
+    """The layers of which most operations on numbers with a fraction give float64.
+
+    Args:
+        nodes: traced while the names of layers end in LAYER.
+    """
+    types: dict[str, Counter[str]] = defaultdict(Counter)
+    for node in nodes:
+        scopes = re.findall(r"([^/]+)" + re.escape(LAYER), node.name)
+        if scopes and "float" in node.dtype and node.kind != "Cast":
+            types[scopes[-1]][node.dtype] += 1
+    return [layer for layer, met in types.items() if 2 * met["float64"] > met.total()]
 
 
 def program_products(program: str) -> Counter[str]:

@@ -19,6 +19,12 @@ def parameters(layer: keras.Operation) -> int:
     return sum(math.prod(w.shape) for w in getattr(layer, "weights", ()) if is_weight(w))
 
 
+def _integer_bytes(layer: keras.Operation) -> int:
+    """Bytes of weights that were quantized; int4 is packed, two in a byte."""
+    weights = getattr(layer, "weights", ())
+    return sum(math.prod(w.shape) for w in weights if w.dtype in ("int8", "uint8"))
+
+
 def is_weight(variable: keras.Variable) -> bool:
     """Whether a variable holds weights: images, seeds, counters, scales and ranges are none."""
     return "float" in variable.dtype and not variable.overwrite_with_gradient
@@ -169,7 +175,7 @@ def per_step(model: keras.Model, batch_size: int, training: bool) -> pd.DataFram
 def _row(call: Call) -> dict[str, Any]:
     count = parameters(call.layer)
     compute_dtype = getattr(call.layer, "compute_dtype", None) or call.outputs[0].dtype
-    weights = count * itemsize(compute_dtype)
+    weights = count * itemsize(compute_dtype) + _integer_bytes(call.layer)
     moved = sum(_bytes(tensor, compute_dtype) for tensor in (*call.inputs, *call.outputs))
     return {
         "layer": call.layer.name,

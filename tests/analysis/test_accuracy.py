@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import classified, record, tables
+from builders import classified, diverged, record, tables
 
 from mptexp.analysis import accuracy
 from mptexp.analysis.sweep_tables import Options
@@ -84,9 +84,11 @@ def test_a_policy_of_which_a_run_diverged_is_not_equal(policy):
             one["in_force"].pop("jit")
     told = tables(made)
     (row,) = accuracy.differences(told).to_dict("records")
-    assert (row["verdict"], row["blocks"]) == ("diverged", 4)
-    assert "not compared (some of the runs diverged)" in findings.answer(told)[-1]
-    assert text_tables.accuracy_rows(told).Finding.tolist() == ["diverged"]
+    said = "baseline diverged" if policy == "float32" else "diverged"
+    assert (row["verdict"], row["blocks"]) == (said, 4)
+    whose = "runs of the baseline" if policy == "float32" else "some of the runs"
+    assert f"not compared ({whose} diverged)" in findings.answer(told)[-1]
+    assert text_tables.accuracy_rows(told).Finding.tolist() == [said]
 
 
 def test_a_batch_that_is_always_the_same_says_nothing_of_accuracy():
@@ -111,11 +113,24 @@ def test_the_target_is_the_users_or_what_every_run_reached():
     shown = text_tables.detail_rows(asked)
     assert shown["Time to 90 % accuracy"].tolist() == ["10.0 s", "not reached"]
     assert accuracy.target(tables([record() | {"history": []}])) is None
+    # The lie: "not reached", by the median of one that did and one that did not.
+    half = tables([learned("float32", 0, 0.912), learned("float32", 1, 0.897)])
+    shown = text_tables.detail_rows(replace(half, options=Options(target_accuracy=0.9)))
+    assert shown["Time to 90 % accuracy"].tolist() == ["10.0 s (1 of 2 runs)"]
 
 
 def test_cost_stands_in_the_table_where_a_price_is_given():
     found = tables([record(step_s=0.32)])  # 100 images per second, one second of training
     assert not [name for name in text_tables.detail_rows(found) if "Cost" in name]
+    several = tables([record(step_s=0.32)])
+    several.results["replicas"] = 4
+    priced = [
+        text_tables.detail_rows(replace(one, options=Options(price_per_hour=3.6)))
+        for one in (found, several)
+    ]
+    (cost,) = [name for name in priced[0] if "million" in name]
+    alone, four = (float(rows[cost].iloc[0]) for rows in priced)
+    assert four == pytest.approx(4 * alone)  # the price is that of a device
     priced = replace(found, options=Options(price_per_hour=3.6))
     shown = text_tables.detail_rows(priced)
     assert shown["Cost per million images"].tolist() == ["10"]
@@ -241,3 +256,17 @@ def test_there_is_no_time_to_an_accuracy_that_guessing_reaches():
     for each in silent:
         del each["in_force"]["validation_labels"]
     assert accuracy.target(tables(silent)) is None
+
+
+def test_a_policy_of_which_all_runs_diverged_is_a_row_and_a_lost_baseline_forbids_all():
+    # The lies: no row, so "accuracy is equal" of the others; "mixed_float16 diverges" beside a
+    # float32 that does.
+    policies = ("float32", "mixed_bfloat16", "float16")
+    rows = [record(p, b) for p in policies for b in range(3)]
+    lost = [diverged(one) if one["parameters"]["policy"] == "float16" else one for one in rows]
+    table = accuracy.differences(tables(lost)).set_index("candidate")
+    assert table.verdict.to_dict() == {"mixed_bfloat16": "equal", "float16": "diverged"}
+    assert table.blocks.to_dict() == {"mixed_bfloat16": 3, "float16": 0}
+    rows += [record("float32", 3), record("float16", 3)]
+    rows[-2:] = map(diverged, rows[-2:])
+    assert set(accuracy.differences(tables(rows)).verdict) == {"baseline diverged"}

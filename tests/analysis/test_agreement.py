@@ -38,6 +38,21 @@ def test_other_work_is_another_question(more):
     assert agreement.repetitions({"one": sweep(0.05), "other": sweep(0.0501, **more)}) == []
 
 
+def test_an_edited_model_is_another_question():
+    # The lie: "the same comparison", of a function that was edited in between.
+    def edited(step_s, source):
+        rows = []
+        for block in range(3):
+            for policy, took in (("float32", 0.1 * (1 + block / 1000)), ("float8", step_s)):
+                made = record(policy, block, took)
+                made["identity"] = made["identity"] | {"model_source": source}
+                rows.append(made)
+        return agreement.ratios(tables(rows))
+
+    assert agreement.repetitions({"one": edited(0.05, "a"), "other": edited(0.0501, "a")})
+    assert not agreement.repetitions({"one": edited(0.05, "a"), "other": edited(0.0501, "b")})
+
+
 def test_a_copy_repeats_nothing():
     assert agreement.repetitions({"one": sweep(0.05), "copy": sweep(0.05)}) == []
 

@@ -17,6 +17,9 @@ def test_a_layer_in_float32_changes_the_candidate_alone():
     assert same == BASELINE
     assert changed.float32_layers == "conv"
     assert (ablation.name, ablation.share) == ("conv in float32", 0.2)
+    # Two changes at once, once: what was in float32 before went back to 16 bits.
+    kept = CANDIDATE.model_copy(update={"float32_layers": "head"})
+    assert ablation.variants(BASELINE, kept)[1].float32_layers == "head,conv"
 
 
 def test_a_batch_is_doubled_and_the_rest_is_set():

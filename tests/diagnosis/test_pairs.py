@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from builders import published
+from builders import published, record, tables
 from support import PROJECT
 
 from mptexp.analysis import sweep_tables
@@ -39,16 +39,16 @@ def test_only_chosen_runs_are_paired():
 
 def test_plain_loops_are_not_diagnosed():
     tables = sweep_tables.load(SweepDir(PROJECT / "reports/published/quickstart-cpu"))
-    for record in tables.records:
-        record["parameters"]["frontend"] = "native"
+    for made in tables.records:
+        made["parameters"]["frontend"] = "native"
     assert pairs.pairs(tables) == []
 
 
 def test_a_sweep_of_plain_loops_is_told_that_they_are_not_traced(monkeypatch):
     place = SweepDir(PROJECT / "reports/published/quickstart-cpu")
     tables = sweep_tables.load(place)
-    for record in tables.records:
-        record["parameters"]["frontend"] = "native"
+    for made in tables.records:
+        made["parameters"]["frontend"] = "native"
     monkeypatch.setattr(sweep_tables, "load", lambda place: tables)
     job = Job(None, "", Path("train.py"), place)
     with pytest.raises(ParamsError, match="plain loops and inference are not traced"):
@@ -66,3 +66,21 @@ def test_controls_are_as_long_as_about_four_seconds(step_s, steps):
 
 def test_another_block_has_another_seed():
     assert pairs.in_block(BASE, 5).seed == 10
+
+
+def test_strict_float32_beside_tf32_is_no_pair():
+    # The lie: 81 % of strict float32's step "is matrix work, in which this device is no faster in
+    # 16 bits", of a pair of which neither is in 16 bits.
+    policies = (("tensorfloat32", 0.05), ("float32", 0.1), ("mixed_bfloat16", 0.04))
+    rows = [
+        record(policy, block, step_s, default="tensorfloat32")
+        for policy, step_s in policies
+        for block in range(3)
+    ]
+    (pair,) = pairs.pairs(tables(rows))
+    assert [run.policy for run in pair.policies] == ["tensorfloat32", "mixed_bfloat16"]
+
+
+def test_policies_that_share_no_block_are_no_pair():
+    # Entitled once: "mixed_bfloat16 is nan× slower than float32".
+    assert pairs.pairs(tables([record(block=0), record("mixed_bfloat16", 1)])) == []

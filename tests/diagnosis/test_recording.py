@@ -5,6 +5,7 @@ import pytest
 from mptexp.diagnosis import recording
 from mptexp.diagnosis.causes import LABELS
 from mptexp.diagnosis.recording import Comparison, Recording
+from mptexp.report import recordings
 from mptexp.traces.operations import Operation, Trace
 from mptexp.traces.steps import WHOLE
 
@@ -37,6 +38,14 @@ def test_what_takes_most_of_the_step_bounds_the_training():
 def test_every_cause_of_the_breakdown_can_bound_a_training():
     known = [cause for causes in recording.BOUNDS.values() for cause in causes]
     assert sorted(known) == sorted(LABELS)
+
+
+def test_loops_and_decompositions_bound_what_they_do():
+    # The lies: "the device has no work", of kernels in loops; "memory-bound work", of an SVD.
+    assert {"loop", "no 16 bits"} <= {
+        name for name, own in recording.BOUNDS.items() if own == (name,)
+    }
+    assert set(recordings.BOUND) == set(recording.BOUNDS)
 
 
 def test_rows_are_of_the_median_step():

@@ -147,6 +147,32 @@ def test_what_hurt_at_another_point_of_the_model_is_not_advised():
         assert "compile the step (jit on)" not in texts
 
 
+def test_a_remedy_that_was_tried_and_failed_or_that_the_backend_refuses_is_not_advised():
+    # "To go faster: a larger batch", of one that did not fit.
+    failed = Effect(ablations.BATCH, failed="oom: the device is out of memory")
+    assert "a larger batch" in {text for text, _ in made().remedies(WAITS)}
+    assert "a larger batch" not in {text for text, _ in made(effects=[failed]).remedies(WAITS)}
+    for changes, refused in (
+        ({"backend": "torch"}, {"steps_per_execution"}),
+        ({"replicas": 2}, {"steps_per_execution", "compile the step (jit on)"}),
+    ):
+        run = made().pair.candidate.model_copy(update=changes)
+        found = replace(made(), pair=replace(made().pair, candidate=run))
+        assert not refused & {text for text, _ in found.remedies(WAITS)}
+
+
+def test_a_traced_run_of_another_model_than_the_sweeps_is_known():
+    pair, _ = tried(16, 0)
+    own, traced = (
+        {run.run_id(): {"identity": IDENTITY, "in_force": {}} for run in runs}
+        for runs in (pair.policies, pair.traced)
+    )
+    both = [*traced.values()]
+    assert not verdict._differ(pair, both, own | traced, "train")
+    both[1] = both[1] | {"identity": IDENTITY | {"model_source": "edited"}}
+    assert verdict._differ(pair, both, own | traced, "train")
+
+
 def test_a_remedy_that_is_done_already_is_not_advised():
     def texts(jit):
         candidate = {"in_force": {"jit": jit}}

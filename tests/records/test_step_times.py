@@ -59,3 +59,9 @@ def test_the_medians_interval_holds_the_median(n):
     assert held / 1000 > 0.9
     assert step_times.relative_ci(windows([0.1] * n)) == 0
     assert step_times.relative_ci(windows([0.1] * 9)) == np.inf
+
+
+def test_steps_that_are_one_program_compile_together():
+    # "First step, with compilation: 0.63 s", of 16 steps that took 10 s.
+    windows = [Window(0, 16, 10.0), *(Window(16 + 16 * n, 16, 1.6) for n in range(6))]
+    assert step_times.timing(windows)["first_step_s"] == 10.0

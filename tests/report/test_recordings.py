@@ -109,7 +109,7 @@ def test_the_page_loads_nothing_and_shows_names_as_they_are(pair):
     page = recordings.page(pair, "Recorded by somebody.")
     assert "after &lt;b&gt;" in page
     assert "after <b>" not in page
-    assert "<title>Provisional: after &lt;b&gt; is 1.00× as fast as before</title>" in page
+    assert "<title>Provisional: after &lt;b&gt; is 1.00× as fast as before; " in page
     assert page.index('class="banner"') < page.index("<figure>") < page.index("What to do")
     assert "Recorded by somebody" in page
     assert not re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', page)
@@ -238,10 +238,21 @@ def test_what_16_bits_give_is_said_of_what_is_in_more(first, second, said, not_s
     assert not_said not in sentence
 
 
+def test_what_shrank_by_less_than_a_quarter_is_not_said_to_have_stayed(monkeypatch):
+    pair = Comparison(typed(FLOAT32, "a"), typed(FLOAT16, "b"))
+    table = pair.by_cause
+    table.loc["matrix", "candidate_s"] = 0.76 * table.loc["matrix", "baseline_s"]
+    monkeypatch.setattr(Comparison, "by_cause", table)
+    sentence = recordings.shrink_sentence(pair)
+    assert "It shrank matrix work (" in sentence
+    assert "by less than a quarter." in sentence
+    assert "did not shrink" not in sentence
+
+
 def test_lower_precision_is_not_blamed_for_another_gpu():
     pair = typed(FLOAT32, "a", gpu="GPU:0 A100"), typed(FLOAT16, "b", gpu="GPU:0 V100")
     assert "did not shrink" not in recordings.shrink_sentence(Comparison(*pair))
-    assert recordings._title(pair).endswith("(other GPU)")
+    assert " (other GPU); " in recordings._title(pair)
 
 
 def test_more_than_16_bits_could_give_is_said():

@@ -211,6 +211,7 @@ def test_retries_timeout_and_fail_fast(light, tmp_path):
     done = mptexp(*command, "--fail-fast", "--timeout", "0.07", cwd=tmp_path)
     assert done.returncode == 1
     assert "stopped at the first run that failed, 1 not executed" in done.stdout
+    assert "1 of 2 runs failed, 1 of 2 not executed; the same command tries" in done.stdout
     planned = mptexp("plan", "light.yaml", "--format", "json", cwd=tmp_path)  # as it was drawn
     order = [run["parameters"]["seed"] for run in json.loads(planned.stdout)["runs"]]
     assert list(by_seed(tmp_path)) == order[:1]

@@ -64,6 +64,17 @@ def test_what_tensorflow_and_jax_write_for_a_viewer_is_read_without_xprof(tmp_pa
     assert files.read(viewer)[1].operations == files.read(plain)[1].operations
 
 
+def test_a_file_for_a_viewer_that_is_cut_off_is_refused(tmp_path, monkeypatch):
+    # TensorFlow and JAX write the first million events alone, without a word.
+    text = xplane._viewer(xplane_file(tmp_path / "a.xplane.pb"))
+    viewer = tmp_path / "vm.trace.json.gz"
+    viewer.write_bytes(gzip.compress(text.encode()))
+    timed = [event for event in json.loads(text)["traceEvents"] if event.get("ph") == "X"]
+    monkeypatch.setattr(files, "MOST_FOR_VIEWER", len(timed))
+    with pytest.raises(ParamsError, match="cut off at a million events"):
+        files.read(viewer)
+
+
 def test_an_export_of_nsight_is_known_by_its_content(tmp_path):
     nsight_export(tmp_path / "profile", steps=2)
     assert files.read(tmp_path / "profile")[1].steps == 2

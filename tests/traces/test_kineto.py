@@ -451,3 +451,17 @@ def test_a_step_too_short_to_be_one_is_refused():
     short = [e | {"ts": e["ts"] * 1e-310, "dur": e["dur"] * 1e-310} for e in gpu_steps(3)]
     with pytest.raises(ParamsError, match="takes no time"):
         read(short)
+
+
+def test_ranges_of_reading_and_of_the_step_are_one_step():
+    # The lie: the wait for a batch "without a backward pass, as evaluations have none".
+    class Range:
+        def __init__(self, name, start, end):
+            self.name, self.start, self.end = name, start, end
+
+    ranges = [
+        Range(f"{name} {n}", 100 * n + start, 100 * n + end)
+        for n in range(3)
+        for name, start, end in (("batch", 0, 40), ("step", 40, 100))
+    ]
+    assert kineto._of_one_name(ranges) == [(0, 40), (100, 140), (200, 240)]

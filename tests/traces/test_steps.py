@@ -135,3 +135,36 @@ def test_marks_that_are_shorter_than_their_steps_do_not_say_when_the_last_one_en
     assert steps.marked(marks[:1], [], "ranges", whole=False).intervals == ((0, 20),)
     filled = [(0, 99), (100, 199), (200, 290)]
     assert len(steps.marked(filled, [], "ranges", whole=False).intervals) == 3
+
+
+def ahead(syncs, steps_=20, launching=6, device=10):
+    """Marks of a host that launches faster than the device works, and waits in some steps."""
+    at, free, marks, ran = 0, 0, [], []
+    for step in range(1, steps_ + 1):
+        begin = max(free, at + 1)
+        free = begin + device
+        ran.append((at + 0.5, (begin, free)))
+        end = free if step in syncs else at + launching
+        marks.append((at, end))
+        at = end
+    return marks, ran
+
+
+def test_a_step_that_waits_for_those_before_it_is_not_left_out_as_unusual():
+    # The lie: "18 steps, 6 ms; 2 left out, as an evaluation would be", of 10 ms on the device.
+    marks, ran = ahead({10, 20})
+    made = steps.marked(marks, [interval for _, interval in ran], "marks", ran)
+    assert made.how == "marks, as the device ran them"
+    assert len(made.intervals) == 20
+    assert made.seconds()[3] == pytest.approx(10e-6)
+    # A step that is long for what it launches itself, such as a checkpoint, is left out.
+    marks = [(0, 10), (10, 20), (20, 80), (80, 90)]
+    own = [(1, (2, 9)), (11, (12, 19)), (21, (22, 30)), (81, (82, 89))]
+    made = steps.marked(marks, [interval for _, interval in own], "marks", own)
+    assert (made.how, made.unusual) == ("marks", 1)
+
+
+def test_a_range_at_the_end_of_another_is_no_step_of_its_own():
+    # `iteration` with a range around optimizer.step() in it: twice as many steps, once.
+    marks = [(0, 100), (90, 99), (100, 200), (190, 199)]
+    assert steps.marked(marks, [], "marks").intervals == ((0, 100), (100, 200))

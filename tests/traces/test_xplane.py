@@ -165,3 +165,20 @@ def test_a_trace_of_the_host_alone_is_refused(tmp_path, events, why):
     gpu_trace(tmp_path / "a.xplane.pb", events, steps=2)
     with pytest.raises(ParamsError, match=why):
         xplane.explain(xplane.of_file(tmp_path / "a.xplane.pb"))
+
+
+def test_marks_of_evaluations_are_no_steps_of_training():
+    # The lie: 30 steps of 20 ms, "this inference", of ten steps of training and an evaluation.
+    def marked(name, number, begin, length):
+        marks = [(begin + k * length, begin + (k + 1) * length) for k in range(number)]
+        return [
+            xplane.Event("/host:CPU", "main", name, *ends, {"step_num": k})
+            for k, ends in enumerate(marks)
+        ]
+
+    trained = marked("train", 10, 0, 100)
+    evaluated = marked("test", 30, 1000, 20)
+    found = xplane._steps(trained + evaluated, {}, None)
+    assert (len(found.intervals), found.seconds()[0]) == (10, pytest.approx(100e-6))
+    alone = xplane._steps(evaluated, {}, None)
+    assert len(alone.intervals) == 30

@@ -1,4 +1,5 @@
 import math
+import warnings
 
 import keras
 import pytest
@@ -124,3 +125,14 @@ def test_bytes_follow_the_compute_dtype(policy):
     assert half.bytes_forward * 2 == dense.bytes_forward
     assert half.compute_dtype == "float16"
     assert half.flops_forward == dense.flops_forward
+
+
+def test_integers_for_weights_have_bytes_too():
+    # "Least traffic: 65 kB", of an int8 kernel of 16.8 MB.
+    layer = layers.Dense(64, name="dense")
+    model = keras.Sequential([layers.Input((32,)), layer])
+    before = costs.per_step(model, 1, False).loc["dense"].bytes
+    with warnings.catch_warnings(action="ignore"):  # of Keras's own
+        layer.quantize("int8")
+    after = costs.per_step(model, 1, False).loc["dense"].bytes
+    assert before > after > 64 * 32

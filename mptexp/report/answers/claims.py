@@ -153,19 +153,24 @@ def _together(findings: Iterable[str]) -> str:
 def _by_accuracy(tables: Tables, policy: str, words: dict[str, str]) -> Finding:
     """What the verdicts on a policy's accuracy come to."""
     rows = _accuracies(tables, policy)
-    rows = rows[~rows.verdict.isin(accuracy.UNDECIDABLE)]
+    rows = rows[~rows.verdict.isin(accuracy.UNDECIDABLE) | (rows.verdict == "diverged")]
     if rows.empty:
         return NOTHING
+    words, lost = words | {"diverged": INCONSISTENT}, rows[rows.verdict == "diverged"]
     beyond = _beyond(rows, tables.options.equivalence_margin)
     findings = rows.verdict.map(words).where(beyond).fillna(INCONCLUSIVE)
     finding = _together(findings)
     deciding = rows.runs[findings == finding]
     measure = measures.MEASURES[tasks.IMAGES.name]
-    evidence = (
-        f"differences from the baseline {measure.between(rows.difference)} at "
-        f"{wording.count(len(rows), 'point')}, "
-        f"margin {measure.margin(tables.options.equivalence_margin)}"
-    )
+    known = rows.drop(lost.index)
+    parts = [f"runs diverged at {wording.count(len(lost), 'point')}"] * bool(len(lost))
+    if len(known):
+        parts.append(
+            f"differences from the baseline {measure.between(known.difference)} at "
+            f"{wording.count(len(known), 'point')}, "
+            f"margin {measure.margin(tables.options.equivalence_margin)}"
+        )
+    evidence = "; ".join(parts)
     runs = (deciding if len(deciding) else rows.runs).iloc[0]
     return Finding(finding, evidence, tuple(runs[:MOST_RUNS]))
 
@@ -288,13 +293,15 @@ def _formats(
     """What the losses in some emulated formats come to; one that contradicts decides."""
 
     def check(tables: Tables) -> Finding:
-        words = {"small": small, "large": large} | dict.fromkeys(OPEN, INCONCLUSIVE)
+        words = {"small": small, "large": large, "diverged": large}
+        words |= dict.fromkeys(OPEN, INCONCLUSIVE)
         met = [p for p in emulated.points(tables) if chosen(p) and p.size in words]
         if not met:
             return NOTHING
         finding = _together(words[p.size] for p in met)
         point = next((p for p in met if words[p.size] == finding), met[0])
-        sizes = wording.listed(list(dict.fromkeys(f"loss {p.size}" for p in met)))
+        sizes = [p.size if p.size == "diverged" else f"loss {p.size}" for p in met]
+        sizes = wording.listed(list(dict.fromkeys(sizes)))
         named = wording.count(len(met), "network and format", "networks and formats")
         evidence = f"{named}: {sizes}"
         return Finding(finding, evidence, tuple(point.runs.values())[:MOST_RUNS])

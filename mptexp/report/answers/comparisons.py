@@ -12,6 +12,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.columns import BLANK
+from mptexp.spec import tasks
 from mptexp.spec.backends import LABELS
 
 REPLICAS_NOTE = (
@@ -37,8 +38,9 @@ FRONTENDS_NOTE = (
     "images (or tokens) per second over the plain loop's: slower means that Keras costs time."
 )
 DEVICES_NOTE = (
-    "The same point and policy on each device. The ratio is images per second over the slowest "
-    "device's, formed between runs of the same block number, which were not made at the same time."
+    "The same point and policy on each device. The ratio is images (or tokens) per second over the "
+    "slowest device's, formed between runs of the same block number, which were not made at the "
+    "same time."
 )
 # What a step is and who makes it, by phase.
 STEPS = {"train": "a training step", "inference": "an inference step"}
@@ -92,7 +94,8 @@ def _sentences(table: pd.DataFrame) -> list[str]:
     panels = wording.panels(most.assign(replicas=1, jit=False))
     return [
         f"On {panel}, {row['policy']}: {row['replicas']} replicas against one, with "
-        f"{row['batch_per_replica']} images for each: {wording.ratio_of(row)}; efficiency "
+        f"{row['batch_per_replica']} {tasks.of(row['dataset']).example}s for each: "
+        f"{wording.ratio_of(row)}; efficiency "
         f"{row['efficiency']:.2f}."
         for panel, row in zip(panels, most.to_dict("records"), strict=True)
     ]

@@ -96,9 +96,9 @@ def sentences(measured: DynamicRange) -> list[str]:
     lost_updates = [f"{share(n)} in {name}" for name, n in measured.lost_updates.items()]
     if lost_updates:
         made.append(
-            f"{share(exponent_range.small_updates(measured))} of the updates are smaller than 2⁻¹¹ "
-            "of their weight. Without float32 master weights, rounding to nearest would lose "
-            f"{' and '.join(lost_updates)} of all updates."
+            f"{share(exponent_range.small_updates(measured))} of the updates that are not zero are "
+            "smaller than 2⁻¹¹ of their weight. Without float32 master weights, rounding to "
+            f"nearest would lose {' and '.join(lost_updates)} of them."
         )
     return made
 

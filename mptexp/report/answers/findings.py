@@ -19,7 +19,12 @@ from mptexp.spec.policies import POLICY_ROWS
 
 APART = 0.1  # between repeats, from where their accuracy is said to vary
 SAME_MEMORY = 0.02  # a share within which a difference in memory is none
-NO_MEAN = ("diverged", "not trained", "not valid")  # verdicts whose differences mean nothing
+NO_MEAN = (
+    "diverged",
+    "baseline diverged",
+    "not trained",
+    "not valid",
+)  # verdicts whose differences mean nothing
 CLAUSES = 3  # points that a sentence lists; of more it says from what to what
 # How comparisons are counted that a sentence does not name.
 OTHERS = {
@@ -39,7 +44,7 @@ def answer(tables: Tables) -> list[str]:
     if rows.empty:
         return [_without_baseline(tables), *_accuracy(tables)]
     emulated = rows.emulated.astype(bool)
-    native, others = _speed(rows[~emulated]), _emulated(rows[emulated])
+    native, others = _speed(rows[~emulated]), _emulated(rows[emulated], tables)
     made = [native or others, *_accuracy(tables), others if native else ""]
     return [sentence for sentence in made if sentence]
 
@@ -200,20 +205,30 @@ def base_name(baseline: str, default: str) -> str:
     return f"strict {baseline} (the default, {verbatim(default_name(default))}, was not measured)"
 
 
-def _emulated(rows: pd.DataFrame) -> str:
+def _emulated(rows: pd.DataFrame, tables: Tables) -> str:
     if rows.empty:
         return ""
     slower = (rows.speedup < 1).any()
-    return _speed(rows) + _why_emulated(sorted(set(rows.policy))) * bool(slower)
+    return _speed(rows) + _why_emulated(sorted(set(rows.policy)), _lacking(tables)) * bool(slower)
 
 
-def _why_emulated(names: Sequence[str]) -> str:
+def _lacking(tables: Tables) -> str:
+    """What lacks the arithmetic that is emulated: this device, one of several, or a limit."""
+    runs = tables.ok[tables.ok.emulated.astype(bool)]
+    asked = [tables.records_by_id[run_id]["parameters"] for run_id in runs.run_id]
+    if any(one.get("cpu_isa", "default") != "default" for one in asked):
+        return "What the run may use of this device"
+    devices = [*dict.fromkeys(runs.gpu_model)]
+    return "This device" if tables.ok.gpu_model.nunique() == 1 else verbatim(listed(devices))
+
+
+def _why_emulated(names: Sequence[str], device: str) -> str:
     """Why emulated policies are slow: the device lacks their type, or Keras only rounds to it."""
     rounding = [name for name in names if POLICY_ROWS[name].quantization]
     types = sorted({name.removeprefix("mixed_") for name in names if name not in rounding})
     sentences = []
     if types:
-        sentences.append(f"This device has no {listed(types)} arithmetic and emulates it")
+        sentences.append(f"{device} has no {listed(types)} arithmetic and emulates it")
     for name in rounding:
         computes = POLICY_ROWS[name].compute_dtype
         sentences.append(f"Keras rounds to {name} and multiplies in {computes}")
@@ -223,7 +238,7 @@ def _why_emulated(names: Sequence[str]) -> str:
 def _without_baseline(tables: Tables) -> str:
     table = summary.headline(tables)
     if table.step_s.isna().all():
-        return f"Timings not valid (runs in parallel): only {measures.listed(table)} is compared."
+        return f"Times are not valid: only {measures.listed(table)} is compared."
     names = listed(sorted(set(table.policy)))
     if any("measured apart" in validity.names_of(flags) for flags in tables.ok["flags"]):
         return f"No times are compared: {names} were measured apart."
@@ -287,6 +302,8 @@ def _verdicts(rows: pd.DataFrame, measure: Measure, margin: float) -> str:
         "undecided": f"{INCONCLUSIVE} (neither shown to be {equal} nor different)",
         "too few repeats": f"{INCONCLUSIVE} (fewer than three repeats can be compared)",
         "diverged": "not compared (some of the runs diverged)",
+        "all diverged": "not compared (all runs diverged)",
+        "baseline diverged": "not compared (runs of the baseline diverged)",
         "not trained": "not compared (the baseline is at chance level)",
         "not valid": "not valid",
         "images not recorded": f"{INCONCLUSIVE} (how many {examples} were validated with is not "
@@ -295,7 +312,8 @@ def _verdicts(rows: pd.DataFrame, measure: Measure, margin: float) -> str:
         f"difference of {measure.margin(margin)})",
         **measure.words,
     }
-    counts = rows.verdict.value_counts().to_dict()
+    all_lost = (rows.verdict == "diverged") & (rows.blocks == 0)
+    counts = rows.verdict.mask(all_lost, "all diverged").value_counts().to_dict()
     return listed(
         [
             words.get(verdict, verdict)
@@ -398,11 +416,19 @@ def _fits(tables: Tables) -> str:
     sizes = largest_batches(tables)
     if sizes.empty:
         return ""
-    names = {size: listed([f"**{p}**" for p in own.index]) for size, own in sizes.groupby(sizes)}
-    fits = listed([f"{size:,} with {name}" for size, name in names.items()])
-    failed = tables.attempts[tables.attempts.status == "oom"].groupby("policy").batch_size.min()
-    least = f" ({failed.iloc[0]:,} does not)" if failed.nunique() == 1 else ""
-    return f"largest batch that fits: {fits}{least}"
+    failed = least_too_large(tables)
+    both = pd.DataFrame({"fits": sizes, "not": failed.reindex(sizes.index)})
+    named = [
+        f"{fits:,} (not {fails:,.0f}) with {listed([f'**{policy}**' for policy in own.index])}"
+        for (fits, fails), own in both.groupby(["fits", "not"])
+    ]
+    return f"largest batch that fits: {listed(named)}"
+
+
+def least_too_large(tables: Tables) -> pd.Series:
+    """The smallest batch size that did not fit, of those that were tried, by policy."""
+    tried = tables.attempts
+    return tried[tried.status == "oom"].groupby("policy").batch_size.min()
 
 
 def largest_batches(tables: Tables) -> pd.Series:
@@ -414,7 +440,13 @@ def largest_batches(tables: Tables) -> pd.Series:
     tried = tables.attempts
     if tried.empty or tables.ok[others].nunique().max() > 1:
         return pd.Series(dtype=int)
-    fitted = pd.concat([tables.ok, tried[tried.status.isin(["ok", "diverged"])]])
+    ran = tables.results[tables.results.status.isin(["ok", "diverged"])]
+    fitted = pd.concat([ran, tried[tried.status.isin(["ok", "diverged"])]])
+    # A short attempt fitted at which every whole run was out of memory.
+    named = ["policy", "batch_size"]
+    out = tables.results[tables.results.status == "oom"]
+    bad = pd.MultiIndex.from_frame(out[named]).difference(pd.MultiIndex.from_frame(ran[named]))
+    fitted = fitted[~pd.MultiIndex.from_frame(fitted[named]).isin(bad)]
     sizes = fitted.groupby("policy", sort=False).batch_size.max()
     failed = tried[tried.status == "oom"].groupby("policy").batch_size.max()
     return sizes[sizes < failed.reindex(sizes.index)]

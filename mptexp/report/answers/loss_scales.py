@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mptexp.analysis import loss_scale
@@ -12,6 +13,8 @@ from mptexp.report.text.columns import BLANK
 from mptexp.report.text.measures import Measure
 from mptexp.report.text.parameter_values import in_words
 
+BASE_LOST = "baseline diverged"  # then nothing is said of any scale
+TRAINS = "trains as float32 does"
 # What a policy does with the scales of an outcome.
 WITH = {
     "stall": "falls behind float32 with",
@@ -37,10 +40,14 @@ def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
     for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
         scales = loss_scale.ranges(own)
         tried = sorted({scale for among in scales.values() for scale in among})
-        parts = _fails(own, scales, tried)
+        dynamic = _dynamic(own)
+        parts = []
         if good := scales["train"]:
-            parts.insert(0, f"trains as float32 does {_with_scales(good, tried)}")
-        parts += filter(None, [_dynamic(own), _open(own, tried)])
+            parts.append(f"{TRAINS} {_with_scales(good, tried)}")
+            if dynamic.startswith(TRAINS):
+                parts[0] += f" and {dynamic.removeprefix(TRAINS).strip()}"
+                dynamic = ""
+        parts += filter(None, [_open(own, tried), *_fails(own, scales, tried), dynamic])
         if parts:
             made.append(f"{head}**{policy}** {wording.listed(parts)}.")
     return made
@@ -89,21 +96,17 @@ def _open(own: pd.DataFrame, tried: Sequence[float]) -> str:
     rows = _undecided(own)
     if rows.empty:
         return ""
-    numbers = sorted({loss_scale.number(s) for s in rows.loss_scale if s != "dynamic"})
-    scales = [_scales(numbers, tried)] * bool(numbers)
-    scales += ["the dynamic scale"] * bool((rows.loss_scale == "dynamic").any())
     why = "too few validation images" * bool((rows.verdict == "too few images").any())
     (measure,) = measures.met(rows)
     by = f"{measure.between(rows.difference)} from float32"
     told = ", ".join(filter(None, [by * bool(rows.difference.notna().all()), why]))
-    which = "without a loss scale" if tried == [1.0] else f"with {wording.listed(scales)}"
-    return f"is {wording.INCONCLUSIVE} {which}{f' ({told})' * bool(told)}"
+    return f"is {wording.INCONCLUSIVE} {_with_all(rows, tried)}{f' ({told})' * bool(told)}"
 
 
 def _undecided(own: pd.DataFrame) -> pd.DataFrame:
     """The rows that were compared and show neither that a scale trains nor that it does not."""
     known = [loss_scale.outcome(row) == "" and row.blocks > 0 for row in own.itertuples()]
-    return own[known]
+    return own[np.array(known, bool) & (own.verdict != BASE_LOST)]
 
 
 def by_means(rows: pd.DataFrame, margin: float) -> pd.DataFrame:
@@ -118,6 +121,8 @@ def title(rows: pd.DataFrame) -> str:
     One that trains with all that were tried, which may be a single one, decides nothing beside one
     that does not.
     """
+    if without_baseline(rows):
+        return "float32 diverges too: nothing is shown of loss scales"
     trains = {}
     for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
         scales = loss_scale.ranges(own)
@@ -132,9 +137,14 @@ def title(rows: pd.DataFrame) -> str:
     own = rows[rows.policy == policy]
     fails = [*_fails(own, loss_scale.ranges(own), tried), *_dynamic_fails(own)]
     if good == tried and tried != [1.0] and not fails:
-        return f"{policy} trains as float32 does with every loss scale that was tried"
-    trained = f"{policy} trains as float32 does {_with_scales(good, tried)}"
+        return f"{policy} {TRAINS} with every loss scale that was tried"
+    trained = f"{policy} {TRAINS} {_with_scales(good, tried)}"
     return f"{trained}, and {wording.listed(fails)}" if fails else trained
+
+
+def without_baseline(rows: pd.DataFrame) -> bool:
+    """Whether float32 itself diverges, so that no scale can be blamed."""
+    return bool((rows.verdict == BASE_LOST).any())
 
 
 def _failures(rows: pd.DataFrame) -> str:
@@ -150,21 +160,26 @@ def _failures(rows: pd.DataFrame) -> str:
     tried = sorted({scale for among in scales.values() for scale in among})
     own = rows[rows.policy == policy]
     failing = _failing(own, scales, ("diverge", "at times", "stall"))
-    parts = [
-        f"{does}{' a loss scale of' * (k == 0)} {_scales(failed, tried)}{_behind(own, does)}"
-        for k, (does, failed) in enumerate(failing)
-    ]
     between = _undecided(own)
     between = between[between.difference.notna()]
+    named = " a loss scale of" * between.empty  # at the first scale of the title
+    parts = [
+        f"{does}{named * (k == 0)} {_scales(failed, tried)}{_behind(own, does)}"
+        for k, (does, failed) in enumerate(failing)
+    ]
+    parts += _dynamic_fails(own)
     if between.empty:
         return f"{policy} {wording.listed(parts)}"
     (measure,) = measures.met(rows)
-    rest = f"with others it is {wording.INCONCLUSIVE} ({measure.between(between.difference)})"
-    return f"{policy} {wording.listed(parts)}; {rest}"
+    which = _with_all(between, tried, named=True)
+    by = f"({measure.between(between.difference)}, {wording.INCONCLUSIVE})"
+    return f"{policy} is not shown to fail {which} {by}, {wording.listed(parts)}"
 
 
 def advice(rows: pd.DataFrame) -> str:
     """Which policy to take with which scale; what would show it, where nothing does so far."""
+    if without_baseline(rows):
+        return "find settings with which float32 trains, such as a lower learning rate."
     parts = []
     for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
         scales = loss_scale.ranges(own)
@@ -204,7 +219,7 @@ def _avoided(rows: pd.DataFrame) -> str:
             dynamic = own[own.loss_scale == "dynamic"]
             if policy == "mixed_float16" and (dynamic.verdict != "diverged").all() and len(dynamic):
                 parts.append("keep its dynamic scale, Keras's default, with which no run diverged")
-    parts += ["more repeats would narrow the inconclusive intervals"]
+    parts += ["more repeats would narrow the inconclusive intervals"] * (not _undecided(rows).empty)
     return f"{'; '.join(parts)}."
 
 
@@ -213,6 +228,20 @@ def _with_scales(good: Sequence[float], tried: Sequence[float]) -> str:
     if tried == [1.0]:
         return "without a loss scale"
     return f"with a loss scale of {_scales(good, tried)}"
+
+
+def _with_all(rows: pd.DataFrame, tried: Sequence[float], named: bool = False) -> str:
+    """With which scales the rows are, the dynamic one too.
+
+    Args:
+        named: whether the words say that these are loss scales.
+    """
+    numbers = sorted({loss_scale.number(s) for s in rows.loss_scale if s != "dynamic"})
+    dynamic = ["the dynamic scale"] * bool((rows.loss_scale == "dynamic").any())
+    if tried == [1.0] and not dynamic:
+        return "without a loss scale"
+    what = ("a loss scale of " if len(numbers) == 1 else "loss scales of ") * named
+    return f"with {wording.listed([what + _scales(numbers, tried)] * bool(numbers) + dynamic)}"
 
 
 def _scales(scales: Sequence[float], tried: Sequence[float]) -> str:
@@ -248,7 +277,7 @@ def _dynamic(own: pd.DataFrame) -> str:
         return "diverges under the dynamic scale"
     if row is None or not row.blocks:
         return ""
-    how = {"train": "trains", "stall": "falls behind"}.get(loss_scale.outcome(row))
+    how = {"train": TRAINS, "stall": "falls behind"}.get(loss_scale.outcome(row))
     if how is None:
         return ""
     known = not pd.isna(row.skipped)

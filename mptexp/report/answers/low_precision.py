@@ -31,6 +31,8 @@ AGREEMENT = {
     "large": "inconsistent",
     "undecided": wording.INCONCLUSIVE,
     "incomplete": f"{wording.INCONCLUSIVE}, as some runs did not end well",
+    "diverged": "inconsistent: no run ended well",
+    "baseline diverged": f"{wording.INCONCLUSIVE}: runs of float32 diverged",
     "too few repeats": f"{wording.INCONCLUSIVE} with fewer than three repeats",
     "not valid": "not valid",
 }
@@ -182,13 +184,14 @@ def _of_nearest(nearest: Point | None) -> str:
         return "and nearest was not run"
     if nearest.loss.n:
         return f"and by {_points(nearest)} to nearest"
-    return f"and none of {wording.count(len(nearest.statuses), 'run')} to nearest ended well"
+    how = "diverged" if nearest.size == "diverged" else "ended without an error to compare"
+    return f"and all of {wording.count(len(nearest.statuses), 'run')} to nearest {how}"
 
 
 def _on_rounding(stochastic: Point, nearest: Point | None) -> str:
     if stochastic.size != "small" or nearest is None:
         return AGREEMENT[stochastic.size]
-    if not nearest.loss.n or stochastic.nearest.low > 0:
+    if nearest.size == "diverged" or stochastic.nearest.low > 0:
         return "consistent, and nearest rounding is worse"
     return "consistent; that nearest rounding is worse is not shown"
 
@@ -238,8 +241,6 @@ def _masters(points: Sequence[Point]) -> Iterator[str]:
 
 
 def _on_masters(point: Point) -> str:
-    if point.size in ("too few repeats", "not valid"):
-        return AGREEMENT[point.size]
-    if point.loss.low > 0:
+    if point.size == "large":
         return "consistent"
-    return "here they are not needed" if point.loss.high < LITTLE else wording.INCONCLUSIVE
+    return "here they are not needed" if point.size == "small" else AGREEMENT[point.size]

@@ -15,11 +15,13 @@ from mptexp.report.tables import why_tables
 from mptexp.report.tables.why_tables import percent
 from mptexp.report.text import wording
 from mptexp.report.text.parameter_values import compiled_in_words, in_words
-from mptexp.spec.run import defaults
+from mptexp.spec.run import Run, defaults
 
 NAMED = 3  # causes in a sentence: more are not read
 UNEXPLAINED = 0.03  # of the step: from here a sentence that names causes says so
-TELLING_APART = ("gpu_model", "dataset", "model", "phase", "replicas")
+# Parameters that a pair's own words name, or that its two runs or its blocks differ in.
+NAMED_APART = {"policy", "batch_size", "block", "seed", "jit", "input_mode", "backend"}
+NAMED_APART |= {"max_steps", "target_ci", "epochs", "profile", "loss_scale"}
 
 
 # --- the sentence ---------------------------------------------------------------------------------
@@ -74,8 +76,10 @@ def title(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
 
 
 def _varying(among: Sequence[Verdict]) -> list[str]:
+    """The parameters that tell the pairs apart, beyond those that each names in any case."""
     runs = [verdict.pair.candidate for verdict in among]
-    return [name for name in TELLING_APART if len({getattr(run, name) for run in runs}) > 1]
+    names = [name for name in Run.model_fields if name not in NAMED_APART]
+    return [name for name in names if len({str(getattr(run, name)) for run in runs}) > 1]
 
 
 def settings(verdict: Verdict, among: Sequence[Verdict]) -> str:
@@ -89,7 +93,8 @@ def settings(verdict: Verdict, among: Sequence[Verdict]) -> str:
 
 
 def _possible(verdict: Verdict) -> str:
-    if math.isnan(verdict.possible):
+    # What the layers take alone bounds nothing that the step took beside them.
+    if math.isnan(verdict.possible) or verdict.possible < verdict.speedup.estimate:
         return ""
     if f"{max(verdict.possible, 1 / verdict.possible):.2g}" == "1":
         return ", where the device would allow about the same speed"
@@ -100,19 +105,18 @@ def _possible(verdict: Verdict) -> str:
 
 
 def _explanation(verdict: Verdict) -> str:
-    if verdict.candidate is None and not verdict.effects:
-        return f"; not diagnosed: {wording.verbatim(verdict.missing)}"
+    if verdict.missing and not verdict.blamed:  # no cause was looked for
+        return f"; not diagnosed: {wording.verbatim(verdict.missing)}{_further(verdict)}"
     named = wording.verbatim(wording.listed(verdict.unknown_operations))
     unexplained = f"; {percent(verdict.unexplained)} of the step is unexplained"
     unexplained += f" ({named})" if named else ""
     if verdict.blamed:
-        parts = [_part(loss, first=i == 0) for i, loss in enumerate(verdict.blamed[:NAMED])]
+        backend = verdict.pair.candidate.backend
+        blamed = enumerate(verdict.blamed[:NAMED])
+        parts = [_part(loss, backend, first=i == 0) for i, loss in blamed]
         rest = unexplained if verdict.unexplained >= UNEXPLAINED else ""
         return f": {'; then '.join(parts)}{_further(verdict)}{rest}"
-    if verdict.unexplained >= LEAST_SHARE:
-        rest = unexplained
-    else:
-        rest = f" ({wording.verbatim(verdict.missing)})" if verdict.missing else ""
+    rest = unexplained if verdict.unexplained >= LEAST_SHARE else ""
     certain = " for certain" if verdict.large else ""
     none = f": no known cause exceeds {percent(LEAST_SHARE)} of the step{certain}"
     return f"{none}{_further(verdict)}{rest}"
@@ -120,21 +124,23 @@ def _explanation(verdict: Verdict) -> str:
 
 def _further(verdict: Verdict) -> str:
     """What ablations show beyond the causes that are named, of the baseline too."""
+    backend = verdict.pair.candidate.backend
     parts = [
-        f"; {wording.verbatim(effect.ablation.name)} makes {policy} {_gain(gain)}"
+        f"; {wording.verbatim(effect.ablation.label(backend))} makes {policy} {_gain(gain)}"
         for effect, policy, gain in verdict.further_effects[:NAMED]
     ]
     return "".join(parts)
 
 
-def _part(loss: Loss, first: bool) -> str:
+def _part(loss: Loss, backend: str, first: bool) -> str:
     of = " of the step" if first else ""
     took = wording.digits(loss.seconds * 1e3)
     where = f" ({wording.verbatim(wording.listed(loss.layers))})" if loss.layers else ""
+    changes = [(one.ablation.label(backend), one) for one in loss.effects]
     proof = [
-        f"with {wording.verbatim(effect.ablation.name)} it is {_gain(effect.speedup, effect.flags)}"
-        for effect in loss.effects
-        if effect.speedup
+        f"with {wording.verbatim(name)} it is {_gain(one.speedup, one.flags)}"
+        for name, one in changes
+        if one.speedup
     ]
     proven = f" ({'; '.join(proof)})" if proof else ""
     return f"{percent(loss.share)}{of} ({took} ms) {loss.cause.sentence}{where}{proven}"

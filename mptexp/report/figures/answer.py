@@ -68,7 +68,7 @@ N = re.compile(r" \(n = (\d+)\)|, n = (\d+)(?=\))")  # repeats, of a finding in 
 def comparisons_at_a_glance(chart: Subject) -> Figure:
     """A row for each comparison: its name and finding in words, below them marker and interval.
 
-    A line at no effect; what is inconclusive is grey, what is not valid hollow. What is emulated
+    A line at no effect; what is inconclusive is grey, what has no interval hollow. What is emulated
     and lies far from the rest is an arrow.
     """
     rows = _rows(chart)
@@ -333,6 +333,7 @@ def _caption(chart: Subject) -> str:
     limit = f"{emulated.LITTLE:g} points"
     words = {"small": f"within {limit}", "large": f"more than {limit} worse"}
     words |= {"undecided": "inconclusive", "incomplete": "inconclusive"}
+    words |= {"no interval": "without an interval"}
     counts = Counter(words.get(bar.finding, bar.finding) for bar in chart.bars)
     said = wording.listed([f"{n} {finding}" for finding, n in counts.items()])
     several = len(chart.bars) > MANY
@@ -342,7 +343,8 @@ def _caption(chart: Subject) -> str:
     parts += [_fixed_point(chart), _bars(chart), _scaled(chart)]
     grey = any(LOOKS.get(bar.finding) == GREY and not np.isnan(bar.low) for bar in chart.bars)
     parts += ["Grey: inconclusive."] * grey
-    parts += ["Hollow: not valid."] * any(np.isnan(bar.low) for bar in chart.bars)
+    hollow = [words.get(bar.finding, bar.finding) for bar in chart.bars if np.isnan(bar.low)]
+    parts += [f"Hollow: {wording.listed([*dict.fromkeys(hollow)])}."] * bool(hollow)
     far = chart.scale == "speed" and len(_near(chart.bars)) < len(chart.bars)
     parts += ["Arrow: beyond the axis, emulated."] * far
     return " ".join(filter(None, parts))

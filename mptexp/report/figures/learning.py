@@ -23,8 +23,11 @@ REPEATS = 5  # of a box: it is drawn through five numbers
 
 
 def learned(tables: Tables) -> pd.DataFrame:
-    """The epochs of runs that could learn: not from a batch that is always the same."""
-    epochs = tables.epochs
+    """The epochs of runs that ended well and could learn: not from a batch that is always the same.
+
+    One that diverged has no last epoch, and would pull a mean.
+    """
+    epochs = tables.epochs[tables.epochs.status == "ok"]
     return epochs[(epochs.input_mode != "resident") & (epochs.dataset != "synthetic")]
 
 
@@ -46,8 +49,10 @@ def validation_by_time(tables: Tables, task: tasks.Task) -> Figure:
 
 
 def _caption_validation(tables: Tables, task: tasks.Task) -> str:
-    repeats = wording.count(tables.ok.block.nunique(), "repeat")
-    opening = f"Faint lines are single runs ({repeats} a policy), strong ones their mean."
+    runs = points.of_task(tables.ok, task).groupby([*POINT, "policy"]).size()
+    repeats = wording.count(runs.max(), "repeat")
+    fewest = f"{runs.min()} to " * bool(runs.min() < runs.max())
+    opening = f"Faint lines are single runs ({fewest}{repeats} a policy), strong ones their mean."
     spread = summary.accuracy_range(tables, task)
     if spread.empty:
         return opening
@@ -60,13 +65,19 @@ def _caption_validation(tables: Tables, task: tasks.Task) -> str:
 
 
 def _caption_time(tables: Tables) -> str:
-    last = learned(tables).groupby("run_id").last()
+    opening = "The same epochs over time, validation included"
+    last = _last(tables)
+    if last.empty:
+        return f"{opening}."
     ends = last.groupby("policy").elapsed_s.median().sort_values()
     by_policy = [f"{seconds:,.1f} s in {policy}" for policy, seconds in ends.items()]
-    return (
-        "The same epochs over time, validation included: the last ends after "
-        f"{wording.listed(by_policy)} (medians)."
-    )
+    return f"{opening}: the last ends after {wording.listed(by_policy)} (medians)."
+
+
+def _last(tables: Tables) -> pd.DataFrame:
+    """The last epochs of runs that ended well; none where points differ, of which no median is."""
+    last = learned(tables).groupby("run_id").last()
+    return last if len(last[POINT].drop_duplicates()) == 1 else last[:0]
 
 
 def loss_by_epoch(tables: Tables) -> Figure:
@@ -75,13 +86,10 @@ def loss_by_epoch(tables: Tables) -> Figure:
 
 
 def _caption_loss(tables: Tables) -> str:
-    last = learned(tables).dropna(subset="loss").groupby("run_id").last()
-    ends = last.groupby("policy").loss.median().sort_values()
+    ends = _last(tables).dropna(subset="loss").groupby("policy").loss.median().sort_values()
     by_policy = [f"{loss:.3g} in {policy}" for policy, loss in ends.items()]
-    return (
-        f"Loss at the last epoch: {wording.listed(by_policy)} (medians). Faint lines are single "
-        "runs, strong ones their mean."
-    )
+    said = f"Loss at the last epoch: {wording.listed(by_policy)} (medians). " * bool(by_policy)
+    return f"{said}Faint lines are single runs, strong ones their mean."
 
 
 def _curves(epochs: pd.DataFrame, value: str, label: str, by: str = "epoch") -> Figure:
@@ -166,7 +174,8 @@ def _repeated(values: pd.Series, tables: Tables) -> pd.DataFrame:
 
     Each policy has REPEATS of them at least.
     """
-    runs = tables.ok.assign(value=tables.ok.run_id.map(values)).dropna(subset="value")
+    runs = tables.trained  # the others ended after another number of steps each
+    runs = runs.assign(value=runs.run_id.map(values)).dropna(subset="value")
     runs = runs[runs.groupby([*POINT, "policy"]).run_id.transform("size") >= REPEATS]
     return runs[runs.groupby(POINT).policy.transform("nunique") > 1]
 

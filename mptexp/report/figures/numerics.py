@@ -149,7 +149,7 @@ def accuracy_by_loss_scale(rows: pd.DataFrame) -> Figure:
     Args:
         rows: of loss_scale.table, of one point.
     """
-    diverged = bool((rows.verdict == "diverged").any())
+    diverged = bool((rows.diverged > 0).any())
     figure, (axis, *strip) = style.new(3.6, 1 + diverged, sharex=True)
     numbers = sorted({loss_scale.number(s) for s in rows.loss_scale})
     places = {number: i for i, number in enumerate(numbers)}
@@ -157,18 +157,20 @@ def accuracy_by_loss_scale(rows: pd.DataFrame) -> Figure:
     (measure,) = measures.met(rows)
     counts = measure.task is tasks.IMAGES
     percent, most = (100, 102) if counts else (1, 1.1 * np.nanmax([*rows.figure_high, 1.0]))
-    failing = [p for p in policies if p in set(rows.policy[rows.verdict == "diverged"])]
+    failing = [p for p in policies if p in set(rows.policy[rows.diverged > 0])]
     for lowest in strip:
         _strip(lowest, len(failing))
     for index, policy in enumerate(policies):
         own = rows[rows.policy == policy].drop_duplicates("loss_scale")
         x = np.array([places[loss_scale.number(s)] for s in own.loss_scale])
         x = x + style.offset(index, len(policies))
-        bad = (own.verdict == "diverged").to_numpy()
+        bad = (own.diverged > 0).to_numpy()
         look = {"color": COLOURS[policy], "markersize": 6}
-        y = (own.figure * percent).where(~bad)
-        axis.plot(x, y, MARKERS[policy], label=policy, linestyle="-", linewidth=1.2, **look)
-        ends = [(own[name] * percent).where(~bad) for name in ("figure_low", "figure_high")]
+        y = own.figure * percent
+        axis.plot(x, y.where(~bad), MARKERS[policy], label=policy, ls="-", linewidth=1.2, **look)
+        # The mean of those that did not diverge is apart from the line: it is not the setting's.
+        axis.plot(x[bad], y[bad], MARKERS[policy], markerfacecolor="none", linestyle="", **look)
+        ends = [own[name] * percent for name in ("figure_low", "figure_high")]
         axis.vlines(x, *ends, color=COLOURS[policy], linewidth=2.5, alpha=0.5)
         for place, row in zip(x[bad], own[bad].itertuples(), strict=True):
             level = failing.index(policy)
@@ -197,11 +199,14 @@ def _strip(axis: Axes, levels: int) -> None:
 
 
 def _caption_scales(rows: pd.DataFrame) -> str:
-    bad = rows[rows.verdict == "diverged"]
+    bad = rows[rows.diverged > 0]
     count = wording.count(int(bad.diverged.sum()), "run")
     lost = f"{count} of {rows.runs.sum()} diverged (crosses)." if len(bad) else "No run diverged."
     some = (bad.diverged < bad.runs).any()
-    which = " A number at a cross is how many of its runs did; without one all did." * bool(some)
+    which = (
+        " A number at a cross is how many of its runs did; without one all did. Hollow: mean of "
+        "the others."
+    ) * bool(some)
     return (
         f"{lost}{which} Dots are means over repeats, upright lines go from the least to the most. "
         "Runs without a loss scale stand at 1."

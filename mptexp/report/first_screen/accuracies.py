@@ -1,6 +1,6 @@
 """Accuracy, where no time is valid or nothing is compared with a baseline; else what is known."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from mptexp.report.first_screen.subject import (
 )
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.measures import Measure
+from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import INCONCLUSIVE
 
 DECIDED = ("lower", "higher", "equal")  # verdicts that an interval shows
@@ -34,31 +35,53 @@ def of(tables: Tables) -> Iterator[Subject]:
     if table.empty:
         yield Subject(_alone(tables), findings.answer(tables))
         return
-    bars = [
-        _of_accuracy(row, place)
-        for row, place in zip(table[:MOST].to_dict("records"), wording.places(table), strict=False)
-    ]
     base, verdicts = wording.default_name(table.baseline.iloc[0]), set(table.verdict)
-    measure = measures.of(table.dataset.iloc[0])
-    figure = measure.name.capitalize()
-    title = f"{figure} is {equal(tables, measure)} to {base}'s" if verdicts == {"equal"} else ""
-    if not title and verdicts & {"lower", "higher"} and verdicts <= {*DECIDED, "undecided"}:
-        title = f"{figure} beside {base}'s is {_counted(table, measure)}"
-    between = measure.between(of_task(table, measure.task).difference)
-    if not title and verdicts == {"undecided"}:
-        one = f"mean difference {bars[0].text.partition(' (')[0]} {measure.unit}"
-        found = one if len(bars) == 1 else f"mean differences {between}"
-        title = f"{figure} is {INCONCLUSIVE}: {found} from {base}'s"
-    title = title or provisional(
-        f"mean validation {measure.name} differs from {base}'s by {between}"
-    )
+    titles = [_title(tables, own, measure) for measure, own in _by_measure(table)]
     advice = caveats.remedies(tables, "accuracy")
     if not advice and "undecided" in verdicts:
         advice = f"{MORE_REPEATS}."
     # Of times that are not valid the page of accuracies says nothing here: the banner does.
     sentences = [s for s in findings.answer(tables) if not s.startswith(wording.NOT_VALID)]
+    # A chart has one axis: it shows the differences of the first measure.
+    measure, shown = _by_measure(table)[0]
+    shown = shown[shown.blocks > 0]
+    places = wording.places(shown) if len(shown) else []
+    pairs = zip(shown[:MOST].to_dict("records"), places, strict=False)
+    bars = [_of_accuracy(row, place) for row, place in pairs]
     scale: Scale = "accuracy" if measure.name == "accuracy" else "perplexity"
-    yield Subject(title, sentences, bars, base, scale, advice)
+    yield Subject("; ".join(titles), sentences, bars, base, scale, advice)
+
+
+def _by_measure(table: pd.DataFrame) -> list[tuple[Measure, pd.DataFrame]]:
+    """The differences of each measure: accuracy and perplexity have no common axis."""
+    return [(measure, of_task(table, measure.task)) for measure in measures.met(table)]
+
+
+def _title(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:
+    """What the differences of one measure come to; before it, what diverged."""
+    base = wording.default_name(table.baseline.iloc[0])
+    lost, figure = table[table.verdict == "diverged"], measure.name.capitalize()
+    table = table.drop(lost.index)
+    if len(lost):
+        names = wording.listed([*dict.fromkeys(lost.candidate)])
+        where = f" in {len(lost)} of {len(lost) + len(table)} settings" * bool(len(table))
+        said = f"{names} diverges{where}"
+        return f"{said}; {_title(tables, table, measure)}" if len(table) else f"{said}, not {base}"
+    verdicts = set(table.verdict)
+    if verdicts == {"baseline diverged"}:
+        return f"{figure} is not compared: runs of {base} diverged"
+    if verdicts == {"equal"}:
+        return f"{figure} is {equal(tables, measure)} to {base}'s"
+    if verdicts & {"lower", "higher"} and verdicts <= {*DECIDED, "undecided"}:
+        return f"{figure} beside {base}'s is {_counted(table, measure)}"
+    between = measure.between(table.difference)
+    if verdicts == {"undecided"}:
+        row = table.iloc[0]
+        one = measure.difference(row.difference, row.low, row.high, row.blocks)
+        one = f"mean difference {one.partition(' (')[0]} {measure.unit}"
+        found = one if len(table) == 1 else f"mean differences {between}"
+        return f"{figure} is {INCONCLUSIVE}: {found} from {base}'s"
+    return provisional(f"mean validation {measure.name} differs from {base}'s by {between}")
 
 
 def _counted(table: pd.DataFrame, measure: Measure) -> str:
@@ -84,13 +107,31 @@ def _alone(tables: Tables) -> str:
 
 
 def of_exponents(tables: Tables) -> Iterator[Subject]:
-    """What histograms of exponents advise, where no policies are compared."""
-    for training in exponent_range.measured(tables.records)[:1]:
-        advised = advices.advise(training)
-        reasons = [*dynamic_range.reasons(advised), *dynamic_range.sentences(training)]
-        choice = dynamic_range.choice(advised)
-        title, to_do = f"The numbers of this training ask for {choice}", f"use policy {choice}."
-        yield Subject(title, reasons, advice=to_do, figure="exponents")
+    """What histograms of exponents advise, where no policies are compared; of each training."""
+    trainings = exponent_range.measured(tables.records)
+    if not trainings:
+        return
+    asked = [training.parameters for training in trainings]
+    varying = [n for n in asked[0] if len({str(one.get(n)) for one in asked}) > 1]
+    names = [", ".join(in_words(n, one.get(n)) for n in varying) for one in asked]
+    advised = [advices.advise(training) for training in trainings]
+    choices = [dynamic_range.choice(one) for one in advised]
+    of_first = [*dynamic_range.reasons(advised[0]), *dynamic_range.sentences(trainings[0])]
+    if len(set(choices)) == 1:
+        whose = "this training" if len(trainings) == 1 else f"all {len(trainings)} trainings"
+        title, to_do = f"The numbers of {whose} ask for {choices[0]}", f"use policy {choices[0]}."
+        reasons = of_first if len(trainings) == 1 else _each_reason(names, advised)
+    else:
+        each = [f"{choice} ({name})" for choice, name in zip(choices, names, strict=True)]
+        title = f"The numbers of {len(trainings)} trainings ask for {wording.listed(each)}"
+        to_do, reasons = f"use policy {wording.listed(each)}.", _each_reason(names, advised)
+    yield Subject(title, reasons, advice=to_do, figure="exponents")
+
+
+def _each_reason(names: Sequence[str], advised: Sequence[advices.Advice]) -> list[str]:
+    """The reasons of each training, behind its name."""
+    pairs = zip(names, advised, strict=True)
+    return [f"{name}: {text}" for name, one in pairs for text in dynamic_range.reasons(one)[:1]]
 
 
 def _of_accuracy(row: Mapping[str, Any], place: str) -> Bar:

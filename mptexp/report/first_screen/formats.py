@@ -44,6 +44,7 @@ FORMATS = {  # what settings do, by how their error lies to that of float32
     "undecided": "inconclusive (the interval includes {})",
     "incomplete": "within {} of it only where runs ended well",
     "too few repeats": "inconclusive (fewer than three repeats)",
+    "baseline diverged": "beside a float32 of which runs diverged",
     "not valid": "not valid",
 }
 
@@ -55,13 +56,17 @@ def of(tables: Tables) -> Iterator[Subject]:
         return
     doubtful = bool(caveats.doubts(tables, "accuracy"))
     points = sorted((p for p in tried if p.loss.n), key=lambda p: p.loss.estimate)
-    lost = [p for p in tried if set(p.statuses) == {"diverged"}]
+    lost = [p for p in tried if p.size == "diverged"]
     if not points and not lost:
+        if any(p.base_lost for p in tried):
+            yield Subject("float32 diverges too: no format is compared with it", [], advice=RETRY)
         return
     bars = [low_precision_bar(point, points) for point in points]
     limit = f"{emulated.LITTLE:g} percentage points"
     words = [
-        ("small" if bar.value < emulated.LITTLE else "large") if doubtful else bar.finding
+        ("small" if bar.value < emulated.LITTLE else "large")
+        if doubtful and bar.finding != "baseline diverged"
+        else bar.finding
         for bar in bars
     ]
     fewest, rounding = _fewest_bits(points, bars, words), _rounding(points, bars, words)
@@ -94,6 +99,9 @@ def of(tables: Tables) -> Iterator[Subject]:
         title, sentences = provisional(title), unclaimed(sentences)
         advice = remedy
     yield Subject(title, sentences[:NAMED], bars, "float32", "error", advice)
+
+
+RETRY = "find settings with which float32 trains, such as a lower learning rate."
 
 
 class _Fewest(NamedTuple):
@@ -148,7 +156,10 @@ def _counted(bars: Sequence[Bar], words: Sequence[str], lost: int) -> str:
     Args:
         lost: settings of which every run diverged.
     """
-    near, valid = words.count("small"), len(words) - words.count("not valid") + lost
+    without = words.count("not valid") + words.count("baseline diverged")
+    near, valid = words.count("small"), len(words) - without + lost
+    if not valid:
+        return "float32 diverges too: no format is compared with it"
     title = f"{near} of {valid} settings train {NEAR}"
     large = [bar for bar, word in zip(bars, words, strict=True) if word == "large"]
     if not large:

@@ -52,12 +52,17 @@ def _needing(made: Subject, rows: pd.DataFrame, where: str) -> Subject:
         first = words.index("faster")
         least, below = own[first], own[first - 1]
         needed, without = (in_words("cpu_isa", row.cpu_isa) for row in (least, below))
-        best = max((row for row in own if not pd.isna(row.speedup)), key=lambda row: row.speedup)
+        proven = [row for row, word in zip(own, words, strict=True) if word == "faster"]
+        best = max(proven, key=lambda row: row.speedup)
         lost = words[first - 1]
         lost = wording.times(below.speedup) if lost == "slower" else lost
         but = f", and {lost} with {without} alone"
-        gain = f"{policy} is {wording.times(best.speedup)} than float32 on {where}"
-        title = f"{gain} thanks to {needed}{but}"
+        # What a larger set adds is not this one's, where the interval says that it adds anything.
+        beyond = best.low > least.speedup
+        gain = (least if beyond else best).speedup
+        more = f"; {wording.times(best.speedup)} with {in_words('cpu_isa', best.cpu_isa)}"
+        gain = f"{policy} is {wording.times(gain)} than float32 on {where}"
+        title = f"{gain} thanks to {needed}{but}{more * bool(beyond)}"
         to_do = f"on a CPU with {needed}, use **{policy}**; on one without, keep float32."
         return replace(made, title=title, advice=to_do)
     return made

@@ -19,7 +19,8 @@ def of(tables: Tables) -> Iterator[Subject]:
         margin = tables.options.equivalence_margin
         points = [(title, loss_scales.by_means(rows, margin)) for title, rows in points]
     # Of several points one that fails decides; what trains is said of the first.
-    name, rows = next((point for point in points if loss_scales.fails(point[1])), points[0])
+    based = [point for point in points if not loss_scales.without_baseline(point[1])] or points
+    name, rows = next((point for point in based if loss_scales.fails(point[1])), based[0])
     title = f"With {name}: " * bool(name) + loss_scales.title(rows)
     sentences = [text for title, rows in points for text in loss_scales.sentences(rows, title)]
     if doubtful:

@@ -1,6 +1,6 @@
 """What integers for weights take of the bytes and of the accuracy, beside their speed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,18 +18,18 @@ def of_quantized(tables: Tables) -> Iterator[Subject]:
     for subject in speed.of(tables) if made else ():
         said = [*quantized_inference.sentences(made), *subject.sentences]
         margin = tables.options.equivalence_margin
-        kept = [one for one in made if not one.loses(margin)]
+        lossy = {one.policy for one in made if one.loses(margin)}
         faster = {bar.policy for bar in subject.bars if bar.finding == "faster"}
-        good, taken = {one.policy for one in kept}, quantized_inference.taken(made)
+        good = {one.policy for one in made} - lossy
+        taken = quantized_inference.taken(made)
         if faster and faster <= good:
             yield replace(subject, title=f"{subject.title}; {taken}", sentences=said)
             continue
-        least = min(kept or made, key=lambda one: one.share)
-        measure, base = measures.of(least.dataset), subject.baseline
-        name = measure.name
+        measure, base = measures.of(made[0].dataset), subject.baseline
+        name, least = measure.name, _least(made, margin)
         look = f"look at its {name} in your own model"
-        to_do = f"for fewer bytes take **{least.policy}**, and {look}."
-        if not kept:
+        to_do = f"for fewer bytes take {least}, and {look}."
+        if not least:
             to_do = f"keep {base}: all lose more than {measure.margin(margin)} of {name}."
         speed_claimed = not subject.title.startswith(PROVISIONAL)
         if not speed_claimed:
@@ -41,7 +41,7 @@ def of_quantized(tables: Tables) -> Iterator[Subject]:
             best = (
                 f"take **{max(fast, key=lambda bar: bar.low).policy}**" if fast else f"keep {base}"
             )
-            to_do = f"for speed {best}; {to_do}" if kept else to_do
+            to_do = f"for speed {best}; {to_do}" if least else to_do
         title = f"{taken}; {of_speed}"
         made_of = replace(subject, title=title, sentences=said, advice=to_do)
         # Of times that are not valid no chart is made where there is one of what is.
@@ -51,6 +51,22 @@ def of_quantized(tables: Tables) -> Iterator[Subject]:
         else:
             kind: Scale = "accuracy" if name == "accuracy" else "perplexity"
             yield replace(made_of, bars=bars, baseline="the same weights in float32", scale=kind)
+
+
+def _least(made: Sequence[quantized_inference.Quantized], margin: float) -> str:
+    """The policy of the fewest bytes that keeps the accuracy, at each point where they differ.
+
+    Empty where none keeps it anywhere.
+    """
+    fewest: dict[str, str] = {}
+    for one in sorted(made, key=lambda one: one.share):
+        if not one.loses(margin):
+            fewest.setdefault(one.point, one.policy)
+    everywhere = len(fewest) == len({one.point for one in made})
+    if everywhere and len(set(fewest.values())) == 1:
+        return f"**{next(iter(fewest.values()))}**"
+    named = [f"**{policy}** ({wording.verbatim(point)})" for point, policy in fewest.items()]
+    return wording.listed(named) if named else ""
 
 
 def _bar(one: quantized_inference.Quantized) -> Bar:

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import accuracy, identity, validity
 from mptexp.analysis.points import rank
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import findings
-from mptexp.report.first_screen import accuracies, speed_advice
+from mptexp.report.first_screen import speed_advice
 from mptexp.report.first_screen.subject import (
     MOST,
     RESIDENT,
@@ -31,14 +30,11 @@ LONGEST = 145  # letters of a title that is still read at once
 
 
 def of(tables: Tables) -> Iterator[Subject]:
-    """Each policy to the default of its device; accuracy, where a sweep was made for it alone."""
+    """Each policy to the default of its device."""
     rows = findings.compared(tables)
     if rows.empty:
         return
     rows = rows.assign(finding=rows.apply(wording.finding, axis=1))
-    if not _claims(rows) and _asks_for_accuracy(tables):
-        yield from accuracies.of(tables)
-        return
     rows = rows.sort_values(["emulated", "policy"], key=_order, kind="stable")
     base = rows.baseline.iloc[0]
     phases = rows.policy.nunique() == 1 and rows.phase.nunique() > 1  # then these are headings
@@ -63,28 +59,18 @@ def _largest(tables: Tables) -> str:
     sizes = findings.largest_batches(tables)
     if len(sizes) < 2:
         return ""
-    if sizes.nunique() == 1:
-        return f"The largest batch is {sizes.iloc[0]:,} with {listed([*sizes.index])}; "
-    named = listed([f"{size:,} with {policy}" for policy, size in sizes.items()])
+    # What was tried has gaps: the limit lies between what fits and what does not.
+    fails = findings.least_too_large(tables)
+    if sizes.nunique() == fails[sizes.index].nunique() == 1:
+        only = f"{sizes.iloc[0]:,} (not {fails[sizes.index[0]]:,})"
+        return f"The largest batch is {only} with {listed([*sizes.index])}; "
+    named = listed([f"{size:,} (not {fails[p]:,}) with {p}" for p, size in sizes.items()])
     return f"The largest batch is {named}; "
 
 
 def _claims(rows: pd.DataFrame) -> bool:
     """Whether anything may be said of any speedup."""
     return not rows.finding.isin(["not valid", "no interval"]).all()
-
-
-def _asks_for_accuracy(tables: Tables) -> bool:
-    """Whether every run shared the machine on purpose, and accuracies can be compared.
-
-    On purpose is beside others of its sweep, or at a lowered priority.
-    """
-    shared = [
-        "in parallel" in validity.names_of(flags)
-        or (identity.of(tables.records_by_id[run_id]) or {}).get("nice", 0) > 0
-        for run_id, flags in zip(tables.ok.run_id, tables.ok["flags"], strict=True)
-    ]
-    return all(shared) and not accuracy.differences(tables).verdict.isin(accuracy.UNDECIDABLE).all()
 
 
 def _order(column: pd.Series) -> pd.Series:

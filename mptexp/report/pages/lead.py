@@ -150,7 +150,7 @@ def causes(verdicts: Sequence[Verdict]) -> str:
         return ""
     largest = [(verdict.blamed[0], why.settings(verdict, verdicts).strip()) for verdict in named]
     rows = [
-        (loss.cause.sentence, loss.share, settings, run.input_mode, run.policy)
+        (loss.cause.sentence, loss.share, _words(settings), run.input_mode, run.policy)
         for (loss, settings), run in zip(largest, (v.pair.candidate for v in named), strict=True)
     ]
     columns = ["cause", "share", "settings", "mode", "policy"]
@@ -161,7 +161,7 @@ def causes(verdicts: Sequence[Verdict]) -> str:
             count=("share", "size"),
             least=("share", "min"),
             most=("share", "max"),
-            settings=("settings", "first"),
+            shared=("settings", lambda own: frozenset(own.iloc[0]).intersection(*own)),
             trains=("mode", lambda own: (own != RESIDENT).any()),
             policies=("policy", frozenset),
         )
@@ -170,8 +170,8 @@ def causes(verdicts: Sequence[Verdict]) -> str:
     of_policy = Counter(verdict.pair.candidate.policy for verdict in verdicts)
     clauses, before = [], frozenset[str]()
     for row in table.sort_values(order, ascending=False).itertuples(name="Row"):
-        step = f" of {_step(row.policies)}" * (row.policies != before)
-        where = _where(row, len(verdicts), of_policy)
+        step = " of the step" if row.policies == before else f" of {_step(row.policies)}"
+        where = _where(row, [_words(why.settings(v, verdicts)) for v in verdicts], of_policy)
         clauses.append(f"{where}{_span(row.least, row.most)}{step} {row.Index}")
         before = row.policies
     return f"{LIMITS}: {'; '.join(clauses[:SHOWN])}."
@@ -182,16 +182,27 @@ def _step(policies: Collection[str]) -> str:
     return f"**{next(iter(policies))}**'s step" if len(policies) == 1 else "the step"
 
 
-def _where(row: Any, pairs: int, of_policy: Mapping[str, int]) -> str:
-    """What tells the one pair apart in which a cause is the largest, or in how many pairs it is.
+def _words(settings: str) -> dict[str, None]:
+    """The settings of a pair, each in words, in order."""
+    return dict.fromkeys(filter(None, settings.strip(" ()").split(", ")))
+
+
+def _where(row: Any, pairs: Sequence[Mapping[str, None]], of_policy: Mapping[str, int]) -> str:
+    """What tells the pairs apart in which a cause is the largest, or how many of all they are.
 
     Nothing where these are all pairs of one policy, which the step names.
+
+    Args:
+        pairs: the settings of each diagnosed pair.
     """
-    if row.count == 1 and pairs > 1 and row.settings:
-        return f"{wording.at(wording.verbatim(row.settings.strip('()')))}, "
-    if len(row.policies) == 1 and row.count == of_policy[next(iter(row.policies))] < pairs:
+    if len(row.policies) == 1 and row.count == of_policy[next(iter(row.policies))] < len(pairs):
         return ""
-    return f"in {row.count} of {wording.count(pairs, 'diagnosed comparison')}, " * (pairs > 1)
+    alike = [pair for pair in pairs if row.shared <= pair.keys()]
+    if row.shared and len(alike) == row.count < len(pairs):
+        named = ", ".join(word for word in alike[0] if word in row.shared)
+        return f"{wording.at(wording.verbatim(named))}, "
+    among = wording.count(len(pairs), "diagnosed comparison")
+    return f"in {row.count} of {among}, " * (len(pairs) > 1)
 
 
 def _span(least: float, most: float) -> str:
@@ -221,7 +232,9 @@ def _remedies(verdicts: Sequence[Verdict]) -> str:
     for loss, verdict in largest:
         place = why.settings(verdict, verdicts).strip(" ()") * (len(verdicts) > 1)
         where = f" ({wording.verbatim(place)})" if place else ""
-        for text, _ in verdict.remedies(loss)[: loss.cause.name != "emulated"]:
+        # What was measured and is not shown to help is left to the table of causes.
+        open_ = [text for text, gain in verdict.remedies(loss) if gain is None or gain.low > 1]
+        for text in open_[: loss.cause.name != "emulated"]:
             named.setdefault(text, f"{where}: {text}")
     first = list(named.values())[:REMEDIES]
     return f"To go faster{';'.join(first)}." if first else ""

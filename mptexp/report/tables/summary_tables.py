@@ -20,14 +20,16 @@ from mptexp.report.text.columns import BLANK, without_blanks
 def headline(tables: Tables) -> tuple[GT, str]:
     """The headline table, and what to say where it is not whole.
 
-    Of more than ROWS rows, one stands for all batch sizes; of more than that, for all points.
+    Of more than ROWS rows, one stands for all batch sizes; of more than that, for all points of a
+    device and a data set.
     """
     table = summary.headline(tables)
     if len(table) <= ROWS:
         return text_tables.headline_html(tables), ""
     names = [n for n in points.POINT if n != "batch_size" and table[n].nunique() > 1]
     if len(table[[*names, "policy"]].drop_duplicates()) > ROWS:
-        names = []
+        # What a unit and a policy's notes hang on stays apart.
+        names = [n for n in ("gpu_model", "dataset") if table[n].nunique() > 1]
     table = table.assign(where=_where(table, names))
     groups = table.groupby([*names, "policy"], sort=False)
     rows = [dict(zip(names, point, strict=False)) | _headline(group) for point, group in groups]

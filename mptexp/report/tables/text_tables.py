@@ -1,11 +1,11 @@
 """Tables of text for readers, from an analysis: what a report and a README show."""
 
 import hashlib
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from great_tables import GT, html
 
@@ -114,27 +114,42 @@ def _over_strict(row: Mapping[str, Any]) -> str:
 
 
 def _by_policy(
-    tables: Tables, table: pd.DataFrame, values: pd.Series, keys: Sequence[str] = KEYS
+    tables: Tables,
+    table: pd.DataFrame,
+    values: pd.Series,
+    keys: Sequence[str] = KEYS,
+    how: str = "median",
 ) -> list[float]:
     """The median of some values of the runs that ended well, for each row of a headline table."""
-    medians = tables.ok.assign(value=values).groupby(list(keys)).value.median()
+    medians = tables.ok.assign(value=values).groupby(list(keys)).value.agg(how)
     return medians.reindex(pd.MultiIndex.from_frame(table[list(keys)])).tolist()
 
 
 def _to_target(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
-    """Time to a target accuracy; with an even number of repeats half of them may not reach it."""
+    """Time to a target accuracy, of the runs that reached it."""
     wanted = accuracy.target(tables)
     if wanted is None:
         return {}
     seconds = tables.trained.run_id.map(accuracy.seconds_to(tables, wanted))
-    shown = [_seconds(value) for value in _by_policy(tables, table, seconds)]
+    reached = seconds.notna() & np.isfinite(seconds.fillna(np.inf))
+    known = seconds.notna().astype(float)
+    rows = zip(
+        _by_policy(tables, table, seconds.where(reached)),
+        _by_policy(tables, table, reached.astype(float).where(seconds.notna()), how="sum"),
+        _by_policy(tables, table, known, how="sum"),
+        strict=True,
+    )
+    shown = [_reached(*row) for row in rows]
     return {f"Time to {wanted * 100:g} % accuracy": shown}
 
 
-def _seconds(value: float) -> str:
-    if pd.isna(value):
+def _reached(seconds: float, reached: float, runs: float) -> str:
+    """The median of the runs that reached it, and how many these are where not all did."""
+    if not runs > 0:
         return BLANK
-    return "not reached" if math.isinf(value) else f"{value:,.1f} s"
+    if not reached > 0:
+        return "not reached"
+    return f"{seconds:,.1f} s" + f" ({reached:.0f} of {runs:.0f} runs)" * (reached < runs)
 
 
 def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
@@ -144,8 +159,9 @@ def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
         return {}
     seconds = tables.trained.run_id.map(accuracy.training_s(tables))
     training_s = pd.Series(_by_policy(tables, table, seconds), dtype=float)
+    price = price * table.replicas  # of a device
     costs = {"million": 1e6 / table.throughput / 3600 * price, "dataset": table.dataset}
-    costs["cost_per_training"] = training_s * price / 3600
+    costs["cost_per_training"] = training_s * price.to_numpy() / 3600
     shown = pd.DataFrame(costs)
     return {
         **columns.by_task(shown, "million", "cost_per_million_{}s"),
@@ -185,7 +201,7 @@ def _differences(records: Sequence[Mapping[str, Any]], measure: measures.Measure
     names = ("difference", "low", "high", "blocks")
     return [
         measure.difference(*(row[name] for name in names))
-        if measures.of(row["dataset"]) is measure
+        if measures.of(row["dataset"]) is measure and row["blocks"]
         else BLANK
         for row in records
     ]

@@ -97,7 +97,8 @@ def evidence(loss: Loss, verdict: Verdict) -> str:
             f"{policy} {short_contrast(gain, effect.flags)}"
             for policy, gain in effect.gains.items()
         ]
-        parts.append(f"with {effect.ablation.name}: {wording.listed(gains)}")
+        named = effect.ablation.label(verdict.pair.candidate.backend)
+        parts.append(f"with {named}: {wording.listed(gains)}")
     if loss.cause.emulated and verdict.candidate is not None:
         used = arithmetic.instructions(verdict.candidate)
         for row in used.head(1).itertuples():
@@ -124,7 +125,7 @@ def ablation_rows(verdict: Verdict) -> pd.DataFrame:
 def _ablation_row(effect: Effect, verdict: Verdict) -> dict[str, str]:
     gains = {policy: wording.contrast(gain, effect.flags) for policy, gain in effect.gains.items()}
     return {
-        "Ablation": effect.ablation.name,
+        "Ablation": effect.ablation.label(verdict.pair.candidate.backend),
         "Why": reason(effect.ablation),
         **{
             f"makes {run.policy} faster by": gains.get(run.policy) or effect.failed or "–"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import numpy as np
 
 from mptexp.spec.run import Run
+from mptexp.training.backends.common import Node
 
 if TYPE_CHECKING:
     import keras
@@ -189,20 +190,18 @@ class Backend(Protocol):
     def stop_trace(self) -> None:
         """Stops the profiler, which then writes its trace into the folder."""
 
-    def sums(
-        self, model: "keras.Model", batch: tuple[np.ndarray, np.ndarray]
-    ) -> dict[str, list[str]]:
-        """What the gradient of a tensor that is used more than once is summed from.
+    def graph(self, model: "keras.Model", batch: tuple[np.ndarray, np.ndarray]) -> list[Node]:
+        """The operations of a training step, before the optimizer.
 
-        A trace names such a sum and not what it sums. Nothing is executed or changed.
+        A trace names an operation, and neither what it takes nor its type. Nothing is executed or
+        changed.
 
         Args:
             model: compiled.
             batch: images and labels as `fit` takes them; of their values nothing is used.
 
         Returns:
-            By the name of each sum in a training step, its terms as name:type; empty where the
-            backend's traces name the layer of a sum.
+            Empty where the backend's traces tell themselves.
         """
 
     def step_marker(self, step: int) -> AbstractContextManager[Any]:

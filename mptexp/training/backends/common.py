@@ -7,7 +7,7 @@ import re
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,15 @@ else:  # imported at first use
     keras = imports.Lazy("keras")
 
 AHEAD = 2  # batches that are read before the step that needs them
+
+
+class Node(NamedTuple):
+    """An operation of a graph: what it is, the type of its first result, what it takes."""
+
+    name: str
+    kind: str
+    dtype: str
+    terms: tuple[str, ...]
 
 
 def set_seed(seed: int) -> None:

@@ -16,6 +16,7 @@ from mptexp.spec.run import Run
 from mptexp.traces import xplane
 from mptexp.training import capability
 from mptexp.training.backends import common
+from mptexp.training.backends.common import Node
 from mptexp.training.backends.common import batches as batches
 from mptexp.training.backends.common import dynamic_loss_scale as dynamic_loss_scale
 from mptexp.training.backends.common import own as own
@@ -279,6 +280,8 @@ def layer_gradients(layer: "keras.Layer", x: Any, with_input: bool, jit: bool) -
         def forward(weights: Any, x: Any) -> Any:
             return layer.stateless_call(weights, others, x)[0]
 
+        if not with_input and not weights:
+            return forward(weights, x)  # of a frozen layer its output is used
         if with_input:
             y, back = jax.vjp(forward, weights, x)
         else:
@@ -303,9 +306,9 @@ def stop_trace() -> None:
     jax.profiler.stop_trace()
 
 
-def sums(model: "keras.Model", batch: tuple[np.ndarray, np.ndarray]) -> dict[str, list[str]]:
-    """None: XLA's names tell."""
-    return {}
+def graph(model: "keras.Model", batch: tuple[np.ndarray, np.ndarray]) -> list[Node]:
+    """Empty: XLA's names tell."""
+    return []
 
 
 def step_marker(step: int) -> AbstractContextManager[Any]:

@@ -279,6 +279,11 @@ def _flops(op: Any, batch: int) -> float:
     elif "MatMul" in op.type:
         turned = any(op.node_def.attr[name].b for name in ("transpose_a", "adj_x"))
         return 2.0 * math.prod(sizes(op.outputs[0])) * sizes(op.inputs[0])[-2 if turned else -1]
+    elif op.type.startswith("CudnnRNN") and len(op.inputs) > 3:
+        # Every weight meets every step of every sequence, in the gradient of both operands.
+        steps, sequences, *_ = sizes(op.inputs[0])
+        passes = 4.0 if "Backprop" in op.type else 2.0
+        return passes * steps * sequences * math.prod(sizes(op.inputs[3]))
     elif op.type == "Einsum" and len(op.inputs) > 1:
         summed = _summed(op.get_attr("equation").decode(), [sizes(x) for x in op.inputs])
         return 2.0 * math.prod(sizes(op.outputs[0])) * summed
@@ -328,7 +333,8 @@ def layer_gradients(layer: "keras.Layer", x: Any, with_input: bool, jit: bool) -
         with tf.GradientTape() as tape:
             tape.watch([x] if with_input else [])
             y = layer(x)
-        return tape.gradient(y, [*([x] if with_input else []), *layer.trainable_variables])
+        wanted = [*([x] if with_input else []), *layer.trainable_variables]
+        return tape.gradient(y, wanted) if wanted else y  # of a frozen layer its output is used
 
     return both, x
 
@@ -349,15 +355,19 @@ def stop_trace() -> None:
     tf.profiler.experimental.stop()
 
 
-def sums(model: "keras.Model", batch: tuple[np.ndarray, np.ndarray]) -> dict[str, list[str]]:
-    """From the graph of the pass."""
+def graph(model: "keras.Model", batch: tuple[np.ndarray, np.ndarray]) -> list[common.Node]:
+    """The graph of the pass."""
     function = tf.function(_pass(model, training=True), autograph=False)
-    graph = function.get_concrete_function(*_specs(batch)).graph
-    return {
-        op.name: [f"{term.op.name}:{term.op.type}" for term in op.inputs]
-        for op in graph.get_operations()
-        if op.type == "AddN"
-    }
+    traced = function.get_concrete_function(*_specs(batch)).graph
+    return [
+        common.Node(
+            op.name,
+            op.type,
+            op.outputs[0].dtype.name if op.outputs else "",
+            tuple(term.op.name for term in op.inputs),
+        )
+        for op in traced.get_operations()
+    ]
 
 
 def step_marker(step: int) -> AbstractContextManager[Any]:

@@ -141,7 +141,7 @@ def captured(
         capture = Capture(clock, run, folder)
         with named(model) as adding:
             fit([clock, capture])
-            sums = arithmetic.sums(run, model)
+            nodes = arithmetic.graph(run, model)
         if not capture.traced:
             return {"missing": "the training ended before steps could be traced"}, b""
         how = _how(run, model) | {"loss_layers": sorted(adding)}
@@ -149,18 +149,19 @@ def captured(
         if own.exists():
             timed_s = step_times.timing(clock.windows)["step_s"]
             return kineto.read_own(own, **how).profile(timed_s), b""
-        how |= {"sums": sums}
+        how |= {"sums": arithmetic.sums(nodes)}
+        wide = {"float64_layers": arithmetic.layers_in_float64(nodes)}
         file = xplane.latest(folder)
         if file is None:
             return {"missing": "the profiler left no trace"}, b""
         if importlib.util.find_spec("xprof") is None:
-            return {"missing": UNREAD, "trace": how}, xplane.pack(file)
+            return {"missing": UNREAD, "trace": how, **wide}, xplane.pack(file)
         try:
             trace = xplane.read(file, **how)
         except Exception as error:  # xprof fails in ways of its own; the timings are good
             why = f"xprof could not read the trace, which was kept: {error}"
-            return {"missing": why, "trace": how}, xplane.pack(file)
-    return trace.profile(step_times.timing(clock.windows)["step_s"]), b""
+            return {"missing": why, "trace": how, **wide}, xplane.pack(file)
+    return trace.profile(step_times.timing(clock.windows)["step_s"]) | wide, b""
 
 
 def _how(run: Run, model: keras.Model) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 They come from NVML on a GPU and from the system on a CPU. What a device does not report is None.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -87,16 +88,19 @@ def reader(kind: str) -> Callable[[], Sample]:
 
 
 def processor() -> Sample:
-    """Processor seconds so far: of this process, of everything, and how many processors there are.
+    """Processor seconds so far: of this process, of everything, and of how many processors.
 
-    Time that a hypervisor took (steal) counts as used by others.
+    Of the processors that the process may use: what runs on others disturbs none of it. Time that
+    a hypervisor took (steal) counts as used by others.
     """
-    times = psutil.cpu_times()
-    free = times.idle + getattr(times, "iowait", 0.0)
+    every = psutil.cpu_times(percpu=True)
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    own = [every[k] for k in allowed if k < len(every)] or every
     return {
         "own_cpu_s": time.process_time(),
-        "busy_cpu_s": sum(times[:8]) - free,  # the ninth and tenth are parts of the first two
-        "processors": psutil.cpu_count() or 1,
+        # The ninth and tenth are parts of the first two.
+        "busy_cpu_s": sum(sum(t[:8]) - t.idle - getattr(t, "iowait", 0.0) for t in own),
+        "processors": len(own),
     }
 
 
@@ -141,7 +145,8 @@ def _throttle_events(system: Path = Path("/sys")) -> dict[str, int]:
     counters = list(system.glob("devices/system/cpu/cpu*/thermal_throttle/core_throttle_count"))
     if counters:
         events["too hot"] = sum(int(path.read_text()) for path in counters)
-    quota = system / "fs/cgroup/cpu.stat"
+    quotas = [system / "fs/cgroup" / name for name in ("cpu.stat", "cpu/cpu.stat")]  # of v2, of v1
+    quota = next((path for path in quotas if path.exists()), quotas[0])
     lines = quota.read_text().splitlines() if quota.exists() else []
     counts = dict(line.split() for line in lines)
     if "nr_throttled" in counts:
@@ -227,8 +232,9 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
         "temperature_c": _mean(timed, "temperature_c"),
         "device_memory_used_bytes": max(_values(timed, "memory_bytes"), default=None),
         "other_load_frac": others,
-        # The process that is measured is one of them, though a container may hide which.
-        "other_processes": max(0, max(processes) - 1) if processes else None,
+        # The process that is measured is one of them, though a container may hide which; where
+        # even that one is not listed, nothing is known of others.
+        "other_processes": max(processes) - 1 if max(processes, default=0) else None,
         "throttled_frac": throttled,
         "throttle_reasons": reasons,
         "stopped_s": sum(_stopped_s(a, b) for a, b in pairwise(samples)),

@@ -1,7 +1,7 @@
 """The studies' claims: consistent or not by intervals, else not tested here."""
 
 import pytest
-from builders import record, tables
+from builders import diverged, emulated_runs, record, tables
 
 from mptexp.report.answers import claims
 
@@ -169,3 +169,26 @@ def test_float16_that_diverges_beside_float32_that_does_has_shown_nothing(float3
         else:
             made["in_force"]["chance_accuracy"] = 0.95
     assert found(rows, "Pure float16").finding == "not tested here"
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_policy_that_diverges_does_not_converge_as_float32_does(lost):
+    # The lie: consistent, by the points and the runs that are left.
+    rows = pairs("mixed_bfloat16", [1.0, 1.1, 0.9])
+    other = pairs("mixed_bfloat16", [1.0, 1.1, 0.9], batch_size=128)
+    for number, made in enumerate(other):
+        made["run_id"] = f"b{number:011x}"
+        if made["parameters"]["policy"] != "float32" and made["parameters"]["block"] < lost:
+            other[number] = diverged(made)
+    told = found(rows + other, "converges as float32")
+    assert told.finding == "inconsistent"
+    assert told.evidence.startswith("runs diverged at 1 point; differences from the baseline")
+
+
+def test_a_format_that_diverged_in_all_runs_decides():
+    binary = {"propagation": "binary", "weight_format": "binary"}
+    runs = [*emulated_runs([1, 1, 1]), *emulated_runs([1.1, 1.2, 1.0], **binary)]
+    more = [*emulated_runs([1, 1, 1], width=2.0)]
+    more += emulated_runs([1, 1, 1], status="diverged", width=2.0, **binary)
+    assert found(runs, "Binary weights").finding == "consistent"
+    assert found(runs + more, "Binary weights").finding == "inconsistent"

@@ -151,3 +151,25 @@ def test_gupta_is_tested_where_weights_have_the_format_too():
         groups = [emulated_runs([1, 1.1, 0.9]), emulated_runs([1.1, 1.2, 1.0], **chosen)]
         (found,) = low_precision.sections(tables_of(*groups))
         assert not any("Gupta" in said for said in found.sentences)
+
+
+def test_runs_to_nearest_that_were_not_measured_prove_nothing():
+    # The lie: "consistent, and nearest rounding is worse", of three runs that timed out.
+    def said(status):
+        stochastic = emulated_runs([1.1, 1.2, 1.0], **STOCHASTIC)
+        nearest = emulated_runs([1, 1, 1], status=status, **FIXED)
+        found = tables_of(emulated_runs([1, 1, 1]), stochastic, nearest)
+        return low_precision.sections(found)[0].sentences[0]
+
+    assert said("diverged").endswith("consistent, and nearest rounding is worse.")
+    assert said("timeout").endswith("consistent; that nearest rounding is worse is not shown.")
+    assert "all of 3 runs to nearest ended without an error to compare" in said("timeout")
+
+
+def test_master_weights_without_which_runs_diverged_are_not_called_unneeded():
+    kept = {"policy": "mixed_float16", "weight_format": "float16"}
+    good = [*emulated_runs([1.1, 1.2, 1.0], **kept)]
+    bad = [*emulated_runs([1] * 5, status="diverged", **kept)][3:]
+    found = tables_of(emulated_runs([1, 1, 1]), good + bad)
+    (told,) = low_precision.sections(found)[0].sentences
+    assert told.endswith(": inconclusive, as some runs did not end well.")

@@ -215,3 +215,12 @@ def test_groups_are_headings_and_name_their_baselines():
 def test_many_rows_stand_closer():
     few, many = (answer._rows(chart(*[bar(2.0)] * n)) for n in (2, answer.DENSE_ROWS + 1))
     assert many[0].height < few[0].height
+
+
+@pytest.mark.parametrize(
+    ("finding", "said"), [("not valid", "not valid"), ("no interval", "without an interval")]
+)
+def test_what_is_hollow_is_named(finding, said):
+    # The lie: "Hollow: not valid.", under every valid sweep of one repeat.
+    caption = answer._caption(chart(replace(bar(1.4), finding=finding)))
+    assert caption.endswith(f"Hollow: {said}.")

@@ -100,3 +100,35 @@ def test_of_five_repeats_boxes_show_the_spread():
     assert "at most 4 percentage points in float32 and 4 percentage points in mixed_float16" in text
     fewer = MeasuredSweep(SweepDir(Path("unused")), repeated(4))
     assert not any(row.cases(fewer) for row in rows.values())
+
+
+def test_a_run_that_diverged_did_not_end():
+    # The lie: "the last ends after 2.1 s in float16", of a run of one epoch of twenty.
+    made = [trained(3, policy=policy) for policy in ("float32", "float16")]
+    for one, seconds in zip(made, (41.0, 2.1), strict=True):
+        one["history"] = [epoch | {"elapsed_s": seconds} for epoch in one["history"]]
+    made[1] |= {"status": "diverged", "history": made[1]["history"][:1]}
+    caption = learning._caption_time(tables(made))
+    assert "41.0 s in float32 (medians)" in caption
+    assert "float16" not in caption
+    assert "float16" not in learning._caption_loss(tables(made))
+
+
+def test_means_and_counts_are_of_runs_that_ended_well():
+    made = [trained(3, policy=p, block=b) for p in ("float32", "float16") for b in range(5)]
+    for one in made[-2:]:
+        one["status"] = "diverged"
+        one["history"][-1] = one["history"][-1] | {"val_accuracy": 0.1}
+    found = tables(made)
+    assert learning._caption_validation(found, tasks.IMAGES).startswith(
+        "Faint lines are single runs (3 to 5 repeats a policy), strong ones their mean."
+    )
+    assert learning.of_task(found, tasks.IMAGES).figure.min() > 0.5
+
+
+def test_runs_that_ended_once_their_time_was_certain_are_no_box():
+    made = [trained(3, policy=p, block=b) for p in ("float32", "float16") for b in range(5)]
+    assert {"spread_of_accuracy", "spread_of_time"} <= {*cases(tables(made))}
+    for one in made:
+        one["timing"] = one["timing"] | {"ended_by": "target_ci"}
+    assert not {"spread_of_accuracy", "spread_of_time"} & {*cases(tables(made))}

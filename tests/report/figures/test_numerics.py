@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 from builders import published
 
@@ -33,6 +34,10 @@ def test_what_diverged_stands_apart_from_what_was_learned(figures):
     assert strip.get_ylabel() == "diverged"
     assert learned.collections  # from the least to the most of the repeats
     assert "24 runs of 240 diverged (crosses)" in caption
+    # Of a setting of which some runs diverged the others were not drawn.
+    hollow = [line for line in learned.lines if line.get_markerfacecolor() == "none"]
+    assert sum(np.isfinite(line.get_ydata()).sum() for line in hollow) == 2
+    assert "Hollow: mean of the others." in caption
 
 
 def test_the_dynamic_scale_is_named_as_a_power_of_two(figures):

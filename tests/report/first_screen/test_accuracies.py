@@ -3,11 +3,14 @@
 import pytest
 from builders import (
     IDENTITY,
+    diverged,
     record,
     tables,
+    text,
 )
 
 from mptexp.report.first_screen import choose
+from mptexp.report.tables import text_tables
 
 
 def test_without_a_time_accuracy_is_the_subject():
@@ -46,10 +49,23 @@ def test_a_training_of_low_priority_opens_with_its_accuracy(nice, title):
         for p, s in (("float32", 0.1), ("mixed_bfloat16", 0.05))
         for b in range(3)
     ]
-    answer = choose.of(tables(rows))
+    measured = tables(rows)
+    answer = choose.of(measured)
     assert answer.title.startswith(title)
-    # Of times that nobody asked for the banner says that they are not valid.
+    # Of times that nobody asked for the banner says that they are not valid; none is shown.
     assert any(s.startswith("Measured, but not valid") for s in answer.sentences) == (not nice)
+    shown = {"ms per step", "Images/s"} & {*text_tables.headline_rows(measured)}
+    assert bool(shown) == (not nice)
+
+
+def test_times_of_low_priority_are_shown_where_one_is_valid_or_nothing_was_learned():
+    niced = {"identity": IDENTITY | {"nice": 10}}
+    disturbed = {"marks": ["measured while other programs used the processor"]}
+    quiet, busy = (record(p, 0, 0.1) | niced for p in ("float32", "mixed_bfloat16"))
+    short = quiet | disturbed | {"timing": quiet["timing"] | {"ended_by": "target_ci"}}
+    for rows in ([quiet], [quiet, busy | disturbed], [short]):
+        assert tables(rows).ok.step_s.notna().all()
+    assert tables([quiet | disturbed]).ok.step_s.isna().all()
 
 
 def test_differences_that_are_shown_are_counted():
@@ -65,3 +81,50 @@ def test_differences_that_are_shown_are_counted():
     assert choose.of(tables(rows)).title == f"{title} in 1 of 2 settings and equal in 1"
     lower = [r for r in rows if r["parameters"]["batch_size"] == 64]
     assert choose.of(tables(lower)).title == f"{title} (−40.0 percentage points)"
+
+
+def test_a_policy_that_diverged_everywhere_is_in_the_title():
+    # Entitled once: "Accuracy is equal to float32's".
+    rows = [
+        record(p, b) | {"timing": {}}
+        for p in ("float32", "mixed_bfloat16", "float16")
+        for b in range(3)
+    ]
+    rows[6:] = map(diverged, rows[6:])
+    answer = choose.of(tables(rows))
+    equal = "Accuracy is equal to float32's"
+    assert answer.title == f"float16 diverges in 1 of 2 settings; {equal}"
+    assert [bar.policy for bar in answer.bars] == ["mixed_bfloat16"]
+    assert "**float16** not compared (all runs diverged)" in " ".join(answer.sentences)
+
+
+def test_accuracy_and_perplexity_are_told_apart():
+    # The lie: a worse text, drawn as a gain of 5 points of accuracy.
+    images = [record(p, b) | {"timing": {}} for p in ("float32", "bfloat16") for b in range(3)]
+    losses = {"float32": 2.0, "bfloat16": 2.05}
+    texts = [text(p, b, x) | {"timing": {}} for p, x in losses.items() for b in range(3)]
+    answer = choose.of(tables(images + texts))
+    accuracies, perplexities = answer.title.split("; ")
+    assert accuracies == "Accuracy is equal to float32's"
+    assert perplexities.startswith("Perplexity beside float32's is higher")
+    assert (answer.scale, len(answer.bars)) == ("accuracy", 1)
+
+
+def test_of_several_trainings_each_has_its_advice():
+    def sampled(block, largest, model):
+        rows = {"kind": "activations", "layer": "all", "lowest": 0, "counts": [5] * largest}
+        rows |= {"zeros": 0, "not_finite": 0, "largest": 2.0 ** (largest - 1)}
+        small = {"kind": "weight_gradients", "layer": "all", "lowest": -8, "counts": [5, 5]}
+        small |= {"zeros": 0, "not_finite": 0, "largest": 2.0**-7}
+        made = record("float32", block, 0.1)
+        made["parameters"] |= {"model": model}
+        samples = [{"step": 0, "swallowed": {}}]
+        made["run_id"] = f"{model}-{block}"
+        made["environment"] = {"device": "V100", "native": ["float32", "float16"], "packages": {}}
+        return made | {"exponents": {"samples": samples, "layers": [rows, small]}}
+
+    both = [sampled(0, 4, "lenet"), sampled(0, 40, "mlp")]
+    answer = choose.of(tables(both))
+    assert answer.title.startswith("The numbers of 2 trainings ask for ")
+    assert "lenet" in answer.title
+    assert "mlp" in answer.title

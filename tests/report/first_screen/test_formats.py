@@ -142,3 +142,18 @@ def test_where_float32_learned_nothing_no_format_is_counted():
     answer = choose.of(tables(found.records))
     assert answer.title == "No format is compared with a float32 that learned"
     assert answer.advice
+
+
+def test_formats_are_not_blamed_where_float32_diverges_too():
+    # The lie: "0 of 1 settings train within 2 percentage points of float32's error".
+    lost = emulated_runs([1, 1, 1], status="diverged")
+    both = tables_of(lost, emulated_runs([1, 1, 1], status="diverged", **FIXED))
+    answer = choose.of(both)
+    assert answer.title == "float32 diverges too: no format is compared with it"
+
+
+def test_runs_that_diverged_are_not_called_too_few():
+    some = [*emulated_runs([1.1, 1.2], **FIXED)]
+    some += [*emulated_runs([1] * 5, status="diverged", **FIXED)][2:]
+    answer = choose.of(tables_of(emulated_runs([1, 1, 1, 1, 1]), some))
+    assert "only where runs ended well" in answer.sentences[0]

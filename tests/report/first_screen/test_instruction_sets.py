@@ -38,7 +38,7 @@ def test_instruction_sets_open_with_the_ratio_between_them():
 def test_what_a_policy_needs_to_be_faster_is_the_title():
     rows = by_isa().records
     pattern = [row for row in rows if row["parameters"]["policy"] == "mixed_bfloat16"]
-    for isa, step_s in (("avx512_core", 0.25), ("avx512_core_bf16", 0.06)):
+    for isa, step_s in (("avx512_core", 0.25), ("avx512_core_bf16", 0.0501)):
         for made in copy.deepcopy(pattern):
             made["run_id"] += isa
             made["parameters"]["cpu_isa"] = isa
@@ -66,3 +66,19 @@ def test_instruction_sets_of_other_models_are_not_compared():
     assert answer.title.startswith("mixed_bfloat16 with all instruction sets is 2.00× faster")
     (said,) = caveats.sentences(by_isa(model_source="edited"))
     assert "the source of the model" in said
+
+
+def test_what_a_larger_instruction_set_adds_is_not_the_smallers():
+    # The lie: "3.00× faster thanks to AVX512_BF16", of what AMX gives.
+    rows = by_isa().records
+    pattern = [row for row in rows if row["parameters"]["policy"] == "mixed_bfloat16"]
+    for isa, step_s in (("avx512_core", 0.25), ("avx512_core_bf16", 0.08)):
+        for made in copy.deepcopy(pattern):
+            made["run_id"] += isa
+            made["parameters"]["cpu_isa"] = isa
+            made["timing"] |= {"step_s": step_s, "images_per_s": 32 / step_s}
+            rows.append(made)
+    assert choose.of(tables(rows)).title == (
+        "mixed_bfloat16 is 1.25× faster than float32 on Some (CPU) thanks to AVX512_BF16, "
+        "and 2.50× slower with AVX512 alone; 2.00× faster with all instruction sets"
+    )

@@ -60,3 +60,22 @@ def test_weights_that_are_ruined_are_not_advised():
     assert choose.of(tables(ruined)).advice == (
         "keep float32: all lose more than 1 percentage point of accuracy."
     )
+
+
+def test_what_loses_on_one_network_is_advised_on_the_other_alone():
+    # The lie: "for fewer bytes take int4", which loses 60 points on one of two networks.
+    made = []
+    for model, lost in (("lenet", 0.6), ("mlp", 0.0)):
+        for policy, change, size in (("float32", 0, 0), ("int8", 0, 2**20), ("int4", lost, 2**19)):
+            for block in range(3):
+                one = record(block=block, step_s=0.1 + 0.1 * (policy != "float32"))
+                one["parameters"] |= {"phase": "inference", "model": model}
+                one["run_id"] = f"{model}-{policy}-{block}"
+                if size:
+                    after = {"val_accuracy": 0.9 - change}
+                    one = quantized(policy, block, {"val_accuracy": 0.9}, after, one)
+                    one["run_id"] = f"{model}-{policy}-{block}"
+                    one["quantized"]["bytes_after"] = size
+                made.append(one)
+    advice = choose.of(tables(made)).advice
+    assert "for fewer bytes take **int4** (mlp) and **int8** (lenet), and look at" in advice

@@ -259,7 +259,7 @@ def test_timings_of_runs_that_shared_a_processor_are_in_no_table(tiny, tmp_path)
     assert tables.ok.val_accuracy.notna().all()
     build(place)
     page = place.index.read_text()
-    assert "Timings not valid (runs in parallel): only accuracy is compared" in html.unescape(page)
+    assert "Times are not valid: only accuracy is compared" in html.unescape(page)
     assert "ms per step" not in page.split('id="All-runs"')[0]
 
 

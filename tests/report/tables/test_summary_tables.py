@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -159,3 +160,14 @@ def test_notebooks_of_many_runs_are_not_rendered(place):
     assert not list(place.runs.glob("*/notebook.html"))
     made = next(place.runs.glob("*/notebook.ipynb"))
     assert "<main>" in rendering.run_page(made, "a run")
+
+
+def test_images_and_tokens_and_devices_stay_apart():
+    # The lie: "Most images/s 1,500,000", which is tokens/s.
+    images, words = tables(many()), pd.DataFrame()
+    words = images.results.assign(dataset="hamlet", model="gpt", images_per_s=None)
+    words = words.assign(tokens_per_s=1.5e6, val_perplexity=9.0)
+    both = replace(images, results=pd.concat([images.results, words], ignore_index=True))
+    shown = text(summary_tables.headline(both)[0])
+    assert "Most tokens/s" in shown
+    assert "1,500,000" not in shown.partition("Most images/s")[2].partition("hamlet")[0]

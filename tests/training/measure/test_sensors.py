@@ -270,3 +270,29 @@ def test_peak_memory_is_of_this_process():
     parents = np.ones(2**26)  # which a process that came from this one must not count as its own
     done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
     assert 2**27 <= int(done.stdout) <= 2**29 <= parents.nbytes
+
+
+def test_other_programs_are_counted_on_the_processors_that_a_run_may_use():
+    # 6 % of 64 processors, of a program that holds the four that a run is bound to.
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        one = sensors.processor()
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert (one["processors"], sensors.processor()["processors"]) == (1, len(allowed))
+    assert one["busy_cpu_s"] <= sensors.processor()["busy_cpu_s"]
+
+
+def test_a_list_without_even_the_measured_process_tells_nothing_of_others():
+    samples = [sample(at, processes=0) for at in (0.0, 1.0)]
+    assert sensors.summary(samples, [(0.0, 1.0)], "gpu")["other_processes"] is None
+    samples = [sample(at, processes=3) for at in (0.0, 1.0)]
+    assert sensors.summary(samples, [(0.0, 1.0)], "gpu")["other_processes"] == 2
+
+
+def test_a_quota_of_the_first_kind_of_control_groups_is_read(tmp_path):
+    place = tmp_path / "fs/cgroup/cpu"
+    place.mkdir(parents=True)
+    (place / "cpu.stat").write_text("nr_periods 9\nnr_throttled 4\n")
+    assert sensors._throttle_events(tmp_path) == {"the container's processor limit": 4}
