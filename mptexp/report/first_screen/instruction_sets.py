@@ -58,7 +58,9 @@ def _needing(made: Subject, rows: pd.DataFrame, where: str) -> Subject:
         lost = wording.times(below.speedup) if lost == "slower" else lost
         but = f", and {lost} with {without} alone"
         # What a larger set adds is not this one's, where the interval says that it adds anything.
-        beyond = best.low > least.speedup
+        beyond = best.low > least.speedup and wording.times(best.speedup) != wording.times(
+            least.speedup
+        )
         gain = (least if beyond else best).speedup
         more = f"; {wording.times(best.speedup)} with {in_words('cpu_isa', best.cpu_isa)}"
         gain = f"{policy} is {wording.times(gain)} than float32 on {where}"
