@@ -91,7 +91,7 @@ COLUMNS = {
         Column("readings", "readings of the device while steps were timed"),
         Column(
             "utilization_frac",
-            "share of time a GPU's kernels ran; on a CPU, of all processors' time",
+            "share of time a GPU's kernels ran; on a CPU, of the processors that it may use",
             timed=True,
         ),
         Column("power_w", "mean power of the device while timed"),
@@ -115,7 +115,8 @@ COLUMNS = {
         Column("temperature_c", "mean temperature of the device while timed, Celsius"),
         Column("throttled_frac", "share of the readings with throttled clocks"),
         Column(
-            "other_load_frac", "processor time that other programs used, of all processors' time"
+            "other_load_frac",
+            "processor time that other programs used, of the processors that it may use",
         ),
         Column("other_processes", "most other processes on the GPU at a time"),
         Column("cpu_s", "processor seconds of this process in fit"),

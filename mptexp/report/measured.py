@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mptexp.analysis import sweep_tables
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.diagnosis import verdict
+from mptexp.diagnosis import pairs, verdict
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -30,6 +30,11 @@ class MeasuredSweep:
     def verdicts(self) -> list[Verdict]:
         """Why each diagnosed pair of policies differs in speed; empty before `mptexp diagnose`."""
         return verdict.verdicts(self.directory, self.tables)
+
+    @cached_property
+    def can_be_diagnosed(self) -> bool:
+        """Whether `mptexp diagnose` has a pair to look at: not of inference or of plain loops."""
+        return bool(pairs.pairs(self.tables))
 
     @cached_property
     def header(self) -> dict[str, str]:

@@ -13,6 +13,7 @@ from mptexp.report.text.columns import BLANK
 from mptexp.report.text.measures import Measure
 from mptexp.report.text.parameter_values import in_words
 
+NAMED = 4  # scales, each with its number; of more the range is said
 BASE_LOST = "baseline diverged"  # then nothing is said of any scale
 TRAINS = "trains as float32 does"
 # What a policy does with the scales of an outcome.
@@ -98,9 +99,22 @@ def _open(own: pd.DataFrame, tried: Sequence[float]) -> str:
         return ""
     why = "too few validation images" * bool((rows.verdict == "too few images").any())
     (measure,) = measures.met(rows)
+    if 1 < len(rows) <= NAMED and rows.difference.notna().all():
+        unit = measure.unit
+        each = [
+            f"{_scale(row.loss_scale)} {measure.between(pd.Series([row.difference]))}"
+            for row in rows.itertuples()
+        ]
+        said = ", ".join(one.removesuffix(f" {unit}") for one in each)
+        return f"is {wording.INCONCLUSIVE} ({said} {unit} from float32{f', {why}' * bool(why)})"
     by = f"{measure.between(rows.difference)} from float32"
     told = ", ".join(filter(None, [by * bool(rows.difference.notna().all()), why]))
     return f"is {wording.INCONCLUSIVE} {_with_all(rows, tried)}{f' ({told})' * bool(told)}"
+
+
+def _scale(scale: float | str) -> str:
+    """A scale before what is said of it."""
+    return {"none": "without a scale", "dynamic": "dynamic"}.get(scale) or wording.power(scale)
 
 
 def _undecided(own: pd.DataFrame) -> pd.DataFrame:
@@ -115,8 +129,10 @@ def by_means(rows: pd.DataFrame, margin: float) -> pd.DataFrame:
     return rows.assign(verdict=rows.verdict.where(rows.verdict == "diverged", near))
 
 
-def title(rows: pd.DataFrame) -> str:
+def title(rows: pd.DataFrame, margin: float) -> str:
     """Of the policy that bears least and still trains, with which scales it does.
+
+    Where none is shown to, by the means how far it ends from float32, and what fails.
 
     One that trains with all that were tried, which may be a single one, decides nothing beside one
     that does not.
@@ -130,7 +146,7 @@ def title(rows: pd.DataFrame) -> str:
             tried = sorted({scale for among in scales.values() for scale in among})
             trains[policy] = (scales["train"], tried)
     if not trains:
-        return _failures(rows) or "No loss scale is shown to train as float32 does"
+        return _failures(rows, margin) or "No loss scale is shown to train as float32 does"
     policy, (good, tried) = min(
         trains.items(), key=lambda one: (one[1][0] == one[1][1], len(one[1][0]))
     )
@@ -147,8 +163,8 @@ def without_baseline(rows: pd.DataFrame) -> bool:
     return bool((rows.verdict == BASE_LOST).any())
 
 
-def _failures(rows: pd.DataFrame) -> str:
-    """The scales with which a policy fails, of the policy that fails with the fewest, if any."""
+def _failures(rows: pd.DataFrame, margin: float) -> str:
+    """The policy that fails with the fewest scales, if any: how it ends with the others, which."""
     known = {}
     for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
         scales = loss_scale.ranges(own)
@@ -159,21 +175,33 @@ def _failures(rows: pd.DataFrame) -> str:
     policy, (scales, _) = min(known.items(), key=lambda one: one[1][1])
     tried = sorted({scale for among in scales.values() for scale in among})
     own = rows[rows.policy == policy]
+    ends = _ends(own, tried, margin)
+    named = " a loss scale of" * (not ends)  # at the first scale of the title
     failing = _failing(own, scales, ("diverge", "at times", "stall"))
-    between = _undecided(own)
-    between = between[between.difference.notna()]
-    named = " a loss scale of" * between.empty  # at the first scale of the title
-    parts = [
+    fails = [
         f"{does}{named * (k == 0)} {_scales(failed, tried)}{_behind(own, does)}"
         for k, (does, failed) in enumerate(failing)
     ]
-    parts += _dynamic_fails(own)
-    if between.empty:
-        return f"{policy} {wording.listed(parts)}"
-    (measure,) = measures.met(rows)
-    which = _with_all(between, tried, named=True)
-    by = f"({measure.between(between.difference)}, {wording.INCONCLUSIVE})"
-    return f"{policy} is not shown to fail {which} {by}, {wording.listed(parts)}"
+    return f"{policy} {wording.listed([*ends, *fails, *_dynamic_fails(own)])}"
+
+
+def _ends(own: pd.DataFrame, tried: Sequence[float], margin: float) -> list[str]:
+    """By their means, with which scales that are not decided a policy ends near float32, or not."""
+    between = _undecided(own)
+    between = between[between.difference.notna()]
+    near = between.difference >= -margin
+    (measure,) = measures.met(own)
+    made = []
+    if near.any():
+        which = _with_all(between[near], tried, named=True)
+        least = f"is at most {measure.margin(margin)} worse than float32"
+        made.append(f"{least} {which} (means, {wording.INCONCLUSIVE})")
+    if (~near).any():
+        worse = between[~near]
+        which = _with_all(worse, tried, named=not made)
+        by = f"{measure.between(worse.difference)}, {wording.INCONCLUSIVE}"
+        made.append(f"{'is ' * (not made)}worse {which} ({by})")
+    return made
 
 
 def advice(rows: pd.DataFrame) -> str:

@@ -21,7 +21,9 @@ def of(tables: Tables) -> Iterator[Subject]:
     # Of several points one that fails decides; what trains is said of the first.
     based = [point for point in points if not loss_scales.without_baseline(point[1])] or points
     name, rows = next((point for point in based if loss_scales.fails(point[1])), based[0])
-    title = f"With {name}: " * bool(name) + loss_scales.title(rows)
+    title = f"With {name}: " * bool(name) + loss_scales.title(
+        rows, tables.options.equivalence_margin
+    )
     sentences = [text for title, rows in points for text in loss_scales.sentences(rows, title)]
     if doubtful:
         title, sentences = provisional(title), unclaimed(sentences)

@@ -63,7 +63,7 @@ def _largest(tables: Tables) -> str:
     fails = findings.least_too_large(tables)
     if sizes.nunique() == fails[sizes.index].nunique() == 1:
         only = f"{sizes.iloc[0]:,} (not {fails[sizes.index[0]]:,})"
-        return f"The largest batch is {only} with {listed([*sizes.index])}; "
+        return f"Equally large batches fit with {listed([*sizes.index])}: {only}; "
     named = listed([f"{size:,} (not {fails[p]:,}) with {p}" for p, size in sizes.items()])
     return f"The largest batch is {named}; "
 

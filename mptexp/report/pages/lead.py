@@ -214,7 +214,8 @@ def advice(sweep: MeasuredSweep) -> str:
     """What follows from the answer, in Markdown."""
     answer = sweep.subject
     proven = any(bar.finding in ("faster", "slower", wording.INCONCLUSIVE) for bar in answer.bars)
-    if answer.scale == "speed" and proven and answer.advice and not sweep.verdicts:
+    open_ = sweep.can_be_diagnosed and not any(v.candidate for v in sweep.verdicts)
+    if answer.scale == "speed" and proven and answer.advice and open_:
         return f"{answer.advice.rstrip('.')}. {NOT_DIAGNOSED}."
     gains = not proven or any(bar.finding == "faster" for bar in answer.bars)
     return f"{answer.advice} {_remedies(sweep.verdicts) * gains}".strip()

@@ -112,7 +112,7 @@ def show_step_times(sweep: MeasuredSweep) -> None:
 
 def show_reasons(sweep: MeasuredSweep) -> None:
     """Why each diagnosed pair of policies differs in speed, or that none was diagnosed."""
-    if not sweep.verdicts and not sweep.tables.speedups.empty:
+    if not sweep.verdicts and sweep.can_be_diagnosed:
         show_text(f"## Why\n\n{notes.NOT_DIAGNOSED}")
     for number, verdict in enumerate(sweep.verdicts, 1):
         show_text(f"## Why: {safe(why.title(verdict, sweep.verdicts))}")

@@ -220,7 +220,9 @@ def test_the_largest_batches_are_said_where_they_were_searched_for():
     fits = "Largest batch that fits: 32 (not 64) with **float32** and **mixed_float16**."
     assert fits in said
     title = choose.of(replace(made, attempts=tried)).title
-    assert title.startswith("The largest batch is 32 (not 64) with float32 and mixed_float16; ")
+    assert title.startswith(
+        "Equally large batches fit with float32 and mixed_float16: 32 (not 64); "
+    )
     tried.loc[1, "batch_size"] = 96
     # The lie: a gain of 10 %, of a search whose gaps are as wide.
     said = " ".join(findings.answer(replace(made, attempts=tried)))

@@ -204,3 +204,9 @@ def test_together_the_published_sweeps_have_almost_every_figure():
     sweeps = [published(place.name) for place in PUBLISHED]
     names = {figure.row.name for sweep in sweeps for figure in registry.figures(sweep)}
     assert {row.name for row in registry.FIGURES} - names == {"tokens_per_s_by_batch_size"}
+
+
+def test_a_diagnosis_is_advised_only_where_there_is_something_to_diagnose():
+    # The lie: "Where the time goes: mptexp diagnose", which refuses inference.
+    assert "mptexp diagnose" not in lead.advice(published("quantized-inference-gpt-cpu"))
+    assert "mptexp diagnose" in lead.advice(published("throughput-cpu"))
