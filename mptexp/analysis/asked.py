@@ -46,10 +46,12 @@ def of(records: Sequence[Mapping[str, Any]], text: str) -> Asked:
     points = [Run(**point).published().model_dump() for point in sweep.points()]
     wanted = [point | {"block": block} for point in points for block in range(sweep.repeats)]
     runs = [_as_asked(defaults() | record["parameters"]) for record in records]
-    free = {"gpu_model", *(["batch_size"] if sweep.max_batch else [])}
-    names = [name for name in Run.model_fields if name not in free]
-    asked, there = ({_key(run, names) for run in side} for side in (wanted, runs))
-    others = [run for run in runs if _key(run, names) not in asked]
+    whole = [name for name in Run.model_fields if name != "gpu_model"]
+    # What was searched for is no other batch size, and stands for none that was asked for.
+    names = [name for name in whole if not (sweep.max_batch and name == "batch_size")]
+    asked, there = ({_key(run, whole) for run in side} for side in (wanted, runs))
+    like = {_key(run, names) for run in wanted}
+    others = [run for run in runs if _key(run, names) not in like]
     grid = sweep.model_copy(update={"exclude": [], "include": []}).points()
     return Asked(
         len(others),

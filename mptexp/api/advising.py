@@ -52,7 +52,8 @@ def advise(
 
     probe, text = advice.probe(_first(job, only), job.sweep.notebook, steps, job.sweep.timeout_min)
     how = Execution(probe.timeout_min * 60, data_dir=data_dir)
-    execute(replace(job, sweep=probe, text=text), how=how, output=output)
+    # Always anew: the model or the data may have been changed since.
+    execute(replace(job, sweep=probe, text=text), fresh=True, how=how, output=output)
     measured = exponent_range.measured(sweep_tables.load(job.directory).records)
     return dynamic_range.answer(measured[0]) if measured else []
 

@@ -61,9 +61,10 @@ def execute_diagnosis(
     preparation.prepare([p.run for p in chosen], data_dir)
     with directory.locked(job.directory):
         directory.prepare(job.directory, job.text, fresh=False)
+        ended = True
         if not finished:
             execute_due(chosen, job, Execution(job.sweep.timeout_min * 60), output)
-        ended = True
+            ended = not any(p.due for p in blocks.chosen(job, only))
         for what, runs in _diagnosis(job, [p.run_id for p in chosen], traces_only, output):
             ended &= _execute_batch(what, runs, job, output)
     return ended

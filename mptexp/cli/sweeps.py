@@ -232,7 +232,7 @@ def diagnose(
     shown = {} if no_report else show_report(job.directory.root)
     result({"ended": ended, "verdicts": api.verdicts(job), **shown})
     if not ended:
-        out().print("some runs of the diagnosis failed; the same command tries them again")
+        out().print("some runs failed; the same command tries them again")
         raise typer.Exit(1)
 
 

@@ -108,9 +108,21 @@ def varied(run: Run, model: keras.Model) -> keras.Model:
         copy = (kind or type(layer)).from_config(config)
         copy.build(layer.input.shape)
         copy.set_weights(layer.get_weights())
+        if layer.name in named:
+            _check_wide(run, copy)
         return copy
 
     return keras.models.clone_model(model, clone_function=changed, recursive=True)
+
+
+def _check_wide(run: Run, layer: layers.Layer) -> None:
+    """Refuses a layer of float32_layers that holds layers which stay in the policy's type."""
+    for inner in layer._flatten_layers(include_self=False):
+        if inner.weights and inner.compute_dtype != "float32":
+            raise ModelError(
+                f"float32_layers names {layer.name}, whose own layer {inner.name} in model "
+                f"{run.model} stays in {inner.compute_dtype}; give it dtype=self.dtype_policy"
+            )
 
 
 def _check_fusible(run: Run, normalizations: Sequence[layers.BatchNormalization]) -> None:

@@ -2,10 +2,13 @@
 
 import math
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mptexp.records import instruments, interference, privacy, schema, store
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import tasks
 from mptexp.spec.project import PROJECT
 from mptexp.traces import xplane
@@ -26,7 +29,11 @@ def save(outcome: Outcome) -> Path:
     notebook = os.environ.get("MPTEXP_NOTEBOOK", "train")
     content = record(outcome, notebook)
     folder = os.environ.get("MPTEXP_RUN_DIR")
-    path = Path(folder) if folder else _interactive() / content["run_id"]
+    place = SweepDir(_interactive())
+    path = Path(folder) if folder else place.partial / content["run_id"]
+    if not folder:  # a sweep says when its runs ended; by hand nobody else does
+        now = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
+        content |= {"ended_at": now, "wall_s": content["fit_s"]}
     trace = path / xplane.FILE
     trace.unlink(missing_ok=True)  # of an earlier run of the same parameters
     if outcome.trace:
@@ -34,13 +41,18 @@ def save(outcome: Outcome) -> Path:
         trace.write_bytes(outcome.trace)
     content = privacy.without_path(content, outcome.run.dataset)
     store.write_record(path / "record.json", content)
-    return path / "record.json"
+    if folder:
+        return path / "record.json"
+    place.publish(content["run_id"])  # an earlier result is kept, and counted
+    with suppress(OSError):
+        place.partial.rmdir()
+    return place.record(content["run_id"])
 
 
 def _interactive() -> Path:
     """In the project, also when a notebook's folder is the working one."""
     root = PROJECT if (PROJECT / "notebooks").is_dir() else Path.cwd()
-    return root / "reports/interactive/runs"
+    return root / "reports/interactive"
 
 
 def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:

@@ -5,6 +5,7 @@ first steps left out, sensors and interference beside them. What it cannot know 
 is named in its record, from which nothing is claimed.
 """
 
+import fcntl
 import os
 import sys
 import time
@@ -77,11 +78,15 @@ class StepTimer:
         self.backend = backend or _imported()
         self.model: Any = None
         self.params: Mapping[str, Any] = {}
+        self._sampler: sensors.Sampler | None = None
+        self._anew()
+
+    def _anew(self) -> None:
+        """Nothing is timed yet."""
         self.windows: list[dict[str, Any]] = []
         self._opened: list[float] = []
         self._step, self._size, self._first, self._began = 0, 1, 0, 0.0
         self._at_once = 1  # steps that begin together
-        self._sampler: sensors.Sampler | None = None
         self._samples: list[sensors.Sample] = []
 
     # --- a loop -----------------------------------------------------------------------------------
@@ -147,9 +152,12 @@ class StepTimer:
     # --- Keras ------------------------------------------------------------------------------------
 
     def set_model(self, model: Any) -> None:
-        """Keras's hook: the model whose steps are timed."""
+        """Keras's hook: the model whose steps are timed; those of another are forgotten."""
         import keras
 
+        if self.model is not None and model is not self.model:
+            self._end()
+            self._anew()
         self.model, self.backend = model, keras.backend.backend()
 
     def set_params(self, params: Mapping[str, Any]) -> None:
@@ -265,7 +273,19 @@ class StepTimer:
         return place.record(run_id)
 
     def _write(self, place: SweepDir, run_id: str, content: Mapping[str, Any]) -> None:
-        """Writes a record; an earlier one of other steps is kept as superseded, and counted."""
+        """Writes a record; an earlier one of other steps is kept as superseded, and counted.
+
+        One process at a time: those of one training write into one place.
+        """
+        place.runs.mkdir(parents=True, exist_ok=True)
+        lock = os.open(place.runs, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._place(place, run_id, content)
+        finally:
+            os.close(lock)
+
+    def _place(self, place: SweepDir, run_id: str, content: Mapping[str, Any]) -> None:
         if self._goes_on(place.record(run_id)):
             store.write_record(place.record(run_id), content)
             return
@@ -292,14 +312,17 @@ class StepTimer:
             backend=self.backend,
             dataset="folder:foreign",
             model="foreign:model",
-            policy=self._policy or self._read_policy(),
+            policy=self._policy or self._read_policy(card),
             batch_size=self._batch_size or 1,
         )
 
-    def _read_policy(self) -> str:
+    def _read_policy(self, card: Mapping[str, Any]) -> str:
         """The policy whose types most of the model's layers with weights have."""
         if self.model is None:
-            return "float32"
+            raise ParamsError(
+                "policy is None, and of a loop nothing tells it; a record needs it: "
+                f"StepTimer(policy='mixed_float16'), or one of {', '.join(POLICY_ROWS)}"
+            )
         layers = [layer for layer in self.model.layers if layer.weights]
         names = [layer.quantization_mode or layer.dtype_policy.name for layer in layers]
         known = [name for name in names if name in POLICY_ROWS]
@@ -307,7 +330,19 @@ class StepTimer:
             raise ParamsError(
                 f"the model's policy is {names[0]}; allowed: {', '.join(POLICY_ROWS)}"
             )
-        return max(known, key=known.count, default="float32")
+        named = max(known, key=known.count, default="float32")
+        return self._usual(card) if named == "float32" else named
+
+    def _usual(self, card: Mapping[str, Any]) -> str:
+        """What Keras's float32 is here: TF32, where the backend has it on by itself."""
+        from mptexp.training import capability
+
+        if self.backend == "tensorflow":
+            import tensorflow as tf
+
+            if not tf.config.experimental.tensor_float_32_execution_enabled():
+                return "float32"
+        return capability.default_policy(dict(card))
 
     def _effective(self, card: Mapping[str, Any]) -> dict[str, Any]:
         """What precision was effective: of Keras's model read back, of a loop as it was said."""

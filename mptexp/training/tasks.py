@@ -109,9 +109,14 @@ def _counts(sequences: Examples, tokens: int) -> np.ndarray:
 
 
 def _losses(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The mean loss of each sequence, in nats; probabilities as small as Keras clips them."""
+    """The mean loss of each sequence, in nats; probabilities as small as Keras clips them.
+
+    With TensorFlow Keras reads the logits and clips nothing; a float32 ends somewhere.
+    """
+    usual = keras.backend.backend() != "tensorflow"
+    least = keras.config.epsilon() if usual else float(np.finfo(np.float32).smallest_subnormal)
     chosen = np.take_along_axis(probabilities, labels[..., None], axis=-1)[..., 0]
-    return -np.log(np.maximum(chosen.astype(np.float64), keras.config.epsilon())).mean(axis=1)
+    return -np.log(np.maximum(chosen.astype(np.float64), least)).mean(axis=1)
 
 
 TASKS = {

@@ -55,7 +55,7 @@ def test_fewer_repeats_than_were_made_and_runs_that_are_missing_are_named():
 
 
 def test_batch_sizes_that_were_searched_and_other_devices_are_asked_for():
-    searched = asked.of(runs(batch_size=48), TEXT + "max_batch: true\n")
+    searched = asked.of([*runs(), *runs(batch_size=48)], TEXT + "max_batch: true\n")
     assert (searched.other, searched.missing) == (0, 0)
     assert asked.of(runs(), "matrix: [") == asked.Asked()
 
@@ -93,3 +93,13 @@ def test_points_that_the_file_excludes_are_named(tmp_path):
     assert "1 of 2 points of its matrix are left out by params.yaml (exclude): policy float32" in (
         done.stdout
     )
+
+
+def test_batch_sizes_that_were_asked_for_are_missing_beside_those_that_were_searched():
+    # The lie: "Every comparison is valid", with 12 of 18 runs not made.
+    text = "max_batch: true\nmatrix: {batch_size: [32, 64], policy: [float32, mixed_float16]}\n"
+    found = asked.of(runs(), text + "repeats: 2\n")
+    assert (found.missing, found.planned) == (4, 8)
+    whole = [*runs(), *runs(batch_size=64), *runs(batch_size=96)]
+    found = asked.of(whole, text + "repeats: 2\n")
+    assert (found.missing, found.other) == (0, 0)

@@ -51,6 +51,30 @@ def test_a_layer_that_is_not_there_is_refused():
         models.build(Run(float32_layers="nose", **TINY), (16, 16, 1), 10)
 
 
+class Block(layers.Layer):
+    def __init__(self, **words):
+        super().__init__(**words)
+        self.inner = layers.Dense(4, name="inner")
+
+    def build(self, shape):
+        self.inner.build(shape)
+
+    def call(self, x):
+        return self.inner(x)
+
+
+def test_a_layer_whose_own_layers_would_stay_in_16_bits_is_refused(policy):
+    # The lie: "all N layers must stay in float32", of products that never were in it.
+    policy("mixed_float16")
+    x = keras.Input((3,))
+    model = keras.Model(x, Block(name="block")(x))
+    run = Run(policy="mixed_float16", float32_layers="block")
+    with pytest.raises(
+        models.ModelError, match=r"whose own layer inner in model \S+ stays in float16"
+    ):
+        own_layers.varied(run, model)
+
+
 # --- batch normalization in one operation ---------------------------------------------------------
 
 # Of values of order 1: two units in the last place of the compute dtype, and of float32 what a sum

@@ -1,8 +1,10 @@
+import json
 import math
 from dataclasses import replace
 
 import pytest
 
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
 from mptexp.training import record
@@ -68,4 +70,30 @@ def test_a_trace_lies_beside_its_record_alone(tmp_path, monkeypatch):
 
 def test_by_hand_a_record_goes_into_the_project(monkeypatch):
     monkeypatch.delenv("MPTEXP_RUN_DIR", raising=False)
-    assert record._interactive().parts[-3:] == ("reports", "interactive", "runs")
+    assert record._interactive().parts[-2:] == ("reports", "interactive")
+
+
+def test_a_run_by_hand_says_when_it_ended_and_keeps_what_was_there(monkeypatch, tmp_path):
+    # Days apart, and measured until it pleased: nothing said so.
+    monkeypatch.delenv("MPTEXP_RUN_DIR", raising=False)
+    monkeypatch.setattr(record, "_interactive", lambda: tmp_path)
+    run = Run().resolved()
+    times = iter((1.0, 2.0))
+    monkeypatch.setattr(
+        record,
+        "record",
+        lambda outcome, notebook: {
+            "run_id": run.run_id(),
+            "status": "ok",
+            "parameters": run.model_dump(),
+            "timing": {"step_s": next(times)},
+            "fit_s": 3.0,
+        },
+    )
+    place = SweepDir(tmp_path)
+    for _ in range(2):
+        path = record.save(OUTCOME)
+        assert path == place.record(run.run_id())
+        assert {"ended_at", "wall_s"} <= json.loads(path.read_text()).keys()
+    assert place.superseded_runs() == 1
+    assert not place.partial.exists()

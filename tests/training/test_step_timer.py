@@ -231,3 +231,31 @@ def test_what_was_recorded_before_is_kept_and_counted(tmp_path):
     assert place.discarded_runs() == 0
     path.unlink()
     assert place.discarded_runs() == 1
+
+
+def test_a_loop_without_a_policy_is_not_called_float32(tmp_path):
+    # The lie: a loop under autocast, recorded as float32 beside the loop that is.
+    timer = StepTimer(batch_size=4, backend="tensorflow")
+    timer._sampler = SILENT
+    loop(timer, 12, lambda _: None)
+    timer._sampler = None
+    with pytest.raises(ParamsError, match=r"policy is None, and of a loop nothing tells it"):
+        timer.record(tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_steps_of_another_model_are_not_counted_to_this_one():
+    # The lie: 10 ms a step of a model of 30, timed by the timer of the one before.
+    import keras
+
+    timer = StepTimer(batch_size=4)
+    first, second = (keras.Sequential([keras.layers.Dense(1)]) for _ in range(2))
+    timer.set_model(first)
+    timer._sampler = SILENT
+    loop(timer, 12, lambda _: None)
+    timer._sampler = None
+    windows = len(timer.windows)
+    timer.set_model(first)  # `fit` once more
+    assert len(timer.windows) == windows > 0
+    timer.set_model(second)
+    assert timer.windows == []

@@ -262,3 +262,15 @@ def test_what_lies_beside_a_model_takes_no_librarys_place(own, tmp_path):
 def test_the_width_of_a_model_of_ones_own_is_its_own(own):
     with pytest.raises(models.ModelError, match=r"has no width; width is 0\.5, allowed: 1"):
         own("good", width=0.5)
+
+
+def test_a_model_that_looks_ahead_within_windows_of_a_text_is_refused(policy):
+    # The lie: windows that end at the middle, the only place that was looked at.
+    policy("float32")
+    x = inputs = keras.Input((16,), dtype="int32")
+    x = layers.Embedding(256, 32)(x)
+    x = layers.UpSampling1D(2)(layers.AveragePooling1D(2)(x))
+    model = keras.Model(inputs, layers.Dense(256, activation="softmax")(x))
+    run = Run(model="own:text", dataset="hamlet", sequence_length=16)
+    with pytest.raises(models.ModelError, match="own:text sees the tokens that it predicts"):
+        user_model.check_values(run, model)

@@ -168,7 +168,8 @@ def measured_again(directory: SweepDir) -> list[str]:
     )
     lost = (
         f"**discarded**: {wording.count(discarded, 'result')} that this directory once held, by "
-        "--fresh or by hand; whoever measures until the answer pleases finds one"
+        "--fresh, by hand or because its record was damaged; whoever measures until the answer "
+        "pleases finds one"
     )
     return [kept] * bool(superseded) + [lost] * bool(discarded)
 

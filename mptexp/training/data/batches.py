@@ -143,29 +143,34 @@ def notes(images: Images, run: Run) -> tuple[str, ...]:
     """What a reader should know of the dataset and of how the run uses it, as sentences."""
     if run.phase != "train" or run.input_mode == "resident":
         return images.notes
-    n, seen, of = _left_out(images, run), seen_in_training(images), len(images.val_x)
+    n, of = _left_out(images, run), len(images.val_x)
+    seen, looked = seen_in_training(images)
     what = f"{tasks.of(run.dataset).example}s"
     shared = f"they cannot be shared equally by {run.replicas} replicas"
     cases = {
         f"{n} of {of} {what} not validated with: {shared}": n,
-        f"{seen} of {of} validation {what} {SEEN}": seen,
+        f"{seen} of {looked} validation {what} {SEEN}": seen,
     }
     return (*images.notes, *(text for text, holds in cases.items() if holds))
 
 
-def seen_in_training(images: Images) -> int:
-    """How many of the validation images are, pixel for pixel, among those that are trained on.
+def seen_in_training(images: Images) -> tuple[int, int]:
+    """How many validation images are, pixel for pixel, among those trained on, and of how many.
 
-    Of either part so many images are looked at as LOOKED_AT bytes hold, a second of a run's time.
+    Of either part so many images are looked at as LOOKED_AT bytes hold, a second of a run's time;
+    of the validation those of the classes that were looked at: folders come class by class.
     """
     most = LOOKED_AT // math.prod(images.shape)
-    known = set(_digests(images.train_x, most))
-    return sum(digest in known for digest in _digests(images.val_x, most))
+    known = set(_digests(images.train_x, np.arange(min(len(images.train_x), most))))
+    places = np.arange(len(images.val_x))
+    if len(images.train_x) > most and np.ndim(images.val_y) == 1:
+        places = places[np.isin(images.val_y, images.train_y[:most])]
+    places = places[:most]
+    return sum(digest in known for digest in _digests(images.val_x, places)), len(places)
 
 
-def _digests(part: Any, most: int) -> Iterator[bytes]:
-    """Of the first images of a part, read many at a time."""
-    most = min(len(part), most)
-    for begin in range(0, most, READ_TOGETHER):
-        for image in part[begin : min(begin + READ_TOGETHER, most)]:
+def _digests(part: Any, places: np.ndarray) -> Iterator[bytes]:
+    """Of the images of a part at some places, read many at a time."""
+    for begin in range(0, len(places), READ_TOGETHER):
+        for image in part[places[begin : begin + READ_TOGETHER]]:
             yield hashlib.blake2b(image.tobytes(), digest_size=16).digest()

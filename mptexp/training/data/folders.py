@@ -110,11 +110,15 @@ Listing = tuple[list[Path], list[int]]
 
 def _trees(root: Path) -> tuple[Path, Path | None]:
     """The folders of training and of validation classes; None where there is no split."""
-    train = root / "train"
-    if not any(p.is_dir() for p in (train.iterdir() if train.is_dir() else ())):
+    there = {p.name.lower(): p for p in sorted(root.iterdir()) if p.is_dir()}
+    for name in ("train", "training"):
+        train = there.get(name)
+        if train and any(p.is_dir() for p in train.iterdir()):
+            break
+    else:
         return root, None  # also where "train" is a class of vehicles
-    names = ("val", "validation", "valid", "test")
-    return train, next((root / name for name in names if (root / name).is_dir()), None)
+    names = ("val", "validation", "valid", "test", "testing")
+    return train, next((there[name] for name in names if name in there), None)
 
 
 def _by_class(root: Path, dataset: str) -> tuple[dict[str, list[Path]], list[str]]:

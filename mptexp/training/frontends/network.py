@@ -4,6 +4,7 @@ No model is defined twice: each native module has a row for each kind of layer i
 settings that are allowed here, and takes the weights from the Keras model.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +106,14 @@ def network(run: Run, model: keras.Model) -> Network:
         raise ModelError(
             f"frontend native: model {run.model} ends in {last.layer.name}; a plain loop takes the "
             "loss of logits, so the softmax must be a layer of its own (from_logits true adds it)"
+        )
+    weighed = {id(node.layer): node.layer.name for node in nodes if node.layer.weights}
+    names = Counter(weighed.values())
+    if names and max(names.values()) > 1:  # in models within the model
+        name, number = names.most_common(1)[0]
+        raise ModelError(
+            f"frontend native: {number} layers of model {run.model} are called {name}; a plain "
+            "loop knows weights by their layer's name: name them apart, or take frontend keras"
         )
     for node in nodes:
         _check(run, node.layer, [other.layer for other in nodes].count(node.layer))

@@ -65,6 +65,17 @@ def test_an_image_that_may_not_be_read_is_a_broken_one(tree, monkeypatch):
     assert all(contents.values())
 
 
+@pytest.mark.parametrize("parts", [("Training", "Test"), ("Train", "Testing"), ("train", "Val")])
+def test_a_split_is_known_however_its_folders_are_written(tmp_path, parts):
+    # The lie: an accuracy of two classes, "Test" and "Training".
+    for part, number in zip(parts, (3, 1), strict=True):
+        for name in ("apple", "pear"):
+            write(tmp_path / part / name, number)
+    found = source(tmp_path)
+    assert found.classes == ("apple", "pear")
+    assert found.counts == {"train": 6, "val": 2}
+
+
 def test_a_class_may_be_called_train(tmp_path):
     write(tmp_path / "train")
     write(tmp_path / "bus")

@@ -79,7 +79,7 @@ def test_every_policy_gets_the_same_batches():
     ]
     assert len({batches.order_digest(text, run) for run in runs}) == 1
     assert len({batches.fingerprint(text, run) for run in runs}) == 1
-    assert batches.seen_in_training(text) == 0
+    assert batches.seen_in_training(text) == (0, len(text.val_x))
 
 
 def test_byte_pairs_write_the_text_in_fewer_tokens_that_give_it_back():
