@@ -29,7 +29,8 @@ TOLERATED = 1e-3  # of the values that are not zero: what the source below calls
 LOWEST, BINS = -127, 255  # of float32's exponents: the first bin, and how many are finite
 # What runs may differ in whose values are added up: each sees another part of the same training.
 FREE = ("policy", "loss_scale", "seed", "block", "exponents_every")
-WIDEST = ("float32", "tensorfloat32", "bfloat16", "mixed_bfloat16", "mixed_float16", "float16")
+# First those whose weights are float32: others keep no update that is lost.
+WIDEST = ("float32", "tensorfloat32", "mixed_bfloat16", "bfloat16", "mixed_float16", "float16")
 
 
 @dataclass(frozen=True)
@@ -180,15 +181,23 @@ def largest_safe_scale(histogram: Histogram, target: Float) -> float | None:
 def scales(
     measured: DynamicRange, target: Float = FORMATS["float16"]
 ) -> tuple[float | None, float | None]:
-    """Smallest sufficient and largest safe loss scale, for both kinds of gradients each."""
+    """Smallest sufficient and largest safe loss scale, for both kinds of gradients each.
+
+    None is known to be safe where gradients overflowed while they were sampled.
+    """
     parts = [measured.kinds[k] for k in GRADIENTS if k in measured.kinds]
     least = [smallest_sufficient_scale(part, target) for part in parts]
     most = [largest_safe_scale(part, target) for part in parts]
     known = [m for m in most if m is not None]
     return (
         None if None in least or not least else max(least),  # type: ignore[type-var]
-        min(known) if known else None,
+        min(known) if known and not overflowed(measured) else None,
     )
+
+
+def overflowed(measured: DynamicRange) -> bool:
+    """Whether some gradients were infinite or NaN when they were sampled: how large is unknown."""
+    return any(measured.kinds[k].not_finite > 0 for k in GRADIENTS if k in measured.kinds)
 
 
 def table(measured: DynamicRange) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -165,6 +165,7 @@ def _of_epoch(run: Exported) -> Iterator[tuple[int, float, str, float]]:
 
 STATUSES = {"ok": "FINISHED", "killed": "KILLED"}  # MLflow's; of any other status FAILED
 PARENT = "mlflow.parentRunId"
+SWEEP = "mptexp.sweep"  # of a parent run, and of a run's folder: which sweep it is of
 
 
 def _to_mlflow(directory: SweepDir, runs: Sequence[Exported], store: str) -> tuple[str, list[str]]:
@@ -178,9 +179,11 @@ def _to_mlflow(directory: SweepDir, runs: Sequence[Exported], store: str) -> tup
         known = client.get_experiment_by_name(directory.name)
         experiment = known.experiment_id if known else client.create_experiment(directory.name)
         there = {run.data.tags.get("mptexp.run_id"): run for run in _stored(client, experiment)}
+        which = _which(directory)
         parent = there.get("sweep") or client.create_run(
-            experiment, run_name=directory.name, tags={"mptexp.run_id": "sweep"}
+            experiment, run_name=directory.name, tags={"mptexp.run_id": "sweep", SWEEP: which}
         )
+        _refuse_other(which, parent.data.tags.get(SWEEP), f"experiment {directory.name}")
         for file in [directory.root / name for name in REPORT]:
             if file.is_file() and not file.is_symlink():
                 client.log_artifact(parent.info.run_id, str(file))
@@ -191,6 +194,25 @@ def _to_mlflow(directory: SweepDir, runs: Sequence[Exported], store: str) -> tup
             if run.run_id in there:
                 client.delete_run(there[run.run_id].info.run_id)
         return store or mlflow.get_tracking_uri(), [run.run_id for run in changed]
+
+
+def _which(directory: SweepDir) -> str:
+    """What tells a sweep from another of its name, wherever it lies; empty of a foreign record."""
+    return str(directory.order_seed or "")
+
+
+def _refuse_other(which: str, there: str | None, place: str) -> None:
+    """Refuses to write over the runs of another sweep of the same name.
+
+    Args:
+        which: what this sweep is told by; empty where nothing tells it.
+        there: the same of the sweep that is there; None where that is not known.
+    """
+    if which and there and there != which:
+        raise ParamsError(
+            f"{place} holds another sweep with the same runs; rename the directory, or give "
+            "another --store"
+        )
 
 
 def _told(run: Exported) -> dict[str, str]:
@@ -265,19 +287,43 @@ def _to_tensorboard(
     """A folder per run with one event file, which takes the place of an earlier one of the run."""
     # As TensorBoard's own build without TensorFlow, whose import takes seconds.
     sys.modules.setdefault(NO_FRAMEWORK, ModuleType(NO_FRAMEWORK))
-    folder = Path(store or Path("logs") / directory.name)
+    folder, which = Path(store or Path("logs") / directory.name), _which(directory)
+    # A run's folder is named by what varies, which may be more than when it was written.
+    before = {run.run_id: [*folder.glob(f"*-{run.run_id}")] for run in runs}
+    for old in (place for places in before.values() for place in places):
+        _refuse_other(which, _sweep_of(old), str(old))
     written = []
     for run in runs:
         place = folder / f"{NO_NAME.sub('_', run.name)[:100]}-{run.run_id}"
         file = place / f"events.out.tfevents.{run.ended_s:.0f}.{run.digest[:12]}"
+        for old in before[run.run_id]:
+            _remove_events(old, but=file)
         if file.is_file():
             continue
         place.mkdir(parents=True, exist_ok=True)
-        for old in place.glob("events.out.tfevents.*"):
-            old.unlink()
         _write_events(run, file)
+        if which:
+            (place / SWEEP).write_text(which)
         written.append(run.run_id)
     return str(folder), written
+
+
+def _sweep_of(place: Path) -> str | None:
+    try:
+        return (place / SWEEP).read_text()
+    except OSError:
+        return None
+
+
+def _remove_events(place: Path, but: Path) -> None:
+    """What an earlier export wrote into a run's folder; the folder too, where nothing is left."""
+    for old in place.glob("events.out.tfevents.*"):
+        if old != but:
+            old.unlink()
+    if place != but.parent:
+        (place / SWEEP).unlink(missing_ok=True)
+        with suppress(OSError):  # somebody keeps files there
+            place.rmdir()
 
 
 def _write_events(run: Exported, file: Path) -> None:

@@ -120,6 +120,12 @@ def _check_formats(run: Run, model: keras.Model) -> None:
             f"model {run.model} uses {twice[0]} more than once, and {run.propagation} has one "
             "range per layer; take another propagation"
         )
+    if wide := emulation.without_signs(run, model):
+        raise ModelError(
+            f"propagation binary: the activation {wide} in model {run.model} is a layer of its "
+            "own, whose output would stay float32; give it as a layer's activation, or take "
+            "another propagation"
+        )
     several = [call.layer.name for call in calls if len(call.inputs) > 1]
     if several and run.propagation != "policy":
         raise ModelError(

@@ -219,6 +219,38 @@ def test_tensorboard_has_one_file_per_run_without_the_hosts_name(sweep, tmp_path
     assert not [path for path in files if socket.gethostname() in path.name]
 
 
+def test_a_sweep_that_grew_takes_the_place_of_what_it_was(tmp_path):
+    # Nine runs of six, three of them superseded: folders are named by what varies.
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+    made = written_sweep(tmp_path / "mine", "GPU", 1.0)
+    later = tmp_path / "later"
+    for run_id in [r["run_id"] for r in sweep_tables.load(made).records][1:]:
+        path = made.record(run_id).parent
+        later.mkdir(exist_ok=True)
+        path.rename(later / run_id)
+    logs = tmp_path / "logs"
+    assert len(trackers.export(made, "tensorboard", str(logs)).written) == 1
+    for path in later.iterdir():
+        path.rename(made.runs / path.name)
+    trackers.export(made, "tensorboard", str(logs))
+    assert len([*logs.iterdir()]) == len([*made.runs.iterdir()]) == 6
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "mlflow"])
+def test_another_sweep_of_the_same_name_is_not_written_over(tmp_path, tracker):
+    # Monday's runs were deleted, and Tuesday's called the same.
+    pytest.importorskip(tracker, reason=f"{tracker} is not installed")
+    days = [written_sweep(tmp_path / d / "mine", "GPU", s) for d, s in (("a", 1.0), ("b", 1.1))]
+    for number, made in enumerate(days, 1):
+        made.mark(seed=number)
+    logs = tmp_path / "logs"
+    store = str(logs) if tracker == "tensorboard" else f"sqlite:///{tmp_path}/mlflow.db"
+    assert len(trackers.export(days[0], tracker, store).written) == 6
+    with pytest.raises(ParamsError, match="holds another sweep with the same runs"):
+        trackers.export(days[1], tracker, store)
+    assert trackers.export(days[0], tracker, store).present == 6
+
+
 # --- what both share ------------------------------------------------------------------------------
 
 

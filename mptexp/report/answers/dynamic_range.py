@@ -106,6 +106,11 @@ def sentences(measured: DynamicRange) -> list[str]:
 def _scales(measured: DynamicRange) -> str:
     """Which loss scales float16 needs and bears."""
     least, most = exponent_range.scales(measured)
+    if exponent_range.overflowed(measured):
+        return (
+            f"Some gradients overflowed in {measured.policy} while they were sampled: how large "
+            "they are, and which loss scale they bear, is not known. Sample float32 to know it."
+        )
     if least is None or most is None:
         return "No loss scale brings the gradients into float16's range."
     if least > most:

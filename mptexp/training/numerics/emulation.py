@@ -167,9 +167,20 @@ class Rounded(layers.Wrapper):
         rounding = self.rounding if stochastic else "nearest"
         states = self.ranges[index] if self.ranges else None
         least = -FURTHEST if index < 0 else 0  # of an output, of a weight
-        # Blocks lie along what a product sums over: a kernel's inputs, an output's features.
-        axis = -2 if index >= 0 and is_kernel(x) else -1
+        axis = self._summed(x, index >= 0)
         return rounded_both_ways(x, self.target, rounding, seeds, states, least, axis)
+
+    def _summed(self, x: Any, is_weight: bool) -> int:
+        """The axis that a product sums over, along which blocks lie.
+
+        A kernel's inputs, an output's features. A vocabulary is looked up, and as the head of a
+        network summed over its features, as it lies; of a single row the row.
+        """
+        if not is_weight:
+            first = keras.config.image_data_format() == "channels_first" and len(x.shape) == 4
+            return 1 if first else -1
+        by_row = isinstance(self.layer, layers.Embedding) or not is_kernel(x)
+        return -1 if by_row or x.shape[-2] == 1 else -2
 
 
 def is_kernel(variable: Any) -> bool:
@@ -211,6 +222,19 @@ def _rounds(layer: layers.Layer, head: layers.Layer, run: Run) -> bool:
         return any(is_kernel(weight) for weight in layer.trainable_variables)
     last = layer is head and not layer.weights
     return not (last or isinstance(layer, (*MOVING, layers.InputLayer)))
+
+
+def without_signs(run: Run, model: keras.Model) -> str:
+    """The first layer whose output `binary` would leave as it is; empty where there is none.
+
+    Activations that are layers of their own; the functions of other layers become signs.
+    """
+    if run.propagation != "binary":
+        return ""
+    head = model.outputs[0]._keras_history.operation
+    own = (layers.ReLU, layers.LeakyReLU, layers.PReLU, layers.ELU, layers.Softmax)
+    found = (x for x in model._flatten_layers() if isinstance(x, own) or "elu" in type(x).__name__)
+    return next((x.name for x in found if x is not head), "")
 
 
 def _activate_by_sign(layer: layers.Layer, head: layers.Layer) -> None:

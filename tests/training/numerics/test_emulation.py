@@ -318,3 +318,30 @@ def test_a_decoder_is_rounded_in_blocks():
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_this_holds_on_the_other_backends(backend):
     passes_under(backend, __file__, "-k", DIFFERENT)
+
+
+def test_binary_is_refused_where_an_activation_would_stay_float32(policy):
+    # The lie: "trains with 1-bit activations", of a ReLU that is a layer of its own.
+    policy("float32")
+    x = keras.Input((4,))
+    y = keras.layers.ReLU(name="cut")(keras.layers.Dense(3)(x))
+    model = keras.Model(x, keras.layers.Dense(2, activation="softmax")(y))
+    assert emulation.without_signs(Run(propagation="binary"), model) == "cut"
+    assert emulation.without_signs(Run(), model) == ""
+    usual = keras.layers.Activation("relu")(keras.layers.Dense(3)(x))
+    model = keras.Model(x, keras.layers.Dense(2, activation="softmax")(usual))
+    assert emulation.without_signs(Run(propagation="binary"), model) == ""
+
+
+def test_blocks_lie_along_what_a_product_sums_over(policy):
+    # A vocabulary that is the head too was rounded over tokens, its untied twin over features.
+    policy("float32")
+    run = Run(propagation="mxfp8_e4m3")
+    dense, words = keras.layers.Dense(64), keras.layers.Embedding(256, 64)
+    dense.build((None, 32))
+    words.build((None,))
+    wrapped = [emulation.Rounded(layer, run, 0) for layer in (dense, words)]
+    assert wrapped[0]._summed(dense.kernel, True) == -2
+    assert wrapped[1]._summed(words.embeddings, True) == -1
+    assert wrapped[0]._summed(np.zeros((1, 1, 64)), True) == -1  # a token of its own
+    assert wrapped[0]._summed(np.zeros((2, 3)), False) == -1
