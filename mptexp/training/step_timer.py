@@ -337,12 +337,8 @@ class StepTimer:
         """What Keras's float32 is here: TF32, where the backend has it on by itself."""
         from mptexp.training import capability
 
-        if self.backend == "tensorflow":
-            import tensorflow as tf
-
-            if not tf.config.experimental.tensor_float_32_execution_enabled():
-                return "float32"
-        return capability.default_policy(dict(card))
+        default = capability.default_policy(dict(card))
+        return default if default == "float32" or backend(self.backend).tf32() else "float32"
 
     def _effective(self, card: Mapping[str, Any]) -> dict[str, Any]:
         """What precision was effective: of Keras's model read back, of a loop as it was said."""

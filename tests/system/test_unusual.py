@@ -150,7 +150,7 @@ def test_rounding_that_diverged_was_tried():
     stochastic = made(accuracy=0.945, rounding="stochastic", **few)
     found = sweep(made(), stochastic, made(status="diverged", **few))
     (told,) = low_precision.sections(found)[0].sentences
-    assert "and none of 3 runs to nearest ended well: consistent, and nearest" in told
+    assert "and all of 3 runs to nearest diverged: consistent, and nearest" in told
     four = made(accuracy=0.945, rounding="stochastic", blocks=4, **few)
     four[3] |= {"status": "diverged", "history": []}
     (told,) = low_precision.sections(sweep(made(blocks=4), four))[0].sentences

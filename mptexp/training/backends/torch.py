@@ -37,6 +37,7 @@ ONEDNN_PROGRAM = (
     "import torch as t; t.nn.functional.conv2d(t.ones(4, 16, 32, 32), t.ones(16, 16, 3, 3))"
 )
 READS_TF_DATA = False
+CLIPS_LOSS = True
 FUSES_BATCH_NORM = True
 DRAWS_AS_TENSORFLOW = False
 INTEGER = "int32"
