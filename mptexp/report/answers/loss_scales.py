@@ -14,6 +14,7 @@ from mptexp.report.text.measures import Measure
 from mptexp.report.text.parameter_values import in_words
 
 NAMED = 4  # scales, each with its number; of more the range is said
+RETRY = "find settings with which float32 trains, such as a lower learning rate."
 BASE_LOST = "baseline diverged"  # then nothing is said of any scale
 TRAINS = "trains as float32 does"
 # What a policy does with the scales of an outcome.
@@ -207,7 +208,7 @@ def _ends(own: pd.DataFrame, tried: Sequence[float], margin: float) -> list[str]
 def advice(rows: pd.DataFrame) -> str:
     """Which policy to take with which scale; what would show it, where nothing does so far."""
     if without_baseline(rows):
-        return "find settings with which float32 trains, such as a lower learning rate."
+        return RETRY
     parts = []
     for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
         scales = loss_scale.ranges(own)

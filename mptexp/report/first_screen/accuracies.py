@@ -1,6 +1,6 @@
 """Accuracy, where no time is valid or nothing is compared with a baseline; else what is known."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from mptexp.report.first_screen.subject import (
 )
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.measures import Measure
-from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import INCONCLUSIVE
 
 DECIDED = ("lower", "higher", "equal")  # verdicts that an interval shows
@@ -111,27 +110,24 @@ def of_exponents(tables: Tables) -> Iterator[Subject]:
     trainings = exponent_range.measured(tables.records)
     if not trainings:
         return
-    asked = [training.parameters for training in trainings]
-    varying = [n for n in asked[0] if len({str(one.get(n)) for one in asked}) > 1]
-    names = [", ".join(in_words(n, one.get(n)) for n in varying) for one in asked]
+    names = [dynamic_range.title(training, trainings) for training in trainings]
     advised = [advices.advise(training) for training in trainings]
     choices = [dynamic_range.choice(one) for one in advised]
-    of_first = [*dynamic_range.reasons(advised[0]), *dynamic_range.sentences(trainings[0])]
-    if len(set(choices)) == 1:
-        whose = "this training" if len(trainings) == 1 else f"all {len(trainings)} trainings"
-        title, to_do = f"The numbers of {whose} ask for {choices[0]}", f"use policy {choices[0]}."
-        reasons = of_first if len(trainings) == 1 else _each_reason(names, advised)
-    else:
-        each = [f"{choice} ({name})" for choice, name in zip(choices, names, strict=True)]
-        title = f"The numbers of {len(trainings)} trainings ask for {wording.listed(each)}"
-        to_do, reasons = f"use policy {wording.listed(each)}.", _each_reason(names, advised)
-    yield Subject(title, reasons, advice=to_do, figure="exponents")
-
-
-def _each_reason(names: Sequence[str], advised: Sequence[advices.Advice]) -> list[str]:
-    """The reasons of each training, behind its name."""
-    pairs = zip(names, advised, strict=True)
-    return [f"{name}: {text}" for name, one in pairs for text in dynamic_range.reasons(one)[:1]]
+    reasons = [
+        f"{name}: {text}"
+        for name, one in zip(names, advised, strict=True)
+        for text in dynamic_range.reasons(one)[:1]
+    ]
+    whose, what = f"all {len(trainings)} trainings", choices[0]
+    if len(trainings) == 1:
+        whose = "this training"
+        reasons = [*dynamic_range.reasons(advised[0]), *dynamic_range.sentences(trainings[0])]
+    elif len(set(choices)) > 1:
+        whose = f"{len(trainings)} trainings"
+        pairs = zip(choices, names, strict=True)
+        what = wording.listed([f"{choice} ({name})" for choice, name in pairs])
+    title = f"The numbers of {whose} ask for {what}"
+    yield Subject(title, reasons, advice=f"use policy {what}.", figure="exponents")
 
 
 def _of_accuracy(row: Mapping[str, Any], place: str) -> Bar:

@@ -8,7 +8,7 @@ import numpy as np
 
 from mptexp.analysis import emulated
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.answers import caveats, low_precision
+from mptexp.report.answers import caveats, loss_scales, low_precision
 from mptexp.report.first_screen.subject import (
     MORE_REPEATS,
     MOST,
@@ -22,6 +22,7 @@ from mptexp.report.first_screen.subject import (
 from mptexp.report.text import wording
 from mptexp.report.text.wording import count, listed, verbatim
 
+WITHOUT_BASELINE = "float32 diverges too: no format is compared with it"
 NEAR = f"within {emulated.LITTLE:g} percentage points of float32's error"
 SIZES, SPAN = 3, 1.5  # formats of so many sizes, so far apart, ask how few bits train
 CHANGES = 2  # of formats that advice names
@@ -59,7 +60,7 @@ def of(tables: Tables) -> Iterator[Subject]:
     lost = [p for p in tried if p.size == "diverged"]
     if not points and not lost:
         if any(p.base_lost for p in tried):
-            yield Subject("float32 diverges too: no format is compared with it", [], advice=RETRY)
+            yield Subject(WITHOUT_BASELINE, [], advice=loss_scales.RETRY)
         return
     bars = [low_precision_bar(point, points) for point in points]
     limit = f"{emulated.LITTLE:g} percentage points"
@@ -99,9 +100,6 @@ def of(tables: Tables) -> Iterator[Subject]:
         title, sentences = provisional(title), unclaimed(sentences)
         advice = remedy
     yield Subject(title, sentences[:NAMED], bars, "float32", "error", advice)
-
-
-RETRY = "find settings with which float32 trains, such as a lower learning rate."
 
 
 class _Fewest(NamedTuple):
@@ -159,7 +157,7 @@ def _counted(bars: Sequence[Bar], words: Sequence[str], lost: int) -> str:
     without = words.count("not valid") + words.count("baseline diverged")
     near, valid = words.count("small"), len(words) - without + lost
     if not valid:
-        return "float32 diverges too: no format is compared with it"
+        return WITHOUT_BASELINE
     title = f"{near} of {valid} settings train {NEAR}"
     large = [bar for bar, word in zip(bars, words, strict=True) if word == "large"]
     if not large:

@@ -169,9 +169,10 @@ def causes(verdicts: Sequence[Verdict]) -> str:
     order = ["trains", "count", "most"]  # nobody trains on one batch
     of_policy = Counter(verdict.pair.candidate.policy for verdict in verdicts)
     clauses, before = [], frozenset[str]()
+    pairs = [_words(why.settings(verdict, verdicts)) for verdict in verdicts]
     for row in table.sort_values(order, ascending=False).itertuples(name="Row"):
         step = " of the step" if row.policies == before else f" of {_step(row.policies)}"
-        where = _where(row, [_words(why.settings(v, verdicts)) for v in verdicts], of_policy)
+        where = _where(row, pairs, of_policy)
         clauses.append(f"{where}{_span(row.least, row.most)}{step} {row.Index}")
         before = row.policies
     return f"{LIMITS}: {'; '.join(clauses[:SHOWN])}."
@@ -214,7 +215,7 @@ def advice(sweep: MeasuredSweep) -> str:
     """What follows from the answer, in Markdown."""
     answer = sweep.subject
     proven = any(bar.finding in ("faster", "slower", wording.INCONCLUSIVE) for bar in answer.bars)
-    open_ = sweep.can_be_diagnosed and not any(v.candidate for v in sweep.verdicts)
+    open_ = not any(v.candidate for v in sweep.verdicts) and sweep.can_be_diagnosed
     if answer.scale == "speed" and proven and answer.advice and open_:
         return f"{answer.advice.rstrip('.')}. {NOT_DIAGNOSED}."
     gains = not proven or any(bar.finding == "faster" for bar in answer.bars)
