@@ -213,6 +213,16 @@ class SweepDir:
             with self.measured.open("a", encoding="ascii") as file:
                 file.write(f"{run_id} {_digits(content)}\n")
 
+    def publish_alone(self, run_id: str) -> Path:
+        """The same of a run that no sweep executes; the path of its record.
+
+        `partial` goes too, unless a sweep is at work there.
+        """
+        self.publish(run_id)
+        with suppress(OSError):
+            self.partial.rmdir()
+        return self.record(run_id)
+
     def of_run(self, run_id: str) -> list[Path]:
         """The folders of a run: that of its result, and those of its superseded ones."""
         linked = self.superseded.is_symlink()

@@ -2,8 +2,6 @@
 
 import math
 import os
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +30,7 @@ def save(outcome: Outcome) -> Path:
     place = SweepDir(_interactive())
     path = Path(folder) if folder else place.partial / content["run_id"]
     if not folder:  # a sweep says when its runs ended; by hand nobody else does
-        now = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
-        content |= {"ended_at": now, "wall_s": content["fit_s"]}
+        content |= {"ended_at": machine.now(), "wall_s": content["fit_s"]}
     trace = path / xplane.FILE
     trace.unlink(missing_ok=True)  # of an earlier run of the same parameters
     if outcome.trace:
@@ -43,10 +40,7 @@ def save(outcome: Outcome) -> Path:
     store.write_record(path / "record.json", content)
     if folder:
         return path / "record.json"
-    place.publish(content["run_id"])  # an earlier result is kept, and counted
-    with suppress(OSError):
-        place.partial.rmdir()
-    return place.record(content["run_id"])
+    return place.publish_alone(content["run_id"])  # an earlier result is kept, and counted
 
 
 def _interactive() -> Path:

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from mptexp.spec.backends import BACKENDS
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import LEAST_STEPS, Run
-from mptexp.training import environment
+from mptexp.training import environment, machine
 from mptexp.training.backends import backend
 from mptexp.training.measure import sensors
 
@@ -263,7 +263,7 @@ class StepTimer:
             "readings": readings,
             "samples": samples,
             "peak_memory_bytes": self._peak(card["kind"]),
-            "ended_at": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
+            "ended_at": machine.now(),
         }
         place = SweepDir(Path(directory))
         try:
@@ -290,9 +290,7 @@ class StepTimer:
             store.write_record(place.record(run_id), content)
             return
         store.write_record(place.partial / run_id / "record.json", content)
-        place.publish(run_id)
-        with suppress(OSError):  # a sweep may be at work there
-            place.partial.rmdir()
+        place.publish_alone(run_id)
 
     def _goes_on(self, path: Path) -> bool:
         """Whether a record holds the first of these windows: it was written in between."""

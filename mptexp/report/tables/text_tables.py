@@ -131,12 +131,11 @@ def _to_target(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
     if wanted is None:
         return {}
     seconds = tables.trained.run_id.map(accuracy.seconds_to(tables, wanted))
-    reached = seconds.notna() & np.isfinite(seconds.fillna(np.inf))
-    known = seconds.notna().astype(float)
+    reached = np.isfinite(seconds.astype(float))
     rows = zip(
         _by_policy(tables, table, seconds.where(reached)),
-        _by_policy(tables, table, reached.astype(float).where(seconds.notna()), how="sum"),
-        _by_policy(tables, table, known, how="sum"),
+        _by_policy(tables, table, reached.astype(float), how="sum"),
+        _by_policy(tables, table, seconds.notna().astype(float), how="sum"),
         strict=True,
     )
     shown = [_reached(*row) for row in rows]
