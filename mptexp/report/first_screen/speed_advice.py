@@ -141,7 +141,8 @@ def more_repeats(rows: pd.DataFrame, gains: bool = False) -> str:
     if not wanted:
         return MANY_REPEATS
     least, speedup, blocks = min(wanted)
-    open_ = ~rows.finding.isin(["faster", "worse"]).any()
+    # Nor is a bound known where a comparison has no interval.
+    open_ = ~rows.finding.isin(["faster", "worse", "not valid", "no interval"]).any()
     if least > FEW and open_ and (most := rows.high.max()) > 1:
         return f"a gain above {most:.2f}× is not likely: the 95 % intervals end there"
     return f"to show that {speedup} is not chance would take about {least} repeats, not {blocks}"
