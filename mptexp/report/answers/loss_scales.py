@@ -133,7 +133,7 @@ def by_means(rows: pd.DataFrame, margin: float) -> pd.DataFrame:
 def title(rows: pd.DataFrame, margin: float) -> str:
     """Of the policy that bears least and still trains, with which scales it does.
 
-    Where none is shown to, by the means how far it ends from float32, and what fails.
+    Where none is shown to, how far by its means it ends behind float32, and what fails.
 
     One that trains with all that were tried, which may be a single one, decides nothing beside one
     that does not.
@@ -147,7 +147,7 @@ def title(rows: pd.DataFrame, margin: float) -> str:
             tried = sorted({scale for among in scales.values() for scale in among})
             trains[policy] = (scales["train"], tried)
     if not trains:
-        return _failures(rows, margin) or "No loss scale is shown to train as float32 does"
+        return _by_cost(rows, margin) or "No loss scale is shown to train as float32 does"
     policy, (good, tried) = min(
         trains.items(), key=lambda one: (one[1][0] == one[1][1], len(one[1][0]))
     )
@@ -155,7 +155,9 @@ def title(rows: pd.DataFrame, margin: float) -> str:
     fails = [*_fails(own, loss_scale.ranges(own), tried), *_dynamic_fails(own)]
     if good == tried and tried != [1.0] and not fails:
         return f"{policy} {TRAINS} with every loss scale that was tried"
-    trained = f"{policy} {TRAINS} {_with_scales(good, tried)}"
+    rows = own[[loss_scale.outcome(row) == "train" for row in own.itertuples()]]
+    which = _with_scales(good, tried) if good == [1.0] else _with_all(rows, tried, named=True)
+    trained = f"{policy} {TRAINS} {which}"
     return f"{trained}, and {wording.listed(fails)}" if fails else trained
 
 
@@ -164,8 +166,8 @@ def without_baseline(rows: pd.DataFrame) -> bool:
     return bool((rows.verdict == BASE_LOST).any())
 
 
-def _failures(rows: pd.DataFrame, margin: float) -> str:
-    """The policy that fails with the fewest scales, if any: how it ends with the others, which."""
+def _by_cost(rows: pd.DataFrame, margin: float) -> str:
+    """Of the policy that fails with the fewest scales, by its means: what each scale costs."""
     known = {}
     for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
         scales = loss_scale.ranges(own)
@@ -177,31 +179,31 @@ def _failures(rows: pd.DataFrame, margin: float) -> str:
     tried = sorted({scale for among in scales.values() for scale in among})
     own = rows[rows.policy == policy]
     ends = _ends(own, tried, margin)
-    named = " a loss scale of" * (not ends)  # at the first scale of the title
-    failing = _failing(own, scales, ("diverge", "at times", "stall"))
     fails = [
-        f"{does}{named * (k == 0)} {_scales(failed, tried)}{_behind(own, does)}"
-        for k, (does, failed) in enumerate(failing)
+        f"{does}{' a loss scale of' * (not ends)} {_scales(failed, tried)}"
+        for does, failed in _failing(own, scales, ("diverge", "at times"))
     ]
-    return f"{policy} {wording.listed([*ends, *fails, *_dynamic_fails(own)])}"
+    fails += ["diverges under the dynamic scale"] * (_dynamic(own).startswith("diverges"))
+    means = f"{policy} ends {wording.listed(ends)} (means)" if ends else policy
+    return f"{means}{'; it ' * bool(ends and fails) or ' ' * bool(fails)}{wording.listed(fails)}"
 
 
 def _ends(own: pd.DataFrame, tried: Sequence[float], margin: float) -> list[str]:
-    """By their means, with which scales that are not decided a policy ends near float32, or not."""
-    between = _undecided(own)
-    between = between[between.difference.notna()]
-    near = between.difference >= -margin
+    """How far the means of a policy lie behind float32's, the nearest first, with which scales."""
+    compared = own[(own.verdict != "diverged") & own.difference.notna()]
+    is_near = compared.difference >= -margin
+    near, further = compared[is_near], compared[~is_near].sort_values("difference", ascending=False)
+    each = [further] if len(further) > NAMED else [further.loc[[i]] for i in further.index]
     (measure,) = measures.met(own)
     made = []
-    if near.any():
-        which = _with_all(between[near], tried, named=True)
-        least = f"is at most {measure.margin(margin)} worse than float32"
-        made.append(f"{least} {which} (means, {wording.INCONCLUSIVE})")
-    if (~near).any():
-        worse = between[~near]
-        which = _with_all(worse, tried, named=not made)
-        by = f"{measure.between(worse.difference)}, {wording.INCONCLUSIVE}"
-        made.append(f"{'is ' * (not made)}worse {which} ({by})")
+    if len(near):
+        only = "only " * (len(near) == 1 and len(own) > 1)
+        which = _with_all(near, tried, named=True)
+        made.append(f"at most {measure.margin(margin)} {measure.behind} {only}{which}")
+    for rows in each if len(further) else []:
+        by = measure.lag(rows.difference, again=bool(made))
+        behind = f" {measure.behind}" * (not made)
+        made.append(f"{by}{behind} {_with_all(rows, tried, named=not made)}")
     return made
 
 
@@ -267,7 +269,7 @@ def _with_all(rows: pd.DataFrame, tried: Sequence[float], named: bool = False) -
     """
     numbers = sorted({loss_scale.number(s) for s in rows.loss_scale if s != "dynamic"})
     dynamic = ["the dynamic scale"] * bool((rows.loss_scale == "dynamic").any())
-    if tried == [1.0] and not dynamic:
+    if numbers == [1.0] and not dynamic and (tried == [1.0] or {*rows.loss_scale} == {"none"}):
         return "without a loss scale"
     what = ("a loss scale of " if len(numbers) == 1 else "loss scales of ") * named
     return f"with {wording.listed([what + _scales(numbers, tried)] * bool(numbers) + dynamic)}"

@@ -181,9 +181,11 @@ def accuracy_by_loss_scale(rows: pd.DataFrame) -> Figure:
                 strip[0].annotate(some, (place, level), **beside, va="center", size=7, color=INK)
     auto = "dyn." if style.is_narrow() else "dynamic"
     words = [auto if math.isinf(n) else wording.power(n) for n in numbers]
+    if "none" in set(rows.loss_scale):
+        words[places[1.0]] = "none" if 1.0 not in set(rows.loss_scale) else "1, none"
     lowest = [axis, *strip][-1]
     lowest.set_xticks(range(len(numbers)), words)
-    lowest.set_xlabel("loss scale (none is 1)")
+    lowest.set_xlabel("loss scale")
     name = f"validation {measure.name}" + ", %" * counts
     axis.set(ylabel=name, ylim=(0, most))
     style.legend(figure)
@@ -207,10 +209,8 @@ def _caption_scales(rows: pd.DataFrame) -> str:
         " A number at a cross is how many of its runs did; without one all did. Hollow: mean of "
         "the others."
     ) * bool(some)
-    return (
-        f"{lost}{which} Dots are means over repeats, upright lines go from the least to the most. "
-        "Runs without a loss scale stand at 1."
-    )
+    dots = "Dots are means over repeats, upright lines go from the least to the most."
+    return f"{lost}{which} {dots}"
 
 
 def _points(sweep: MeasuredSweep) -> dict[str, pd.DataFrame]:

@@ -24,6 +24,7 @@ class Measure:
         change: a difference of quality -> how the figure changed, a fraction; it grows with the
             figure, not with the quality.
         unit: of such a change in percent.
+        behind: where a figure lies that is worse than float32's.
         margin: the largest difference that counts as equal, a fraction -> text.
         words: verdicts on the quality -> on the figure.
     """
@@ -33,6 +34,7 @@ class Measure:
     mean: Callable[[float, float, float, int], str]
     change: Callable[[float], float]
     unit: str
+    behind: str
     margin: Callable[[float], str]
     words: dict[str, str]
 
@@ -61,6 +63,18 @@ class Measure:
         least, most = (wording.signed(v * 100) for v in (changes.min(), changes.max()))
         return f"{least if least == most else f'{least} to {most}'} {self.unit}"
 
+    def lag(self, differences: pd.Series, again: bool) -> str:
+        """`1.8 percentage points`: how far figures lie behind, least first, without a sign.
+
+        Args:
+            again: whether the unit was said before.
+        """
+        changes = 100 * differences.map(self.change).abs()
+        least, most = (f"{v:.1f}" for v in (changes.min(), changes.max()))
+        unit = self.unit.partition(" of ")[0]
+        unit = f" {unit}" * (not again or unit == "%")
+        return f"{least if least == most else f'{least} to {most}'}{unit}"
+
     def verdict(self, verdict: str, margin: float) -> str:
         """A verdict of analysis.accuracy for a table's cell."""
         if verdict == "equal":
@@ -84,6 +98,7 @@ MEASURES = {
             wording.mean_accuracy,
             float,
             "percentage points",
+            "below float32",
             wording.percentage_points,
             {},
         ),
@@ -93,6 +108,7 @@ MEASURES = {
             _perplexities,
             lambda difference: math.expm1(-difference),
             "% of perplexity",
+            "above float32's perplexity",
             lambda margin: f"{margin * 100:g} %",
             {"lower": "higher: worse", "higher": "lower: better"},
         ),
