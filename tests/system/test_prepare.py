@@ -75,6 +75,14 @@ def test_a_fast_plan_needs_no_data(tree):
     assert "nowhere does not exist" in done.stderr
 
 
+@pytest.mark.kernel  # imports tensorflow-datasets
+def test_a_plan_says_nothing_that_frameworks_say(tmp_path):
+    (tmp_path / "mine.yaml").write_text(SMALL.format(dataset="imagenette/320px-v2") + MATRIX)
+    done = mptexp("plan", "mine.yaml", cwd=tmp_path)
+    # Printed once: five lines on oneDNN and CUDA, from C++, before the plan.
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
 @pytest.mark.kernel  # three processes import a framework and build the model
 def test_a_plan_tries_a_model_of_ones_own_on_data_that_it_does_not_prepare(tree, monkeypatch):
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # nothing is left beside the model

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mptexp.spec import imports
 from mptexp.spec.project import here
 from mptexp.training.data.sources import DataError, Example, Source, data_dir, stratified
 
@@ -23,8 +24,9 @@ def builder(name: str) -> Any:
         DataError: where the library, the dataset or its configuration is absent.
     """
     try:
-        import tensorflow  # noqa: F401  reading the prepared files needs it
-        import tensorflow_datasets as tfds
+        with imports.quiet():
+            import tensorflow  # noqa: F401  reading the prepared files needs it
+            import tensorflow_datasets as tfds
     except ImportError as error:
         raise DataError(
             f"dataset {name}: comes from tensorflow-datasets, but {error.name} is not installed; "
