@@ -26,7 +26,7 @@ from mptexp.training import capability, costs, environment, quantized
 from mptexp.training.backends import backend
 from mptexp.training.backends.common import Node
 from mptexp.training.capability import Unsupported
-from mptexp.training.numerics import emulation, probe
+from mptexp.training.numerics import gradients, probe
 
 NO_PRODUCTS = "no matrix product and no convolution in the model: a policy changes little"
 UNSCALED = "products in float16 without a loss scale: small gradients become zero"
@@ -167,7 +167,7 @@ def of_step(
     traced = products(run, model) if traced is None else traced
     arithmetic = shares(traced)
     refuse_few(policy, arithmetic)
-    weights = shares((w.dtype, math.prod(w.shape)) for w in emulation.trained_weights(model))
+    weights = shares((w.dtype, math.prod(w.shape)) for w in gradients.weights(model))
     _refuse_none(run, "products compute", policy.promised, arithmetic)
     _refuse_none(run, "weights are kept", policy.variable_dtype, weights)
     readings = probe.readings(run.policy, bool(model.jit_compile))

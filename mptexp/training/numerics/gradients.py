@@ -96,9 +96,8 @@ def _in_order(
 
 
 def weights(model: keras.Model) -> list[keras.Variable]:
-    """The trainable weights; not what Keras overwrites with a gradient, such as scales."""
-    variables = model.trainable_variables
-    return [v for v in variables if not getattr(v, "overwrite_with_gradient", False)]
+    """The trainable weights; not what Keras overwrites with a gradient: scales, dynamic ranges."""
+    return [v for v in model.trainable_variables if not v.overwrite_with_gradient]
 
 
 def layer_of(model: keras.Model, variable: keras.Variable) -> str:
