@@ -9,8 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from mptexp.records import store
-from mptexp.spec import files
-from mptexp.spec.project import PROJECT
+from mptexp.spec import files, places
 from mptexp.training.data import decoding
 from mptexp.training.data.sources import (
     DataError,
@@ -93,14 +92,13 @@ def path_of(dataset: str) -> Path:
     Raises:
         DataError: where there is none, or it cannot be read.
     """
-    kind, _, place = dataset.partition(":")
-    given = Path(os.path.expanduser(place.strip()))  # Path's own raises for an unknown user
-    places = [given] if given.is_absolute() else [Path.cwd() / given, PROJECT / given]
-    folder = next((place for place in places if place.is_dir()), None)
+    given, found = Path(os.path.expanduser(places.path(dataset))), places.candidates(dataset)
+    folder = next((place for place in found if place.is_dir()), None)
     if folder is None:
-        what = "is a file" if any(p.is_file() for p in places) else "does not exist"
-        raise DataError(f"dataset {dataset}: {given} {what}; give a folder with {HOLDS[kind]}")
-    if not os.access(folder, os.R_OK | os.X_OK):
+        what = "is a file" if any(p.is_file() for p in found) else "does not exist"
+        holds = HOLDS[dataset.partition(":")[0]]
+        raise DataError(f"dataset {dataset}: {given} {what}; give a folder with {holds}")
+    if not _may_be_read(folder):
         raise DataError(f"dataset {dataset}: {given} may not be read by this user")
     return folder
 
@@ -154,7 +152,7 @@ def _files(tree: Path) -> Iterator[Path]:
         yield from (path for path in paths if path.is_file())
 
 
-def _may_be_read(folder: str) -> bool:
+def _may_be_read(folder: str | Path) -> bool:
     return os.access(folder, os.R_OK | os.X_OK)
 
 
