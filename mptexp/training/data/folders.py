@@ -45,6 +45,7 @@ def source(dataset: str, validation_split: float) -> Source:
         lists["val"] = _validation(val, classes, dataset)
     else:
         lists = _split(lists["train"], classes, validation_split, dataset)
+    counts = {part: len(paths) for part, (paths, _) in lists.items()}
     with _unchanged(dataset):
         states = {path: _state(path) for paths, _ in lists.values() for path in paths}
         content = _content(root, states)
@@ -60,19 +61,20 @@ def source(dataset: str, validation_split: float) -> Source:
                 )
             yield name, data or b"", label
 
+    left_out = {"class folders without images": empty, **_left_out(root)}
     return Source(
         name=dataset,
         classes=tuple(classes),
         color_mode="rgb",
-        counts={part: len(paths) for part, (paths, _) in lists.items()},
+        counts=counts,
         identity={
             "files": content,
-            "parts": {part: len(paths) for part, (paths, _) in lists.items()},
+            "parts": counts,
             "split": None if val else validation_split,
             "classes": classes,
         },
         examples=examples,
-        notes=_folder_notes({"class folders without images": empty, **_left_out(root)}),
+        notes=[f"left out as {what}: {some(names)}" for what, names in left_out.items() if names],
     )
 
 
@@ -192,10 +194,6 @@ def _left_out(root: Path) -> dict[str, list[str]]:
     others = (p for p in _files(root) if p.suffix.lower() not in decoding.SUFFIXES)
     named = sorted(str(p.relative_to(root)) for p in others)
     return {"no images by their names": named, **_skipped(root)}
-
-
-def _folder_notes(left_out: Mapping[str, Sequence[str]]) -> list[str]:
-    return [f"left out as {what}: {some(names)}" for what, names in left_out.items() if names]
 
 
 def _split(
