@@ -167,7 +167,9 @@ def gpu(handle: Any) -> Sample:
         "temperature_c": _asked(
             lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
         ),
-        "throttled": _asked(lambda: throttles(_reasons(handle))),
+        "throttled": _asked(
+            lambda: throttles(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        ),
         "processes": _asked(lambda: len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))),
     }
 
@@ -178,10 +180,6 @@ def _asked(question: Callable[[], Any]) -> Any:
         return question()
     except (pynvml.NVMLError, OSError, ValueError, NotImplementedError, RuntimeError):
         return None
-
-
-def _reasons(handle: Any) -> int:
-    return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
 
 
 def throttles(reasons: int) -> list[str]:
