@@ -159,10 +159,9 @@ def infer(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) 
 
 
 def _latency(run: Run, trainer: frontends.Trainer, images: Images, chosen: np.ndarray) -> float:
-    resident = run.input_mode == "resident"
-    batch = np.zeros(len(chosen), np.uint8) if resident else images.train_x[chosen]
+    x, _ = replay.batch(run, images, chosen)
     began = time.perf_counter()
-    trainer.predict_on_batch(batch)
+    trainer.predict_on_batch(x)
     return time.perf_counter() - began
 
 
