@@ -26,7 +26,7 @@ from mptexp.training import capability, costs, environment, quantized
 from mptexp.training.backends import backend
 from mptexp.training.backends.common import Node
 from mptexp.training.capability import Unsupported
-from mptexp.training.numerics import emulation, probe
+from mptexp.training.numerics import gradients, probe
 
 NO_PRODUCTS = "no matrix product and no convolution in the model: a policy changes little"
 UNSCALED = "products in float16 without a loss scale: small gradients become zero"
@@ -144,12 +144,10 @@ def native_products(program: str) -> int:
     return program.count(FLOAT8_GEMM) + fused
 
 
-def of_step(
-    run: Run, model: keras.Model, traced: Sequence[tuple[str, float]] | None = None
-) -> dict[str, Any]:
+def of_step(run: Run, model: keras.Model, traced: Sequence[tuple[str, float]]) -> dict[str, Any]:
     """What a step of a compiled model computes in; changes neither weights nor random streams.
 
-    The products are those that were `traced`, by default Keras's own.
+    The products are those that were `traced`, such as those of `products`.
 
     Keys: arithmetic (type -> share of the FLOPs of products), effective_share (of the policy's
     compute type; None without products), weights (type -> share of the trained parameters), probe
@@ -164,10 +162,9 @@ def of_step(
             than the policy promises, or does not round to them.
     """
     policy = POLICY_ROWS[run.policy]
-    traced = products(run, model) if traced is None else traced
     arithmetic = shares(traced)
     refuse_few(policy, arithmetic)
-    weights = shares((w.dtype, math.prod(w.shape)) for w in emulation.trained_weights(model))
+    weights = shares((w.dtype, math.prod(w.shape)) for w in gradients.weights(model))
     _refuse_none(run, "products compute", policy.promised, arithmetic)
     _refuse_none(run, "weights are kept", policy.variable_dtype, weights)
     readings = probe.readings(run.policy, bool(model.jit_compile))
@@ -234,7 +231,8 @@ def flags(run: Run, settings: Mapping[str, Any]) -> list[str]:
     policy = POLICY_ROWS[run.policy]
     promised = {"arithmetic": policy.promised, "weights": policy.variable_dtype}
     shares = [(settings[what].get(dtype, 0.0), what, dtype) for what, dtype in promised.items()]
-    partly = [share_mark(*part) for part in shares if settings[part[1]] and not _is_all(part[0])]
+    known = [part for part in shares if settings[part[1]]]
+    partly = [share_mark(*part) for part in known if part[0] < EFFECTIVE_SHARE]
     # Keras scales the loss by itself only where the policy of the whole model is mixed_float16.
     unscaled = (
         _trains(run)
@@ -245,10 +243,6 @@ def flags(run: Run, settings: Mapping[str, Any]) -> list[str]:
     adam = _trains(run) and run.optimizer == "adam" and policy.variable_dtype == "float16"
     none = not settings["arithmetic"]
     return partly + [NO_PRODUCTS] * none + [UNSCALED] * unscaled + [FLOAT16_ADAM] * adam
-
-
-def _is_all(share: float) -> bool:
-    return share >= EFFECTIVE_SHARE
 
 
 def _trains(run: Run) -> bool:

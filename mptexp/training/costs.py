@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -92,15 +92,12 @@ def table(model: keras.Model) -> pd.DataFrame:
     for call in calls(model):
         # A product of two activations has a gradient of each, as one with weights has.
         learns = bool(getattr(call.layer, "trainable_variables", ())) or _is_attention(call)
-        row = _row(call)
-        row["flops_training"] = row["flops_forward"] * (1 + learns + trained)
+        row = _row(call, passes=1 + learns + trained)
         row["parameters"] *= id(call.layer) not in counted
         rows.append(row)
         counted.add(id(call.layer))
         trained = trained or learns
-    columns = "kind elements parameters flops_forward flops_training bytes_forward bytes_weights"
-    table = pd.DataFrame(rows).set_index("layer").rename_axis(None)
-    return table[[*columns.split(), "compute_dtype"]]
+    return pd.DataFrame(rows).set_index("layer").rename_axis(None)
 
 
 def structure(model: keras.Model) -> str:
@@ -130,10 +127,11 @@ def _settings(layer: keras.Operation) -> Any:
         return {}
 
 
-def _without(value: Any, names: Container[str] = ("dtype", "name", "seed")) -> Any:
+def _without(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(k): _without(v, names) for k, v in value.items() if k not in names}
-    return [_without(v, names) for v in value] if isinstance(value, list | tuple) else value
+        hidden = ("dtype", "name", "seed")
+        return {str(k): _without(v) for k, v in value.items() if k not in hidden}
+    return [_without(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 def input_shape(model: keras.Model) -> tuple[int, ...]:
@@ -172,17 +170,19 @@ def per_step(model: keras.Model, batch_size: int, training: bool) -> pd.DataFram
     )
 
 
-def _row(call: Call) -> dict[str, Any]:
+def _row(call: Call, passes: int) -> dict[str, Any]:
     count = parameters(call.layer)
     compute_dtype = getattr(call.layer, "compute_dtype", None) or call.outputs[0].dtype
     weights = count * itemsize(compute_dtype) + _integer_bytes(call.layer)
     moved = sum(_bytes(tensor, compute_dtype) for tensor in (*call.inputs, *call.outputs))
+    flops = _flops(call)
     return {
         "layer": call.layer.name,
         "kind": type(call.layer).__name__,
         "elements": sum(map(_elements, call.outputs)),
         "parameters": count,
-        "flops_forward": _flops(call),
+        "flops_forward": flops,
+        "flops_training": flops * passes,
         "bytes_forward": moved + weights,
         "bytes_weights": weights,
         "compute_dtype": compute_dtype,

@@ -70,8 +70,7 @@ def effective(
     import keras
 
     from mptexp.training import costs
-    from mptexp.training.numerics import emulation
-    from mptexp.training.numerics.loss_scale import loss_scale
+    from mptexp.training.numerics import emulation, gradients
 
     layers = [leaf.layer for leaf in costs.leaves(model)]
     holders = [layer for layer in layers if costs.parameters(layer)]
@@ -84,7 +83,7 @@ def effective(
         "head_dtype": str(model.outputs[0].dtype),
         "floatx": keras.config.floatx(),
         "data_format": _joined(_data_formats(layers)) or "none",
-        "loss_scale": loss_scale(model),
+        "loss_scale": gradients.loss_scale(model),
         "jit": bool(model.jit_compile),
         "deterministic": backend(run.backend).is_deterministic(),
         "tf32": _tf32(run, device),

@@ -10,7 +10,6 @@ from mptexp.records import step_times
 from mptexp.records.columns import HISTORY
 from mptexp.spec import tasks
 from mptexp.spec.run import Run
-from mptexp.training.measure import step_clock
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Outcome:
     @property
     def steps(self) -> pd.DataFrame:
         """One row per window: first_step, steps, ms_per_step, and whether it counts."""
-        table = pd.DataFrame(step_clock.as_dicts(self.windows))
+        table = pd.DataFrame(self.windows)
         table["ms_per_step"] = table.seconds / table.steps * 1e3
         table["counts"] = table.first_step >= self.timing["warmup_steps"]
         return table

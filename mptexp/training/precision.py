@@ -38,7 +38,8 @@ def use(run: Run) -> dict[str, Any]:
             another device than the run names.
     """
     for name in ONCE:
-        _refuse_change(name, str(getattr(run, name)))
+        value = str(getattr(run, name))
+        _refuse_change(name, _used.setdefault(name, value), value)
     framework = prepare(run)
     if run.normalization == "fused" and not framework.FUSES_BATCH_NORM:
         raise Unsupported(
@@ -53,8 +54,7 @@ def use(run: Run) -> dict[str, Any]:
             framework.limit_memory(int(run.memory_limit_gb * 1e9), run.replicas)
         _split_cpu(run, framework)
         device = environment.device(run.backend)
-    if keras.backend.backend() != run.backend:
-        _refuse("backend", keras.backend.backend(), run.backend)
+    _refuse_change("backend", keras.backend.backend(), run.backend)
     _check_device(run, device)
     data_format = run.data_format
     if data_format == "auto":
@@ -93,17 +93,12 @@ def load(name: str) -> None:
         importlib.import_module("keras")
 
 
-def _refuse_change(name: str, value: str) -> None:
-    before = _used.setdefault(name, value)
+def _refuse_change(name: str, before: str, value: str) -> None:
     if before != value:
-        _refuse(name, before, value)
-
-
-def _refuse(name: str, before: str, value: str) -> None:
-    raise SettingNotApplied(
-        f"{name} {value} was asked for in a kernel that has already used {before}; "
-        "restart the kernel"
-    )
+        raise SettingNotApplied(
+            f"{name} {value} was asked for in a kernel that has already used {before}; "
+            "restart the kernel"
+        )
 
 
 def _split_cpu(run: Run, framework: Backend) -> None:

@@ -13,10 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mptexp.spec import imports
 from mptexp.spec.names import MODELS
 from mptexp.spec.run import Run
-from mptexp.training import identity
+from mptexp.training import identity, precision
 from mptexp.training.data import datasets
 from mptexp.training.data.sources import DataError
 
@@ -54,8 +53,9 @@ def look(run: Run) -> None:
 def _try_model(run: Run, shape: tuple[int, int, int], classes: int) -> None:
     """Builds the model under a mixed policy, which shows whether its last layer is in float32."""
     os.environ["KERAS_BACKEND"] = run.backend
-    with imports.quiet(), imports.without("sklearn"):
-        import keras
+    precision.load(run.backend)
+    import keras
+
     from mptexp.training import models, user_model
 
     keras.config.set_dtype_policy("mixed_bfloat16")

@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from mptexp.spec.project import PROJECT
 from mptexp.traces import xplane
 from mptexp.training import arithmetic, machine
 from mptexp.training.identity import identity
-from mptexp.training.measure import step_clock
 from mptexp.training.numerics import emulation
 from mptexp.training.outcome import Outcome
 
@@ -73,7 +73,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
         "identity": what,
         **({"instruments": checks} if checks else {}),
         "timing": outcome.timing,
-        "windows": step_clock.as_dicts(outcome.windows),
+        "windows": [asdict(window) for window in outcome.windows],
         **({"latencies_s": outcome.latencies_s} if outcome.latencies_s else {}),
         "history": outcome.epochs,
         **({"validated": outcome.validated} if outcome.validated else {}),

@@ -22,11 +22,11 @@ def histograms(run: Run, images: Images) -> exponents.ExponentHistograms | None:
         return None
     order = batches.order(images, run)
     return exponents.ExponentHistograms(
-        lambda step: _batch(run, images, order[step % len(order)]), run.exponents_every
+        lambda step: batch(run, images, order[step % len(order)]), run.exponents_every
     )
 
 
-def _batch(run: Run, images: Images, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def batch(run: Run, images: Images, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Images and labels as the run's model takes them."""
     y = images.train_y[chosen]
     if run.input_mode == "resident":  # placeholders
@@ -55,5 +55,5 @@ def first_not_finite(
         return {"sentence": ELSEWHERE}
     model = compiled(run.model_copy(update={"steps_per_execution": 1}))
     order = batches.order(images, run)[:steps]
-    first = divergence.first_not_finite(model, (_batch(run, images, chosen) for chosen in order))
+    first = divergence.first_not_finite(model, (batch(run, images, chosen) for chosen in order))
     return {"sentence": divergence.sentence(first), **(first or {})}

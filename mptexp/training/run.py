@@ -85,9 +85,7 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
     with sensors.Sampler(device["kind"]) as sampler:
         began = time.perf_counter()
         if run.profile:
-            profile, trace = profiler.captured(
-                run, trained, clock, lambda callbacks: trainer.fit(callbacks[0], callbacks[1:])
-            )
+            profile, trace = profiler.captured(run, trained, clock, trainer.fit)
         else:
             trainer.fit(clock)
         fit_s = time.perf_counter() - began
@@ -96,8 +94,12 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
     if device["kind"] == "cpu" and (trace or "rows" in profile):
         profile["primitives"] = profiler.primitives(run, trained)
         profile["products"] = arithmetic.compiled(run, trained)
+    seen: dict[str, Any] = {}
     if histograms:
         histograms.end(trained)
+        # Beside what was seen, the names that `float32_layers` may hold, in order.
+        names = [leaf.layer.name for leaf in costs.leaves(trained)]
+        seen = {**histograms.record(), "network": names}
     if not run.profile:  # its traced steps are not counted
         scales.look(trained, clock.begun)
     outcome = replace(
@@ -106,7 +108,7 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
         trace=trace,
         validated={} if outcome.diverged_epoch else validated(run, trainer.predicted, images),
         loss_scales=exponents.changes(scales.samples),
-        exponents=_exponents(histograms, trained) if histograms else {},
+        exponents=seen,
         broken_layer=divergence.broken(trained),
     )
     if outcome.status == "ok":
@@ -117,12 +119,6 @@ def fit(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) ->
 
     diverged = replay.first_not_finite(run, images, clock.begun, compiled)
     return replace(outcome, diverged=diverged)
-
-
-def _exponents(histograms: exponents.ExponentHistograms, model: keras.Model) -> dict[str, Any]:
-    """What was seen of exponents, and the names that `float32_layers` may hold, in order."""
-    names = [leaf.layer.name for leaf in costs.leaves(model)]
-    return {**histograms.record(), "network": names}
 
 
 # --- inference ----------------------------------------------------------------------------------
@@ -163,10 +159,9 @@ def infer(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) 
 
 
 def _latency(run: Run, trainer: frontends.Trainer, images: Images, chosen: np.ndarray) -> float:
-    resident = run.input_mode == "resident"
-    batch = np.zeros(len(chosen), np.uint8) if resident else images.train_x[chosen]
+    x, _ = replay.batch(run, images, chosen)
     began = time.perf_counter()
-    trainer.predict_on_batch(batch)
+    trainer.predict_on_batch(x)
     return time.perf_counter() - began
 
 

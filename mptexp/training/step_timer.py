@@ -20,7 +20,7 @@ from mptexp.spec.backends import BACKENDS
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import LEAST_STEPS, Run
-from mptexp.training import environment, machine
+from mptexp.training import capability, environment, machine
 from mptexp.training.backends import backend
 from mptexp.training.measure import sensors
 
@@ -281,16 +281,13 @@ class StepTimer:
         lock = os.open(place.runs, os.O_RDONLY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self._place(place, run_id, content)
+            if self._goes_on(place.record(run_id)):
+                store.write_record(place.record(run_id), content)
+                return
+            store.write_record(place.partial / run_id / "record.json", content)
+            place.publish_alone(run_id)
         finally:
             os.close(lock)
-
-    def _place(self, place: SweepDir, run_id: str, content: Mapping[str, Any]) -> None:
-        if self._goes_on(place.record(run_id)):
-            store.write_record(place.record(run_id), content)
-            return
-        store.write_record(place.partial / run_id / "record.json", content)
-        place.publish_alone(run_id)
 
     def _goes_on(self, path: Path) -> bool:
         """Whether a record holds the first of these windows: it was written in between."""
@@ -333,15 +330,11 @@ class StepTimer:
 
     def _usual(self, card: Mapping[str, Any]) -> str:
         """What Keras's float32 is here: TF32, where the backend has it on by itself."""
-        from mptexp.training import capability
-
         default = capability.default_policy(dict(card))
         return default if default == "float32" or backend(self.backend).tf32() else "float32"
 
     def _effective(self, card: Mapping[str, Any]) -> dict[str, Any]:
         """What precision was effective: of Keras's model read back, of a loop as it was said."""
-        from mptexp.training import capability
-
         known: dict[str, Any] = {"default_policy": capability.default_policy(dict(card))}
         if self.model is not None:
             layers = [layer for layer in self.model.layers if layer.weights]

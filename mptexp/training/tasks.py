@@ -10,7 +10,7 @@ from keras import layers
 
 from mptexp.spec import tasks
 from mptexp.spec.run import Run
-from mptexp.training.backends import backend
+from mptexp.training.backends import current
 from mptexp.training.data.datasets import Examples, Images
 from mptexp.training.layers import augmented
 
@@ -114,7 +114,7 @@ def _losses(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
     With TensorFlow Keras reads the logits and clips nothing; a float32 ends somewhere.
     """
-    clips = backend(keras.backend.backend()).CLIPS_LOSS
+    clips = current().CLIPS_LOSS
     least = keras.config.epsilon() if clips else float(np.finfo(np.float32).smallest_subnormal)
     chosen = np.take_along_axis(probabilities, labels[..., None], axis=-1)[..., 0]
     return -np.log(np.maximum(chosen.astype(np.float64), least)).mean(axis=1)

@@ -169,7 +169,7 @@ for name in sys.argv[2].split():
         precision.compile_model(model, asked)
         before = state(model)
         settings = effective.effective(model, asked, where)
-        settings |= arithmetic.of_step(asked, model)
+        settings |= arithmetic.of_step(asked, model, arithmetic.products(asked, model))
         settings["changed"] = state(model) != before
         settings["marks"] = arithmetic.flags(asked, settings)
         batch = arithmetic._batch(asked, model)

@@ -21,9 +21,9 @@ def test_where_batches_cannot_be_had_again_a_sentence_says_so(run):
 
 def test_a_batch_is_what_the_model_was_given():
     chosen = np.array([3, 1])
-    x, y = replay._batch(Run(), IMAGES, chosen)
+    x, y = replay.batch(Run(), IMAGES, chosen)
     assert (x.tolist(), y.tolist()) == (X[chosen].tolist(), [3, 1])
-    x, _ = replay._batch(Run(input_mode="resident"), IMAGES, chosen)
+    x, _ = replay.batch(Run(input_mode="resident"), IMAGES, chosen)
     assert x.shape == (2,)
 
 

@@ -144,12 +144,8 @@ class Backend(Protocol):
     ) -> str:
         """The program of a pass as XLA has compiled it, as text; empty where XLA compiles none.
 
-        Nothing is executed or changed; compiling takes as long as for a step.
-
-        Args:
-            model: compiled.
-            batch: images and labels as `fit` takes them; of their values nothing is used.
-            training: forward, loss and gradients; else the forward pass of an inference.
+        Nothing is executed or changed; compiling takes as long as for a step. The arguments are
+        those of `products`.
         """
 
     # --- gradients

@@ -5,8 +5,9 @@ All of them are for one device, or for a step that is one program over all devic
 
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -62,6 +63,17 @@ def batches(x: Any, y: np.ndarray, order: np.ndarray) -> Any:
                 yield images.result(), labels
         for images, labels in waiting:
             yield images.result(), labels
+
+
+def shown(batches: Any, waiting: Callable[[], AbstractContextManager[Any]]) -> Iterator[Any]:
+    """The batches, with the wait for each of them in such a context."""
+    stream = iter(batches)
+    while True:
+        with waiting():
+            batch = next(stream, None)
+        if batch is None:
+            return
+        yield batch
 
 
 def placeholders(batch_size: int, steps: int) -> Any:

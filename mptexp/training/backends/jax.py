@@ -319,13 +319,7 @@ def step_marker(step: int) -> AbstractContextManager[Any]:
 
 def traced_input(batches: Any) -> Any:
     """Each wait for a batch as an annotation."""
-    stream = iter(batches)
-    while True:
-        with jax.profiler.TraceAnnotation(xplane.INPUT):
-            batch = next(stream, None)
-        if batch is None:
-            return
-        yield batch
+    return common.shown(batches, lambda: jax.profiler.TraceAnnotation(xplane.INPUT))
 
 
 # --- replicas -------------------------------------------------------------------------------------
@@ -364,12 +358,10 @@ def shared(batch: np.ndarray) -> Any:
 
 
 def _placed(x: np.ndarray) -> Any:
-
     return jax.device_put(x, _layout(x).backend_layout)
 
 
 def _layout(x: np.ndarray) -> Any:
-
     return keras.distribution.distribution().get_data_layout(x.shape)
 
 

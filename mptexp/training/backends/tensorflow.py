@@ -257,8 +257,6 @@ def _functions(op: Any) -> Iterator[Any]:
 
 def _passes(loop: Any) -> int:
     """The most passes of a loop, where they are a constant; else 1."""
-    import tensorflow as tf
-
     limit = loop.inputs[1]
     while limit.op.type in ("Max", "Identity"):  # Keras's recurrent layers take a maximum
         limit = limit.op.inputs[0]
@@ -449,7 +447,6 @@ class Parts:
     """A batch in parts, one on each device. Not a variable, whose copies are all alike."""
 
     def __init__(self, x: np.ndarray) -> None:
-
         devices = tf.distribute.get_strategy().extended.worker_devices
         self.tensors = []
         for device, part in zip(devices, np.split(x, len(devices)), strict=True):

@@ -210,7 +210,6 @@ def compiled_program(
 @contextmanager
 def counted_products() -> Iterator[list[tuple[str, float]]]:
     """Type and FLOPs of the products that are executed within, in a list that is filled then."""
-    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import flop_registry
 
@@ -323,13 +322,7 @@ def step_marker(step: int) -> AbstractContextManager[Any]:
 
 def traced_input(batches: Any) -> Any:
     """The batches, each fetched in a range of its own."""
-    iterator = iter(batches)
-    while True:
-        with torch.profiler.record_function(kineto.OWN_INPUT):
-            batch = next(iterator, None)
-        if batch is None:
-            return
-        yield batch
+    return common.shown(batches, lambda: torch.profiler.record_function(kineto.OWN_INPUT))
 
 
 # --- replicas: always one -------------------------------------------------------------------------

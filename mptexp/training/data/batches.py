@@ -77,12 +77,12 @@ def may_be_shown(run: Run) -> bool:
     return free or "MPTEXP_RUN_DIR" not in os.environ
 
 
-def samples(images: Images, run: Run, most: int = 16) -> tuple[np.ndarray, list[str]]:
-    """Images of the first batch and the names of their classes, for a reader to look at.
+def samples(images: Images, run: Run) -> tuple[np.ndarray, list[str]]:
+    """Up to 16 images of the first batch and the names of their classes, for a reader to look at.
 
     None where they may not be shown.
     """
-    first = order(images, run)[0][: most if may_be_shown(run) else 0]
+    first = order(images, run)[0][: 16 if may_be_shown(run) else 0]
     return images.train_x[first], [images.classes[label] for label in images.train_y[first]]
 
 

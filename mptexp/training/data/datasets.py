@@ -115,7 +115,7 @@ def at_a_glance(run: Run) -> tuple[tuple[int, ...], int] | None:
         return images.shape, len(images.classes)
     if run.dataset.startswith("folder:"):
         classes = folders.classes(run.dataset)
-        channels = decoding.CHANNELS["grayscale" if run.color_mode == "grayscale" else "rgb"]
+        channels = decoding.CHANNELS.get(run.color_mode, 3)
         return (run.image_size, run.image_size, channels), len(classes)
     tfds.builder(run.dataset)
     return None
@@ -147,8 +147,7 @@ def _resized(grey: np.ndarray, run: Run) -> np.ndarray:
     if grey.shape[1:] != size:
         scaled = (Image.fromarray(image).resize(size, Image.Resampling.BILINEAR) for image in grey)
         grey = np.stack([np.asarray(image) for image in scaled])
-    channels = decoding.CHANNELS["rgb"] if run.color_mode == "rgb" else 1
-    return np.repeat(grey[..., None], channels, -1)
+    return np.repeat(grey[..., None], decoding.CHANNELS.get(run.color_mode, 1), -1)
 
 
 # --- built-in datasets: run -> Images --------------------------------------------------------
@@ -184,7 +183,7 @@ def hamlet(run: Run) -> Images:
 def synthetic(run: Run) -> Images:
     """Random images with random labels, for throughput; there are none to validate with."""
     random = np.random.default_rng(0)
-    channels = decoding.CHANNELS["grayscale" if run.color_mode == "grayscale" else "rgb"]
+    channels = decoding.CHANNELS.get(run.color_mode, 3)
     shape = (min(run.synthetic_length, SYNTHETIC_POOL), run.image_size, run.image_size, channels)
     pool = random.integers(0, 256, shape, np.uint8)
     labels = random.integers(0, run.synthetic_classes, run.synthetic_length)

@@ -9,8 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from mptexp.records import store
-from mptexp.spec import files
-from mptexp.spec.project import PROJECT
+from mptexp.spec import files, places
 from mptexp.training.data import decoding
 from mptexp.training.data.sources import (
     DataError,
@@ -46,6 +45,7 @@ def source(dataset: str, validation_split: float) -> Source:
         lists["val"] = _validation(val, classes, dataset)
     else:
         lists = _split(lists["train"], classes, validation_split, dataset)
+    counts = {part: len(paths) for part, (paths, _) in lists.items()}
     with _unchanged(dataset):
         states = {path: _state(path) for paths, _ in lists.values() for path in paths}
         content = _content(root, states)
@@ -61,19 +61,20 @@ def source(dataset: str, validation_split: float) -> Source:
                 )
             yield name, data or b"", label
 
+    left_out = {"class folders without images": empty, **_left_out(root)}
     return Source(
         name=dataset,
         classes=tuple(classes),
         color_mode="rgb",
-        counts={part: len(paths) for part, (paths, _) in lists.items()},
+        counts=counts,
         identity={
             "files": content,
-            "parts": {part: len(paths) for part, (paths, _) in lists.items()},
+            "parts": counts,
             "split": None if val else validation_split,
             "classes": classes,
         },
         examples=examples,
-        notes=_folder_notes({"class folders without images": empty, **_left_out(root)}),
+        notes=[f"left out as {what}: {some(names)}" for what, names in left_out.items() if names],
     )
 
 
@@ -93,14 +94,13 @@ def path_of(dataset: str) -> Path:
     Raises:
         DataError: where there is none, or it cannot be read.
     """
-    kind, _, place = dataset.partition(":")
-    given = Path(os.path.expanduser(place.strip()))  # Path's own raises for an unknown user
-    places = [given] if given.is_absolute() else [Path.cwd() / given, PROJECT / given]
-    folder = next((place for place in places if place.is_dir()), None)
+    given, found = Path(os.path.expanduser(places.path(dataset))), places.candidates(dataset)
+    folder = next((place for place in found if place.is_dir()), None)
     if folder is None:
-        what = "is a file" if any(p.is_file() for p in places) else "does not exist"
-        raise DataError(f"dataset {dataset}: {given} {what}; give a folder with {HOLDS[kind]}")
-    if not os.access(folder, os.R_OK | os.X_OK):
+        what = "is a file" if any(p.is_file() for p in found) else "does not exist"
+        holds = HOLDS[dataset.partition(":")[0]]
+        raise DataError(f"dataset {dataset}: {given} {what}; give a folder with {holds}")
+    if not _may_be_read(folder):
         raise DataError(f"dataset {dataset}: {given} may not be read by this user")
     return folder
 
@@ -154,7 +154,7 @@ def _files(tree: Path) -> Iterator[Path]:
         yield from (path for path in paths if path.is_file())
 
 
-def _may_be_read(folder: str) -> bool:
+def _may_be_read(folder: str | Path) -> bool:
     return os.access(folder, os.R_OK | os.X_OK)
 
 
@@ -194,10 +194,6 @@ def _left_out(root: Path) -> dict[str, list[str]]:
     others = (p for p in _files(root) if p.suffix.lower() not in decoding.SUFFIXES)
     named = sorted(str(p.relative_to(root)) for p in others)
     return {"no images by their names": named, **_skipped(root)}
-
-
-def _folder_notes(left_out: Mapping[str, Sequence[str]]) -> list[str]:
-    return [f"left out as {what}: {some(names)}" for what, names in left_out.items() if names]
 
 
 def _split(

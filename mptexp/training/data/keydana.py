@@ -7,13 +7,19 @@ training, 2020.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mptexp.spec import imports
 from mptexp.spec.run import Run
 from mptexp.training.data import decoding
 from mptexp.training.data.datasets import Images
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+else:  # imported at first use
+    tf = imports.Lazy("tensorflow")
 
 
 def stream(images: Images, run: Run) -> Any:
@@ -21,8 +27,6 @@ def stream(images: Images, run: Run) -> Any:
 
     The shuffle buffer holds as many images as an epoch has batches, as in the study.
     """
-    import tensorflow as tf
-
     with tf.device("CPU"):
         images_in_order = scaled(images, run, "train").cache()
         batches = _shuffled(images_in_order, len(images.train_x), run).batch(run.batch_size)
@@ -31,16 +35,12 @@ def stream(images: Images, run: Run) -> Any:
 
 def validation(images: Images, run: Run, count: int) -> Any:
     """The first `count` validation images in batches, resized and scaled as those of training."""
-    import tensorflow as tf
-
     with tf.device("CPU"):
         return scaled(images, run, "val").take(count).batch(run.batch_size)
 
 
 def scaled(images: Images, run: Run, part: str) -> Any:
     """The images of "train" or "val" one by one: float32 in [0, 1], and labels."""
-    import tensorflow as tf
-
     size, grey = (run.image_size, run.image_size), images.shape[-1] == 1
 
     def one(x: Any, y: Any) -> tuple[Any, Any]:
@@ -55,8 +55,6 @@ def order(n: int, run: Run) -> np.ndarray:
 
     By the same shuffling of the numbers themselves; n is how many images there are.
     """
-    import tensorflow as tf
-
     with tf.device("CPU"):
         numbers = _shuffled(tf.data.Dataset.range(n), n, run).batch(n)
         epochs = [next(numbers.as_numpy_iterator()) for _ in range(run.epochs)]
@@ -73,8 +71,6 @@ def _in_the_same_order(batches: Any) -> Any:
     Each opening of the stream shuffles anew, and under a strategy Keras opens it once before it
     trains, to learn what a batch looks like. That first opening gives one blank image.
     """
-    import tensorflow as tf
-
     shared = tf.distribute.get_strategy().experimental_distribute_dataset(batches)
     blank = [tf.zeros([1, *spec.shape[1:]], spec.dtype) for spec in batches.element_spec]
 
@@ -93,8 +89,6 @@ def _in_the_same_order(batches: Any) -> Any:
 
 def _originals(images: Images, part: str) -> Any:
     """A tf.data stream of whole images, uint8 at their own sizes, and labels."""
-    import tensorflow as tf
-
     source, (x, y) = images.source, images.part(part)
     if source is None:
         return tf.data.Dataset.from_tensor_slices((x[:], y))

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from mptexp.spec import feasible
-from mptexp.spec.project import PROJECT, here
+from mptexp.spec import feasible, places
+from mptexp.spec.project import here
 from mptexp.spec.run import Run
 from mptexp.training.data import cache
 from mptexp.training.data.datasets import Images
@@ -99,12 +99,10 @@ def files(dataset: str) -> tuple[list[Path], tuple[str, ...]]:
     Raises:
         DataError: where there are none.
     """
-    kind, _, place = dataset.partition(":")
-    if kind != "text":
+    if not dataset.startswith("text:"):
         return [EMBEDDED / f"{dataset}.txt"], ()
-    given = Path(os.path.expanduser(place.strip()))
-    places = [given] if given.is_absolute() else [Path.cwd() / given, PROJECT / given]
-    root = next((p for p in places if p.exists()), None)
+    given = Path(os.path.expanduser(places.path(dataset)))
+    root = next((p for p in places.candidates(dataset) if p.exists()), None)
     if root is None:
         raise DataError(f"dataset {dataset}: {given} does not exist; give a file or a folder")
     if not os.access(root, os.R_OK):
@@ -173,11 +171,10 @@ def _bpe(run: Run, parts: dict[str, str]) -> Tokens:
             "tokenizer bpe takes Hugging Face's tokenizers, which is not installed; "
             f"{here('pip install tokenizers')}, or take tokenizer bytes"
         )
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(
         [parts["train"]],

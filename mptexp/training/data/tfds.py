@@ -32,7 +32,8 @@ def builder(name: str) -> Any:
             f"dataset {name}: comes from tensorflow-datasets, but {error.name} is not installed; "
             f"{here('pip install tensorflow tensorflow-datasets')}, or use folder:PATH"
         ) from None
-    _quiet_bars(tfds)
+    if not sys.stderr.isatty():
+        tfds.disable_progress_bar()
     try:
         with _temporary_folder():
             return tfds.builder(name, data_dir=data_dir())
@@ -51,11 +52,6 @@ def _temporary_folder() -> Iterator[None]:
             yield
         finally:
             tempfile.tempdir = before
-
-
-def _quiet_bars(tfds: Any) -> None:
-    if not sys.stderr.isatty():
-        tfds.disable_progress_bar()
 
 
 def _configurations(tfds: Any, name: str, error: Exception) -> str:

@@ -2,13 +2,11 @@
 
 A run's `frontend` says which. A native one builds the same network, from the Keras model layer by
 layer, takes its weights, and trains it or predicts with it on the same batches in the same order,
-under the same clock: what differs is Keras. `native` gives the module of a backend that has one;
-`trainer` is all that a run needs.
+under the same clock: what differs is Keras. `trainer` is all that a run needs.
 """
 
 import importlib
 from collections.abc import Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -85,9 +83,6 @@ def trainer(run: Run, model: "keras.Model", images: Images) -> Trainer:
         return KerasFit(run, model, images)
     from mptexp.training.frontends.loop import NativeLoop
 
-    return NativeLoop(run, model, images, native(run.backend))
-
-
-def native(name: str) -> ModuleType:
-    """The module of a backend's plain loop; `spec.run` refuses backends without one."""
-    return importlib.import_module(f"{__name__}.native_{name}")
+    # Of a backend that has a plain loop: `spec.run` refuses the others.
+    module = importlib.import_module(f"{__name__}.native_{run.backend}")
+    return NativeLoop(run, model, images, module)

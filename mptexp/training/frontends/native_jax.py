@@ -193,7 +193,8 @@ class Trained:
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.update, slots = OPTIMIZERS[type(recipe.optimizer).__name__]
-        paths = {id(w): (layer.name, w.name) for layer in self._layers() for w in layer.weights}
+        layers = [node.layer for node in recipe.network.nodes]
+        paths = {id(w): (layer.name, w.name) for layer in layers for w in layer.weights}
         self.trained = [paths[id(w)] for w in recipe.trained]
         self.order = [paths[id(w)] for w in recipe.weights]
         # Copies where it trains: a step gives its arrays' memory to those that take their places.
@@ -218,9 +219,6 @@ class Trained:
         self._step, self._look = compiled(self._stepped), compiled(self._looked)
         self._predict = jax.jit(self._predicted) if self.jit else self._predicted
         self.given: Any = None  # what was predicted last
-
-    def _layers(self) -> list[Any]:
-        return [node.layer for node in self.recipe.network.nodes]
 
     def put(self, x: np.ndarray, y: np.ndarray) -> Batch:
         return jax.device_put((x, y.astype("int32")))

@@ -19,7 +19,6 @@ from mptexp.training.frontends import Scale
 from mptexp.training.frontends.loop import Batch, Recipe
 from mptexp.training.frontends.network import Network
 
-CHANNELS_LAST = torch.channels_last
 # Axes of Keras's kernels in PyTorch's order, and of PyTorch's in Keras's; other weights have one.
 TO_TORCH, TO_KERAS = {4: (3, 2, 0, 1), 2: (1, 0)}, {4: (2, 3, 1, 0), 2: (1, 0)}
 
@@ -282,7 +281,7 @@ class Trained:
         self.places = _places(recipe.network, net)
         for variable in recipe.weights:
             self.places[id(variable)].data.copy_(_ordered(TO_TORCH, variable, variable.value))
-        self.net = net.to(self.device, memory_format=CHANNELS_LAST).train(recipe.trains)
+        self.net = net.to(self.device, memory_format=torch.channels_last).train(recipe.trains)
         self.trained = [self.places[id(w)] for w in recipe.trained]
         self.jit = recipe.jit == "on"
         self.compiled = torch.compile(self.net) if self.jit else self.net

@@ -138,12 +138,11 @@ def _cached(run: Run, card: dict[str, Any], what: list[Any], figure: Callable[[]
     key = hashlib.sha256(json.dumps([where, what], default=str).encode()).hexdigest()[:16]
     path = sources.cache_dir() / "ceilings" / f"{key}.json"
     known = _read(path)
-    if len(known) >= RUNS:
-        return _best(what, known)
-    known.append(figure())
-    with contextlib.suppress(OSError):  # without a cache, the next run takes a second longer
-        store.write_text(path, json.dumps({"where": where, "what": what, "values": known}))
-    return _best(what, known)
+    if len(known) < RUNS:
+        known.append(figure())
+        with contextlib.suppress(OSError):  # without a cache, the next run takes a second longer
+            store.write_text(path, json.dumps({"where": where, "what": what, "values": known}))
+    return min(known) if what[0] == "layer" else max(known)
 
 
 def _read(path: Path) -> list[float]:
@@ -151,10 +150,6 @@ def _read(path: Path) -> list[float]:
         return [float(value) for value in json.loads(path.read_text())["values"]]
     except (OSError, ValueError, KeyError):
         return []
-
-
-def _best(what: list[Any], values: list[float]) -> float:
-    return min(values) if what[0] == "layer" else max(values)
 
 
 # --- the measurements ---------------------------------------------------------------------------

@@ -83,28 +83,24 @@ def clock(kind: str) -> Iterator[Check]:
         made.compile(jit_compile=False)
         return made
 
-    def alone(length: int) -> Callable[[], float]:
+    def chain(length: int) -> Callable[[], Any]:
         function = current.compiled(lambda matrix: ops.max(product(matrix, length)))
         matrix = ops.convert_to_tensor(model(length).layers[0].matrix)
         current.wait(function(matrix))
-        return lambda: _seconds(lambda: current.wait(function(matrix)))
+        return lambda: function(matrix)
+
+    def alone(function: Callable[[], Any]) -> float:
+        return min(_seconds(lambda: current.wait(function())) for _ in range(ALONE))
 
     current = backends.current()
-    once = alone(1)
-    length = max(2, round(CHAIN_S / min(once() for _ in range(ALONE))))
-    single, double = model(length), model(2 * length)
-    reference = alone(length)
+    length = max(2, round(CHAIN_S / alone(chain(1))))
+    single, double, reference = model(length), model(2 * length), chain(length)
     # In turns, and the least of each: what else the machine does adds to any of them.
-    rounds = [
-        (min(reference() for _ in range(ALONE)), _clocked(single), _clocked(double))
-        for _ in range(ROUNDS)
-    ]
+    rounds = [(alone(reference), _clocked(single), _clocked(double)) for _ in range(ROUNDS)]
     alone_s, once_s, twice_s = (min(column) for column in zip(*rounds, strict=True))
     yield check("clock", (0.9, 1.15), once_s / alone_s)
     yield check("clock_twice", (1.85, 2.15), twice_s / once_s)
-    matrix = ops.convert_to_tensor(single.layers[0].matrix)
-    function = current.compiled(lambda matrix: ops.max(product(matrix, length)))
-    events_s = current.event_seconds(lambda: function(matrix))
+    events_s = current.event_seconds(reference)
     if events_s is None:
         yield not_here("device_events", NO_EVENTS)
     else:

@@ -127,9 +127,9 @@ def _add_loss(adding: set[str], name: str, add: Callable[[Any], None], loss: Any
 
 
 def captured(
-    run: Run, model: keras.Model, clock: step_clock.StepClock, fit: Callable[[list[Any]], None]
+    run: Run, model: keras.Model, clock: step_clock.StepClock, fit: Callable[..., None]
 ) -> tuple[dict[str, Any], bytes]:
-    """Calls `fit` with the callbacks of a profiled run.
+    """Calls `fit`, that of a Trainer, with the callbacks of a profiled run.
 
     Returns:
         The record's `profile`: what Trace.profile gives, or missing (why there is no such table).
@@ -140,7 +140,7 @@ def captured(
         folder = Path(name)
         capture = Capture(clock, run, folder)
         with named(model) as adding:
-            fit([clock, capture])
+            fit(clock, [capture])
             nodes = arithmetic.graph(run, model)
         if not capture.traced:
             return {"missing": "the training ended before steps could be traced"}, b""

@@ -167,7 +167,9 @@ def gpu(handle: Any) -> Sample:
         "temperature_c": _asked(
             lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
         ),
-        "throttled": _asked(lambda: throttles(_reasons(handle))),
+        "throttled": _asked(
+            lambda: throttles(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        ),
         "processes": _asked(lambda: len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))),
     }
 
@@ -178,10 +180,6 @@ def _asked(question: Callable[[], Any]) -> Any:
         return question()
     except (pynvml.NVMLError, OSError, ValueError, NotImplementedError, RuntimeError):
         return None
-
-
-def _reasons(handle: Any) -> int:
-    return int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
 
 
 def throttles(reasons: int) -> list[str]:
@@ -260,11 +258,11 @@ def _within(
     return [sample for run in runs for sample in run], gaps
 
 
-def joined(spans: Sequence[Span], apart_s: float = 0.01) -> list[Span]:
-    """Spans that follow one another closely as one: windows are shorter than samples are apart."""
+def joined(spans: Sequence[Span]) -> list[Span]:
+    """Spans less than 10 ms apart as one: windows are shorter than samples are apart."""
     merged: list[Span] = []
     for begin, end in spans:
-        if merged and begin - merged[-1][1] < apart_s:
+        if merged and begin - merged[-1][1] < 0.01:
             merged[-1] = (merged[-1][0], end)
         else:
             merged.append((begin, end))

@@ -7,8 +7,7 @@ changes what is measured. (Under TensorFlow, Keras 3.15 fetches them in any case
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Protocol
 
 import keras
 
@@ -121,11 +120,9 @@ class StepClock(keras.callbacks.Callback):
             self._size *= 2
         if self.target_ci and len(self.windows) >= self._next_look:
             self._next_look = len(self.windows) * 1.05  # a look takes time that grows with them
-            if self._precision() <= self.target_ci:
+            steady = self.windows[step_times.warmup_windows(self.windows) :]
+            if step_times.relative_ci(steady) <= self.target_ci:
                 self._end("target_ci")
-
-    def _precision(self) -> float:
-        return step_times.relative_ci(self.windows[step_times.warmup_windows(self.windows) :])
 
     def _end(self, reason: str) -> None:
         if self.ended_by == "epochs":
@@ -149,8 +146,3 @@ class StepClock(keras.callbacks.Callback):
         elapsed = time.perf_counter() - self._start
         named = {name: float(value) for name, value in (logs or {}).items()}
         self.epochs.append({"epoch": epoch + 1, **named, "elapsed_s": elapsed})
-
-
-def as_dicts(windows: Sequence[Window]) -> list[dict[str, Any]]:
-    """The windows as a record holds them."""
-    return [asdict(window) for window in windows]

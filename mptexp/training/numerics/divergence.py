@@ -11,7 +11,6 @@ import keras
 from keras import ops
 
 from mptexp.training.numerics import gradients
-from mptexp.training.numerics.loss_scale import loss_scale
 
 WORDS = {
     "weights": "the weights of {}",
@@ -41,8 +40,7 @@ def first_not_finite(
     probe = gradients.Probe(model, _all_finite)
     step = 0
     for step, (x, y) in enumerate(batches, 1):
-        scale = loss_scale(model)
-        for kind, layer, finite in probe(x, y, 1.0 if isinstance(scale, str) else scale):
+        for kind, layer, finite in probe(x, y, gradients.loss_scale(model)):
             if not (finite or (dynamic and "gradient" in kind)):
                 return {"step": step, "kind": kind, "layer": layer}
         model.train_on_batch(x, y)

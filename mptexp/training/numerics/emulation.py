@@ -21,6 +21,7 @@ from mptexp.spec.formats import (
 )
 from mptexp.spec.run import Run
 from mptexp.training import backends
+from mptexp.training.numerics import gradients
 from mptexp.training.numerics.quantization import FURTHEST, STATE, Rounding, rounded
 
 NOTE = "low precision is emulated in float32: its time says nothing of hardware"
@@ -205,15 +206,10 @@ def emulated(run: Run, model: keras.Model) -> keras.Model:
 
         model = keras.models.clone_model(model, clone_function=changed, recursive=True)
     stored = storage_format(run.weight_format)
-    for weight in trained_weights(model) if stored else ():
+    for weight in gradients.weights(model) if stored else ():
         first, _ = rounded(ops.convert_to_tensor(weight), stored, state=ops.zeros(STATE), least=0)
         weight.assign(first)
     return model
-
-
-def trained_weights(model: keras.Model) -> list[keras.Variable]:
-    """Without the ranges of dynamic formats, which are trained but are no weights."""
-    return [w for w in model.trainable_variables if not w.overwrite_with_gradient]
 
 
 def _rounds(layer: layers.Layer, head: layers.Layer, run: Run) -> bool:
@@ -312,7 +308,7 @@ def effective(model: keras.Model) -> dict[str, str]:
     inner = list(model._flatten_layers(include_self=False))
     wrapped = [layer for layer in inner if isinstance(layer, Rounded)]
     emulated_weights = {id(weight) for layer in wrapped for weight in layer.weights}
-    kernels = [weight for weight in trained_weights(model) if is_kernel(weight)]
+    kernels = [weight for weight in gradients.weights(model) if is_kernel(weight)]
     names = {layer.propagation for layer in wrapped}
     names |= {"policy" for weight in kernels if id(weight) not in emulated_weights}
     return {

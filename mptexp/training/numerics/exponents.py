@@ -15,7 +15,6 @@ from keras import ops, tree
 from mptexp.spec.formats import FORMATS
 from mptexp.training import backends
 from mptexp.training.numerics import gradients
-from mptexp.training.numerics.loss_scale import loss_scale
 from mptexp.training.numerics.quantization import INTEGER, quantize
 
 ZEROS = 256  # the bin behind the 256 exponents of float32
@@ -117,10 +116,9 @@ class ExponentHistograms(keras.callbacks.Callback):
         if step < self._next:
             return
         self._next = (step // self.every + 1) * self.every
-        scale = loss_scale(model)
-        factor = 1.0 if isinstance(scale, str) else scale
+        scale = gradients.loss_scale(model)
         self._probe = self._probe or gradients.Probe(model, _unscaled)
-        tensors = self._probe(*self.batch(step), factor)
+        tensors = self._probe(*self.batch(step), scale)
         kinds = self._added([row for row in tensors if row[0] != "loss"])
         self.samples.append({"step": step, "loss_scale": scale, "kinds": kinds})
         self._before = [ops.copy(v.value) for v in gradients.weights(model)]

@@ -36,18 +36,19 @@ class Probe:
         self.keys: list[tuple[str, str]] = []
         self._measured = backends.current().compiled(self._measure)
 
-    def __call__(self, x: Any, y: Any, scale: float = 1.0) -> list[Reduced]:
+    def __call__(self, x: Any, y: Any, scale: float | str = 1.0) -> list[Reduced]:
         """Kind (see KINDS), layer, and what `reduce` makes of the tensor, as numpy arrays.
 
         Args:
             x: a batch as `fit` takes it.
             y: its targets.
-            scale: factor of the loss.
+            scale: factor of the loss, or "none".
         """
         backends.current().sync_variables(self.model)
         x, y = tree.map_structure(keras.ops.convert_to_tensor, (x, y))
         values = [keras.ops.convert_to_tensor(v.value) for v in self.model.variables]
-        tensors = self._measured(values, keras.ops.convert_to_tensor(scale, "float32"), x, y)
+        factor = keras.ops.convert_to_tensor(1.0 if scale == "none" else scale, "float32")
+        tensors = self._measured(values, factor, x, y)
         arrays = tree.map_structure(keras.ops.convert_to_numpy, tensors)
         return [(*key, array) for key, array in zip(self.keys, arrays, strict=True)]
 
@@ -95,10 +96,18 @@ def _in_order(
     return [*forward, ("loss", "loss", loss), *backward]
 
 
+def loss_scale(model: keras.Model) -> float | str:
+    """The factor that multiplies the loss of a compiled model now, or "none"."""
+    optimizer = model.optimizer
+    if hasattr(optimizer, "initial_scale"):  # a LossScaleOptimizer; built by the first step
+        built = optimizer.built
+        return float(optimizer.dynamic_scale.numpy() if built else optimizer.initial_scale)
+    return float(optimizer.loss_scale_factor) if optimizer.loss_scale_factor else "none"
+
+
 def weights(model: keras.Model) -> list[keras.Variable]:
-    """The trainable weights; not what Keras overwrites with a gradient, such as scales."""
-    variables = model.trainable_variables
-    return [v for v in variables if not getattr(v, "overwrite_with_gradient", False)]
+    """The trainable weights; not what Keras overwrites with a gradient: scales, dynamic ranges."""
+    return [v for v in model.trainable_variables if not v.overwrite_with_gradient]
 
 
 def layer_of(model: keras.Model, variable: keras.Variable) -> str:

@@ -145,7 +145,7 @@ import re
 import numpy as np
 from mptexp.training import precision
 from mptexp.training.backends import backend
-from mptexp.training.numerics.loss_scale import loss_scale
+from mptexp.training.numerics.gradients import loss_scale
 from mptexp.spec.run import Run
 run = Run(replicas=2, batch_size=4, policy="mixed_float16")
 precision.use(run)

@@ -17,7 +17,7 @@ from mptexp.spec.formats import Fixed
 from mptexp.spec.run import Run
 from mptexp.training import backends, costs, effective, models, precision
 from mptexp.training.capability import SettingNotApplied
-from mptexp.training.numerics import emulation
+from mptexp.training.numerics import emulation, gradients
 
 BACKEND = keras.backend.backend()
 DIFFERENT = "mlp-stochastic or way_back or gradients or model_follow or their_gradient"
@@ -155,7 +155,7 @@ def test_ranges_of_a_model_follow_training_and_not_validation():
     assert states[2][1, 0] < states[2][0, 0]  # gradients are smaller than outputs
     given(made, x)
     assert np.array_equal(states[2], layer.ranges[2].numpy())
-    for weight in emulation.trained_weights(made):
+    for weight in gradients.weights(made):
         largest = np.abs(weight.numpy()).max()
         assert not off_grid(weight.numpy(), Fixed(1, 11)), weight.path
         assert largest > 0

@@ -56,3 +56,19 @@ def test_a_variable_is_of_the_layer_that_holds_it(model):
     kernel = model.layers[-1].kernel
     assert gradients.layer_of(model, kernel) == model.layers[-1].name
     assert gradients.layer_of(model, keras.Variable(1.0, name="own")) == "own"
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "scale"),
+    [
+        (keras.optimizers.SGD(), "none"),
+        (keras.optimizers.SGD(loss_scale_factor=128.0), 128.0),
+        (keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(), initial_scale=64.0), 64.0),
+    ],
+)
+def test_the_scale_is_read_from_the_optimizer(optimizer, scale):
+    model = keras.Sequential([layers.Input((2,)), layers.Dense(1)])
+    model.compile(optimizer, "mse", auto_scale_loss=False)
+    assert gradients.loss_scale(model) == scale
+    optimizer.build(model.trainable_variables)
+    assert gradients.loss_scale(model) == scale
