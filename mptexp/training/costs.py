@@ -13,6 +13,8 @@ from keras import layers
 
 from mptexp.training.numerics.emulation import Rounded
 
+INTEGERS = ("int8", "uint8")  # types of quantized weights
+
 
 def parameters(layer: keras.Operation) -> int:
     """How many numbers the layer's weights hold, trainable or not; bytes of images are none."""
@@ -22,7 +24,7 @@ def parameters(layer: keras.Operation) -> int:
 def _integer_bytes(layer: keras.Operation) -> int:
     """Bytes of weights that were quantized; int4 is packed, two in a byte."""
     weights = getattr(layer, "weights", ())
-    return sum(math.prod(w.shape) for w in weights if w.dtype in ("int8", "uint8"))
+    return sum(math.prod(w.shape) for w in weights if w.dtype in INTEGERS)
 
 
 def is_weight(variable: keras.Variable) -> bool:

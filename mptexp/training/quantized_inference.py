@@ -81,5 +81,5 @@ def _validated(run: Run, model: keras.Model, images: Images) -> dict[str, float]
 
 def weight_bytes(model: keras.Model) -> int:
     """Bytes of all weights as they are stored, scales and zero points too; no seeds or counters."""
-    stored = [w for w in model.weights if "float" in w.dtype or w.dtype == "int8"]
+    stored = [w for w in model.weights if "float" in w.dtype or w.dtype in costs.INTEGERS]
     return sum(math.prod(w.shape) * costs.itemsize(w.dtype) for w in stored)

@@ -47,7 +47,8 @@ def sync_variables(model: "keras.Model") -> None:
 
 def widest(dtypes: Iterable[str]) -> str:
     """The type of a product whose operands have these: the widest of the floating ones."""
-    sizes = {name: int(re.sub(r"\D", "", name) or 8) for name in dtypes}
+    # The first number of a name: of float8_e4m3fn the others are not its size.
+    sizes = {name: int((re.findall(r"\d+", name) or [8])[0]) for name in dtypes}
     floats = {name: size for name, size in sizes.items() if "float" in name}
     return max(floats or sizes, key=sizes.__getitem__)
 

@@ -148,7 +148,7 @@ def _cached(run: Run, card: dict[str, Any], what: list[Any], figure: Callable[[]
 def _read(path: Path) -> list[float]:
     try:
         return [float(value) for value in json.loads(path.read_text())["values"]]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):  # damaged, it is measured anew
         return []
 
 

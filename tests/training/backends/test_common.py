@@ -22,3 +22,11 @@ def test_a_variable_is_read_as_it_is():
     assert not held.trainable
     assert np.asarray(common.own(held)).tolist() == [0, 1, 2, 3]
     assert np.asarray(common.constant(x)).tolist() == [0, 1, 2, 3]
+
+
+def test_the_widest_of_operands_is_told_by_its_bits():
+    # Once 843 bits: all digits of float8_e4m3fn.
+    assert common.widest(["float8_e4m3fn", "float32"]) == "float32"
+    assert common.widest(["bfloat16", "float8_e5m2"]) == "bfloat16"
+    assert common.widest(["int8", "float16"]) == "float16"
+    assert common.widest(["int8", "int32"]) == "int32"

@@ -86,3 +86,12 @@ def test_a_layer_that_is_used_twice_takes_twice_as_long(tmp_path):
     done = python(TWICE, {}, XDG_CACHE_HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1]) == {"again": 2.0, "once": 1.0}
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '{"values": null}', '{"values": [null]}', "{", ""])
+def test_a_damaged_peak_is_measured_anew(text, tmp_path):
+    from mptexp.training.measure import ceilings
+
+    kept = tmp_path / "kept.json"
+    kept.write_text(text)
+    assert ceilings._read(kept) == []
