@@ -21,14 +21,15 @@ def table(tables: Tables) -> pd.DataFrame:
         validation's accuracy or perplexity: mean, least, most of those that did not diverge),
         difference, low, high, blocks (of quality, see `points.quality`, from float32 within a
         block, with intervals that hold for all rows together), verdict (see accuracy.verdict; or
-        diverged; baseline diverged where runs of float32 did), flags, skipped (median of the steps
-        that were left out).
+        diverged; baseline diverged where runs of the float32 compared with did), flags, skipped
+        (median of the steps that were left out).
     """
     runs = _runs(tables)
     rows = []
     for point, group in runs.groupby("point", sort=False):
-        base = _baseline(group)
-        lost = bool(((group.policy == "float32") & (group.status == "diverged")).any())
+        bare = _baseline(group)
+        lost = bool((bare.status == "diverged").any())
+        base = bare[bare.status == "ok"].set_index("block")
         for (policy, scale), own in group.groupby(["policy", "loss_scale"], sort=False):
             measured = _row(own, base, tables.options.equivalence_margin)
             measured["base_lost"] = lost and policy != "float32"
@@ -62,11 +63,11 @@ def _runs(tables: Tables) -> pd.DataFrame:
 
 
 def _baseline(group: pd.DataFrame) -> pd.DataFrame:
-    """The runs of float32 by block, without a loss scale where that was measured."""
-    known = group[(group.policy == "float32") & (group.status == "ok")]
+    """The runs of float32, also diverged ones, without a loss scale where that was measured."""
+    known = group[(group.policy == "float32") & group.status.isin(["ok", "diverged"])]
     scales = [s for s in ("none", 1.0) if s in set(known.loss_scale)]
     chosen = scales[0] if scales else (known.loss_scale.iloc[0] if len(known) else "none")
-    return known[known.loss_scale == chosen].set_index("block")
+    return known[known.loss_scale == chosen]
 
 
 def _claimed(rows: list[dict[str, Any]], margin: float) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from mptexp.report.text.parameter_values import in_words
 
 NAMED = 4  # scales, each with its number; of more the range is said
 RETRY = "find settings with which float32 trains, such as a lower learning rate."
+FAILS = ("stall", "diverge")  # outcomes
 BASE_LOST = "baseline diverged"  # then nothing is said of any scale
 TRAINS = "trains as float32 does"
 # What a policy does with the scales of an outcome.
@@ -71,8 +72,7 @@ def _fails(
 
 def _behind(own: pd.DataFrame, does: str) -> str:
     """` (−67.7 percentage points)`: how far the runs fall behind, with which scale ever."""
-    rows = own[own.loss_scale != "dynamic"]
-    rows = rows[[loss_scale.outcome(row) == "stall" for row in rows.itertuples()]]
+    rows = _ending(own[own.loss_scale != "dynamic"], "stall")
     if does != WITH["stall"] or rows.difference.isna().any():
         return ""
     (measure,) = measures.met(rows)
@@ -127,7 +127,8 @@ def _undecided(own: pd.DataFrame) -> pd.DataFrame:
 def by_means(rows: pd.DataFrame, margin: float) -> pd.DataFrame:
     """The rows with verdicts by their means alone, for what is provisional."""
     near = (rows.difference >= -margin).map({True: "equal", False: "lower"})
-    return rows.assign(verdict=rows.verdict.where(rows.verdict == "diverged", near))
+    kept = rows.verdict.isin(["diverged", BASE_LOST]) | rows.difference.isna()
+    return rows.assign(verdict=rows.verdict.where(kept, near))
 
 
 def title(rows: pd.DataFrame, margin: float) -> str:
@@ -140,25 +141,31 @@ def title(rows: pd.DataFrame, margin: float) -> str:
     """
     if without_baseline(rows):
         return "float32 diverges too: nothing is shown of loss scales"
-    trains = {}
-    for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
-        scales = loss_scale.ranges(own)
-        if scales["train"]:
-            tried = sorted({scale for among in scales.values() for scale in among})
-            trains[policy] = (scales["train"], tried)
+    trains = [(own, good) for own in _policies(rows) if len(good := _ending(own, "train"))]
     if not trains:
         return _by_cost(rows, margin) or "No loss scale is shown to train as float32 does"
-    policy, (good, tried) = min(
-        trains.items(), key=lambda one: (one[1][0] == one[1][1], len(one[1][0]))
-    )
-    own = rows[rows.policy == policy]
+    own, good = min(trains, key=lambda one: (len(one[1]) == len(one[0]), len(one[1])))
+    policy, tried = own.policy.iloc[0], _tried(own)
+    if len(good) == len(own) > 1:
+        return f"{policy} {TRAINS} with every loss scale that was measured"
     fails = [*_fails(own, loss_scale.ranges(own), tried), *_dynamic_fails(own)]
-    if good == tried and tried != [1.0] and not fails:
-        return f"{policy} {TRAINS} with every loss scale that was tried"
-    rows = own[[loss_scale.outcome(row) == "train" for row in own.itertuples()]]
-    which = _with_scales(good, tried) if good == [1.0] else _with_all(rows, tried, named=True)
-    trained = f"{policy} {TRAINS} {which}"
+    trained = f"{policy} {TRAINS} {_with_all(good, tried, named=True)}"
     return f"{trained}, and {wording.listed(fails)}" if fails else trained
+
+
+def _policies(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """The rows of each policy beside float32."""
+    return [own for _, own in rows[rows.policy != "float32"].groupby("policy", sort=False)]
+
+
+def _ending(own: pd.DataFrame, *outcomes: str) -> pd.DataFrame:
+    """The rows that end so, the dynamic scale's too."""
+    return own[np.array([loss_scale.outcome(row) in outcomes for row in own.itertuples()], bool)]
+
+
+def _tried(own: pd.DataFrame) -> list[float]:
+    """The fixed scales of a policy that were compared with float32 or diverged."""
+    return sorted({scale for among in loss_scale.ranges(own).values() for scale in among})
 
 
 def without_baseline(rows: pd.DataFrame) -> bool:
@@ -168,22 +175,17 @@ def without_baseline(rows: pd.DataFrame) -> bool:
 
 def _by_cost(rows: pd.DataFrame, margin: float) -> str:
     """Of the policy that fails with the fewest scales, by its means: what each scale costs."""
-    known = {}
-    for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
-        scales = loss_scale.ranges(own)
-        if bad := [*scales["stall"], *scales["diverge"]]:
-            known[policy] = (scales, len(bad))
-    if not known:
+    failing = [(own, bad) for own in _policies(rows) if len(bad := _ending(own, *FAILS))]
+    if not failing:
         return ""
-    policy, (scales, _) = min(known.items(), key=lambda one: one[1][1])
-    tried = sorted({scale for among in scales.values() for scale in among})
-    own = rows[rows.policy == policy]
+    own, _ = min(failing, key=lambda one: len(one[1]))
+    policy, tried = own.policy.iloc[0], _tried(own)
     ends = _ends(own, tried, margin)
     fails = [
         f"{does}{' a loss scale of' * (not ends)} {_scales(failed, tried)}"
-        for does, failed in _failing(own, scales, ("diverge", "at times"))
+        for does, failed in _failing(own, loss_scale.ranges(own), ("diverge", "at times"))
     ]
-    fails += ["diverges under the dynamic scale"] * (_dynamic(own).startswith("diverges"))
+    fails += [text for text in _dynamic_fails(own) if text.startswith("diverges")]
     means = f"{policy} ends {wording.listed(ends)} (means)" if ends else policy
     return f"{means}{'; it ' * bool(ends and fails) or ' ' * bool(fails)}{wording.listed(fails)}"
 
@@ -207,29 +209,26 @@ def _ends(own: pd.DataFrame, tried: Sequence[float], margin: float) -> list[str]
     return made
 
 
-def advice(rows: pd.DataFrame) -> str:
+def advice(rows: pd.DataFrame, margin: float) -> str:
     """Which policy to take with which scale; what would show it, where nothing does so far."""
     if without_baseline(rows):
         return RETRY
     parts = []
-    for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
-        scales = loss_scale.ranges(own)
-        tried = sorted({scale for among in scales.values() for scale in among})
-        dynamic = own[own.loss_scale == "dynamic"].itertuples()
-        every = scales["train"] == tried and tried != [1.0] and not _dynamic_fails(own)
-        if scales["train"] and every:
-            parts.append(f"**{policy}** with any loss scale that was tried")
-        elif any(loss_scale.outcome(row) == "train" for row in dynamic):
+    for own in _policies(rows):
+        policy, good = own.policy.iloc[0], _ending(own, "train")
+        if len(good) == len(own) > 1:
+            parts.append(f"**{policy}** with any loss scale that was measured")
+        elif (good.loss_scale == "dynamic").any():
             parts.append(f"**{policy}** with the dynamic loss scale")
-        elif scales["train"]:
-            parts.append(f"**{policy}** {_with_scales(scales['train'], tried)}")
+        elif len(good):
+            parts.append(f"**{policy}** {_with_all(good, _tried(own), named=True)}")
     if parts:
         return f"take {' or '.join(parts)}."
     few = (rows.verdict == "too few images") & (rows.policy != "float32")
     if not few.any():
-        return _avoided(rows)
+        return _avoided(rows, margin)
     more = "validate with more images to rule out a small loss of accuracy."
-    dynamic = rows[few & (rows.loss_scale == "dynamic") & (rows.policy == "mixed_float16")]
+    dynamic = _usable_dynamic(rows[few], margin)
     if dynamic.empty:
         return more
     (measure,) = measures.met(rows)
@@ -239,19 +238,25 @@ def advice(rows: pd.DataFrame) -> str:
     )
 
 
-def _avoided(rows: pd.DataFrame) -> str:
-    """The scales with which a policy diverges, where none is shown to train as float32 does."""
+def _usable_dynamic(rows: pd.DataFrame, margin: float) -> pd.DataFrame:
+    """The dynamic scale of mixed_float16, where its mean is not worse than the margin allows."""
+    dynamic = (rows.policy == "mixed_float16") & (rows.loss_scale == "dynamic")
+    return rows[dynamic & ~rows.verdict.isin(["diverged", "lower"]) & (rows.difference >= -margin)]
+
+
+def _avoided(rows: pd.DataFrame, margin: float) -> str:
+    """What is shown to fail, where no scale is shown to train as float32 does."""
     parts = []
-    for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
-        scales = loss_scale.ranges(own)
-        if bad := scales["diverge"]:
-            tried = sorted({scale for among in scales.values() for scale in among})
-            parts.append(f"avoid **{policy}** {_with_scales(bad, tried)}")
-            dynamic = own[own.loss_scale == "dynamic"]
-            if policy == "mixed_float16" and (dynamic.verdict != "diverged").all() and len(dynamic):
+    for own in _policies(rows):
+        bad, policy = _ending(own, *FAILS), own.policy.iloc[0]
+        if len(bad) == len(own):
+            parts.append(f"avoid **{policy}**: no loss scale that was measured helps")
+        elif len(bad):
+            parts.append(f"avoid **{policy}** {_with_all(bad, _tried(own), named=True)}")
+            if len(_usable_dynamic(own, margin)):
                 parts.append("keep its dynamic scale, Keras's default, with which no run diverged")
     parts += ["more repeats would narrow the inconclusive intervals"] * (not _undecided(rows).empty)
-    return f"{'; '.join(parts)}."
+    return f"{'; '.join(parts)}." if parts else ""
 
 
 def _with_scales(good: Sequence[float], tried: Sequence[float]) -> str:
@@ -269,8 +274,9 @@ def _with_all(rows: pd.DataFrame, tried: Sequence[float], named: bool = False) -
     """
     numbers = sorted({loss_scale.number(s) for s in rows.loss_scale if s != "dynamic"})
     dynamic = ["the dynamic scale"] * bool((rows.loss_scale == "dynamic").any())
-    if numbers == [1.0] and not dynamic and (tried == [1.0] or {*rows.loss_scale} == {"none"}):
-        return "without a loss scale"
+    fixed = set(rows.loss_scale) - {"dynamic"}
+    if numbers == [1.0] and (fixed == {"none"} or (tried == [1.0] and not dynamic)):
+        return wording.listed(["without a loss scale", *(f"with {text}" for text in dynamic)])
     what = ("a loss scale of " if len(numbers) == 1 else "loss scales of ") * named
     return f"with {wording.listed([what + _scales(numbers, tried)] * bool(numbers) + dynamic)}"
 
@@ -292,13 +298,13 @@ def _scales(scales: Sequence[float], tried: Sequence[float]) -> str:
 
 def fails(rows: pd.DataFrame) -> bool:
     """Whether any scale of a 16-bit policy is shown to fail."""
-    rows = rows[rows.policy != "float32"]
-    return any(loss_scale.outcome(row) in ("stall", "diverge") for row in rows.itertuples())
+    return not _ending(rows[rows.policy != "float32"], *FAILS).empty
 
 
 def _dynamic_fails(own: pd.DataFrame) -> list[str]:
     """As `_dynamic`, where the dynamic scale fails."""
-    return [_dynamic(own)] if fails(own[own.loss_scale == "dynamic"]) else []
+    text = _dynamic(own) if fails(own[own.loss_scale == "dynamic"]) else ""
+    return [text] if text else []
 
 
 def _dynamic(own: pd.DataFrame) -> str:

@@ -143,12 +143,13 @@ def _with_gradients(sweep: MeasuredSweep) -> dict[str, DynamicRange]:
 # --- loss scale ----------------------------------------------------------------------------------
 
 
-def accuracy_by_loss_scale(rows: pd.DataFrame) -> Figure:
+def accuracy_by_loss_scale(point: tuple[str, pd.DataFrame]) -> Figure:
     """Mean accuracy or perplexity by loss scale, a line per policy; below, crosses that diverged.
 
     Args:
-        rows: of loss_scale.table, of one point.
+        point: what tells a point of loss_scale.table from the others, and its rows.
     """
+    _, rows = point
     diverged = bool((rows.diverged > 0).any())
     figure, (axis, *strip) = style.new(3.6, 1 + diverged, sharex=True)
     numbers = sorted({loss_scale.number(s) for s in rows.loss_scale})
@@ -200,7 +201,8 @@ def _strip(axis: Axes, levels: int) -> None:
     axis.set_ylabel("diverged", rotation=0, ha="right", va="center")
 
 
-def _caption_scales(rows: pd.DataFrame) -> str:
+def _caption_scales(point: tuple[str, pd.DataFrame]) -> str:
+    name, rows = point
     bad = rows[rows.diverged > 0]
     count = wording.count(int(bad.diverged.sum()), "run")
     lost = f"{count} of {rows.runs.sum()} diverged (crosses)." if len(bad) else "No run diverged."
@@ -210,12 +212,12 @@ def _caption_scales(rows: pd.DataFrame) -> str:
         "the others."
     ) * bool(some)
     dots = "Dots are means over repeats, upright lines go from the least to the most."
-    return f"{lost}{which} {dots}"
+    return f"{f'With {name}: ' * bool(name)}{lost}{which} {dots}"
 
 
-def _points(sweep: MeasuredSweep) -> dict[str, pd.DataFrame]:
+def _points(sweep: MeasuredSweep) -> dict[str, tuple[str, pd.DataFrame]]:
     points = loss_scales.by_point(loss_scale.table(sweep.tables))
-    return {str(number): rows for number, (_, rows) in enumerate(points, 1)}
+    return {str(number): point for number, point in enumerate(points, 1)}
 
 
 def loss_scale_by_step(traces: pd.DataFrame) -> Figure:

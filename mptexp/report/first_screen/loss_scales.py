@@ -20,13 +20,16 @@ def of(tables: Tables) -> Iterator[Subject]:
         points = [(title, loss_scales.by_means(rows, margin)) for title, rows in points]
     # Of several points one that fails decides; what trains is said of the first.
     based = [point for point in points if not loss_scales.without_baseline(point[1])] or points
-    name, rows = next((point for point in based if loss_scales.fails(point[1])), based[0])
+    point = next((point for point in based if loss_scales.fails(point[1])), based[0])
+    case, (name, rows) = str(1 + [rows is point[1] for _, rows in points].index(True)), point
     title = f"With {name}: " * bool(name) + loss_scales.title(
         rows, tables.options.equivalence_margin
     )
     sentences = [text for title, rows in points for text in loss_scales.sentences(rows, title)]
     if doubtful:
         title, sentences = provisional(title), unclaimed(sentences)
-    own = f"with {wording.verbatim(name)}: " * bool(name) + loss_scales.advice(rows)
+    own = f"with {wording.verbatim(name)}: " * bool(name) + loss_scales.advice(
+        rows, tables.options.equivalence_margin
+    )
     advice = caveats.remedies(tables, "accuracy") or own
-    yield Subject(title, sentences[:NAMED], advice=advice, figure="loss scale")
+    yield Subject(title, sentences[:NAMED], advice=advice, figure="loss scale", case=case)

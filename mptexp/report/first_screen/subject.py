@@ -58,6 +58,7 @@ class Subject:
         sentences: Markdown, the best proven first.
         advice: what to do, Markdown; empty where nothing follows.
         figure: the section of the registry whose first figure is the chart.
+        case: of that figure, where the section has several; empty of the first.
         usual: what holds of every bar whose label does not say otherwise; empty of nothing.
     """
 
@@ -68,6 +69,7 @@ class Subject:
     scale: Scale = "speed"
     advice: str = ""
     figure: str = "answer"
+    case: str = ""
     usual: str = ""
 
 

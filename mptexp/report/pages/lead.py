@@ -290,8 +290,9 @@ def _some(noun: str, values: pd.Series) -> str:
 
 
 def figure(sweep: MeasuredSweep) -> SweepFigure | None:
-    """The chart of the answer; else the first figure that compares policies."""
-    return next(registry.figures(sweep, sweep.subject.figure), None)
+    """The chart of the answer: of a section with several the one that the answer is about."""
+    shown, case = registry.figures(sweep, sweep.subject.figure), sweep.subject.case
+    return next((figure for figure in shown if case in ("", figure.case)), None)
 
 
 def card(sweep: MeasuredSweep) -> dict[str, str]:

@@ -59,7 +59,7 @@ def test_a_text_is_judged_by_its_perplexity():
     assert shown["Validation perplexity"].iloc[0].startswith("7.40 (7.39–7.40")
     assert shown["% of perplexity from float32"].iloc[1].startswith("+35.0")
     assert shown.Finding.tolist()[1:] == ["higher: worse", "equal"]
-    axis = numerics.accuracy_by_loss_scale(rows).axes[0]
+    axis = numerics.accuracy_by_loss_scale(("", rows)).axes[0]
     assert axis.get_ylabel() == "validation perplexity"
     drawn = [y for line in axis.lines for y in line.get_ydata()]
     assert max(drawn) < axis.get_ylim()[1] < 12
@@ -75,7 +75,7 @@ def test_a_network_that_needs_a_scale_is_titled_by_the_scales_that_do():
         found += [loss_scaled("mixed_float16", scale, b, accuracy) for b in range(3)]
     made = tables([run | {"in_force": run["in_force"] | {"chance_accuracy": 0.1}} for run in found])
     rows = loss_scale.table(made)
-    # Entitled once: "mixed_bfloat16 trains as float32 does with every loss scale that was tried".
+    # Entitled once: "mixed_bfloat16 trains as float32 does with every loss scale", its only one.
     said = "mixed_float16 trains as float32 does with loss scales of 1024 and 2¹⁵"
     assert loss_scales.title(rows, 0.01) == (
         f"{said}, and falls behind float32 without a loss scale (−85.0 percentage points)"
@@ -88,7 +88,7 @@ def test_a_network_that_needs_a_scale_is_titled_by_the_scales_that_do():
     answer = choose.of(made)
     assert answer.figure == "loss scale"
     assert answer.advice == (
-        "take **mixed_float16** with a loss scale of 1024 and 2¹⁵ or **mixed_bfloat16** without a "
+        "take **mixed_float16** with loss scales of 1024 and 2¹⁵ or **mixed_bfloat16** without a "
         "loss scale."
     )
 
@@ -109,7 +109,7 @@ def test_where_images_are_few_the_failures_are_the_answer():
     assert loss_scales.title(far, 0.01).startswith(
         "mixed_float16 ends 20.0 percentage points below float32 with a loss scale of 1 and 68.0 "
     )
-    assert loss_scales.advice(rows).startswith("validate with more images")
+    assert loss_scales.advice(rows, 0.01).startswith("validate with more images")
 
 
 def test_one_run_that_diverges_is_not_all():
@@ -118,3 +118,45 @@ def test_one_run_that_diverges_is_not_all():
         found += [loss_scaled("mixed_float16", scale, b, a) for b, a in enumerate(accuracies)]
     (sentence,) = loss_scales.sentences(loss_scale.table(tables(found)))
     assert "diverges in some runs with 2¹⁵" in sentence
+
+
+def scaled(base, *scales):
+    """The table of float32 beside mixed_float16 with scales: (scale, accuracies of its blocks)."""
+    found = [loss_scaled("float32", "none", b, a) for b, a in enumerate(base)]
+    for scale, accuracies in scales:
+        found += [loss_scaled("mixed_float16", scale, b, a) for b, a in enumerate(accuracies)]
+    return tables(found)
+
+
+def test_the_dynamic_scale_is_one_of_those_that_were_measured():
+    fine, apart = (0.98,) * 3, (0.98, 0.50, 0.95)
+    rows = loss_scale.table(scaled(fine, (1.0, fine), (1024.0, fine), ("dynamic", apart)))
+    # Once "with every loss scale that was tried", beside an undecided dynamic one.
+    said = "trains as float32 does with loss scales of 1 and 1024"
+    assert loss_scales.title(rows, 0.01) == f"mixed_float16 {said}"
+    assert loss_scales.advice(rows, 0.01).endswith("with loss scales of 1 and 1024.")
+    # And once "No loss scale is shown to train", beside a dynamic one that does.
+    rows = loss_scale.table(scaled(fine, (4.0, apart), ("dynamic", fine)))
+    assert loss_scales.title(rows, 0.01).endswith("as float32 does with the dynamic scale")
+
+
+def test_no_scale_is_advised_that_is_shown_to_fail():
+    fine, worse = (0.98,) * 3, (0.50, 0.501, 0.499)
+    rows = loss_scale.table(scaled(fine, ("dynamic", worse), (2.0**24, (None,) * 3)))
+    # Once "keep its dynamic scale, Keras's default", and once a lone full stop.
+    assert loss_scales.advice(rows, 0.01) == (
+        "avoid **mixed_float16**: no loss scale that was measured helps."
+    )
+    assert loss_scales.advice(rows[rows.policy == "float32"], 0.01) == ""
+
+
+def test_only_the_float32_that_is_compared_with_can_be_lost():
+    fine = (0.98,) * 3
+    found = scaled(fine, (1.0, fine)).records
+    found += [loss_scaled("float32", 2.0**24, b, a) for b, a in enumerate((0.98, None, 0.98))]
+    rows = loss_scale.table(tables(found))
+    # Once "float32 diverges too", of a scale that nobody trains float32 with.
+    assert "trains as float32 does" in loss_scales.title(rows, 0.01)
+    lost = loss_scale.table(scaled((0.98, None, 0.98), (1.0, fine), (2.0**24, (None,) * 3)))
+    for each in (lost, loss_scales.by_means(lost, 0.01)):
+        assert loss_scales.title(each, 0.01).startswith("float32 diverges too")

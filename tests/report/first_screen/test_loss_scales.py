@@ -13,8 +13,9 @@ from mptexp.report.first_screen import choose
 def test_loss_scales_open_with_the_range_that_trains():
     answer = choose.of(identified(several_scales()))
     assert answer.title == (
-        "mixed_float16 trains as float32 does with a loss scale of 1, and falls behind float32 "
-        "with 2⁻¹⁶ (−67.1 percentage points) and diverges in some runs with 2²⁴"
+        "mixed_float16 trains as float32 does with a loss scale of 1 and the dynamic scale, and "
+        "falls behind float32 with 2⁻¹⁶ (−67.1 percentage points) and diverges in some runs with "
+        "2²⁴"
     )
     assert answer.figure == "loss scale"
     assert answer.advice.startswith("take **mixed_float16** with ")
@@ -38,6 +39,8 @@ def test_of_several_networks_the_one_that_fails_is_the_title_and_named():
         made["run_id"] += model
     answer = choose.of(identified(tables([made for _, made in runs])))
     assert answer.title.startswith("With model mlp: mixed_float16 diverges with a loss scale of")
+    # The chart is that network's: once the other's, "No run diverged".
+    assert answer.case == "2"
     assert answer.advice.startswith("with model mlp: avoid **mixed_float16**")
 
 
