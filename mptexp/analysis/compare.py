@@ -122,8 +122,7 @@ def points(a: Tables, b: Tables) -> pd.DataFrame:
         sessions_b, runs_a, runs_b, flags (what is not valid of the runs' times: then low and high
         are empty), val_accuracy_a, val_accuracy_b (means, or of a text
         val_perplexity), peak_memory_bytes_a, peak_memory_bytes_b (medians), and
-        cost_per_million_images_a and _b (or tokens) where the params file
-        of both has a price_per_hour.
+        cost_per_million_images_a and _b (or tokens) where both have a price_per_hour.
     """
     sides = [dict(list(side.ok.groupby([*JOINED, "gpu_model"]))) for side in (a, b)]
     pairs = [
@@ -174,10 +173,10 @@ def _compared(
             **{f"{c}_{name}": pd.to_numeric(trained[c]).mean() for c in FIGURES if c in side},
             f"peak_memory_bytes_{name}": side.peak_memory_bytes.median(),
         }
-        if a.options.price_per_hour and b.options.price_per_hour:
+        if a.price_per_hour and b.price_per_hour:
             hours = 1e6 / throughput(side).median() / 3600 * side.replicas.iloc[0]
             row[f"cost_per_million_{tasks.of(side.dataset.iloc[0]).unit}s_{name}"] = (
-                hours * tables.options.price_per_hour
+                hours * tables.price_per_hour
             )
     return row | {"flags": flags}
 

@@ -70,6 +70,12 @@ class Tables:
         return self.results[self.results.status == "ok"]
 
     @property
+    def price_per_hour(self) -> float | None:
+        """The price that the params file gives; None where it cannot hold of every device."""
+        one = self.results.gpu_model.nunique() == 1
+        return self.options.price_per_hour if one else None
+
+    @property
     def claims(self) -> pd.DataFrame:
         """The speedups with the intervals that hold for the whole sweep in place of their own."""
         ends = {"low": self.speedups.claim_low, "high": self.speedups.claim_high}

@@ -42,10 +42,10 @@ def answer(tables: Tables) -> list[str]:
         return [NONE_SUCCEEDED]
     rows = compared(tables)
     if rows.empty:
-        return [_without_baseline(tables), *_accuracy(tables)]
+        return [_without_baseline(tables), *quality(tables)]
     emulated = rows.emulated.astype(bool)
     native, others = _speed(rows[~emulated]), _emulated(rows[emulated], tables)
-    made = [native or others, *_accuracy(tables), others if native else ""]
+    made = [native or others, *quality(tables), others if native else ""]
     return [sentence for sentence in made if sentence]
 
 
@@ -251,7 +251,7 @@ def _without_baseline(tables: Tables) -> str:
 # --- accuracy and memory --------------------------------------------------------------------------
 
 
-def _accuracy(tables: Tables) -> list[str]:
+def quality(tables: Tables) -> list[str]:
     """One sentence on accuracy, which ends in the memory that the policies take."""
     margin = tables.options.equivalence_margin
     table = accuracy.beside_first(accuracy.differences(tables))

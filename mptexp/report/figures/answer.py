@@ -334,11 +334,13 @@ def _caption(chart: Subject) -> str:
     words = {"small": f"within {limit}", "large": f"more than {limit} worse"}
     words |= {"undecided": "inconclusive", "incomplete": "inconclusive"}
     words |= {"no interval": "without an interval"}
-    counts = Counter(words.get(bar.finding, bar.finding) for bar in chart.bars)
+    found = chart.findings or [bar.finding for bar in chart.bars]
+    counts = Counter(words.get(finding, finding) for finding in found)
     said = wording.listed([f"{n} {finding}" for finding, n in counts.items()])
-    several = len(chart.bars) > MANY
+    said += f"; drawn are {len(chart.bars)}, the ends" * (len(found) > len(chart.bars))
+    several = len(found) > MANY
     counted = chart.scale == "error" and any(bar.group for bar in chart.bars)  # in the headings
-    parts = [f"Of {len(chart.bars)} comparisons: {said}."] * (several and not counted)
+    parts = [f"Of {len(found)} comparisons: {said}."] * (several and not counted)
     parts += [f"Where nothing else is said: {visible(chart.usual)}."] * bool(chart.usual)
     parts += [_fixed_point(chart), _bars(chart), _scaled(chart)]
     grey = any(LOOKS.get(bar.finding) == GREY and not np.isnan(bar.low) for bar in chart.bars)

@@ -183,7 +183,7 @@ def accuracy_by_loss_scale(point: tuple[str, pd.DataFrame]) -> Figure:
     auto = "dyn." if style.is_narrow() else "dynamic"
     words = [auto if math.isinf(n) else wording.power(n) for n in numbers]
     if "none" in set(rows.loss_scale):
-        words[places[1.0]] = "none" if 1.0 not in set(rows.loss_scale) else "1, none"
+        words[places[1.0]] = "none" if 1.0 not in set(rows.loss_scale) else "1\nnone"
     lowest = [axis, *strip][-1]
     lowest.set_xticks(range(len(numbers)), words)
     lowest.set_xlabel("loss scale")

@@ -11,6 +11,7 @@ from mptexp.analysis import advice as advices
 from mptexp.analysis.points import of_task
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats, dynamic_range, findings
+from mptexp.report.first_screen import speed_advice
 from mptexp.report.first_screen.subject import (
     MORE_REPEATS,
     MOST,
@@ -34,7 +35,7 @@ def of(tables: Tables) -> Iterator[Subject]:
     if table.empty:
         yield Subject(_alone(tables), findings.answer(tables))
         return
-    base, verdicts = wording.default_name(table.baseline.iloc[0]), set(table.verdict)
+    base, verdicts = speed_advice.default(table), set(table.verdict)
     titles = [_title(tables, own, measure) for measure, own in _by_measure(table)]
     advice = caveats.remedies(tables, "accuracy")
     if not advice and "undecided" in verdicts:
@@ -58,7 +59,8 @@ def _by_measure(table: pd.DataFrame) -> list[tuple[Measure, pd.DataFrame]]:
 
 def _title(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:
     """What the differences of one measure come to; before it, what diverged."""
-    base = wording.default_name(table.baseline.iloc[0])
+    base = speed_advice.default(table)
+    whose = f"{base}'s" if table.baseline.nunique() == 1 else f"that of {base}"
     lost, figure = table[table.verdict == "diverged"], measure.name.capitalize()
     table = table.drop(lost.index)
     if len(lost):
@@ -70,17 +72,17 @@ def _title(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:
     if verdicts == {"baseline diverged"}:
         return f"{figure} is not compared: runs of {base} diverged"
     if verdicts == {"equal"}:
-        return f"{figure} is {equal(tables, measure)} to {base}'s"
+        return f"{figure} is {equal(tables, measure)} to {whose}"
     if verdicts & {"lower", "higher"} and verdicts <= {*DECIDED, "undecided"}:
-        return f"{figure} beside {base}'s is {_counted(table, measure)}"
+        return f"{figure} beside {whose} is {_counted(table, measure)}"
     between = measure.between(table.difference)
     if verdicts == {"undecided"}:
         row = table.iloc[0]
         one = measure.difference(row.difference, row.low, row.high, row.blocks)
         one = f"mean difference {one.partition(' (')[0]} {measure.unit}"
         found = one if len(table) == 1 else f"mean differences {between}"
-        return f"{figure} is {INCONCLUSIVE}: {found} from {base}'s"
-    return provisional(f"mean validation {measure.name} differs from {base}'s by {between}")
+        return f"{figure} is {INCONCLUSIVE}: {found} from {whose}"
+    return provisional(f"mean validation {measure.name} differs from {whose} by {between}")
 
 
 def _counted(table: pd.DataFrame, measure: Measure) -> str:

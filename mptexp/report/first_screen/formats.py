@@ -25,6 +25,7 @@ from mptexp.report.text.wording import count, listed, verbatim
 WITHOUT_BASELINE = "float32 diverges too: no format is compared with it"
 NEAR = f"within {emulated.LITTLE:g} percentage points of float32's error"
 SIZES, SPAN = 3, 1.5  # formats of so many sizes, so far apart, ask how few bits train
+UNDECIDED = ("undecided", "incomplete", "too few repeats")
 CHANGES = 2  # of formats that advice names
 
 
@@ -70,7 +71,7 @@ def of(tables: Tables) -> Iterator[Subject]:
         else bar.finding
         for bar in bars
     ]
-    fewest, rounding = _fewest_bits(points, bars, words), _rounding(points, bars, words)
+    fewest, rounding = _fewest_bits(points, bars, words, lost), _rounding(points, bars, words)
     title = fewest.title or rounding or _counted(bars, words, len(lost))
     counts = {word: words.count(word) for word in FORMATS if word in words}
     each = [
@@ -86,7 +87,9 @@ def of(tables: Tables) -> Iterator[Subject]:
     ]
     sentences = [text for text in sentences if text]
     remedy = caveats.remedies(tables, "accuracy")
-    advice = fewest.advice + _low_precision_advice(points, bars, words, bool(fewest.title))
+    steps = [fewest.advice] * bool(fewest.advice)
+    steps += _low_precision_advice(points, bars, words, bool(fewest.title))
+    advice = f"{'; '.join(steps)}." if steps else ""
     order = sorted(range(len(bars)), key=lambda k: (list(FORMATS).index(words[k]), bars[k].value))
     heads = {
         word: f"{n} of {len(bars)} {FORMATS[word].format(limit)}" for word, n in counts.items()
@@ -111,7 +114,10 @@ class _Fewest(NamedTuple):
 
 
 def _fewest_bits(
-    points: Sequence[emulated.Point], bars: Sequence[Bar], words: Sequence[str]
+    points: Sequence[emulated.Point],
+    bars: Sequence[Bar],
+    words: Sequence[str],
+    lost: Sequence[emulated.Point],
 ) -> _Fewest:
     """The format of the fewest bits that comes near float32's error, of each network."""
     near = [(p, b) for p, b, word in zip(points, bars, words, strict=True) if word == "small"]
@@ -126,8 +132,13 @@ def _fewest_bits(
         for k, (point, _) in enumerate(least.values())
     ]
     named = [f"{_strong(bar)} ({wording.signed(bar.value)} points)" for _, bar in least.values()]
-    take = f"for the fewest bits take {' or '.join(_strong(bar) for _, bar in least.values())}; "
-    return _Fewest(f"{listed(trains)} to {NEAR}", f"Fewest bits {NEAR}: {first(named)}.", take)
+    take = f"for the fewest bits take {' or '.join(_strong(bar) for _, bar in least.values())}"
+    others = {p.network: low_precision.network(p) for p in (*points, *lost)}
+    others = [name for network, name in others.items() if network not in least]
+    none = f"; {listed(others)} with none that was measured" * bool(others)
+    return _Fewest(
+        f"{listed(trains)} to {NEAR}{none}", f"Fewest bits {NEAR}: {first(named)}.", take
+    )
 
 
 def _rounding(points: Sequence[emulated.Point], bars: Sequence[Bar], words: Sequence[str]) -> str:
@@ -158,7 +169,12 @@ def _counted(bars: Sequence[Bar], words: Sequence[str], lost: int) -> str:
     near, valid = words.count("small"), len(words) - without + lost
     if not valid:
         return WITHOUT_BASELINE
+    if set(words) == {"too few repeats"} and not lost:
+        return f"Nothing is shown of {count(valid, 'setting')}: fewer than three repeats"
     title = f"{near} of {valid} settings train {NEAR}"
+    if open_ := sum(word in UNDECIDED for word in words):
+        shown = f"{near} of {valid} settings are shown to train {NEAR}"
+        title = f"{shown}, {open_} {'is' if open_ == 1 else 'are'} {wording.INCONCLUSIVE}"
     large = [bar for bar, word in zip(bars, words, strict=True) if word == "large"]
     if not large:
         return title
@@ -168,7 +184,7 @@ def _counted(bars: Sequence[Bar], words: Sequence[str], lost: int) -> str:
 
 def _low_precision_advice(
     points: Sequence[emulated.Point], bars: Sequence[Bar], words: Sequence[str], brief: bool = False
-) -> str:
+) -> list[str]:
     """The one change that makes what fails train; what fails all the same is to avoid.
 
     Args:
@@ -192,8 +208,7 @@ def _low_precision_advice(
         for bar in cured
     ]
     steps += [f"avoid {first([*map(_strong, others)])}"] * bool(others and not brief)
-    steps += [MORE_REPEATS] * ("undecided" in words)
-    return f"{'; '.join(steps)}." if steps else ""
+    return [*steps, *[MORE_REPEATS] * any(word in UNDECIDED for word in words)]
 
 
 def _change(point: emulated.Point, other: emulated.Point) -> str:

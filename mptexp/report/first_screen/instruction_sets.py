@@ -6,12 +6,13 @@ from functools import partial
 
 import pandas as pd
 
-from mptexp.analysis import scaling
+from mptexp.analysis import accuracy, scaling
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.answers import findings
 from mptexp.report.first_screen import ratios
 from mptexp.report.first_screen.subject import Subject, device
-from mptexp.report.text import wording
+from mptexp.report.text import measures, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.spec.devices import CPU_ISAS
 from mptexp.spec.policies import POLICIES
@@ -28,7 +29,28 @@ def of(tables: Tables) -> Iterator[Subject]:
         labels = labels + ", " + wording.places(rows) if several else labels
         every = "float32 with all instruction sets"
         for made in ratios.of(rows, labels, every, tables, choose=True):
-            yield made if several else _needing(made, rows, device(tables))
+            made = made if several else _needing(made, rows, device(tables))
+            yield _with_accuracy(made, tables)
+
+
+def _with_accuracy(made: Subject, tables: Tables) -> Subject:
+    """With what is known of the accuracy of the policy that is the fastest."""
+    made = replace(made, sentences=[*made.sentences, *findings.quality(tables)])
+    policy = max(made.bars, key=lambda bar: bar.value * (bar.finding == "faster")).policy
+    if not made.advice.startswith(("use", "on a CPU")) or policy == "float32":
+        return made
+    table = accuracy.beside_first(accuracy.differences(tables))
+    own = table[table.candidate == policy] if len(table) else table
+    (measure, *_) = measures.met(own if len(own) else tables.ok)
+    verdicts = {*own.verdict} if len(own) else {"not compared"}
+    if verdicts & {"lower", "diverged"}:
+        what = measure.words.get("lower", "lower") if "lower" in verdicts else "lost: runs diverge"
+        title = f"{made.title}; its {measure.name} is {what}"
+        return replace(
+            made, title=title, advice=f"keep float32: {policy}'s {measure.name} suffers."
+        )
+    look = f" Look at its {measure.name} in your own training."
+    return replace(made, advice=made.advice + look * (not verdicts <= {"equal", "higher"}))
 
 
 def _needing(made: Subject, rows: pd.DataFrame, where: str) -> Subject:

@@ -61,7 +61,10 @@ def of(
     if faster and choose:
         advice = f"use {verbatim(max(faster, key=lambda bar: bar.value).label)}."
     drawn = bars if len(bars) <= MOST else [*bars[: MOST // 2], *bars[-MOST // 2 :]]
-    yield Subject(title, sentences, drawn, base, advice=advice and f"{advice.rstrip('.')}.")
+    advice = advice and f"{advice.rstrip('.')}."
+    yield Subject(
+        title, sentences, drawn, base, advice=advice, findings=[bar.finding for bar in bars]
+    )
 
 
 def _furthest(bars: Sequence[Bar]) -> str:

@@ -50,8 +50,8 @@ def of(tables: Tables) -> Iterator[Subject]:
     name = wording.default_name(base) if rows.baseline.nunique() == 1 else "the default"
     title = _largest(tables) + _speed_title(rows, tables)
     advice = speed_advice.advise(rows, tables)
-    usual = wording.usual(rows)
-    yield Subject(title, findings.answer(tables), bars, name, advice=advice, usual=usual)
+    more = {"advice": advice, "usual": wording.usual(rows), "findings": [*rows.finding]}
+    yield Subject(title, findings.answer(tables), bars, name, **more)
 
 
 def _largest(tables: Tables) -> str:
@@ -129,16 +129,14 @@ def _at_what(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
 
     At all points of the policy on its device, not only at the one where it gains most.
     """
-    measure = measures.of(best.dataset)
     own = rows[(rows.policy == best.policy) & (rows.gpu_model == best.gpu_model)]
-    own = own[own.dataset.map(measures.of) == measure]
     own = own.assign(finding=own.verdict)
-    if (own.verdict == "lower").any():
-        where = speed_advice.where_shown(own, "lower")
-        return f"; its {measure.name} is {measure.words.get('lower', 'lower')}{where}"
+    for dataset in own.dataset[own.verdict == "lower"][:1]:
+        where, lost = speed_advice.where_shown(own, "lower"), measures.of(dataset)
+        return f"; its {lost.name} is {lost.words.get('lower', 'lower')}{where}"
     if (own.verdict == "diverged").any() or speed_advice.diverged(best, tables):
         return "; some runs diverged"
-    own = own[own.phase == best.phase]
+    measure, own = measures.of(best.dataset), own[own.phase == best.phase]
     if best.verdict == "equal":
         within, where = equal(tables, measure), speed_advice.where_shown(own, "equal")
         said = f"at equal {measure.name}" if within == "equal" else f"{measure.name} {within}"

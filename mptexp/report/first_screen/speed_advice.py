@@ -91,12 +91,17 @@ def _advice(rows: pd.DataFrame, tables: Tables) -> _Advice:
     if len(faster) and usable.empty and (rows.input_mode != RESIDENT).any():
         return _Advice(f"keep {base}: {_without_input(faster, rows)}")
     if len(faster):
-        best = (usable if len(usable) else faster).pipe(lambda own: own.loc[own.low.idxmax()])
+        faster = usable if len(usable) else faster
+        shown = faster.verdict.isin(["equal", "higher"]).groupby(faster.policy).all()
+        safe = faster[faster.policy.map(shown)]
+        best = (safe if len(safe) else faster).pipe(lambda own: own.loc[own.low.idxmax()])
         measure = measures.of(best.dataset)
-        within = best.verdict == "equal" and equal(tables, measure) == "equal"
+        within = len(safe) > 0 and equal(tables, measure) == "equal"
         within &= not diverged(best, tables)
         own = "training" if best.phase == "train" else "model"
         look = "" if within else f", and look at its {measure.name} in your own {own}"
+        if within and faster.policy[faster.low.idxmax()] != best.policy:
+            look = f", whose {measure.name} is shown to be {best.verdict}"
         condition, but, unclear = _there(best, rows)
         some = bool(condition or but or unclear)
         where = f"on this {' '.join(filter(None, [_kind(tables), condition]))}, " * some
@@ -184,6 +189,8 @@ def _at(place: str, own: pd.DataFrame) -> str:
 
 
 def _but_not(slower: pd.DataFrame) -> str:
-    """`, but not at batch size 1`: where it is shown to be slower."""
-    places = [wording.at(verbatim(place)) for place in slower.place]
-    return f", but not {' or '.join(places[:NAMED])}" if places else ""
+    """`, but not at batch size 1`: where it is shown to be slower or worse, the slowest first."""
+    places = [wording.at(verbatim(place)) for place in slower.sort_values("speedup").place]
+    more = len(places) - NAMED
+    named = [*places[:NAMED], *([f"in {count(more, 'more setting')}"] if more > 0 else [])]
+    return f", but not {' or '.join(named)}" if places else ""

@@ -59,6 +59,7 @@ class Subject:
         advice: what to do, Markdown; empty where nothing follows.
         figure: the section of the registry whose first figure is the chart.
         case: of that figure, where the section has several; empty of the first.
+        findings: those of all comparisons, where the bars are the least and the largest alone.
         usual: what holds of every bar whose label does not say otherwise; empty of nothing.
     """
 
@@ -70,6 +71,7 @@ class Subject:
     advice: str = ""
     figure: str = "answer"
     case: str = ""
+    findings: Sequence[str] = ()
     usual: str = ""
 
 

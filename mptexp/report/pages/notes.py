@@ -154,8 +154,10 @@ def details(tables: Tables) -> str:
             "of this device's large matrix product in the same type; least traffic: inputs, "
             "outputs and weights, each once per pass, per second."
         )
-    if tables.options.price_per_hour:
-        lines.append(f"Cost: at {tables.options.price_per_hour:g} per hour.")
+    if tables.price_per_hour:
+        lines.append(f"Cost: at {tables.price_per_hour:g} per hour.")
+    elif tables.options.price_per_hour:
+        lines.append("Cost is not shown: one price_per_hour cannot hold of several devices.")
     return " ".join(lines)
 
 

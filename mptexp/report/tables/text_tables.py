@@ -153,7 +153,7 @@ def _reached(seconds: float, reached: float, runs: float) -> str:
 
 def _prices(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
     """What a million images and a whole training cost, in the currency of price_per_hour."""
-    price = tables.options.price_per_hour
+    price = tables.price_per_hour
     if price is None:
         return {}
     seconds = tables.trained.run_id.map(accuracy.training_s(tables))

@@ -35,8 +35,8 @@ def test_a_format_that_learns_nothing_is_a_finding_and_no_doubt():
         made["in_force"]["chance_accuracy"] = 0.1
     answer = choose.of(tables(found.records))
     assert answer.title == (
-        "1 of 3 settings train within 2 percentage points of float32's error; the worst ends "
-        "89.0 points above it (activations <7,8>, weights <8,8>)"
+        "1 of 3 settings are shown to train within 2 percentage points of float32's error, 1 is "
+        "inconclusive; the worst ends 89.0 points above it (activations <7,8>, weights <8,8>)"
     )
     assert answer.sentences == [
         "Of 3 settings, 1 is within 2 percentage points of float32's error, 1 is more than 2 "
@@ -157,3 +157,25 @@ def test_runs_that_diverged_are_not_called_too_few():
     some += [*emulated_runs([1] * 5, status="diverged", **FIXED)][2:]
     answer = choose.of(tables_of(emulated_runs([1, 1, 1, 1, 1]), some))
     assert "only where runs ended well" in answer.sentences[0]
+
+
+def test_what_two_repeats_show_is_not_that_no_format_trains():
+    formats = [{"propagation": f"<{bits},8>", "weight_format": "<8,8>"} for bits in (8, 7)]
+    groups = [emulated_runs([1.0, 1.1], **kept) for kept in formats]
+    answer = choose.of(identified(tables_of(emulated_runs([1.0, 1.1]), *groups)))
+    # Once "0 of 2 settings train", of formats whose means are float32's.
+    assert answer.title == "Nothing is shown of 2 settings: fewer than three repeats"
+    assert answer.advice == "more repeats would narrow the inconclusive intervals."
+
+
+def test_a_network_that_no_format_trains_is_in_the_title():
+    sizes, near, far = (4, 8, 12), [1.0, 1.1, 0.9], [60.0, 61.0, 62.0]
+    groups = []
+    for model, errors in (("lenet", near), ("mlp", far)):
+        groups.append(emulated_runs(near, model=model))
+        for bits in sizes:
+            groups.append(emulated_runs(errors, propagation=f"<4,{bits}>", model=model))
+    answer = choose.of(identified(tables_of(*groups)))
+    assert answer.title.startswith("lenet trains with 8-bit activations")
+    assert answer.title.endswith("; mlp with none that was measured")
+    assert not answer.advice.rstrip(".").endswith(";")

@@ -82,3 +82,14 @@ def test_what_a_larger_instruction_set_adds_is_not_the_smallers():
         "mixed_bfloat16 is 1.25× faster than float32 on Some (CPU) thanks to AVX512_BF16, "
         "and 2.50× slower with AVX512 alone; 2.00× faster with all instruction sets"
     )
+
+
+def test_a_policy_that_loses_accuracy_is_not_advised_for_its_speed():
+    rows = by_isa().records
+    for made in rows:
+        if made["parameters"]["policy"] == "mixed_bfloat16":
+            made["history"][-1]["val_accuracy"] -= 0.4
+    answer = choose.of(tables(rows))
+    # Once "use mixed_bfloat16 with all instruction sets", at half the accuracy.
+    assert answer.title.endswith("; its accuracy is lower")
+    assert answer.advice == "keep float32: mixed_bfloat16's accuracy suffers."

@@ -207,3 +207,49 @@ def test_a_policy_that_is_slower_at_one_size_is_titled_so():
     assert choose.of(identified(tables(rows))).title == (
         "bfloat16 trains 1.50× slower than float32 on GPU at batch size 1"
     )
+
+
+def test_the_ends_are_drawn_and_all_are_counted_and_advised():
+    slow = {8: 1.1, 16: 1.1, 24: 1.1, 512: 5.0}
+    rows = []
+    for size in (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 512):
+        for block in range(3):
+            rows.append(record("float32", block, 0.1, batch_size=size))
+            rows.append(record("mixed_float16", block, 0.1 * slow.get(size, 0.5), batch_size=size))
+    answer = choose.of(identified(tables(rows)))
+    assert len(answer.bars) < len(answer.findings) == 13
+    # Once "but not at batch size 8 or at batch size 16 or at batch size 24", 5 times slower at 512.
+    assert ", but not at batch size 512 or " in answer.advice
+    assert "or in 1 more setting" in answer.advice
+    assert "Of 13 comparisons: 4 slower and 9 faster; drawn are 2" in figure_caption(answer)
+
+
+def figure_caption(answer):
+    from mptexp.report.figures import answer as drawn
+
+    return drawn._caption(answer)
+
+
+def ending(policy, size, speedup, values):
+    """Runs of a policy whose blocks end with these accuracies, at one batch size."""
+    made = [record(policy, b, 0.1 / speedup, batch_size=size) for b in range(3)]
+    for run, value in zip(made, values, strict=True):
+        run["history"][-1]["val_accuracy"] = value
+    return made
+
+
+def test_a_policy_is_advised_without_a_word_only_where_all_of_it_is_shown_equal():
+    fine, apart = (0.9, 0.9, 0.9), (0.9, 0.1, 0.8)
+    rows = []
+    for size, values in ((32, fine), (64, apart), (128, apart)):
+        rows += ending("float32", size, 1, fine)
+        rows += ending("mixed_float16", size, 3 if size == 32 else 2, values)
+    answer = choose.of(identified(tables(rows)))
+    assert answer.advice == "use **mixed_float16**, and look at its accuracy in your own training."
+
+
+def test_a_policy_whose_accuracy_is_shown_goes_before_a_faster_one_whose_is_not():
+    fine, apart = (0.9, 0.9, 0.9), (0.9, 0.5, 0.95)
+    rows = ending("float32", 32, 1, fine) + accuracies("mixed_bfloat16", 32, 1.6, fine)
+    answer = choose.of(identified(tables(rows + ending("mixed_float16", 32, 2, apart))))
+    assert answer.advice == "use **mixed_bfloat16**, whose accuracy is shown to be equal."
