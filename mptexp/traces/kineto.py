@@ -107,18 +107,13 @@ def read(events: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> Trace
     )
 
 
-def read_own(
-    file: Path,
-    optimizers: Sequence[str],
-    scaled: bool,
-    every: int = 1,
-    loss_layers: Collection[str] = (),
-) -> Trace:
+def read_own(file: Path, loss_layers: Collection[str]) -> Trace:
     """The table of operations of the steps that mptexp marked, as `xplane.read` gives it.
+
+    The ranges in the file say what else that one is told.
 
     Args:
         file: as the backend wrote it.
-        optimizers, scaled, every: as of `xplane.read`; ranges say what they say there.
         loss_layers: as of `xplane.read`.
 
     Raises:
