@@ -66,9 +66,8 @@ BACKWARDS = 0.01  # of the events of a device: so few may end before they begin
 LEAST_WITHIN = 0.5  # of the time of what was launched in the steps: so much ran in them
 MARKED = ("ProfilerStep#N", "ranges named as steps")
 STRAY = 0.01  # of the launches: so few with another process's number are no other process
-UNFINISHED = (
-    0.05  # of a step; a shorter wait for what was launched before the recording stays in it
-)
+# Of a step: a shorter wait for what was launched before the recording stays in it.
+UNFINISHED = 0.05
 EARLIER = (
     "{:.3g} ms are left out of the first step, in which it waited for what the device was given "
     "before the recording; leave more steps to the schedule's warm-up"
@@ -430,17 +429,14 @@ def _refuse_merged(events: Iterable[Event]) -> None:
 
     Nsight's are of one process here, and their threads are plain numbers.
     """
-    marks = Counter(e.thread[0] for e in events if STEP.match(e.name) and _of_process(e))
-    calls = Counter(e.thread[0] for e in events if e.kind == "launch" and _of_process(e))
-    ranks = {*marks, *(process for process, n in calls.items() if n > STRAY * calls.total())}
+    known = [event for event in events if isinstance(event.thread, tuple)]
+    marks = {event.thread[0] for event in known if STEP.match(event.name)}
+    calls = Counter(event.thread[0] for event in known if event.kind == "launch")
+    ranks = marks | {process for process, n in calls.items() if n > STRAY * calls.total()}
     if len(ranks) > 1:
         raise ParamsError(
             f"it holds the work of {len(ranks)} processes in one file; give the trace of one rank"
         )
-
-
-def _of_process(event: Event) -> bool:
-    return isinstance(event.thread, tuple)
 
 
 def _refuse_skewed(found: Steps, launched: Sequence[tuple[float, Interval]]) -> None:
