@@ -66,7 +66,7 @@ class Steps:
     @property
     def gaps(self) -> tuple[Interval, ...]:
         """What lies between two steps and belongs to none."""
-        pairs = zip(self.intervals, self.intervals[1:], strict=False)
+        pairs = pairwise(self.intervals)
         return tuple((end, begin) for (_, end), (begin, _) in pairs if begin > end)
 
     def seconds(self) -> tuple[float, ...]:
