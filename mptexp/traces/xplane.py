@@ -110,12 +110,8 @@ def read(
             in further ways of its own.
     """
     events = from_viewer(_unpacked(file) if file.suffix == ".gz" else _viewer(file))
-    gpus = _by_gpu(events)
-    steps = _own_steps(events)
-    if steps is None:
-        raise ValueError("the trace holds no marked step")
     naming = Naming(optimizers, scaled, loss_layers=loss_layers, sums=sums or {})
-    return _trace(events, gpus, steps, naming, every)
+    return _trace(events, _by_gpu(events), _own_steps(events), naming, every)
 
 
 def explain(events: Sequence["Event"]) -> Trace:
@@ -260,10 +256,10 @@ def _framework(events: Iterable["Event"]) -> str:
 # --- steps ---------------------------------------------------------------------------------------
 
 
-def _own_steps(events: Iterable["Event"]) -> Steps | None:
+def _own_steps(events: Iterable["Event"]) -> Steps:
     marks = [e for e in events if e.name.split(" ")[0] == MARK and "step_num" in e.args]
     if not marks:
-        return None
+        raise ValueError("the trace holds no marked step")
     ordered = sorted((e.start, e.end) for e in marks)
     return recognized.adjoining(ordered, f"the marker {MARK}")
 
