@@ -1,7 +1,7 @@
 """Pairs of policies at a point of a sweep, and the runs from which they are diagnosed."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -93,6 +93,8 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
     placed = {row[-1]: row[:-1] for row in ok[[*points.POINT, "run_id"]].to_numpy().tolist()}
     named = [*points.POINT, "baseline", "candidate"]
     claims = tables.claims.set_index(named)[["low", "high"]].to_dict("index")
+    # Of two policies that form no ratio there, such as one with XLA and one without.
+    unclaimed = {"low": math.nan, "high": math.nan}
     made: dict[tuple[Any, ...], Pair] = {}
     for point, default, times in points.by_block(ok, "step_s", keys):
         baseline = next(iter(points.baselines(default, times)), None)
@@ -102,8 +104,8 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
                 for p in (baseline, policy)
             ]
             own_point = placed[first_ids[(*point, policy)]]
-            claim = claims.get((*own_point, baseline, policy))
-            speedup = _claimed(contrast.paired(times[baseline], times[policy]), claim)
+            claim = claims.get((*own_point, baseline, policy), unclaimed)
+            speedup = replace(contrast.paired(times[baseline], times[policy]), **claim)
             if not speedup.n:
                 continue
             # Points come by batch size: the last that both policies reached stays.
@@ -111,13 +113,3 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
             both = validity.together(flags[(*point, p)] for p in (baseline, policy))
             made[(*point[:-1], policy)] = Pair(*runs, step_s, speedup, both)
     return list(made.values())
-
-
-def _claimed(over: Contrast, claim: Mapping[str, float] | None) -> Contrast:
-    """A ratio with the interval that the sweep claims of it, as its tables show it.
-
-    None is claimed where the two policies form no ratio there, such as one with XLA and one
-    without.
-    """
-    ends = claim or {"low": math.nan, "high": math.nan}
-    return replace(over, **ends)
