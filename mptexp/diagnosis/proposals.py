@@ -51,7 +51,9 @@ def _waits(part: Shares) -> float:
 def _without_trace(pair: Pair, candidate: Record, part: Shares) -> Asked:
     asked = []
     if pair.candidate.input_mode != "resident":
-        busy = 0.0 if not len(part) else _input_busy(candidate)
+        busy = 0.0
+        if len(part):
+            busy = candidate["profile"]["input_busy_s"] / candidate["profile"]["step_s"]
         asked.append((ablations.INPUT, max(part.get("input", 0.0), busy)))
     if candidate["in_force"]["jit"]:
         asked.append((ablations.XLA_OFF, 1.0))
@@ -76,10 +78,6 @@ def _with_trace(pair: Pair, candidate: Record, part: Shares) -> Asked:
     if ours and run.width_multiple == 1 and _odd_widths(candidate):
         asked.append((ablations.PADDED, part["matrix"]))
     return asked
-
-
-def _input_busy(record: Record) -> float:
-    return record["profile"]["input_busy_s"] / record["profile"]["step_s"]
 
 
 def _normalization(record: Record) -> float:
@@ -114,8 +112,7 @@ def proposed(pair: Pair, directory: SweepDir, tables: Tables) -> list[Ablation]:
     """
     notebook = tables.records[0]["notebook"]
     own = {record["run_id"] for record in tables.records}
-    records = [_ended_well(directory, run.run_id(notebook)) for run in pair.traced]
-    baseline, candidate = records
+    baseline, candidate = (_ended_well(directory, run.run_id(notebook)) for run in pair.traced)
     if baseline is None or candidate is None:
         return []
     return [
