@@ -174,7 +174,7 @@ class Recording:
         Matrix work for nothing, memory-bound work and casts in half the time, all else as it was.
         """
         shrinks = {"matrix": 1.0, "memory": 0.5, "casts": 0.5}
-        saved = sum(float(self.shares.get(name, 0.0)) * part for name, part in shrinks.items())
+        saved = sum(self.share(name) * part for name, part in shrinks.items())
         least = 1e-9 if self.trace.median_s else 1.0
         return 1 / max(1 - saved, least)
 
@@ -189,9 +189,9 @@ def same_input(first: str, second: str) -> bool:
     return len(rows) == 1
 
 
-def _part(table: pd.DataFrame, which: pd.Series, of: str = "seconds") -> float:
-    total = float(table[of].sum())
-    return float(table[of][which].sum()) / total if total else 0.0
+def _part(table: pd.DataFrame, which: pd.Series) -> float:
+    total = float(table.seconds.sum())
+    return float(table.seconds[which].sum()) / total if total else 0.0
 
 
 @dataclass(frozen=True)
