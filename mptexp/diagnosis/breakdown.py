@@ -277,12 +277,9 @@ def joined(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> pd.Data
 
 def joined_tables(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
     """As `joined`, of what `rows` or `of_trace` gives."""
+    sides = {"baseline_s": baseline, "candidate_s": candidate}
     keys = ["layer", "part", "cause"]
-    left, right = (
-        table.groupby(keys, as_index=False).seconds.sum() for table in (baseline, candidate)
-    )
-    both = left.merge(right, "outer", keys, suffixes=("_b", "_c")).fillna({"seconds_b": 0.0})
-    both = both.fillna({"seconds_c": 0.0})
-    both = both.rename(columns={"seconds_b": "baseline_s", "seconds_c": "candidate_s"})
+    sums = {name: table.groupby(keys).seconds.sum() for name, table in sides.items()}
+    both = pd.DataFrame(sums).fillna(0.0).reset_index()
     both["difference_s"] = both.candidate_s - both.baseline_s
     return both.sort_values("difference_s", key=abs, ascending=False, ignore_index=True)
