@@ -318,16 +318,12 @@ def incomparable(
         alike = identity.largest_alike(identities)
         for place, run_id in enumerate(runs):
             if place not in alike:
-                unlike[run_id] = _beyond_blocks(identities[place], identities[alike[-1]])
+                found = identity.differences(identities[place], identities[alike[-1]])
+                unlike[run_id] = [d for d in found if d.name not in identity.WITHIN_BLOCK]
         kept = group[group.run_id.isin([runs[place] for place in alike])]
         for _, block in kept.groupby("block"):
             unlike |= _started_otherwise([known[run_id][1] for run_id in block.run_id])
     return unlike
-
-
-def _beyond_blocks(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[identity.Difference]:
-    found = identity.differences(one, other)
-    return [difference for difference in found if difference.name not in identity.WITHIN_BLOCK]
 
 
 def _started_otherwise(
@@ -373,13 +369,12 @@ def apart(records: Sequence[Mapping[str, Any]]) -> set[str]:
     Of what a ratio may compare within a block, the larger part stays; of equal ones, the one that
     ended last.
     """
-    blocks: dict[Hashable, dict[str, list[Mapping[str, Any]]]] = {}
+    blocks: dict[Hashable, dict[tuple[str, str], list[Mapping[str, Any]]]] = {}
     for record, device in zip(records, devices(records), strict=True):
         if record["status"] == "ok":
             key = device, order.comparison(Run.model_construct(**record["parameters"]))
             parts = blocks.setdefault(key, {})
-            made = f"{record.get('invocation', '')} {record.get('boot', '')}"
-            parts.setdefault(made, []).append(record)
+            parts.setdefault(_process_of(record), []).append(record)
     parted = set()
     for parts in blocks.values():
         whole = [near for part in parts.values() for near in _near(part)]
