@@ -127,8 +127,7 @@ def _at_margin(differences: np.ndarray, margin: float) -> float:
     the paired-sample design": the likeliest shares of images that differ which are a margin apart.
     """
     n = differences.shape[1]
-    shares = sorted(float((differences == sign).mean()) * n for sign in (1, -1))
-    fewer, larger = shares
+    fewer, larger = sorted(float((differences == sign).mean()) * n for sign in (1, -1))
     linear = -larger - fewer + (2 * n - larger + fewer) * margin
     constant = -fewer * margin * (1 - margin)
     least = (np.sqrt(linear**2 - 8 * n * constant) - linear) / (4 * n)
