@@ -522,13 +522,16 @@ def _steps(
         for s in spans
         if s.operation.state == "op" and not s.operation.op.startswith("Mem")
     ]
-    last = max(s.end for s in spans)
-    first = min(s.start for s in spans)
+    first, last = min(s.start for s in spans), max(s.end for s in spans)
     host = min([first, *(e.start for e in events if e.kind in ("op", "launch"))])
     # What repeats more often than the optimizer steps is a layer, or a micro-batch.
     ended = _optimized(events)
-    known = steps.repeated(work, len(ended) or math.inf, host)
-    return known or _by_optimizer(ended, host, spans, launched) or steps.whole(first, last)
+    if known := steps.repeated(work, len(ended) or math.inf, host):
+        return known
+    if not ended:
+        return steps.whole(first, last)
+    pairs = list(zip([host, *ended[:-1]], ended, strict=True))
+    return steps.marked(pairs, operations.busy(spans), "the optimizer's steps", launched)
 
 
 def _optimized(events: Iterable[Event]) -> list[float]:
@@ -536,20 +539,6 @@ def _optimized(events: Iterable[Event]) -> list[float]:
     marks = [e for e in events if e.kind == "op" and e.name.startswith("Optimizer.step#")]
     one = len(marks) > 1 and len({e.name for e in marks}) == 1
     return sorted(e.end for e in marks) if one else []
-
-
-def _by_optimizer(
-    ends: Sequence[float],
-    first: float,
-    spans: Sequence[Span],
-    launched: Sequence[tuple[float, Interval]],
-) -> Steps | None:
-    """Steps that end when the optimizer has stepped, see `_optimized`; None where it did not."""
-    if not ends:
-        return None
-    begins = [first, *ends[:-1]]
-    pairs = list(zip(begins, ends, strict=True))
-    return steps.marked(pairs, operations.busy(spans), "the optimizer's steps", launched)
 
 
 def _blocked(events: Sequence[Event]) -> Iterator[Span]:
