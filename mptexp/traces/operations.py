@@ -116,8 +116,8 @@ class Trace:
     device: str
     input_busy_s: float
     operations: list[Operation]
-    step_times: tuple[float, ...] = ()
-    how: str = ""
+    step_times: tuple[float, ...]
+    how: str
     warm_up: int = 0
     unusual: int = 0
     untrained: int = 0
@@ -139,7 +139,7 @@ class Trace:
     @property
     def median_s(self) -> float:
         """The median step, seconds."""
-        return statistics.median(self.step_times) if self.step_times else self.step_s
+        return statistics.median(self.step_times)
 
     def profile(self, timed_s: float) -> dict[str, Any]:
         """The trace as the `profile` of a record.
