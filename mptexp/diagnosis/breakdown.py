@@ -183,16 +183,14 @@ def of_trace(trace: Trace) -> pd.DataFrame:
     """The same columns of a trace by itself; the rows sum to its median step."""
     table = pd.DataFrame([row._asdict() for row in trace.operations])
     table["seconds"] *= trace.median_s / trace.step_s
-    return _with_causes(table, trace.median_s)
+    return _with_causes(table, trace.median_s, {})
 
 
-def _with_causes(
-    table: pd.DataFrame, step_s: float, kinds: Mapping[str, str] | None = None
-) -> pd.DataFrame:
+def _with_causes(table: pd.DataFrame, step_s: float, kinds: Mapping[str, str]) -> pd.DataFrame:
     """The rows of a table of operations with their cause and their share of a step."""
     columns = ("state", "part", "op", "kernel", "layer")
     table["cause"] = [
-        cause(*key, (kinds or {}).get(layer, ""))
+        cause(*key, kinds.get(layer, ""))
         for *key, layer in zip(*(table[name] for name in columns), strict=True)
     ]
     serving = _serving(table)
