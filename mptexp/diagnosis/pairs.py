@@ -49,15 +49,14 @@ class Pair:
         # A power of two, so that another step time seldom means another run and another record.
         steps = 2 ** math.ceil(math.log2(RUN_S / self.step_s))
         length = {"max_steps": max(FEWEST, min(MOST, steps)), "target_ci": CERTAIN}
-        baseline, candidate = (in_block(run, 0) for run in self.policies)
-        return baseline.model_copy(update=length), candidate.model_copy(update=length)
+        baseline, candidate = (in_block(r, 0).model_copy(update=length) for r in self.policies)
+        return baseline, candidate
 
     @property
     def traced(self) -> tuple[Run, Run]:
         """Both runs as those whose steps are traced."""
-        baseline, candidate = self.controls
-        traced = {"profile": True}
-        return baseline.model_copy(update=traced), candidate.model_copy(update=traced)
+        baseline, candidate = (r.model_copy(update={"profile": True}) for r in self.controls)
+        return baseline, candidate
 
 
 def in_block(run: Run, block: int) -> Run:
