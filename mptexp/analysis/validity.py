@@ -334,14 +334,10 @@ def _started_otherwise(
     Weights in 16 bits are those of float32 rounded, so only float32 weights are compared.
     """
     unlike = {}
-    validated = {r["run_id"]: {"validation": _validation(r)} for r in records}
-    for name, alike in (
-        ("data_order", list(records)),
-        ("initial_weights", [r for r in records if _holds_float32(r)]),
-        ("validation", list(records)),
-    ):
-        own = [record["identity"] | validated[record["run_id"]] for record in alike]
-        values = [str(one.get(name, "")) for one in own]
+    for name in ("data_order", "initial_weights", "validation"):
+        alike = [r for r in records if name != "initial_weights" or _holds_float32(r)]
+        known = [record["identity"] | {"validation": _validation(record)} for record in alike]
+        values = [str(own.get(name, "")) for own in known]
         for record, value in zip(alike, values, strict=True):
             if value != values[0]:
                 unlike[record["run_id"]] = [identity.Difference(name, value, values[0])]
