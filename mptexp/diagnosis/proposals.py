@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mptexp.analysis.identity import Record
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import ablations, breakdown
 from mptexp.diagnosis.ablations import Ablation
@@ -19,7 +20,6 @@ from mptexp.spec.order import balanced
 from mptexp.spec.run import Run
 
 SLOWER = 0.9  # a change that makes both policies slower than this is not tried in further blocks
-Record = Mapping[str, Any]
 Shares = Mapping[str, float]  # of the candidate's step by cause; nothing without a trace
 Asked = list[tuple[Ablation, float]]  # and the share of the step that speaks for it
 

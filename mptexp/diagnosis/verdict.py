@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from scipy import special
 
 from mptexp.analysis import validity
 from mptexp.analysis.contrast import Contrast
+from mptexp.analysis.identity import Record
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import ablations, arithmetic, breakdown, proposals, roofline
 from mptexp.diagnosis.ablations import Ablation
@@ -22,7 +23,6 @@ from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import Run
 
-Record = Mapping[str, Any]
 FEWEST_GROUPS = 3  # of traced steps, from which their spread is known
 LEAST_NAMED, MOST_NAMED = 0.01, 2  # unknown operations: share of the step, and how many
 # Tried where no trace asks for them, too: a sweep may hold them as axes of its matrix.
