@@ -28,7 +28,7 @@ from mptexp.traces.host import (
     Host,
 )
 from mptexp.traces.operations import Operation, Span, Trace
-from mptexp.traces.steps import Interval, Steps
+from mptexp.traces.steps import Interval, Launched, Steps
 from mptexp.traces.xla_names import LAYER
 
 MOST_EVENTS = 3_000_000  # that are held; some 2 GB
@@ -439,7 +439,7 @@ def _refuse_merged(events: Iterable[Event]) -> None:
         )
 
 
-def _refuse_skewed(found: Steps, launched: Sequence[tuple[float, Interval]]) -> None:
+def _refuse_skewed(found: Steps, launched: Launched) -> None:
     """Refuses a trace whose device ran the steps at another time than its host launched them."""
     (begin, end), (first, last) = found.between, found.launched
     ran = [interval for at, interval in launched if first <= at <= last]
@@ -448,7 +448,7 @@ def _refuse_skewed(found: Steps, launched: Sequence[tuple[float, Interval]]) -> 
         raise ParamsError(CLOCKS)
 
 
-def _late_us(events: Iterable[Event], launched: Sequence[tuple[float, Interval]]) -> float:
+def _late_us(events: Iterable[Event], launched: Launched) -> float:
     """How much later than a wait for it the device had done its work, by its clock.
 
     The least of all waits for the whole device; 0 where there was none.
@@ -464,7 +464,7 @@ def _late_us(events: Iterable[Event], launched: Sequence[tuple[float, Interval]]
     return min(late, default=0.0)
 
 
-def _skew(launched: Sequence[tuple[float, Interval]], late: float) -> Iterator[str]:
+def _skew(launched: Launched, late: float) -> Iterator[str]:
     """Says where kernels begin before they were launched, or end after they were awaited."""
     if late > SKEW_US:
         yield (
@@ -507,9 +507,7 @@ def _of_one_name(events: Sequence[Event]) -> list[Interval]:
     return max(by_name.values(), key=len, default=[])
 
 
-def _steps(
-    events: Sequence[Event], spans: Sequence[Span], launched: Sequence[tuple[float, Interval]]
-) -> Steps:
+def _steps(events: Sequence[Event], spans: Sequence[Span], launched: Launched) -> Steps:
     trained = [e.start for e in events if e.kind == "op" and BACKWARD.search(e.name)]
     for pattern, how in zip((STEP, RANGE), MARKED, strict=True):
         named = [e for e in events if e.kind == "op" and pattern.match(e.name)]
