@@ -368,10 +368,7 @@ def _at_most(pair: Pair, baseline: Record, candidate: Record) -> Pair:
 
 
 def _losses(
-    pair: Pair,
-    baseline: _Traced,
-    candidate: _Traced,
-    effects: Sequence[Effect],
+    pair: Pair, baseline: _Traced, candidate: _Traced, effects: Sequence[Effect]
 ) -> list[Loss]:
     """What the step lost to what, the largest first."""
     if baseline.rows.empty or candidate.rows.empty:
