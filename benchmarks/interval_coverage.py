@@ -36,7 +36,7 @@ from random import Random
 import numpy as np
 from scipy import stats
 
-from mptexp.analysis import image_pairs, simultaneous, steadiness
+from mptexp.analysis import contrast, image_pairs, simultaneous, steadiness
 from mptexp.spec import order
 
 TRUE = 1.3
@@ -216,7 +216,7 @@ def _accuracies(images: int, blocks: int, kind: str, sweeps: int) -> str:
                 for half in halves_of(made)
             ]
             shares.append(said)
-    if blocks < simultaneous.LEAST_BLOCKS:
+    if blocks < contrast.FEWEST:
         return "     no interval, nothing claimed"
     means = np.array(shares, float).reshape(2, sweeps, 2, 3).mean(1)
     return "   ".join(

@@ -67,33 +67,23 @@ def differences(tables: Tables) -> pd.DataFrame:
     flags = trained.groupby(keys)["flags"].agg(validity.together).to_dict()
     first = trained.drop_duplicates([*keys, "block"])
     records = {key: tables.records_by_block(own) for key, own in first.groupby(keys)}
-    rows, compared = [], []
+    rows = []
     for point, default, table in points.by_block(trained, "quality"):
         for baseline in points.baselines(default, table):
             for candidate in [p for p in POLICIES if p != baseline]:
                 sides = (*point, baseline), (*point, candidate)
-                row = dict(zip(POINT, point, strict=True)) | {"margin": margin, "images": 0}
+                row = dict(zip(POINT, point, strict=True)) | {"margin": margin}
                 row |= {"baseline": baseline, "candidate": candidate}
                 row |= {"base_lost": sides[0] in lost, "diverged": sides[1] in lost}
-                if candidate not in table:
-                    rows += [row] * row["diverged"]
-                    continue
-                over = contrast.paired(table[candidate], table[baseline], "difference")
-                if over.n:
-                    spread = image_pairs.spread(records[sides[1]], records[sides[0]], margin)
-                    rows.append(row | {"images": spread.images, "at": len(compared)})
-                    compared.append((over, spread, [flags[side] for side in sides]))
-    spreads = [(spread.variance, spread.freedom) for _, spread, _ in compared]
-    halves = simultaneous.half_widths([over.values for over, *_ in compared], spreads)
-    made = []
-    for row in rows:
-        side = (*(row[name] for name in POINT), row["baseline"])
-        over, own = Contrast(), [flags.get(side, ""), ""]
-        if "at" in row:
-            over, _, own = compared[row["at"]]
-            over = over.within(halves[row["at"]])
-        made.append(row | concluded(row, over, row["images"], own, margin))
-    return pd.DataFrame(made, columns=[*POINT, *COMPARED])
+                row |= {"over": Contrast(), "spread": image_pairs.Spread()}
+                row["both"] = [flags.get(side, "") for side in sides]
+                if candidate in table:
+                    row["over"] = contrast.paired(table[candidate], table[baseline], "difference")
+                if row["over"].n:
+                    row["spread"] = image_pairs.spread(records[sides[1]], records[sides[0]], margin)
+                if row["over"].n or (row["diverged"] and candidate not in table):
+                    rows.append(row | {"images": row["spread"].images})
+    return pd.DataFrame(claimed(rows, margin), columns=[*POINT, *COMPARED])
 
 
 def with_several_scales(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -135,6 +125,25 @@ def _diverged(tables: Tables) -> set[tuple]:
     runs = speedups.with_jit(tables.results)
     runs = runs[runs.status == "diverged"]
     return set(runs[[*POINT, "policy"]].itertuples(index=False, name=None))
+
+
+def claimed(rows: Sequence[dict[str, Any]], margin: float) -> list[dict[str, Any]]:
+    """Rows with their differences in columns, whose intervals hold for all of them together.
+
+    Args:
+        rows: as `concluded` takes them, with the contrast (`over`), what the images add to its
+            variance (`spread`), the flags of `both` sides, and whether it is the baseline itself
+            (`is_base`), which is no comparison.
+        margin: largest difference that counts as equal.
+    """
+    asked = [not row.pop("is_base", False) for row in rows]
+    overs, spreads, flags = ([row.pop(n) for row in rows] for n in ("over", "spread", "both"))
+    more = [(spread.variance, spread.freedom) for spread in spreads]
+    wide = simultaneous.together(overs, more, asked)
+    return [
+        row | concluded(row, over, spread.images, both, margin)
+        for row, over, spread, both in zip(rows, wide, spreads, flags, strict=True)
+    ]
 
 
 def concluded(

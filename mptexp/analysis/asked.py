@@ -75,9 +75,7 @@ def _key(run: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def _differing(
-    others: Sequence[Mapping[str, Any]],
-    wanted: Sequence[Mapping[str, Any]],
-    names: Sequence[str],
+    others: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]], names: Sequence[str]
 ) -> dict[str, tuple[str, str]]:
     found = {}
     for name in names:

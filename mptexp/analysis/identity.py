@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+Record = Mapping[str, Any]
 WITHIN_BLOCK = ("initial_weights", "data_order")
 # What differs between the sides of a comparison because of the parameter that it is about.
 FOLLOWS = {
@@ -42,7 +43,7 @@ class Difference:
     right: str
 
 
-def of(record: Mapping[str, Any]) -> dict[str, Any] | None:
+def of(record: Record) -> dict[str, Any] | None:
     """The identity in a record; None where it has none."""
     known = record.get("identity")
     return known if isinstance(known, dict) and known else None
@@ -83,7 +84,7 @@ def kind(parameters: Mapping[str, Any]) -> Kind:
     return tuple(str(parameters[name]) for name in ("gpu_model", "backend", "model", "dataset"))
 
 
-def latest(records: Iterable[Mapping[str, Any]]) -> dict[Kind, dict[str, Any]]:
+def latest(records: Iterable[Record]) -> dict[Kind, dict[str, Any]]:
     """The identity of the last run of each kind that ended well."""
     ended = [r for r in records if r.get("status") == "ok" and of(r)]
     ended.sort(key=lambda record: str(record.get("ended_at", "")))

@@ -16,9 +16,10 @@ Measured by `python benchmarks/interval_coverage.py --images 2000`.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+
+from mptexp.analysis.identity import Record
 
 # Two images more, one that each side alone gets right: with no difference among the images that
 # there are, it is not known that there is none among others (Bonett and Price 2012).
@@ -43,7 +44,7 @@ class Spread:
     images: int = 0
 
 
-def correct(record: Mapping[str, Any]) -> np.ndarray | None:
+def correct(record: Record) -> np.ndarray | None:
     """Whether each validation image was classified correctly at the end.
 
     None without a list, and where it is not that of the accuracy: predicting once more may round
@@ -59,9 +60,7 @@ def correct(record: Mapping[str, Any]) -> np.ndarray | None:
     return bits if off * len(bits) <= max(2, OFF * len(bits)) else None
 
 
-def spread(
-    left: Mapping[int, Mapping[str, Any]], right: Mapping[int, Mapping[str, Any]], margin: float
-) -> Spread:
+def spread(left: Mapping[int, Record], right: Mapping[int, Record], margin: float) -> Spread:
     """What the images add to the variance of left's mean accuracy minus right's.
 
     Args:
@@ -82,7 +81,7 @@ def spread(
     return _unpaired(*sides, margin)
 
 
-def _of_losses(left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]]) -> Spread:
+def _of_losses(left: Sequence[Record], right: Sequence[Record]) -> Spread:
     """The spread from the losses of a text's sequences: paired where both sides had the same ones.
 
     Neighbouring sequences are of one passage, and count as independent all the same.
@@ -127,17 +126,14 @@ def _at_margin(differences: np.ndarray, margin: float) -> float:
     the paired-sample design": the likeliest shares of images that differ which are a margin apart.
     """
     n = differences.shape[1]
-    shares = sorted(float((differences == sign).mean()) * n for sign in (1, -1))
-    fewer, larger = shares
+    fewer, larger = sorted(float((differences == sign).mean()) * n for sign in (1, -1))
     linear = -larger - fewer + (2 * n - larger + fewer) * margin
     constant = -fewer * margin * (1 - margin)
     least = (np.sqrt(linear**2 - 8 * n * constant) - linear) / (4 * n)
     return float(2 * least + margin * (1 - margin)) / n
 
 
-def _unpaired(
-    left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]], margin: float
-) -> Spread:
+def _unpaired(left: Sequence[Record], right: Sequence[Record], margin: float) -> Spread:
     """As if each side had images of its own, which is too wide and never too narrow.
 
     A number of images that nothing else in its record supports is believed where it is too small
@@ -153,7 +149,7 @@ def _unpaired(
     return Spread(float(sum(variances)), min(counts), min(counts) * believed)
 
 
-def _binomial(record: Mapping[str, Any]) -> float:
+def _binomial(record: Record) -> float:
     """Variance of an accuracy that comes from its images, with an error and a success more."""
     images = record["in_force"]["validation_images"]
     share = (record["history"][-1]["val_accuracy"] * images + 1) / (images + 2)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, contrast, image_pairs, points, simultaneous, validity
+from mptexp.analysis import accuracy, contrast, image_pairs, points, validity
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.spec import tasks
 
@@ -35,7 +35,7 @@ def table(tables: Tables) -> pd.DataFrame:
             measured["base_lost"] = lost and policy != "float32"
             named = {"dataset": own.dataset.iloc[0], "policy": policy, "loss_scale": scale}
             rows.append({"point": point} | named | measured)
-    made = pd.DataFrame(_claimed(rows, tables.options.equivalence_margin))
+    made = pd.DataFrame(accuracy.claimed(rows, tables.options.equivalence_margin))
     if made.empty:
         return made
     return made.sort_values(
@@ -68,19 +68,6 @@ def _baseline(group: pd.DataFrame) -> pd.DataFrame:
     scales = [s for s in ("none", 1.0) if s in set(known.loss_scale)]
     chosen = scales[0] if scales else (known.loss_scale.iloc[0] if len(known) else "none")
     return known[known.loss_scale == chosen]
-
-
-def _claimed(rows: list[dict[str, Any]], margin: float) -> list[dict[str, Any]]:
-    """The rows with their differences in columns, whose intervals hold for all together."""
-    overs, spreads, flags = ([row.pop(n) for row in rows] for n in ("over", "spread", "both"))
-    more = [(spread.variance, spread.freedom) for spread in spreads]
-    # Float32 against itself is no comparison.
-    asked = [not row.pop("is_base") for row in rows]
-    wide = simultaneous.together(overs, more, asked)
-    return [
-        row | accuracy.concluded(row, over, spread.images, both, margin)
-        for row, over, spread, both in zip(rows, wide, spreads, flags, strict=True)
-    ]
 
 
 def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any]:

@@ -56,8 +56,7 @@ def quality(runs: pd.DataFrame) -> pd.Series:
     hundredth of it is a percent of perplexity.
     """
     shown = {"val_accuracy": lambda value: value, "val_perplexity": lambda value: -np.log(value)}
-    known = {name: pd.to_numeric(runs[name]) for name in shown if name in runs}
-    return _first([shown[name](values) for name, values in known.items()])
+    return _first([of(pd.to_numeric(runs[name])) for name, of in shown.items() if name in runs])
 
 
 def _first(columns: Sequence[pd.Series]) -> pd.Series:

@@ -38,9 +38,7 @@ def table() -> pd.DataFrame:
     Columns: those of published.csv (batch_size is per device); model_here, empty where no model
     here has that structure; phase; replicas, how many devices share the work.
     """
-    with (
-        resources.files("mptexp.analysis").joinpath("published.csv").open(encoding="utf-8") as file
-    ):
+    with (resources.files("mptexp.analysis") / "published.csv").open(encoding="utf-8") as file:
         rows = pd.read_csv(file)
     # A study that names the device of one policy alone means the pair all the same.
     devices = rows.groupby(["study", "model", "metric"], dropna=False).device.bfill()

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
-from mptexp.analysis.contrast import CONFIDENCE, LEAST, Contrast
+from mptexp.analysis.contrast import CONFIDENCE, FEWEST, LEAST, Contrast
 
 # The moderated part takes half of the 5 % that a sweep may err: with three blocks, how unlike the
 # variances are cannot be known well, and simulated sweeps of unlike points use up the other half.
@@ -24,7 +24,6 @@ ALPHA = 0.025
 # Variances are never taken to be more alike than this (variance of their logarithms), divided by
 # the number of comparisons: few of them cannot show that they are alike.
 LEAST_SPREAD = 4.0
-LEAST_BLOCKS = 3  # as for a comparison's own interval
 TINY = 1e-16  # a variance of nought would have no logarithm
 
 
@@ -91,7 +90,7 @@ def half_widths(
         A half width for each comparison; NaN where it has fewer than three blocks.
     """
     samples = [np.asarray(v, float) for v in values]
-    known = [k for k, v in enumerate(samples) if len(v) >= LEAST_BLOCKS]
+    known = [k for k, v in enumerate(samples) if len(v) >= FEWEST]
     halves = [math.nan] * len(samples)
     if not known:
         return halves

@@ -9,12 +9,12 @@ import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from mptexp.analysis import identity, steadiness
+from mptexp.analysis.identity import Record
 from mptexp.analysis.points import POINT
 from mptexp.records import consistent, instruments, interference
 from mptexp.records.schema import AT_ONCE, SEEN, VOID
@@ -190,9 +190,7 @@ FLAGS = {
 
 
 def of_runs(
-    results: pd.DataFrame,
-    records: Sequence[Mapping[str, Any]],
-    beside: Sequence[Mapping[str, Any]] = (),
+    results: pd.DataFrame, records: Sequence[Record], beside: Sequence[Record] = ()
 ) -> pd.Series:
     """The names of each run's flags, separated by `; `; empty for a run that is valid.
 
@@ -223,7 +221,7 @@ def of_runs(
     return pd.Series(flags, results.index, dtype=object)
 
 
-def made_for_accuracy(results: pd.DataFrame, records: Sequence[Mapping[str, Any]]) -> bool:
+def made_for_accuracy(results: pd.DataFrame, records: Sequence[Record]) -> bool:
     """Whether a sweep shared the machine on purpose: no time of it is valid, and none is shown.
 
     Each run was beside others of its sweep or at a lowered priority, and some trained for long
@@ -241,7 +239,7 @@ def made_for_accuracy(results: pd.DataFrame, records: Sequence[Mapping[str, Any]
     return bool(shared and learned[figures].notna().any(axis=None))
 
 
-def of_record(record: Mapping[str, Any]) -> list[str]:
+def of_record(record: Record) -> list[str]:
     """The names of the flags that a record shows by itself."""
     marks = {*record.get("marks", []), *interference.marks(record.get("readings") or {})}
     timed = record.get("timing", {}).get("step_s") is not None
@@ -265,7 +263,7 @@ def of_record(record: Mapping[str, Any]) -> list[str]:
     return [name for name, holds in cases.items() if holds]
 
 
-def is_repeat(record: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def is_repeat(record: Record, now: Record) -> bool:
     """Whether a run that was measured again is a valid time of what it is now."""
     sides = [identity.of(one) for one in (record, now)]
     if record.get("status") != "ok" or None in sides:
@@ -280,7 +278,7 @@ def _seen_in_training(marks: Iterable[str]) -> bool:
     return any(int(m[1]) >= SEEN_MATTERS * int(m[2]) for m in known if m)
 
 
-def _at_chance(record: Mapping[str, Any]) -> bool:
+def _at_chance(record: Record) -> bool:
     """Whether a training's validation is what guessing gives, see the task's `guess`.
 
     Not one that ended once its step time was known: of it no accuracy is compared or shown.
@@ -301,7 +299,7 @@ def _at_chance(record: Mapping[str, Any]) -> bool:
 
 
 def incomparable(
-    results: pd.DataFrame, records: Sequence[Mapping[str, Any]]
+    results: pd.DataFrame, records: Sequence[Record]
 ) -> dict[str, list[identity.Difference]]:
     """The runs that differ from the others of their point in more than the policy.
 
@@ -318,41 +316,31 @@ def incomparable(
         alike = identity.largest_alike(identities)
         for place, run_id in enumerate(runs):
             if place not in alike:
-                unlike[run_id] = _beyond_blocks(identities[place], identities[alike[-1]])
+                found = identity.differences(identities[place], identities[alike[-1]])
+                unlike[run_id] = [d for d in found if d.name not in identity.WITHIN_BLOCK]
         kept = group[group.run_id.isin([runs[place] for place in alike])]
         for _, block in kept.groupby("block"):
             unlike |= _started_otherwise([known[run_id][1] for run_id in block.run_id])
     return unlike
 
 
-def _beyond_blocks(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[identity.Difference]:
-    found = identity.differences(one, other)
-    return [difference for difference in found if difference.name not in identity.WITHIN_BLOCK]
-
-
-def _started_otherwise(
-    records: Sequence[Mapping[str, Any]],
-) -> dict[str, list[identity.Difference]]:
+def _started_otherwise(records: Sequence[Record]) -> dict[str, list[identity.Difference]]:
     """The runs of a block that differ from the first in weights, order or validation images.
 
     Weights in 16 bits are those of float32 rounded, so only float32 weights are compared.
     """
     unlike = {}
-    validated = {r["run_id"]: {"validation": _validation(r)} for r in records}
-    for name, alike in (
-        ("data_order", list(records)),
-        ("initial_weights", [r for r in records if _holds_float32(r)]),
-        ("validation", list(records)),
-    ):
-        own = [record["identity"] | validated[record["run_id"]] for record in alike]
-        values = [str(one.get(name, "")) for one in own]
+    for name in ("data_order", "initial_weights", "validation"):
+        alike = [r for r in records if name != "initial_weights" or _holds_float32(r)]
+        known = [record["identity"] | {"validation": _validation(record)} for record in alike]
+        values = [str(own.get(name, "")) for own in known]
         for record, value in zip(alike, values, strict=True):
             if value != values[0]:
                 unlike[record["run_id"]] = [identity.Difference(name, value, values[0])]
     return unlike
 
 
-def _validation(record: Mapping[str, Any]) -> str:
+def _validation(record: Record) -> str:
     """How many examples were validated with, and what guessing gets right of them."""
     known = record.get("in_force") or {}
     example = tasks.of(record["parameters"]["dataset"]).example
@@ -360,26 +348,25 @@ def _validation(record: Mapping[str, Any]) -> str:
     return ", ".join(t.format(known[n]) for n, t in named.items() if known.get(n) is not None)
 
 
-def _holds_float32(record: Mapping[str, Any]) -> bool:
+def _holds_float32(record: Record) -> bool:
     """Whether the weights are as they were drawn, not rounded to fewer bits."""
     kept = record["parameters"].get("weight_format", "policy")
     in_float32 = record.get("in_force", {}).get("variable_dtype") == "float32"
     return in_float32 and kept in ("policy", "float32")
 
 
-def apart(records: Sequence[Mapping[str, Any]]) -> set[str]:
+def apart(records: Sequence[Record]) -> set[str]:
     """The runs that another call of `mptexp run`, or another machine, measured than their block's.
 
     Of what a ratio may compare within a block, the larger part stays; of equal ones, the one that
     ended last.
     """
-    blocks: dict[Hashable, dict[str, list[Mapping[str, Any]]]] = {}
+    blocks: dict[Hashable, dict[tuple[str, str], list[Record]]] = {}
     for record, device in zip(records, devices(records), strict=True):
         if record["status"] == "ok":
             key = device, order.comparison(Run.model_construct(**record["parameters"]))
             parts = blocks.setdefault(key, {})
-            made = f"{record.get('invocation', '')} {record.get('boot', '')}"
-            parts.setdefault(made, []).append(record)
+            parts.setdefault(_process_of(record), []).append(record)
     parted = set()
     for parts in blocks.values():
         whole = [near for part in parts.values() for near in _near(part)]
@@ -388,9 +375,9 @@ def apart(records: Sequence[Mapping[str, Any]]) -> set[str]:
     return parted
 
 
-def _near(records: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+def _near(records: Sequence[Record]) -> list[list[Record]]:
     """The runs of one call in parts between which the machine slept, or did something else."""
-    parts: list[list[Mapping[str, Any]]] = []
+    parts: list[list[Record]] = []
     ended = None
     for record in sorted(records, key=lambda record: str(record.get("ended_at", ""))):
         now = _moment(record)
@@ -402,13 +389,13 @@ def _near(records: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]
     return parts
 
 
-def at_once(records: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
+def at_once(records: Iterable[Record]) -> set[tuple[str, str]]:
     """The runs that were measured while another call of `mptexp run` measured on their device.
 
     By what names the call, and the run's id. Of GPUs only those whose records name them: a machine
     may have several of one name.
     """
-    places: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    places: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         known = record.get("environment") or {}
         for device in record.get("gpus") or ["cpu"] * (known.get("kind") == "cpu"):
@@ -416,7 +403,7 @@ def at_once(records: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
                 places.setdefault((record["boot"], device), []).append(record)
     met: set[tuple[str, str]] = set()
     for runs in places.values():
-        open_ones: list[Mapping[str, Any]] = []
+        open_ones: list[Record] = []
         for run in sorted(runs, key=lambda run: run["measured_at"]):
             open_ones = [one for one in open_ones if one["measured_at"][1] > run["measured_at"][0]]
             others = [one for one in open_ones if _call(one)[0] != _call(run)[0]]
@@ -425,11 +412,11 @@ def at_once(records: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
     return met
 
 
-def _call(record: Mapping[str, Any]) -> tuple[str, str]:
+def _call(record: Record) -> tuple[str, str]:
     return str(record.get("invocation") or record["run_id"]), record["run_id"]
 
 
-def _moment(record: Mapping[str, Any]) -> float | None:
+def _moment(record: Record) -> float | None:
     """When a run ended, in seconds; None where its record does not say, or names no such day."""
     try:
         return datetime.fromisoformat(record.get("ended_at", "")).timestamp()
@@ -442,9 +429,7 @@ def timed_together(runs: pd.DataFrame) -> pd.DataFrame:
     return without(comparable(runs), "measured apart")
 
 
-def in_one_call(
-    left: Mapping[int, Mapping[str, Any]], right: Mapping[int, Mapping[str, Any]]
-) -> tuple[list[int], str]:
+def in_one_call(left: Mapping[int, Record], right: Mapping[int, Record]) -> tuple[list[int], str]:
     """The blocks in which one call of `mptexp run` measured both sides, as far as records say.
 
     Where there is none, all blocks that both sides have, and the flag that takes their claim.
@@ -458,14 +443,12 @@ def in_one_call(
     return near or met, "measured apart" if met and not near else ""
 
 
-def _process_of(record: Mapping[str, Any]) -> tuple[str, str]:
+def _process_of(record: Record) -> tuple[str, str]:
     return record.get("invocation") or "", record.get("boot") or ""
 
 
 def across(
-    left: Mapping[int, Mapping[str, Any]],
-    right: Mapping[int, Mapping[str, Any]],
-    axes: Iterable[str],
+    left: Mapping[int, Record], right: Mapping[int, Record], axes: Iterable[str]
 ) -> list[identity.Difference]:
     """What the runs of two sides differ in beyond the axes of their comparison, block by block.
 

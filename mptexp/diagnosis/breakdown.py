@@ -183,16 +183,14 @@ def of_trace(trace: Trace) -> pd.DataFrame:
     """The same columns of a trace by itself; the rows sum to its median step."""
     table = pd.DataFrame([row._asdict() for row in trace.operations])
     table["seconds"] *= trace.median_s / trace.step_s
-    return _with_causes(table, trace.median_s)
+    return _with_causes(table, trace.median_s, {})
 
 
-def _with_causes(
-    table: pd.DataFrame, step_s: float, kinds: Mapping[str, str] | None = None
-) -> pd.DataFrame:
+def _with_causes(table: pd.DataFrame, step_s: float, kinds: Mapping[str, str]) -> pd.DataFrame:
     """The rows of a table of operations with their cause and their share of a step."""
     columns = ("state", "part", "op", "kernel", "layer")
     table["cause"] = [
-        cause(*key, (kinds or {}).get(layer, ""))
+        cause(*key, kinds.get(layer, ""))
         for *key, layer in zip(*(table[name] for name in columns), strict=True)
     ]
     serving = _serving(table)
@@ -277,12 +275,9 @@ def joined(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> pd.Data
 
 def joined_tables(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
     """As `joined`, of what `rows` or `of_trace` gives."""
+    sides = {"baseline_s": baseline, "candidate_s": candidate}
     keys = ["layer", "part", "cause"]
-    left, right = (
-        table.groupby(keys, as_index=False).seconds.sum() for table in (baseline, candidate)
-    )
-    both = left.merge(right, "outer", keys, suffixes=("_b", "_c")).fillna({"seconds_b": 0.0})
-    both = both.fillna({"seconds_c": 0.0})
-    both = both.rename(columns={"seconds_b": "baseline_s", "seconds_c": "candidate_s"})
+    sums = {name: table.groupby(keys).seconds.sum() for name, table in sides.items()}
+    both = pd.DataFrame(sums).fillna(0.0).reset_index()
     both["difference_s"] = both.candidate_s - both.baseline_s
     return both.sort_values("difference_s", key=abs, ascending=False, ignore_index=True)

@@ -1,6 +1,6 @@
 """What an ablation changed, from records alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from mptexp.spec.run import Run
 
 MOST_BLOCKS = 100  # blocks follow one another from 0: the first that is missing ends them
 Records = Mapping[str, dict[str, Any]]  # by run id
+Find = Callable[[Run], dict[str, Any] | None]  # the record of a run, if there is one
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,13 @@ class Effect:
 
 def together(effects: Sequence[Effect]) -> list[Effect]:
     """Effects with intervals that hold for all that is claimed of them together."""
-    valid = [e for e in effects if e.is_valid]
-    wide = iter(simultaneous.together([over for e in valid for over in e.contrasts]))
-    made = []
-    for one in effects:
-        if one in valid:
-            gains = {policy: next(wide) for policy in one.gains}
-            speedup = next(wide) if one.speedup else None
-            one = replace(one, gains=gains, speedup=speedup)
-        made.append(one)
-    return made
+    overs = [over for e in effects for over in e.contrasts]
+    valid = [e.is_valid for e in effects for _ in e.contrasts]
+    wide = iter(simultaneous.together(overs, among=valid))
+    return [
+        replace(e, gains={p: next(wide) for p in e.gains}, speedup=e.speedup and next(wide))
+        for e in effects
+    ]
 
 
 def effect(pair: Pair, ablation: Ablation, records: Records, notebook: str) -> Effect | None:
@@ -67,30 +65,30 @@ def effect(pair: Pair, ablation: Ablation, records: Records, notebook: str) -> E
     it was not made.
     """
     failed = ""
+
+    def find(run: Run) -> dict[str, Any] | None:
+        return records.get(run.run_id(notebook))
+
     for before in (pair.controls, pair.policies):
         after = ablation.variants(*before)
         if after == before:  # such as XLA on, where it is on
             continue
-        made = _contrasted(ablation, before, after, records, notebook)
+        made = _contrasted(ablation, before, after, find)
         if made is not None:
             return made
-        failed = failed or next(filter(None, (_ending(r, records, notebook) for r in after)), "")
+        failed = failed or next(filter(None, (_ending(find(run)) for run in after)), "")
     return Effect(ablation, failed=failed) if failed else None
 
 
 def _contrasted(
-    ablation: Ablation,
-    before: tuple[Run, Run],
-    after: tuple[Run, Run],
-    records: Records,
-    notebook: str,
+    ablation: Ablation, before: tuple[Run, Run], after: tuple[Run, Run], find: Find
 ) -> Effect | None:
     """The effect in runs before and after the change; None where no block has both."""
     changed = [new for new, old in zip(after, before, strict=True) if new != old]
     # The runs before the change are there in any case: they tell nothing of the ablation.
-    if not any(in_block(run, 0).run_id(notebook) in records for run in changed):
+    if not any(find(in_block(run, 0)) for run in changed):
         return None
-    rates = {run: _rates(run, records, notebook) for run in {*before, *after}}
+    rates = {run: _rates(run, find) for run in {*before, *after}}
     gains = {
         old.policy: contrast.paired(rates[new], rates[old])
         for old, new in zip(before, after, strict=True)
@@ -100,19 +98,15 @@ def _contrasted(
     speedup = contrast.paired(rates[after[1]], rates[after[0]])
     if not gains:
         return None
-    flags = _not_valid(ablation, before, after, records, notebook)
+    flags = _not_valid(ablation, before, after, find)
     return Effect(ablation, gains, speedup if speedup.n else None, flags=flags)
 
 
 def _not_valid(
-    ablation: Ablation,
-    before: tuple[Run, Run],
-    after: tuple[Run, Run],
-    records: Records,
-    notebook: str,
+    ablation: Ablation, before: tuple[Run, Run], after: tuple[Run, Run], find: Find
 ) -> str:
     """The flags of all runs of an ablation; not comparable where more differs than the change."""
-    sides = [[_of_blocks(run, records, notebook) for run in runs] for runs in (before, after)]
+    sides = [[_of_blocks(run, find) for run in runs] for runs in (before, after)]
     axes = ("policy", *ablation.change)
     unlike = any(validity.across(new, old, axes) for old, new in zip(*sides, strict=True))
     among = [record for side in sides for blocks in side for record in blocks.values()]
@@ -120,11 +114,11 @@ def _not_valid(
     return validity.together([*names, *["not comparable"] * unlike])
 
 
-def _of_blocks(run: Run, records: Records, notebook: str) -> dict[int, dict[str, Any]]:
+def _of_blocks(run: Run, find: Find) -> dict[int, dict[str, Any]]:
     """The records by block of a run's blocks that ended well."""
     made = {}
     for block in range(MOST_BLOCKS):
-        record = records.get(in_block(run, block).run_id(notebook))
+        record = find(in_block(run, block))
         if record is None:
             break
         if record["status"] == "ok":
@@ -132,17 +126,18 @@ def _of_blocks(run: Run, records: Records, notebook: str) -> dict[int, dict[str,
     return made
 
 
-def _rates(run: Run, records: Records, notebook: str) -> pd.Series:
+def _rates(run: Run, find: Find) -> pd.Series:
     """Units of the task per second, by block and call: two calls form no ratio."""
-    made, rate = _of_blocks(run, records, notebook), tasks.of(run.dataset).rate
+    rate = tasks.of(run.dataset).rate
     rates = {
         f"{block} {record.get('invocation', '')}": record["timing"][rate]
-        for block, record in made.items()
+        for block, record in _of_blocks(run, find).items()
     }
     return pd.Series(rates, dtype=float)
 
 
-def _ending(run: Run, records: Records, notebook: str) -> str:
+def _ending(record: Mapping[str, Any] | None) -> str:
     """How a run ended that did not end well; empty for one that did, or was not made."""
-    record = records.get(run.run_id(notebook), {"status": "ok"})
-    return "" if record["status"] == "ok" else f"{record['status']}: {record['error']}"
+    if record is None or record["status"] == "ok":
+        return ""
+    return f"{record['status']}: {record['error']}"

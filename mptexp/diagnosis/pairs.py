@@ -1,7 +1,7 @@
 """Pairs of policies at a point of a sweep, and the runs from which they are diagnosed."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,15 +49,14 @@ class Pair:
         # A power of two, so that another step time seldom means another run and another record.
         steps = 2 ** math.ceil(math.log2(RUN_S / self.step_s))
         length = {"max_steps": max(FEWEST, min(MOST, steps)), "target_ci": CERTAIN}
-        baseline, candidate = (in_block(run, 0) for run in self.policies)
-        return baseline.model_copy(update=length), candidate.model_copy(update=length)
+        baseline, candidate = (in_block(r, 0).model_copy(update=length) for r in self.policies)
+        return baseline, candidate
 
     @property
     def traced(self) -> tuple[Run, Run]:
         """Both runs as those whose steps are traced."""
-        baseline, candidate = self.controls
-        traced = {"profile": True}
-        return baseline.model_copy(update=traced), candidate.model_copy(update=traced)
+        baseline, candidate = (r.model_copy(update={"profile": True}) for r in self.controls)
+        return baseline, candidate
 
 
 def in_block(run: Run, block: int) -> Run:
@@ -93,6 +92,8 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
     placed = {row[-1]: row[:-1] for row in ok[[*points.POINT, "run_id"]].to_numpy().tolist()}
     named = [*points.POINT, "baseline", "candidate"]
     claims = tables.claims.set_index(named)[["low", "high"]].to_dict("index")
+    # Of two policies that form no ratio there, such as one with XLA and one without.
+    unclaimed = {"low": math.nan, "high": math.nan}
     made: dict[tuple[Any, ...], Pair] = {}
     for point, default, times in points.by_block(ok, "step_s", keys):
         baseline = next(iter(points.baselines(default, times)), None)
@@ -102,8 +103,8 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
                 for p in (baseline, policy)
             ]
             own_point = placed[first_ids[(*point, policy)]]
-            claim = claims.get((*own_point, baseline, policy))
-            speedup = _claimed(contrast.paired(times[baseline], times[policy]), claim)
+            claim = claims.get((*own_point, baseline, policy), unclaimed)
+            speedup = replace(contrast.paired(times[baseline], times[policy]), **claim)
             if not speedup.n:
                 continue
             # Points come by batch size: the last that both policies reached stays.
@@ -111,13 +112,3 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
             both = validity.together(flags[(*point, p)] for p in (baseline, policy))
             made[(*point[:-1], policy)] = Pair(*runs, step_s, speedup, both)
     return list(made.values())
-
-
-def _claimed(over: Contrast, claim: Mapping[str, float] | None) -> Contrast:
-    """A ratio with the interval that the sweep claims of it, as its tables show it.
-
-    None is claimed where the two policies form no ratio there, such as one with XLA and one
-    without.
-    """
-    ends = claim or {"low": math.nan, "high": math.nan}
-    return replace(over, **ends)

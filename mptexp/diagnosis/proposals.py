@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mptexp.analysis.identity import Record
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import ablations, breakdown
 from mptexp.diagnosis.ablations import Ablation
@@ -19,7 +20,6 @@ from mptexp.spec.order import balanced
 from mptexp.spec.run import Run
 
 SLOWER = 0.9  # a change that makes both policies slower than this is not tried in further blocks
-Record = Mapping[str, Any]
 Shares = Mapping[str, float]  # of the candidate's step by cause; nothing without a trace
 Asked = list[tuple[Ablation, float]]  # and the share of the step that speaks for it
 
@@ -51,7 +51,9 @@ def _waits(part: Shares) -> float:
 def _without_trace(pair: Pair, candidate: Record, part: Shares) -> Asked:
     asked = []
     if pair.candidate.input_mode != "resident":
-        busy = 0.0 if not len(part) else _input_busy(candidate)
+        busy = 0.0
+        if len(part):
+            busy = candidate["profile"]["input_busy_s"] / candidate["profile"]["step_s"]
         asked.append((ablations.INPUT, max(part.get("input", 0.0), busy)))
     if candidate["in_force"]["jit"]:
         asked.append((ablations.XLA_OFF, 1.0))
@@ -76,10 +78,6 @@ def _with_trace(pair: Pair, candidate: Record, part: Shares) -> Asked:
     if ours and run.width_multiple == 1 and _odd_widths(candidate):
         asked.append((ablations.PADDED, part["matrix"]))
     return asked
-
-
-def _input_busy(record: Record) -> float:
-    return record["profile"]["input_busy_s"] / record["profile"]["step_s"]
 
 
 def _normalization(record: Record) -> float:
@@ -114,8 +112,7 @@ def proposed(pair: Pair, directory: SweepDir, tables: Tables) -> list[Ablation]:
     """
     notebook = tables.records[0]["notebook"]
     own = {record["run_id"] for record in tables.records}
-    records = [_ended_well(directory, run.run_id(notebook)) for run in pair.traced]
-    baseline, candidate = records
+    baseline, candidate = (_ended_well(directory, run.run_id(notebook)) for run in pair.traced)
     if baseline is None or candidate is None:
         return []
     return [

@@ -118,9 +118,8 @@ class Recording:
     @property
     def by_layer(self) -> pd.Series:
         """Seconds of a step by layer, the longest first; the optimizer and the loss as layers."""
-        named = self._work.assign(
-            layer=self._work.layer.where(self._work.layer != "", self._work.part)
-        )
+        work = self._work
+        named = work.assign(layer=work.layer.where(work.layer != "", work.part))
         named = named[(named.layer != "") & (named.layer != "other")]
         return named.groupby("layer").seconds.sum().sort_values(ascending=False)
 
@@ -174,9 +173,8 @@ class Recording:
         Matrix work for nothing, memory-bound work and casts in half the time, all else as it was.
         """
         shrinks = {"matrix": 1.0, "memory": 0.5, "casts": 0.5}
-        saved = sum(float(self.shares.get(name, 0.0)) * part for name, part in shrinks.items())
-        least = 1e-9 if self.trace.median_s else 1.0
-        return 1 / max(1 - saved, least)
+        saved = sum(self.share(name) * part for name, part in shrinks.items())
+        return 1 / max(1 - saved, 1e-9)
 
 
 def same_input(first: str, second: str) -> bool:
@@ -189,9 +187,9 @@ def same_input(first: str, second: str) -> bool:
     return len(rows) == 1
 
 
-def _part(table: pd.DataFrame, which: pd.Series, of: str = "seconds") -> float:
-    total = float(table[of].sum())
-    return float(table[of][which].sum()) / total if total else 0.0
+def _part(table: pd.DataFrame, which: pd.Series) -> float:
+    total = float(table.seconds.sum())
+    return float(table.seconds[which].sum()) / total if total else 0.0
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from scipy import special
 
 from mptexp.analysis import validity
 from mptexp.analysis.contrast import Contrast
+from mptexp.analysis.identity import Record
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import ablations, arithmetic, breakdown, proposals, roofline
 from mptexp.diagnosis.ablations import Ablation
@@ -22,7 +23,6 @@ from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import Run
 
-Record = Mapping[str, Any]
 FEWEST_GROUPS = 3  # of traced steps, from which their spread is known
 LEAST_NAMED, MOST_NAMED = 0.01, 2  # unknown operations: share of the step, and how many
 # Tried where no trace asks for them, too: a sweep may hold them as axes of its matrix.
@@ -115,26 +115,27 @@ class Verdict:
         at another point of this model; and what the run does already. A gain that is not valid is
         none, but no reason to advise what looked slower.
         """
-        made = []
+        made: list[tuple[str, Contrast | None]] = []
         for remedy in loss.cause.remedies:
             ablation = remedy.ablation
+            if ablation is None:
+                made.append((remedy.text, None))
+                continue
             gain, is_valid = self._gain(ablation)
-            slower = _hurts(gain) if gain else ablation and ablation.name in self.hurtful
+            slower = _hurts(gain) if gain else ablation.name in self.hurtful
             if not (slower or self._failed(ablation) or self._has(ablation)):
                 made.append((remedy.text, gain if is_valid else None))
         return made
 
-    def _gain(self, ablation: Ablation | None) -> tuple[Contrast | None, bool]:
+    def _gain(self, ablation: Ablation) -> tuple[Contrast | None, bool]:
         """What an ablation gave the candidate, None where it was not made; whether it is valid."""
         for one in self.effects:
-            if ablation and one.ablation.name == ablation.name:
+            if one.ablation.name == ablation.name:
                 return one.gains.get(self.pair.candidate.policy), one.is_valid
         return None, True
 
-    def _failed(self, ablation: Ablation | None) -> bool:
+    def _failed(self, ablation: Ablation) -> bool:
         """Whether a change was tried and ended without a result, or the backend refuses it."""
-        if ablation is None:
-            return False
         run, several = self.pair.candidate, "steps_per_execution" in ablation.change
         compiles = ablation.change.get("jit") == "on"
         if (several and run.backend == "torch") or (
@@ -143,10 +144,8 @@ class Verdict:
             return True
         return any(one.failed for one in self.effects if one.ablation.name == ablation.name)
 
-    def _has(self, ablation: Ablation | None) -> bool:
+    def _has(self, ablation: Ablation) -> bool:
         """Whether the candidate runs with the change already, `auto` as it came out."""
-        if ablation is None:
-            return False
         if "jit" in ablation.change and self.candidate:
             jit = (self.candidate.get("in_force") or {}).get("jit")
             return jit is not None and bool(jit) == (ablation.change["jit"] == "on")
@@ -197,17 +196,13 @@ def of_pairs(chosen: Sequence[Pair], records: Records) -> list[Verdict]:
     notebook = next(iter(records.values()), {}).get("notebook", "train")
     traced = [[records.get(run.run_id(notebook)) for run in pair.traced] for pair in chosen]
     made = [
-        [effect(pair, a, records, notebook) for a in _ablations(pair, *_both(two))]
+        [e for a in _ablations(pair, *_both(two)) if (e := effect(pair, a, records, notebook))]
         for pair, two in zip(chosen, traced, strict=True)
     ]
-    known = [[e for e in effects if e is not None] for effects in made]
-    wide = iter(together([e for effects in known for e in effects]))
+    wide = iter(together([e for effects in made for e in effects]))
     verdicts = [
-        replace(
-            _verdict(pair, two, [next(wide) for _ in effects]),
-            other=_differ(pair, two, records, notebook),
-        )
-        for pair, two, effects in zip(chosen, traced, known, strict=True)
+        _verdict(pair, two, [next(wide) for _ in effects], _differ(pair, two, records, notebook))
+        for pair, two, effects in zip(chosen, traced, made, strict=True)
     ]
     return [replace(verdict, hurtful=_hurtful(verdict, verdicts)) for verdict in verdicts]
 
@@ -245,7 +240,9 @@ def _both(traced: Sequence[Record | None]) -> tuple[Record | None, Record | None
     return (baseline, candidate) if baseline and candidate else (None, None)
 
 
-def _verdict(pair: Pair, traced: Sequence[Record | None], effects: list[Effect]) -> Verdict:
+def _verdict(
+    pair: Pair, traced: Sequence[Record | None], effects: list[Effect], other: bool
+) -> Verdict:
     baseline, candidate = _both(traced)
     return Verdict(
         pair=pair,
@@ -258,6 +255,7 @@ def _verdict(pair: Pair, traced: Sequence[Record | None], effects: list[Effect])
         effects=effects,
         unexplained=_unexplained(candidate),
         missing=_missing(traced),
+        other=other,
     )
 
 
@@ -370,10 +368,7 @@ def _at_most(pair: Pair, baseline: Record, candidate: Record) -> Pair:
 
 
 def _losses(
-    pair: Pair,
-    baseline: _Traced,
-    candidate: _Traced,
-    effects: Sequence[Effect],
+    pair: Pair, baseline: _Traced, candidate: _Traced, effects: Sequence[Effect]
 ) -> list[Loss]:
     """What the step lost to what, the largest first."""
     if baseline.rows.empty or candidate.rows.empty:
@@ -405,11 +400,8 @@ def _case(pair: Pair, baseline: _Traced, candidate: _Traced, effects: Sequence[E
 
 def _seconds(baseline: _Traced, candidate: _Traced, steps: tuple[float, float]) -> pd.DataFrame:
     """Seconds of steps of both by cause, layer and op, see `Case.seconds`."""
-    sides = {
-        f"{name}_s": traced.rows.groupby(["cause", "layer", "op"]).share.sum() * step_s
-        for name, traced, step_s in (
-            ("baseline", baseline, steps[0]),
-            ("candidate", candidate, steps[1]),
-        )
-    }
-    return pd.DataFrame(sides).fillna(0.0)
+    before, after = (
+        traced.rows.groupby(["cause", "layer", "op"]).share.sum() * step_s
+        for traced, step_s in zip((baseline, candidate), steps, strict=True)
+    )
+    return pd.DataFrame({"baseline_s": before, "candidate_s": after}).fillna(0.0)

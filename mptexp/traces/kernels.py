@@ -101,8 +101,7 @@ def _xmma(match: re.Match) -> Kernel:
 
 def _hmma(match: re.Match) -> Kernel:
     """`Ampere_hmma_fp32_traits`: sums in float32 of half products, where no other type is named."""
-    named = {"bf16": "bfloat16", "tf32": "tf32"}
-    return Kernel(named.get(match["type"], "float16"), True)
+    return Kernel(TYPES.get(match["type"], "float16"), True)
 
 
 def _collective(match: re.Match) -> Kernel:

@@ -28,7 +28,7 @@ from mptexp.traces.host import (
     Host,
 )
 from mptexp.traces.operations import Operation, Span, Trace
-from mptexp.traces.steps import Interval, Steps
+from mptexp.traces.steps import Interval, Launched, Steps
 from mptexp.traces.xla_names import LAYER
 
 MOST_EVENTS = 3_000_000  # that are held; some 2 GB
@@ -66,9 +66,8 @@ BACKWARDS = 0.01  # of the events of a device: so few may end before they begin
 LEAST_WITHIN = 0.5  # of the time of what was launched in the steps: so much ran in them
 MARKED = ("ProfilerStep#N", "ranges named as steps")
 STRAY = 0.01  # of the launches: so few with another process's number are no other process
-UNFINISHED = (
-    0.05  # of a step; a shorter wait for what was launched before the recording stays in it
-)
+# Of a step: a shorter wait for what was launched before the recording stays in it.
+UNFINISHED = 0.05
 EARLIER = (
     "{:.3g} ms are left out of the first step, in which it waited for what the device was given "
     "before the recording; leave more steps to the schedule's warm-up"
@@ -107,18 +106,13 @@ def read(events: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> Trace
     )
 
 
-def read_own(
-    file: Path,
-    optimizers: Sequence[str],
-    scaled: bool,
-    every: int = 1,
-    loss_layers: Collection[str] = (),
-) -> Trace:
+def read_own(file: Path, loss_layers: Collection[str]) -> Trace:
     """The table of operations of the steps that mptexp marked, as `xplane.read` gives it.
+
+    The ranges in the file say what else that one is told.
 
     Args:
         file: as the backend wrote it.
-        optimizers, scaled, every: as of `xplane.read`; ranges say what they say there.
         loss_layers: as of `xplane.read`.
 
     Raises:
@@ -435,20 +429,17 @@ def _refuse_merged(events: Iterable[Event]) -> None:
 
     Nsight's are of one process here, and their threads are plain numbers.
     """
-    marks = Counter(e.thread[0] for e in events if STEP.match(e.name) and _of_process(e))
-    calls = Counter(e.thread[0] for e in events if e.kind == "launch" and _of_process(e))
-    ranks = {*marks, *(process for process, n in calls.items() if n > STRAY * calls.total())}
+    known = [event for event in events if isinstance(event.thread, tuple)]
+    marks = {event.thread[0] for event in known if STEP.match(event.name)}
+    calls = Counter(event.thread[0] for event in known if event.kind == "launch")
+    ranks = marks | {process for process, n in calls.items() if n > STRAY * calls.total()}
     if len(ranks) > 1:
         raise ParamsError(
             f"it holds the work of {len(ranks)} processes in one file; give the trace of one rank"
         )
 
 
-def _of_process(event: Event) -> bool:
-    return isinstance(event.thread, tuple)
-
-
-def _refuse_skewed(found: Steps, launched: Sequence[tuple[float, Interval]]) -> None:
+def _refuse_skewed(found: Steps, launched: Launched) -> None:
     """Refuses a trace whose device ran the steps at another time than its host launched them."""
     (begin, end), (first, last) = found.between, found.launched
     ran = [interval for at, interval in launched if first <= at <= last]
@@ -457,7 +448,7 @@ def _refuse_skewed(found: Steps, launched: Sequence[tuple[float, Interval]]) -> 
         raise ParamsError(CLOCKS)
 
 
-def _late_us(events: Iterable[Event], launched: Sequence[tuple[float, Interval]]) -> float:
+def _late_us(events: Iterable[Event], launched: Launched) -> float:
     """How much later than a wait for it the device had done its work, by its clock.
 
     The least of all waits for the whole device; 0 where there was none.
@@ -473,7 +464,7 @@ def _late_us(events: Iterable[Event], launched: Sequence[tuple[float, Interval]]
     return min(late, default=0.0)
 
 
-def _skew(launched: Sequence[tuple[float, Interval]], late: float) -> Iterator[str]:
+def _skew(launched: Launched, late: float) -> Iterator[str]:
     """Says where kernels begin before they were launched, or end after they were awaited."""
     if late > SKEW_US:
         yield (
@@ -516,9 +507,7 @@ def _of_one_name(events: Sequence[Event]) -> list[Interval]:
     return max(by_name.values(), key=len, default=[])
 
 
-def _steps(
-    events: Sequence[Event], spans: Sequence[Span], launched: Sequence[tuple[float, Interval]]
-) -> Steps:
+def _steps(events: Sequence[Event], spans: Sequence[Span], launched: Launched) -> Steps:
     trained = [e.start for e in events if e.kind == "op" and BACKWARD.search(e.name)]
     for pattern, how in zip((STEP, RANGE), MARKED, strict=True):
         named = [e for e in events if e.kind == "op" and pattern.match(e.name)]
@@ -531,13 +520,16 @@ def _steps(
         for s in spans
         if s.operation.state == "op" and not s.operation.op.startswith("Mem")
     ]
-    last = max(s.end for s in spans)
-    first = min(s.start for s in spans)
+    first, last = min(s.start for s in spans), max(s.end for s in spans)
     host = min([first, *(e.start for e in events if e.kind in ("op", "launch"))])
     # What repeats more often than the optimizer steps is a layer, or a micro-batch.
     ended = _optimized(events)
-    known = steps.repeated(work, len(ended) or math.inf, host)
-    return known or _by_optimizer(ended, host, spans, launched) or steps.whole(first, last)
+    if known := steps.repeated(work, len(ended) or math.inf, host):
+        return known
+    if not ended:
+        return steps.whole(first, last)
+    pairs = list(zip([host, *ended[:-1]], ended, strict=True))
+    return steps.marked(pairs, operations.busy(spans), "the optimizer's steps", launched)
 
 
 def _optimized(events: Iterable[Event]) -> list[float]:
@@ -545,20 +537,6 @@ def _optimized(events: Iterable[Event]) -> list[float]:
     marks = [e for e in events if e.kind == "op" and e.name.startswith("Optimizer.step#")]
     one = len(marks) > 1 and len({e.name for e in marks}) == 1
     return sorted(e.end for e in marks) if one else []
-
-
-def _by_optimizer(
-    ends: Sequence[float],
-    first: float,
-    spans: Sequence[Span],
-    launched: Sequence[tuple[float, Interval]],
-) -> Steps | None:
-    """Steps that end when the optimizer has stepped, see `_optimized`; None where it did not."""
-    if not ends:
-        return None
-    begins = [first, *ends[:-1]]
-    pairs = list(zip(begins, ends, strict=True))
-    return steps.marked(pairs, operations.busy(spans), "the optimizer's steps", launched)
 
 
 def _blocked(events: Sequence[Event]) -> Iterator[Span]:

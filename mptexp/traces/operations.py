@@ -116,8 +116,8 @@ class Trace:
     device: str
     input_busy_s: float
     operations: list[Operation]
-    step_times: tuple[float, ...] = ()
-    how: str = ""
+    step_times: tuple[float, ...]
+    how: str
     warm_up: int = 0
     unusual: int = 0
     untrained: int = 0
@@ -139,7 +139,7 @@ class Trace:
     @property
     def median_s(self) -> float:
         """The median step, seconds."""
-        return statistics.median(self.step_times) if self.step_times else self.step_s
+        return statistics.median(self.step_times)
 
     def profile(self, timed_s: float) -> dict[str, Any]:
         """The trace as the `profile` of a record.
@@ -201,7 +201,9 @@ def of_steps(
     inside, gaps = [s for s in spans if s.end > begin and s.start < end], steps.gaps
     counts = Counter(_resolved(s.operation) for s in inside if not _within(s, gaps))
     groups = _owned(inside, waits, steps, GROUPS)
-    owned = _sum(seconds for seconds, _ in groups)
+    owned: Counter[Operation] = Counter()
+    for seconds, _ in groups:
+        owned.update(seconds)
     sent = [span._replace(operation=WORKING) for span in inside if _communicates(span.operation)]
     shown = sum(us for owner, us in owned.items() if _communicates(owner))
     return Trace(
@@ -272,13 +274,6 @@ def _owned(
         group.pop(GAP, None)
     sizes = [after - start for start, after in zip(starts, [*starts[1:], number], strict=True)]
     return list(zip(owned, sizes, strict=True))
-
-
-def _sum(groups: Iterable[Mapping[Operation, float]]) -> Counter[Operation]:
-    total: Counter[Operation] = Counter()
-    for group in groups:
-        total.update(group)
-    return total
 
 
 def _busy_s(spans: Iterable[Span], steps: Steps) -> float:

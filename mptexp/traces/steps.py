@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 Interval = tuple[float, float]  # first and last instant, in microseconds
+Launched = Sequence[tuple[float, Interval]]  # when something was launched, and when it ran
 # A step that takes so many times as long as the others is none: a first one compiles and tunes,
 # a later one has an evaluation, a checkpoint or another compilation in it.
 UNUSUAL = 3.0
@@ -66,7 +67,7 @@ class Steps:
     @property
     def gaps(self) -> tuple[Interval, ...]:
         """What lies between two steps and belongs to none."""
-        pairs = zip(self.intervals, self.intervals[1:], strict=False)
+        pairs = pairwise(self.intervals)
         return tuple((end, begin) for (_, end), (begin, _) in pairs if begin > end)
 
     def seconds(self) -> tuple[float, ...]:
@@ -84,7 +85,7 @@ def marked(
     marks: Sequence[Interval],
     busy: Sequence[Interval],
     how: str,
-    launched: Sequence[tuple[float, Interval]] = (),
+    launched: Launched = (),
     trained: Sequence[float] = (),
     whole: bool = True,
 ) -> Steps:
@@ -124,7 +125,7 @@ def marked(
     return usual(training(adjoining(kept, how), trained))
 
 
-def _waits(marks: Sequence[Interval], launched: Sequence[tuple[float, Interval]]) -> bool:
+def _waits(marks: Sequence[Interval], launched: Launched) -> bool:
     """Whether marks that are long waited for what earlier ones had launched.
 
     A host that runs ahead and reads a loss now and then waits in that step for all before it: what
@@ -178,9 +179,7 @@ def took_within(intervals: Iterable[Interval], begin: float, end: float) -> floa
     return sum(max(0.0, min(e, end) - max(b, begin)) for b, e in intervals)
 
 
-def _run(
-    marks: Sequence[Interval], launched: Sequence[tuple[float, Interval]]
-) -> list[Interval] | None:
+def _run(marks: Sequence[Interval], launched: Launched) -> list[Interval] | None:
     """From when to when the device ran what was launched in each of several marks.
 
     None where it ran nothing of one of them, or not in their order.

@@ -259,9 +259,9 @@ def _launched_for(args: Mapping[str, str]) -> tuple[str, str]:
     """
     xla = "hlo_op" in args or args.get("tf_op", "").startswith("XlaModule")
     if not xla:
-        path = (
-            args.get("tf_op") or args.get("long_name") or _annotated(args) or args.get("name", "")
-        )
+        # Up to 2022 TensorFlow wrote an annotation, `path:Type#shape=(...)#`.
+        of_2022 = args.get("level 0") or args.get("annotation", "").partition("#")[0]
+        path = args.get("tf_op") or args.get("long_name") or of_2022 or args.get("name", "")
         if ":" in path:
             path, _, op = path.rpartition(":")
             return path, op
@@ -269,11 +269,6 @@ def _launched_for(args: Mapping[str, str]) -> tuple[str, str]:
         path = "/".join(part for part in (args.get("prefix"), args.get("name")) if part)
     last = path.rpartition("/")[2]
     return path, "" if SCOPE.search(last) else last
-
-
-def _annotated(args: Mapping[str, str]) -> str:
-    """The path in the annotation that TensorFlow wrote up to 2022: `path:Type#shape=(...)#`."""
-    return args.get("level 0") or args.get("annotation", "").partition("#")[0]
 
 
 def _says_more(instruction: str, op: str) -> bool:

@@ -24,7 +24,7 @@ from mptexp.spec.errors import ParamsError
 from mptexp.traces import json_events, operations
 from mptexp.traces import steps as recognized
 from mptexp.traces.operations import ON_HOST, Operation, Span, Trace
-from mptexp.traces.steps import Steps
+from mptexp.traces.steps import Interval, Steps
 from mptexp.traces.xla_names import GRADIENT_OF, Naming, full_name
 
 FILE = "trace.xplane.pb.gz"  # beside the record of a run whose trace was not read there
@@ -110,15 +110,11 @@ def read(
             in further ways of its own.
     """
     events = from_viewer(_unpacked(file) if file.suffix == ".gz" else _viewer(file))
-    gpus = _by_gpu(events)
-    steps = _own_steps(events)
-    if steps is None:
-        raise ValueError("the trace holds no marked step")
     naming = Naming(optimizers, scaled, loss_layers=loss_layers, sums=sums or {})
-    return _trace(events, gpus, steps, naming, every)
+    return _trace(events, _by_gpu(events), _own_steps(events), naming, every)
 
 
-def explain(events: Sequence["Event"]) -> Trace:
+def explain(events: Sequence[Event]) -> Trace:
     """The table of operations of a training that mptexp did not run.
 
     Args:
@@ -150,7 +146,7 @@ def explain(events: Sequence["Event"]) -> Trace:
     )
 
 
-def of_file(file: Path) -> list["Event"]:
+def of_file(file: Path) -> list[Event]:
     """The events of an `*.xplane.pb`, not compressed."""
     return from_viewer(_viewer(file))
 
@@ -181,12 +177,12 @@ def _unpacked(file: Path) -> str:
         return _viewer(unpacked)
 
 
-def from_viewer(text: str) -> list["Event"]:
+def from_viewer(text: str) -> list[Event]:
     """The events in the JSON of a trace viewer, those with a duration."""
     return timed(json_events.events(io.BytesIO(text.encode()), {}))
 
 
-def timed(events: Iterable[Mapping[str, Any]]) -> list["Event"]:
+def timed(events: Iterable[Mapping[str, Any]]) -> list[Event]:
     """Every event with a duration; the names of processes and threads are events of their own."""
     process: dict[Any, str] = {}
     thread: dict[Any, str] = {}
@@ -211,7 +207,7 @@ def timed(events: Iterable[Mapping[str, Any]]) -> list["Event"]:
 # --- devices -------------------------------------------------------------------------------------
 
 
-def _by_gpu(events: Iterable["Event"]) -> dict[str, list["Event"]]:
+def _by_gpu(events: Iterable[Event]) -> dict[str, list[Event]]:
     """What ran on each GPU: kernels and copies."""
     gpus: dict[str, list[Event]] = defaultdict(list)
     for event in events:
@@ -220,12 +216,12 @@ def _by_gpu(events: Iterable["Event"]) -> dict[str, list["Event"]]:
     return gpus
 
 
-def _needs_gpu(event: "Event") -> bool:
+def _needs_gpu(event: Event) -> bool:
     """Whether an event of the host is one that only a GPU's driver or its watcher has."""
     return bool(OF_DRIVER.match(event.name)) or event.thread.startswith("tf_GPU_")
 
 
-def _work_s(events: Iterable["Event"]) -> float:
+def _work_s(events: Iterable[Event]) -> float:
     """Seconds of kernels, without copies."""
     return sum(e.end - e.start for e in events if not COPY.search(e.name)) / 1e6
 
@@ -234,7 +230,7 @@ OF_DRIVER = re.compile(r"(cu|cuda|hip)(Launch|Memcpy|GraphLaunch|ModuleLaunch|St
 COPY = re.compile(r"^(Memcpy|Memset)|rocclr_(copy|fill)", re.IGNORECASE)
 
 
-def _busiest(gpus: Mapping[str, Sequence["Event"]]) -> str:
+def _busiest(gpus: Mapping[str, Sequence[Event]]) -> str:
     """The GPU with most work, which need not be the first by name; empty where there is none."""
     return max(gpus, key=lambda name: (_work_s(gpus[name]), name), default="")
 
@@ -244,7 +240,7 @@ def _short(process: str) -> str:
     return process.rpartition("/device:")[2]
 
 
-def _framework(events: Iterable["Event"]) -> str:
+def _framework(events: Iterable[Event]) -> str:
     """TensorFlow or JAX, by which of them the host calls."""
     for event in events:
         if event.on_device:
@@ -260,17 +256,15 @@ def _framework(events: Iterable["Event"]) -> str:
 # --- steps ---------------------------------------------------------------------------------------
 
 
-def _own_steps(events: Iterable["Event"]) -> Steps | None:
+def _own_steps(events: Iterable[Event]) -> Steps:
     marks = [e for e in events if e.name.split(" ")[0] == MARK and "step_num" in e.args]
     if not marks:
-        return None
+        raise ValueError("the trace holds no marked step")
     ordered = sorted((e.start, e.end) for e in marks)
     return recognized.adjoining(ordered, f"the marker {MARK}")
 
 
-def _steps(
-    events: Sequence["Event"], gpus: Mapping[str, Sequence["Event"]], naming: Naming
-) -> Steps:
+def _steps(events: Sequence[Event], gpus: Mapping[str, Sequence[Event]], naming: Naming) -> Steps:
     """The steps by the first of: markers, xprof's line, Keras's functions, what repeats."""
     name = _busiest(gpus)
     busy = operations.busy(gpus.get(name, ()))
@@ -306,12 +300,12 @@ def _steps(
     return kinds or recognized.whole(first, last)
 
 
-def _first(events: Iterable["Event"]) -> float:
+def _first(events: Iterable[Event]) -> float:
     """The first instant at which the host did something."""
     return min((e.start for e in events if not e.on_device), default=math.inf)
 
 
-def _work(spans: Iterable[Span]) -> list[tuple[tuple[float, float], Operation]]:
+def _work(spans: Iterable[Span]) -> list[tuple[Interval, Operation]]:
     """When something was computed, and what; copies left out."""
     return [
         ((s.start, s.end), s.operation)
@@ -320,9 +314,7 @@ def _work(spans: Iterable[Span]) -> list[tuple[tuple[float, float], Operation]]:
     ]
 
 
-def _launched(
-    marks: Iterable["Event"], ran: Iterable["Event"]
-) -> list[tuple[float, tuple[float, float]]]:
+def _launched(marks: Iterable[Event], ran: Iterable[Event]) -> list[tuple[float, Interval]]:
     """When what a GPU ran was launched: with the mark that bears the same number of a group."""
     begins = {e.args["group_id"]: e.start for e in marks if "group_id" in e.args}
     grouped = [(e.args.get("group_id"), (e.start, e.end)) for e in ran]
@@ -338,8 +330,8 @@ def _trains(trace: Trace) -> bool | None:
 
 
 def _trace(
-    events: Sequence["Event"],
-    gpus: Mapping[str, Sequence["Event"]],
+    events: Sequence[Event],
+    gpus: Mapping[str, Sequence[Event]],
     steps: Steps,
     naming: Naming,
     every: int = 1,
@@ -361,7 +353,7 @@ def _trace(
 # --- what ran ------------------------------------------------------------------------------------
 
 
-def _on_cpu(events: Sequence["Event"], naming: Naming) -> Iterator[Span]:
+def _on_cpu(events: Sequence[Event], naming: Naming) -> Iterator[Span]:
     """Operations that ran on the CPU; not those of the input pipeline, which has no layers."""
     piped = _piped(events)
     for event in events:
@@ -371,9 +363,7 @@ def _on_cpu(events: Sequence["Event"], naming: Naming) -> Iterator[Span]:
             yield event.as_span(naming.operation(path, op, ""))
 
 
-def _on_gpu(
-    events: Sequence["Event"], kernels: Sequence["Event"], naming: Naming
-) -> Iterator[Span]:
+def _on_gpu(events: Sequence[Event], kernels: Sequence[Event], naming: Naming) -> Iterator[Span]:
     """Kernels and copies of a GPU, and operations that ran on the CPU instead."""
     launched = set()
     for event in kernels:
@@ -394,23 +384,23 @@ def _on_gpu(
             yield event.as_span(naming.operation(path, op, ON_HOST))
 
 
-def _differentiated(events: Iterable["Event"]) -> frozenset[str]:
+def _differentiated(events: Iterable[Event]) -> frozenset[str]:
     """The outermost names of what TensorFlow computed gradients of."""
     names = {full_name(e.name, e.args) for e in events}
     return frozenset(match[1] for name in names if (match := GRADIENT_OF.search(name)))
 
 
-def _input_runs(events: Iterable["Event"]) -> set[str]:
+def _input_runs(events: Iterable[Event]) -> set[str]:
     """The executor's numbers of the functions that tf.data runs."""
     return {
         str(e.args["id"]) for e in events if e.name.startswith(INPUT_FUNCTIONS) and "id" in e.args
     }
 
 
-def _piped(events: Sequence["Event"]) -> set[int]:
+def _piped(events: Sequence[Event]) -> set[int]:
     """The events that lie within those functions, by their identity."""
     runs = _input_runs(events)
-    within: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    within: dict[str, list[Interval]] = defaultdict(list)
     for event in events:
         if _runs_input(event, runs):
             within[event.thread].append((event.start, event.end))
@@ -419,13 +409,13 @@ def _piped(events: Sequence["Event"]) -> set[int]:
     return {id(e) for e in events if e.thread in within and _inside(e, within[e.thread])}
 
 
-def _inside(event: "Event", intervals: Sequence[tuple[float, float]]) -> bool:
+def _inside(event: Event, intervals: Sequence[Interval]) -> bool:
     """Whether an event lies within the last of some intervals that begin before it."""
     place = bisect_right(intervals, (event.start, math.inf))
     return place > 0 and event.end <= intervals[place - 1][1]
 
 
-def _waits(events: Iterable["Event"], input_runs: set[str]) -> Iterator[Span]:
+def _waits(events: Iterable[Event], input_runs: set[str]) -> Iterator[Span]:
     """When the host traced a function anew, waited for a batch, and when for the device."""
     for event in events:
         if event.on_device:
@@ -438,12 +428,12 @@ def _waits(events: Iterable["Event"], input_runs: set[str]) -> Iterator[Span]:
             yield event.as_span(Operation("idle"))
 
 
-def _runs_input(event: "Event", input_runs: set[str]) -> bool:
+def _runs_input(event: Event, input_runs: set[str]) -> bool:
     """Whether a thread of the executor runs a function of tf.data."""
     return event.name == "ExecutorState::Process" and str(event.args.get("id")) in input_runs
 
 
-def _pipeline(events: Iterable["Event"], input_runs: set[str]) -> Iterator[Span]:
+def _pipeline(events: Iterable[Event], input_runs: set[str]) -> Iterator[Span]:
     """When the input pipeline worked, whether or not the step waited for it."""
     for event in events:
         working = event.in_pipeline and event.name == "ExecutorState::Process"

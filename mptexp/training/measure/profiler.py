@@ -144,12 +144,12 @@ def captured(
             nodes = arithmetic.graph(run, model)
         if not capture.traced:
             return {"missing": "the training ended before steps could be traced"}, b""
-        how = _how(run, model) | {"loss_layers": sorted(adding)}
         own = folder / kineto.OWN_FILE
         if own.exists():
             timed_s = step_times.timing(clock.windows)["step_s"]
-            return kineto.read_own(own, **how).profile(timed_s), b""
-        how |= {"sums": arithmetic.sums(nodes)}
+            return kineto.read_own(own, adding).profile(timed_s), b""
+        how = _how(run, model)
+        how |= {"loss_layers": sorted(adding), "sums": arithmetic.sums(nodes)}
         wide = {"float64_layers": arithmetic.layers_in_float64(nodes)}
         file = xplane.latest(folder)
         if file is None:
