@@ -250,6 +250,6 @@ def test_a_policy_is_advised_without_a_word_only_where_all_of_it_is_shown_equal(
 
 def test_a_policy_whose_accuracy_is_shown_goes_before_a_faster_one_whose_is_not():
     fine, apart = (0.9, 0.9, 0.9), (0.9, 0.5, 0.95)
-    rows = ending("float32", 32, 1, fine) + accuracies("mixed_bfloat16", 32, 1.6, fine)
+    rows = ending("float32", 32, 1, fine) + ending("mixed_bfloat16", 32, 1.6, fine)
     answer = choose.of(identified(tables(rows + ending("mixed_float16", 32, 2, apart))))
     assert answer.advice == "use **mixed_bfloat16**, whose accuracy is shown to be equal."
