@@ -55,13 +55,6 @@ def show_figures(sweep: MeasuredSweep, section: Section, case: str | None = None
     return bool(figures)
 
 
-def _show_below(sweep: MeasuredSweep, section: Section, case: str) -> None:
-    """Shows a figure of a section, unless the report opens with it."""
-    first = lead.figure(sweep)
-    if first is None or (first.row.section, first.case) != (section, case):
-        show_figures(sweep, section, case)
-
-
 # --- answer and speed ----------------------------------------------------------------------------
 
 
@@ -171,12 +164,14 @@ def show_dynamic_range(sweep: MeasuredSweep) -> None:
 
 def show_loss_scales(sweep: MeasuredSweep) -> None:
     """Which loss scales each training bears, and how the dynamic one moved."""
+    first = lead.figure(sweep)
     points = loss_scales.by_point(loss_scale.table(sweep.tables))
     for number, (title, rows) in enumerate(points, 1):
         show_text("## Loss scale" + f": {safe(title)}" * bool(title))
         reason = caveats.doubts(sweep.tables, "accuracy")
         show_text("" if reason else bullets(loss_scales.sentences(rows)))
-        _show_below(sweep, "loss scale", str(number))
+        if first is None or (first.row.section, first.case) != ("loss scale", str(number)):
+            show_figures(sweep, "loss scale", str(number))
         show_table(loss_scales.text(rows))
     show_figures(sweep, "loss scale", "")
 
