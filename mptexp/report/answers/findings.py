@@ -19,12 +19,8 @@ from mptexp.spec.policies import POLICY_ROWS
 
 APART = 0.1  # between repeats, from where their accuracy is said to vary
 SAME_MEMORY = 0.02  # a share within which a difference in memory is none
-NO_MEAN = (
-    "diverged",
-    "baseline diverged",
-    "not trained",
-    "not valid",
-)  # verdicts whose differences mean nothing
+# Verdicts whose differences mean nothing.
+NO_MEAN = ("diverged", "baseline diverged", "not trained", "not valid")
 CLAUSES = 3  # points that a sentence lists; of more it says from what to what
 # How comparisons are counted that a sentence does not name.
 OTHERS = {
