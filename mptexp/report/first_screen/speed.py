@@ -203,10 +203,9 @@ def _extreme(row: pd.Series, rows: pd.DataFrame) -> str:
     bound = bound if len(own) > 1 else ""
     marks = wording.partly(row) or ["emulated"] * bool(row.emulated)
     note = "".join(f" ({part})" for part in marks)
-    base = wording.default_name(row.baseline)
-    than = "as" if word == "as fast" else "than"
+    than = f"{wording.than(word)} {wording.default_name(row.baseline)}"
     ratio = f"{wording.speed_parts(row)[0]}× {word}"
-    return f"{row.policy}{note} {verb} {bound}{ratio} {than} {base} on {row.gpu_model}{some}"
+    return f"{row.policy}{note} {verb} {bound}{ratio} {than} on {row.gpu_model}{some}"
 
 
 def _not_shown(own: pd.DataFrame) -> str:

@@ -243,8 +243,12 @@ def times(speedup: float) -> str:
 
 def over(speedup: float) -> str:
     """The same before the name of the baseline: `1.15× faster than`, `1.00× as fast as`."""
-    said = times(speedup)
-    return f"{said} {'as' if said.endswith('as fast') else 'than'}"
+    return f"{times(speedup)} {than(times(speedup))}"
+
+
+def than(said: str) -> str:
+    """What stands between a ratio or its direction and the baseline: `than`, `as fast` has `as`."""
+    return "as" if said.endswith("as fast") else "than"
 
 
 def direction(row: Mapping[str, Any]) -> str:
