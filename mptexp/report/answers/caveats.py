@@ -216,10 +216,10 @@ def _to_do(flag: Flag, tables: Tables) -> str:
         return flag.remedy.replace(validity.REPAIR, "another run of the script")
     if flag.name != "too few windows" or not math.isfinite(times):
         return flag.remedy
-    asked = {r["run_id"]: r["parameters"] for r in tables.records}
+    asked = [tables.records_by_id[run_id]["parameters"] for run_id in runs.run_id]
     name = "max_steps" if set(runs.ended_by) == {"max_steps"} else "epochs"
     factor = math.ceil(times + 1)
-    most = max(asked[run_id][name] or 0 for run_id in runs.run_id) * factor
+    most = max(one[name] or 0 for one in asked) * factor
     return (
         f"{flag.remedy}: about {factor} times as many steps, `mptexp run params.yaml --set "
         f"{name}={most} --out DIR`"
@@ -228,8 +228,7 @@ def _to_do(flag: Flag, tables: Tables) -> str:
 
 def _foreign(runs: pd.DataFrame, tables: Tables) -> bool:
     """Whether `mptexp run` can measure none of these runs again: StepTimer recorded them."""
-    notebooks = {record["run_id"]: record.get("notebook") for record in tables.records}
-    return {notebooks.get(run_id) for run_id in runs.run_id} == {FOREIGN}
+    return {tables.records_by_id[run_id].get("notebook") for run_id in runs.run_id} == {FOREIGN}
 
 
 def _of_tables(tables: Tables) -> list[str]:
