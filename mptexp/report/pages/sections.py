@@ -47,12 +47,11 @@ def show_table(rows: pd.DataFrame, links: Sequence[str] = (), id: str | None = N
         display.display(text_tables.plain_table(rows, links=links, id=id))
 
 
-def show_figures(sweep: MeasuredSweep, section: Section, case: str | None = None) -> bool:
-    """Shows the figures of a section, or those of one case in it; says whether there were any."""
-    figures = [f for f in registry.figures(sweep, section) if case in (None, f.case)]
-    for figure in figures:
-        display.display(display.HTML(figure.html()))
-    return bool(figures)
+def show_figures(sweep: MeasuredSweep, section: Section, case: str | None = None) -> None:
+    """Shows the figures of a section, or those of one case in it."""
+    for figure in registry.figures(sweep, section):
+        if case in (None, figure.case):
+            display.display(display.HTML(figure.html()))
 
 
 # --- answer and speed ----------------------------------------------------------------------------
