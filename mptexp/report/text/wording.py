@@ -27,7 +27,6 @@ OPENINGS = {
     "no interval": "Fewer than three repeats show nothing",
     "not valid": NOT_VALID,
 }
-XLA = {on: in_words("jit", on) for on in (True, False)}
 SPEEDUP = ("speedup", "low", "high", "blocks")  # columns of a ratio
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -185,8 +184,6 @@ def joined(columns: Iterable[pd.Series]) -> list[str]:
 
 def named(values: pd.Series, bare: Sequence[str]) -> pd.Series:
     """Values of a parameter in words; those of the bare ones without its name."""
-    if values.name == "jit":
-        return values.map(XLA)
     if values.name == "setting":
         return values.map(setting)
     name = str(values.name)
