@@ -19,6 +19,7 @@ from mptexp.report.pages import lead, rendering
 from mptexp.report.tables import text_tables
 from mptexp.report.tables.why_tables import by_cause, milliseconds, percent
 from mptexp.report.text import markdown, wording
+from mptexp.report.text.columns import BLANK, without_blanks
 from mptexp.spec.terminal import visible
 from mptexp.traces.steps import WHOLE
 
@@ -360,8 +361,8 @@ def difference_rows(comparison: Comparison) -> pd.DataFrame:
     rows = pd.DataFrame(
         [
             {
-                "Layer": row.layer or "–",
-                "Part": row.part or "–",
+                "Layer": row.layer or BLANK,
+                "Part": row.part or BLANK,
                 "Cause": _short(row.cause),
                 f"{first}, ms": f"{row.baseline_s * 1e3:.3f}",
                 f"{second}, ms": f"{row.candidate_s * 1e3:.3f}",
@@ -370,8 +371,7 @@ def difference_rows(comparison: Comparison) -> pd.DataFrame:
             for row in table.itertuples()
         ]
     )
-    named = [name for name in rows if name not in ("Layer", "Part") or (rows[name] != "–").any()]
-    return rows[named]
+    return without_blanks(rows)
 
 
 def shrink_sentence(comparison: Comparison) -> str:

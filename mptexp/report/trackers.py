@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as Stored
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-PACKAGES = {"mlflow": "mlflow", "tensorboard": "tensorboard"}  # extra and module of each tracker
 ARTIFACTS = ("record.json", "notebook.ipynb")
 REPORT = ("index.html", "params.yaml", "results.csv", "history.csv", "speedups.csv")
 TAGS = ("status", "error", "flags", "marks", "device", "emulated", "default_policy")
@@ -102,7 +101,7 @@ def export(directory: SweepDir, tracker: str, store: str = "") -> Tracked:
         ParamsError: where the directory holds no record, the tracker is not installed, or refuses.
         OSError: where the log directory takes no files.
     """
-    if importlib.util.find_spec(PACKAGES[tracker]) is None:
+    if importlib.util.find_spec(tracker) is None:
         raise ParamsError(f"--to {tracker}: {tracker} is not installed: {install(tracker)}")
     tables = sweep_tables.load(directory)
     if not tables.records:

@@ -74,7 +74,7 @@ def test_advise_probes_the_first_point_and_says_why(tmp_path):
     assert [s["step"] for s in record["exponents"]["samples"]] == [0, 8, 16, 24, 32]
     assert all("swallowed" in s for s in record["exponents"]["samples"])
     (found,) = exponent_range.measured([record])
-    sentence = dynamic_range.advice_sentence(advice.advise(found))
+    sentence, *_ = dynamic_range.answer(found)
     assert sentence in done.stdout
     page = re.sub("</?abbr[^>]*>", "", place.index.read_text())  # terms are explained within words
     assert sentence in page

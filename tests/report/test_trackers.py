@@ -13,6 +13,7 @@ from builders import written_sweep
 from support import mptexp
 
 from mptexp.analysis import sweep_tables
+from mptexp.api.commands import TRACKERS
 from mptexp.records import store
 from mptexp.records.columns import COLUMNS
 from mptexp.records.sweep_dir import SweepDir
@@ -256,7 +257,7 @@ def test_another_sweep_of_the_same_name_is_not_written_over(tmp_path, tracker):
 
 def test_a_tracker_that_is_not_installed_is_named_with_what_installs_it(sweep, monkeypatch):
     monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
-    for name in trackers.PACKAGES:
+    for name in TRACKERS:
         with pytest.raises(ParamsError, match=f"{name} is not installed: .*pip install .*{name}"):
             trackers.export(sweep, name)
 
@@ -284,7 +285,7 @@ def test_no_file_leads_out_and_no_name_leaves_the_folder(tmp_path):
 
 
 def test_a_directory_without_records_is_named(tmp_path):
-    for name in trackers.PACKAGES:
+    for name in TRACKERS:
         pytest.importorskip(name, reason=f"{name} is not installed")
         with pytest.raises(ParamsError, match="holds no record of a run"):
             trackers.export(SweepDir(tmp_path), name)

@@ -19,7 +19,6 @@ from mptexp.report.text import measures, wording
 from mptexp.report.text.markdown import safe
 
 MEASURED_WHILE = "measured while"  # opens the marks that say what interfered with the timing
-NOT_VALID = "**Not valid: "  # opens the sentence of a flag
 Counted = tuple[Flag, int, int]  # a flag, how many runs have it, of how many
 ANSWERED = ("time", "memory", "accuracy")  # what an answer rests on; all else stands in details
 # So many windows of 0.2 s give an interval; two more to be sure.
@@ -63,7 +62,7 @@ def banner(
         more: where all are said in full.
         findings: flags that the answer itself speaks of.
     """
-    full = [text for text in sentences(tables) if not text.startswith(NOT_VALID)]
+    full = _unlike(tables)
     counted = sorted(
         (one for one in _counted(tables) if one[0].name not in findings),
         key=lambda one: (what in one[0].invalidates, one[1]),
@@ -82,8 +81,7 @@ def banner(
 
 def is_minor(tables: Tables, what: str) -> bool:
     """Whether nothing that a banner says takes a claim of `what`: time or accuracy."""
-    said = [text for text in sentences(tables) if not text.startswith(NOT_VALID)]
-    return not (doubts(tables, what) or said or missing(tables))
+    return not (doubts(tables, what) or _unlike(tables) or missing(tables))
 
 
 def left_out(tables: Tables) -> list[str]:
@@ -99,8 +97,7 @@ def left_out(tables: Tables) -> list[str]:
 def doubts(tables: Tables, what: str) -> str:
     """`not valid: identity not recorded`: what takes every claim of time or accuracy."""
     flags = validity.together(tables.ok["flags"])
-    names = [f.name for f in validity.invalid(flags, what) if f.name != "not trained"]
-    return f"not valid: {', '.join(names)}" if names else ""
+    return wording.not_valid(validity.but(flags, "not trained"), what)
 
 
 def remedies(tables: Tables, what: str) -> str:
@@ -194,10 +191,12 @@ def _not_asked(tables: Tables) -> list[str]:
 
 def sentences(tables: Tables) -> list[str]:
     """A sentence for each flag of the sweep: how many runs, why, what is lost, what to do."""
-    counted = _counted(tables)
-    differing = [_differing(tables) for flag, *_ in counted if flag.name == "not comparable"]
-    found = [_sentence(*each, tables) for each in counted]
-    return [*filter(None, differing), *_not_asked(tables), *_of_tables(tables), *found]
+    return [*_unlike(tables), *(_sentence(*each, tables) for each in _counted(tables))]
+
+
+def _unlike(tables: Tables) -> list[str]:
+    """What forms no ratio: runs that are not comparable or not asked for, sides that differ."""
+    return [*_differing(tables), *_not_asked(tables), *_of_tables(tables)]
 
 
 def _counted(tables: Tables) -> list[Counted]:
@@ -217,10 +216,10 @@ def _to_do(flag: Flag, tables: Tables) -> str:
         return flag.remedy.replace(validity.REPAIR, "another run of the script")
     if flag.name != "too few windows" or not math.isfinite(times):
         return flag.remedy
-    asked = {r["run_id"]: r["parameters"] for r in tables.records}
+    asked = [tables.records_by_id[run_id]["parameters"] for run_id in runs.run_id]
     name = "max_steps" if set(runs.ended_by) == {"max_steps"} else "epochs"
     factor = math.ceil(times + 1)
-    most = max(asked[run_id][name] or 0 for run_id in runs.run_id) * factor
+    most = max(one[name] or 0 for one in asked) * factor
     return (
         f"{flag.remedy}: about {factor} times as many steps, `mptexp run params.yaml --set "
         f"{name}={most} --out DIR`"
@@ -229,8 +228,7 @@ def _to_do(flag: Flag, tables: Tables) -> str:
 
 def _foreign(runs: pd.DataFrame, tables: Tables) -> bool:
     """Whether `mptexp run` can measure none of these runs again: StepTimer recorded them."""
-    notebooks = {record["run_id"]: record.get("notebook") for record in tables.records}
-    return {notebooks.get(run_id) for run_id in runs.run_id} == {FOREIGN}
+    return {tables.records_by_id[run_id].get("notebook") for run_id in runs.run_id} == {FOREIGN}
 
 
 def _of_tables(tables: Tables) -> list[str]:
@@ -260,7 +258,7 @@ def _sentence(flag: Flag, runs: int, of: int, tables: Tables) -> str:
 def _opening(flag: Flag, runs: int, of: int, tables: Tables) -> str:
     """`**Not valid: time** of 4 of 32 runs, all of float32 (repeats apart): repeats ...`."""
     lost, which, whose = _lost(flag, tables), _which(runs, of), _whose(flag, tables)
-    return f"{NOT_VALID}{lost}** of {which}{whose} ({flag.name}): {flag.meaning}."
+    return f"**Not valid: {lost}** of {which}{whose} ({flag.name}): {flag.meaning}."
 
 
 def _whose(flag: Flag, tables: Tables) -> str:
@@ -323,18 +321,20 @@ def _which(runs: int, of: int) -> str:
     return "all runs" if runs == of else f"{runs} of {wording.count(of, 'run')}"
 
 
-def _differing(tables: Tables) -> str:
+def _differing(tables: Tables) -> list[str]:
     """What the runs that are not comparable differ in, with one pair of values each."""
+    if all(flag.name != "not comparable" for flag, *_ in _counted(tables)):
+        return []
     unlike = validity.incomparable(tables.results, tables.records)
     by_name: dict[str, Difference] = {d.name: d for one in unlike.values() for d in one}
     if not by_name:
-        return ""
+        return []
     runs = wording.count(len(unlike), "run")
     verb = "differs" if len(unlike) == 1 else "differ"
-    return (
+    return [
         f"**Not comparable**: {runs} {verb} from the others in more than the policy: "
         f"{_listed(by_name.values())}. They form no ratio."
-    )
+    ]
 
 
 def _listed(differences: Collection[Difference]) -> str:

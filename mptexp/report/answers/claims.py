@@ -191,14 +191,14 @@ def _accuracies(tables: Tables, policy: str) -> pd.DataFrame:
     # The studies' claims are of images.
     table = points.of_task(table, tasks.IMAGES)
     scaled = loss_scale.table(tables)
-    scaled = points.of_task(scaled, tasks.IMAGES) if len(scaled) else scaled
+    if len(scaled):
+        scaled = points.of_task(scaled[scaled.policy == policy], tasks.IMAGES)
     rows = [
         (*(row[n] for n in DIFFERENCE), _runs(tables, row, (row.baseline, policy)))
         for _, row in table[table.candidate == policy].iterrows()
     ]
     rows += [
-        (row.difference, row.low, row.high, row.verdict, row.run_ids)
-        for row in (scaled[scaled.policy == policy] if len(scaled) else scaled).itertuples()
+        (row.difference, row.low, row.high, row.verdict, row.run_ids) for row in scaled.itertuples()
     ]
     made = pd.DataFrame(rows, columns=[*DIFFERENCE, "runs"])
     return made[made.runs.map(lambda runs: bool(usual & set(runs))).astype(bool)]
@@ -248,9 +248,10 @@ def _where_baselines_train(tables: Tables) -> set[str]:
 def _scales(tables: Tables) -> Iterator[dict[str, list[float]]]:
     """The fixed loss scales of mixed_float16 by their outcome, for each point; 1 is none."""
     rows = loss_scale.table(tables)
-    rows = rows[rows.policy == MIXED] if len(rows) else rows
-    rows = rows[_beyond(rows, tables.options.equivalence_margin)] if len(rows) else rows
-    for _, own in rows.groupby("point") if len(rows) else ():
+    if rows.empty:
+        return
+    rows = rows[(rows.policy == MIXED) & _beyond(rows, tables.options.equivalence_margin)]
+    for _, own in rows.groupby("point"):
         yield loss_scale.ranges(own)
 
 

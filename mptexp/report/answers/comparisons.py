@@ -68,7 +68,8 @@ def sections(tables: Tables) -> list[Section]:
     made = []
     if not devices.empty:
         unlike = caveats.not_compared(devices)
-        made.append(Section("Devices side by side", DEVICES_NOTE, unlike, _device_rows(devices)))
+        rows = _against(devices, "gpu_model", {"Device": devices.gpu_model}, "the slowest")
+        made.append(Section("Devices side by side", DEVICES_NOTE, unlike, rows))
     if not replicas.empty:
         note = REPLICAS_NOTE + LOGICAL_NOTE * bool(replicas.logical.any())
         sentences = _sentences(replicas) + caveats.not_compared(replicas)
@@ -147,23 +148,14 @@ def in_frameworks(table: pd.DataFrame) -> list[str]:
     Then what else tells the rows apart, but for the phase: `JAX, batch size 1`.
     """
     both = table.groupby("backend").jit.nunique() > 1
-    others = table.assign(backend="", jit=False, phase="")
-    places = (
-        wording.places(others) if len(others[POINT].drop_duplicates()) > 1 else [""] * len(table)
-    )
-    return [
-        ", ".join(
-            filter(
-                None,
-                [
-                    LABELS[row["backend"]]
-                    + ", compiled" * bool(row["jit"] and both[row["backend"]]),
-                    place,
-                ],
-            )
-        )
-        for row, place in zip(table.to_dict("records"), places, strict=True)
+    names = [
+        LABELS[backend] + ", compiled" * bool(jit and both[backend])
+        for backend, jit in zip(table.backend, table.jit, strict=True)
     ]
+    others = table.assign(backend="", jit=False, phase="")
+    if len(others[POINT].drop_duplicates()) < 2:
+        return names
+    return [", ".join(filter(None, one)) for one in zip(names, wording.places(others), strict=True)]
 
 
 def _frontend_rows(table: pd.DataFrame) -> pd.DataFrame:
@@ -172,10 +164,6 @@ def _frontend_rows(table: pd.DataFrame) -> pd.DataFrame:
     made_by = MADE_BY[phases.pop()] if len(phases) == 1 else "Run by"
     names |= {made_by: table.frontend.map(makers)}
     return _against(table, "frontend", names, "the plain loop")
-
-
-def _device_rows(table: pd.DataFrame) -> pd.DataFrame:
-    return _against(table, "gpu_model", {"Device": table.gpu_model}, "the slowest")
 
 
 def _against(

@@ -32,15 +32,10 @@ def title(measured: DynamicRange, among: Sequence[DynamicRange]) -> str:
 def answer(measured: DynamicRange) -> list[str]:
     """The advice first, then why, then what float16 and bfloat16 lose."""
     advised = advice.advise(measured)
-    return [advice_sentence(advised), *reasons(advised), *sentences(measured)]
+    return [f"Use policy {choice(advised)}.", *reasons(advised), *sentences(measured)]
 
 
 # --- advice ---------------------------------------------------------------------------------------
-
-
-def advice_sentence(advised: Advice) -> str:
-    """The advice itself."""
-    return f"Use policy {choice(advised)}."
 
 
 def choice(advised: Advice) -> str:

@@ -19,12 +19,8 @@ from mptexp.spec.policies import POLICY_ROWS
 
 APART = 0.1  # between repeats, from where their accuracy is said to vary
 SAME_MEMORY = 0.02  # a share within which a difference in memory is none
-NO_MEAN = (
-    "diverged",
-    "baseline diverged",
-    "not trained",
-    "not valid",
-)  # verdicts whose differences mean nothing
+# Verdicts whose differences mean nothing.
+NO_MEAN = ("diverged", "baseline diverged", "not trained", "not valid")
 CLAUSES = 3  # points that a sentence lists; of more it says from what to what
 # How comparisons are counted that a sentence does not name.
 OTHERS = {
@@ -125,7 +121,7 @@ def _not_valid(rows: pd.DataFrame, opening: str) -> str:
             _unclaimed(policy, notes[policy] * (not shared), of_one, named=not one_place)
             for policy, of_one in own.groupby("policy", sort=False)
         ]
-        than = _than(word, base_name(baseline, own.default_policy.iloc[0]))
+        than = f"{wording.than(word)} {base_name(baseline, own.default_policy.iloc[0])}"
         place = wording.at(verbatim(own.place.iloc[0])) if one_place else ""
         parts.append(" ".join(filter(None, [listed(numbers), word, than, place])))
     parts += [f"{note} is in the type of the policy" for note in shared]
@@ -157,7 +153,7 @@ def _ratios(rows: pd.DataFrame, base: str) -> str:
     ends = [_number(row) for row in _ends(rows)]
     first, last = (wording.direction(row) for row in _ends(rows))
     least = f"{ends[0]} to" if first == last else f"from {ends[0]} {first} to"
-    than = f" {_than(last, base)}" if base else ""
+    than = f" {wording.than(last)} {base}" if base else ""
     return f"{least} {ends[1]} {last}{than} in {count(len(rows), 'setting')}{_shared(rows.place)}"
 
 
@@ -184,7 +180,8 @@ def _clause(row: Mapping[str, Any], base: str) -> str:
     """
     value, interval = wording.speed_parts(row)
     word, place = wording.direction(row), verbatim(row["place"])
-    parts = [f"{value}× {word}", _than(word, base) if base else "", wording.at(place)]
+    than = f"{wording.than(word)} {base}" if base else ""
+    parts = [f"{value}× {word}", than, wording.at(place)]
     return " ".join(filter(None, [*parts, interval * interval.startswith("[")]))
 
 
@@ -192,10 +189,6 @@ def _number(row: Mapping[str, Any]) -> str:
     """`1.37× [1.2, 1.5]`."""
     value, interval = wording.speed_parts(row)
     return f"{value}×" + f" {interval}" * interval.startswith("[")
-
-
-def _than(word: str, base: str) -> str:
-    return f"{'as' if word == 'as fast' else 'than'} {base}"
 
 
 def base_name(baseline: str, default: str) -> str:

@@ -92,7 +92,7 @@ def _is_one(record: dict[str, Any]) -> bool:
 def _quantized(
     runs: pd.DataFrame, made: list[dict[str, Any]], policy: str, point: str, dataset: str
 ) -> Quantized:
-    before, after = ([m[part] for m in made] for part in ("before", "after"))
+    before, after = ([m[part] for m in made] for part in PARTS)
     measure = measures.of(dataset)
     lost = contrast.paired(_quality(after, measure), _quality(before, measure), "difference")
     sizes = [sum(m.get(f"bytes_{part}", 0) for m in made) / len(made) for part in PARTS]

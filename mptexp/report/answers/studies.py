@@ -387,7 +387,9 @@ def _repeats(results: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     )
     mine = runs.model.isin(rows.model_here) & runs.val_accuracy.notna()
     groups = runs[mine].groupby(["panel", "batch_size", "replicas"])
-    compared = [(point, *known) for point, group in groups for known in _training_times(group)]
+    compared = [
+        (point, group, *known) for point, group in groups for known in _training_times(group)
+    ]
     valid = [not validity.invalid(flags, "training time") for *_, flags in compared]
     wide = simultaneous.together([over for *_, over, _ in compared], among=valid)
     return [
@@ -399,10 +401,8 @@ def _repeats(results: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
     ]
 
 
-def _training_times(
-    runs: pd.DataFrame,
-) -> Iterator[tuple[pd.DataFrame, tuple[str, str], Contrast, str]]:
-    """The runs, two policies, the ratio of their times, and what is not valid of it.
+def _training_times(runs: pd.DataFrame) -> Iterator[tuple[tuple[str, str], Contrast, str]]:
+    """Two policies, the ratio of their times, and what is not valid of it.
 
     Mixed precision, also in bfloat16, over float32, or over TF32 where there is no float32.
     """
@@ -412,7 +412,7 @@ def _training_times(
         both = times.reindex(columns=[mixed, wide]).dropna()
         if len(both):
             flags = validity.together(runs["flags"][runs.policy.isin([mixed, wide])])
-            yield runs, (mixed, wide), contrast.paired(both[mixed], both[wide]), flags
+            yield (mixed, wide), contrast.paired(both[mixed], both[wide]), flags
 
 
 def _repeats_here(

@@ -17,7 +17,6 @@ from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
 from mptexp.report.figures.style import COLOURS, INK, MARKERS
 from mptexp.report.first_screen.subject import Bar, Subject
-from mptexp.report.measured import MeasuredSweep
 from mptexp.report.text import wording
 from mptexp.spec.terminal import visible
 
@@ -240,13 +239,13 @@ def _mark(axis: Axes, bar: Bar, place: float) -> None:
 
 def _scale(axis: Axes, chart: Subject) -> None:
     """The axis of all values and of no effect, with few ticks in words."""
-    ends = _ends(_near(chart.bars) if chart.scale == "speed" else chart.bars)
     if chart.scale != "speed":
+        ends = _ends(chart.bars)
         ticks = _difference_ticks(axis, chart, np.nanmin(ends), np.nanmax(ends))
         labels = [wording.signed(tick, "g") if tick else "0" for tick in ticks]
     else:
         axis.set_xscale("log")
-        low, high = min(np.nanmin(ends), 1 / LEAST), max(np.nanmax(ends), LEAST)
+        low, high = _span(_near(chart.bars))
         room, beyond = (high / low) ** 0.08, (high / low) ** ROOM
         far = [bar.value for bar in chart.bars if not low <= bar.value <= high]
         left = beyond if min(far, default=low) < low else room
@@ -265,6 +264,12 @@ def _ends(bars: Sequence[Bar]) -> np.ndarray:
     return np.array([[b.value, b.low, b.high] for b in bars], float)
 
 
+def _span(bars: Sequence[Bar]) -> tuple[float, float]:
+    """The least and the largest ratio that an axis of some rows holds, intervals included."""
+    ends = _ends(bars)
+    return min(np.nanmin(ends), 1 / LEAST), max(np.nanmax(ends), LEAST)
+
+
 def _near(bars: Sequence[Bar]) -> Sequence[Bar]:
     """The rows that the axis has to hold: without the emulated ones that would squeeze the others.
 
@@ -273,12 +278,8 @@ def _near(bars: Sequence[Bar]) -> Sequence[Bar]:
     native = [bar for bar in bars if not bar.emulated]
     if not native:
         return bars
-    spans = []
-    for some in (native, bars):
-        ends = _ends(some)
-        low, high = min(np.nanmin(ends), 1 / LEAST), max(np.nanmax(ends), LEAST)
-        spans.append(np.log(high / low))
-    return native if spans[1] > FAR * spans[0] else bars
+    near, whole = (np.log(high / low) for low, high in map(_span, (native, bars)))
+    return native if whole > FAR * near else bars
 
 
 def _difference_ticks(axis: Axes, chart: Subject, low: float, high: float) -> Sequence[float]:
@@ -366,11 +367,10 @@ def _bars(chart: Subject) -> str:
 
 def _scaled(chart: Subject) -> str:
     """The dotted line, and from where on the axis is logarithmic."""
-    numbers = [n for bar in chart.bars for n in (bar.value, bar.low, bar.high)]
     if chart.scale == "error":
         limit = f"{emulated.LITTLE:g} points"
         return f"The dotted line is at {limit}, beyond which the axis is logarithmic."
-    if chart.scale == "speed" or np.nanmax(np.abs(numbers)) <= LINEAR:
+    if chart.scale == "speed" or np.nanmax(np.abs(_ends(chart.bars))) <= LINEAR:
         return ""
     return f"Beyond 1 {'%' if chart.scale == 'perplexity' else 'point'} the axis is logarithmic."
 
@@ -400,17 +400,13 @@ def _values(chart: Subject) -> str:
     return re.sub(r"\[([^,]+), ([^\]]+)\]", r"(\1 to \2)", words) + "."  # a link in Markdown
 
 
-def _chart(sweep: MeasuredSweep) -> dict[str, Subject]:
-    return single(sweep.subject, bool(sweep.subject.bars))
-
-
 FIGURES = (
     FigureRow(
         "answer",
         "answer",
         "The answer",
         "A marker with an interval for each comparison, beside a line at no effect.",
-        _chart,
+        lambda sweep: single(sweep.subject, bool(sweep.subject.bars)),
         comparisons_at_a_glance,
         _caption,
         _values,

@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mptexp.diagnosis import breakdown, roofline
 from mptexp.diagnosis.causes import BREAKDOWN, LABELS
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow
 from mptexp.report.figures.style import COLOURS, MARKERS
 from mptexp.report.measured import MeasuredSweep
+from mptexp.report.tables import why_tables
 from mptexp.report.text import wording
 from mptexp.traces.operations import WAITS
 
@@ -23,7 +23,7 @@ SEEN = 0.004  # of the longest bar: two pixels
 
 def time_by_cause(verdict: Verdict) -> Figure:
     """Milliseconds of a step by cause, a bar per policy."""
-    return stacked_by_cause(_seconds(verdict))
+    return stacked_by_cause(why_tables.seconds_by_cause(verdict))
 
 
 def stacked_by_cause(steps: Mapping[str, pd.Series]) -> Figure:
@@ -48,15 +48,10 @@ def stacked_by_cause(steps: Mapping[str, pd.Series]) -> Figure:
     return figure
 
 
-def _seconds(verdict: Verdict) -> dict[str, pd.Series]:
-    return {policy: breakdown.by_cause(record) for policy, record in verdict.records.items()}
-
-
 def _caption_time(verdict: Verdict) -> str:
-    shares = {policy: seconds / seconds.sum() for policy, seconds in _seconds(verdict).items()}
     largest = [
-        f"under {policy}: {LABELS[share.idxmax()]}, {share.max() * 100:.0f} %"
-        for policy, share in shares.items()
+        f"under {policy}: {LABELS[s.idxmax()]}, {why_tables.percent(s.max() / s.sum())}"
+        for policy, s in why_tables.seconds_by_cause(verdict).items()
     ]
     return f"Largest part {'; '.join(largest)}."
 
@@ -72,7 +67,7 @@ def roofline_by_layer(verdict: Verdict) -> Figure:
     """
     figure, (axis,) = style.new(4.2)
     records = verdict.records
-    needs = _needs(verdict)
+    needs = why_tables.needs_by_layer(verdict)
     dots = {p: table[(table.flops > 0) & (table.took_s > 0)] for p, table in needs.items()}
     intensity = pd.concat([table.flops / table.bytes for table in dots.values()])
     ends = np.geomspace(intensity.min() / 2, intensity.max() * 2, 100)
@@ -90,22 +85,10 @@ def roofline_by_layer(verdict: Verdict) -> Figure:
     return figure
 
 
-def _needs(verdict: Verdict) -> dict[str, pd.DataFrame]:
-    """What each layer needs of the device, by policy."""
-    records = verdict.records
-    return dict(zip(records, roofline.of_pair(*records.values()), strict=True))
-
-
-def _names_layers(verdict: Verdict) -> bool:
-    """Whether the trace tells layers apart; that of XLA on a CPU does not."""
-    took = breakdown.by_layer(verdict.candidate).index
-    return any(layer["layer"] in took for layer in verdict.candidate["work"]["layers"])
-
-
 def _caption_roofline(verdict: Verdict) -> str:
     bound = [
         f"{(t.bound == 'memory').sum()} of {len(t)} under {policy}"
-        for policy, t in _needs(verdict).items()
+        for policy, t in why_tables.needs_by_layer(verdict).items()
     ]
     return (
         "A dot is a layer, a line the measured roof of its policy. Bound by memory: "
@@ -132,7 +115,7 @@ FIGURES = (
         "roofline",
         "Roofline",
         "Achieved GFLOP/s by FLOP per byte, a dot per layer and policy under the device's roofs.",
-        lambda sweep: {n: v for n, v in _numbered(sweep).items() if _names_layers(v)},
+        lambda sweep: {n: v for n, v in _numbered(sweep).items() if why_tables.names_layers(v)},
         roofline_by_layer,
         _caption_roofline,
     ),

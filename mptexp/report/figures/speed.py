@@ -193,13 +193,13 @@ def latency_distribution(tables: Tables) -> Figure:
 
 def _caption_latency(tables: Tables) -> str:
     table = summary.headline(tables).dropna(subset="latency_p50_s")
+    table = table.assign(place=wording.places(table))
     tail = table.latency_p99_s - table.latency_p50_s  # the axis is linear
     worst = table.loc[tail.idxmax()]
-    place = dict(zip(table.index, wording.places(table), strict=True))[tail.idxmax()]
     return (
         "A curve further left is faster; a long way from its middle to the dotted line (99 of 100 "
         f"batches) means unsteady latency. The longest is {worst.policy}'s "
-        f"{wording.at(place)}: median {worst.latency_p50_s * 1e3:.2f} ms, 99th percentile "
+        f"{wording.at(worst.place)}: median {worst.latency_p50_s * 1e3:.2f} ms, 99th percentile "
         f"{worst.latency_p99_s * 1e3:.2f} ms."
     )
 

@@ -134,9 +134,9 @@ def of_exponents(tables: Tables) -> Iterator[Subject]:
 
 def _of_accuracy(row: Mapping[str, Any], place: str) -> Bar:
     measure = measures.of(row["dataset"])
-    numbers = [measure.change(row[name]) * 100 for name in ("difference", "low", "high")]
-    numbers[1:] = sorted(numbers[1:])
-    text = measure.difference(*(row[n] for n in ("difference", "low", "high", "blocks")))
+    over = [row[name] for name in ("difference", "low", "high")]
+    value, *ends = (number * 100 for number in measure.changed(*over))
+    text = measure.difference(*over, row["blocks"])
     if row["verdict"] in accuracy.UNDECIDABLE:
-        numbers[1:] = [np.nan, np.nan]
-    return Bar(f"{row['candidate']}, {place}", row["candidate"], *numbers, row["verdict"], text)
+        ends = [np.nan, np.nan]
+    return Bar(f"{row['candidate']}, {place}", row["candidate"], value, *ends, row["verdict"], text)

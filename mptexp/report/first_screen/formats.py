@@ -27,7 +27,7 @@ NEAR = f"within {emulated.LITTLE:g} percentage points of float32's error"
 SIZES, SPAN = 3, 1.5  # formats of so many sizes, so far apart, ask how few bits train
 UNDECIDED = ("undecided", "incomplete", "too few repeats")
 CHANGES = 2  # of formats that advice names
-
+Setting = tuple[emulated.Point, Bar, str]  # formats, their row, which of FORMATS says what they do
 
 CURES = {  # what to change in a choice of formats, by its parameter
     "rounding": {"stochastic": "round stochastically", "nearest": "round to nearest"},
@@ -71,8 +71,9 @@ def of(tables: Tables) -> Iterator[Subject]:
         else bar.finding
         for bar in bars
     ]
-    fewest, rounding = _fewest_bits(points, bars, words, lost), _rounding(points, bars, words)
-    title = fewest.title or rounding or _counted(bars, words, len(lost))
+    settings = list(zip(points, bars, words, strict=True))
+    fewest, rounding = _fewest_bits(settings, lost), _rounding(settings)
+    title = fewest.title or rounding or _counted(settings, len(lost))
     counts = {word: words.count(word) for word in FORMATS if word in words}
     each = [
         f"{n} {'is' if n == 1 else 'are'} {FORMATS[word].format(limit)}"
@@ -88,15 +89,15 @@ def of(tables: Tables) -> Iterator[Subject]:
     sentences = [text for text in sentences if text]
     remedy = caveats.remedies(tables, "accuracy")
     steps = [fewest.advice] * bool(fewest.advice)
-    steps += _low_precision_advice(points, bars, words, bool(fewest.title))
+    steps += _low_precision_advice(settings, brief=bool(fewest.title))
     advice = f"{'; '.join(steps)}." if steps else ""
-    order = sorted(range(len(bars)), key=lambda k: (list(FORMATS).index(words[k]), bars[k].value))
     heads = {
         word: f"{n} of {len(bars)} {FORMATS[word].format(limit)}" for word, n in counts.items()
     }
-    ends = {*range(MOST // 2), *range(len(bars) - MOST // 2, len(bars))}
-    order = [k for k in order if len(bars) <= MOST or k in ends]
-    bars = [replace(bars[k], group=heads[words[k]]) for k in order]
+    half = MOST // 2
+    drawn = settings if len(settings) <= MOST else [*settings[:half], *settings[-half:]]
+    drawn = sorted(drawn, key=lambda one: (list(FORMATS).index(one[2]), one[1].value))
+    bars = [replace(bar, group=heads[word]) for _, bar, word in drawn]
     if set(words) == {"not valid"}:
         title, advice = "No format is compared with a float32 that learned", advice or remedy
     if doubtful:  # that a format learns nothing is no doubt: it is a finding
@@ -113,15 +114,10 @@ class _Fewest(NamedTuple):
     advice: str = ""
 
 
-def _fewest_bits(
-    points: Sequence[emulated.Point],
-    bars: Sequence[Bar],
-    words: Sequence[str],
-    lost: Sequence[emulated.Point],
-) -> _Fewest:
+def _fewest_bits(settings: Sequence[Setting], lost: Sequence[emulated.Point]) -> _Fewest:
     """The format of the fewest bits that comes near float32's error, of each network."""
-    near = [(p, b) for p, b, word in zip(points, bars, words, strict=True) if word == "small"]
-    sizes = {point.bits for point in points}
+    near = [(point, bar) for point, bar, word in settings if word == "small"]
+    sizes = {point.bits for point, *_ in settings}
     if not near or len(sizes) < SIZES or max(sizes) < SPAN * min(sizes):
         return _Fewest()
     near.sort(key=lambda pair: (pair[0].bits, pair[1].value))
@@ -133,66 +129,64 @@ def _fewest_bits(
     ]
     named = [f"{_strong(bar)} ({wording.signed(bar.value)} points)" for _, bar in least.values()]
     take = f"for the fewest bits take {' or '.join(_strong(bar) for _, bar in least.values())}"
-    others = {p.network: low_precision.network(p) for p in (*points, *lost)}
-    others = [name for network, name in others.items() if network not in least]
+    networks = {p.network: low_precision.network(p) for p in (*(s[0] for s in settings), *lost)}
+    others = [name for network, name in networks.items() if network not in least]
     none = f"; {listed(others)} with none that was measured" * bool(others)
     return _Fewest(
         f"{listed(trains)} to {NEAR}{none}", f"Fewest bits {NEAR}: {first(named)}.", take
     )
 
 
-def _rounding(points: Sequence[emulated.Point], bars: Sequence[Bar], words: Sequence[str]) -> str:
+def _rounding(settings: Sequence[Setting]) -> str:
     """That rounding decides, where it does so of the worst setting; else empty."""
-    each = list(zip(points, bars, words, strict=True))
-    large = [(point, bar) for point, bar, word in each if word == "large"]
+    large = [(point, bar) for point, bar, word in settings if word == "large"]
     if not large:
         return ""
     worst, bar = max(large, key=lambda pair: pair[1].value)
-    cure = worst.sibling([p for p, _, word in each if word == "small"], rounding="stochastic")
+    cure = worst.sibling([p for p, _, word in settings if word == "small"], rounding="stochastic")
     if cure is None:
         return ""
-    cured = next(b.value for p, b, _ in each if p is cure)
+    cured = next(b.value for p, b, _ in settings if p is cure)
     ends = [wording.signed(value) for value in (cured, bar.value)]
+    named = low_precision.setting(worst, [p for p, *_ in settings])
     return (
-        f"{low_precision.setting(worst, points)} trains if rounded stochastically ({ends[0]} "
+        f"{named} trains if rounded stochastically ({ends[0]} "
         f"points of error against float32), not if rounded to nearest ({ends[1]})"
     )
 
 
-def _counted(bars: Sequence[Bar], words: Sequence[str], lost: int) -> str:
+def _counted(settings: Sequence[Setting], lost: int) -> str:
     """How many settings come near float32's error, and how far the worst of the others ends.
 
     Args:
         lost: settings of which every run diverged.
     """
+    words = [word for *_, word in settings]
     without = words.count("not valid") + words.count("baseline diverged")
     near, valid = words.count("small"), len(words) - without + lost
     if not valid:
         return WITHOUT_BASELINE
-    if set(words) == {"too few repeats"} and not lost:
+    if all(word == "too few repeats" for *_, word in settings) and not lost:
         return f"Nothing is shown of {count(valid, 'setting')}: fewer than three repeats"
     title = f"{near} of {valid} settings train {NEAR}"
-    if open_ := sum(word in UNDECIDED for word in words):
+    if open_ := sum(word in UNDECIDED for *_, word in settings):
         shown = f"{near} of {valid} settings are shown to train {NEAR}"
         title = f"{shown}, {open_} {'is' if open_ == 1 else 'are'} {wording.INCONCLUSIVE}"
-    large = [bar for bar, word in zip(bars, words, strict=True) if word == "large"]
+    large = [bar for _, bar, word in settings if word == "large"]
     if not large:
         return title
     worst = max(large, key=lambda bar: bar.value)
     return f"{title}; the worst ends {worst.value:.1f} points above it ({worst.label})"
 
 
-def _low_precision_advice(
-    points: Sequence[emulated.Point], bars: Sequence[Bar], words: Sequence[str], brief: bool = False
-) -> list[str]:
+def _low_precision_advice(settings: Sequence[Setting], brief: bool) -> list[str]:
     """The one change that makes what fails train; what fails all the same is to avoid.
 
     Args:
         brief: whether the latter is left to the chart.
     """
-    named = list(zip(points, bars, words, strict=True))
-    bad = [(point, bar) for point, bar, word in reversed(named) if word == "large"]
-    good = [(point, bar) for point, bar, word in named if word == "small"]
+    bad = [(point, bar) for point, bar, word in reversed(settings) if word == "large"]
+    good = [(point, bar) for point, bar, word in settings if word == "small"]
     changes = {
         bar: [
             f"{_change(point, other)} ({wording.signed(better.value)})"
@@ -208,7 +202,7 @@ def _low_precision_advice(
         for bar in cured
     ]
     steps += [f"avoid {first([*map(_strong, others)])}"] * bool(others and not brief)
-    return [*steps, *[MORE_REPEATS] * any(word in UNDECIDED for word in words)]
+    return [*steps, *[MORE_REPEATS] * any(word in UNDECIDED for *_, word in settings)]
 
 
 def _change(point: emulated.Point, other: emulated.Point) -> str:

@@ -71,10 +71,9 @@ def _least(made: Sequence[quantized_inference.Quantized], margin: float) -> str:
 
 def _bar(one: quantized_inference.Quantized) -> Bar:
     """What quantizing changed, beside the bytes that are left."""
-    measure = measures.of(one.dataset)
-    numbers = [measure.change(v) * 100 for v in (one.lost.estimate, one.lost.low, one.lost.high)]
-    numbers[1:] = sorted(numbers[1:])
+    changed = measures.of(one.dataset).changed(one.lost.estimate, one.lost.low, one.lost.high)
+    value, *ends = (number * 100 for number in changed)
     word = "not valid" if wording.not_valid(one.flags, "accuracy") else "measured"
-    numbers[1:] = [np.nan, np.nan] if word == "not valid" else numbers[1:]
+    ends = [np.nan, np.nan] if word == "not valid" else ends
     label = f"{one.policy}: {one.share * 100:.0f} % of the bytes"
-    return Bar(label, one.policy, *numbers, word, one.difference)
+    return Bar(label, one.policy, value, *ends, word, one.difference)

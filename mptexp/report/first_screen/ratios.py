@@ -41,7 +41,7 @@ def of(
     )
     sides = [slower, faster] if slower and faster else [proven or bars]
     most = " and ".join(map(_furthest, sides))
-    title = f"{most} {'as' if most.endswith('as fast') else 'than'} {base}"
+    title = f"{most} {wording.than(most)} {base}"
     if not proven:
         inconclusive = all(bar.finding == INCONCLUSIVE for bar in bars)
         ends = [wording.times(bar.value) for bar in (bars[0], bars[-1])]

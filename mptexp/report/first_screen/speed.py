@@ -40,13 +40,14 @@ def of(tables: Tables) -> Iterator[Subject]:
     phases = rows.policy.nunique() == 1 and rows.phase.nunique() > 1  # then these are headings
     rows = rows.sort_values("phase", kind="stable") if phases else rows
     place = "within_phase" if phases else "place"
+    drawn = _few(rows).to_dict("records")
     bars = [
         bar_of(row, f"{row['policy']}, {row[place]}" if rows.place.nunique() > 1 else row["policy"])
-        for row in _few(rows).to_dict("records")
+        for row in drawn
     ]
     if phases:
-        named = zip(bars, _few(rows).phase, strict=True)
-        bars = [replace(bar, group=in_words("phase", phase)) for bar, phase in named]
+        named = zip(bars, drawn, strict=True)
+        bars = [replace(bar, group=in_words("phase", row["phase"])) for bar, row in named]
     name = wording.default_name(base) if rows.baseline.nunique() == 1 else "the default"
     title = _largest(tables) + _speed_title(rows, tables)
     advice = speed_advice.advise(rows, tables)
@@ -66,11 +67,6 @@ def _largest(tables: Tables) -> str:
         return f"Equally large batches fit with {listed([*sizes.index])}: {only}; "
     named = listed([f"{size:,} (not {fails[p]:,}) with {p}" for p, size in sizes.items()])
     return f"The largest batch is {named}; "
-
-
-def _claims(rows: pd.DataFrame) -> bool:
-    """Whether anything may be said of any speedup."""
-    return not rows.finding.isin(["not valid", "no interval"]).all()
 
 
 def _order(column: pd.Series) -> pd.Series:
@@ -99,7 +95,7 @@ def _speed_title(rows: pd.DataFrame, tables: Tables) -> str:
     """The best that is proven; else that nothing is, what is slower, or what was measured."""
     trained = rows[rows.input_mode != RESIDENT]
     rows = trained if len(trained) else rows
-    if not _claims(rows):
+    if rows.finding.isin(["not valid", "no interval"]).all():  # nothing may be said of a speedup
         return provisional(_extreme(rows.loc[rows.speedup.idxmax()], rows))
     faster, slower = (rows[rows.finding == word] for word in ("faster", "slower"))
     if len(slower) or (faster.speedup.round(2) > 1).any():
@@ -205,10 +201,9 @@ def _extreme(row: pd.Series, rows: pd.DataFrame) -> str:
     bound = bound if len(own) > 1 else ""
     marks = wording.partly(row) or ["emulated"] * bool(row.emulated)
     note = "".join(f" ({part})" for part in marks)
-    base = wording.default_name(row.baseline)
-    than = "as" if word == "as fast" else "than"
+    than = f"{wording.than(word)} {wording.default_name(row.baseline)}"
     ratio = f"{wording.speed_parts(row)[0]}× {word}"
-    return f"{row.policy}{note} {verb} {bound}{ratio} {than} {base} on {row.gpu_model}{some}"
+    return f"{row.policy}{note} {verb} {bound}{ratio} {than} on {row.gpu_model}{some}"
 
 
 def _not_shown(own: pd.DataFrame) -> str:

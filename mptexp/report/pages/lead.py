@@ -148,10 +148,10 @@ def causes(verdicts: Sequence[Verdict]) -> str:
     named = [verdict for verdict in verdicts if verdict.blamed]
     if not named:
         return ""
-    largest = [(verdict.blamed[0], why.settings(verdict, verdicts).strip()) for verdict in named]
     rows = [
-        (loss.cause.sentence, loss.share, _words(settings), run.input_mode, run.policy)
-        for (loss, settings), run in zip(largest, (v.pair.candidate for v in named), strict=True)
+        (loss.cause.sentence, loss.share, _words(v, verdicts), run.input_mode, run.policy)
+        for v in named
+        for loss, run in [(v.blamed[0], v.pair.candidate)]
     ]
     columns = ["cause", "share", "settings", "mode", "policy"]
     table = (
@@ -169,7 +169,7 @@ def causes(verdicts: Sequence[Verdict]) -> str:
     order = ["trains", "count", "most"]  # nobody trains on one batch
     of_policy = Counter(verdict.pair.candidate.policy for verdict in verdicts)
     clauses, before = [], frozenset[str]()
-    pairs = [_words(why.settings(verdict, verdicts)) for verdict in verdicts]
+    pairs = [_words(verdict, verdicts) for verdict in verdicts]
     for row in table.sort_values(order, ascending=False).itertuples(name="Row"):
         step = " of the step" if row.policies == before else f" of {_step(row.policies)}"
         where = _where(row, pairs, of_policy)
@@ -183,9 +183,9 @@ def _step(policies: Collection[str]) -> str:
     return f"**{next(iter(policies))}**'s step" if len(policies) == 1 else "the step"
 
 
-def _words(settings: str) -> dict[str, None]:
+def _words(verdict: Verdict, among: Sequence[Verdict]) -> dict[str, None]:
     """The settings of a pair, each in words, in order."""
-    return dict.fromkeys(filter(None, settings.strip(" ()").split(", ")))
+    return dict.fromkeys(filter(None, why.settings(verdict, among).strip(" ()").split(", ")))
 
 
 def _where(row: Any, pairs: Sequence[Mapping[str, None]], of_policy: Mapping[str, int]) -> str:

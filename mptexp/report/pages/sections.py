@@ -47,19 +47,11 @@ def show_table(rows: pd.DataFrame, links: Sequence[str] = (), id: str | None = N
         display.display(text_tables.plain_table(rows, links=links, id=id))
 
 
-def show_figures(sweep: MeasuredSweep, section: Section, case: str | None = None) -> bool:
-    """Shows the figures of a section, or those of one case in it; says whether there were any."""
-    figures = [f for f in registry.figures(sweep, section) if case in (None, f.case)]
-    for figure in figures:
-        display.display(display.HTML(figure.html()))
-    return bool(figures)
-
-
-def _show_below(sweep: MeasuredSweep, section: Section, case: str) -> None:
-    """Shows a figure of a section, unless the report opens with it."""
-    first = lead.figure(sweep)
-    if first is None or (first.row.section, first.case) != (section, case):
-        show_figures(sweep, section, case)
+def show_figures(sweep: MeasuredSweep, section: Section, case: str | None = None) -> None:
+    """Shows the figures of a section, or those of one case in it."""
+    for figure in registry.figures(sweep, section):
+        if case in (None, figure.case):
+            display.display(display.HTML(figure.html()))
 
 
 # --- answer and speed ----------------------------------------------------------------------------
@@ -171,12 +163,14 @@ def show_dynamic_range(sweep: MeasuredSweep) -> None:
 
 def show_loss_scales(sweep: MeasuredSweep) -> None:
     """Which loss scales each training bears, and how the dynamic one moved."""
+    first = lead.figure(sweep)
     points = loss_scales.by_point(loss_scale.table(sweep.tables))
     for number, (title, rows) in enumerate(points, 1):
         show_text("## Loss scale" + f": {safe(title)}" * bool(title))
         reason = caveats.doubts(sweep.tables, "accuracy")
         show_text("" if reason else bullets(loss_scales.sentences(rows)))
-        _show_below(sweep, "loss scale", str(number))
+        if first is None or (first.row.section, first.case) != ("loss scale", str(number)):
+            show_figures(sweep, "loss scale", str(number))
         show_table(loss_scales.text(rows))
     show_figures(sweep, "loss scale", "")
 

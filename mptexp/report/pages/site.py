@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -407,12 +407,12 @@ def _index(entries: Sequence[Entry], address: str) -> str:
     loader = jinja2.FileSystemLoader(rendering.TEMPLATES / "mptexp")
     template = jinja2.Environment(loader=loader, autoescape=True).get_template("site.html.j2")
     lead = f"{wording.count(len(entries), 'report')} by mptexp, the newest first."
-    card: Mapping[str, str] = {"og:type": "website", "og:title": TITLE, "og:description": lead}
+    card = {"og:type": "website", "og:title": TITLE, "og:description": lead}
     first = next((entry for entry in entries if entry.figure), None)
     if address:
-        card = {**card, "og:url": _base(address)}
+        card["og:url"] = _base(address)
     if address and first:
-        card = {**card, **_image(f"{_base(address)}{first.link}/share.png", first.figure)}
+        card |= _image(f"{_base(address)}{first.link}/share.png", first.figure)
     tested = {
         entry.link: list(zip(claims.CLAIMS, entry.findings, strict=True))
         for entry in entries

@@ -58,8 +58,7 @@ def details(tables: Tables) -> pd.DataFrame:
 def _where(table: pd.DataFrame, named: Sequence[str]) -> list[str]:
     """What tells a row apart from the others of its group."""
     names = [n for n in points.POINT if n not in named and table[n].nunique() > 1]
-    words = [wording.named(table[n], ("model", "setting")) for n in names]
-    return [", ".join(filter(None, row)) for row in zip(*words, strict=True)]
+    return wording.joined(wording.named(table[n], ("model", "setting")) for n in names)
 
 
 def _headline(group: pd.DataFrame) -> dict[str, Any]:

@@ -28,7 +28,9 @@ def headline_rows(tables: Tables) -> pd.DataFrame:
         **columns.shown(table, "step_s"),
         **columns.rates(table),
         baseline_head(table): [over_baseline(r) for r in records],
-        "Speed against strict float32": [_over_strict(r) for r in records],
+        "Speed against strict float32": [
+            "1" if r["policy"] == "float32" else wording.ratio_of(r, "strict_") for r in records
+        ],
         "Latency, median (99 %)": [_latency(r) for r in records],
         **{measure.heading: _measured(records, measure) for measure in measures.met(table)},
         **columns.shown(table, "peak_memory_bytes"),
@@ -107,10 +109,6 @@ def over_baseline(row: Mapping[str, Any]) -> str:
     if row["policy"] == row["baseline"]:
         return "1 (the default)" if row["policy"] == row["default_policy"] else "1 (baseline)"
     return wording.ratio_of(row)
-
-
-def _over_strict(row: Mapping[str, Any]) -> str:
-    return "1" if row["policy"] == "float32" else wording.ratio_of(row, "strict_")
 
 
 def _by_policy(

@@ -156,9 +156,12 @@ def _shown(gain: Contrast | None, flags: str) -> str:
 
 def breakdown_rows(verdict: Verdict) -> pd.DataFrame:
     """Where the step's time goes under both policies, by category."""
-    if not verdict.traced:
-        return pd.DataFrame()
-    return by_cause({name: breakdown.by_cause(record) for name, record in verdict.records.items()})
+    return by_cause(seconds_by_cause(verdict)) if verdict.traced else pd.DataFrame()
+
+
+def seconds_by_cause(verdict: Verdict) -> dict[str, pd.Series]:
+    """Seconds of a step by cause, by policy."""
+    return {policy: breakdown.by_cause(record) for policy, record in verdict.records.items()}
 
 
 def by_cause(steps: Mapping[str, pd.Series]) -> pd.DataFrame:
@@ -180,17 +183,13 @@ def by_cause(steps: Mapping[str, pd.Series]) -> pd.DataFrame:
 def layer_rows(verdict: Verdict) -> pd.DataFrame:
     """The layers that take longest, both policies side by side, with what the device needs.
 
-    Empty where the trace tells no layers apart, such as that of XLA on a CPU.
+    Empty where the trace tells no layers apart.
     """
-    if not verdict.traced:
+    if not verdict.traced or not names_layers(verdict):
         return pd.DataFrame()
-    records = verdict.records
-    took = {policy: _by_layer(record) for policy, record in records.items()}
-    needs = dict(zip(records, roofline.of_pair(*records.values()), strict=True))
+    took = {policy: _by_layer(record) for policy, record in verdict.records.items()}
+    needs = needs_by_layer(verdict)
     candidate = verdict.pair.candidate.policy
-    names = {layer["layer"] for layer in records[candidate]["work"]["layers"]}
-    if not names & set(took[candidate].index):
-        return pd.DataFrame()
     return pd.DataFrame(
         [
             {
@@ -202,6 +201,18 @@ def layer_rows(verdict: Verdict) -> pd.DataFrame:
             for layer in took[candidate].sort_values(ascending=False).index[:MOST_LAYERS]
         ]
     )
+
+
+def names_layers(verdict: Verdict) -> bool:
+    """Whether the trace tells layers apart; that of XLA on a CPU does not."""
+    took = breakdown.by_layer(verdict.candidate).index
+    return any(layer["layer"] in took for layer in verdict.candidate["work"]["layers"])
+
+
+def needs_by_layer(verdict: Verdict) -> dict[str, pd.DataFrame]:
+    """What each layer needs of the device, by policy, as `roofline.of_pair` gives it."""
+    records = verdict.records
+    return dict(zip(records, roofline.of_pair(*records.values()), strict=True))
 
 
 def _by_layer(record: Record) -> pd.Series:

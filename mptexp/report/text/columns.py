@@ -88,7 +88,7 @@ def shown(table: pd.DataFrame, *names: str) -> dict[str, list[str]]:
     return {COLUMNS[name].heading: cells(name, table[name]) for name in names}
 
 
-def by_task(table: pd.DataFrame, value: str, form: str = "{}") -> dict[str, list[str]]:
+def by_task(table: pd.DataFrame, value: str, form: str) -> dict[str, list[str]]:
     """A column as text under the heading of each row's task.
 
     Args:

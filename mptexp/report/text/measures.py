@@ -54,8 +54,11 @@ class Measure:
 
     def difference(self, value: float, low: float, high: float, n: int) -> str:
         """A difference with its interval and n; says so where there is none."""
-        low, high = sorted((self.change(low), self.change(high)))
-        return wording.difference(self.change(value), low, high, n)
+        return wording.difference(*self.changed(value, low, high), n)
+
+    def changed(self, value: float, low: float, high: float) -> tuple[float, float, float]:
+        """A difference and its interval as `change` gives them, the lower end first."""
+        return self.change(value), *sorted((self.change(low), self.change(high)))
 
     def between(self, differences: pd.Series) -> str:
         """`−0.2 to +0.1 percentage points`."""

@@ -84,7 +84,6 @@ ROWS = (
 # Words for no value, and for any number.
 OPTIONAL = {"clip_norm": ("gradients not clipped", "gradients clipped to norm {:g}")}
 WORDS = {(row.name, row.value): row.words for row in ROWS}
-LABELS = frozenset(WORDS.values())
 
 
 def in_words(name: str, value: Any) -> str:

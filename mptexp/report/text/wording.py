@@ -27,7 +27,6 @@ OPENINGS = {
     "no interval": "Fewer than three repeats show nothing",
     "not valid": NOT_VALID,
 }
-XLA = {on: in_words("jit", on) for on in (True, False)}
 SPEEDUP = ("speedup", "low", "high", "blocks")  # columns of a ratio
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -117,7 +116,7 @@ def panels(table: pd.DataFrame) -> pd.Series:
     """What tells the points of a table apart, besides the batch size: the titles of panels."""
     names = [n for n in POINT if n not in ("gpu_model", "batch_size") and table[n].nunique() > 1]
     parts = [table.gpu_model.astype(str), *(of_table(table, name) for name in names)]
-    return pd.Series(_joined(parts), table.index, dtype=object)
+    return pd.Series(joined(parts), table.index, dtype=object)
 
 
 def places(table: pd.DataFrame, short: bool = False) -> list[str]:
@@ -132,7 +131,7 @@ def places(table: pd.DataFrame, short: bool = False) -> list[str]:
     names.sort(key=lambda n: n != "batch_size")
     most = _most(table) if short else {}
     words = [of_table(table, n).where(table[n] != most.get(n), "") for n in names]
-    return [place or usual(table) for place in _joined(words)]
+    return [place or usual(table) for place in joined(words)]
 
 
 def usual(table: pd.DataFrame) -> str:
@@ -144,18 +143,14 @@ def usual(table: pd.DataFrame) -> str:
 def _most(table: pd.DataFrame) -> dict[str, Any]:
     """By parameter the value that most points have, where a few have another."""
     points = table[POINT].drop_duplicates()
-    apart = ["batch_size", "setting", *["jit"] * bool(_mixed(table))]
+    mixed = (table.backend == "torch").nunique() > 1  # PyTorch has no XLA
+    apart = ["batch_size", "setting", *["jit"] * mixed]
     counts = {n: points[n].value_counts() for n in POINT if n not in apart}
     return {
         n: count.index[0]
         for n, count in counts.items()
         if len(count) > 1 and count.iloc[0] >= USUAL * len(points)
     }
-
-
-def _mixed(table: pd.DataFrame) -> bool:
-    """Whether some points are PyTorch's, which has no XLA, and others are not."""
-    return (table.backend == "torch").nunique() > 1
 
 
 def of_table(table: pd.DataFrame, name: str) -> pd.Series:
@@ -181,7 +176,7 @@ def at(place: str) -> str:
     return f"{words.get(first, 'with')} {place}"
 
 
-def _joined(columns: Iterable[pd.Series]) -> list[str]:
+def joined(columns: Iterable[pd.Series]) -> list[str]:
     """The cells of each row in words, without those that are missing or empty."""
     words = [column.astype(object).where(column.notna(), "").map(str) for column in columns]
     return [", ".join(filter(None, row)) for row in zip(*words, strict=True)]
@@ -189,8 +184,6 @@ def _joined(columns: Iterable[pd.Series]) -> list[str]:
 
 def named(values: pd.Series, bare: Sequence[str]) -> pd.Series:
     """Values of a parameter in words; those of the bare ones without its name."""
-    if values.name == "jit":
-        return values.map(XLA)
     if values.name == "setting":
         return values.map(setting)
     name = str(values.name)
@@ -247,8 +240,12 @@ def times(speedup: float) -> str:
 
 def over(speedup: float) -> str:
     """The same before the name of the baseline: `1.15× faster than`, `1.00× as fast as`."""
-    said = times(speedup)
-    return f"{said} {'as' if said.endswith('as fast') else 'than'}"
+    return f"{times(speedup)} {than(times(speedup))}"
+
+
+def than(said: str) -> str:
+    """What stands between a ratio or its direction and the baseline: `than`, `as fast` has `as`."""
+    return "as" if said.endswith("as fast") else "than"
 
 
 def direction(row: Mapping[str, Any]) -> str:

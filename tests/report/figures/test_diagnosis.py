@@ -2,6 +2,7 @@ import pytest
 from builders import published
 
 from mptexp.report.figures import diagnosis, registry
+from mptexp.report.tables import why_tables
 
 
 @pytest.fixture(scope="module")
@@ -12,7 +13,7 @@ def sweep():
 def test_a_bar_is_as_long_as_the_step(sweep):
     verdict = sweep.verdicts[0]
     axis = diagnosis.time_by_cause(verdict).axes[0]
-    for place, seconds in enumerate(diagnosis._seconds(verdict).values()):
+    for place, seconds in enumerate(why_tables.seconds_by_cause(verdict).values()):
         widths = [bars[place].get_width() for bars in axis.containers]
         assert sum(widths) == pytest.approx(seconds.sum() * 1e3)
 
