@@ -90,18 +90,18 @@ def init(folder: Path, study: str = "") -> list[Path]:
     if study and study not in project.studies():
         raise ParamsError(f"--study {study}: unknown; allowed: {', '.join(project.studies())}")
     texts = {folder / name: text for name, text in project.template(study).items()}
-    there = [file for file, text in texts.items() if os.path.lexists(file) and not _is(file, text)]
+    there = [file for file, text in texts.items() if not is_free(file, text)]
     if there:
         raise ParamsError(f"{there[0]}: is there already; give another folder, or move it away")
     with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
             store.write_text(file, text)
     return list(texts)
 
 
-def _is(file: Path, text: str) -> bool:
-    return file.is_file() and file.read_bytes() == text.encode()
+def is_free(file: Path, text: str) -> bool:
+    """Whether a text can be written there: nothing is there, or the text itself."""
+    return not os.path.lexists(file) or (file.is_file() and file.read_bytes() == text.encode())
 
 
 def planned(
