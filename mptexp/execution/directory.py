@@ -37,19 +37,14 @@ def locked(directory: SweepDir) -> Iterator[None]:
             f"{root}: cannot hold results ({error.strerror}); choose another"
         ) from None
     try:
-        if not _acquired(descriptor):
-            raise ParamsError(f"{root}: another mptexp command is at work here; wait for it to end")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            said = "another mptexp command is at work here; wait for it to end"
+            raise ParamsError(f"{root}: {said}") from None
         yield
     finally:
         os.close(descriptor)  # gives the lock back; so does the end of the process
-
-
-def _acquired(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
