@@ -230,7 +230,7 @@ def _received(
 def _without(planned: Planned, name: str, status: str, error: str) -> dict[str, Any]:
     """The record of a run that left none."""
     first = (error.strip().splitlines() or [""])[0]
-    return supervisor.bare(planned.run, name) | {"status": status, "error": first, "wall_s": 0.0}
+    return schema.bare(planned.run, name) | {"status": status, "error": first, "wall_s": 0.0}
 
 
 # --- on a node --------------------------------------------------------------------------------
