@@ -20,7 +20,7 @@ from mptexp.execution.job import Job
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.plan import Planned
 from mptexp.execution.progress import Output, Progress, bar
-from mptexp.records import outcomes, schema, store
+from mptexp.records import schema, store
 from mptexp.spec import interrupt
 from mptexp.spec.errors import Stopped, UserError
 
@@ -157,7 +157,7 @@ def _search(job: Job, chosen: Sequence[Planned], fresh: bool, output: Output) ->
 
 
 def _name_damaged(chosen: Sequence[Planned], job: Job, output: Output) -> None:
-    for path in [job.directory.record(p.run_id) for p in chosen if p.state == outcomes.DAMAGED]:
+    for path in [job.directory.record(p.run_id) for p in chosen if p.state == plan.DAMAGED]:
         try:
             store.read_record(path)
         except store.RecordError as error:
