@@ -21,7 +21,6 @@ from mptexp.api.checking import check_instruments
 from mptexp.api.commands import (
     TRACKERS,
     absent,
-    at_once,
     changed,
     checked,
     claims,

@@ -109,11 +109,8 @@ def run(
     """
     job = _open(params, out, parameters)
     flagged = commands.curable(job) if repair and not fresh else ()
-    if not fresh and (differences := commands.changed(job, _filters(only))):
-        from mptexp.report.answers.caveats import changed
-
-        for sentence in changed(str(job.directory.root), differences):
-            warnings.warn(visible(sentence), stacklevel=2)
+    for sentence in [] if fresh else commands.changed(job, _filters(only)):
+        warnings.warn(visible(sentence), stacklevel=2)
     sweep.execute(job, _filters(only), fresh, output=Output(brief=True), repair=flagged)
     return load(job.directory.root)
 
