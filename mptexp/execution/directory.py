@@ -4,7 +4,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +95,10 @@ def _is_empty(root: Path) -> bool:
 
 def _holds_records(directory: SweepDir) -> bool:
     """Whether this is a sweep's directory without a marker: a published one, or an old one."""
-    paths = directory.runs.glob("*/record.json") if directory.params.exists() else ()
-    return any(_is_record(path) for path in paths)
-
-
-def _is_record(path: Path) -> bool:
-    try:
-        return bool(store.read_record(path))
-    except store.RecordError:
-        return False
+    for path in directory.runs.glob("*/record.json") if directory.params.exists() else ():
+        with suppress(store.RecordError):
+            return bool(store.read_record(path))
+    return False
 
 
 def _publish_whole(directory: SweepDir) -> None:

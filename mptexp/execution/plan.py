@@ -1,5 +1,6 @@
 """The plan of a sweep: its runs, how each of them stands, and what the remaining ones will cost."""
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -148,29 +149,26 @@ class Costs:
     """
 
     def __init__(self, planned: Iterable[Planned], sweep: Sweep) -> None:
-        self.expected_s, self.all_points = sweep.expected_run_s, (0, 0.0)
-        self.by_point: dict[str, tuple[int, float]] = {}  # number of runs, their seconds together
+        self.expected_s = sweep.expected_run_s
+        # Runs that have ended and their seconds together, by point; under "" those of all points.
+        self.ended, self.seconds = Counter[str](), defaultdict[str, float](float)
         for one in planned:
             self.add(one)
 
     def add(self, planned: Planned) -> None:
         """Takes a run into account, if it came to an end."""
         if planned.state in (*schema.FINAL, *AGAIN) and planned.wall_s:
-            key = point(planned.run)
-            self.by_point[key] = _plus(self.by_point.get(key, (0, 0.0)), planned.wall_s)
-            self.all_points = _plus(self.all_points, planned.wall_s)
+            for key in (point(planned.run), ""):
+                self.ended[key] += 1
+                self.seconds[key] += planned.wall_s
 
     def run_s(self, key: str) -> float | None:
         """Estimated seconds of a run at a point; None if nothing is known."""
-        n, seconds = self.by_point.get(key, self.all_points)
-        return seconds / n if n else self.expected_s
+        known = key if key in self.ended else ""
+        return self.seconds[known] / self.ended[known] if self.ended else self.expected_s
 
     def total_s(self, keys: Iterable[str]) -> float | None:
         """Estimated seconds of a run at each of some points; None if nothing is known."""
         costs = [self.run_s(key) for key in keys]
         known = [cost for cost in costs if cost is not None]
         return sum(known) if len(known) == len(costs) else None
-
-
-def _plus(total: tuple[int, float], seconds: float) -> tuple[int, float]:
-    return total[0] + 1, total[1] + seconds
