@@ -359,16 +359,10 @@ def compared(a: Sequence[Path], b: Sequence[Path]) -> Compared:
 
 
 def merge(directories: Sequence[Path], out: Path, prefer: Path | None = None) -> "Merged":
-    """Copies the directories that several machines made of one params file together into one.
-
-    Args:
-        directories: sweeps' directory.
-        out: one of them, a new or an empty directory.
-        prefer: the one of them that decides where two hold different records of a run.
+    """Copies the directories of one params file together into one, see `execution.merge.merge`.
 
     Raises:
-        ParamsError: if one holds no sweep or another one, or if records conflict; nothing is
-            written then.
+        ParamsError: as there; nothing is written then.
         Stopped: if the result cannot be written.
     """
     from mptexp.execution import merge as merging

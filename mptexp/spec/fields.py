@@ -126,7 +126,6 @@ def _bounds(schema: Mapping[str, Any]) -> str:
 
 def shown(value: Any) -> str:
     """A value as a message shows it, in 60 characters at most."""
-    if isinstance(value, str):
-        return repr(value if len(value) <= 60 else value[:57] + "...")
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    short = text if len(text) <= 60 else text[:57] + "..."
+    return repr(short) if isinstance(value, str) else short
