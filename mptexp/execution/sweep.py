@@ -144,8 +144,8 @@ def _search(job: Job, chosen: Sequence[Planned], fresh: bool, output: Output) ->
     ended = True
     try:
         for run, record in max_batch.search(job, runs):
-            ended &= record["status"] in max_batch.FITS
-            fits = record["status"] in ("ok", "diverged")
+            fits = max_batch.FITS.get(record["status"])
+            ended &= fits is not None
             result = "fits" if fits else f"{record['status']}: {record['error']}"
             text = f"largest batch: {run.policy}, batch size {run.batch_size}: {result}"
             output.say(text, style=None if fits else "yellow")
