@@ -15,14 +15,12 @@ from mptexp.api.cells import (
     plan,
     policies,
     record,
-    resolved,
     run,
 )
 from mptexp.api.checking import check_instruments
 from mptexp.api.commands import (
     TRACKERS,
     absent,
-    at_once,
     changed,
     checked,
     claims,
@@ -32,7 +30,6 @@ from mptexp.api.commands import (
     export,
     init,
     merge,
-    named,
     open_sweep,
     planned,
     publish,
@@ -49,4 +46,4 @@ from mptexp.execution.local_executor import Execution
 from mptexp.execution.plan import remaining_s
 from mptexp.execution.preparation import look
 from mptexp.execution.progress import Output, expected
-from mptexp.execution.sweep import Interrupted, Stopped, execute
+from mptexp.execution.sweep import Interrupted, execute

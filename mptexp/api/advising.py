@@ -3,13 +3,13 @@
 What only some of this needs is imported inside functions: pandas alone takes half a second.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mptexp.api.commands import is_free
 from mptexp.execution import directory, plan, preparation
 from mptexp.execution.job import Job
 from mptexp.execution.local_executor import Execution
@@ -136,11 +136,7 @@ def _refuse_other(place: SweepDir) -> None:
 def _unused(file: Path, text: str) -> Path:
     """The file, or one with a number where it holds another text: somebody may have edited it."""
     others = (file.with_stem(f"{file.stem}-{number}") for number in count(2))
-    return next(place for place in chain([file], others) if _is_free(place, text))
-
-
-def _is_free(place: Path, text: str) -> bool:
-    return not os.path.lexists(place) or (place.is_file() and place.read_bytes() == text.encode())
+    return next(place for place in chain([file], others) if is_free(place, text))
 
 
 class _Search:

@@ -109,11 +109,8 @@ def run(
     """
     job = _open(params, out, parameters)
     flagged = commands.curable(job) if repair and not fresh else ()
-    if not fresh and (differences := commands.changed(job, _filters(only))):
-        from mptexp.report.answers.caveats import changed
-
-        for sentence in changed(str(job.directory.root), differences):
-            warnings.warn(visible(sentence), stacklevel=2)
+    for sentence in [] if fresh else commands.changed(job, _filters(only)):
+        warnings.warn(visible(sentence), stacklevel=2)
     sweep.execute(job, _filters(only), fresh, output=Output(brief=True), repair=flagged)
     return load(job.directory.root)
 
@@ -320,15 +317,15 @@ def explain(
     from mptexp.report import explanation
 
     directory = SweepDir(resolved(place))
-    if other is None and (directory.params.exists() or directory.runs.is_dir()):
-        return explanation.explanation(directory, pair)
-    if other is None and not _may_hold_traces(directory.root):
+    if other is None and not _may_hold_traces(directory):
         return explanation.explanation(directory, pair)
     return explanation.RecordedExplanation(
         commands.recordings([resolved(p) for p in (place, other) if p is not None])
     )
 
 
-def _may_hold_traces(path: Path) -> bool:
-    """Whether a path is a file, or a directory with something in it."""
-    return path.is_file() or (path.is_dir() and any(path.iterdir()))
+def _may_hold_traces(place: SweepDir) -> bool:
+    """Whether this is a file, or a directory with something in it, but for a sweep's."""
+    if place.params.exists() or place.runs.is_dir():
+        return False
+    return place.root.is_file() or (place.root.is_dir() and any(place.root.iterdir()))

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.api.commands import asked, check_backend, open_sweep
-from mptexp.execution.local_executor import Execution
 from mptexp.execution.progress import Output
 from mptexp.execution.sweep import execute
 from mptexp.records import instruments, store
@@ -58,7 +57,6 @@ def check_instruments(backend: str = "tensorflow", output: Output | None = None)
 
 def _made(folder: Path, points: list[dict[str, Any]], output: Output) -> list[dict[str, Any]]:
     """The records of some runs, each in a Jupyter kernel of its own."""
-    sweep = Sweep(include=points, timeout_min=TIMEOUT_MIN)
-    job = open_sweep(sweep, folder)
-    execute(job, how=Execution(TIMEOUT_MIN * 60), output=output)
+    job = open_sweep(Sweep(include=points, timeout_min=TIMEOUT_MIN), folder)
+    execute(job, output=output)
     return store.read_records(SweepDir(folder))[0]

@@ -32,7 +32,6 @@ from mptexp.spec.terminal import visible
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mptexp.analysis.identity import Difference
     from mptexp.diagnosis.recording import Recording
     from mptexp.execution.merge import Merged
     from mptexp.report.measured import MeasuredSweep
@@ -90,18 +89,18 @@ def init(folder: Path, study: str = "") -> list[Path]:
     if study and study not in project.studies():
         raise ParamsError(f"--study {study}: unknown; allowed: {', '.join(project.studies())}")
     texts = {folder / name: text for name, text in project.template(study).items()}
-    there = [file for file, text in texts.items() if os.path.lexists(file) and not _is(file, text)]
+    there = [file for file, text in texts.items() if not is_free(file, text)]
     if there:
         raise ParamsError(f"{there[0]}: is there already; give another folder, or move it away")
     with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
             store.write_text(file, text)
     return list(texts)
 
 
-def _is(file: Path, text: str) -> bool:
-    return file.is_file() and file.read_bytes() == text.encode()
+def is_free(file: Path, text: str) -> bool:
+    """Whether a text can be written there: nothing is there, or the text itself."""
+    return not os.path.lexists(file) or (file.is_file() and file.read_bytes() == text.encode())
 
 
 def planned(
@@ -152,9 +151,10 @@ def claims(job: Job) -> list[dict[str, Any]]:
     return list(json.loads(rows.to_json(orient="records")))
 
 
-def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) -> "list[Difference]":
+def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) -> list[str]:
     """Returns what differs between runs of a sweep that are there and those that would run now.
 
+    A sentence for each difference.
     Nothing is asked where there is no record yet, or no run is due.
 
     Raises:
@@ -167,7 +167,12 @@ def changed(job: Job, only: Sequence[str] = (), data_dir: Path | None = None) ->
     runs = {identity.kind(run.published().model_dump()): run for run in due} if before else {}
     # As records have it: a variable may name a place below the home directory.
     known = privacy.scrub(preparation.identities(list(runs.values()), data_dir))
-    return identity.between(before, dict(zip(runs, known, strict=True)))
+    differences = identity.between(before, dict(zip(runs, known, strict=True)))
+    if not differences:  # nearly always: what forms the sentences is slow to import
+        return []
+    from mptexp.report.answers import caveats
+
+    return caveats.changed(str(job.directory.root), differences)
 
 
 # --- results as pages and files ---------------------------------------------------------------
@@ -354,16 +359,10 @@ def compared(a: Sequence[Path], b: Sequence[Path]) -> Compared:
 
 
 def merge(directories: Sequence[Path], out: Path, prefer: Path | None = None) -> "Merged":
-    """Copies the directories that several machines made of one params file together into one.
-
-    Args:
-        directories: sweeps' directory.
-        out: one of them, a new or an empty directory.
-        prefer: the one of them that decides where two hold different records of a run.
+    """Copies the directories of one params file together into one, see `execution.merge.merge`.
 
     Raises:
-        ParamsError: if one holds no sweep or another one, or if records conflict; nothing is
-            written then.
+        ParamsError: as there; nothing is written then.
         Stopped: if the result cannot be written.
     """
     from mptexp.execution import merge as merging
@@ -374,25 +373,21 @@ def merge(directories: Sequence[Path], out: Path, prefer: Path | None = None) ->
         raise Stopped(f"{out}: {error}") from None
 
 
-def unlike(directories: Sequence[Path]) -> "dict[str, list[Difference]]":
-    """Returns what each of some directories of records differs in from the first of them."""
-    from mptexp.analysis import identity
+def unlike(directories: Sequence[Path]) -> list[str]:
+    """Returns what keeps the runs of some directories from being compared with one another.
 
-    first, *others = (
-        identity.latest(store.read_records(SweepDir(directory))[0]) for directory in directories
-    )
-    names = map(str, directories[1:])
-    found = {name: identity.between(first, o) for name, o in zip(names, others, strict=True)}
-    return {name: differences for name, differences in found.items() if differences}
-
-
-def at_once(directories: Sequence[Path]) -> int:
-    """Returns how many runs of some directories were measured while another sweep measured."""
-    from mptexp.analysis import sweep_tables, validity
+    A sentence for each difference from the first, and one where runs were measured at once.
+    """
+    from mptexp.analysis import identity, sweep_tables, validity
+    from mptexp.report.answers import caveats
 
     places = map(SweepDir, directories)
     read = [store.read_records(place, without=sweep_tables.RAW)[0] for place in places]
-    return len(validity.at_once([record for records in read for record in records]))
+    first, *others = map(identity.latest, read)
+    names = map(str, directories[1:])
+    found = {name: identity.between(first, o) for name, o in zip(names, others, strict=True)}
+    at_once = validity.at_once([record for records in read for record in records])
+    return [*caveats.unlike(str(directories[0]), found), *caveats.at_once(len(at_once))]
 
 
 def doctor(backend: str = "tensorflow") -> dict[str, Any]:

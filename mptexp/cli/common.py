@@ -267,11 +267,6 @@ def without_markdown(sentence: str) -> str:
     return MARKDOWN.sub(lambda found: found[1] or "", sentence)
 
 
-def progress_line(text: str) -> None:
-    """Prints a line of what a command says while it works."""
-    progress().print(plain(text), soft_wrap=True)
-
-
 def say(text: str) -> None:
     """Prints a line of results, however long, with its control characters shown."""
     out().print(plain(text), soft_wrap=True)

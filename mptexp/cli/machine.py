@@ -11,7 +11,7 @@ from mptexp.cli.common import (
     err,
     left_out,
     out,
-    progress_line,
+    progress,
     result,
     say,
     working,
@@ -75,7 +75,8 @@ def gpu_hour(
     """
     from mptexp import api
 
-    archive = api.measure_hour(directory, minutes, backend, overrides or [], progress_line)
+    said = api.Output(progress()).say
+    archive = api.measure_hour(directory, minutes, backend, overrides or [], said)
     say(f"archive: {archive}")
     result({"archive": archive})
 

@@ -253,12 +253,10 @@ def merge(
     and was left out, or was changed since it was written.
     """
     from mptexp import api
-    from mptexp.report.answers import caveats
     from mptexp.report.text import wording
 
     merged = api.merge(directories, directory, prefer)
-    unlike = caveats.unlike(str(directories[0]), api.unlike(directories))
-    unlike += caveats.at_once(api.at_once(directories))
+    unlike = api.unlike(directories)
     total = wording.count(merged.present + sum(merged.copied.values()), "run")
     parts = [f"{n} from {name}" for name, n in merged.copied.items()]
     parts += [f"{merged.present} were there"] if merged.present else []

@@ -1,6 +1,6 @@
 """Commands that plan, execute and diagnose a sweep."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -151,7 +151,8 @@ def run(
     output = api.Output(progress(), on_record=_print_record if in_json() else None)
     flagged = _flagged(job, fresh) if repair else frozenset()
     if not fresh and executor == "local":  # on a cluster each node has an environment of its own
-        _name_changes(job, only or [], data_dir)
+        for sentence in api.changed(job, only or [], data_dir):
+            caution(sentence)
     left = api.execute(job, only or [], fresh, how, address, output, flagged)
     if in_json():
         for row in api.claims(job):
@@ -183,17 +184,6 @@ def _flagged(job: "Job", fresh: bool) -> frozenset[str]:
     if not flagged:
         say(f"{job.directory.root}: no run has a flag that another measurement could cure")
     return flagged
-
-
-def _name_changes(job: "Job", only: Sequence[str], data_dir: Path | None) -> None:
-    """Says what is no longer as it was when the runs in the sweep's directory were measured."""
-    from mptexp import api
-
-    if differences := api.changed(job, only, data_dir):
-        from mptexp.report.answers import caveats
-
-        for sentence in caveats.changed(str(job.directory.root), differences):
-            caution(sentence)
 
 
 def _print_record(record: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +37,14 @@ def locked(directory: SweepDir) -> Iterator[None]:
             f"{root}: cannot hold results ({error.strerror}); choose another"
         ) from None
     try:
-        if not _acquired(descriptor):
-            raise ParamsError(f"{root}: another mptexp command is at work here; wait for it to end")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            said = "another mptexp command is at work here; wait for it to end"
+            raise ParamsError(f"{root}: {said}") from None
         yield
     finally:
         os.close(descriptor)  # gives the lock back; so does the end of the process
-
-
-def _acquired(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
@@ -100,15 +95,10 @@ def _is_empty(root: Path) -> bool:
 
 def _holds_records(directory: SweepDir) -> bool:
     """Whether this is a sweep's directory without a marker: a published one, or an old one."""
-    paths = directory.runs.glob("*/record.json") if directory.params.exists() else ()
-    return any(_is_record(path) for path in paths)
-
-
-def _is_record(path: Path) -> bool:
-    try:
-        return bool(store.read_record(path))
-    except store.RecordError:
-        return False
+    for path in directory.runs.glob("*/record.json") if directory.params.exists() else ():
+        with suppress(store.RecordError):
+            return bool(store.read_record(path))
+    return False
 
 
 def _publish_whole(directory: SweepDir) -> None:

@@ -48,6 +48,11 @@ class Copy:
     traced: bool
     changed: bool
 
+    @property
+    def record(self) -> Path:
+        """The file of its record."""
+        return self.part.record(self.run_id)
+
 
 @dataclass(frozen=True)
 class Merged:
@@ -101,7 +106,8 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
             locks.enter_context(directory.locked(out))
         directory.prepare(out, places[0].params_text, fresh=False)
         for one in others:
-            _keep(one.part.runs / one.run_id, _part_of(out, one), one.run_id)
+            kept = _part_of(out, one).superseded_as(one.run_id, one.record.read_bytes())
+            _copy_files(one.record.parent, kept)
         wanted = [pair for pair in zip(chosen, copies, strict=True) if pair[0].place != out]
         for one, alike in wanted:
             faults += _copy(one, alike, _part_of(out, one))
@@ -110,13 +116,9 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
         for ours, *theirs in zip(out.parts, *(place.parts for place in places), strict=True):
             ours.add_measured(theirs)
     copied = Counter(str(one.place.root) for one, _ in wanted)
-    faults += [f"{_record(one)}: {store.CHANGED}; merged as it is" for one in chosen if one.changed]
+    faults += [f"{one.record}: {store.CHANGED}; merged as it is" for one in chosen if one.changed]
     present = len(chosen) - len(wanted)
     return Merged(dict(copied), present, faults, _missing(out), len(others))
-
-
-def _record(one: Copy) -> Path:
-    return one.part.record(one.run_id)
 
 
 def _missing(out: SweepDir) -> dict[str, int]:
@@ -249,11 +251,6 @@ def _keep_superseded(place: SweepDir, out: SweepDir) -> None:
                 _copy_files(record.parent, ours.superseded / record.parent.name)
 
 
-def _keep(run: Path, out: SweepDir, run_id: str) -> None:
-    """Copies a result that is not taken to the superseded ones."""
-    _copy_files(run, out.superseded_as(run_id, (run / FILES[0]).read_bytes()))
-
-
 def _copy_files(run: Path, kept: Path) -> None:
     """Copies a run's files into a new folder; into one that is there, nothing."""
     if kept.exists():
@@ -277,7 +274,7 @@ def _copy(one: Copy, copies: Sequence[Copy], out: SweepDir) -> list[str]:
     folder.mkdir(parents=True)
     alike = [c for c in copies if c.digests[FILES[0]] == one.digests[FILES[0]]]
     for name, source in {n: c for c in (*alike, one) for n in c.digests}.items():
-        shutil.copyfile(source.part.runs / one.run_id / name, folder / name)
+        shutil.copyfile(source.record.with_name(name), folder / name)
     said = _replaced(one, out)
     out.publish(one.run_id, keep=False)  # what an earlier result was is superseded by now
     return said

@@ -155,13 +155,8 @@ def _collect(
 ) -> dict[str, Any] | None:
     """Publishes the files that a task returned; None if the run is to be executed again.
 
-    Args:
-        ref: Ray's reference to the task.
-        planned: its run.
-        job: the sweep.
-        how: how runs are executed.
-        losses: how often, by ("node", "worker" or "failed", run id), the node of a run was lost,
-            its Ray worker died, and the run failed; this adds to it.
+    `losses` says how often, by ("node", "worker" or "failed", run id), the node of a run was lost,
+    its Ray worker died, and the run failed; this adds to it.
     """
     run_id = planned.run_id
     folder = job.directory.partial / run_id
@@ -230,7 +225,7 @@ def _received(
 def _without(planned: Planned, name: str, status: str, error: str) -> dict[str, Any]:
     """The record of a run that left none."""
     first = (error.strip().splitlines() or [""])[0]
-    return supervisor.bare(planned.run, name) | {"status": status, "error": first, "wall_s": 0.0}
+    return schema.bare(planned.run, name) | {"status": status, "error": first, "wall_s": 0.0}
 
 
 # --- on a node --------------------------------------------------------------------------------
@@ -248,10 +243,8 @@ def _task(
     """Executes one run on this node, in a process of its own as everywhere; returns its files.
 
     Args:
-        parameters: the run's.
-        file, text: the notebook's file name and content.
-        name: its name in the params file.
-        timeout_s: the run is ended after so many seconds.
+        parameters, timeout_s: of the run.
+        file, text, name: the notebook's file name, its content, its name in the params file.
         data_dir: as of --data-dir, a folder of this node.
         call: what names this call of `execute`, on all nodes.
     """

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +216,7 @@ def _finish(
 ) -> dict[str, Any]:
     """Completes the record that the notebook wrote, or makes one if it wrote none."""
     path = folder / "record.json"
-    record = bare(run, name) | dict(ended)
+    record = schema.bare(run, name) | dict(ended)
     if ended["status"] == "ok":
         try:
             record = store.read_record(path)
@@ -228,24 +227,14 @@ def _finish(
         given = {"dataset": places.published(record["parameters"].get("dataset", ""))}
         if record["parameters"] | given != run.published().model_dump():
             record |= {"status": "failed", "error": "the notebook changed its parameters"}
-    record = privacy.without_path(record, run.dataset) | bare(run, name)
+    record = privacy.without_path(record, run.dataset) | schema.bare(run, name)
     if not record.get("profile"):  # a trace whose record says nothing of it
         (folder / xplane.FILE).unlink(missing_ok=True)
     _clean(folder / "notebook.ipynb", run.dataset)
-    record["wall_s"], record["ended_at"] = wall_s, _now()
+    record["wall_s"], record["ended_at"] = wall_s, schema.now()
     record["marks"], record["invocation"] = [*record.get("marks", []), *marks], invocation
     store.write_record(path, record)
     return record
-
-
-def bare(run: Run, name: str) -> dict[str, Any]:
-    """What every record of a run says, however it ended."""
-    return {
-        "schema": schema.SCHEMA,
-        "run_id": run.run_id(name),
-        "notebook": name,
-        "parameters": run.published().model_dump(),
-    }
 
 
 def _finish_without_notebook(
@@ -258,13 +247,9 @@ def _finish_without_notebook(
     """
     shutil.rmtree(folder, ignore_errors=True)
     failed = {"status": "failed", "error": f"the results could not be written: {error.strerror}"}
-    record = bare(run, name) | failed | {"wall_s": wall_s, "ended_at": _now()}
+    record = schema.bare(run, name) | failed | {"wall_s": wall_s, "ended_at": schema.now()}
     store.write_record(folder / "record.json", record)
     return record
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _clean(notebook: Path, dataset: str) -> None:

@@ -20,7 +20,7 @@ from mptexp.execution.job import Job
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.plan import Planned
 from mptexp.execution.progress import Output, Progress, bar
-from mptexp.records import outcomes, schema, store
+from mptexp.records import schema, store
 from mptexp.spec import interrupt
 from mptexp.spec.errors import Stopped, UserError
 
@@ -144,8 +144,8 @@ def _search(job: Job, chosen: Sequence[Planned], fresh: bool, output: Output) ->
     ended = True
     try:
         for run, record in max_batch.search(job, runs):
-            ended &= record["status"] in max_batch.FITS
-            fits = record["status"] in ("ok", "diverged")
+            fits = max_batch.FITS.get(record["status"])
+            ended &= fits is not None
             result = "fits" if fits else f"{record['status']}: {record['error']}"
             text = f"largest batch: {run.policy}, batch size {run.batch_size}: {result}"
             output.say(text, style=None if fits else "yellow")
@@ -157,7 +157,7 @@ def _search(job: Job, chosen: Sequence[Planned], fresh: bool, output: Output) ->
 
 
 def _name_damaged(chosen: Sequence[Planned], job: Job, output: Output) -> None:
-    for path in [job.directory.record(p.run_id) for p in chosen if p.state == outcomes.DAMAGED]:
+    for path in [job.directory.record(p.run_id) for p in chosen if p.state == plan.DAMAGED]:
         try:
             store.read_record(path)
         except store.RecordError as error:

@@ -20,7 +20,6 @@ OUT_OF_MEMORY = ("ResourceExhaustedError", "OutOfMemoryError", "MemoryError")
 # by C++ when nobody catches the exception.
 NO_MEMORY = ("RESOURCE_EXHAUSTED", "Dst tensor is not initialized", "can't allocate memory")
 NO_MEMORY += ("std::bad_alloc",)
-NAMED = {"Unsupported": "unsupported"}
 # oneDNN has no implementation of this type for this CPU: trying again will not help.
 NO_PRIMITIVE = "could not create a primitive descriptor"
 
@@ -36,8 +35,8 @@ def outcome(error: Exception) -> dict[str, str]:
         return {"status": "oom", "error": f"{name}: {first}"}
     if NO_PRIMITIVE in text:
         return {"status": "unsupported", "error": f"{name}: {first}"}
-    if name in NAMED:
-        return {"status": NAMED[name], "error": first}
+    if name == "Unsupported":
+        return {"status": "unsupported", "error": first}
     return {"status": "failed", "error": f"{name}: {first}"}
 
 

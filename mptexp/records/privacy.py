@@ -6,7 +6,6 @@ import ipaddress
 import os
 import re
 import socket
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import chain
@@ -74,15 +73,7 @@ def without_path(value: Any, dataset: str) -> Any:
     written = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
     pattern = re.compile(rf"(?<![\w./~-])(?:{written})(?![\w-])")
     last = places.published(dataset).partition(":")[2]
-
-    def shortened(value: Any) -> Any:
-        if isinstance(value, str):
-            return pattern.sub(lambda _: last, value)
-        if isinstance(value, Mapping):
-            return {k: v if k == "image/png" else shortened(v) for k, v in value.items()}
-        return [shortened(v) for v in value] if isinstance(value, list) else value
-
-    return shortened(value)
+    return places.everywhere(value, lambda text: pattern.sub(lambda _: last, text), ("image/png",))
 
 
 def _forms(dataset: str) -> set[str]:
@@ -102,10 +93,10 @@ def scrub(value: Any) -> Any:
 
     What stands under one of KEPT stays as it is.
     """
-    if isinstance(value, str):
-        for pattern, stand_in in _private_names():
-            value = pattern.sub(stand_in, value)
-        return value
-    if isinstance(value, Mapping):
-        return {k: v if k in KEPT else scrub(v) for k, v in value.items()}
-    return [scrub(v) for v in value] if isinstance(value, list) else value
+    return places.everywhere(value, _scrubbed, KEPT)
+
+
+def _scrubbed(text: str) -> str:
+    for pattern, stand_in in _private_names():
+        text = pattern.sub(stand_in, text)
+    return text

@@ -6,6 +6,7 @@ free, and only what names a run is required: a run that failed has little else.
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -42,6 +43,21 @@ Moment = Annotated[
     str, StringConstraints(pattern=r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\+00:00\z")
 ]
 Empty = Annotated[dict[str, Any], Field(max_length=0)]
+
+
+def bare(run: Run, notebook: str) -> dict[str, Any]:
+    """What every record of a run says, however it ended."""
+    return {
+        "schema": SCHEMA,
+        "run_id": run.run_id(notebook),
+        "notebook": notebook,
+        "parameters": run.published().model_dump(),
+    }
+
+
+def now() -> str:
+    """The time by which a record says when its run ended, a Moment."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def is_foreign(record: Mapping[str, Any]) -> bool:

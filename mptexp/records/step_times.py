@@ -43,14 +43,14 @@ def timing(windows: Sequence[Window]) -> dict[str, Any]:
     }
 
 
-def warmup_windows(windows: Sequence[Window], tolerance: float = 1.25) -> int:
+def warmup_windows(windows: Sequence[Window]) -> int:
     """How many windows at the start are compilation and warm-up.
 
-    Steady are the steps from the first two windows in a row that are within `tolerance` of the
+    Steady are the steps from the first two windows in a row that take at most 1.25 times the
     median of the second half of all windows. Never all of them: the last window always counts.
     """
     rates = [w.seconds / w.steps for w in windows]
-    usual = median(rates[len(rates) // 2 :]) * tolerance
+    usual = median(rates[len(rates) // 2 :]) * 1.25
     steady = [*(rate <= usual for rate in rates), True]
     both = (k for k, pair in enumerate(pairwise(steady)) if all(pair))
     return next(both, len(windows) - 1)

@@ -14,69 +14,38 @@ from mptexp.records.columns import Number, Positive
 from mptexp.records.schema import OPEN, Seconds
 
 
-@with_config(OPEN)
-class _Step(TypedDict):
-    step_s: Positive
+def _with(**kinds: Any) -> Any:
+    """What a part of a record holds at least."""
+    return with_config(OPEN)(TypedDict("Part", kinds))  # type: ignore[misc]
 
 
-@with_config(OPEN)
-class _Effective(TypedDict):
-    emulated: bool
-    jit: bool | str | None
-
-
-@with_config(OPEN)
-class _Profile(TypedDict):
-    missing: Literal[""]
-    device: str
-    input_busy_s: Seconds
-
-
-@with_config(OPEN)
-class _Layer(TypedDict):
-    parameters: Number
-    alone_s: Positive | None
-    alone_low_s: Positive | None
-    channels: Number | None
-
-
-@with_config(OPEN)
-class _Work(TypedDict):
-    layers: Annotated[list[_Layer], Field(min_length=1)]
-
-
-@with_config(OPEN)
-class _Device(TypedDict):
-    device: str
-
-
-@with_config(OPEN)
-class _Diagnosed(TypedDict):
-    notebook: str
-    timing: _Step
-    in_force: _Effective
-    environment: _Device
-    profile: _Profile
-    work: _Work
-
-
-@with_config(OPEN)
-class _Latency(TypedDict):
-    latency_warmup: Annotated[int, Field(ge=0, lt=2**31)]
-    latency_p50_s: Positive
-    latency_p99_s: Positive
-
-
-@with_config(OPEN)
-class _Inferred(TypedDict):
-    timing: _Latency
+_LAYER = _with(
+    parameters=Number,
+    alone_s=Positive | None,
+    alone_low_s=Positive | None,
+    channels=Number | None,
+)
+_DIAGNOSED = _with(
+    notebook=str,
+    timing=_with(step_s=Positive),
+    in_force=_with(emulated=bool, jit=bool | str | None),
+    environment=_with(device=str),
+    profile=_with(missing=Literal[""], device=str, input_busy_s=Seconds),
+    work=_with(layers=Annotated[list[_LAYER], Field(min_length=1)]),
+)
+_LATENCIES = _with(
+    latency_warmup=Annotated[int, Field(ge=0, lt=2**31)],
+    latency_p50_s=Positive,
+    latency_p99_s=Positive,
+)
+_INFERRED = _with(timing=_LATENCIES)
 
 
 def fault(record: dict[str, Any]) -> str:
     """What a record of the right types lacks to be analysed, in a sentence; empty if nothing."""
     needs = {
-        "a traced run": (_Diagnosed, bool((record.get("profile") or {}).get("rows"))),
-        "a run with latencies": (_Inferred, bool(record.get("latencies_s"))),
+        "a traced run": (_DIAGNOSED, bool((record.get("profile") or {}).get("rows"))),
+        "a run with latencies": (_INFERRED, bool(record.get("latencies_s"))),
     }
     for what, (kind, holds) in needs.items():
         if holds and (missing := _missing(kind, record)):

@@ -1,6 +1,5 @@
 """Typed models whose refusals are sentences: what was given, and what the field allows."""
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from mptexp.spec.errors import ParamsError
+from mptexp.spec.names import meant
 
 
 class StrictModel(BaseModel):
@@ -60,7 +60,8 @@ def fault(
             message = f"{label} is {shown(first['input'])}; allowed: {kind or first['msg']}"
         else:
             ours = first.get("ctx", {}).get("error") if first["type"] == "value_error" else None
-            wanted = ours or f"{allowed(model, name)}{_near(model, name, value)}"
+            names = _literals(model.model_fields[name].annotation)
+            wanted = ours or f"{allowed(model, name)}{meant(str(value), names)}"
             message = f"{name} is {shown(value)}; allowed: {wanted}"
         return inner, message
     return None
@@ -81,15 +82,7 @@ def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
 
 def unknown(name: str, allowed: Sequence[str]) -> str:
     """The sentence for a key that is none of those allowed."""
-    near = difflib.get_close_matches(name, allowed, 1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"unknown key {name}; {hint}allowed: {', '.join(allowed)}"
-
-
-def _near(model: type[BaseModel], name: str, value: Any) -> str:
-    names = _literals(model.model_fields[name].annotation)
-    near = difflib.get_close_matches(str(value), names, 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return f"unknown key {name}{meant(name, allowed) or ';'} allowed: {', '.join(allowed)}"
 
 
 def _literals(annotation: Any) -> list[str]:
@@ -133,7 +126,6 @@ def _bounds(schema: Mapping[str, Any]) -> str:
 
 def shown(value: Any) -> str:
     """A value as a message shows it, in 60 characters at most."""
-    if isinstance(value, str):
-        return repr(value if len(value) <= 60 else value[:57] + "...")
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    short = text if len(text) <= 60 else text[:57] + "..."
+    return repr(short) if isinstance(value, str) else short

@@ -3,6 +3,7 @@
 import difflib
 import importlib.util
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -31,6 +32,12 @@ DATASETS = ("digits", "synthetic", *TEXTS)
 PLACES = ("folder", "idx", "text")  # kinds of dataset whose name goes on with a colon and a path
 
 
+def meant(given: str, names: Sequence[str]) -> str:
+    """What a refusal adds: which of some names is near the given one; empty where none is."""
+    near = difflib.get_close_matches(given, names, 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def known_dataset(name: str) -> str:
     """The name of a dataset, as it was given.
 
@@ -44,8 +51,7 @@ def known_dataset(name: str) -> str:
     shape = re.fullmatch(r"[a-z][a-z0-9_]*(/[\w.-]+)?(:[0-9.*]+)?", name)
     if shape and kind not in PLACES and (base in _tfds_names() or not _tfds_names()):
         return name
-    near = difflib.get_close_matches(base, [*DATASETS, *PLACES, "imagenette", *_tfds_names()], 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = meant(base, [*DATASETS, *PLACES, "imagenette", *_tfds_names()])
     raise ValueError(
         f"{', '.join(DATASETS)}, folder:PATH, idx:PATH, text:PATH, or an image-classification "
         f"dataset of tensorflow-datasets such as imagenette/320px-v2{hint}"
@@ -73,8 +79,7 @@ def known_model(name: str) -> str:
     """
     if name in MODELS or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", name):
         return name
-    near = difflib.get_close_matches(name, MODELS, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = meant(name, MODELS)
     raise ValueError(f"{', '.join(MODELS)}, or module:function for a model of yours{hint}")
 
 

@@ -7,7 +7,7 @@ the digest of their content, which stands in the record beside it.
 
 import os
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +47,18 @@ def published(dataset: str) -> str:
     return f"{dataset.partition(':')[0]}:{unicodedata.normalize('NFC', last)}"
 
 
-def everywhere(value: Any) -> Any:
-    """A params file's content, as plain Python, with its datasets as records have them."""
+def everywhere(
+    value: Any, change: Callable[[str], str] = published, kept: Collection[str] = ()
+) -> Any:
+    """Data in plain Python with each text changed; by default datasets are as records have them.
+
+    What stands under a key that is to be `kept` stays as it is.
+    """
     if isinstance(value, str):
-        return published(value)
-    if isinstance(value, dict):
-        return {name: everywhere(inner) for name, inner in value.items()}
-    return [everywhere(inner) for inner in value] if isinstance(value, list) else value
+        return change(value)
+    if isinstance(value, Mapping):
+        return {k: v if k in kept else everywhere(v, change, kept) for k, v in value.items()}
+    return [everywhere(v, change, kept) for v in value] if isinstance(value, list) else value
 
 
 def known(datasets: Iterable[str]) -> dict[str, str]:

@@ -17,14 +17,12 @@ def visible(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c == NARROW else _escaped(c) for c in text)
+    return "".join(
+        c if c.isprintable() or c == NARROW else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 NARROW = "\u00a0"  # the space between a number and its unit
-
-
-def _escaped(sign: str) -> str:
-    return sign.encode("unicode_escape").decode()
 
 
 def plain(text: str) -> str:

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -16,11 +15,6 @@ FEW_CORES = 4
 def cores() -> int:
     """Processors that this process may use, which a container may have limited."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def now() -> str:
-    """The time by which a record says when its run ended."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
 
 
 def nice() -> int:

@@ -30,7 +30,7 @@ def save(outcome: Outcome) -> Path:
     place = SweepDir(_interactive())
     path = Path(folder) if folder else place.partial / content["run_id"]
     if not folder:  # a sweep says when its runs ended; by hand nobody else does
-        content |= {"ended_at": machine.now(), "wall_s": content["fit_s"]}
+        content |= {"ended_at": schema.now(), "wall_s": content["fit_s"]}
     trace = path / xplane.FILE
     trace.unlink(missing_ok=True)  # of an earlier run of the same parameters
     if outcome.trace:
@@ -60,10 +60,7 @@ def record(outcome: Outcome, notebook: str = "train") -> dict[str, Any]:
     what = identity(run, outcome.card, outcome.effective)
     checks = instruments.known(what)
     return {
-        "schema": schema.SCHEMA,
-        "run_id": run.run_id(notebook),
-        "notebook": notebook,
-        "parameters": run.published().model_dump(),
+        **schema.bare(run, notebook),
         "in_force": outcome.effective,
         "status": outcome.status,
         "error": _error(outcome),

@@ -20,7 +20,7 @@ from mptexp.spec.backends import BACKENDS
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import LEAST_STEPS, Run
-from mptexp.training import capability, environment, machine
+from mptexp.training import environment
 from mptexp.training.backends import backend
 from mptexp.training.measure import sensors
 
@@ -247,10 +247,7 @@ class StepTimer:
         samples = self._samples
         readings = sensors.summary(samples, spans, card["kind"])
         content = {
-            "schema": schema.SCHEMA,
-            "run_id": run_id,
-            "notebook": schema.FOREIGN,
-            "parameters": run.model_dump(),
+            **schema.bare(run, schema.FOREIGN),
             "in_force": self._effective(card),
             "status": "ok",
             "error": "",
@@ -263,7 +260,7 @@ class StepTimer:
             "readings": readings,
             "samples": samples,
             "peak_memory_bytes": self._peak(card["kind"]),
-            "ended_at": machine.now(),
+            "ended_at": schema.now(),
         }
         place = SweepDir(Path(directory))
         try:

@@ -48,7 +48,24 @@ def test_a_damaged_record_is_due_again(light, tmp_path):
     path.parent.mkdir(parents=True)
     path.write_text("{")
     (planned,) = _plan(tmp_path)
-    assert (planned.state, planned.due) == ("damaged", True)
+    assert (planned.state, planned.due, planned.wall_s) == ("damaged", True, None)
+
+
+def test_state_and_seconds_are_those_of_the_record(light, tmp_path):
+    light({"seed": [0, 1, 2]})
+    place = SweepDir(tmp_path / "reports/light")
+    failed, good, pending = (p.run_id for p in _plan(tmp_path))
+    for planned in _plan(tmp_path)[:2]:
+        known = {"schema": 1, "run_id": planned.run_id, "parameters": planned.run.model_dump()}
+        known |= {"status": "ok", "error": "", "wall_s": 2.0}
+        store.write_record(place.record(planned.run_id), known)
+    changed = store.read_record(place.record(failed))
+    changed |= {"status": "failed", "wall_s": 7.0, "invocation": "a"}
+    store.write_record(place.record(failed), changed)
+    states = {p.run_id: (p.state, p.wall_s, p.invocation) for p in _plan(tmp_path)}
+    assert states[failed] == ("failed", 7.0, "a")
+    assert states[good] == ("ok", 2.0, "")
+    assert states[pending] == ("pending", None, "")
 
 
 @pytest.mark.parametrize(

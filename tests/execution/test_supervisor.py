@@ -10,7 +10,7 @@ import time
 from support import mptexp, processes_of
 
 from mptexp.execution import supervisor
-from mptexp.records import store
+from mptexp.records import schema, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
@@ -38,7 +38,7 @@ def test_a_notebook_does_not_say_in_which_folder_it_was_executed(tmp_path):
 
 def test_a_trace_goes_with_the_record_that_tells_how_to_read_it(tmp_path):
     run, kept = Run(gpu_model="x", profile=True), tmp_path / xplane.FILE
-    made = supervisor.bare(run, "train") | {"status": "ok", "profile": {"missing": "not read"}}
+    made = schema.bare(run, "train") | {"status": "ok", "profile": {"missing": "not read"}}
     for status, stays in (("ok", True), ("timeout", False)):
         kept.write_bytes(b"half of a trace")
         store.write_record(tmp_path / "record.json", made)

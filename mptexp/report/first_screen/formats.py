@@ -129,7 +129,8 @@ def _fewest_bits(settings: Sequence[Setting], lost: Sequence[emulated.Point]) ->
     ]
     named = [f"{_strong(bar)} ({wording.signed(bar.value)} points)" for _, bar in least.values()]
     take = f"for the fewest bits take {' or '.join(_strong(bar) for _, bar in least.values())}"
-    networks = {p.network: low_precision.network(p) for p in (*(s[0] for s in settings), *lost)}
+    measured = [*(point for point, *_ in settings), *lost]
+    networks = {point.network: low_precision.network(point) for point in measured}
     others = [name for network, name in networks.items() if network not in least]
     none = f"; {listed(others)} with none that was measured" * bool(others)
     return _Fewest(
