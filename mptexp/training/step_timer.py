@@ -20,7 +20,7 @@ from mptexp.spec.backends import BACKENDS
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import LEAST_STEPS, Run
-from mptexp.training import environment
+from mptexp.training import capability, environment
 from mptexp.training.backends import backend
 from mptexp.training.measure import sensors
 
