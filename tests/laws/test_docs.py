@@ -4,6 +4,8 @@ import re
 import runpy
 import subprocess
 import sys
+from functools import cache
+from html import unescape
 
 import pytest
 from support import PROJECT
@@ -91,3 +93,48 @@ def test_the_files_that_texts_name_exist():
     real = [path for path in named if not any(part in path for part in INVENTED)]
     assert len(real) > 50
     assert not [path for path in real if not (PROJECT / path).exists()]
+
+
+INTERVAL = re.compile(r"\[([-+−]?[\d.]+), ([-+−]?[\d.]+)\]")
+LINKED = re.compile(r"reports/published/([\w-]+)")
+
+
+def test_intervals_beside_a_link_to_a_page_are_that_page_s():
+    # README gave a GPT's 1.26× [1.01, 1.57] for weeks after it had been measured anew: 1.33×.
+    wrong = [
+        f"{document.name}: [{', '.join(ends)}], not in {' or '.join(names)}"
+        for document in (PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md")))
+        for names, ends in beside_links(document.read_text())
+        if not any(same_interval(ends, name) for name in names)
+    ]
+    assert wrong == []
+
+
+def beside_links(text):
+    """The intervals of a text, each with the reports that its part of the text links to.
+
+    A part is a row of a table, or all up to the next heading or empty line; a table that follows
+    a link without links of its own is part of it.
+    """
+    names = []
+    for part in filter(str.strip, re.split(r"\n(?=\||\n|#)", text)):
+        found = LINKED.findall(part)
+        if found or not part.lstrip().startswith("|"):
+            names = found
+        for ends in INTERVAL.findall(part) if names else ():
+            yield names, ends
+
+
+def same_interval(ends, name):
+    """Whether a page shows an interval, perhaps with more digits or in the other direction."""
+    digits = max(len(end.partition(".")[2]) for end in ends)
+    least, most = (float(end.replace("−", "-")) for end in ends)
+    rounded = {tuple(round(end, digits) for end in each) for each in shown(name)}
+    return {(least, most), (-most, -least)} & rounded
+
+
+@cache
+def shown(name):
+    text = (PROJECT / "reports/published" / name / "index.html").read_text()
+    text = unescape(re.sub(r"<[^>]*>", "", text)).replace("\N{NO-BREAK SPACE}", " ")
+    return {tuple(float(end.replace("−", "-")) for end in ends) for ends in INTERVAL.findall(text)}
