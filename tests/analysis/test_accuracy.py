@@ -135,6 +135,11 @@ def test_cost_stands_in_the_table_where_a_price_is_given():
     shown = text_tables.detail_rows(priced)
     assert shown["Cost per million images"].tolist() == ["10"]
     assert shown["Cost per training"].tolist() == ["0.001"]
+    # Merged from machines of which one was given a price: once the other's cost too.
+    apart = tables([record(step_s=0.32), record("bfloat16", step_s=0.32)])
+    apart.results["gpu_model"] = ["A100", "T4"]
+    apart = replace(apart, options=Options(price_per_hour=3.6))
+    assert not [name for name in text_tables.detail_rows(apart) if "Cost" in name]
 
 
 def test_trainings_of_other_lengths_are_not_compared():
