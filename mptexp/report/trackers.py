@@ -19,10 +19,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from mptexp.analysis import sweep_tables
+from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store as records_store
 from mptexp.records.columns import COLUMNS, HISTORY
 from mptexp.records.sweep_dir import SweepDir, leads_out
+from mptexp.report import measured
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.project import install
 from mptexp.spec.run import Run
@@ -103,16 +104,14 @@ def export(directory: SweepDir, tracker: str, store: str = "") -> Tracked:
     """
     if importlib.util.find_spec(tracker) is None:
         raise ParamsError(f"--to {tracker}: {tracker} is not installed: {install(tracker)}")
-    tables = sweep_tables.load(directory)
-    if not tables.records:
-        raise records_store.refusal(directory, tables.damaged)
+    tables = measured.load(directory).tables
     write = {"mlflow": _to_mlflow, "tensorboard": _to_tensorboard}[tracker]
     runs = exported(directory, tables)
     place, written = write(directory, runs, store)
     return Tracked(place, written, len(runs) - len(written), tables.damaged)
 
 
-def exported(directory: SweepDir, tables: sweep_tables.Tables) -> list[Exported]:
+def exported(directory: SweepDir, tables: Tables) -> list[Exported]:
     """The runs of a sweep in the order of results.csv."""
     known = [record["parameters"] for record in tables.records]
     names = [name for name in Run.model_fields if name not in ("seed", "gpu_model")]
@@ -129,7 +128,6 @@ def _run(
     ended = record.get("ended_at")
     ended_s = datetime.fromisoformat(ended).timestamp() if ended else 0.0
     known = [name for name in COLUMNS if name in row and name not in Run.model_fields]
-    measured = [name for name in known if _number(row[name])]
     files = [directory.record(record["run_id"]).with_name(name) for name in ARTIFACTS]
     return Exported(
         run_id=record["run_id"],
@@ -138,7 +136,7 @@ def _run(
         # That of the record alone where it is valid.
         digest=records_store.digest({**record, "flags": row["flags"]} if row["flags"] else record),
         parameters=parameters,
-        metrics={name: float(row[name]) for name in measured},
+        metrics={name: float(row[name]) for name in known if _number(row[name])},
         epochs=[epoch for epoch in record.get("history", []) if epoch.get("epoch")],
         tags={name: str(row[name]) for name in TAGS if str(row[name]) not in ("", "nan", "None")},
         began_s=max(0.0, ended_s - record.get("wall_s", 0)),

@@ -38,6 +38,12 @@ def sweep(tmp_path_factory):
     return made
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """MLflow keeps artifacts of a local store in the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def runs(sweep):
     made = trackers.exported(sweep, sweep_tables.load(sweep))

@@ -174,8 +174,7 @@ def _row(one: Quantized) -> dict[str, str]:
 
 
 def _mean(figures: list[dict[str, Any]], measure: measures.Measure) -> str:
-    values = [measure.task.measured(m) for m in figures]
-    values = [value for value in values if value is not None]
+    values = [value for m in figures if (value := measure.task.measured(m)) is not None]
     if not values:
         return BLANK
     return measure.mean(sum(values) / len(values), min(values), max(values), len(values))

@@ -36,14 +36,15 @@ def of(tables: Tables) -> Iterator[Subject]:
         yield Subject(_alone(tables), findings.answer(tables))
         return
     base, verdicts = speed_advice.default(table), set(table.verdict)
-    titles = [_title(tables, own, measure) for measure, own in _by_measure(table)]
+    by_measure = _by_measure(table)
+    titles = [_title(tables, own, measure) for measure, own in by_measure]
     advice = caveats.remedies(tables, "accuracy")
     if not advice and "undecided" in verdicts:
         advice = f"{MORE_REPEATS}."
     # Of times that are not valid the page of accuracies says nothing here: the banner does.
     sentences = [s for s in findings.answer(tables) if not s.startswith(wording.NOT_VALID)]
     # A chart has one axis: it shows the differences of the first measure.
-    measure, shown = _by_measure(table)[0]
+    measure, shown = by_measure[0]
     shown = shown[shown.blocks > 0]
     places = wording.places(shown) if len(shown) else []
     pairs = zip(shown[:MOST].to_dict("records"), places, strict=False)

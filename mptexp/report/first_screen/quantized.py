@@ -27,14 +27,17 @@ def of_quantized(tables: Tables) -> Iterator[Subject]:
             continue
         measure, base = measures.of(made[0].dataset), subject.baseline
         name, least = measure.name, _least(made, margin)
-        look = f"look at its {name} in your own model"
-        to_do = f"for fewer bytes take {least}, and {look}."
+        to_do = f"for fewer bytes take {least}, and look at its {name} in your own model."
         if not least:
             to_do = f"keep {base}: all lose more than {measure.margin(margin)} of {name}."
-        speed_claimed = not subject.title.startswith(PROVISIONAL)
-        if not speed_claimed:
+        if subject.title.startswith(PROVISIONAL):
             of_speed = "no speed is valid"
             to_do = f"{to_do} {wording.capitalized(subject.advice)}"
+            # Of times that are not valid no chart is made where there is one of what is.
+            if bars := [_bar(one) for one in made if one.lost.n]:
+                kind: Scale = "accuracy" if name == "accuracy" else "perplexity"
+                theirs = "the same weights in float32"
+                subject = replace(subject, bars=bars, baseline=theirs, scale=kind)
         else:
             of_speed = subject.title.replace("No other policy", "none")
             fast = [bar for bar in subject.bars if bar.policy in faster & good]
@@ -42,15 +45,7 @@ def of_quantized(tables: Tables) -> Iterator[Subject]:
                 f"take **{max(fast, key=lambda bar: bar.low).policy}**" if fast else f"keep {base}"
             )
             to_do = f"for speed {best}; {to_do}" if least else to_do
-        title = f"{taken}; {of_speed}"
-        made_of = replace(subject, title=title, sentences=said, advice=to_do)
-        # Of times that are not valid no chart is made where there is one of what is.
-        bars = [_bar(one) for one in made if one.lost.n]
-        if speed_claimed or not bars:
-            yield made_of
-        else:
-            kind: Scale = "accuracy" if name == "accuracy" else "perplexity"
-            yield replace(made_of, bars=bars, baseline="the same weights in float32", scale=kind)
+        yield replace(subject, title=f"{taken}; {of_speed}", sentences=said, advice=to_do)
 
 
 def _least(made: Sequence[quantized_inference.Quantized], margin: float) -> str:

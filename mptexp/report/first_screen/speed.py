@@ -11,14 +11,7 @@ from mptexp.analysis.points import rank
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import findings
 from mptexp.report.first_screen import speed_advice
-from mptexp.report.first_screen.subject import (
-    MOST,
-    RESIDENT,
-    Bar,
-    Subject,
-    equal,
-    provisional,
-)
+from mptexp.report.first_screen.subject import MOST, RESIDENT, Bar, Subject, equal, provisional
 from mptexp.report.text import measures, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import INCONCLUSIVE, listed

@@ -199,7 +199,7 @@ def _show_parts(parts: Sequence[comparisons.Section]) -> None:
     for part in parts:
         show_text(f"## {part.title}\n\n{part.note}")
         show_table(part.rows)
-        show_text("\n".join(f"- {safe(sentence)}" for sentence in part.sentences))
+        show_text(bullets(part.sentences))
 
 
 def show_memory(sweep: MeasuredSweep) -> None:

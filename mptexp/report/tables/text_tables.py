@@ -129,11 +129,11 @@ def _to_target(tables: Tables, table: pd.DataFrame) -> dict[str, list[str]]:
     if wanted is None:
         return {}
     seconds = tables.trained.run_id.map(accuracy.seconds_to(tables, wanted))
-    reached = np.isfinite(seconds.astype(float))
+    reached = seconds.where(np.isfinite(seconds.astype(float)))
     rows = zip(
-        _by_policy(tables, table, seconds.where(reached)),
-        _by_policy(tables, table, reached.astype(float), how="sum"),
-        _by_policy(tables, table, seconds.notna().astype(float), how="sum"),
+        _by_policy(tables, table, reached),
+        _by_policy(tables, table, reached, how="count"),
+        _by_policy(tables, table, seconds, how="count"),
         strict=True,
     )
     shown = [_reached(*row) for row in rows]
