@@ -71,26 +71,32 @@ def identities(
         os.environ["MPTEXP_DATA_DIR"] = str(data_dir.expanduser().resolve())
     if not runs:
         return []
+    return _prepare(runs, quiet)
+
+
+def _prepare(runs: Sequence[Run], quiet: bool, *words: str) -> list[dict[str, Any]]:
     try:
-        return _prepare(runs, quiet)
+        with scratch_folder() as scratch:
+            return _in_a_child(runs, scratch, quiet, *words)
     except NoScratch as error:
         raise ParamsError(error.strerror) from None
 
 
-def _prepare(runs: Sequence[Run], quiet: bool, *words: str) -> list[dict[str, Any]]:
-    with scratch_folder() as scratch:
-        parameters = [run.model_dump() for run in runs]
-        (scratch / "runs.json").write_text(json.dumps(parameters))
-        command = [sys.executable, "-m", "mptexp.training.prepare", str(scratch), *words]
-        output = subprocess.DEVNULL if quiet else None
-        child = subprocess.run(command, env=child_environment(), stdout=output)
-        if child.returncode:
-            error = scratch / "error.txt"
-            raise ParamsError(
-                error.read_text() if error.exists() else f"exit status {child.returncode}"
-            )
-        known: list[dict[str, Any]] = json.loads((scratch / "identities.json").read_text())
-        return known
+def _in_a_child(
+    runs: Sequence[Run], scratch: Path, quiet: bool, *words: str
+) -> list[dict[str, Any]]:
+    parameters = [run.model_dump() for run in runs]
+    (scratch / "runs.json").write_text(json.dumps(parameters))
+    command = [sys.executable, "-m", "mptexp.training.prepare", str(scratch), *words]
+    output = subprocess.DEVNULL if quiet else None
+    child = subprocess.run(command, env=child_environment(), stdout=output)
+    if child.returncode:
+        error = scratch / "error.txt"
+        raise ParamsError(
+            error.read_text() if error.exists() else f"exit status {child.returncode}"
+        )
+    known: list[dict[str, Any]] = json.loads((scratch / "identities.json").read_text())
+    return known
 
 
 def key(run: Run) -> tuple[Any, ...]:

@@ -27,7 +27,10 @@ def scratch_folder() -> Iterator[Path]:
     Raises:
         NoScratch: where there is no room for files, or they may not be written.
     """
-    place = tempfile.gettempdir()
+    try:
+        place = tempfile.gettempdir()
+    except OSError as error:  # no folder at all takes files
+        raise _none(os.environ.get("TMPDIR", "/tmp"), error) from None
     if len(place) > LONGEST and Path("/tmp").is_dir():
         place = "/tmp"
     _remove_orphans(Path(place))

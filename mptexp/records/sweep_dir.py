@@ -250,7 +250,7 @@ class SweepDir:
 
     def superseded_runs(self) -> int:
         """How many runs were measured again."""
-        return sum(1 for _ in self.superseded.glob("*/record.json"))
+        return sum(not leads_out(record) for record in self.superseded.glob("*/record.json"))
 
     def clear(self) -> None:
         """Removes what mptexp writes into a directory that it made, by name, and nothing else."""

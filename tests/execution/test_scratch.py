@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from support import small_disk
 
-from mptexp.execution import scratch
+from mptexp.execution import preparation, scratch
 from mptexp.execution.scratch import scratch_folder
+from mptexp.spec.errors import ParamsError
+from mptexp.spec.run import Run
 
 
 @pytest.fixture
@@ -59,3 +61,15 @@ def test_a_full_temporary_folder_is_named(place):
             pass
         assert f"the temporary folder {place} takes no files" in str(caught.value)
         assert [p.name for p in place.iterdir()] == ["ballast"]
+
+
+def test_where_no_folder_takes_files_it_is_said(monkeypatch):
+    def none():
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    with pytest.raises(scratch.NoScratch, match="takes no files: No usable"), scratch_folder():
+        pass
+    # Of a plan, which looks at the data in a process of its own: once a traceback.
+    with pytest.raises(ParamsError, match="make room, or name another with TMPDIR"):
+        preparation.look([Run(dataset="folder:x")])

@@ -258,6 +258,8 @@ def test_results_as_json_are_those_of_the_text_and_nothing_else(tmp_path):
 
 def test_what_a_diagnosis_found_is_told_scripts_as_the_page_tells_it():
     place = PROJECT / "reports/published/why-cpu"
+    with pytest.raises(ParamsError, match="diagnosed in its own directory; leave out"):
+        api.open_diagnosis(place, place.parent / "other")  # once left out without a word
     job, finished = api.open_diagnosis(place)
     verdicts = strict(json.dumps(api.verdicts(job)))
     (row,) = re.findall(r"^\| `diagnose` .*$", GUIDE, re.MULTILINE)
