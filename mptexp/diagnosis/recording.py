@@ -76,14 +76,14 @@ class Recording:
 
     @cached_property
     def by_cause(self) -> pd.Series:
-        """Seconds of the median step by cause; causes that take nothing left out."""
+        """Seconds of the mean step by cause; causes that take nothing left out."""
         seconds = breakdown.by_cause_of(self.rows)
         return seconds[seconds > 0]
 
     @property
     def shares(self) -> pd.Series:
         """Of the step by cause."""
-        return self.by_cause / self.trace.median_s
+        return self.by_cause / self.trace.step_s
 
     def share(self, cause: str) -> float:
         """Of the step."""
@@ -275,8 +275,8 @@ class Comparison:
 
     @property
     def speedup(self) -> float:
-        """The baseline's median step over the candidate's: above 1 the candidate is faster."""
-        return self.baseline.trace.median_s / self.candidate.trace.median_s
+        """The baseline's mean step over the candidate's: above 1 the candidate is faster."""
+        return self.baseline.trace.step_s / self.candidate.trace.step_s
 
     @property
     def spread(self) -> tuple[float, float]:

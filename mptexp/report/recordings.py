@@ -21,6 +21,7 @@ from mptexp.report.tables.why_tables import by_cause, milliseconds, percent
 from mptexp.report.text import markdown, wording
 from mptexp.report.text.columns import BLANK, without_blanks
 from mptexp.spec.terminal import visible
+from mptexp.traces.operations import Trace
 from mptexp.traces.steps import WHOLE
 
 MOST_LAYERS = 20
@@ -70,6 +71,7 @@ TF32 = " (or TF32, on NVIDIA GPUs from Ampere on)"
 BEFORE_AMPERE = re.compile(r"\b(V100|P100|P40?|T4|K80|M60|TITAN|GTX|RTX 20\d\d|Quadro RTX)\b")
 IN_16_BITS = FEWER_BITS["float16"]
 NOT_SHRUNK = 0.95  # of the time before: what takes more of it is said not to have shrunk
+UNEQUAL = 0.03  # of the mean step: where the median is further from it, both are said
 NO_BOUND = 20.0  # times: a larger bound says only that next to nothing else was recorded
 MATRIX = {  # by whether most of it is in few bits already; None where that is unavailable
     None: f"16 bits{TF32}, unless it is in them already (its type is unavailable); a smaller or "
@@ -97,7 +99,8 @@ def bound_sentence(recording: Recording) -> str:
         return f"{UNTIMED}{_by_number(recording)}."
     name, share = recording.bound
     step = "a step of" if trace.how != WHOLE else "the whole trace, in which no step is marked, of"
-    step = f"{step} {milliseconds(trace.median_s)}"
+    step = f"{step} {milliseconds(trace.step_s)}"
+    step += f" (the mean; the median is {median})" if (median := _median(trace)) else ""
     others = recording.shares.drop(list(BOUNDS[name]), errors="ignore")
     others = others[others >= LEAST_SHARE].sort_values(ascending=False)
     rest = [f"{_short(cause)} {percent(value)}" for cause, value in others.items()]
@@ -112,6 +115,12 @@ def bound_sentence(recording: Recording) -> str:
         after = milliseconds(trace.after_s)
         text += f"; not counted: {after} after it, in which callbacks and the profiler ran"
     return f"{text}."
+
+
+def _median(trace: Trace) -> str:
+    """The median step, where it is not nearly as long as the mean one; else empty."""
+    unequal = abs(trace.median_s - trace.step_s) > UNEQUAL * trace.step_s
+    return milliseconds(trace.median_s) if unequal else ""
 
 
 def _by_number(recording: Recording) -> str:
@@ -148,15 +157,18 @@ def comparison_sentence(comparison: Comparison) -> str:
         each = [(first, comparison.baseline), (second, comparison.candidate)]
         return f"{refused}. " + " ".join(f"{n}: {bound_sentence(r)}" for n, r in each)
     before, after = comparison.baseline.trace, comparison.candidate.trace
-    times = [wording.digits(trace.median_s * 1e3) for trace in (after, before)]
+    times = [wording.digits(trace.step_s * 1e3) for trace in (after, before)]
     head = (
         f"Within these recordings {second} is {wording.over(comparison.speedup)} {first} "
         f"({times[0]} ms against {times[1]} ms, {_of_steps(comparison)})"
     )
+    for name, trace in ((first, before), (second, after)):
+        if median := _median(trace):
+            head += f", with unequal steps in {name}, whose median is {median}"
     if comparison.places:
         head += f", but {wording.listed(_differences(comparison.places))}"
     table = comparison.by_cause
-    least = 0.02 * before.median_s
+    least = 0.02 * before.step_s
     changed = table[table.difference_s.abs() >= least]
     changed = changed.sort_values("difference_s", key=abs, ascending=False)[:3]
     parts = [
@@ -170,12 +182,12 @@ def comparison_sentence(comparison: Comparison) -> str:
 
 
 def _of_steps(comparison: Comparison) -> str:
-    """Of how many steps the medians are, and how far the ratio of any two goes."""
+    """Of how many steps the means are, and how far the ratio of any two goes."""
     steps = [r.trace.steps for r in (comparison.candidate, comparison.baseline)]
     if max(steps) == 1:
         return "one step of each, whose spread is unknown"
     low, high = comparison.spread
-    return f"medians of {_each(steps)}; any step over any other: {low:.2f} to {high:.2f}"
+    return f"means of {_each(steps)}; any step over any other: {low:.2f} to {high:.2f}"
 
 
 def _each(steps: Sequence[int]) -> str:
@@ -228,7 +240,7 @@ def notes(recording: Recording) -> list[str]:
             f"{first} of more than three times the median left out, as an evaluation, a checkpoint "
             "or a compilation in it would be"
         )
-    if trace.hidden_s > LEAST_SHOWN * trace.median_s:
+    if trace.hidden_s > LEAST_SHOWN * trace.step_s:
         hidden = milliseconds(trace.hidden_s)
         said.append(f"other work hides {hidden} a step of communication, which cost no time")
     if trace.outside_s > 0 and trace.timed:
@@ -266,12 +278,13 @@ def facts(recording: Recording) -> pd.DataFrame:
     trace = recording.trace
     rows = {"Framework": trace.framework or "unknown", "Device": trace.gpu or "CPU"}
     if trace.timed:
-        times = (trace.median_s, min(trace.step_times), max(trace.step_times))
-        median, least, most = (wording.digits(seconds * 1e3) for seconds in times)
+        times = (trace.step_s, min(trace.step_times), max(trace.step_times))
+        mean, least, most = (wording.digits(seconds * 1e3) for seconds in times)
+        middle = wording.digits(trace.median_s * 1e3)
         named = f" ({percent(recording.named_layer_share)} of forward and backward passes)"
         rows |= {
             "Steps": f"{trace.steps}, by {trace.how}",
-            "Step, ms": f"{median} (median; {least} to {most})",
+            "Step, ms": f"{mean} (mean; {least} to {most}; median {middle})",
             "Device time with a layer": percent(recording.layer_share)
             + named * bool(recording.layer_share),
             "Unexplained": f"{percent(recording.share('unexplained'))} of the step",
@@ -304,7 +317,7 @@ def cause_rows(recording: Recording) -> pd.DataFrame:
         [
             {
                 "Cause": LABELS[str(name)],
-                "ms": f"{share * recording.trace.median_s * 1e3:.3f}",
+                "ms": f"{share * recording.trace.step_s * 1e3:.3f}",
                 "Share": percent(share),
                 "What to try": _try(str(name), recording),
             }
@@ -333,7 +346,7 @@ def layer_rows(recording: Recording) -> pd.DataFrame:
             {
                 "Layer": layer,
                 "ms": f"{s * 1e3:.3f}",
-                "Share": wording.share(s / recording.trace.median_s),
+                "Share": wording.share(s / recording.trace.step_s),
             }
             for layer, s in longest.items()
         ]
@@ -385,7 +398,7 @@ def shrink_sentence(comparison: Comparison) -> str:
             "higher precision first."
         )
     lower = before is not None and after is not None and after > before and not comparison.places
-    stayed = comparison.unshrunk[lambda s: s >= LEAST_SHARE * comparison.candidate.trace.median_s]
+    stayed = comparison.unshrunk[lambda s: s >= LEAST_SHARE * comparison.candidate.trace.step_s]
     was = comparison.by_cause.baseline_s
     little = [name for name, seconds in stayed.items() if seconds < NOT_SHRUNK * was[name]]
     parts = {
@@ -460,9 +473,9 @@ def _content(recording: Recording) -> dict[str, Any]:
         "devices": list(trace.gpus) or ["CPU"],
         "gpu": trace.gpu,
         "steps": trace.steps,
-        "step_s": trace.median_s if trace.timed else None,
+        "step_s": trace.step_s if trace.timed else None,
         "rows": [
-            {"cause": name, "seconds": seconds, "share": seconds / trace.median_s}
+            {"cause": name, "seconds": seconds, "share": seconds / trace.step_s}
             for name, seconds in recording.by_cause.items()
             if trace.timed
         ],

@@ -256,7 +256,7 @@ def test_lower_precision_is_not_blamed_for_another_gpu():
 
 
 def test_more_than_16_bits_could_give_is_said():
-    slow = typed(FLOAT32, "a", step_times=(0.01, 0.01))
+    slow = typed(FLOAT32, "a", step_times=(0.01, 0.01), step_s=0.01)
     said = recordings.shrink_sentence(Comparison(slow, typed(FLOAT16, "b")))
     assert said.endswith("It became faster by more than that.")
 
