@@ -230,15 +230,16 @@ def notes(recording: Recording) -> list[str]:
     said = list(trace.notes)
     if trace.warm_up:
         first = wording.count(trace.warm_up, "first step")
-        said.append(f"{first} left out as warm-up")
+        said.append(f"{first} left out as warm-up{_left_out(trace, trace.left[: trace.warm_up])}")
     if trace.untrained:
         others = wording.count(trace.untrained, "step")
         said.append(f"{others} without a backward pass left out, as evaluations have none")
     if trace.unusual:
         first = wording.count(trace.unusual, "step")
         said.append(
-            f"{first} of more than three times the median left out, as an evaluation, a checkpoint "
-            "or a compilation in it would be"
+            f"{first} of more than three times the median left out, as a single evaluation, "
+            "checkpoint or compilation in it would be"
+            f"{_left_out(trace, trace.left[trace.warm_up :])}"
         )
     if trace.hidden_s > LEAST_SHOWN * trace.step_s:
         hidden = milliseconds(trace.hidden_s)
@@ -255,6 +256,25 @@ def notes(recording: Recording) -> list[str]:
             f"others: {wording.listed(shares)}"
         )
     return said + _counted(recording)
+
+
+def _left_out(trace: Trace, left: Sequence[Mapping[str, float]]) -> str:
+    """How long steps that are left out took, and what they hold."""
+    took = sum(sum(states.values()) for states in left)
+    if not took:
+        return ""
+    every = sum(sum(states.values()) for states in trace.left) + sum(trace.step_times)
+    names = {state for states in left for state in states}
+    shares = {name: sum(states.get(name, 0.0) for states in left) / took for name in names}
+    parts = [
+        f"{'work' if name == 'op' else _short(name)} {percent(share)}"
+        for name, share in sorted(shares.items(), key=lambda item: -item[1])
+        if share >= LEAST_SHARE
+    ]
+    return (
+        f": {milliseconds(took)}, {percent(took / every)} of all recorded steps "
+        f"({wording.listed(parts)})"
+    )
 
 
 def _counted(recording: Recording) -> list[str]:

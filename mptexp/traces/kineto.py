@@ -509,12 +509,13 @@ def _of_one_name(events: Sequence[Event]) -> list[Interval]:
 
 def _steps(events: Sequence[Event], spans: Sequence[Span], launched: Launched) -> Steps:
     trained = [e.start for e in events if e.kind == "op" and BACKWARD.search(e.name)]
+    waited = operations.busy(_waits(events, ("input",)))
     for pattern, how in zip((STEP, RANGE), MARKED, strict=True):
         named = [e for e in events if e.kind == "op" and pattern.match(e.name)]
         marks = _of_one_name(named)
         if marks:
             busy, whole = operations.busy(spans), pattern is STEP
-            return steps.marked(marks, busy, how, launched, trained, whole)
+            return steps.marked(marks, busy, how, launched, trained, whole, waited)
     work = [
         ((s.start, s.end), (s.operation.kernel or s.operation.op))
         for s in spans
@@ -524,12 +525,13 @@ def _steps(events: Sequence[Event], spans: Sequence[Span], launched: Launched) -
     host = min([first, *(e.start for e in events if e.kind in ("op", "launch"))])
     # What repeats more often than the optimizer steps is a layer, or a micro-batch.
     ended = _optimized(events)
-    if known := steps.repeated(work, len(ended) or math.inf, host):
+    if known := steps.repeated(work, len(ended) or math.inf, host, waited):
         return known
     if not ended:
         return steps.whole(first, last)
     pairs = list(zip([host, *ended[:-1]], ended, strict=True))
-    return steps.marked(pairs, operations.busy(spans), "the optimizer's steps", launched)
+    busy = operations.busy(spans)
+    return steps.marked(pairs, busy, "the optimizer's steps", launched, waited=waited)
 
 
 def _optimized(events: Iterable[Event]) -> list[float]:

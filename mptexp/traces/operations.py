@@ -96,6 +96,7 @@ class Trace:
         step_times: seconds of each step, as the host or the device marks them.
         how: how the steps were recognized.
         warm_up, unusual, untrained, after_s: what was left out, as of `steps.Steps`.
+        left: seconds by state of each of the first two kinds, the warm-up first.
         outside_s: seconds of work on the device in the trace, but outside the steps.
         hidden_s: seconds of a step in which other work hid communication between devices.
         framework: that wrote the trace; empty where it does not tell.
@@ -122,6 +123,7 @@ class Trace:
     unusual: int = 0
     untrained: int = 0
     after_s: float = 0.0
+    left: tuple[Mapping[str, float], ...] = ()
     outside_s: float = 0.0
     hidden_s: float = 0.0
     framework: str = ""
@@ -228,9 +230,26 @@ def of_steps(
         unusual=steps.unusual,
         untrained=steps.untrained,
         after_s=steps.after_s / every,
+        left=_left(spans, waits, steps.left),
         outside_s=sum(s.end - s.start for s in spans if s.end <= begin or s.start >= end) / 1e6,
         hidden_s=max(0.0, _busy_s(sent, steps) - shown / 1e6) / number,
     )
+
+
+def _left(
+    spans: Sequence[Span], waits: Sequence[Span], intervals: Sequence[Interval]
+) -> tuple[Mapping[str, float], ...]:
+    """Seconds by state of steps that were left out."""
+    if not intervals:
+        return ()
+    edges = [edge for interval in intervals for edge in interval]
+    made = []
+    for owned in shares(spans, waits, edges)[::2]:
+        states: Counter[str] = Counter()
+        for operation, us in owned.items():
+            states[operation.state] += us / 1e6
+        made.append(dict(states))
+    return tuple(made)
 
 
 def _in_loops(spans: Sequence[Span]) -> Iterator[Span]:

@@ -280,22 +280,25 @@ def _steps(events: Sequence[Event], gpus: Mapping[str, Sequence[Event]], naming:
         for e in events
         if KERAS_STEPS.match(e.name) and not e.on_device and not e.in_pipeline
     ]
+    waits = _waits(events, _input_runs(events))
+    waited = operations.busy(wait for wait in waits if wait.operation.state == "input")
     for how, marks in ways.items():
         if marks:
             launched = _launched(marks, gpus.get(name, ()))
-            steps = recognized.marked(operations.busy(marks), busy, how, launched)
+            steps = recognized.marked(operations.busy(marks), busy, how, launched, waited=waited)
             if recognized.outrun(steps, busy):
                 work = _work(_on_gpu(events, gpus[name], naming))
-                kinds = recognized.repeated(work, first=_first(events))
+                kinds = recognized.repeated(work, first=_first(events), waited=waited)
                 if kinds and kinds.found == len(marks):
                     return kinds
             return recognized.ending_with(steps, calls, busy)
     if calls:
-        return recognized.ending_with(recognized.marked(calls, busy, "train_function"), calls, busy)
+        steps = recognized.marked(calls, busy, "train_function", waited=waited)
+        return recognized.ending_with(steps, calls, busy)
     spans = list(_on_gpu(events, gpus[name], naming) if name else _on_cpu(events, naming))
     if not spans:
         raise ValueError("it holds no operation of a training")
-    kinds = recognized.repeated(_work(spans), first=_first(events))
+    kinds = recognized.repeated(_work(spans), first=_first(events), waited=waited)
     first, last = min(s.start for s in spans), max(s.end for s in spans)
     return kinds or recognized.whole(first, last)
 

@@ -177,6 +177,18 @@ def test_what_bounds_is_said_of_training_or_inference_and_of_what_was_cut_off():
     assert any("more than three times the median" in note for note in recordings.notes(made))
 
 
+def test_what_steps_that_are_left_out_hold_is_said():
+    # The lie: steps "left out, as an evaluation would be", which took 69 % of the recording.
+    made = recording()
+    left = ({"host": 0.004}, {"op": 0.009, "input": 0.0035, "host": 0.0005})
+    trace = replace(made.trace, warm_up=1, unusual=1, left=left)
+    first, later = recordings.notes(replace(made, trace=trace))
+    assert first.endswith(
+        "warm-up: 4 ms, 21 % of all recorded steps (host and launch overhead 100 %)"
+    )
+    assert later.endswith(": 13 ms, 68 % of all recorded steps (work 69 % and wait for input 27 %)")
+
+
 def test_names_that_are_no_text_are_shown_and_written(tmp_path):
     # A kernel's name with half a character, and a file's that is not UTF-8: tracebacks.
     events = [e for step in range(3) for e in kineto_step(KINETO[1], step)]

@@ -164,9 +164,23 @@ def test_a_step_with_an_evaluation_in_it_is_left_out_and_counted():
     slow.append(device("sm80_xmma_gemm_f32f32_f32f32_f32_evaluation", 3000, 8000))
     trace = read(slow)
     assert (trace.steps, trace.unusual) == (5, 1)
+    (left,) = trace.left
+    assert left["op"] == pytest.approx(8250e-6)
+    assert sum(left.values()) == pytest.approx(10000e-6)
     assert trace.median_s == pytest.approx(1000e-6)
     assert not any("evaluation" in row.kernel for row in trace.operations)
     assert sum(row.seconds for row in trace.operations) == pytest.approx(trace.step_s)
+
+
+def test_a_step_that_is_long_for_a_batch_that_it_awaits_is_a_step():
+    slow = [dict(e, ts=e["ts"] + (9000 if e["ts"] >= 3000 else 0)) for e in gpu_steps(6)]
+    for event in slow:
+        if event["name"] == "ProfilerStep#2":
+            event["dur"] += 9000
+    batch = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    trace = read([*slow, host(batch, 3000, 8500)])
+    assert (trace.steps, trace.unusual) == (6, 0)
+    assert rows(trace)["input", ""].seconds == pytest.approx((250e-6 * 6 + 8500e-6) / 6)
 
 
 def test_accumulated_gradients_are_said():
