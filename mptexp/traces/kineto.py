@@ -64,6 +64,10 @@ PRODUCT = re.compile(r"^aten::(conv\w*|_convolution|linear|addmm|mm|bmm|matmul)$
 SEVERAL = 1.5  # times the number of steps: so often an optimizer steps in several of them
 BACKWARDS = 0.01  # of the events of a device: so few may end before they begin
 LEAST_WITHIN = 0.5  # of the time of what was launched in the steps: so much ran in them
+# What launches a kernel; fills (memset) are not recorded by every version.
+LAUNCHES = re.compile(r"Launch\w*Kernel")
+CAPTURES = re.compile(r"Stream(Begin|End)Capture")  # in between, launches only make a graph
+LOST = 0.01  # of the kernels that were launched: so few may be missing
 MARKED = ("ProfilerStep#N", "ranges named as steps")
 STRAY = 0.01  # of the launches: so few with another process's number are no other process
 # Of a step: a shorter wait for what was launched before the recording stays in it.
@@ -154,6 +158,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
     late = _late_us(events, launched)
     if late > steps.AHEAD * 1e6 * statistics.median(found.seconds()):
         raise ParamsError(CLOCKS)
+    lost = _lost(events, found)
     waits = _earlier(events, found) if devices else []
     found = _begun(found, waits)
     trace = operations.of_steps(
@@ -178,6 +183,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
         counters=counters.compared((event.name, _counts(event.args)) for event in ran),
         notes=(
             *_notes(ran, host),
+            *lost,
             *_skew(launched, late),
             *_stepped(events, updates, number),
             *([EARLIER.format(sum(e - b for b, e in waits) / 1e3)] if waits else []),
@@ -330,6 +336,33 @@ def _notes(events: Sequence[Event], host: Host) -> Iterator[str]:
             f"{replays} of {len(kernels)} kernels ran in CUDA graphs, whose launch says neither "
             "layer nor operation"
         )
+
+
+def _lost(events: Sequence[Event], found: Steps) -> list[str]:
+    """Says where kernels that were launched in the steps are not in the trace; refuses many.
+
+    Their time would be the host's, in which the device has no work. Nothing is said where no event
+    of a device bears the number of its launch.
+    """
+    ran = {e.args["correlation"] for e in events if e.kind in ON_DEVICE and "correlation" in e.args}
+    begin, end = found.launched
+    calls = [number for at, number in _launches(events) if begin <= at < end]
+    lost = sum(1 for number in calls if number not in ran) if ran else 0
+    said = f"{lost} of {len(calls)} kernels that were launched in the steps were not recorded"
+    if lost > LOST * len(calls):
+        raise ParamsError(f"{said}: the profiler lost them; trace fewer steps")
+    return [f"{said}; their time counts as if the device had no work"] if lost else []
+
+
+def _launches(events: Iterable[Event]) -> Iterator[tuple[float, Any]]:
+    """When kernels were launched to be run, and the numbers that tie them to it."""
+    capturing: set[Any] = set()
+    for event in sorted((e for e in events if e.kind == "launch"), key=lambda e: e.start):
+        runs = LAUNCHES.search(event.name) and event.thread not in capturing
+        if match := CAPTURES.search(event.name):
+            (capturing.add if match[1] == "Begin" else capturing.discard)(event.thread)
+        elif runs and "correlation" in event.args:
+            yield event.start, event.args["correlation"]
 
 
 def _compiled(spans: Iterable[Span]) -> Iterator[str]:

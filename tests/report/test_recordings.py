@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from builders import KINETO, kineto_step
+from builders import without as left
 
 from mptexp import api
 from mptexp.diagnosis.recording import Comparison, Recording
@@ -17,8 +18,7 @@ KEYS = {"file", "framework", "devices", "gpu", "steps", "step_s", "rows", "arith
 
 def recording(file="before.json", without=(), steps=2, more=()):
     events = [e for step in range(steps) for e in kineto_step(KINETO[1], step)] + list(more)
-    kept = [e for e in events if not any(word in e["name"] for word in without)]
-    return Recording(file, kineto.read(kept, {}))
+    return Recording(file, kineto.read(left(events, *without), {}))
 
 
 @pytest.fixture

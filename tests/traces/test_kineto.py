@@ -1,7 +1,7 @@
 """PyTorch's traces; those of real GPUs are in test_files.py."""
 
 import pytest
-from builders import KINETO, kineto_step
+from builders import KINETO, kineto_step, without
 
 from mptexp.diagnosis import breakdown
 from mptexp.spec.errors import ParamsError
@@ -47,12 +47,10 @@ def test_a_layer_is_the_path_of_its_modules_without_what_all_have_in_common():
 
 def test_missing_launches_are_found_by_the_external_id_or_counted():
     events = [e for step in range(2) for e in kineto_step(KINETO[1], step)]
-    without = [e for e in events if e["cat"] != "cuda_runtime"]
-    trace = read(without)
+    bare = [e for e in events if e["cat"] != "cuda_runtime"]
+    trace = read(bare)
     assert rows(trace)["op", "conv2d"].layer == "Conv2d_0"
-    bare = [
-        dict(e, args={k: v for k, v in e["args"].items() if k != "External id"}) for e in without
-    ]
+    bare = [dict(e, args={k: v for k, v in e["args"].items() if k != "External id"}) for e in bare]
     trace = read(bare)
     assert trace.notes == ("the launches of 6 of 6 kernels are not in the trace",)
     products = [row for row in trace.operations if row.kernel == CONV]
@@ -193,8 +191,8 @@ def test_accumulated_gradients_are_said():
 def test_an_inference_is_no_training():
     assert read(gpu_steps(2)).trains is True
     words = ("Backward", "backward", "Optimizer")
-    kept = [e for e in gpu_steps(2) if not any(word in e["name"] for word in words)]
-    assert read([e for e in kept if "wgrad" not in e["name"]]).trains is False
+    kept = without(gpu_steps(2), *words)
+    assert read(without(kept, "wgrad")).trains is False
     assert read(kept).trains is None  # a kernel of a gradient, and nothing else that tells
     assert read([e for e in kept if e["pid"] == 0]).trains is None
 
@@ -479,3 +477,23 @@ def test_ranges_of_reading_and_of_the_step_are_one_step():
         for name, start, end in (("batch", 0, 40), ("step", 40, 100))
     ]
     assert kineto._of_one_name(ranges) == [(0, 40), (100, 140), (200, 240)]
+
+
+def test_kernels_that_were_launched_and_not_recorded_are_said_or_refused():
+    # The lie: of a V100's training whose profiler lost half of the kernels "the host bounds this
+    # training: for 61 % of a step the device has no work".
+    events = gpu_steps(50)
+    places = [n for n, e in enumerate(events) if e["cat"] == "kernel"]
+    kept = [e for n, e in enumerate(events) if n != places[0]]
+    assert read(kept).notes == (
+        "1 of 150 kernels that were launched in the steps were not recorded; "
+        "their time counts as if the device had no work",
+    )
+    kept = [e for n, e in enumerate(events) if n not in places[::2]]
+    with pytest.raises(ParamsError, match="75 of 150 kernels that were launched in the steps"):
+        read(kept)
+    # A launch that only makes a CUDA graph runs nothing then.
+    more = [host("cudaStreamBeginCapture", 810, 1, "cuda_runtime"),
+            host("cudaLaunchKernel", 820, 1, "cuda_runtime", correlation=77_777),
+            host("cudaStreamEndCapture", 830, 1, "cuda_runtime")]  # fmt: skip
+    assert read([*events, *more]).notes == ()
