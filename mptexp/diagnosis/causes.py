@@ -206,6 +206,16 @@ ROWS: tuple[Category, ...] = (
         colour="#bdbdbd",
     ),
     Cause(
+        name="another GPU",
+        label="another GPU works, this one has nothing to do",
+        sentence="passes while another GPU works and this one does not",
+        remedies=(
+            Remedy("a pipeline of micro-batches through all GPUs"),
+            Remedy("data parallelism in place of a model that is spread over GPUs"),
+        ),
+        colour="#8073ac",
+    ),
+    Cause(
         name="python",
         label="Python and host callbacks",
         sentence="is Python that the step calls (numpy_function, py_function, callbacks)",

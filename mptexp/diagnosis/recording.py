@@ -21,6 +21,7 @@ from mptexp.traces.steps import WHOLE
 BOUNDS = {
     "input": ("input",),
     "host": ("host", "idle", "python", "retracing"),
+    "another GPU": ("another GPU",),
     "loop": ("loop",),
     "on the host": ("on the host",),
     "communication": ("communication",),
@@ -98,7 +99,7 @@ class Recording:
     @property
     def _work(self) -> pd.DataFrame:
         """What ran on the device: copies and waits left out."""
-        waits = ["input", "idle", "host", "retracing", "python", "on the host"]
+        waits = ["another GPU", "input", "idle", "host", "retracing", "python", "on the host"]
         return self.rows[~self.rows.cause.isin(waits)]
 
     @property

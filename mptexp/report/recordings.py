@@ -32,6 +32,8 @@ TENSOR_CORES = {True: "on Tensor Cores", False: "without Tensor Cores", None: "u
 BOUND = {
     "input": "Waiting for input bounds {work}: {share} of {step}",
     "host": "The host bounds {work}: for {share} of {step} the device has no work",
+    "another GPU": "Waiting for other GPUs bounds {work}: for {share} of {step} another one works "
+    "and this one has nothing to do",
     "loop": "Loops bound {work}: {share} of {step}",
     "on the host": "Operations on the CPU bound {work}: {share} of {step}",
     "communication": "Communication between devices bounds {work}: {share} of {step}",

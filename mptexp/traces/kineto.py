@@ -163,7 +163,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
     found = _begun(found, waits)
     trace = operations.of_steps(
         operations.without_root(spans),
-        (*_waits(events), *_blocked(events)),
+        (*_waits(events), *_blocked(events), *operations.elsewhere(devices, name)),
         _waits(events, ("input",)),
         found,
         "gpu" if devices else "cpu",

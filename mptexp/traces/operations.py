@@ -23,7 +23,8 @@ LONGEST_S = 7200.0  # of a step; no profiler records for so long
 LEAST_S = 1e-9  # of a step; ratios of less would leave what floats can hold
 ON_HOST = "(on the host)"  # stands for the kernel of an operation that no GPU kernel came from
 # An instant without any operation belongs to the first of these that is going on, else to host.
-WAITS = ("retracing", "input", "loop", "idle", "host")
+WAITS = ("another GPU", "retracing", "input", "loop", "idle", "host")
+COPY = re.compile(r"^(Memcpy|Memset)|rocclr_(copy|fill)", re.IGNORECASE)  # copies and fills
 COMMON = 0.9  # of the operations with a layer: what so many begin with is the model's name
 LOOP_PAUSE_US = 1000.0  # beside other work a longer one between operations of loops is not theirs
 # Operations of TensorFlow that carry what a loop takes and gives: they stand at its ends.
@@ -37,10 +38,10 @@ class Operation(NamedTuple):
     """A row of the table: all events of the traced steps that agree in the first five fields.
 
     Attributes:
-        state: op; for the time without any operation retracing (a function is traced anew), input
-            (a batch is awaited or copied to the device), loop (between two operations of a layer's
-            loop), idle (the host awaits the device) or host
-            (the host is at work itself).
+        state: op; for the time without any operation another GPU (of the process works),
+            retracing (a function is traced anew), input (a batch is awaited or copied to the
+            device), loop (between two operations of a layer's loop), idle (the host awaits the
+            device) or host (the host is at work itself).
         layer: the model's layer that it belongs to; empty where it belongs to none.
         part: forward, backward, loop (of either, within a loop of a layer), optimizer, updates (of
             gradients and weights beside it), loss scaling, loss, other; empty unless state is op.
@@ -304,6 +305,18 @@ def _busy_s(spans: Iterable[Span], steps: Steps) -> float:
 def busy(ran: Iterable[Any]) -> list[Interval]:
     """When something ran, of spans or events."""
     return [(one.start, one.end) for one in ran]
+
+
+def elsewhere(gpus: Mapping[str, Iterable[Any]], explained: str) -> Iterator[Span]:
+    """When another GPU of the process computed; copies and communication may only wait.
+
+    Args:
+        gpus: the events of each by its name.
+        explained: the name of the one that is no other.
+    """
+    for event in (event for name, ran in gpus.items() if name != explained for event in ran):
+        if not COPY.search(event.name) and kernels.work(event.name) != "communication":
+            yield Span(event.start, event.end, Operation("another GPU"))
 
 
 def with_sources(spans: Iterable[Span]) -> Iterator[Span]:

@@ -23,7 +23,7 @@ from mptexp.spec import imports
 from mptexp.spec.errors import ParamsError
 from mptexp.traces import json_events, operations
 from mptexp.traces import steps as recognized
-from mptexp.traces.operations import ON_HOST, Operation, Span, Trace
+from mptexp.traces.operations import COPY, ON_HOST, Operation, Span, Trace
 from mptexp.traces.steps import Interval, Steps
 from mptexp.traces.xla_names import GRADIENT_OF, Naming, full_name
 
@@ -227,7 +227,6 @@ def _work_s(events: Iterable[Event]) -> float:
 
 
 OF_DRIVER = re.compile(r"(cu|cuda|hip)(Launch|Memcpy|GraphLaunch|ModuleLaunch|StreamSync)")
-COPY = re.compile(r"^(Memcpy|Memset)|rocclr_(copy|fill)", re.IGNORECASE)
 
 
 def _busiest(gpus: Mapping[str, Sequence[Event]]) -> str:
@@ -345,7 +344,7 @@ def _trace(
     input_runs = _input_runs(events)
     return operations.of_steps(
         operations.with_sources(operations.without_root(spans)),
-        _waits(events, input_runs),
+        (*_waits(events, input_runs), *operations.elsewhere(gpus, name)),
         _pipeline(events, input_runs),
         steps,
         "gpu" if name else "cpu",

@@ -295,6 +295,13 @@ def test_of_eight_gpus_that_with_the_kernels_is_explained():
 
 
 @real
+def test_time_in_which_another_of_eight_gpus_works_is_not_the_host_s():
+    made = recording("mi300x_jax_conv.xplane.pb.gz")
+    assert made.share("another GPU") == pytest.approx(0.053, abs=0.01)
+    assert made.share("host") == pytest.approx(0.34, abs=0.03)
+
+
+@real
 def test_what_tf_data_does_on_a_thread_of_the_executor_is_input():
     made = recording("colab_keras_alexnet_gather.xplane.pb.gz")
     assert "GatherV2" not in set(made.rows.op)

@@ -497,3 +497,18 @@ def test_kernels_that_were_launched_and_not_recorded_are_said_or_refused():
             host("cudaLaunchKernel", 820, 1, "cuda_runtime", correlation=77_777),
             host("cudaStreamEndCapture", 830, 1, "cuda_runtime")]  # fmt: skip
     assert read([*events, *more]).notes == ()
+
+
+def test_time_in_which_another_gpu_of_the_process_works_is_not_the_host_s():
+    # The lie: of a model spread over four GPUs, one of which worked at nearly every instant, "the
+    # host bounds this training: for 75 % of a step the device has no work".
+    events = gpu_steps(2, *(device("sm80_xmma_gemm", n * 1000 + 750, 240, device=1)
+                            for n in range(2)))  # fmt: skip
+    copies = [device("Memcpy DtoD (Device -> Device)", 410, 80, device=2) | {"cat": "gpu_memcpy"},
+              device("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 410, 80, device=2)]  # fmt: skip
+    plain, made = rows(read(gpu_steps(2))), rows(read([*events, *copies]))
+    assert made["another GPU", ""].seconds == pytest.approx(240e-6)
+    waits = [("host", ""), ("idle", "")]
+    before, after = (sum(t[key].seconds for key in waits if key in t) for t in (plain, made))
+    assert before - after == pytest.approx(240e-6)
+    assert made["input", ""] == plain["input", ""]
