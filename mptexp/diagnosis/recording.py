@@ -17,7 +17,8 @@ from mptexp.diagnosis.causes import LEAST_SHARE
 from mptexp.traces.operations import Trace
 from mptexp.traces.steps import WHOLE
 
-# What bounds a step: causes that are mended alike.
+# What bounds a step: one cause, under whose name the tables have the same share, or the ways in
+# which a device waits for its host.
 BOUNDS = {
     "input": ("input",),
     "host": ("host", "idle", "python", "retracing"),
@@ -26,15 +27,13 @@ BOUNDS = {
     "on the host": ("on the host",),
     "communication": ("communication",),
     "matrix": ("matrix",),
-    "memory": (
-        "memory",
-        "casts",
-        "optimizer",
-        "loss scaling",
-        "loss",
-        "updates",
-        "copies",
-    ),
+    "memory": ("memory",),
+    "casts": ("casts",),
+    "optimizer": ("optimizer",),
+    "loss scaling": ("loss scaling",),
+    "loss": ("loss",),
+    "updates": ("updates",),
+    "copies": ("copies",),
     "checks": ("checks",),
     "preprocessing": ("preprocessing",),
     "random": ("random",),

@@ -39,6 +39,12 @@ BOUND = {
     "communication": "Communication between devices bounds {work}: {share} of {step}",
     "matrix": "Matrix work bounds {work}: {share} of {step}",
     "memory": "Memory-bound work bounds {work}: {share} of {step}",
+    "casts": "Casts and layout changes bound {work}: {share} of {step}",
+    "optimizer": "The optimizer bounds {work}: {share} of {step}",
+    "loss scaling": "Loss scaling bounds {work}: {share} of {step}",
+    "loss": "The loss, metrics and regularizers bound {work}: {share} of {step}",
+    "updates": "Clipping of gradients or averages of weights bound {work}: {share} of {step}",
+    "copies": "Copies from the GPU to the host bound {work}: {share} of {step}",
     "checks": "Checks of numbers bound {work}: {share} of {step}",
     "preprocessing": "Preprocessing beside the model bounds {work}: {share} of {step}",
     "random": "Random numbers bound {work}: {share} of {step}",
@@ -103,10 +109,12 @@ def bound_sentence(recording: Recording) -> str:
     step = "a step of" if trace.how != WHOLE else "the whole trace, in which no step is marked, of"
     step = f"{step} {milliseconds(trace.step_s)}"
     step += f" (the mean; the median is {median})" if (median := _median(trace)) else ""
-    others = recording.shares.drop(list(BOUNDS[name]), errors="ignore")
-    others = others[others >= LEAST_SHARE].sort_values(ascending=False)
-    rest = [f"{_short(cause)} {percent(value)}" for cause, value in others.items()]
+    shares = recording.shares[lambda s: s >= LEAST_SHARE].sort_values(ascending=False)
+    parts = {cause: f"{_short(str(cause))} {percent(value)}" for cause, value in shares.items()}
+    own = [part for cause, part in parts.items() if cause in BOUNDS[name]]
+    rest = [part for cause, part in parts.items() if cause not in BOUNDS[name]]
     text = BOUND[name].format(work=WORK[trace.trains], share=percent(share), step=step)
+    text += f" ({wording.listed(own)})" if len(own) > 1 else ""
     text += f"; then {wording.listed(rest)}" if rest else ""
     if name == "matrix" and not recording.arithmetic.empty:
         first = recording.arithmetic.iloc[0]

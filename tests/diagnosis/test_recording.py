@@ -34,7 +34,23 @@ def made(kernel=CONV, times=(0.1, 0.11, 0.12), layer="conv2d", file="a", **secon
 def test_what_takes_most_of_the_step_bounds_the_training():
     assert made(input=0.06, matrix=0.05).bound == ("input", pytest.approx(6 / 11))
     assert made(host=0.06, matrix=0.05).bound[0] == "host"
-    assert made(memory=0.04, optimizer=0.03, matrix=0.06).bound[0] == "memory"
+    assert made(memory=0.04, optimizer=0.03, matrix=0.06).bound[0] == "matrix"
+
+
+def test_the_headline_has_no_other_share_than_the_table_under_the_same_words():
+    # The lies: "memory-bound work 66 %", all of it copies over PCIe; "memory-bound work 76 %", all
+    # of it the optimizer: neither table had a row of memory-bound work.
+    one = made(memory=0.015, optimizer=0.06, matrix=0.025)
+    sentence = recordings.bound_sentence(one)
+    assert sentence.startswith("The optimizer bounds this recording: 60 % of a step of 110 ms")
+    assert "; then matrix work 25 % and memory-bound work 15 %" in sentence
+    copies = Operation("op", op="MemcpyDtoH", seconds=0.11)
+    copied = of(one, operations=[copies])
+    assert recordings.bound_sentence(copied).startswith("Copies from the GPU to the host bound")
+    idle = of(one, operations=[Operation("idle", seconds=0.08), Operation("host", seconds=0.03)])
+    assert "the device has no work (idle device 73 % and host and launch overhead 27 %)." in (
+        recordings.bound_sentence(idle)
+    )
 
 
 def test_every_cause_of_the_breakdown_can_bound_a_training():
