@@ -15,7 +15,7 @@ import pandas as pd
 
 from mptexp.diagnosis.causes import LABELS
 from mptexp.traces import kernels
-from mptexp.traces.operations import IN_LOOP, ON_HOST, PYTHON, Trace
+from mptexp.traces.operations import IN_LOOP, ON_HOST, PYTHON, TO_DEVICE, Trace
 
 MATRIX = re.compile(
     r"conv(?!ert)|matmul|tensordot|dot_general|^dot|gemm|einsum|cublas|cudnn(?!_batch_norm)"
@@ -111,6 +111,8 @@ def cause(state: str, part: str, op: str, kernel: str, kind: str = "") -> str:
     # Gradients are reduced within the optimizer's scope, metrics within the loss's.
     if by_kernel == "communication" or BETWEEN_DEVICES.match(op):
         return "communication"
+    if TO_DEVICE.search(op):
+        return "loads"
     by_design = (PYTHON, CHECKS, INPUT_OPERATIONS)  # on the host, whatever the device
     if kernel == ON_HOST and not any(kind.search(op) for kind in by_design):
         return "on the host"

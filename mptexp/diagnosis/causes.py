@@ -198,6 +198,16 @@ ROWS: tuple[Category, ...] = (
         colour="#fb9a99",
     ),
     Cause(
+        name="loads",
+        label="copies to the GPU within the step (weights, states)",
+        sentence="is copies of weights and states to the GPU",
+        remedies=(
+            Remedy("weights and states stay on the GPU, as far as they fit"),
+            Remedy("copies of the next layer's weights beside the work of this one"),
+        ),
+        colour="#b2182b",
+    ),
+    Cause(
         name="idle",
         label="idle device",
         sentence="passes with an idle device",

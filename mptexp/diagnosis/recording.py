@@ -34,6 +34,7 @@ BOUNDS = {
     "loss": ("loss",),
     "updates": ("updates",),
     "copies": ("copies",),
+    "loads": ("loads",),
     "checks": ("checks",),
     "preprocessing": ("preprocessing",),
     "random": ("random",),

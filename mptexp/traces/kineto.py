@@ -19,6 +19,7 @@ from mptexp.traces import counters, json_events, operations, steps
 from mptexp.traces.host import (
     BACKWARD,
     GRAPH,
+    GRAPH_LAUNCH,
     INPUT,
     MODULE,
     OPTIMIZER,
@@ -153,18 +154,22 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
         raise ParamsError("it holds no operation and no kernel")
     calls = [(host.launch(event), (event.start, event.end)) for event in ran]
     launched = [(call.start, interval) for call, interval in calls if call]
-    found = _steps(events, spans, launched)
+    trainers = _trainers(events)
+    waits = list(_waits(e for e in events if e.thread in trainers))
+    waits += _blocked(events, trainers)
+    awaited = [wait for wait in waits if wait.operation.state == "input"]
+    found = _steps(events, spans, launched, operations.busy(awaited))
     _refuse_skewed(found, launched)
     late = _late_us(events, launched)
     if late > steps.AHEAD * 1e6 * statistics.median(found.seconds()):
         raise ParamsError(CLOCKS)
     lost = _lost(events, found)
-    waits = _earlier(events, found) if devices else []
-    found = _begun(found, waits)
+    earlier = _earlier(events, found, waits) if devices else []
+    found = _begun(found, earlier)
     trace = operations.of_steps(
         operations.without_root(spans),
-        (*_waits(events), *_blocked(events), *operations.elsewhere(devices, name)),
-        _waits(events, ("input",)),
+        (*waits, *operations.elsewhere(devices, name)),
+        awaited,
         found,
         "gpu" if devices else "cpu",
     )
@@ -186,7 +191,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
             *lost,
             *_skew(launched, late),
             *_stepped(events, updates, number),
-            *([EARLIER.format(sum(e - b for b, e in waits) / 1e3)] if waits else []),
+            *([EARLIER.format(sum(e - b for b, e in earlier) / 1e3)] if earlier else []),
             *([] if devices else _compiled(spans)),
         ),
     )
@@ -540,9 +545,10 @@ def _of_one_name(events: Sequence[Event]) -> list[Interval]:
     return max(by_name.values(), key=len, default=[])
 
 
-def _steps(events: Sequence[Event], spans: Sequence[Span], launched: Launched) -> Steps:
+def _steps(
+    events: Sequence[Event], spans: Sequence[Span], launched: Launched, waited: Sequence[Interval]
+) -> Steps:
     trained = [e.start for e in events if e.kind == "op" and BACKWARD.search(e.name)]
-    waited = operations.busy(_waits(events, ("input",)))
     for pattern, how in zip((STEP, RANGE), MARKED, strict=True):
         named = [e for e in events if e.kind == "op" and pattern.match(e.name)]
         marks = _of_one_name(named)
@@ -574,20 +580,31 @@ def _optimized(events: Iterable[Event]) -> list[float]:
     return sorted(e.end for e in marks) if one else []
 
 
-def _blocked(events: Sequence[Event]) -> Iterator[Span]:
+def _trainers(events: Sequence[Event]) -> Collection[Any]:
+    """The threads that train: they launch kernels or bear the steps' marks; all if none does.
+
+    What another one awaits, such as one that reads batches ahead, keeps no step waiting.
+    """
+    training = (STEP, RANGE, OPTIMIZER, LAUNCHES, GRAPH_LAUNCH)
+    names = {e.name for e in events if e.kind in ("op", "launch")}
+    names = {name for name in names if any(pattern.search(name) for pattern in training)}
+    return {e.thread for e in events if e.name in names} or {e.thread for e in events}
+
+
+def _blocked(events: Sequence[Event], trainers: Collection[Any]) -> Iterator[Span]:
     """When a call that copies kept the host until the device came to the copy.
 
     So it does with memory that is not pinned; other copies begin when their call has returned.
     """
     tied = (e for e in events if "correlation" in e.args)
     copies = {e.args["correlation"]: e for e in tied if e.kind == "copy"}
-    for event in events:
+    for event in (e for e in events if e.thread in trainers):
         copy = copies.get(event.args.get("correlation")) if event.kind == "launch" else None
         if copy is not None and event.start < copy.start < event.end:
             yield Span(event.start, copy.start, Operation("idle"))
 
 
-def _earlier(events: Sequence[Event], found: Steps) -> list[Interval]:
+def _earlier(events: Sequence[Event], found: Steps, waits: Iterable[Span]) -> list[Interval]:
     """When the first step waited for what the device was given before the recording began.
 
     None where that is too short to matter.
@@ -596,7 +613,8 @@ def _earlier(events: Sequence[Event], found: Steps) -> list[Interval]:
     begin = found.launched[0]
     waited = [
         (wait.start, wait.end)
-        for wait in (*_waits(events, ("idle",)), *_blocked(events))
+        for wait in waits
+        if wait.operation.state == "idle"
         if begin <= wait.start and wait.end <= first
     ]
     least = UNFINISHED * statistics.median(e - b for b, e in found.intervals)
@@ -610,14 +628,10 @@ def _begun(found: Steps, waits: Sequence[Interval]) -> Steps:
     return replace(found, intervals=((freed, end), *others)) if begin < freed < end else found
 
 
-def _waits(events: Iterable[Event], states: Sequence[str] = ("input", "idle")) -> Iterator[Span]:
+def _waits(events: Iterable[Event]) -> Iterator[Span]:
     """When the host waited for a batch, and when for the device."""
     for event in events:
         if event.kind in ("op", "python") and INPUT.search(event.name):
-            state = "input"
+            yield Span(event.start, event.end, Operation("input"))
         elif event.kind == "launch" and IDLE.search(event.name):
-            state = "idle"
-        else:
-            continue
-        if state in states:
-            yield Span(event.start, event.end, Operation(state))
+            yield Span(event.start, event.end, Operation("idle"))

@@ -24,6 +24,7 @@ LEAST_S = 1e-9  # of a step; ratios of less would leave what floats can hold
 ON_HOST = "(on the host)"  # stands for the kernel of an operation that no GPU kernel came from
 # An instant without any operation belongs to the first of these that is going on, else to host.
 WAITS = ("another GPU", "retracing", "input", "loop", "idle", "host")
+TO_DEVICE = re.compile(r"H2D|HtoD|HostToDevice")  # in the names of copies
 COPY = re.compile(r"^(Memcpy|Memset)|rocclr_(copy|fill)", re.IGNORECASE)  # copies and fills
 COMMON = 0.9  # of the operations with a layer: what so many begin with is the model's name
 LOOP_PAUSE_US = 1000.0  # beside other work a longer one between operations of loops is not theirs
@@ -76,7 +77,7 @@ class Span(NamedTuple):
     """An event: from when to when, in microseconds, and what it was.
 
     Of the operation only the first five fields count. A copy between host and device has the state
-    copy, which `shares` resolves.
+    copy, which `shares` resolves; a part only where it is known not to be of a batch.
     """
 
     start: float
@@ -451,8 +452,11 @@ def _communicates(operation: Operation) -> bool:
 
 
 def _resolved(operation: Operation) -> Operation:
-    """A copy of a batch to the device is input, any other copy an operation of its own."""
+    """A copy of a batch to the device is input, any other copy an operation of its own.
+
+    What a layer, a backward pass or an optimizer copies there is no batch, and has their part.
+    """
     if operation.state == "copy":
-        to_device = re.search(r"H2D|HtoD|HostToDevice", operation.op)
-        return Operation("input") if to_device else operation._replace(state="op")
+        batch = TO_DEVICE.search(operation.op) and not operation.part
+        return Operation("input") if batch else operation._replace(state="op")
     return operation

@@ -512,3 +512,47 @@ def test_time_in_which_another_gpu_of_the_process_works_is_not_the_host_s():
     before, after = (sum(t[key].seconds for key in waits if key in t) for t in (plain, made))
     assert before - after == pytest.approx(240e-6)
     assert made["input", ""] == plain["input", ""]
+
+
+def sent(at, number, thread=1):
+    """A copy to the device of 40 us that a thread launches at an instant."""
+    call = host("cudaMemcpyAsync", at, 2, "cuda_runtime", correlation=number) | {"tid": thread}
+    copy = device("Memcpy HtoD (Pinned -> Device)", at + 5, 40, correlation=number)
+    return [call, copy | {"cat": "gpu_memcpy"}]
+
+
+@pytest.mark.parametrize(
+    ("at", "thread", "cause"),
+    [
+        (250, 1, "loads"),  # in a layer
+        (440, 2, "loads"),  # in the backward pass
+        (655, 1, "loads"),  # in the optimizer's step
+        (830, 1, "input"),
+    ],
+)
+def test_only_a_copy_that_no_part_of_the_training_makes_is_a_batch(at, thread, cause):
+    # The lie: weights that are kept on the host, "waiting for input bounds this training".
+    plain = breakdown.by_cause_of(breakdown.of_trace(read(gpu_steps(2))))
+    made = read(gpu_steps(2, *sent(at, 7777, thread)))
+    after = breakdown.by_cause_of(breakdown.of_trace(made))
+    assert after[cause] - plain[cause] == pytest.approx(40e-6 / 2)
+    assert after.sum() == pytest.approx(plain.sum())
+
+
+def test_a_module_that_only_wraps_the_model_copies_a_batch():
+    events = gpu_steps(2, *sent(215, 7777))
+    for name, cause in (("DistributedDataParallel_0", "input"), ("Net_0", "loads")):
+        named = [e | {"name": e["name"].replace("Net_0", name)} for e in events]
+        seconds = breakdown.by_cause_of(breakdown.of_trace(read(named)))
+        assert (seconds["loads"] > 0) == (cause == "loads")
+
+
+def test_what_a_thread_awaits_that_does_not_train_keeps_no_step_waiting():
+    # The lies: "waiting for input 78 %" of a training that its host bounds, as a thread beside it
+    # reads ahead; "idle device 78 %", as such a thread waits for a stream.
+    plain = read(gpu_steps(2)).operations
+    batch = host("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0, 1990)
+    sync = host("cudaStreamSynchronize", 0, 1990, "cuda_runtime")
+    assert read(gpu_steps(2, batch | {"tid": 5}, sync | {"tid": 6})).operations == plain
+    assert read(gpu_steps(2, batch)).operations != plain
+    assert read(gpu_steps(2, sync | {"tid": 2})).operations != plain  # the backward pass's thread
