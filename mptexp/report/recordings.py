@@ -55,22 +55,27 @@ BOUND = {
 WORK = {True: "this training", False: "this inference", None: "this recording"}
 UNTIMED = "This recording has hardware counters instead of times: no share of time can be given"
 # What to try in the frameworks' own words; where none stands here, the cause's row has it.
-TRY = {
-    ("input", "PyTorch"): "more workers of the DataLoader, pin_memory with non_blocking copies, "
-    "prefetch_factor, persistent_workers, decoding on the GPU",
-    ("input", "TensorFlow"): "tf.data: map with num_parallel_calls, cache, prefetch(AUTOTUNE), "
-    "batches as uint8 that are cast on the device",
-    ("input", "JAX"): "prepare and copy the next batch while a step runs (grain, "
-    "jax.device_put ahead), batches as uint8 that are cast on the device",
-    ("host", "PyTorch"): "a larger batch, torch.compile or CUDA graphs, fused optimizers "
-    "(fused=True), zero_grad(set_to_none=True)",
-    ("host", "TensorFlow"): "a larger batch, steps_per_execution, jit_compile=True",
-    ("host", "JAX"): "a larger batch, several steps in one jit (lax.scan), fewer waits for results",
-    ("idle", "PyTorch"): "fewer .item(), .cpu() and print of losses: each waits for the GPU",
-    ("memory", "PyTorch"): "torch.compile, which fuses it; channels_last; fused normalizations",
-    ("casts", "PyTorch"): "channels_last throughout; a model in bfloat16 rather than autocast",
-    ("memory", "JAX"): "jit over the whole step, fewer or cheaper normalizations",
-}
+TRY: dict[tuple[str, str], Sequence[str]] = {
+    ("input", "PyTorch"): ["more workers of the DataLoader", "pin_memory with non_blocking copies",
+                           "prefetch_factor", "persistent_workers", "decoding on the GPU"],
+    ("input", "TensorFlow"): ["tf.data: map with num_parallel_calls", "cache", "prefetch(AUTOTUNE)",
+                              "batches as uint8 that are cast on the device"],
+    ("input", "JAX"): ["prepare and copy the next batch while a step runs (grain, jax.device_put "
+                       "ahead)", "batches as uint8 that are cast on the device"],
+    ("host", "PyTorch"): ["a larger batch", "torch.compile or CUDA graphs",
+                          "fused optimizers (fused=True)", "zero_grad(set_to_none=True)"],
+    ("host", "TensorFlow"): ["a larger batch", "steps_per_execution", "jit_compile=True"],
+    ("host", "JAX"): ["a larger batch", "several steps in one jit (lax.scan)",
+                      "fewer waits for results"],
+    ("idle", "PyTorch"): ["fewer .item(), .cpu() and print of losses: each waits for the GPU"],
+    ("memory", "PyTorch"): ["torch.compile, which fuses it", "channels_last",
+                            "fused normalizations"],
+    ("casts", "PyTorch"): ["channels_last throughout", "a model in bfloat16 rather than autocast"],
+    ("memory", "JAX"): ["jit over the whole step", "fewer or cheaper normalizations"],
+}  # fmt: skip
+# Of what to try: what only a training has, and a type that GPUs before Ampere only emulate.
+OF_TRAINING = re.compile("optimizer|zero_grad|gradient|backward|one update")
+SINCE_AMPERE = re.compile("bfloat16")
 QUESTION = "Where does the time of a training step go?"
 ONCE = (
     "**One recording each**: what is said holds for them alone. How runs, machines and days differ "
@@ -82,12 +87,13 @@ IN_16_BITS = FEWER_BITS["float16"]
 NOT_SHRUNK = 0.95  # of the time before: what takes more of it is said not to have shrunk
 UNEQUAL = 0.03  # of the mean step: where the median is further from it, both are said
 NO_BOUND = 20.0  # times: a larger bound says only that next to nothing else was recorded
-MATRIX = {  # by whether most of it is in few bits already; None where that is unavailable
+MATRIX = {  # by what most of it is in, of `FEWER_BITS` up to 16 bits; None where unavailable
     None: f"16 bits{TF32}, unless it is in them already (its type is unavailable); a smaller or "
     "sparser model",
-    False: f"16 bits{TF32}; a smaller or sparser model",
-    True: "it is in few bits already: larger matrices (batch, widths that are multiples of 8), "
-    "a smaller or sparser model",
+    FEWER_BITS["float32"]: f"16 bits{TF32}; a smaller or sparser model",
+    FEWER_BITS["tf32"]: "16 bits in place of TF32; a smaller or sparser model",
+    IN_16_BITS: "it is in few bits already: larger matrices (batch, widths that are multiples of "
+    "8), a smaller or sparser model",
 }
 
 
@@ -358,13 +364,22 @@ def cause_rows(recording: Recording) -> pd.DataFrame:
 
 
 def _try(cause: str, recording: Recording) -> str:
+    trace, precision = recording.trace, recording.precision
     if cause == "matrix":
-        trace, precision = recording.trace, recording.precision
         lacks_tf32 = bool(BEFORE_AMPERE.search(trace.gpu)) or trace.device == "cpu"
-        text = MATRIX[None if precision is None else precision > 0]
+        text = MATRIX[None if precision is None else min(precision, IN_16_BITS)]
         return text.replace(TF32, "") if lacks_tf32 else text
-    remedies = {row.name: ", ".join(r.text for r in row.remedies) for row in CAUSES}
-    return TRY.get((cause, recording.trace.framework)) or remedies.get(cause, "–")
+    remedies = {row.name: [r.text for r in row.remedies] for row in CAUSES}
+    texts = TRY.get((cause, trace.framework)) or remedies.get(cause, [])
+    texts = [text for text in texts if _applies(text, trace)]
+    return ("; " if any("," in text for text in texts) else ", ").join(texts) or "–"
+
+
+def _applies(remedy: str, trace: Trace) -> bool:
+    """Whether what could be tried exists in this work and on this GPU."""
+    if trace.trains is False and OF_TRAINING.search(remedy):
+        return False
+    return not (SINCE_AMPERE.search(remedy) and BEFORE_AMPERE.search(trace.gpu))
 
 
 def layer_rows(recording: Recording) -> pd.DataFrame:

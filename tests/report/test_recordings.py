@@ -84,6 +84,26 @@ def test_the_advice_for_matrix_work_knows_what_it_is_in(kernel, advice):
     assert advice in table[table.Cause.str.startswith("matrix work")]["What to try"].item()
 
 
+def advised(cause, **changes):
+    made = typed(changes.pop("kernel", FLOAT32), "a", **changes)
+    return recordings._try(cause, made)
+
+
+def test_the_advice_follows_from_what_was_recorded():
+    # The lies: fused optimizers against an inference; of TF32 "it is in few bits already", where
+    # 16 bits were to be had; on a V100 a model in bfloat16, which it only emulates.
+    assert "fused optimizers (fused=True), zero_grad" in advised("host", trains=True)
+    assert advised("host", trains=False) == "a larger batch, torch.compile or CUDA graphs"
+    assert "gradients" not in advised("communication", trains=False)
+    assert advised("matrix", kernel=TENSORFLOAT32).startswith("16 bits in place of TF32")
+    assert "in few bits already" in advised("matrix", kernel=FLOAT16)
+    v100, a100 = "GPU:0 Tesla V100-SXM2-32GB", "GPU:0 NVIDIA A100-SXM4-80GB"
+    assert advised("casts", gpu=v100) == "channels_last throughout"
+    assert "bfloat16" in advised("casts", gpu=a100)
+    assert advised("loss scaling", gpu=v100) == "a fixed loss_scale, which costs less"
+    assert advised("memory").startswith("torch.compile, which fuses it; channels_last; ")
+
+
 @pytest.mark.parametrize(
     ("files", "names"),
     [
