@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.spec.errors import ParamsError
-from mptexp.traces import counters, json_events, operations, steps
+from mptexp.traces import counters, json_events, kernels, operations, steps
 from mptexp.traces.host import (
     BACKWARD,
     GRAPH,
@@ -179,7 +179,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
         trace,
         framework=framework,
         timed=not replayed,
-        trains=_trains(events, found),
+        trains=_trains(events, ran, found, _graphed(ran, host)),
         input_shape=_input_shape(events, found),
         accumulated=_accumulates(updates, number),
         updates=None if updates is None else updates / number,
@@ -325,20 +325,20 @@ def _unseen(trace: Trace, models: Mapping[str, str]) -> Iterator[str]:
 
 
 def _notes(events: Sequence[Event], host: Host) -> Iterator[str]:
-    kernels = [event for event in events if event.kind != "copy"]
-    missing = sum(1 for event in kernels if host.launch(event) is None)
+    known = [event for event in events if event.kind != "copy"]
+    missing = sum(1 for event in known if host.launch(event) is None)
     if missing:
-        yield f"the launches of {missing} of {len(kernels)} kernels are not in the trace"
-    graphs = sum(1 for event in kernels if event.name == GRAPH)
+        yield f"the launches of {missing} of {len(known)} kernels are not in the trace"
+    graphs = sum(1 for event in known if event.name == GRAPH)
     if graphs:
         yield (
             f"{graphs} CUDA graphs were recorded as a whole, without their kernels: what they did "
             "is unexplained; record with --cuda-graph-trace=node"
         )
-    replays = sum(1 for event in kernels if host.replays(event))
+    replays = sum(1 for event in known if host.replays(event))
     if replays:
         yield (
-            f"{replays} of {len(kernels)} kernels ran in CUDA graphs, whose launch says neither "
+            f"{replays} of {len(known)} kernels ran in CUDA graphs, whose launch says neither "
             "layer nor operation"
         )
 
@@ -384,18 +384,35 @@ def _replayed(events: Sequence[Event]) -> bool:
 
     Kineto then writes the same duration with each kernel, or ranges of the profiler instead.
     """
-    kernels = [event for event in events if event.kind != "copy"]
-    lengths = {round(event.end - event.start, 3) for event in kernels}
-    counted = any(_counts(event.args) for event in kernels)
-    return counted and (kernels[0].kind == "counted" or (len(lengths) == 1 and len(kernels) > 2))
+    known = [event for event in events if event.kind != "copy"]
+    lengths = {round(event.end - event.start, 3) for event in known}
+    counted = any(_counts(event.args) for event in known)
+    return counted and (known[0].kind == "counted" or (len(lengths) == 1 and len(known) > 2))
 
 
-def _trains(events: Iterable[Event], found: Steps) -> bool | None:
-    """Whether the host ran a backward pass or an optimizer; None where it does not tell.
+def _graphed(ran: Sequence[Event], host: Host) -> bool:
+    """Whether most of a device's time is CUDA graphs, of which the host's names tell nothing."""
+    of_graphs = _work_s(event for event in ran if event.name == GRAPH or host.replays(event))
+    return of_graphs > _work_s(ran) / 2
+
+
+def _trains(
+    events: Iterable[Event], ran: Iterable[Event], found: Steps, graphed: bool
+) -> bool | None:
+    """Whether a backward pass or an optimizer ran; None where nothing tells.
 
     Where marks say when the steps were, in these: before them others may have trained.
+
+    Args:
+        ran: on the device that is explained.
+        graphed: whether a graph ran it, which the host says nothing of.
     """
-    begin, end = found.launched if found.how.startswith(MARKED) else (-math.inf, math.inf)
+    marked = found.how.startswith(MARKED)
+    begin, end = found.launched if marked else (-math.inf, math.inf)
+    first, last = found.between if marked else (-math.inf, math.inf)
+    on_device = {event.name for event in ran if first <= event.start < last}
+    if any(kernels.work(name) == "optimizer" for name in on_device):
+        return True
     names: dict[str, set[str]] = defaultdict(set)
     for event in events:
         if event.kind != "op" or begin <= event.start < end:
@@ -403,7 +420,8 @@ def _trains(events: Iterable[Event], found: Steps) -> bool | None:
     if any(BACKWARD.search(name) or OPTIMIZER.search(name) for name in names["op"]):
         return True
     known = any(name.startswith("aten::") for name in names["op"])
-    return False if known and not any(map(GRADIENT.search, names["kernel"])) else None
+    told = known and not graphed and not any(map(GRADIENT.search, names["kernel"]))
+    return False if told else None
 
 
 def _shape(product: str, shapes: Any) -> Sequence[Any]:

@@ -556,3 +556,35 @@ def test_what_a_thread_awaits_that_does_not_train_keeps_no_step_waiting():
     assert read(gpu_steps(2, batch | {"tid": 5}, sync | {"tid": 6})).operations == plain
     assert read(gpu_steps(2, batch)).operations != plain
     assert read(gpu_steps(2, sync | {"tid": 2})).operations != plain  # the backward pass's thread
+
+
+ADAM = "void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<f>>"
+
+
+def graphed(last):
+    """Two steps, each of which is one CUDA graph of three kernels."""
+    made = [host("aten::copy_", 1, 5)]
+    for n in range(2):
+        begin, number = n * 1000, 50 + n
+        made.append(host(f"ProfilerStep#{n}", begin, 1000))
+        made.append(host("cudaGraphLaunch", begin + 5, 9, "cuda_runtime", correlation=number))
+        for place, name in enumerate(("sm80_xmma_gemm_a", "sm80_xmma_gemm_b", last)):
+            made.append(device(name, begin + 100 + 200 * place, 190, correlation=number))
+    return made
+
+
+def test_what_a_graph_replays_is_no_inference_because_the_host_names_no_backward_pass():
+    # The lie: a training whose whole step is a CUDA graph, "this inference"; not compared with
+    # itself without the graph, as "training against inference".
+    assert read(graphed(ADAM)).trains is True
+    assert read(graphed("sm80_xmma_gemm_c")).trains is None
+    eager = [e for e in gpu_steps(2) if not any(
+        word in e["name"] for word in ("Backward", "backward", "Optimizer"))]  # fmt: skip
+    assert read([e | {"name": e["name"].replace("wgrad", "fprop")} for e in eager]).trains is False
+    fused = [e | ({"name": ADAM} if "CUDAFunctor_add" in e["name"] else {}) for e in eager]
+    assert read(fused).trains is True
+    # In what was marked, not before it.
+    marked = [e for e in fused if e["name"] != "ProfilerStep#0"]
+    before = [e for e in marked if e["name"] != ADAM or e["ts"] < 1000]
+    kept = [e for e in before if not (e["name"] == "cudaLaunchKernel" and e["ts"] == 1620)]
+    assert read([e | {"name": e["name"].replace("wgrad", "fprop")} for e in kept]).trains is False
