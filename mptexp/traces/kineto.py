@@ -580,12 +580,9 @@ def _steps(
     ]
     first, last = min(s.start for s in spans), max(s.end for s in spans)
     host = min([first, *(e.start for e in events if e.kind in ("op", "launch"))])
-    # What repeats more often than the optimizer steps is a layer, or a micro-batch.
     ended = _optimized(events)
-    if known := steps.repeated(work, len(ended) or math.inf, host, waited):
-        return known
     if not ended:
-        return steps.whole(first, last)
+        return steps.repeated(work, first=host, waited=waited) or steps.whole(first, last)
     pairs = list(zip([host, *ended[:-1]], ended, strict=True))
     busy = operations.busy(spans)
     return steps.marked(pairs, busy, "the optimizer's steps", launched, waited=waited)

@@ -272,7 +272,6 @@ def _only(steps: Steps, kept: Sequence[int]) -> Steps:
 
 def repeated(
     work: Sequence[tuple[Interval, Hashable]],
-    most: float = math.inf,
     first: float = math.inf,
     waited: Sequence[Interval] = (),
 ) -> Steps | None:
@@ -283,7 +282,6 @@ def repeated(
 
     Args:
         work: when something ran and of what kind it is.
-        most: so many steps at most are in it, where that is known.
         first: the first instant of the trace, where it holds more than this work.
         waited: as of `usual`.
     """
@@ -293,7 +291,7 @@ def repeated(
         counts[kind] += 1
         took[kind] += ends - begins
     total = sum(took.values())
-    for n in sorted({count for count in counts.values() if 1 < count <= most}, reverse=True):
+    for n in sorted({count for count in counts.values() if count > 1}, reverse=True):
         whole = [kind for kind, count in counts.items() if count % n == 0]
         share = sum(took[kind] for kind in whole) / total if total else 0.0
         if len(whole) >= LEAST_KINDS * len(counts) and share >= LEAST_TIME:

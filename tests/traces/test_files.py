@@ -269,13 +269,19 @@ def test_a_real_trace_of_which_kernels_were_lost_is_refused(tmp_path, every):
 
 
 @real
-def test_steps_that_repeat_are_those_that_were_marked(tmp_path):
+@pytest.mark.parametrize(
+    ("left_out", "how"), [(1, "the optimizer's steps"), (2, "the repetition of its operations")]
+)
+def test_steps_without_marks_are_those_that_were_marked(tmp_path, left_out, how):
     name = "v100_resnet50_workers0.json.gz"
     content = json.loads(gzip.decompress((SHARED / name).read_bytes()))
-    events = [e for e in content["traceEvents"] if "ProfilerStep" not in str(e.get("name"))]
+    marks = ("ProfilerStep", "Optimizer")[:left_out]
+    events = [
+        e for e in content["traceEvents"] if not any(mark in str(e.get("name")) for mark in marks)
+    ]
     (tmp_path / "bare.json").write_text(json.dumps({"traceEvents": events}))
     bare = Recording("bare", files.read(tmp_path / "bare.json")[1])
-    assert "repetition" in bare.trace.how
+    assert bare.trace.how == how
     assert bare.trace.step_times == pytest.approx(recording(name).trace.step_times, rel=0.02)
     assert bare.share("input") == pytest.approx(recording(name).share("input"), abs=0.05)
 
