@@ -41,6 +41,9 @@ BOUNDS = {
     "no 16 bits": ("no 16 bits",),
     "unexplained": ("unexplained",),
 }
+# Of the work of a single step of a training: with less of what multiplies, of backward passes or of
+# what no rule knows, the recording ends before the step does.
+LEAST_TRAINED = 0.01
 SAME_LAYERS = 0.5  # of all layers of two recordings: so many are in both of one model
 SAME_PRODUCTS = 3.0  # times: one training multiplies by more kernels in one type than in another
 SIZE = re.compile("[0-9]{1,12}")  # of an axis of a tensor
@@ -95,6 +98,19 @@ class Recording:
         """What takes most of the step, a key of `BOUNDS`, and its share."""
         shares = {name: sum(map(self.share, causes)) for name, causes in BOUNDS.items()}
         return max(shares.items(), key=lambda item: item[1])
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the recording of a training ends within its first step, before its products."""
+        if self.trace.steps > 1 or not self.trace.trains:
+            return False
+        needed = self._work.cause.isin(["matrix", "no 16 bits", "unexplained"])
+        return _part(self._work, needed | (self._work.part == "backward")) < LEAST_TRAINED
+
+    @property
+    def told(self) -> bool:
+        """Whether it tells where the time of a step goes: times were recorded, of a whole step."""
+        return self.trace.timed and not self.cut_short
 
     @property
     def _work(self) -> pd.DataFrame:
@@ -272,7 +288,7 @@ class Comparison:
     @property
     def comparable(self) -> bool:
         """Whether the ratio of their steps is one of how fast the same work was done."""
-        return not self.works and self.baseline.trace.timed and self.candidate.trace.timed
+        return not self.works and self.baseline.told and self.candidate.told
 
     @property
     def speedup(self) -> float:

@@ -54,6 +54,10 @@ BOUND = {
 }
 WORK = {True: "this training", False: "this inference", None: "this recording"}
 UNTIMED = "This recording has hardware counters instead of times: no share of time can be given"
+CUT_SHORT = (
+    "This recording ends within its first step: of a training it holds next to no matrix work and "
+    "no backward pass, so nothing is said of what bounds it; record some whole steps"
+)
 # What to try in the frameworks' own words; where none stands here, the cause's row has it.
 TRY: dict[tuple[str, str], Sequence[str]] = {
     ("input", "PyTorch"): ["more workers of the DataLoader", "pin_memory with non_blocking copies",
@@ -110,6 +114,8 @@ def verdict(recordings: Sequence[Recording]) -> str:
 def bound_sentence(recording: Recording) -> str:
     """What bounds one training, with numbers."""
     trace = recording.trace
+    if recording.cut_short:
+        return f"{CUT_SHORT}."
     if not trace.timed:
         return f"{UNTIMED}{_by_number(recording)}."
     name, share = recording.bound
@@ -156,7 +162,9 @@ def not_compared(comparison: Comparison) -> str:
     names = _names([comparison.baseline, comparison.candidate])
     reasons = _differences(comparison.works)
     if not reasons:
-        reasons = ["hardware counters were recorded instead of times"]
+        short = comparison.baseline.cut_short or comparison.candidate.cut_short
+        counted = "hardware counters were recorded instead of times"
+        reasons = ["one of them ends within its first step" if short else counted]
     return (
         f"{names[0]} and {names[1]} are not compared, as a ratio of their steps would not be one "
         f"of the same work: {wording.listed(reasons)}"
@@ -261,7 +269,7 @@ def notes(recording: Recording) -> list[str]:
     if trace.hidden_s > LEAST_SHOWN * trace.step_s:
         hidden = milliseconds(trace.hidden_s)
         said.append(f"other work hides {hidden} a step of communication, which cost no time")
-    if trace.outside_s > 0 and trace.timed:
+    if trace.outside_s > 0 and recording.told:
         said.append(f"{milliseconds(trace.outside_s)} of the device's work lies outside the steps")
     others = {name: s for name, s in trace.gpus.items() if name != trace.gpu}
     total = sum(trace.gpus.values())
@@ -314,7 +322,7 @@ def facts(recording: Recording) -> pd.DataFrame:
     """What a recording is: framework, device, steps, how they were recognized, shares."""
     trace = recording.trace
     rows = {"Framework": trace.framework or "unknown", "Device": trace.gpu or "CPU"}
-    if trace.timed:
+    if recording.told:
         times = (trace.step_s, min(trace.step_times), max(trace.step_times))
         mean, least, most = (wording.digits(seconds * 1e3) for seconds in times)
         middle = wording.digits(trace.median_s * 1e3)
@@ -347,7 +355,12 @@ def _names(recordings: Sequence[Recording]) -> list[str]:
 
 
 def cause_rows(recording: Recording) -> pd.DataFrame:
-    """The causes that take much of a step, the largest first, with what to try."""
+    """The causes that take much of a step, the largest first, with what to try.
+
+    Empty where the recording does not tell.
+    """
+    if not recording.told:
+        return pd.DataFrame()
     shares = recording.shares.sort_values(ascending=False)
     shares = shares[(shares >= LEAST_SHARE) & (shares.index != "unexplained")]
     return pd.DataFrame(
@@ -384,7 +397,7 @@ def _applies(remedy: str, trace: Trace) -> bool:
 
 def layer_rows(recording: Recording) -> pd.DataFrame:
     """The layers that take longest; empty where the trace names none."""
-    if not recording.layer_share or not recording.trace.timed:
+    if not recording.layer_share or not recording.told:
         return pd.DataFrame()
     longest = recording.by_layer[:MOST_LAYERS]
     return pd.DataFrame(
@@ -484,7 +497,7 @@ def tables(recordings: Sequence[Recording]) -> dict[str, pd.DataFrame]:
     """The tables behind a verdict by their headings, in the order of reading."""
     last = recordings[-1]
     both = Comparison(*recordings) if len(recordings) == 2 else None
-    timed = [recording for recording in recordings if recording.trace.timed]
+    timed = [recording for recording in recordings if recording.told]
     made = {
         "Where the time of a step goes": by_cause(_steps(timed)) if timed else pd.DataFrame(),
         "What to try": cause_rows(last) if last in timed else pd.DataFrame(),
@@ -519,15 +532,15 @@ def _content(recording: Recording) -> dict[str, Any]:
         "devices": list(trace.gpus) or ["CPU"],
         "gpu": trace.gpu,
         "steps": trace.steps,
-        "step_s": trace.step_s if trace.timed else None,
+        "step_s": trace.step_s if recording.told else None,
         "rows": [
             {"cause": name, "seconds": seconds, "share": seconds / trace.step_s}
             for name, seconds in recording.by_cause.items()
-            if trace.timed
+            if recording.told
         ],
         "arithmetic": recording.arithmetic.to_dict("records"),
-        "layer_share": recording.layer_share if trace.timed else None,
-        "unexplained_share": recording.share("unexplained") if trace.timed else None,
+        "layer_share": recording.layer_share if recording.told else None,
+        "unexplained_share": recording.share("unexplained") if recording.told else None,
         "notes": notes(recording),
     }
 
@@ -565,9 +578,11 @@ def _title(recordings: Sequence[Recording]) -> str:
         shares = recordings[1].shares
         bound = f"{percent(shares.max())} of its step is {_short(str(shares.idxmax()))}"
         return f"Provisional: {faster}; {bound}"
+    if not recordings[0].told:
+        return (CUT_SHORT if recordings[0].cut_short else UNTIMED).partition(":")[0]
     trace, (name, share) = recordings[0].trace, recordings[0].bound
     bound = BOUND[name].partition(":")[0].format(work=WORK[trace.trains])
-    return f"{bound}: {percent(share)} of a step" if trace.timed else UNTIMED.partition(":")[0]
+    return f"{bound}: {percent(share)} of a step"
 
 
 def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str]:
@@ -578,7 +593,7 @@ def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str
         said = [f"{head}.", f"In {bound}"] if found else said
         said += filter(None, [shrink_sentence(Comparison(*recordings))])
         warnings = [ONCE]
-    timed = [recording for recording in recordings if recording.trace.timed]
+    timed = [recording for recording in recordings if recording.told]
     opening = lead.screen(
         title,
         QUESTION,

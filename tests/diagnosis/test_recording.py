@@ -252,3 +252,18 @@ def test_types_of_the_matrix_work_are_those_of_most_of_it():
     assert (mixed(0.3, 0.6, 0.1).main_type, mixed(0.3, 0.6, 0.1).precision) == ("float16", 2)
     assert (mixed(0.2, 0.2, 0.6).main_type, mixed(0.2, 0.2, 0.6).precision) == ("", None)
     assert made(TF32, matrix=0.1).precision == 1
+
+
+def test_a_single_step_without_products_or_a_backward_pass_is_cut_short():
+    one = of(made(memory=0.1, times=(0.1,)), trains=True)
+    assert one.cut_short
+    assert not one.told
+    assert recordings.cause_rows(one).empty
+    for other in (
+        of(one, trains=None),
+        of(one, steps=2),
+        of(made(memory=0.1, matrix=0.002, times=(0.1,)), trains=True),
+        of(made(memory=0.1, unknown=0.01, times=(0.1,)), trains=True),
+        of(one, operations=[r._replace(part="backward") for r in one.trace.operations]),
+    ):
+        assert other.told
