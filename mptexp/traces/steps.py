@@ -234,8 +234,8 @@ def usual(steps: Steps, waited: Sequence[Interval] = ()) -> Steps:
     """The steps without first ones that compile, tune or fill caches, and a later one like them.
 
     What recurs is part of the training: of several long steps all stay, and so does one that is
-    long because it waited for a batch. Steps that take no time are left out: two marks at one
-    instant make such a step.
+    long because it waited for a batch, with such a first one. Steps that take no time are left out:
+    two marks at one instant make such a step.
 
     Args:
         waited: when the host waited for a batch.
@@ -246,8 +246,11 @@ def usual(steps: Steps, waited: Sequence[Interval] = ()) -> Steps:
         first += 1
     median = statistics.median(times[first:])
     long = [n for n, s in enumerate(times) if n >= first and s > UNUSUAL * median]
-    if len(long) > 1 or any(_starved(steps.intervals[n], median, waited) for n in long):
+    starved = [_starved(interval, median, waited) for interval in steps.intervals]
+    if len(long) > 1 or any(starved[n] for n in long):
         long = []
+        while first and starved[first - 1]:  # one of them
+            first -= 1
     left = [*range(first), *long]
     kept = _only(steps, [n for n in range(len(times)) if n not in left])
     intervals = tuple(steps.intervals[n] for n in left)

@@ -178,6 +178,10 @@ def test_long_steps_that_recur_or_wait_for_a_batch_are_steps():
     marks = [(end - length, end) for end, length in zip(ends, every, strict=True)]
     made = steps.marked(marks, [], "marks")
     assert (len(made.intervals), made.unusual, made.left) == (12, 0, ())
+    later = marks[3:]  # begins with one
+    waits = [(begin + 10, end - 30) for begin, end in later if end - begin > 100]
+    assert len(steps.marked(later, [], "marks", waited=waits).intervals) == 9
+    assert steps.marked(later, [], "marks").warm_up == 1
     waited = [(120, 480)]
     once = marks[:7]
     assert steps.marked(once, [], "marks", waited=waited).unusual == 0
