@@ -199,10 +199,11 @@ ROWS: tuple[Category, ...] = (
     ),
     Cause(
         name="loads",
-        label="copies to the GPU within the step (weights, states)",
-        sentence="is copies of weights and states to the GPU",
+        label="copies to the GPU within layers and the optimizer (weights, states, inputs)",
+        sentence="is copies to the GPU within layers and the optimizer",
         remedies=(
             Remedy("weights and states stay on the GPU, as far as they fit"),
+            Remedy("inputs are sent there before the model is called"),
             Remedy("copies of the next layer's weights beside the work of this one"),
         ),
         colour="#b2182b",

@@ -44,7 +44,7 @@ BOUND = {
     "loss scaling": "Loss scaling bounds {work}: {share} of {step}",
     "loss": "The loss, metrics and regularizers bound {work}: {share} of {step}",
     "updates": "Clipping of gradients or averages of weights bound {work}: {share} of {step}",
-    "loads": "Copies to the GPU within the step bound {work}: {share} of {step}",
+    "loads": "Copies to the GPU within layers and the optimizer bound {work}: {share} of {step}",
     "copies": "Copies from the GPU to the host bound {work}: {share} of {step}",
     "checks": "Checks of numbers bound {work}: {share} of {step}",
     "preprocessing": "Preprocessing beside the model bounds {work}: {share} of {step}",
