@@ -276,7 +276,8 @@ def kineto_step(names, step):
         made.append({"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": 7, "ts": begin + start,
                      "dur": length, "args": {"device": 0, "correlation": number,
                                              "External id": number}})  # fmt: skip
-        host("cudaLaunchKernel", launched, 1, launch, thread, correlation=number)
+        call = "cudaMemcpyAsync" if cat == copy else "cudaLaunchKernel"
+        host(call, launched, 1, launch, thread, correlation=number)
 
     host(f"ProfilerStep#{step}", 0, 1000)
     host("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 200)
@@ -297,6 +298,13 @@ def kineto_step(names, step):
            700, 50, 620)  # fmt: skip
     host("cudaDeviceSynchronize", 760, 50, launch)
     return made
+
+
+def without(events, *words):
+    """The events whose names have none of some words, and no launch of a kernel left out."""
+    kept = [e for e in events if not any(word in e["name"] for word in words)]
+    ran = {e["args"].get("correlation") for e in kept if e["pid"] == 0}
+    return [e for e in kept if e["name"] != "cudaLaunchKernel" or e["args"]["correlation"] in ran]
 
 
 def nsight_export(path, steps, version="2023.4", processes=(9,)):

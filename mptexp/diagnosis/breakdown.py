@@ -15,7 +15,7 @@ import pandas as pd
 
 from mptexp.diagnosis.causes import LABELS
 from mptexp.traces import kernels
-from mptexp.traces.operations import IN_LOOP, ON_HOST, PYTHON, Trace
+from mptexp.traces.operations import IN_LOOP, ON_HOST, PYTHON, TO_DEVICE, Trace
 
 MATRIX = re.compile(
     r"conv(?!ert)|matmul|tensordot|dot_general|^dot|gemm|einsum|cublas|cudnn(?!_batch_norm)"
@@ -111,6 +111,8 @@ def cause(state: str, part: str, op: str, kernel: str, kind: str = "") -> str:
     # Gradients are reduced within the optimizer's scope, metrics within the loss's.
     if by_kernel == "communication" or BETWEEN_DEVICES.match(op):
         return "communication"
+    if TO_DEVICE.search(op):
+        return "loads"
     by_design = (PYTHON, CHECKS, INPUT_OPERATIONS)  # on the host, whatever the device
     if kernel == ON_HOST and not any(kind.search(op) for kind in by_design):
         return "on the host"
@@ -180,10 +182,13 @@ def without_group(record: Mapping[str, Any], group: int) -> dict[str, Any]:
 
 
 def of_trace(trace: Trace) -> pd.DataFrame:
-    """The same columns of a trace by itself; the rows sum to its median step."""
+    """The same columns of a trace by itself; the rows sum to its mean step.
+
+    Not to the median one: a wait in one step of four is no part of it, and squeezing the mean into
+    it shortens work that took as long in every step.
+    """
     table = pd.DataFrame([row._asdict() for row in trace.operations])
-    table["seconds"] *= trace.median_s / trace.step_s
-    return _with_causes(table, trace.median_s, {})
+    return _with_causes(table, trace.step_s, {})
 
 
 def _with_causes(table: pd.DataFrame, step_s: float, kinds: Mapping[str, str]) -> pd.DataFrame:

@@ -198,12 +198,33 @@ ROWS: tuple[Category, ...] = (
         colour="#fb9a99",
     ),
     Cause(
+        name="loads",
+        label="copies to the GPU within layers and the optimizer (weights, states, inputs)",
+        sentence="is copies to the GPU within layers and the optimizer",
+        remedies=(
+            Remedy("weights and states stay on the GPU, as far as they fit"),
+            Remedy("inputs are sent there before the model is called"),
+            Remedy("copies of the next layer's weights beside the work of this one"),
+        ),
+        colour="#b2182b",
+    ),
+    Cause(
         name="idle",
         label="idle device",
         sentence="passes with an idle device",
         remedies=(LARGER_BATCH, SEVERAL_STEPS, Remedy("fewer metrics and callbacks")),
         ablations=(ablations.BATCH, ablations.EXECUTION),
         colour="#bdbdbd",
+    ),
+    Cause(
+        name="another GPU",
+        label="another GPU works, this one has nothing to do",
+        sentence="passes while another GPU works and this one does not",
+        remedies=(
+            Remedy("a pipeline of micro-batches through all GPUs"),
+            Remedy("data parallelism in place of a model that is spread over GPUs"),
+        ),
+        colour="#8073ac",
     ),
     Cause(
         name="python",

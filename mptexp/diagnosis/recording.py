@@ -17,29 +17,33 @@ from mptexp.diagnosis.causes import LEAST_SHARE
 from mptexp.traces.operations import Trace
 from mptexp.traces.steps import WHOLE
 
-# What bounds a step: causes that are mended alike.
+# What bounds a step: one cause, under whose name the tables have the same share, or the ways in
+# which a device waits for its host.
 BOUNDS = {
     "input": ("input",),
     "host": ("host", "idle", "python", "retracing"),
+    "another GPU": ("another GPU",),
     "loop": ("loop",),
     "on the host": ("on the host",),
     "communication": ("communication",),
     "matrix": ("matrix",),
-    "memory": (
-        "memory",
-        "casts",
-        "optimizer",
-        "loss scaling",
-        "loss",
-        "updates",
-        "copies",
-    ),
+    "memory": ("memory",),
+    "casts": ("casts",),
+    "optimizer": ("optimizer",),
+    "loss scaling": ("loss scaling",),
+    "loss": ("loss",),
+    "updates": ("updates",),
+    "copies": ("copies",),
+    "loads": ("loads",),
     "checks": ("checks",),
     "preprocessing": ("preprocessing",),
     "random": ("random",),
     "no 16 bits": ("no 16 bits",),
     "unexplained": ("unexplained",),
 }
+# Of the work of a single step of a training: with less of what multiplies, of backward passes or of
+# what no rule knows, the recording ends before the step does.
+LEAST_TRAINED = 0.01
 SAME_LAYERS = 0.5  # of all layers of two recordings: so many are in both of one model
 SAME_PRODUCTS = 3.0  # times: one training multiplies by more kernels in one type than in another
 SIZE = re.compile("[0-9]{1,12}")  # of an axis of a tensor
@@ -76,14 +80,14 @@ class Recording:
 
     @cached_property
     def by_cause(self) -> pd.Series:
-        """Seconds of the median step by cause; causes that take nothing left out."""
+        """Seconds of the mean step by cause; causes that take nothing left out."""
         seconds = breakdown.by_cause_of(self.rows)
         return seconds[seconds > 0]
 
     @property
     def shares(self) -> pd.Series:
         """Of the step by cause."""
-        return self.by_cause / self.trace.median_s
+        return self.by_cause / self.trace.step_s
 
     def share(self, cause: str) -> float:
         """Of the step."""
@@ -96,9 +100,22 @@ class Recording:
         return max(shares.items(), key=lambda item: item[1])
 
     @property
+    def cut_short(self) -> bool:
+        """Whether the recording of a training ends within its first step, before its products."""
+        if self.trace.steps > 1 or not self.trace.trains:
+            return False
+        needed = self._work.cause.isin(["matrix", "no 16 bits", "unexplained"])
+        return _part(self._work, needed | (self._work.part == "backward")) < LEAST_TRAINED
+
+    @property
+    def told(self) -> bool:
+        """Whether it tells where the time of a step goes: times were recorded, of a whole step."""
+        return self.trace.timed and not self.cut_short
+
+    @property
     def _work(self) -> pd.DataFrame:
         """What ran on the device: copies and waits left out."""
-        waits = ["input", "idle", "host", "retracing", "python", "on the host"]
+        waits = ["another GPU", "input", "idle", "host", "retracing", "python", "on the host"]
         return self.rows[~self.rows.cause.isin(waits)]
 
     @property
@@ -271,12 +288,12 @@ class Comparison:
     @property
     def comparable(self) -> bool:
         """Whether the ratio of their steps is one of how fast the same work was done."""
-        return not self.works and self.baseline.trace.timed and self.candidate.trace.timed
+        return not self.works and self.baseline.told and self.candidate.told
 
     @property
     def speedup(self) -> float:
-        """The baseline's median step over the candidate's: above 1 the candidate is faster."""
-        return self.baseline.trace.median_s / self.candidate.trace.median_s
+        """The baseline's mean step over the candidate's: above 1 the candidate is faster."""
+        return self.baseline.trace.step_s / self.candidate.trace.step_s
 
     @property
     def spread(self) -> tuple[float, float]:

@@ -21,6 +21,7 @@ from mptexp.report.tables.why_tables import by_cause, milliseconds, percent
 from mptexp.report.text import markdown, wording
 from mptexp.report.text.columns import BLANK, without_blanks
 from mptexp.spec.terminal import visible
+from mptexp.traces.operations import Trace
 from mptexp.traces.steps import WHOLE
 
 MOST_LAYERS = 20
@@ -31,11 +32,20 @@ TENSOR_CORES = {True: "on Tensor Cores", False: "without Tensor Cores", None: "u
 BOUND = {
     "input": "Waiting for input bounds {work}: {share} of {step}",
     "host": "The host bounds {work}: for {share} of {step} the device has no work",
+    "another GPU": "Waiting for other GPUs bounds {work}: for {share} of {step} another one works "
+    "and this one has nothing to do",
     "loop": "Loops bound {work}: {share} of {step}",
     "on the host": "Operations on the CPU bound {work}: {share} of {step}",
     "communication": "Communication between devices bounds {work}: {share} of {step}",
     "matrix": "Matrix work bounds {work}: {share} of {step}",
     "memory": "Memory-bound work bounds {work}: {share} of {step}",
+    "casts": "Casts and layout changes bound {work}: {share} of {step}",
+    "optimizer": "The optimizer bounds {work}: {share} of {step}",
+    "loss scaling": "Loss scaling bounds {work}: {share} of {step}",
+    "loss": "The loss, metrics and regularizers bound {work}: {share} of {step}",
+    "updates": "Clipping of gradients or averages of weights bound {work}: {share} of {step}",
+    "loads": "Copies to the GPU within layers and the optimizer bound {work}: {share} of {step}",
+    "copies": "Copies from the GPU to the host bound {work}: {share} of {step}",
     "checks": "Checks of numbers bound {work}: {share} of {step}",
     "preprocessing": "Preprocessing beside the model bounds {work}: {share} of {step}",
     "random": "Random numbers bound {work}: {share} of {step}",
@@ -44,23 +54,32 @@ BOUND = {
 }
 WORK = {True: "this training", False: "this inference", None: "this recording"}
 UNTIMED = "This recording has hardware counters instead of times: no share of time can be given"
+CUT_SHORT = (
+    "This recording ends within its first step: of a training it holds next to no matrix work and "
+    "no backward pass, so nothing is said of what bounds it; record some whole steps"
+)
 # What to try in the frameworks' own words; where none stands here, the cause's row has it.
-TRY = {
-    ("input", "PyTorch"): "more workers of the DataLoader, pin_memory with non_blocking copies, "
-    "prefetch_factor, persistent_workers, decoding on the GPU",
-    ("input", "TensorFlow"): "tf.data: map with num_parallel_calls, cache, prefetch(AUTOTUNE), "
-    "batches as uint8 that are cast on the device",
-    ("input", "JAX"): "prepare and copy the next batch while a step runs (grain, "
-    "jax.device_put ahead), batches as uint8 that are cast on the device",
-    ("host", "PyTorch"): "a larger batch, torch.compile or CUDA graphs, fused optimizers "
-    "(fused=True), zero_grad(set_to_none=True)",
-    ("host", "TensorFlow"): "a larger batch, steps_per_execution, jit_compile=True",
-    ("host", "JAX"): "a larger batch, several steps in one jit (lax.scan), fewer waits for results",
-    ("idle", "PyTorch"): "fewer .item(), .cpu() and print of losses: each waits for the GPU",
-    ("memory", "PyTorch"): "torch.compile, which fuses it; channels_last; fused normalizations",
-    ("casts", "PyTorch"): "channels_last throughout; a model in bfloat16 rather than autocast",
-    ("memory", "JAX"): "jit over the whole step, fewer or cheaper normalizations",
-}
+TRY: dict[tuple[str, str], Sequence[str]] = {
+    ("input", "PyTorch"): ["more workers of the DataLoader", "pin_memory with non_blocking copies",
+                           "prefetch_factor", "persistent_workers", "decoding on the GPU"],
+    ("input", "TensorFlow"): ["tf.data: map with num_parallel_calls", "cache", "prefetch(AUTOTUNE)",
+                              "batches as uint8 that are cast on the device"],
+    ("input", "JAX"): ["prepare and copy the next batch while a step runs (grain, jax.device_put "
+                       "ahead)", "batches as uint8 that are cast on the device"],
+    ("host", "PyTorch"): ["a larger batch", "torch.compile or CUDA graphs",
+                          "fused optimizers (fused=True)", "zero_grad(set_to_none=True)"],
+    ("host", "TensorFlow"): ["a larger batch", "steps_per_execution", "jit_compile=True"],
+    ("host", "JAX"): ["a larger batch", "several steps in one jit (lax.scan)",
+                      "fewer waits for results"],
+    ("idle", "PyTorch"): ["fewer .item(), .cpu() and print of losses: each waits for the GPU"],
+    ("memory", "PyTorch"): ["torch.compile, which fuses it", "channels_last",
+                            "fused normalizations"],
+    ("casts", "PyTorch"): ["channels_last throughout", "a model in bfloat16 rather than autocast"],
+    ("memory", "JAX"): ["jit over the whole step", "fewer or cheaper normalizations"],
+}  # fmt: skip
+# Of what to try: what only a training has, and a type that GPUs before Ampere only emulate.
+OF_TRAINING = re.compile("optimizer|zero_grad|gradient|backward|one update")
+SINCE_AMPERE = re.compile("bfloat16")
 QUESTION = "Where does the time of a training step go?"
 ONCE = (
     "**One recording each**: what is said holds for them alone. How runs, machines and days differ "
@@ -70,13 +89,15 @@ TF32 = " (or TF32, on NVIDIA GPUs from Ampere on)"
 BEFORE_AMPERE = re.compile(r"\b(V100|P100|P40?|T4|K80|M60|TITAN|GTX|RTX 20\d\d|Quadro RTX)\b")
 IN_16_BITS = FEWER_BITS["float16"]
 NOT_SHRUNK = 0.95  # of the time before: what takes more of it is said not to have shrunk
+UNEQUAL = 0.03  # of the mean step: where the median is further from it, both are said
 NO_BOUND = 20.0  # times: a larger bound says only that next to nothing else was recorded
-MATRIX = {  # by whether most of it is in few bits already; None where that is unavailable
+MATRIX = {  # by what most of it is in, of `FEWER_BITS` up to 16 bits; None where unavailable
     None: f"16 bits{TF32}, unless it is in them already (its type is unavailable); a smaller or "
     "sparser model",
-    False: f"16 bits{TF32}; a smaller or sparser model",
-    True: "it is in few bits already: larger matrices (batch, widths that are multiples of 8), "
-    "a smaller or sparser model",
+    FEWER_BITS["float32"]: f"16 bits{TF32}; a smaller or sparser model",
+    FEWER_BITS["tf32"]: "16 bits in place of TF32; a smaller or sparser model",
+    IN_16_BITS: "it is in few bits already: larger matrices (batch, widths that are multiples of "
+    "8), a smaller or sparser model",
 }
 
 
@@ -93,15 +114,20 @@ def verdict(recordings: Sequence[Recording]) -> str:
 def bound_sentence(recording: Recording) -> str:
     """What bounds one training, with numbers."""
     trace = recording.trace
+    if recording.cut_short:
+        return f"{CUT_SHORT}."
     if not trace.timed:
         return f"{UNTIMED}{_by_number(recording)}."
     name, share = recording.bound
     step = "a step of" if trace.how != WHOLE else "the whole trace, in which no step is marked, of"
-    step = f"{step} {milliseconds(trace.median_s)}"
-    others = recording.shares.drop(list(BOUNDS[name]), errors="ignore")
-    others = others[others >= LEAST_SHARE].sort_values(ascending=False)
-    rest = [f"{_short(cause)} {percent(value)}" for cause, value in others.items()]
+    step = f"{step} {milliseconds(trace.step_s)}"
+    step += f" (the mean; the median is {median})" if (median := _median(trace)) else ""
+    shares = recording.shares[lambda s: s >= LEAST_SHARE].sort_values(ascending=False)
+    parts = {cause: f"{_short(str(cause))} {percent(value)}" for cause, value in shares.items()}
+    own = [part for cause, part in parts.items() if cause in BOUNDS[name]]
+    rest = [part for cause, part in parts.items() if cause not in BOUNDS[name]]
     text = BOUND[name].format(work=WORK[trace.trains], share=percent(share), step=step)
+    text += f" ({wording.listed(own)})" if len(own) > 1 else ""
     text += f"; then {wording.listed(rest)}" if rest else ""
     if name == "matrix" and not recording.arithmetic.empty:
         first = recording.arithmetic.iloc[0]
@@ -112,6 +138,12 @@ def bound_sentence(recording: Recording) -> str:
         after = milliseconds(trace.after_s)
         text += f"; not counted: {after} after it, in which callbacks and the profiler ran"
     return f"{text}."
+
+
+def _median(trace: Trace) -> str:
+    """The median step, where it is not nearly as long as the mean one; else empty."""
+    unequal = abs(trace.median_s - trace.step_s) > UNEQUAL * trace.step_s
+    return milliseconds(trace.median_s) if unequal else ""
 
 
 def _by_number(recording: Recording) -> str:
@@ -130,7 +162,9 @@ def not_compared(comparison: Comparison) -> str:
     names = _names([comparison.baseline, comparison.candidate])
     reasons = _differences(comparison.works)
     if not reasons:
-        reasons = ["hardware counters were recorded instead of times"]
+        short = comparison.baseline.cut_short or comparison.candidate.cut_short
+        counted = "hardware counters were recorded instead of times"
+        reasons = ["one of them ends within its first step" if short else counted]
     return (
         f"{names[0]} and {names[1]} are not compared, as a ratio of their steps would not be one "
         f"of the same work: {wording.listed(reasons)}"
@@ -148,15 +182,18 @@ def comparison_sentence(comparison: Comparison) -> str:
         each = [(first, comparison.baseline), (second, comparison.candidate)]
         return f"{refused}. " + " ".join(f"{n}: {bound_sentence(r)}" for n, r in each)
     before, after = comparison.baseline.trace, comparison.candidate.trace
-    times = [wording.digits(trace.median_s * 1e3) for trace in (after, before)]
+    times = [wording.digits(trace.step_s * 1e3) for trace in (after, before)]
     head = (
         f"Within these recordings {second} is {wording.over(comparison.speedup)} {first} "
         f"({times[0]} ms against {times[1]} ms, {_of_steps(comparison)})"
     )
+    for name, trace in ((first, before), (second, after)):
+        if median := _median(trace):
+            head += f", with unequal steps in {name}, whose median is {median}"
     if comparison.places:
         head += f", but {wording.listed(_differences(comparison.places))}"
     table = comparison.by_cause
-    least = 0.02 * before.median_s
+    least = 0.02 * before.step_s
     changed = table[table.difference_s.abs() >= least]
     changed = changed.sort_values("difference_s", key=abs, ascending=False)[:3]
     parts = [
@@ -170,12 +207,12 @@ def comparison_sentence(comparison: Comparison) -> str:
 
 
 def _of_steps(comparison: Comparison) -> str:
-    """Of how many steps the medians are, and how far the ratio of any two goes."""
+    """Of how many steps the means are, and how far the ratio of any two goes."""
     steps = [r.trace.steps for r in (comparison.candidate, comparison.baseline)]
     if max(steps) == 1:
         return "one step of each, whose spread is unknown"
     low, high = comparison.spread
-    return f"medians of {_each(steps)}; any step over any other: {low:.2f} to {high:.2f}"
+    return f"means of {_each(steps)}; any step over any other: {low:.2f} to {high:.2f}"
 
 
 def _each(steps: Sequence[int]) -> str:
@@ -218,20 +255,21 @@ def notes(recording: Recording) -> list[str]:
     said = list(trace.notes)
     if trace.warm_up:
         first = wording.count(trace.warm_up, "first step")
-        said.append(f"{first} left out as warm-up")
+        said.append(f"{first} left out as warm-up{_left_out(trace, trace.left[: trace.warm_up])}")
     if trace.untrained:
         others = wording.count(trace.untrained, "step")
         said.append(f"{others} without a backward pass left out, as evaluations have none")
     if trace.unusual:
         first = wording.count(trace.unusual, "step")
         said.append(
-            f"{first} of more than three times the median left out, as an evaluation, a checkpoint "
-            "or a compilation in it would be"
+            f"{first} of more than three times the median left out, as a single evaluation, "
+            "checkpoint or compilation in it would be"
+            f"{_left_out(trace, trace.left[trace.warm_up :])}"
         )
-    if trace.hidden_s > LEAST_SHOWN * trace.median_s:
+    if trace.hidden_s > LEAST_SHOWN * trace.step_s:
         hidden = milliseconds(trace.hidden_s)
         said.append(f"other work hides {hidden} a step of communication, which cost no time")
-    if trace.outside_s > 0 and trace.timed:
+    if trace.outside_s > 0 and recording.told:
         said.append(f"{milliseconds(trace.outside_s)} of the device's work lies outside the steps")
     others = {name: s for name, s in trace.gpus.items() if name != trace.gpu}
     total = sum(trace.gpus.values())
@@ -243,6 +281,25 @@ def notes(recording: Recording) -> list[str]:
             f"others: {wording.listed(shares)}"
         )
     return said + _counted(recording)
+
+
+def _left_out(trace: Trace, left: Sequence[Mapping[str, float]]) -> str:
+    """How long steps that are left out took, and what they hold."""
+    took = sum(sum(states.values()) for states in left)
+    if not took:
+        return ""
+    every = sum(sum(states.values()) for states in trace.left) + sum(trace.step_times)
+    names = {state for states in left for state in states}
+    shares = {name: sum(states.get(name, 0.0) for states in left) / took for name in names}
+    parts = [
+        f"{'work' if name == 'op' else _short(name)} {percent(share)}"
+        for name, share in sorted(shares.items(), key=lambda item: -item[1])
+        if share >= LEAST_SHARE
+    ]
+    return (
+        f": {milliseconds(took)}, {percent(took / every)} of all recorded steps "
+        f"({wording.listed(parts)})"
+    )
 
 
 def _counted(recording: Recording) -> list[str]:
@@ -265,13 +322,14 @@ def facts(recording: Recording) -> pd.DataFrame:
     """What a recording is: framework, device, steps, how they were recognized, shares."""
     trace = recording.trace
     rows = {"Framework": trace.framework or "unknown", "Device": trace.gpu or "CPU"}
-    if trace.timed:
-        times = (trace.median_s, min(trace.step_times), max(trace.step_times))
-        median, least, most = (wording.digits(seconds * 1e3) for seconds in times)
+    if recording.told:
+        times = (trace.step_s, min(trace.step_times), max(trace.step_times))
+        mean, least, most = (wording.digits(seconds * 1e3) for seconds in times)
+        middle = wording.digits(trace.median_s * 1e3)
         named = f" ({percent(recording.named_layer_share)} of forward and backward passes)"
         rows |= {
             "Steps": f"{trace.steps}, by {trace.how}",
-            "Step, ms": f"{median} (median; {least} to {most})",
+            "Step, ms": f"{mean} (mean; {least} to {most}; median {middle})",
             "Device time with a layer": percent(recording.layer_share)
             + named * bool(recording.layer_share),
             "Unexplained": f"{percent(recording.share('unexplained'))} of the step",
@@ -297,14 +355,19 @@ def _names(recordings: Sequence[Recording]) -> list[str]:
 
 
 def cause_rows(recording: Recording) -> pd.DataFrame:
-    """The causes that take much of a step, the largest first, with what to try."""
+    """The causes that take much of a step, the largest first, with what to try.
+
+    Empty where the recording does not tell.
+    """
+    if not recording.told:
+        return pd.DataFrame()
     shares = recording.shares.sort_values(ascending=False)
     shares = shares[(shares >= LEAST_SHARE) & (shares.index != "unexplained")]
     return pd.DataFrame(
         [
             {
                 "Cause": LABELS[str(name)],
-                "ms": f"{share * recording.trace.median_s * 1e3:.3f}",
+                "ms": f"{share * recording.trace.step_s * 1e3:.3f}",
                 "Share": percent(share),
                 "What to try": _try(str(name), recording),
             }
@@ -314,18 +377,27 @@ def cause_rows(recording: Recording) -> pd.DataFrame:
 
 
 def _try(cause: str, recording: Recording) -> str:
+    trace, precision = recording.trace, recording.precision
     if cause == "matrix":
-        trace, precision = recording.trace, recording.precision
         lacks_tf32 = bool(BEFORE_AMPERE.search(trace.gpu)) or trace.device == "cpu"
-        text = MATRIX[None if precision is None else precision > 0]
+        text = MATRIX[None if precision is None else min(precision, IN_16_BITS)]
         return text.replace(TF32, "") if lacks_tf32 else text
-    remedies = {row.name: ", ".join(r.text for r in row.remedies) for row in CAUSES}
-    return TRY.get((cause, recording.trace.framework)) or remedies.get(cause, "–")
+    remedies = {row.name: [r.text for r in row.remedies] for row in CAUSES}
+    texts = TRY.get((cause, trace.framework)) or remedies.get(cause, [])
+    texts = [text for text in texts if _applies(text, trace)]
+    return ("; " if any("," in text for text in texts) else ", ").join(texts) or "–"
+
+
+def _applies(remedy: str, trace: Trace) -> bool:
+    """Whether what could be tried exists in this work and on this GPU."""
+    if trace.trains is False and OF_TRAINING.search(remedy):
+        return False
+    return not (SINCE_AMPERE.search(remedy) and BEFORE_AMPERE.search(trace.gpu))
 
 
 def layer_rows(recording: Recording) -> pd.DataFrame:
     """The layers that take longest; empty where the trace names none."""
-    if not recording.layer_share or not recording.trace.timed:
+    if not recording.layer_share or not recording.told:
         return pd.DataFrame()
     longest = recording.by_layer[:MOST_LAYERS]
     return pd.DataFrame(
@@ -333,7 +405,7 @@ def layer_rows(recording: Recording) -> pd.DataFrame:
             {
                 "Layer": layer,
                 "ms": f"{s * 1e3:.3f}",
-                "Share": wording.share(s / recording.trace.median_s),
+                "Share": wording.share(s / recording.trace.step_s),
             }
             for layer, s in longest.items()
         ]
@@ -385,7 +457,7 @@ def shrink_sentence(comparison: Comparison) -> str:
             "higher precision first."
         )
     lower = before is not None and after is not None and after > before and not comparison.places
-    stayed = comparison.unshrunk[lambda s: s >= LEAST_SHARE * comparison.candidate.trace.median_s]
+    stayed = comparison.unshrunk[lambda s: s >= LEAST_SHARE * comparison.candidate.trace.step_s]
     was = comparison.by_cause.baseline_s
     little = [name for name, seconds in stayed.items() if seconds < NOT_SHRUNK * was[name]]
     parts = {
@@ -425,7 +497,7 @@ def tables(recordings: Sequence[Recording]) -> dict[str, pd.DataFrame]:
     """The tables behind a verdict by their headings, in the order of reading."""
     last = recordings[-1]
     both = Comparison(*recordings) if len(recordings) == 2 else None
-    timed = [recording for recording in recordings if recording.trace.timed]
+    timed = [recording for recording in recordings if recording.told]
     made = {
         "Where the time of a step goes": by_cause(_steps(timed)) if timed else pd.DataFrame(),
         "What to try": cause_rows(last) if last in timed else pd.DataFrame(),
@@ -460,15 +532,15 @@ def _content(recording: Recording) -> dict[str, Any]:
         "devices": list(trace.gpus) or ["CPU"],
         "gpu": trace.gpu,
         "steps": trace.steps,
-        "step_s": trace.median_s if trace.timed else None,
+        "step_s": trace.step_s if recording.told else None,
         "rows": [
-            {"cause": name, "seconds": seconds, "share": seconds / trace.median_s}
+            {"cause": name, "seconds": seconds, "share": seconds / trace.step_s}
             for name, seconds in recording.by_cause.items()
-            if trace.timed
+            if recording.told
         ],
         "arithmetic": recording.arithmetic.to_dict("records"),
-        "layer_share": recording.layer_share if trace.timed else None,
-        "unexplained_share": recording.share("unexplained") if trace.timed else None,
+        "layer_share": recording.layer_share if recording.told else None,
+        "unexplained_share": recording.share("unexplained") if recording.told else None,
         "notes": notes(recording),
     }
 
@@ -506,9 +578,11 @@ def _title(recordings: Sequence[Recording]) -> str:
         shares = recordings[1].shares
         bound = f"{percent(shares.max())} of its step is {_short(str(shares.idxmax()))}"
         return f"Provisional: {faster}; {bound}"
+    if not recordings[0].told:
+        return (CUT_SHORT if recordings[0].cut_short else UNTIMED).partition(":")[0]
     trace, (name, share) = recordings[0].trace, recordings[0].bound
     bound = BOUND[name].partition(":")[0].format(work=WORK[trace.trains])
-    return f"{bound}: {percent(share)} of a step" if trace.timed else UNTIMED.partition(":")[0]
+    return f"{bound}: {percent(share)} of a step"
 
 
 def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str]:
@@ -519,7 +593,7 @@ def _parts(recordings: Sequence[Recording], title: str, source: str) -> list[str
         said = [f"{head}.", f"In {bound}"] if found else said
         said += filter(None, [shrink_sentence(Comparison(*recordings))])
         warnings = [ONCE]
-    timed = [recording for recording in recordings if recording.trace.timed]
+    timed = [recording for recording in recordings if recording.told]
     opening = lead.screen(
         title,
         QUESTION,

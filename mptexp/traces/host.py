@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from mptexp.traces.operations import Operation, Span
+from mptexp.traces.operations import TO_DEVICE, Operation, Span
 
 OWN_LOSS = "mptexp loss"  # the range around the loss in mptexp's own traces
 MODULE = "nn.Module: "
+# A module that moves its inputs to the device before it calls the model that it wraps.
+WRAPPER = re.compile(r"^(Distributed)?DataParallel(_\d+)?$")
 GRAPH = "(a CUDA graph)"  # stands for the kernels of a graph that was traced as a whole
 GRAPH_LAUNCH = re.compile(r"GraphLaunch")  # of CUDA, its driver, and HIP
 STEP = re.compile(r"^ProfilerStep\s*#\s*\d+$")
@@ -170,7 +172,7 @@ class Host:
         """A kernel or copy as what it was launched for."""
         context = self._context(kernel)
         if kernel.kind == "copy":
-            operation = Operation("copy", op=kernel.name.split(" (")[0].replace(" ", ""))
+            operation = self._copy(context, kernel.name.split(" (")[0].replace(" ", ""))
         elif kernel.name == GRAPH or self.replays(kernel):
             operation = Operation("op", "", "other", "", kernel.name)
         else:
@@ -189,6 +191,14 @@ class Host:
         launch = self.launch(kernel)
         thread = self._threads.get(launch.thread) if launch else None
         return thread.at(launch.start) if thread and launch else Context()
+
+    def _copy(self, context: Context, name: str) -> Operation:
+        """A copy; what a layer, a backward pass or an optimizer sends to the device is theirs."""
+        owner = self._operation(context, "")
+        wrapped = WRAPPER.match(context.module) and owner.part == "forward"
+        if not TO_DEVICE.search(name) or owner.part in ("other", "loss") or wrapped:
+            return Operation("copy", op=name)
+        return Operation("copy", owner.layer, owner.part, name)
 
     def _operation(self, context: Context, kernel: str) -> Operation:
         op = context.op.rpartition("::")[2] if context.op.startswith("aten::") else context.op

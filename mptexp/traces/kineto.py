@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.spec.errors import ParamsError
-from mptexp.traces import counters, json_events, operations, steps
+from mptexp.traces import counters, json_events, kernels, operations, steps
 from mptexp.traces.host import (
     BACKWARD,
     GRAPH,
+    GRAPH_LAUNCH,
     INPUT,
     MODULE,
     OPTIMIZER,
@@ -64,6 +65,10 @@ PRODUCT = re.compile(r"^aten::(conv\w*|_convolution|linear|addmm|mm|bmm|matmul)$
 SEVERAL = 1.5  # times the number of steps: so often an optimizer steps in several of them
 BACKWARDS = 0.01  # of the events of a device: so few may end before they begin
 LEAST_WITHIN = 0.5  # of the time of what was launched in the steps: so much ran in them
+# What launches a kernel; fills (memset) are not recorded by every version.
+LAUNCHES = re.compile(r"Launch\w*Kernel")
+CAPTURES = re.compile(r"Stream(Begin|End)Capture")  # in between, launches only make a graph
+LOST = 0.01  # of the kernels that were launched: so few may be missing
 MARKED = ("ProfilerStep#N", "ranges named as steps")
 STRAY = 0.01  # of the launches: so few with another process's number are no other process
 # Of a step: a shorter wait for what was launched before the recording stays in it.
@@ -149,17 +154,22 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
         raise ParamsError("it holds no operation and no kernel")
     calls = [(host.launch(event), (event.start, event.end)) for event in ran]
     launched = [(call.start, interval) for call, interval in calls if call]
-    found = _steps(events, spans, launched)
+    trainers = _trainers(events)
+    waits = list(_waits(e for e in events if e.thread in trainers))
+    waits += _blocked(events, trainers)
+    awaited = [wait for wait in waits if wait.operation.state == "input"]
+    found = _steps(events, spans, launched, operations.busy(awaited))
     _refuse_skewed(found, launched)
     late = _late_us(events, launched)
     if late > steps.AHEAD * 1e6 * statistics.median(found.seconds()):
         raise ParamsError(CLOCKS)
-    waits = _earlier(events, found) if devices else []
-    found = _begun(found, waits)
+    lost = _lost(events, found)
+    earlier = _earlier(events, found, waits) if devices else []
+    found = _begun(found, earlier)
     trace = operations.of_steps(
         operations.without_root(spans),
-        (*_waits(events), *_blocked(events)),
-        _waits(events, ("input",)),
+        (*waits, *operations.elsewhere(devices, name)),
+        awaited,
         found,
         "gpu" if devices else "cpu",
     )
@@ -169,7 +179,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
         trace,
         framework=framework,
         timed=not replayed,
-        trains=_trains(events, found),
+        trains=_trains(events, ran, found, _graphed(ran, host)),
         input_shape=_input_shape(events, found),
         accumulated=_accumulates(updates, number),
         updates=None if updates is None else updates / number,
@@ -178,9 +188,10 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
         counters=counters.compared((event.name, _counts(event.args)) for event in ran),
         notes=(
             *_notes(ran, host),
+            *lost,
             *_skew(launched, late),
             *_stepped(events, updates, number),
-            *([EARLIER.format(sum(e - b for b, e in waits) / 1e3)] if waits else []),
+            *([EARLIER.format(sum(e - b for b, e in earlier) / 1e3)] if earlier else []),
             *([] if devices else _compiled(spans)),
         ),
     )
@@ -314,22 +325,49 @@ def _unseen(trace: Trace, models: Mapping[str, str]) -> Iterator[str]:
 
 
 def _notes(events: Sequence[Event], host: Host) -> Iterator[str]:
-    kernels = [event for event in events if event.kind != "copy"]
-    missing = sum(1 for event in kernels if host.launch(event) is None)
+    known = [event for event in events if event.kind != "copy"]
+    missing = sum(1 for event in known if host.launch(event) is None)
     if missing:
-        yield f"the launches of {missing} of {len(kernels)} kernels are not in the trace"
-    graphs = sum(1 for event in kernels if event.name == GRAPH)
+        yield f"the launches of {missing} of {len(known)} kernels are not in the trace"
+    graphs = sum(1 for event in known if event.name == GRAPH)
     if graphs:
         yield (
             f"{graphs} CUDA graphs were recorded as a whole, without their kernels: what they did "
             "is unexplained; record with --cuda-graph-trace=node"
         )
-    replays = sum(1 for event in kernels if host.replays(event))
+    replays = sum(1 for event in known if host.replays(event))
     if replays:
         yield (
-            f"{replays} of {len(kernels)} kernels ran in CUDA graphs, whose launch says neither "
+            f"{replays} of {len(known)} kernels ran in CUDA graphs, whose launch says neither "
             "layer nor operation"
         )
+
+
+def _lost(events: Sequence[Event], found: Steps) -> list[str]:
+    """Says where kernels that were launched in the steps are not in the trace; refuses many.
+
+    Their time would be the host's, in which the device has no work. Nothing is said where no event
+    of a device bears the number of its launch.
+    """
+    ran = {e.args["correlation"] for e in events if e.kind in ON_DEVICE and "correlation" in e.args}
+    begin, end = found.launched
+    calls = [number for at, number in _launches(events) if begin <= at < end]
+    lost = sum(1 for number in calls if number not in ran) if ran else 0
+    said = f"{lost} of {len(calls)} kernels that were launched in the steps were not recorded"
+    if lost > LOST * len(calls):
+        raise ParamsError(f"{said}: the profiler lost them; trace fewer steps")
+    return [f"{said}; their time counts as if the device had no work"] if lost else []
+
+
+def _launches(events: Iterable[Event]) -> Iterator[tuple[float, Any]]:
+    """When kernels were launched to be run, and the numbers that tie them to it."""
+    capturing: set[Any] = set()
+    for event in sorted((e for e in events if e.kind == "launch"), key=lambda e: e.start):
+        runs = LAUNCHES.search(event.name) and event.thread not in capturing
+        if match := CAPTURES.search(event.name):
+            (capturing.add if match[1] == "Begin" else capturing.discard)(event.thread)
+        elif runs and "correlation" in event.args:
+            yield event.start, event.args["correlation"]
 
 
 def _compiled(spans: Iterable[Span]) -> Iterator[str]:
@@ -346,18 +384,35 @@ def _replayed(events: Sequence[Event]) -> bool:
 
     Kineto then writes the same duration with each kernel, or ranges of the profiler instead.
     """
-    kernels = [event for event in events if event.kind != "copy"]
-    lengths = {round(event.end - event.start, 3) for event in kernels}
-    counted = any(_counts(event.args) for event in kernels)
-    return counted and (kernels[0].kind == "counted" or (len(lengths) == 1 and len(kernels) > 2))
+    known = [event for event in events if event.kind != "copy"]
+    lengths = {round(event.end - event.start, 3) for event in known}
+    counted = any(_counts(event.args) for event in known)
+    return counted and (known[0].kind == "counted" or (len(lengths) == 1 and len(known) > 2))
 
 
-def _trains(events: Iterable[Event], found: Steps) -> bool | None:
-    """Whether the host ran a backward pass or an optimizer; None where it does not tell.
+def _graphed(ran: Sequence[Event], host: Host) -> bool:
+    """Whether most of a device's time is CUDA graphs, of which the host's names tell nothing."""
+    of_graphs = _work_s(event for event in ran if event.name == GRAPH or host.replays(event))
+    return of_graphs > _work_s(ran) / 2
+
+
+def _trains(
+    events: Iterable[Event], ran: Iterable[Event], found: Steps, graphed: bool
+) -> bool | None:
+    """Whether a backward pass or an optimizer ran; None where nothing tells.
 
     Where marks say when the steps were, in these: before them others may have trained.
+
+    Args:
+        ran: on the device that is explained.
+        graphed: whether a graph ran it, which the host says nothing of.
     """
-    begin, end = found.launched if found.how.startswith(MARKED) else (-math.inf, math.inf)
+    marked = found.how.startswith(MARKED)
+    begin, end = found.launched if marked else (-math.inf, math.inf)
+    first, last = found.between if marked else (-math.inf, math.inf)
+    on_device = {event.name for event in ran if first <= event.start < last}
+    if any(kernels.work(name) == "optimizer" for name in on_device):
+        return True
     names: dict[str, set[str]] = defaultdict(set)
     for event in events:
         if event.kind != "op" or begin <= event.start < end:
@@ -365,7 +420,8 @@ def _trains(events: Iterable[Event], found: Steps) -> bool | None:
     if any(BACKWARD.search(name) or OPTIMIZER.search(name) for name in names["op"]):
         return True
     known = any(name.startswith("aten::") for name in names["op"])
-    return False if known and not any(map(GRADIENT.search, names["kernel"])) else None
+    told = known and not graphed and not any(map(GRADIENT.search, names["kernel"]))
+    return False if told else None
 
 
 def _shape(product: str, shapes: Any) -> Sequence[Any]:
@@ -507,14 +563,16 @@ def _of_one_name(events: Sequence[Event]) -> list[Interval]:
     return max(by_name.values(), key=len, default=[])
 
 
-def _steps(events: Sequence[Event], spans: Sequence[Span], launched: Launched) -> Steps:
+def _steps(
+    events: Sequence[Event], spans: Sequence[Span], launched: Launched, waited: Sequence[Interval]
+) -> Steps:
     trained = [e.start for e in events if e.kind == "op" and BACKWARD.search(e.name)]
     for pattern, how in zip((STEP, RANGE), MARKED, strict=True):
         named = [e for e in events if e.kind == "op" and pattern.match(e.name)]
         marks = _of_one_name(named)
         if marks:
             busy, whole = operations.busy(spans), pattern is STEP
-            return steps.marked(marks, busy, how, launched, trained, whole)
+            return steps.marked(marks, busy, how, launched, trained, whole, waited)
     work = [
         ((s.start, s.end), (s.operation.kernel or s.operation.op))
         for s in spans
@@ -522,14 +580,12 @@ def _steps(events: Sequence[Event], spans: Sequence[Span], launched: Launched) -
     ]
     first, last = min(s.start for s in spans), max(s.end for s in spans)
     host = min([first, *(e.start for e in events if e.kind in ("op", "launch"))])
-    # What repeats more often than the optimizer steps is a layer, or a micro-batch.
     ended = _optimized(events)
-    if known := steps.repeated(work, len(ended) or math.inf, host):
-        return known
     if not ended:
-        return steps.whole(first, last)
+        return steps.repeated(work, first=host, waited=waited) or steps.whole(first, last)
     pairs = list(zip([host, *ended[:-1]], ended, strict=True))
-    return steps.marked(pairs, operations.busy(spans), "the optimizer's steps", launched)
+    busy = operations.busy(spans)
+    return steps.marked(pairs, busy, "the optimizer's steps", launched, waited=waited)
 
 
 def _optimized(events: Iterable[Event]) -> list[float]:
@@ -539,20 +595,31 @@ def _optimized(events: Iterable[Event]) -> list[float]:
     return sorted(e.end for e in marks) if one else []
 
 
-def _blocked(events: Sequence[Event]) -> Iterator[Span]:
+def _trainers(events: Sequence[Event]) -> Collection[Any]:
+    """The threads that train: they launch kernels or bear the steps' marks; all if none does.
+
+    What another one awaits, such as one that reads batches ahead, keeps no step waiting.
+    """
+    training = (STEP, RANGE, OPTIMIZER, LAUNCHES, GRAPH_LAUNCH)
+    names = {e.name for e in events if e.kind in ("op", "launch")}
+    names = {name for name in names if any(pattern.search(name) for pattern in training)}
+    return {e.thread for e in events if e.name in names} or {e.thread for e in events}
+
+
+def _blocked(events: Sequence[Event], trainers: Collection[Any]) -> Iterator[Span]:
     """When a call that copies kept the host until the device came to the copy.
 
     So it does with memory that is not pinned; other copies begin when their call has returned.
     """
     tied = (e for e in events if "correlation" in e.args)
     copies = {e.args["correlation"]: e for e in tied if e.kind == "copy"}
-    for event in events:
+    for event in (e for e in events if e.thread in trainers):
         copy = copies.get(event.args.get("correlation")) if event.kind == "launch" else None
         if copy is not None and event.start < copy.start < event.end:
             yield Span(event.start, copy.start, Operation("idle"))
 
 
-def _earlier(events: Sequence[Event], found: Steps) -> list[Interval]:
+def _earlier(events: Sequence[Event], found: Steps, waits: Iterable[Span]) -> list[Interval]:
     """When the first step waited for what the device was given before the recording began.
 
     None where that is too short to matter.
@@ -561,7 +628,8 @@ def _earlier(events: Sequence[Event], found: Steps) -> list[Interval]:
     begin = found.launched[0]
     waited = [
         (wait.start, wait.end)
-        for wait in (*_waits(events, ("idle",)), *_blocked(events))
+        for wait in waits
+        if wait.operation.state == "idle"
         if begin <= wait.start and wait.end <= first
     ]
     least = UNFINISHED * statistics.median(e - b for b, e in found.intervals)
@@ -575,14 +643,10 @@ def _begun(found: Steps, waits: Sequence[Interval]) -> Steps:
     return replace(found, intervals=((freed, end), *others)) if begin < freed < end else found
 
 
-def _waits(events: Iterable[Event], states: Sequence[str] = ("input", "idle")) -> Iterator[Span]:
+def _waits(events: Iterable[Event]) -> Iterator[Span]:
     """When the host waited for a batch, and when for the device."""
     for event in events:
         if event.kind in ("op", "python") and INPUT.search(event.name):
-            state = "input"
+            yield Span(event.start, event.end, Operation("input"))
         elif event.kind == "launch" and IDLE.search(event.name):
-            state = "idle"
-        else:
-            continue
-        if state in states:
-            yield Span(event.start, event.end, Operation(state))
+            yield Span(event.start, event.end, Operation("idle"))

@@ -23,7 +23,9 @@ LONGEST_S = 7200.0  # of a step; no profiler records for so long
 LEAST_S = 1e-9  # of a step; ratios of less would leave what floats can hold
 ON_HOST = "(on the host)"  # stands for the kernel of an operation that no GPU kernel came from
 # An instant without any operation belongs to the first of these that is going on, else to host.
-WAITS = ("retracing", "input", "loop", "idle", "host")
+WAITS = ("another GPU", "retracing", "input", "loop", "idle", "host")
+TO_DEVICE = re.compile(r"H2D|HtoD|HostToDevice")  # in the names of copies
+COPY = re.compile(r"^(Memcpy|Memset)|rocclr_(copy|fill)", re.IGNORECASE)  # copies and fills
 COMMON = 0.9  # of the operations with a layer: what so many begin with is the model's name
 LOOP_PAUSE_US = 1000.0  # beside other work a longer one between operations of loops is not theirs
 # Operations of TensorFlow that carry what a loop takes and gives: they stand at its ends.
@@ -37,10 +39,10 @@ class Operation(NamedTuple):
     """A row of the table: all events of the traced steps that agree in the first five fields.
 
     Attributes:
-        state: op; for the time without any operation retracing (a function is traced anew), input
-            (a batch is awaited or copied to the device), loop (between two operations of a layer's
-            loop), idle (the host awaits the device) or host
-            (the host is at work itself).
+        state: op; for the time without any operation another GPU (of the process works),
+            retracing (a function is traced anew), input (a batch is awaited or copied to the
+            device), loop (between two operations of a layer's loop), idle (the host awaits the
+            device) or host (the host is at work itself).
         layer: the model's layer that it belongs to; empty where it belongs to none.
         part: forward, backward, loop (of either, within a loop of a layer), optimizer, updates (of
             gradients and weights beside it), loss scaling, loss, other; empty unless state is op.
@@ -75,7 +77,7 @@ class Span(NamedTuple):
     """An event: from when to when, in microseconds, and what it was.
 
     Of the operation only the first five fields count. A copy between host and device has the state
-    copy, which `shares` resolves.
+    copy, which `shares` resolves; a part only where it is known not to be of a batch.
     """
 
     start: float
@@ -96,6 +98,7 @@ class Trace:
         step_times: seconds of each step, as the host or the device marks them.
         how: how the steps were recognized.
         warm_up, unusual, untrained, after_s: what was left out, as of `steps.Steps`.
+        left: seconds by state of each of the first two kinds, the warm-up first.
         outside_s: seconds of work on the device in the trace, but outside the steps.
         hidden_s: seconds of a step in which other work hid communication between devices.
         framework: that wrote the trace; empty where it does not tell.
@@ -122,6 +125,7 @@ class Trace:
     unusual: int = 0
     untrained: int = 0
     after_s: float = 0.0
+    left: tuple[Mapping[str, float], ...] = ()
     outside_s: float = 0.0
     hidden_s: float = 0.0
     framework: str = ""
@@ -228,9 +232,26 @@ def of_steps(
         unusual=steps.unusual,
         untrained=steps.untrained,
         after_s=steps.after_s / every,
+        left=_left(spans, waits, steps.left),
         outside_s=sum(s.end - s.start for s in spans if s.end <= begin or s.start >= end) / 1e6,
         hidden_s=max(0.0, _busy_s(sent, steps) - shown / 1e6) / number,
     )
+
+
+def _left(
+    spans: Sequence[Span], waits: Sequence[Span], intervals: Sequence[Interval]
+) -> tuple[Mapping[str, float], ...]:
+    """Seconds by state of steps that were left out."""
+    if not intervals:
+        return ()
+    edges = [edge for interval in intervals for edge in interval]
+    made = []
+    for owned in shares(spans, waits, edges)[::2]:
+        states: Counter[str] = Counter()
+        for operation, us in owned.items():
+            states[operation.state] += us / 1e6
+        made.append(dict(states))
+    return tuple(made)
 
 
 def _in_loops(spans: Sequence[Span]) -> Iterator[Span]:
@@ -285,6 +306,18 @@ def _busy_s(spans: Iterable[Span], steps: Steps) -> float:
 def busy(ran: Iterable[Any]) -> list[Interval]:
     """When something ran, of spans or events."""
     return [(one.start, one.end) for one in ran]
+
+
+def elsewhere(gpus: Mapping[str, Iterable[Any]], explained: str) -> Iterator[Span]:
+    """When another GPU of the process computed; copies and communication may only wait.
+
+    Args:
+        gpus: the events of each by its name.
+        explained: the name of the one that is no other.
+    """
+    for event in (event for name, ran in gpus.items() if name != explained for event in ran):
+        if not COPY.search(event.name) and kernels.work(event.name) != "communication":
+            yield Span(event.start, event.end, Operation("another GPU"))
 
 
 def with_sources(spans: Iterable[Span]) -> Iterator[Span]:
@@ -419,8 +452,11 @@ def _communicates(operation: Operation) -> bool:
 
 
 def _resolved(operation: Operation) -> Operation:
-    """A copy of a batch to the device is input, any other copy an operation of its own."""
+    """A copy of a batch to the device is input, any other copy an operation of its own.
+
+    What a layer, a backward pass or an optimizer copies there is no batch, and has their part.
+    """
     if operation.state == "copy":
-        to_device = re.search(r"H2D|HtoD|HostToDevice", operation.op)
-        return Operation("input") if to_device else operation._replace(state="op")
+        batch = TO_DEVICE.search(operation.op) and not operation.part
+        return Operation("input") if batch else operation._replace(state="op")
     return operation

@@ -10,12 +10,13 @@ from itertools import accumulate, pairwise
 
 Interval = tuple[float, float]  # first and last instant, in microseconds
 Launched = Sequence[tuple[float, Interval]]  # when something was launched, and when it ran
-# A step that takes so many times as long as the others is none: a first one compiles and tunes,
-# a later one has an evaluation, a checkpoint or another compilation in it.
+# A step that takes so many times as long as the others: a first one compiles and tunes, a single
+# later one has an evaluation, a checkpoint or another compilation in it.
 UNUSUAL = 3.0
 # Work that the device still has to do when the last step's mark ends, as a share of the steps: from
 # here the marks end too early, for the host is ahead of the device.
 LAG = 0.05
+MOSTLY = 0.5  # of what a long step takes beyond the others: a wait that is part of the training
 AHEAD = 0.5  # of a step: from here the marks say how long launching takes, not a step
 FILLED = 0.75  # of the time from one mark to the next: marks that last shorter are not whole steps
 PAUSE = 0.02  # of a step: a device that rests for longer has come to the end of its work
@@ -34,7 +35,8 @@ class Steps:
             belongs to no step.
         how: how they were recognized, such as `ProfilerStep#N`.
         warm_up: how many first steps were left out.
-        unusual: how many later ones were, for they took much longer than the others.
+        unusual: how many later ones were, for one took much longer than the others.
+        left: from when to when these two kinds lasted, the warm-up first.
         untrained: how many were, for they have no backward pass and others have one.
         after_s: mean seconds that were cut off each step's end, see `ending_with`.
         on_host: from when to when the host launched them, where the device ran them later.
@@ -47,6 +49,7 @@ class Steps:
     untrained: int = 0
     after_s: float = 0.0
     on_host: tuple[Interval, ...] = ()
+    left: tuple[Interval, ...] = ()
 
     @property
     def found(self) -> int:
@@ -88,6 +91,7 @@ def marked(
     launched: Launched = (),
     trained: Sequence[float] = (),
     whole: bool = True,
+    waited: Sequence[Interval] = (),
 ) -> Steps:
     """Steps that the host marked; the last one ends when the device has done its work.
 
@@ -101,6 +105,7 @@ def marked(
         trained: when the host began some part of a backward pass, as far as that is known.
         whole: whether a mark lasts as long as its step. Of others the last is left out, if they
             are shorter than what lies from one to the next: nothing says when its step ends.
+        waited: when the host waited for a batch, as far as that is known.
     """
     ordered = sorted(marks)
     kept = [ordered[0]]
@@ -116,13 +121,13 @@ def marked(
     runs_ahead = ahead > AHEAD * (end - begin) / len(kept) or _waits(kept, launched)
     if runs_ahead and (ran := _run(kept, launched)):
         ahead_of = adjoining(ran, f"{how}, as the device ran them")
-        return usual(training(replace(ahead_of, on_host=tuple(kept)), trained))
+        return usual(training(replace(ahead_of, on_host=tuple(kept)), trained), waited)
     if not whole and _filled(kept) < FILLED:
         to_next = adjoining(kept, f"{how}, from one to the next")
-        return usual(training(_only(to_next, range(len(kept) - 1)), trained))
+        return usual(training(_only(to_next, range(len(kept) - 1)), trained), waited)
     if worked - end > LAG * (end - begin):
         kept[-1] = (kept[-1][0], worked)
-    return usual(training(adjoining(kept, how), trained))
+    return usual(training(adjoining(kept, how), trained), waited)
 
 
 def _waits(marks: Sequence[Interval], launched: Launched) -> bool:
@@ -225,19 +230,37 @@ def _worked_until(end: float, busy: Sequence[Interval], pause: float) -> float:
     return until
 
 
-def usual(steps: Steps) -> Steps:
-    """The steps without first ones that compile, tune or fill caches, and later ones like them.
+def usual(steps: Steps, waited: Sequence[Interval] = ()) -> Steps:
+    """The steps without first ones that compile, tune or fill caches, and a later one like them.
 
-    Nor those that take no time: two marks at one instant make such a step.
+    What recurs is part of the training: of several long steps all stay, and so does one that is
+    long because it waited for a batch, with such a first one. Steps that take no time are left out:
+    two marks at one instant make such a step.
+
+    Args:
+        waited: when the host waited for a batch.
     """
     steps = _only(steps, [n for n, seconds in enumerate(steps.seconds()) if seconds > 0])
     times, first = steps.seconds(), 0
     while first + 1 < len(times) and times[first] > UNUSUAL * statistics.median(times[first + 1 :]):
         first += 1
-    longest = UNUSUAL * statistics.median(times[first:])
-    kept = [n for n, seconds in enumerate(times) if n >= first and seconds <= longest]
-    unusual = len(times) - first - len(kept)
-    return replace(_only(steps, kept), warm_up=first, unusual=unusual)
+    median = statistics.median(times[first:])
+    long = [n for n, s in enumerate(times) if n >= first and s > UNUSUAL * median]
+    starved = [_starved(interval, median, waited) for interval in steps.intervals]
+    if len(long) > 1 or any(starved[n] for n in long):
+        long = []
+        while first and starved[first - 1]:  # one of them
+            first -= 1
+    left = [*range(first), *long]
+    kept = _only(steps, [n for n in range(len(times)) if n not in left])
+    intervals = tuple(steps.intervals[n] for n in left)
+    return replace(kept, warm_up=first, unusual=len(long), left=intervals)
+
+
+def _starved(step: Interval, usual_s: float, waited: Sequence[Interval]) -> bool:
+    """Whether most of what a step takes beyond the others is a wait for a batch."""
+    begin, end = step
+    return took_within(waited, begin, end) > MOSTLY * (end - begin - usual_s * 1e6)
 
 
 def _only(steps: Steps, kept: Sequence[int]) -> Steps:
@@ -251,7 +274,9 @@ def _only(steps: Steps, kept: Sequence[int]) -> Steps:
 
 
 def repeated(
-    work: Sequence[tuple[Interval, Hashable]], most: float = math.inf, first: float = math.inf
+    work: Sequence[tuple[Interval, Hashable]],
+    first: float = math.inf,
+    waited: Sequence[Interval] = (),
 ) -> Steps | None:
     """Steps as what a device repeats; None where it repeats nothing.
 
@@ -260,8 +285,8 @@ def repeated(
 
     Args:
         work: when something ran and of what kind it is.
-        most: so many steps at most are in it, where that is known.
         first: the first instant of the trace, where it holds more than this work.
+        waited: as of `usual`.
     """
     counts: Counter[Hashable] = Counter()
     took: dict[Hashable, float] = defaultdict(float)
@@ -269,11 +294,11 @@ def repeated(
         counts[kind] += 1
         took[kind] += ends - begins
     total = sum(took.values())
-    for n in sorted({count for count in counts.values() if 1 < count <= most}, reverse=True):
+    for n in sorted({count for count in counts.values() if count > 1}, reverse=True):
         whole = [kind for kind, count in counts.items() if count % n == 0]
         share = sum(took[kind] for kind in whole) / total if total else 0.0
         if len(whole) >= LEAST_KINDS * len(counts) and share >= LEAST_TIME:
-            return usual(_cut(sorted(work, key=lambda item: item[0]), counts, n, first))
+            return usual(_cut(sorted(work, key=lambda item: item[0]), counts, n, first), waited)
     return None
 
 

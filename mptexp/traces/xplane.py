@@ -23,7 +23,7 @@ from mptexp.spec import imports
 from mptexp.spec.errors import ParamsError
 from mptexp.traces import json_events, operations
 from mptexp.traces import steps as recognized
-from mptexp.traces.operations import ON_HOST, Operation, Span, Trace
+from mptexp.traces.operations import COPY, ON_HOST, Operation, Span, Trace
 from mptexp.traces.steps import Interval, Steps
 from mptexp.traces.xla_names import GRADIENT_OF, Naming, full_name
 
@@ -227,7 +227,6 @@ def _work_s(events: Iterable[Event]) -> float:
 
 
 OF_DRIVER = re.compile(r"(cu|cuda|hip)(Launch|Memcpy|GraphLaunch|ModuleLaunch|StreamSync)")
-COPY = re.compile(r"^(Memcpy|Memset)|rocclr_(copy|fill)", re.IGNORECASE)
 
 
 def _busiest(gpus: Mapping[str, Sequence[Event]]) -> str:
@@ -280,22 +279,25 @@ def _steps(events: Sequence[Event], gpus: Mapping[str, Sequence[Event]], naming:
         for e in events
         if KERAS_STEPS.match(e.name) and not e.on_device and not e.in_pipeline
     ]
+    waits = _waits(events, _input_runs(events))
+    waited = operations.busy(wait for wait in waits if wait.operation.state == "input")
     for how, marks in ways.items():
         if marks:
             launched = _launched(marks, gpus.get(name, ()))
-            steps = recognized.marked(operations.busy(marks), busy, how, launched)
+            steps = recognized.marked(operations.busy(marks), busy, how, launched, waited=waited)
             if recognized.outrun(steps, busy):
                 work = _work(_on_gpu(events, gpus[name], naming))
-                kinds = recognized.repeated(work, first=_first(events))
+                kinds = recognized.repeated(work, first=_first(events), waited=waited)
                 if kinds and kinds.found == len(marks):
                     return kinds
             return recognized.ending_with(steps, calls, busy)
     if calls:
-        return recognized.ending_with(recognized.marked(calls, busy, "train_function"), calls, busy)
+        steps = recognized.marked(calls, busy, "train_function", waited=waited)
+        return recognized.ending_with(steps, calls, busy)
     spans = list(_on_gpu(events, gpus[name], naming) if name else _on_cpu(events, naming))
     if not spans:
         raise ValueError("it holds no operation of a training")
-    kinds = recognized.repeated(_work(spans), first=_first(events))
+    kinds = recognized.repeated(_work(spans), first=_first(events), waited=waited)
     first, last = min(s.start for s in spans), max(s.end for s in spans)
     return kinds or recognized.whole(first, last)
 
@@ -342,7 +344,7 @@ def _trace(
     input_runs = _input_runs(events)
     return operations.of_steps(
         operations.with_sources(operations.without_root(spans)),
-        _waits(events, input_runs),
+        (*_waits(events, input_runs), *operations.elsewhere(gpus, name)),
         _pipeline(events, input_runs),
         steps,
         "gpu" if name else "cpu",

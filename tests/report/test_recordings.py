@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from builders import KINETO, kineto_step
+from builders import without as left
 
 from mptexp import api
 from mptexp.diagnosis.recording import Comparison, Recording
@@ -17,8 +18,7 @@ KEYS = {"file", "framework", "devices", "gpu", "steps", "step_s", "rows", "arith
 
 def recording(file="before.json", without=(), steps=2, more=()):
     events = [e for step in range(steps) for e in kineto_step(KINETO[1], step)] + list(more)
-    kept = [e for e in events if not any(word in e["name"] for word in without)]
-    return Recording(file, kineto.read(kept, {}))
+    return Recording(file, kineto.read(left(events, *without), {}))
 
 
 @pytest.fixture
@@ -82,6 +82,26 @@ def test_the_advice_for_matrix_work_knows_what_it_is_in(kernel, advice):
     renamed = [{**e, "name": kernel} if "wgrad" in e["name"] else e for e in events]
     table = recordings.cause_rows(Recording("a.json", kineto.read(renamed, {})))
     assert advice in table[table.Cause.str.startswith("matrix work")]["What to try"].item()
+
+
+def advised(cause, **changes):
+    made = typed(changes.pop("kernel", FLOAT32), "a", **changes)
+    return recordings._try(cause, made)
+
+
+def test_the_advice_follows_from_what_was_recorded():
+    # The lies: fused optimizers against an inference; of TF32 "it is in few bits already", where
+    # 16 bits were to be had; on a V100 a model in bfloat16, which it only emulates.
+    assert "fused optimizers (fused=True), zero_grad" in advised("host", trains=True)
+    assert advised("host", trains=False) == "a larger batch, torch.compile or CUDA graphs"
+    assert "gradients" not in advised("communication", trains=False)
+    assert advised("matrix", kernel=TENSORFLOAT32).startswith("16 bits in place of TF32")
+    assert "in few bits already" in advised("matrix", kernel=FLOAT16)
+    v100, a100 = "GPU:0 Tesla V100-SXM2-32GB", "GPU:0 NVIDIA A100-SXM4-80GB"
+    assert advised("casts", gpu=v100) == "channels_last throughout"
+    assert "bfloat16" in advised("casts", gpu=a100)
+    assert advised("loss scaling", gpu=v100) == "a fixed loss_scale, which costs less"
+    assert advised("memory").startswith("torch.compile, which fuses it; channels_last; ")
 
 
 @pytest.mark.parametrize(
@@ -177,6 +197,18 @@ def test_what_bounds_is_said_of_training_or_inference_and_of_what_was_cut_off():
     assert any("more than three times the median" in note for note in recordings.notes(made))
 
 
+def test_what_steps_that_are_left_out_hold_is_said():
+    # The lie: steps "left out, as an evaluation would be", which took 69 % of the recording.
+    made = recording()
+    left = ({"host": 0.004}, {"op": 0.009, "input": 0.0035, "host": 0.0005})
+    trace = replace(made.trace, warm_up=1, unusual=1, left=left)
+    first, later = recordings.notes(replace(made, trace=trace))
+    assert first.endswith(
+        "warm-up: 4 ms, 21 % of all recorded steps (host and launch overhead 100 %)"
+    )
+    assert later.endswith(": 13 ms, 68 % of all recorded steps (work 69 % and wait for input 27 %)")
+
+
 def test_names_that_are_no_text_are_shown_and_written(tmp_path):
     # A kernel's name with half a character, and a file's that is not UTF-8: tracebacks.
     events = [e for step in range(3) for e in kineto_step(KINETO[1], step)]
@@ -256,7 +288,7 @@ def test_lower_precision_is_not_blamed_for_another_gpu():
 
 
 def test_more_than_16_bits_could_give_is_said():
-    slow = typed(FLOAT32, "a", step_times=(0.01, 0.01))
+    slow = typed(FLOAT32, "a", step_times=(0.01, 0.01), step_s=0.01)
     said = recordings.shrink_sentence(Comparison(slow, typed(FLOAT16, "b")))
     assert said.endswith("It became faster by more than that.")
 

@@ -1,7 +1,7 @@
 """PyTorch's traces; those of real GPUs are in test_files.py."""
 
 import pytest
-from builders import KINETO, kineto_step
+from builders import KINETO, kineto_step, without
 
 from mptexp.diagnosis import breakdown
 from mptexp.spec.errors import ParamsError
@@ -47,12 +47,10 @@ def test_a_layer_is_the_path_of_its_modules_without_what_all_have_in_common():
 
 def test_missing_launches_are_found_by_the_external_id_or_counted():
     events = [e for step in range(2) for e in kineto_step(KINETO[1], step)]
-    without = [e for e in events if e["cat"] != "cuda_runtime"]
-    trace = read(without)
+    bare = [e for e in events if e["cat"] != "cuda_runtime"]
+    trace = read(bare)
     assert rows(trace)["op", "conv2d"].layer == "Conv2d_0"
-    bare = [
-        dict(e, args={k: v for k, v in e["args"].items() if k != "External id"}) for e in without
-    ]
+    bare = [dict(e, args={k: v for k, v in e["args"].items() if k != "External id"}) for e in bare]
     trace = read(bare)
     assert trace.notes == ("the launches of 6 of 6 kernels are not in the trace",)
     products = [row for row in trace.operations if row.kernel == CONV]
@@ -72,11 +70,27 @@ def test_the_busiest_gpu_is_explained_and_the_others_are_named():
 def test_steps_without_marks_are_what_repeats():
     events = [
         event for step in range(4) for event in kineto_step(KINETO[1], step)
-        if not event["name"].startswith("ProfilerStep")
+        if not event["name"].startswith(("ProfilerStep", "Optimizer"))
     ]  # fmt: skip
     trace = read(events)
     assert trace.steps == 4
     assert trace.how == "the repetition of its operations"
+
+
+def test_an_evaluation_after_a_training_without_marks_is_in_no_step():
+    # The lie: 6 steps of a training and 12 batches of an evaluation, "75 % of a step of 16.1 ms":
+    # nearly all kernels ran a multiple of 6 times; a step took 12.1 ms.
+    kept = [e for e in gpu_steps(6) if not e["name"].startswith("ProfilerStep")]
+    again = [
+        e | {"ts": e["ts"] % 1000 + 6000 + 300 * batch, "args": e["args"] | {"External id": 0}}
+        for batch in range(12)
+        for e in kept
+        if e["ts"] < 320 and e["cat"] in ("cpu_op", "kernel") and "Loader" not in e["name"]
+    ]
+    trace = read(kept + again)
+    assert (trace.steps, trace.how) == (6, "the optimizer's steps")
+    assert trace.step_s == pytest.approx(1000e-6, rel=0.1)
+    assert rows(trace)["op", "conv2d"].seconds == pytest.approx(100e-6, rel=0.1)
 
 
 def test_steps_end_with_the_optimizer_s_where_kernels_do_not_repeat():
@@ -164,9 +178,23 @@ def test_a_step_with_an_evaluation_in_it_is_left_out_and_counted():
     slow.append(device("sm80_xmma_gemm_f32f32_f32f32_f32_evaluation", 3000, 8000))
     trace = read(slow)
     assert (trace.steps, trace.unusual) == (5, 1)
+    (left,) = trace.left
+    assert left["op"] == pytest.approx(8250e-6)
+    assert sum(left.values()) == pytest.approx(10000e-6)
     assert trace.median_s == pytest.approx(1000e-6)
     assert not any("evaluation" in row.kernel for row in trace.operations)
     assert sum(row.seconds for row in trace.operations) == pytest.approx(trace.step_s)
+
+
+def test_a_step_that_is_long_for_a_batch_that_it_awaits_is_a_step():
+    slow = [dict(e, ts=e["ts"] + (9000 if e["ts"] >= 3000 else 0)) for e in gpu_steps(6)]
+    for event in slow:
+        if event["name"] == "ProfilerStep#2":
+            event["dur"] += 9000
+    batch = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    trace = read([*slow, host(batch, 3000, 8500)])
+    assert (trace.steps, trace.unusual) == (6, 0)
+    assert rows(trace)["input", ""].seconds == pytest.approx((250e-6 * 6 + 8500e-6) / 6)
 
 
 def test_accumulated_gradients_are_said():
@@ -179,8 +207,8 @@ def test_accumulated_gradients_are_said():
 def test_an_inference_is_no_training():
     assert read(gpu_steps(2)).trains is True
     words = ("Backward", "backward", "Optimizer")
-    kept = [e for e in gpu_steps(2) if not any(word in e["name"] for word in words)]
-    assert read([e for e in kept if "wgrad" not in e["name"]]).trains is False
+    kept = without(gpu_steps(2), *words)
+    assert read(without(kept, "wgrad")).trains is False
     assert read(kept).trains is None  # a kernel of a gradient, and nothing else that tells
     assert read([e for e in kept if e["pid"] == 0]).trains is None
 
@@ -465,3 +493,114 @@ def test_ranges_of_reading_and_of_the_step_are_one_step():
         for name, start, end in (("batch", 0, 40), ("step", 40, 100))
     ]
     assert kineto._of_one_name(ranges) == [(0, 40), (100, 140), (200, 240)]
+
+
+def test_kernels_that_were_launched_and_not_recorded_are_said_or_refused():
+    # The lie: of a V100's training whose profiler lost half of the kernels "the host bounds this
+    # training: for 61 % of a step the device has no work".
+    events = gpu_steps(50)
+    places = [n for n, e in enumerate(events) if e["cat"] == "kernel"]
+    kept = [e for n, e in enumerate(events) if n != places[0]]
+    assert read(kept).notes == (
+        "1 of 150 kernels that were launched in the steps were not recorded; "
+        "their time counts as if the device had no work",
+    )
+    kept = [e for n, e in enumerate(events) if n not in places[::2]]
+    with pytest.raises(ParamsError, match="75 of 150 kernels that were launched in the steps"):
+        read(kept)
+    # A launch that only makes a CUDA graph runs nothing then.
+    more = [host("cudaStreamBeginCapture", 810, 1, "cuda_runtime"),
+            host("cudaLaunchKernel", 820, 1, "cuda_runtime", correlation=77_777),
+            host("cudaStreamEndCapture", 830, 1, "cuda_runtime")]  # fmt: skip
+    assert read([*events, *more]).notes == ()
+
+
+def test_time_in_which_another_gpu_of_the_process_works_is_not_the_host_s():
+    # The lie: of a model spread over four GPUs, one of which worked at nearly every instant, "the
+    # host bounds this training: for 75 % of a step the device has no work".
+    events = gpu_steps(2, *(device("sm80_xmma_gemm", n * 1000 + 750, 240, device=1)
+                            for n in range(2)))  # fmt: skip
+    copies = [device("Memcpy DtoD (Device -> Device)", 410, 80, device=2) | {"cat": "gpu_memcpy"},
+              device("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", 410, 80, device=2)]  # fmt: skip
+    plain, made = rows(read(gpu_steps(2))), rows(read([*events, *copies]))
+    assert made["another GPU", ""].seconds == pytest.approx(240e-6)
+    waits = [("host", ""), ("idle", "")]
+    before, after = (sum(t[key].seconds for key in waits if key in t) for t in (plain, made))
+    assert before - after == pytest.approx(240e-6)
+    assert made["input", ""] == plain["input", ""]
+
+
+def sent(at, number, thread=1):
+    """A copy to the device of 40 us that a thread launches at an instant."""
+    call = host("cudaMemcpyAsync", at, 2, "cuda_runtime", correlation=number) | {"tid": thread}
+    copy = device("Memcpy HtoD (Pinned -> Device)", at + 5, 40, correlation=number)
+    return [call, copy | {"cat": "gpu_memcpy"}]
+
+
+@pytest.mark.parametrize(
+    ("at", "thread", "cause"),
+    [
+        (250, 1, "loads"),  # in a layer
+        (440, 2, "loads"),  # in the backward pass
+        (655, 1, "loads"),  # in the optimizer's step
+        (830, 1, "input"),
+    ],
+)
+def test_only_a_copy_that_no_part_of_the_training_makes_is_a_batch(at, thread, cause):
+    # The lie: weights that are kept on the host, "waiting for input bounds this training".
+    plain = breakdown.by_cause_of(breakdown.of_trace(read(gpu_steps(2))))
+    made = read(gpu_steps(2, *sent(at, 7777, thread)))
+    after = breakdown.by_cause_of(breakdown.of_trace(made))
+    assert after[cause] - plain[cause] == pytest.approx(40e-6 / 2)
+    assert after.sum() == pytest.approx(plain.sum())
+
+
+def test_a_module_that_only_wraps_the_model_copies_a_batch():
+    events = gpu_steps(2, *sent(215, 7777))
+    for name, cause in (("DistributedDataParallel_0", "input"), ("Net_0", "loads")):
+        named = [e | {"name": e["name"].replace("Net_0", name)} for e in events]
+        seconds = breakdown.by_cause_of(breakdown.of_trace(read(named)))
+        assert (seconds["loads"] > 0) == (cause == "loads")
+
+
+def test_what_a_thread_awaits_that_does_not_train_keeps_no_step_waiting():
+    # The lies: "waiting for input 78 %" of a training that its host bounds, as a thread beside it
+    # reads ahead; "idle device 78 %", as such a thread waits for a stream.
+    plain = read(gpu_steps(2)).operations
+    batch = host("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0, 1990)
+    sync = host("cudaStreamSynchronize", 0, 1990, "cuda_runtime")
+    assert read(gpu_steps(2, batch | {"tid": 5}, sync | {"tid": 6})).operations == plain
+    assert read(gpu_steps(2, batch)).operations != plain
+    assert read(gpu_steps(2, sync | {"tid": 2})).operations != plain  # the backward pass's thread
+
+
+ADAM = "void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<f>>"
+
+
+def graphed(last):
+    """Two steps, each of which is one CUDA graph of three kernels."""
+    made = [host("aten::copy_", 1, 5)]
+    for n in range(2):
+        begin, number = n * 1000, 50 + n
+        made.append(host(f"ProfilerStep#{n}", begin, 1000))
+        made.append(host("cudaGraphLaunch", begin + 5, 9, "cuda_runtime", correlation=number))
+        for place, name in enumerate(("sm80_xmma_gemm_a", "sm80_xmma_gemm_b", last)):
+            made.append(device(name, begin + 100 + 200 * place, 190, correlation=number))
+    return made
+
+
+def test_what_a_graph_replays_is_no_inference_because_the_host_names_no_backward_pass():
+    # The lie: a training whose whole step is a CUDA graph, "this inference"; not compared with
+    # itself without the graph, as "training against inference".
+    assert read(graphed(ADAM)).trains is True
+    assert read(graphed("sm80_xmma_gemm_c")).trains is None
+    eager = [e for e in gpu_steps(2) if not any(
+        word in e["name"] for word in ("Backward", "backward", "Optimizer"))]  # fmt: skip
+    assert read([e | {"name": e["name"].replace("wgrad", "fprop")} for e in eager]).trains is False
+    fused = [e | ({"name": ADAM} if "CUDAFunctor_add" in e["name"] else {}) for e in eager]
+    assert read(fused).trains is True
+    # In what was marked, not before it.
+    marked = [e for e in fused if e["name"] != "ProfilerStep#0"]
+    before = [e for e in marked if e["name"] != ADAM or e["ts"] < 1000]
+    kept = [e for e in before if not (e["name"] == "cudaLaunchKernel" and e["ts"] == 1620)]
+    assert read([e | {"name": e["name"].replace("wgrad", "fprop")} for e in kept]).trains is False

@@ -168,3 +168,21 @@ def test_a_range_at_the_end_of_another_is_no_step_of_its_own():
     # `iteration` with a range around optimizer.step() in it: twice as many steps, once.
     marks = [(0, 100), (90, 99), (100, 200), (190, 199)]
     assert steps.marked(marks, [], "marks").intervals == ((0, 100), (100, 200))
+
+
+def test_long_steps_that_recur_or_wait_for_a_batch_are_steps():
+    # The lie: every fourth batch is awaited for 360 ms; "matrix work 99 % of a step of 40.3 ms",
+    # "3 steps left out, as an evaluation would be", of a training that waits for 69 % of its time.
+    every = [400 if n % 4 == 3 else 40 for n in range(12)]
+    ends = [sum(every[: n + 1]) for n in range(12)]
+    marks = [(end - length, end) for end, length in zip(ends, every, strict=True)]
+    made = steps.marked(marks, [], "marks")
+    assert (len(made.intervals), made.unusual, made.left) == (12, 0, ())
+    later = marks[3:]  # begins with one
+    waits = [(begin + 10, end - 30) for begin, end in later if end - begin > 100]
+    assert len(steps.marked(later, [], "marks", waited=waits).intervals) == 9
+    assert steps.marked(later, [], "marks").warm_up == 1
+    waited = [(120, 480)]
+    once = marks[:7]
+    assert steps.marked(once, [], "marks", waited=waited).unusual == 0
+    assert steps.marked(once, [], "marks", waited=[(120, 200)]).left == ((120, 520),)
