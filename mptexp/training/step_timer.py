@@ -248,7 +248,7 @@ class StepTimer:
         readings = sensors.summary(samples, spans, card["kind"])
         content = {
             **schema.bare(run, schema.FOREIGN),
-            "in_force": self._effective(card),
+            "in_force": self._effective(run, card),
             "status": "ok",
             "error": "",
             "environment": card,
@@ -327,12 +327,18 @@ class StepTimer:
 
     def _usual(self, card: Mapping[str, Any]) -> str:
         """What Keras's float32 is here: TF32, where the backend has it on by itself."""
-        default = capability.default_policy(dict(card))
+        default = capability.default_policy(card)
         return default if default == "float32" or backend(self.backend).tf32() else "float32"
 
-    def _effective(self, card: Mapping[str, Any]) -> dict[str, Any]:
+    def _effective(self, run: Run, card: Mapping[str, Any]) -> dict[str, Any]:
         """What precision was effective: of Keras's model read back, of a loop as it was said."""
-        known: dict[str, Any] = {"default_policy": capability.default_policy(dict(card))}
+        policy = POLICY_ROWS[run.policy]
+        native = capability.is_native(policy.arithmetic, card)
+        known: dict[str, Any] = {
+            "default_policy": capability.default_policy(card),
+            # Of products in float8 only the compiled program says whether they are native.
+            "emulated": None if native and policy.quantization else not native,
+        }
         if self.model is not None:
             layers = [layer for layer in self.model.layers if layer.weights]
             known["compute_dtype"] = ", ".join(sorted({x.compute_dtype for x in layers}))

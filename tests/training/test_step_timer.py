@@ -46,6 +46,8 @@ def test_a_callback_of_keras_writes_a_record(tmp_path, backend):
     assert record["parameters"]["policy"] == "mixed_bfloat16"
     assert record["parameters"]["backend"] == backend
     assert "bfloat16" in record["in_force"]["compute_dtype"]
+    native = "bfloat16" in record["environment"]["native"]
+    assert record["in_force"]["emulated"] is not native
     # Each epoch's last step belongs to no window.
     assert sum(w["steps"] for w in record["windows"]) == 3 * 19
     assert record["timing"]["first_step_s"] > 0
@@ -59,6 +61,10 @@ def test_report_takes_the_record_and_claims_nothing(tmp_path):
         timed(tmp_path, policy)
     done = mptexp("report", "sweep", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    # The lie: "float32 (emulated: slower is expected)", of every policy.
+    table = (tmp_path / "sweep" / "table.md").read_text().splitlines()
+    assert [row for row in table if "float32" in row]
+    assert not [row for row in table if "float32" in row and "emulated" in row]
     checked = mptexp("report", "sweep", "--check", cwd=tmp_path)
     assert checked.returncode == 1
     assert "identity not recorded" in checked.stdout
