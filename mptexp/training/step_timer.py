@@ -18,7 +18,7 @@ from mptexp.records import interference, schema, step_times, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.backends import BACKENDS
 from mptexp.spec.errors import ParamsError
-from mptexp.spec.policies import POLICY_ROWS
+from mptexp.spec.policies import EFFECTIVE_SHARE, POLICY_ROWS, Policy, share_mark
 from mptexp.spec.run import LEAST_STEPS, Run
 from mptexp.training import capability, environment
 from mptexp.training.backends import backend
@@ -88,6 +88,8 @@ class StepTimer:
         self._step, self._size, self._first, self._began = 0, 1, 0, 0.0
         self._at_once = 1  # steps that begin together
         self._samples: list[sensors.Sample] = []
+        self._of_epoch: tuple[int, int] | None = None  # steps that ended, and that began
+        self._other_batch = ""
 
     # --- a loop -----------------------------------------------------------------------------------
 
@@ -167,16 +169,35 @@ class StepTimer:
     def on_train_begin(self, logs: Any = None) -> None:
         """Keras's hook: an earlier `fit` may have ended in the middle of a window."""
         self.pause()
+        self._of_epoch = None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Keras's hook: of a step, or of as many as `steps_per_execution`."""
         at_once = int(getattr(self.model, "steps_per_execution", 1) or 1)
         total = self.params.get("steps")  # of an epoch; None where that is not known yet
+        if batch == 0 or self._of_epoch:
+            self._of_epoch = (batch, min(batch + at_once, total or batch + at_once))
         self._advance(at_once, last=total is not None and batch + at_once >= total)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Keras's hook: an epoch's last step belongs to no window, as validation follows it."""
         self.pause()
+        self._count_images()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Keras's hook: validation, before which alone the epoch's images are counted."""
+        self._count_images()
+
+    def _count_images(self) -> None:
+        """Holds the size of the batches that Keras was given against the one that was said."""
+        (ended, begun), self._of_epoch = self._of_epoch or (0, 0), None
+        if not begun or self._batch_size is None:
+            return
+        from mptexp.training import timed_model
+
+        images = timed_model.examples(self.model)
+        if images and not ended * self._batch_size < images <= begun * self._batch_size:
+            self._other_batch = f"{images} images in {begun} steps"
 
     def on_train_end(self, logs: Any = None) -> None:
         """Keras's hook: the sensors are read no more."""
@@ -190,10 +211,10 @@ class StepTimer:
     on_predict_batch_begin = on_predict_batch_end = on_batch_begin
 
     @_default
-    def on_test_begin(self, logs: Any = None) -> None:
+    def on_test_end(self, logs: Any = None) -> None:
         """Nothing to do."""
 
-    on_test_end = on_predict_begin = on_predict_end = on_test_begin
+    on_predict_begin = on_predict_end = on_test_end
 
     @_default
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -232,12 +253,18 @@ class StepTimer:
         What was recorded there before under the same parameters is kept under `superseded`.
 
         Raises:
-            ParamsError: where too few steps were timed, the batch size is not known, the model's
-                precision is none of `mptexp.policies()`, or nothing can be written there.
+            ParamsError: where too few steps were timed, the batch size is not known or another than
+                that of `fit`, the model's precision is none of `mptexp.policies()`, or nothing can
+                be written there.
         """
         self._end()
         if self._batch_size is None:
             raise ParamsError("batch_size is None; a record needs it: StepTimer(batch_size=32)")
+        if self._other_batch:
+            raise ParamsError(
+                f"batch_size is {self._batch_size}, but `fit` trained on {self._other_batch}; "
+                "allowed: the batch size that `fit` has"
+            )
         timing, card = self.timing(), environment.card(self.backend)
         run = self._run(card)
         run_id = run.run_id(schema.FOREIGN)
@@ -256,7 +283,7 @@ class StepTimer:
             "timing": timing | {"images_per_s": run.batch_size / timing["step_s"]},
             "windows": self.windows,
             "history": [],
-            "marks": [NOTE, *interference.marks(readings)],
+            "marks": [NOTE, *self._partly(POLICY_ROWS[run.policy]), *interference.marks(readings)],
             "readings": readings,
             "samples": samples,
             "peak_memory_bytes": self._peak(card["kind"]),
@@ -309,20 +336,18 @@ class StepTimer:
         )
 
     def _read_policy(self, card: Mapping[str, Any]) -> str:
-        """The policy whose types most of the model's layers with weights have."""
+        """The policy of the layers that hold most of the model's parameters."""
         if self.model is None:
             raise ParamsError(
                 "policy is None, and of a loop nothing tells it; a record needs it: "
                 f"StepTimer(policy='mixed_float16'), or one of {', '.join(POLICY_ROWS)}"
             )
-        layers = [layer for layer in self.model.layers if layer.weights]
-        names = [layer.quantization_mode or layer.dtype_policy.name for layer in layers]
-        known = [name for name in names if name in POLICY_ROWS]
-        if names and not known:
-            raise ParamsError(
-                f"the model's policy is {names[0]}; allowed: {', '.join(POLICY_ROWS)}"
-            )
-        named = max(known, key=known.count, default="float32")
+        from mptexp.training import timed_model
+
+        counts = timed_model.policies(self.model)
+        named = max(counts, key=lambda name: counts[name], default="float32")
+        if named not in POLICY_ROWS:
+            raise ParamsError(f"the model's policy is {named}; allowed: {', '.join(POLICY_ROWS)}")
         return self._usual(card) if named == "float32" else named
 
     def _usual(self, card: Mapping[str, Any]) -> str:
@@ -339,12 +364,28 @@ class StepTimer:
             # Of products in float8 only the compiled program says whether they are native.
             "emulated": None if native and policy.quantization else not native,
         }
-        if self.model is not None:
-            layers = [layer for layer in self.model.layers if layer.weights]
-            known["compute_dtype"] = ", ".join(sorted({x.compute_dtype for x in layers}))
-            known["variable_dtype"] = ", ".join(sorted({x.variable_dtype for x in layers}))
-            known["jit"] = bool(getattr(self.model, "jit_compile", False))
-        return known
+        return known | (self._read_model(policy) if self.model is not None else {})
+
+    def _read_model(self, policy: Policy) -> dict[str, Any]:
+        """What layers compute in, wherever they lie in one another, and in how far that is mixed."""
+        from mptexp.training import timed_model
+
+        layers, shares = timed_model.holders(self.model), timed_model.shares(self.model)
+        return {
+            "compute_dtype": ", ".join(sorted({x.compute_dtype for x in layers})),
+            "variable_dtype": ", ".join(sorted({x.variable_dtype for x in layers})),
+            "jit": bool(getattr(self.model, "jit_compile", False)),
+            "effective_share": shares.get(policy.promised, 0.0) if shares else None,
+        }
+
+    def _partly(self, policy: Policy) -> list[str]:
+        """How much of the model the policy holds for, where its arithmetic is not known."""
+        from mptexp.training import timed_model
+
+        if self.model is None or timed_model.shares(self.model):
+            return []
+        share = timed_model.parameter_shares(self.model).get(policy.promised, 0.0)
+        return [share_mark(share, "parameters", policy.promised)] * (share < EFFECTIVE_SHARE)
 
 
 def _imported() -> str:

@@ -265,3 +265,40 @@ def test_the_steps_of_another_model_are_not_counted_to_this_one():
     assert len(timer.windows) == windows > 0
     timer.set_model(second)
     assert timer.windows == []
+
+
+def fitted(timer, inner="mixed_bfloat16", units=64, batch_size=16, images=160):
+    """A short training of a backbone with a float32 head, timed."""
+    import keras
+    import numpy as np
+
+    entry = keras.Input((8,))
+    backbone = keras.Model(entry, keras.layers.Dense(units, dtype=inner)(entry))
+    head = [keras.layers.Dense(2, dtype="float32"), keras.layers.Dense(2, dtype="float32")]
+    model = keras.Sequential([backbone, *head])
+    model.compile("sgd", "mse")
+    x, y = np.zeros((images, 8)), np.zeros((images, 2))
+    validation = (x[:32], y[:32])  # which Keras's own count of the images then holds
+    model.fit(x, y, batch_size=batch_size, epochs=3, verbose=0, callbacks=[timer],
+              validation_data=validation)  # fmt: skip
+    return timer
+
+
+def test_a_backbone_in_another_policy_than_its_head_is_the_policy(tmp_path):
+    # The lie: "float32" of a model that computes in bfloat16 but for its head.
+    record = store.read_record(fitted(StepTimer(batch_size=16)).record(tmp_path))
+    assert record["parameters"]["policy"] == "mixed_bfloat16"
+    assert record["in_force"]["compute_dtype"] == "bfloat16, float32"
+    assert 0.5 < record["in_force"]["effective_share"] < 0.95  # named beside the policy
+
+
+def test_another_batch_size_than_that_of_fit_is_refused(tmp_path):
+    # The lie: images per second too low by four, of batches of 128 called 32.
+    timer = fitted(StepTimer(batch_size=16), batch_size=64, images=600)
+    with pytest.raises(
+        ParamsError, match="batch_size is 16, but `fit` trained on 600 images in 10"
+    ):
+        timer.record(tmp_path)
+    assert not [*tmp_path.iterdir()]
+    last_is_smaller = fitted(StepTimer(batch_size=64), batch_size=64, images=600)
+    assert last_is_smaller.record(tmp_path).exists()
