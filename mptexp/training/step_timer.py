@@ -90,6 +90,8 @@ class StepTimer:
         self._samples: list[sensors.Sample] = []
         self._of_epoch: tuple[int, int] | None = None  # steps that ended, and that began
         self._other_batch = ""
+        self._peak_before: int | None = None  # of whatever this process did before the first step
+        self._peak: int | None = None
 
     # --- a loop -----------------------------------------------------------------------------------
 
@@ -128,6 +130,8 @@ class StepTimer:
         if self._sampler is None or not self._sampler.is_alive():
             self._end()  # what the sensors read before is kept
             self._sampler = sensors.Sampler(environment.device(self.backend)["kind"])
+            if self._peak_before is None:
+                self._peak_before = self._peak_now()
             self._sampler.start()
         if not self._began:
             self._wait()
@@ -228,6 +232,7 @@ class StepTimer:
                 self._sampler.__exit__()
             self._samples += self._sampler.samples
             self._sampler = None
+            self._peak = self._peak_now()
 
     def timing(self) -> dict[str, Any]:
         """The figures of the steps: step_s, step_s_low, step_s_high, step_ci, first_step_s, ...
@@ -286,7 +291,7 @@ class StepTimer:
             "marks": [NOTE, *self._partly(POLICY_ROWS[run.policy]), *interference.marks(readings)],
             "readings": readings,
             "samples": samples,
-            "peak_memory_bytes": self._peak(card["kind"]),
+            "peak_memory_bytes": self._own_peak(),
             "ended_at": schema.now(),
         }
         place = SweepDir(Path(directory))
@@ -321,22 +326,38 @@ class StepTimer:
             return False
         return bool(before) and before == self.windows[: len(before)]
 
-    def _peak(self, kind: str) -> int | None:
+    def _peak_now(self) -> int | None:
+        kind = environment.device(self.backend)["kind"]
         return sensors.peak_memory_bytes(kind) if self.model is not None or kind == "cpu" else None
 
+    def _own_peak(self) -> int | None:
+        """The peak, where these steps reached it: a process's peak never falls again."""
+        before, after = self._peak_before, self._peak
+        return after if None not in (before, after) and after > before else None
+
     def _run(self, card: Mapping[str, Any]) -> Run:
-        """The parameters of a run, as far as they are known of a foreign script."""
+        """The parameters of a run, as far as they are known of a foreign script.
+
+        Models differ in their names: what is compared is trained on one network.
+        """
         return Run(
             gpu_model=card["device"],
             backend=self.backend,
             dataset="folder:foreign",
-            model="foreign:model",
+            model=self._named(),
             policy=self._policy or self._read_policy(card),
             batch_size=self._batch_size or 1,
         )
 
+    def _named(self) -> str:
+        if self.model is None:
+            return "foreign:model"
+        from mptexp.training import timed_model
+
+        return f"foreign:model_{timed_model.fingerprint(self.model)}"
+
     def _read_policy(self, card: Mapping[str, Any]) -> str:
-        """The policy of the layers that hold most of the model's parameters."""
+        """The policy of the layers that do most of the model's arithmetic, see `timed_model`."""
         if self.model is None:
             raise ParamsError(
                 "policy is None, and of a loop nothing tells it; a record needs it: "
@@ -367,25 +388,27 @@ class StepTimer:
         return known | (self._read_model(policy) if self.model is not None else {})
 
     def _read_model(self, policy: Policy) -> dict[str, Any]:
-        """What layers compute in, wherever they lie in one another, and in how far that is mixed."""
+        """What layers compute in, those in other layers too, and how much of it the policy is."""
         from mptexp.training import timed_model
 
-        layers, shares = timed_model.holders(self.model), timed_model.shares(self.model)
+        layers, (what, shares) = timed_model.holders(self.model), timed_model.shares(self.model)
         return {
             "compute_dtype": ", ".join(sorted({x.compute_dtype for x in layers})),
             "variable_dtype": ", ".join(sorted({x.variable_dtype for x in layers})),
             "jit": bool(getattr(self.model, "jit_compile", False)),
-            "effective_share": shares.get(policy.promised, 0.0) if shares else None,
+            "effective_share": shares.get(policy.promised, 0.0) if what == "arithmetic" else None,
         }
 
     def _partly(self, policy: Policy) -> list[str]:
         """How much of the model the policy holds for, where its arithmetic is not known."""
+        if self.model is None:
+            return []
         from mptexp.training import timed_model
 
-        if self.model is None or timed_model.shares(self.model):
-            return []
-        share = timed_model.parameter_shares(self.model).get(policy.promised, 0.0)
-        return [share_mark(share, "parameters", policy.promised)] * (share < EFFECTIVE_SHARE)
+        what, shares = timed_model.shares(self.model)
+        share = shares.get(policy.promised, 0.0)
+        unsaid = what == "parameters" and share < EFFECTIVE_SHARE
+        return [share_mark(share, what, policy.promised)] * unsaid
 
 
 def _imported() -> str:

@@ -31,11 +31,32 @@ def _own_parameters(layer: keras.Layer) -> int:
 
 
 def policies(model: keras.Model) -> Counter[str]:
-    """How many parameters lie in layers of each of Keras's policies, or of its quantizations."""
-    counts: Counter[str] = Counter()
-    for layer, count in holders(model).items():
-        counts[_policy(layer)] += count
-    return counts
+    """How much of the model is done under each of Keras's policies, or of its quantizations."""
+    amounts: Counter[str] = Counter()
+    for layer, amount in _weighed(model)[1]:
+        amounts[_policy(layer)] += amount
+    return amounts
+
+
+def shares(model: keras.Model) -> tuple[str, dict[str, float]]:
+    """The share of each type in what is told first: arithmetic, or where unknown parameters."""
+    what, amounts = _weighed(model)
+    return what, arithmetic.shares((_promised(layer), amount) for layer, amount in amounts)
+
+
+def _weighed(model: keras.Model) -> tuple[str, list[tuple[keras.Layer, float]]]:
+    """Layers with the FLOPs of their products, by shapes; else with the parameters they hold.
+
+    FLOPs are not known of a model without a graph, or with a layer that no rule knows.
+    """
+    flops = _flops(model) if getattr(model, "inputs", None) else []
+    known = flops and not any(math.isnan(amount) for _, amount in flops)
+    return ("arithmetic", flops) if known else ("parameters", [*holders(model).items()])
+
+
+def _flops(model: keras.Model) -> list[tuple[keras.Layer, float]]:
+    uses = zip(costs.calls(model), costs.table(model).flops_training, strict=True)
+    return [(call.layer, float(amount)) for call, amount in uses if _multiplies(call.layer)]
 
 
 def _policy(layer: keras.Layer) -> str:
@@ -48,26 +69,9 @@ def _promised(layer: keras.Layer) -> str:
     return row.promised if row else str(layer.compute_dtype)
 
 
-def shares(model: keras.Model) -> dict[str, float]:
-    """The share of each type in the FLOPs of a step's products, from the layers and their shapes.
-
-    Empty where that is not known: of a model without a graph, or with a layer that no rule knows.
-    """
-    if not getattr(model, "inputs", None):
-        return {}
-    uses = zip(costs.calls(model), costs.table(model).flops_training, strict=True)
-    flops = [(_promised(call.layer), float(n)) for call, n in uses if _multiplies(call.layer)]
-    return {} if any(math.isnan(n) for _, n in flops) else arithmetic.shares(flops)
-
-
 def _multiplies(layer: keras.Operation) -> bool:
     """Whether it has a kernel, which a product takes; what has vectors alone, scales and adds."""
     return any(len(w.shape) > 1 for w in getattr(layer, "weights", ()) if costs.is_weight(w))
-
-
-def parameter_shares(model: keras.Model) -> dict[str, float]:
-    """The share of each type in the parameters, by what the layers that hold them multiply in."""
-    return arithmetic.shares((_promised(layer), n) for layer, n in holders(model).items())
 
 
 def fingerprint(model: keras.Model) -> str:

@@ -3,14 +3,18 @@
 import json
 import time
 
+import numpy as np
+import psutil
 import pytest
 from forked import python
 from support import mptexp
 
+from mptexp.analysis import compare
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.errors import ParamsError
 from mptexp.training import step_timer
+from mptexp.training.measure import sensors
 from mptexp.training.step_timer import StepTimer
 
 KERAS = """
@@ -20,7 +24,8 @@ import keras, numpy as np
 import mptexp
 keras.mixed_precision.set_global_policy("{policy}")
 model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Conv2D(4, 3),
-                          keras.layers.Flatten(), keras.layers.Dense(10, dtype="float32")])
+                          keras.layers.GlobalAveragePooling2D(),
+                          keras.layers.Dense(10, dtype="float32")])
 model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 timer = mptexp.StepTimer(batch_size=16)
 model.fit(np.random.rand(320, 8, 8, 1), np.zeros(320), batch_size=16, epochs=3, verbose=0,
@@ -270,7 +275,6 @@ def test_the_steps_of_another_model_are_not_counted_to_this_one():
 def fitted(timer, inner="mixed_bfloat16", units=64, batch_size=16, images=160):
     """A short training of a backbone with a float32 head, timed."""
     import keras
-    import numpy as np
 
     entry = keras.Input((8,))
     backbone = keras.Model(entry, keras.layers.Dense(units, dtype=inner)(entry))
@@ -302,3 +306,31 @@ def test_another_batch_size_than_that_of_fit_is_refused(tmp_path):
     assert not [*tmp_path.iterdir()]
     last_is_smaller = fitted(StepTimer(batch_size=64), batch_size=64, images=600)
     assert last_is_smaller.record(tmp_path).exists()
+
+
+def test_a_peak_is_of_the_steps_that_reached_it(tmp_path):
+    # The lie: 1 GiB of a model of 16 units, which the training before it in the process had held.
+    def peak(policy, size):
+        timer = StepTimer(batch_size=4, backend="tensorflow", policy=policy)
+        loop(timer, 12, lambda _: np.ones(size, np.uint8))
+        return store.read_record(timer.record(tmp_path))["peak_memory_bytes"]
+
+    held = peak("float32", sensors.peak_memory_bytes("cpu") - psutil.Process().memory_info().rss
+                + 2**26)  # fmt: skip
+    assert held == pytest.approx(sensors.peak_memory_bytes("cpu"), rel=0.1)
+    assert peak("float16", 2**20) is None
+
+
+def test_another_model_is_another_point_and_compared_with_nothing(tmp_path):
+    # The lies: one run of two models, the first of them superseded; 2048 units over 16.
+    def recorded(sweep, inner, units):
+        return fitted(StepTimer(batch_size=16), inner, units).record(tmp_path / sweep)
+
+    recorded("one", "float32", 64), recorded("one", "float32", 65)
+    assert len([*SweepDir(tmp_path / "one").runs.iterdir()]) == 2
+    assert SweepDir(tmp_path / "one").superseded_runs() == 0
+    recorded("other", "mixed_bfloat16", 65), recorded("third", "mixed_bfloat16", 66)
+    places = {name: [SweepDir(tmp_path / name)] for name in ("one", "other", "third")}
+    (point,) = compare.points(*compare.load(places["one"], places["other"])).to_dict("records")
+    assert point["policy"] == "float32 | mixed_bfloat16"
+    assert compare.points(*compare.load(places["one"], places["third"])).empty
