@@ -66,8 +66,9 @@ class Tables:
 
     @property
     def ok(self) -> pd.DataFrame:
-        """The runs that can be compared."""
-        return self.results[self.results.status == "ok"]
+        """The runs that can be compared; emulated is False where a record does not say."""
+        ok = self.results[self.results.status == "ok"]
+        return ok.assign(emulated=ok.emulated.eq(True)) if "emulated" in ok else ok
 
     @property
     def price_per_hour(self) -> float | None:

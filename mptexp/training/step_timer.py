@@ -6,6 +6,7 @@ is named in its record, from which nothing is claimed.
 """
 
 import fcntl
+import importlib.util
 import os
 import sys
 import time
@@ -18,7 +19,7 @@ from mptexp.records import interference, schema, step_times, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.backends import BACKENDS
 from mptexp.spec.errors import ParamsError
-from mptexp.spec.policies import POLICY_ROWS
+from mptexp.spec.policies import EFFECTIVE_SHARE, POLICY_ROWS, Policy, share_mark
 from mptexp.spec.run import LEAST_STEPS, Run
 from mptexp.training import capability, environment
 from mptexp.training.backends import backend
@@ -27,6 +28,8 @@ from mptexp.training.measure import sensors
 WINDOW_S = 0.2  # as of the step clock
 SINGLE = 5  # the first windows hold one step each, so that compilation shows
 LACKS = ("data", "data_order", "fed", "initial_weights", "model_source", "notebook")
+# The parameters of a run that are known of a script; of Keras's `fit` also the frontend.
+KNOWN = ("gpu_model", "backend", "dataset", "model", "policy", "batch_size", "phase", "block")
 NOTE = (
     "timed by StepTimer in a script that mptexp did not run: its data, the order of its images, "
     "its initial weights and its source are not recorded, so nothing is claimed"
@@ -75,7 +78,7 @@ class StepTimer:
         if batch_size is not None and not (type(batch_size) is int and batch_size > 0):
             raise ParamsError(f"batch_size is {batch_size!r}; allowed: an integer from 1")
         self._synchronize, self._batch_size, self._policy = synchronize, batch_size, policy
-        self.backend = backend or _imported()
+        self.backend = backend or ""  # until it is known
         self.model: Any = None
         self.params: Mapping[str, Any] = {}
         self._sampler: sensors.Sampler | None = None
@@ -88,6 +91,10 @@ class StepTimer:
         self._step, self._size, self._first, self._began = 0, 1, 0, 0.0
         self._at_once = 1  # steps that begin together
         self._samples: list[sensors.Sample] = []
+        self._of_epoch: tuple[int, int] | None = None  # steps that ended, and that began
+        self._other_batch = ""
+        self._peak_before: int | None = None  # of whatever this process did before the first step
+        self._peak: int | None = None
 
     # --- a loop -----------------------------------------------------------------------------------
 
@@ -125,7 +132,10 @@ class StepTimer:
     def _begin(self) -> None:
         if self._sampler is None or not self._sampler.is_alive():
             self._end()  # what the sensors read before is kept
-            self._sampler = sensors.Sampler(environment.device(self.backend)["kind"])
+            self.backend = self.backend or _imported()
+            self._sampler = sensors.Sampler(self._kind())
+            if self._peak_before is None:
+                self._peak_before = self._peak_now()
             self._sampler.start()
         if not self._began:
             self._wait()
@@ -167,16 +177,35 @@ class StepTimer:
     def on_train_begin(self, logs: Any = None) -> None:
         """Keras's hook: an earlier `fit` may have ended in the middle of a window."""
         self.pause()
+        self._of_epoch = None
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Keras's hook: of a step, or of as many as `steps_per_execution`."""
         at_once = int(getattr(self.model, "steps_per_execution", 1) or 1)
         total = self.params.get("steps")  # of an epoch; None where that is not known yet
+        if batch == 0 or self._of_epoch:
+            self._of_epoch = (batch, min(batch + at_once, total or batch + at_once))
         self._advance(at_once, last=total is not None and batch + at_once >= total)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Keras's hook: an epoch's last step belongs to no window, as validation follows it."""
         self.pause()
+        self._count_images()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Keras's hook: validation, before which alone the epoch's images are counted."""
+        self._count_images()
+
+    def _count_images(self) -> None:
+        """Holds the size of the batches that Keras was given against the one that was said."""
+        (ended, begun), self._of_epoch = self._of_epoch or (0, 0), None
+        if not begun or self._batch_size is None:
+            return
+        from mptexp.training import timed_model
+
+        images = timed_model.examples(self.model)
+        if images and not ended * self._batch_size < images <= begun * self._batch_size:
+            self._other_batch = f"{images} images in {begun} steps"
 
     def on_train_end(self, logs: Any = None) -> None:
         """Keras's hook: the sensors are read no more."""
@@ -190,10 +219,10 @@ class StepTimer:
     on_predict_batch_begin = on_predict_batch_end = on_batch_begin
 
     @_default
-    def on_test_begin(self, logs: Any = None) -> None:
+    def on_test_end(self, logs: Any = None) -> None:
         """Nothing to do."""
 
-    on_test_end = on_predict_begin = on_predict_end = on_test_begin
+    on_predict_begin = on_predict_end = on_test_end
 
     @_default
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -207,6 +236,7 @@ class StepTimer:
                 self._sampler.__exit__()
             self._samples += self._sampler.samples
             self._sampler = None
+            self._peak = self._peak_now()
 
     def timing(self) -> dict[str, Any]:
         """The figures of the steps: step_s, step_s_low, step_s_high, step_ci, first_step_s, ...
@@ -232,13 +262,19 @@ class StepTimer:
         What was recorded there before under the same parameters is kept under `superseded`.
 
         Raises:
-            ParamsError: where too few steps were timed, the batch size is not known, the model's
-                precision is none of `mptexp.policies()`, or nothing can be written there.
+            ParamsError: where too few steps were timed, the batch size is not known or another than
+                that of `fit`, the model's precision is none of `mptexp.policies()`, no framework is
+                known, or nothing can be written there.
         """
         self._end()
         if self._batch_size is None:
             raise ParamsError("batch_size is None; a record needs it: StepTimer(batch_size=32)")
-        timing, card = self.timing(), environment.card(self.backend)
+        if self._other_batch:
+            raise ParamsError(
+                f"batch_size is {self._batch_size}, but `fit` trained on {self._other_batch}; "
+                "allowed: the batch size that `fit` has"
+            )
+        timing, card = self.timing(), environment.card(self._framework())
         run = self._run(card)
         run_id = run.run_id(schema.FOREIGN)
         windows = self._windows()
@@ -248,18 +284,18 @@ class StepTimer:
         readings = sensors.summary(samples, spans, card["kind"])
         content = {
             **schema.bare(run, schema.FOREIGN),
-            "in_force": self._effective(card),
+            "in_force": self._effective(run, card),
             "status": "ok",
             "error": "",
             "environment": card,
-            "lacks": list(LACKS),
+            "lacks": [*LACKS, *self._unknown()],
             "timing": timing | {"images_per_s": run.batch_size / timing["step_s"]},
             "windows": self.windows,
             "history": [],
-            "marks": [NOTE, *interference.marks(readings)],
+            "marks": [NOTE, *self._partly(POLICY_ROWS[run.policy]), *interference.marks(readings)],
             "readings": readings,
             "samples": samples,
-            "peak_memory_bytes": self._peak(card["kind"]),
+            "peak_memory_bytes": self._own_peak(),
             "ended_at": schema.now(),
         }
         place = SweepDir(Path(directory))
@@ -268,6 +304,18 @@ class StepTimer:
         except OSError as error:
             raise ParamsError(f"{directory}: cannot be written: {error.strerror}") from error
         return place.record(run_id)
+
+    def _framework(self) -> str:
+        """The backend of a record, which can say on which device it computes."""
+        self.backend = self.backend or _imported()
+        if not self.backend:
+            raise ParamsError(
+                "backend is None, and no framework was imported; a record needs the one that the "
+                f"steps ran in: StepTimer(backend='jax'), or one of {', '.join(BACKENDS)}"
+            )
+        if self.backend not in sys.modules and importlib.util.find_spec(self.backend) is None:
+            raise ParamsError(f"backend {self.backend}: is not installed, so no step ran in it")
+        return self.backend
 
     def _write(self, place: SweepDir, run_id: str, content: Mapping[str, Any]) -> None:
         """Writes a record; an earlier one of other steps is kept as superseded, and counted.
@@ -294,57 +342,105 @@ class StepTimer:
             return False
         return bool(before) and before == self.windows[: len(before)]
 
-    def _peak(self, kind: str) -> int | None:
+    def _kind(self) -> str:
+        """Of the device; without a framework nothing uses a GPU, and none is imported to ask."""
+        known = self.backend in sys.modules
+        return str(environment.device(self.backend)["kind"]) if known else "cpu"
+
+    def _peak_now(self) -> int | None:
+        kind = self._kind()
         return sensors.peak_memory_bytes(kind) if self.model is not None or kind == "cpu" else None
 
+    def _own_peak(self) -> int | None:
+        """The peak, where these steps reached it: a process's peak never falls again."""
+        before, after = self._peak_before, self._peak
+        return after if None not in (before, after) and after > before else None
+
     def _run(self, card: Mapping[str, Any]) -> Run:
-        """The parameters of a run, as far as they are known of a foreign script."""
+        """The parameters of a run, as far as they are known of a foreign script.
+
+        Models differ in their names: what is compared is trained on one network.
+        """
         return Run(
             gpu_model=card["device"],
             backend=self.backend,
             dataset="folder:foreign",
-            model="foreign:model",
+            model=self._named(),
             policy=self._policy or self._read_policy(card),
             batch_size=self._batch_size or 1,
         )
 
+    def _unknown(self) -> list[str]:
+        """The parameters that stand in the record at a default, whatever the script has."""
+        known = (*KNOWN, "frontend") if self.model is not None else KNOWN
+        return [name for name in Run.model_fields if name not in known]
+
+    def _named(self) -> str:
+        if self.model is None:
+            return "foreign:model"
+        from mptexp.training import timed_model
+
+        return f"foreign:model_{timed_model.fingerprint(self.model)}"
+
     def _read_policy(self, card: Mapping[str, Any]) -> str:
-        """The policy whose types most of the model's layers with weights have."""
+        """The policy of the layers that do most of the model's arithmetic, see `timed_model`."""
         if self.model is None:
             raise ParamsError(
                 "policy is None, and of a loop nothing tells it; a record needs it: "
                 f"StepTimer(policy='mixed_float16'), or one of {', '.join(POLICY_ROWS)}"
             )
-        layers = [layer for layer in self.model.layers if layer.weights]
-        names = [layer.quantization_mode or layer.dtype_policy.name for layer in layers]
-        known = [name for name in names if name in POLICY_ROWS]
-        if names and not known:
-            raise ParamsError(
-                f"the model's policy is {names[0]}; allowed: {', '.join(POLICY_ROWS)}"
-            )
-        named = max(known, key=known.count, default="float32")
+        from mptexp.training import timed_model
+
+        counts = timed_model.policies(self.model)
+        named = max(counts, key=lambda name: counts[name], default="float32")
+        if named not in POLICY_ROWS:
+            raise ParamsError(f"the model's policy is {named}; allowed: {', '.join(POLICY_ROWS)}")
         return self._usual(card) if named == "float32" else named
 
     def _usual(self, card: Mapping[str, Any]) -> str:
         """What Keras's float32 is here: TF32, where the backend has it on by itself."""
-        default = capability.default_policy(dict(card))
+        default = capability.default_policy(card)
         return default if default == "float32" or backend(self.backend).tf32() else "float32"
 
-    def _effective(self, card: Mapping[str, Any]) -> dict[str, Any]:
+    def _effective(self, run: Run, card: Mapping[str, Any]) -> dict[str, Any]:
         """What precision was effective: of Keras's model read back, of a loop as it was said."""
-        known: dict[str, Any] = {"default_policy": capability.default_policy(dict(card))}
-        if self.model is not None:
-            layers = [layer for layer in self.model.layers if layer.weights]
-            known["compute_dtype"] = ", ".join(sorted({x.compute_dtype for x in layers}))
-            known["variable_dtype"] = ", ".join(sorted({x.variable_dtype for x in layers}))
-            known["jit"] = bool(getattr(self.model, "jit_compile", False))
-        return known
+        policy = POLICY_ROWS[run.policy]
+        native = capability.is_native(policy.arithmetic, card)
+        known: dict[str, Any] = {
+            "default_policy": capability.default_policy(card),
+            # Of products in float8 only the compiled program says whether they are native.
+            "emulated": None if native and policy.quantization else not native,
+        }
+        return known | (self._read_model(policy) if self.model is not None else {})
+
+    def _read_model(self, policy: Policy) -> dict[str, Any]:
+        """What layers compute in, those in other layers too, and how much of it the policy is."""
+        from mptexp.training import timed_model
+
+        layers, (what, shares) = timed_model.holders(self.model), timed_model.shares(self.model)
+        return {
+            "compute_dtype": ", ".join(sorted({x.compute_dtype for x in layers})),
+            "variable_dtype": ", ".join(sorted({x.variable_dtype for x in layers})),
+            "jit": bool(getattr(self.model, "jit_compile", False)),
+            "effective_share": shares.get(policy.promised, 0.0) if what == "arithmetic" else None,
+        }
+
+    def _partly(self, policy: Policy) -> list[str]:
+        """How much of the model the policy holds for, where its arithmetic is not known."""
+        if self.model is None:
+            return []
+        from mptexp.training import timed_model
+
+        what, shares = timed_model.shares(self.model)
+        share = shares.get(policy.promised, 0.0)
+        unsaid = what == "parameters" and share < EFFECTIVE_SHARE
+        return [share_mark(share, what, policy.promised)] * unsaid
 
 
 def _imported() -> str:
-    """The framework of this process: Keras's backend, or the first that was imported."""
+    """The framework of this process: Keras's backend, or the first that was imported, or none."""
     if "keras" in sys.modules:
         import keras
 
         return str(keras.backend.backend())
-    return next((name for name in ("torch", "jax", "tensorflow") if name in sys.modules), "torch")
+    return next((name for name in ("torch", "jax", "tensorflow") if name in sys.modules), "")

@@ -53,3 +53,14 @@ def test_an_accuracy_says_of_how_many_runs_it_is():
     assert (row["val_accuracy"], row["val_accuracy_n"], row["repeats"]) == (0.9, 1, 3)
     (shown,) = text_tables.headline_rows(tables(made))["Validation accuracy"]
     assert shown == "90.0 % (n = 1)"
+
+
+def test_what_no_record_says_to_be_emulated_is_not_called_so():
+    # The lie: "float32 (emulated)" of records that do not say, such as those of StepTimer: an empty
+    # column became NaN, which is true.
+    rows = [record(policy, emulated=None) for policy in ("float32", "mixed_bfloat16")]
+    made = tables(rows)
+    assert made.ok.emulated.tolist() == [False, False]
+    assert summary.headline(made).emulated.tolist() == [False, False]
+    assert "emulated" not in text_tables.markdown(text_tables.headline_rows(made))
+    assert not any(made.results.emulated.notna())  # results.csv says nothing of what is not known

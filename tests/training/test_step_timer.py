@@ -1,16 +1,25 @@
 """The clock for trainings that mptexp does not run: in child processes, as a user's script is."""
 
 import json
+import subprocess
+import sys
 import time
 
+import numpy as np
+import psutil
 import pytest
+from builders import record, tables
 from forked import python
 from support import mptexp
 
+from mptexp.analysis import compare, sweep_tables
+from mptexp.diagnosis import pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.report.pages import lead
 from mptexp.spec.errors import ParamsError
-from mptexp.training import step_timer
+from mptexp.training import environment, step_timer
+from mptexp.training.measure import sensors
 from mptexp.training.step_timer import StepTimer
 
 KERAS = """
@@ -20,7 +29,8 @@ import keras, numpy as np
 import mptexp
 keras.mixed_precision.set_global_policy("{policy}")
 model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Conv2D(4, 3),
-                          keras.layers.Flatten(), keras.layers.Dense(10, dtype="float32")])
+                          keras.layers.GlobalAveragePooling2D(),
+                          keras.layers.Dense(10, dtype="float32")])
 model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 timer = mptexp.StepTimer(batch_size=16)
 model.fit(np.random.rand(320, 8, 8, 1), np.zeros(320), batch_size=16, epochs=3, verbose=0,
@@ -46,6 +56,8 @@ def test_a_callback_of_keras_writes_a_record(tmp_path, backend):
     assert record["parameters"]["policy"] == "mixed_bfloat16"
     assert record["parameters"]["backend"] == backend
     assert "bfloat16" in record["in_force"]["compute_dtype"]
+    native = "bfloat16" in record["environment"]["native"]
+    assert record["in_force"]["emulated"] is not native
     # Each epoch's last step belongs to no window.
     assert sum(w["steps"] for w in record["windows"]) == 3 * 19
     assert record["timing"]["first_step_s"] > 0
@@ -59,11 +71,19 @@ def test_report_takes_the_record_and_claims_nothing(tmp_path):
         timed(tmp_path, policy)
     done = mptexp("report", "sweep", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    # The lie: "float32 (emulated: slower is expected)", of every policy.
+    table = (tmp_path / "sweep" / "table.md").read_text().splitlines()
+    assert [row for row in table if "float32" in row]
+    assert not [row for row in table if "float32" in row and "emulated" in row]
     checked = mptexp("report", "sweep", "--check", cwd=tmp_path)
     assert checked.returncode == 1
     assert "identity not recorded" in checked.stdout
-    assert "--repair" not in checked.stdout + (tmp_path / "sweep" / "index.html").read_text()
-    assert "Another run of the script" in checked.stdout
+    # The lies: remedies that there are not, settings that nobody chose.
+    said = checked.stdout + (tmp_path / "sweep" / "index.html").read_text()
+    for false in ("--repair", "measures them again", "diagnose", "Reproduce this", "32 pixels"):
+        assert false not in said
+    assert "et mptexp run the training" in checked.stdout
+    assert "Keras 3" in said
     compared = mptexp("compare", "sweep", "sweep", "--format", "json", cwd=tmp_path)
     assert compared.returncode in (0, 1)
     points = json.loads(compared.stdout)["points"] if compared.stdout else []
@@ -259,3 +279,124 @@ def test_the_steps_of_another_model_are_not_counted_to_this_one():
     assert len(timer.windows) == windows > 0
     timer.set_model(second)
     assert timer.windows == []
+
+
+def fitted(timer, inner="mixed_bfloat16", units=64, batch_size=16, images=160):
+    """A short training of a backbone with a float32 head, timed."""
+    import keras
+
+    entry = keras.Input((8,))
+    backbone = keras.Model(entry, keras.layers.Dense(units, dtype=inner)(entry))
+    head = [keras.layers.Dense(2, dtype="float32"), keras.layers.Dense(2, dtype="float32")]
+    model = keras.Sequential([backbone, *head])
+    model.compile("sgd", "mse")
+    x, y = np.zeros((images, 8)), np.zeros((images, 2))
+    validation = (x[:32], y[:32])  # which Keras's own count of the images then holds
+    model.fit(x, y, batch_size=batch_size, epochs=3, verbose=0, callbacks=[timer],
+              validation_data=validation)  # fmt: skip
+    return timer
+
+
+def test_a_backbone_in_another_policy_than_its_head_is_the_policy(tmp_path):
+    # The lie: "float32" of a model that computes in bfloat16 but for its head.
+    record = store.read_record(fitted(StepTimer(batch_size=16)).record(tmp_path))
+    assert record["parameters"]["policy"] == "mixed_bfloat16"
+    assert record["in_force"]["compute_dtype"] == "bfloat16, float32"
+    assert 0.5 < record["in_force"]["effective_share"] < 0.95  # named beside the policy
+
+
+def test_another_batch_size_than_that_of_fit_is_refused(tmp_path):
+    # The lie: images per second too low by four, of batches of 128 called 32.
+    timer = fitted(StepTimer(batch_size=16), batch_size=64, images=600)
+    with pytest.raises(
+        ParamsError, match="batch_size is 16, but `fit` trained on 600 images in 10"
+    ):
+        timer.record(tmp_path)
+    assert not [*tmp_path.iterdir()]
+    last_is_smaller = fitted(StepTimer(batch_size=64), batch_size=64, images=600)
+    assert last_is_smaller.record(tmp_path).exists()
+
+
+def test_a_peak_is_of_the_steps_that_reached_it(tmp_path):
+    # The lie: 1 GiB of a model of 16 units, which the training before it in the process had held.
+    def peak(policy, size):
+        timer = StepTimer(batch_size=4, backend="tensorflow", policy=policy)
+        loop(timer, 12, lambda _: np.ones(size, np.uint8))
+        reached = sensors.peak_memory_bytes("cpu")
+        return store.read_record(timer.record(tmp_path))["peak_memory_bytes"], reached
+
+    environment.card("tensorflow")  # imports it, which takes memory too
+    left = sensors.peak_memory_bytes("cpu") - psutil.Process().memory_info().rss
+    held, reached = peak("float32", left + 2**26)
+    assert held == reached
+    assert peak("float16", 2**20)[0] is None
+
+
+def test_another_model_is_another_point_and_compared_with_nothing(tmp_path):
+    # The lies: one run of two models, the first of them superseded; 2048 units over 16.
+    def recorded(sweep, inner, units):
+        return fitted(StepTimer(batch_size=16), inner, units).record(tmp_path / sweep)
+
+    recorded("one", "float32", 64), recorded("one", "float32", 65)
+    assert len([*SweepDir(tmp_path / "one").runs.iterdir()]) == 2
+    assert SweepDir(tmp_path / "one").superseded_runs() == 0
+    recorded("other", "mixed_bfloat16", 65), recorded("third", "mixed_bfloat16", 66)
+    places = {name: [SweepDir(tmp_path / name)] for name in ("one", "other", "third")}
+    (point,) = compare.points(*compare.load(places["one"], places["other"])).to_dict("records")
+    assert point["policy"] == "float32 | mixed_bfloat16"
+    assert compare.points(*compare.load(places["one"], places["third"])).empty
+
+
+NUMPY = """
+import importlib.util
+import sys
+import numpy as np
+from mptexp import StepTimer
+from mptexp.spec.errors import ParamsError
+for backend in (None, "torch"):
+    timer = StepTimer(batch_size=4, policy="float16", backend=backend)
+    for _ in range(20):
+        with timer.step():
+            np.ones((50, 50)) @ np.ones((50, 50))
+    assert timer.timing()["step_s"] > 0
+    assert not {"keras", "torch", "jax", "tensorflow"} & sys.modules.keys()
+importlib.util.find_spec = lambda name: None  # nothing is installed
+for backend in (None, "torch"):
+    timer._sampler, timer.backend = None, backend or ""
+    try:
+        timer.record("sweep")
+    except ParamsError as error:
+        print(error)
+"""
+
+
+def test_a_loop_without_a_framework_is_timed_and_its_record_asks_for_one(tmp_path):
+    # The fault: "No module named 'torch'", of a loop in numpy, at its first step.
+    words = [sys.executable, "-c", NUMPY]  # no fork of a process that has imported Keras
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, second = done.stdout.splitlines()
+    assert first.startswith("backend is None, and no framework was imported; a record needs")
+    assert second == "backend torch: is not installed, so no step ran in it"
+
+
+def test_a_default_that_nobody_chose_is_neither_shown_nor_compared(tmp_path):
+    # The lies: "at 32 pixels", "Keras 3.15.1" of a plain loop; "epochs 3 against 20; width 0.125
+    # against 1", of a script that has neither.
+    for policy in ("float32", "mixed_bfloat16"):
+        timer = StepTimer(batch_size=4, backend="tensorflow", policy=policy)
+        loop(timer, 12, lambda _: None)
+        kept = store.read_record(timer.record(tmp_path / "script"))
+    assert {"image_size", "epochs", "seed", "frontend"} <= set(kept["lacks"])
+    foreign = sweep_tables.load(SweepDir(tmp_path / "script"))
+    here = " | ".join(lead.conditions(foreign))
+    assert "pixels" not in here
+    assert "Keras" not in here
+    assert "TensorFlow" in here
+    own = record(width=0.5, seed=3)
+    own["parameters"] |= {"epochs": 3, "image_size": 64}
+    assert not {"epochs", "width", "seed"} & set(compare.disjoint(tables([own]), foreign))
+    beside = tables([own, *foreign.records]).results.set_index("run_id").setting
+    assert set(beside) == {""}
+    assert len(foreign.ok) == 2
+    assert pairs.pairs(foreign) == []

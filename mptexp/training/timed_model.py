@@ -1,0 +1,112 @@
+"""What a Keras model that mptexp did not make tells of itself: its policies, its layers, its batch.
+
+Layers are looked for in layers: a backbone in a model is one layer of it, and holds most of it.
+"""
+
+import hashlib
+import json
+import math
+from collections import Counter
+from typing import Any
+
+import keras
+
+from mptexp.spec.policies import POLICY_ROWS
+from mptexp.training import arithmetic, costs
+
+EXACT = 2**24  # up to which float32 counts, as a metric does
+
+
+def holders(model: keras.Model) -> dict[keras.Layer, int]:
+    """The layers that hold weights of their own, and how many numbers these are."""
+    held = {layer: _own_parameters(layer) for layer in model._flatten_layers()}
+    return {layer: count for layer, count in held.items() if count}
+
+
+def _own_parameters(layer: keras.Layer) -> int:
+    parts = layer._flatten_layers(include_self=False, recursive=False)
+    inner = {id(weight) for part in parts for weight in part.weights}
+    own = [w for w in layer.weights if costs.is_weight(w) and id(w) not in inner]
+    return sum(math.prod(w.shape) for w in own)
+
+
+def policies(model: keras.Model) -> Counter[str]:
+    """How much of the model is done under each of Keras's policies, or of its quantizations."""
+    amounts: Counter[str] = Counter()
+    for layer, amount in _weighed(model)[1]:
+        amounts[_policy(layer)] += amount
+    return amounts
+
+
+def shares(model: keras.Model) -> tuple[str, dict[str, float]]:
+    """The share of each type in what is told first: arithmetic, or where unknown parameters."""
+    what, amounts = _weighed(model)
+    return what, arithmetic.shares((_promised(layer), amount) for layer, amount in amounts)
+
+
+def _weighed(model: keras.Model) -> tuple[str, list[tuple[keras.Layer, float]]]:
+    """Layers with the FLOPs of their products, by shapes; else with the parameters they hold.
+
+    FLOPs are not known of a model without a graph, or with a layer that no rule knows.
+    """
+    flops = _flops(model) if getattr(model, "inputs", None) else []
+    known = flops and not any(math.isnan(amount) for _, amount in flops)
+    return ("arithmetic", flops) if known else ("parameters", [*holders(model).items()])
+
+
+def _flops(model: keras.Model) -> list[tuple[keras.Layer, float]]:
+    uses = zip(costs.calls(model), costs.table(model).flops_training, strict=True)
+    return [(call.layer, float(amount)) for call, amount in uses if _multiplies(call.layer)]
+
+
+def _policy(layer: keras.Layer) -> str:
+    return str(layer.quantization_mode or layer.dtype_policy.name)
+
+
+def _promised(layer: keras.Layer) -> str:
+    """The type of a layer's products."""
+    row = POLICY_ROWS.get(_policy(layer))
+    return row.promised if row else str(layer.compute_dtype)
+
+
+def _multiplies(layer: keras.Operation) -> bool:
+    """Whether it has a kernel, which a product takes; what has vectors alone, scales and adds."""
+    return any(len(w.shape) > 1 for w in getattr(layer, "weights", ()) if costs.is_weight(w))
+
+
+def fingerprint(model: keras.Model) -> str:
+    """12 hex digits of the layers, their shapes and those of the input, whatever they compute in.
+
+    Of a model without a graph how layers are connected is not known.
+    """
+    inputs = getattr(model, "inputs", None)
+    parts: list[Any]
+    if inputs:
+        parts = [costs.structure(model), *(list(x.shape[1:]) for x in inputs)]
+    else:
+        parts = [
+            [type(layer).__name__, _built(layer), [list(w.shape) for w in layer.weights]]
+            for layer in model._flatten_layers()
+        ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+
+def _built(layer: keras.Layer) -> list[str]:
+    """The shapes that a layer was built for, without the batch's dimension."""
+    known = layer.get_build_config() or {}
+    shapes = known.get("shapes_dict", known).values()
+    return [str(tuple(shape)[1:]) for shape in shapes if isinstance(shape, list | tuple)]
+
+
+def examples(model: keras.Model) -> int | None:
+    """How many examples an epoch of `fit` has trained on so far, by the metric of its loss.
+
+    None where it does not tell, as with a training step of the user's own, or counts of several
+    replicas.
+    """
+    metric = getattr(model, "_loss_tracker", None)
+    strategy = getattr(model, "distribute_strategy", None)
+    if strategy is not None and strategy.num_replicas_in_sync > 1:
+        return None
+    count = int(metric.count.numpy()) if metric is not None else 0
+    return count if 0 < count < EXACT else None
