@@ -172,8 +172,13 @@ def excluded(tables: Tables) -> list[str]:
 
 
 def _not_asked(tables: Tables) -> list[str]:
-    """Which runs params.yaml does not ask for."""
+    """Which runs params.yaml does not ask for, or that nobody can know it."""
     asked = tables.asked
+    if asked.unknown:
+        return [
+            f"**What was asked for is not known**: {safe(asked.unknown)}. So whether runs are "
+            "missing or points are left out is not known either."
+        ]
     if not asked.other:
         return []
     named = [
