@@ -150,11 +150,10 @@ def difference(directory: SweepDir, text: str) -> str:
 
     What changes no run may differ: comments, the order, time limits, what the report says.
     """
-    theirs = directory.params_text
-    if not directory.params.exists() or _content(theirs) == _content(text):
+    if not directory.params.exists() or _content(directory.params_text) == _content(text):
         return ""
     try:
-        there = _asked(theirs)
+        there = _asked(directory.params_text)
     except ParamsError:  # of an older version, or not mptexp's
         return "this version cannot read it"
     here = _asked(text)
