@@ -162,7 +162,9 @@ def test_a_plan_refuses_what_the_run_would_refuse(light, tmp_path):
     light({"seed": [0]}, repeats=2)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("years of work")
-    for words in ((), ("--out", "mine"), ("--out", "light.py")):
+    for words in ((), ("--out", "mine")):
         done = [mptexp(name, "light.yaml", *words, cwd=tmp_path) for name in ("plan", "run")]
         assert [one.returncode for one in done] == [2, 2]
         assert done[0].stderr == done[1].stderr
+    done = mptexp("plan", "light.yaml", "--out", "light.py", cwd=tmp_path)
+    assert (done.returncode, "light.py: cannot hold results" in done.stderr) == (2, True)
