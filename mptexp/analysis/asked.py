@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mptexp.records.schema import known_parameters
+from mptexp.records.schema import FOREIGN, known_parameters
 from mptexp.spec import params, places
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run, defaults
@@ -24,6 +24,7 @@ class Asked:
         excluded: how many points of its matrix it leaves out by `exclude`; of `points`.
         points: how many its matrix has.
         entries: those of `exclude`.
+        unknown: why what was asked for is not known; empty where it is.
     """
 
     other: int = 0
@@ -33,17 +34,22 @@ class Asked:
     excluded: int = 0
     points: int = 0
     entries: Sequence[Mapping[str, Any]] = ()
+    unknown: str = ""
 
 
 def of(records: Sequence[Mapping[str, Any]], text: str) -> Asked:
-    """What the text of a params file says of some records; nothing where it cannot be read.
+    """What the text of a params file says of some records; the text is empty where there is none.
 
+    What StepTimer recorded has none by nature.
     Devices do not count, since machines share a params file, nor batch sizes that were searched.
     """
+    if not text:
+        measured = any(record.get("notebook") != FOREIGN for record in records)
+        return Asked(unknown="there is no params.yaml") if measured else Asked()
     try:
         sweep, _ = params.parse(text, "params.yaml", to_run=False)
-    except ParamsError:  # of an older version, or there is none
-        return Asked()
+    except ParamsError as error:  # edited, or of an older version
+        return Asked(unknown=str(error).splitlines()[0])
     points = [Run(**point).published().model_dump() for point in sweep.points()]
     wanted = [point | {"block": block} for point in points for block in range(sweep.repeats)]
     runs = [_as_asked(defaults() | record["parameters"]) for record in records]

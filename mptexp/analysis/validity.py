@@ -32,7 +32,7 @@ SIGMAS = 3.0
 # Between two runs of a comparison; what lies between them otherwise takes seconds.
 PAUSE_S = 600.0
 LEAST_NATS = 0.01  # per token, by which a text's loss must be below that of guessing
-REPAIR = "`mptexp run --repair`"
+REPAIR = "`mptexp run --repair`"  # what is said in its place names the sweep: answers.commands
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from mptexp.execution.job import Job
 from mptexp.execution.progress import Output
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec import documents
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
 from mptexp.spec.terminal import visible
@@ -67,7 +68,7 @@ def plan(
     Args:
         params: a params file, the name of a study such as `quickstart`, or a Sweep.
         out: the results' directory; by default reports/<name of the file>.
-        only: parameters and the value, or list of values, that the runs are to have.
+        only: parameters and the value, or the values, that the runs are to have.
         parameters: values that replace the file's, such as `epochs=2`.
 
     Returns:
@@ -95,7 +96,7 @@ def run(
     Args:
         params: a params file, the name of a study such as `quickstart`, or a Sweep.
         out: the results' directory; by default reports/<name of the file>.
-        only: parameters and the value, or list of values, that the runs are to have.
+        only: parameters and the value, or the values, that the runs are to have.
         fresh: whether to discard earlier results.
         repair: whether to measure again, as whole blocks, what is not valid and can be cured.
         parameters: values that replace the file's, such as `epochs=2`.
@@ -129,12 +130,35 @@ def _named(params: Place) -> Path:
 
 
 def _overrides(parameters: Mapping[str, Any]) -> list[str]:
-    return [f"{name}={json.dumps(value)}" for name, value in parameters.items()]
+    return [f"{name}={_yaml(name, value)}" for name, value in parameters.items()]
+
+
+def _yaml(name: str, value: Any) -> str:
+    """A value as YAML in a line: as JSON, but for signs that JSON escapes in halves."""
+    try:
+        text = json.dumps(documents.native(value), ensure_ascii=False)
+    except (TypeError, RecursionError):  # of another kind, or within itself
+        kind = type(value).__name__
+        raise ParamsError(
+            f"{name} is a {kind}; allowed: a text, a number, True, False, None, or several of them"
+        ) from None
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 
 def _filters(only: Mapping[str, Any] | None) -> list[str]:
-    asked = (only or {}).items()
-    return [f"{n}={v}" for n, vs in asked for v in (vs if isinstance(vs, list) else [vs])]
+    if not isinstance(only or {}, Mapping):
+        raise ParamsError(
+            f"only is a {type(only).__name__}; allowed: parameters and the values that the runs "
+            'are to have, such as {"policy": "float32"}'
+        )
+    return [text for name, given in (only or {}).items() for text in _alternatives(name, given)]
+
+
+def _alternatives(name: str, given: Any) -> list[str]:
+    values = documents.native(given)
+    if values == []:
+        raise ParamsError(f"only: {name} has no value, so no run has it; allowed: one or more")
+    return [f"{name}={value}" for value in (values if isinstance(values, list) else [values])]
 
 
 # --- what it measured ------------------------------------------------------------------------
@@ -274,7 +298,7 @@ def diagnose(
     Args:
         params: a params file, the name of a study, a Sweep, or the directory of a finished sweep.
         out: the results' directory; by default reports/<name of the file>.
-        only: parameters and the value, or list of values, of the runs to diagnose.
+        only: parameters and the value, or the values, of the runs to diagnose.
         traces_only: whether to trace steps and make no ablations.
         parameters: values that replace the file's, such as `epochs=2`.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mptexp.execution import blocks, max_batch, plan, preparation
+from mptexp.execution import blocks, directory, max_batch, plan, preparation
 from mptexp.execution.job import Job, notebook_path, report_notebook
 from mptexp.execution.plan import Planned
 from mptexp.records import privacy, store
@@ -106,7 +106,13 @@ def is_free(file: Path, text: str) -> bool:
 def planned(
     job: Job, only: Sequence[str] = (), repair: Collection[str] = ()
 ) -> tuple[list[Planned], list[dict[str, Any]]]:
-    """Returns the chosen runs of a sweep, and a row of a table for each, as `plan` describes it."""
+    """Returns the chosen runs of a sweep, and a row of a table for each, as `plan` describes it.
+
+    Raises:
+        ParamsError: if a filter is wrong, or the directory takes no results of this sweep, in which
+            `execute` refuses it too.
+    """
+    directory.check(job.directory, job.text)
     everything = plan.runs(job.sweep, job.directory)
     chosen = blocks.chosen(job, only, repair)
     costs, axes = plan.Costs(everything, job.sweep), [*job.sweep.axes(), "block"]

@@ -26,6 +26,7 @@ from mptexp.execution.sweep import Interrupted
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.backends import BACKENDS
+from mptexp.spec.devices import local_device
 from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.spec.files import text as text_of
 from mptexp.spec.project import child_environment, studies
@@ -91,7 +92,7 @@ def measure_hour(
     Raises:
         ParamsError: if there is no such backend or it is not installed, minutes are no such number,
             or the folder is in use, or holds something else, or what was begun otherwise.
-        Stopped: if nothing could be measured, or the disk is full.
+        Stopped: if the folder then holds no record of a run, or the disk is full.
         Interrupted: by Ctrl-C; the archive then holds what was measured until then.
     """
     began = time.monotonic()
@@ -103,10 +104,18 @@ def measure_hour(
     with locked(SweepDir(folder)), writing(folder):
         asked = {"backend": backend, "set": list(overrides)}
         hour = _Hour(folder, began + 60 * minutes, _begun(folder, asked), say)
+        say(_device())
         try:
             return hour.measure()
         except KeyboardInterrupt:
             raise Interrupted(f"finished runs are kept, also in {hour.pack()}") from None
+
+
+def _device() -> str:
+    """Which device the time is spent on: whoever rents a GPU should see at once that it is idle."""
+    name = local_device()
+    none = "; no GPU is seen here, so the CPU is measured" * name.endswith("(CPU)")
+    return f"device: {name}{none}"
 
 
 def _installed(backend: str | None) -> str:
@@ -197,7 +206,7 @@ class _Hour:
         """Does what is due in the time; returns the archive.
 
         Raises:
-            Stopped: if no step could be made.
+            Stopped: if no run has ended, in an earlier call neither.
         """
         packed = self.pack()
         if not (self.folder / INSTRUMENTS).exists():
@@ -216,9 +225,13 @@ class _Hour:
                 self._say(f"{name} cannot be made here, for the reason above; the next one follows")
             elif statuses[-1] not in (*ANSWERS, 130):
                 self._say(f"{name} ended with status {statuses[-1]}; the next one follows")
-        if statuses and set(statuses) == {REFUSED}:
-            raise Stopped(f"nothing could be measured here, for the reasons above; see {packed}")
+        if not self._has_records():
+            raise Stopped(f"nothing was measured: {_why_nothing(statuses)}; see {packed}")
         return packed
+
+    def _has_records(self) -> bool:
+        """Whether any run of any step has ended."""
+        return any(any((self.folder / s.study).glob("runs/*/record.json")) for s in STEPS)
 
     def pack(self) -> Path:
         """Packs the folder; the time that takes is kept free before the end."""
@@ -259,6 +272,15 @@ class _Hour:
             self.begun["check_interrupted_s"] = given
             _write(self.folder / HOUR, self.begun)
         self._say("the instruments were not checked to their end")
+
+
+def _why_nothing(statuses: Sequence[int]) -> str:
+    """Why no run ended, by the exit statuses of the steps that were begun."""
+    if not statuses:
+        return "time was up before the first step; give more --minutes"
+    if set(statuses) == {REFUSED}:
+        return "no step can be made here, for the reasons above"
+    return "no run came to its end in time, or each failed to begin; give more --minutes"
 
 
 def _command(words: Sequence[str], seconds: float, stdout: int | None = None) -> int:

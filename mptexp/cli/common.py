@@ -65,7 +65,9 @@ File = Annotated[
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="A sweep's directory.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a default or a top-level key."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Set a parameter of all points, or a top-level key."
+    ),
 ]
 Only = Annotated[
     list[str] | None,

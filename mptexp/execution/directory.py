@@ -12,10 +12,10 @@ from mptexp.execution import processes
 from mptexp.execution.plan import Planned
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, remove_runs
-from mptexp.spec import documents, places
+from mptexp.spec import documents, params, places
 from mptexp.spec.devices import is_here
 from mptexp.spec.errors import ParamsError
-from mptexp.spec.grid import REPORT_KEYS
+from mptexp.spec.run import Run
 
 
 @contextmanager
@@ -33,9 +33,7 @@ def locked(directory: SweepDir) -> Iterator[None]:
         root.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise ParamsError(
-            f"{root}: cannot hold results ({error.strerror}); choose another"
-        ) from None
+        raise _refusal(root, error) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -45,6 +43,10 @@ def locked(directory: SweepDir) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)  # gives the lock back; so does the end of the process
+
+
+def _refusal(root: Path, error: OSError) -> ParamsError:
+    return ParamsError(f"{root}: cannot hold results ({error.strerror}); choose another")
 
 
 def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
@@ -59,27 +61,16 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
         ParamsError: if the directory holds another sweep or something else, or is not writable.
     """
     root = directory.root
-    if directory.params.exists() and not same(directory, text):
-        if not fresh:
-            raise ParamsError(
-                f"{root}: holds the results of another params file ({directory.params}); "
-                "give another directory with --out, or --fresh to discard them"
-            )
-        if not directory.is_marked:
-            raise ParamsError(
-                f"{root}: has no {directory.marker.name} of mptexp's, so --fresh deletes nothing "
-                "in it; choose another --out, or empty it yourself"
-            )
+    check(directory, text, fresh)
+    if difference(directory, text):
         directory.clear()
-    elif not (directory.is_marked or _is_empty(root) or _holds_records(directory)):
-        raise ParamsError(f"{root}: is neither empty nor a sweep's directory; choose another --out")
     # A run that outlived its sweep would take time and memory from what is measured now.
     for part in directory.parts:
         for folder in part.partial.glob("*"):
             processes.end(folder.resolve())
     try:
         directory.mark()  # first: whatever the next call finds here is then known as mptexp's
-        if not directory.params.exists() or _split(directory.params_text)[1] != _split(text)[1]:
+        if not directory.params.exists() or _content(directory.params_text) != _content(text):
             store.write_text(directory.params, text)
         _publish_whole(directory)
         remove_runs(directory.partial)
@@ -88,9 +79,42 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
         raise ParamsError(f"{root}: cannot be written: {error.strerror}") from None
 
 
+def check(directory: SweepDir, text: str, fresh: bool = False) -> None:
+    """Refuses a directory in which the runs of a params file cannot be executed.
+
+    Args:
+        directory, text, fresh: as `prepare` takes them.
+
+    Raises:
+        ParamsError: if the directory holds another sweep or something else.
+    """
+    root, other = directory.root, difference(directory, text)
+    if other and not fresh:
+        advice = "give another directory with --out, or --fresh to discard them"
+        if other.startswith("repeats"):  # nothing else: what is there need not be discarded
+            advice = (
+                "whoever changes them once results are known chooses by these; give another "
+                "directory with --out"
+            )
+        raise ParamsError(
+            f"{root}: holds the results of another params file ({directory.params}): {other}; "
+            f"{advice}"
+        )
+    if other and not directory.is_marked:
+        raise ParamsError(
+            f"{root}: has no {directory.marker.name} of mptexp's, so --fresh deletes nothing "
+            "in it; choose another --out, or empty it yourself"
+        )
+    if not (other or directory.is_marked or _is_empty(root) or _holds_records(directory)):
+        raise ParamsError(f"{root}: is neither empty nor a sweep's directory; choose another --out")
+
+
 def _is_empty(root: Path) -> bool:
     """Whether nothing is there but what a call left that was ended before it had begun."""
-    return not root.exists() or {path.name for path in root.iterdir()} <= {"sweep.new"}
+    try:
+        return not root.exists() or {path.name for path in root.iterdir()} <= {"sweep.new"}
+    except OSError as error:
+        raise _refusal(root, error) from None
 
 
 def _holds_records(directory: SweepDir) -> bool:
@@ -121,16 +145,37 @@ def discard(planned: Sequence[Planned], directory: SweepDir, everywhere: bool = 
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def same(directory: SweepDir, text: str) -> bool:
-    """Whether two params files ask for the same runs; comments and the report may differ."""
-    return _split(directory.params_text)[0] == _split(text)[0]
+def difference(directory: SweepDir, text: str) -> str:
+    """What a params file asks for otherwise than that of a directory, in words; empty if nothing.
+
+    What changes no run may differ: comments, the order, time limits, what the report says.
+    """
+    if not directory.params.exists() or _content(directory.params_text) == _content(text):
+        return ""
+    try:
+        there = _asked(directory.params_text)
+    except ParamsError:  # of an older version, or not mptexp's
+        return "this version cannot read it"
+    here = _asked(text)
+    points, now = there.pop("points"), here.pop("points")
+    if points != now:
+        return f"{len(points & now)} of its {len(points)} points are among the {len(now)} asked for"
+    changed = [name for name in here if there[name] != here[name]]
+    return ", ".join(f"{name} {there[name]} there, {here[name]} asked for" for name in changed)
 
 
-def _split(text: str) -> tuple[Any, dict[str, Any]]:
-    """The keys of a params file that decide its runs, and those that change its report alone."""
-    # Data may have been moved, or lie elsewhere.
-    content = places.everywhere(documents.content(text))
-    if not isinstance(content, dict):
-        return content, {}
-    report = {name: content.pop(name) for name in REPORT_KEYS if name in content}
-    return content, report
+def _asked(text: str) -> dict[str, Any]:
+    """What decides the ids of a params file's runs, the repeats last.
+
+    Raises:
+        ParamsError: where it cannot be read.
+    """
+    sweep, _ = params.parse(text, "params.yaml")
+    points = (Run(**point).resolved().published() for point in sweep.points())
+    asked = {"points": frozenset(point.model_dump_json() for point in points)}
+    return asked | {name: getattr(sweep, name) for name in ("notebook", "max_batch", "repeats")}
+
+
+def _content(text: str) -> Any:
+    """A params file in plain Python; data may have been moved, or lie elsewhere."""
+    return places.everywhere(documents.content(text))

@@ -145,10 +145,10 @@ def _places(sources: Sequence[Path], out: SweepDir) -> list[SweepDir]:
     params.read(places[0].params)
     text = places[0].params_text
     for place in places[1:]:
-        if not directory.same(place, text):
+        if other := directory.difference(place, text):
             raise ParamsError(
-                f"{place.params}: asks for other runs than {places[0].params}; directories of one "
-                "params file can be merged, comments and what a report says may differ"
+                f"{place.params}: asks for other runs than {places[0].params}: {other} there; "
+                "directories can be merged whose params files ask for the same runs"
             )
     return places
 

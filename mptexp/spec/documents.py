@@ -1,6 +1,8 @@
 """YAML 1.2 from anybody as a document with line numbers: texts, numbers, lists, mappings."""
 
 import io
+import os
+from collections.abc import Collection, Mapping, Set
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -65,6 +67,24 @@ def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(v) for v in value]
     return next((kind(value) for kind in KINDS if isinstance(value, kind)), value)
+
+
+def native(value: Any) -> Any:
+    """A value from a cell as lists, mappings and values of Python's own, where it has such.
+
+    Numbers and arrays of NumPy and its like, paths, tuples, ranges, sets (in order of their texts).
+    """
+    if isinstance(value, KINDS):
+        return next(kind(value) for kind in KINDS if isinstance(value, kind))
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(k): native(v) for k, v in value.items()}
+    if hasattr(value, "tolist"):
+        return native(value.tolist())
+    if isinstance(value, Set):
+        return native(sorted(value, key=str))
+    return [native(v) for v in value] if isinstance(value, Collection) else value
 
 
 def published(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from mptexp.spec import cells, order, places
+from mptexp.spec import cells, documents, order, places
 from mptexp.spec.fields import StrictModel
 from mptexp.spec.run import Run, defaults
 
@@ -69,6 +69,11 @@ class Sweep(StrictModel):
     price_per_hour: float | None = Field(
         default=None, gt=0, le=1e9, description="of the device, any currency; report only"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_cell(cls, given: Any) -> Any:
+        return documents.native(given)
 
     @model_validator(mode="after")
     def _can_be_planned(self) -> "Sweep":

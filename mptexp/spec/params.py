@@ -1,5 +1,6 @@
 """Reading a params file: YAML 1.2 with line numbers, checked as types before any kernel starts."""
 
+import copy
 import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +25,8 @@ def read(
 
     Args:
         path: the YAML 1.2 file.
-        overrides: `key=value` strings; each sets a default (and replaces an axis of that name)
-            or a top-level key.
+        overrides: `key=value` strings; each sets a parameter of all points, those of `include`
+            among them, or a top-level key. A list makes an axis of it.
         to_run: whether points that cannot work with the data that lie here are refused as well.
 
     Raises:
@@ -102,7 +103,9 @@ class _Faults:
         override = self.overridden.get(str(where[-1])) or self.overridden.get(str(where[0]))
         if len(where) > 1:
             override = self.overridden.get(str(where[1]), override)
-        self.messages.append(f"{override or self._position(where)}: {message}")
+        said = f"{override or self._position(where)}: {message}"
+        if said not in self.messages:  # --set gives one value to many points
+            self.messages.append(said)
 
     def _position(self, where: Where) -> str:
         node, line = self.document, None
@@ -134,13 +137,56 @@ def _override(document: Any, text: str, faults: _Faults) -> None:
         document[name] = value
     elif name not in Run.model_fields:
         faults.add((name,), fields.unknown(name, [*Run.model_fields, *Sweep.model_fields]))
-    elif isinstance(value, list):
+    else:
+        _override_parameter(document, name, value)
+
+
+def _override_parameter(document: Any, name: str, value: Any) -> None:
+    """Sets a parameter of all points; those of `include` have each value of a list too."""
+    _set_included(document, name, value if isinstance(value, list) else [value])
+    if isinstance(value, list):
         _section(document, "defaults").pop(name, None)
         _section(document, "matrix")[name] = value
     elif isinstance(document.get("matrix"), dict) and name in document["matrix"]:
         document["matrix"][name] = [value]
     else:
         _section(document, "defaults")[name] = value
+
+
+def _set_included(document: Any, name: str, values: Sequence[Any]) -> None:
+    """Gives each entry of `include` the values, in a copy of its own that knows its line."""
+    entries = document.get("include")
+    if not values or not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+        return  # which is refused with the rest of the file
+    made = [(copy.copy(entry), value) for entry in entries for value in values]
+    for entry, value in made:
+        entry[name] = value
+    entries[:] = [entry for entry, _ in made]
+
+
+def _drop_equal(document: Any, plain: dict[str, Any]) -> None:
+    """Drops entries of `include` that are the same point as one before, since --set made them so.
+
+    Parameters that do not go together are refused with the rest of the file.
+    """
+    included = plain.pop("include", [])
+    known = {_identity(point) for point in Sweep(**plain).points()}
+    kept = []
+    for place, entry in enumerate(included):
+        identity = _identity({**plain.get("defaults", {}), **entry})
+        if not identity or identity not in known:
+            kept.append(place)
+        known.add(identity)
+    document["include"][:] = [document["include"][place] for place in kept]
+    plain["include"] = [included[place] for place in kept]
+
+
+def _identity(point: Mapping[str, Any]) -> str:
+    """What is the same of equal points; empty where it is none."""
+    try:
+        return Run(**point).resolved().published().model_dump_json()
+    except ParamsError:
+        return ""
 
 
 def _section(document: Any, name: str) -> Any:
@@ -162,6 +208,8 @@ def _validate(document: Any, faults: _Faults) -> Sweep:
         _check_parameter(where, name, value, faults)
     faults.raise_if_any()
     try:
+        if plain.get("include") and not faults.overridden.keys().isdisjoint(Run.model_fields):
+            _drop_equal(document, plain)
         sweep = Sweep(**plain)
         _check_points(sweep, faults)
     except ParamsError as error:  # too many runs, or two folders of one name

@@ -6,7 +6,8 @@ import pytest
 from builders import published, record, tables, written_sweep
 from support import PROJECT, mptexp
 
-from mptexp.analysis import asked
+from mptexp.analysis import asked, sweep_tables
+from mptexp.records.schema import FOREIGN
 from mptexp.report.answers import caveats
 
 TEXT = """
@@ -57,12 +58,35 @@ def test_fewer_repeats_than_were_made_and_runs_that_are_missing_are_named():
 def test_batch_sizes_that_were_searched_and_other_devices_are_asked_for():
     searched = asked.of([*runs(), *runs(batch_size=48)], TEXT + "max_batch: true\n")
     assert (searched.other, searched.missing) == (0, 0)
-    assert asked.of(runs(), "matrix: [") == asked.Asked()
+
+
+def test_where_no_file_says_what_was_asked_for_that_is_said(tmp_path):
+    # The lie: without params.yaml, or with a word too many in it, no run was missing any more.
+    place = written_sweep(tmp_path / "sweep", "A100", 1.0, runs=2)
+    text = "repeats: 4\ndefaults: {gpu_model: A100}\n" + POLICIES
+    for content, why in (
+        (text + "nonsense: 1\n", "params.yaml:4: unknown key nonsense"),
+        ("matrix: [", "params.yaml:1: is not valid YAML"),
+        (None, "there is no params.yaml"),
+    ):
+        place.params.unlink() if content is None else place.params.write_text(content)
+        done = mptexp("report", "sweep", "--check", "--format", "json", cwd=tmp_path)
+        assert done.returncode == 1
+        (sentence,) = json.loads(done.stdout)["not_valid"]
+        assert sentence.startswith(f"What was asked for is not known: {why}")
+        made = sweep_tables.load(place)
+        assert "**What was asked for is not known**" in " ".join(caveats.banner(made))
+        assert not caveats.is_minor(made, "time")
+
+
+def test_what_a_step_timer_recorded_was_asked_for_by_no_file():
+    assert asked.of([run | {"notebook": FOREIGN} for run in runs()], "") == asked.Asked()
 
 
 @pytest.mark.parametrize("name", sorted(p.parent.name for p in PUBLISHED.glob("*/runs")))
 def test_published_runs_are_those_of_their_params_files(name):
-    assert published(name).tables.asked.other == 0
+    found = published(name).tables.asked
+    assert (found.other, found.unknown) == (0, "")
 
 
 def test_a_check_says_what_is_missing_and_fails_where_the_file_is_another(tmp_path):

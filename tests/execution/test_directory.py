@@ -25,7 +25,9 @@ def test_a_directory_of_another_params_file_is_refused(light, tmp_path):
     before = sorted((tmp_path / "reports").rglob("*"))
     done = mptexp("run", "light.yaml", "--no-report", cwd=tmp_path)
     assert done.returncode == 2
+    assert "repeats 1 there, 2 asked for" in done.stderr
     assert "--out" in done.stderr
+    assert "--fresh" not in done.stderr  # the lie: to add repeats, discard what is there
     assert sorted((tmp_path / "reports").rglob("*")) == before
     done = mptexp("run", "light.yaml", "--no-report", "--fresh", cwd=tmp_path)
     assert done.returncode == 0
@@ -107,3 +109,62 @@ def test_what_a_report_says_may_change_without_running_again(light, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "1 of 1 runs are done already" in done.stdout
     assert "price_per_hour: 2.5" in (tmp_path / "reports/light/params.yaml").read_text()
+
+
+BASE = "matrix: {seed: [0, 1], policy: [float32, bfloat16]}\ntimeout_min: 5\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BASE.replace("timeout_min: 5", "timeout_min: 10"),
+        BASE + "max_batch: false\nexpected_run_s: 20\n",
+        BASE.replace("float32, bfloat16", "bfloat16, float32"),
+        BASE + "defaults: {batch_size: 32}\n",
+        "matrix: {policy: [float32, bfloat16], seed: [0, 1], width: [1.0]}\n",
+    ],
+)
+def test_what_changes_no_run_makes_no_other_params_file(tmp_path, text):
+    # The lie: "another params file", and --fresh, which discards, though no run has another id.
+    place = SweepDir(tmp_path)
+    directory.prepare(place, BASE, fresh=False)
+    assert directory.difference(place, text) == ""
+    directory.prepare(place, text, fresh=False)
+    assert place.params.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (BASE.replace("[0, 1]", "[0]"), "2 of its 4 points are among the 2 asked for"),
+        (BASE + "repeats: 3\n", "repeats 1 there, 3 asked for"),
+        (BASE + "notebook: infer\n", "notebook train there, infer asked for"),
+        (
+            BASE + "max_batch: true\nrepeats: 3\n",
+            "max_batch False there, True asked for, repeats 1 there, 3 asked for",
+        ),
+    ],
+)
+def test_what_asks_for_other_runs_is_named(tmp_path, text, said):
+    place = SweepDir(tmp_path)
+    directory.prepare(place, BASE, fresh=False)
+    assert directory.difference(place, text) == said
+    with pytest.raises(ParamsError, match=f"another params file .*: {said}; "):
+        directory.check(place, text)
+
+
+def test_a_plan_refuses_what_the_run_would_refuse(light, tmp_path):
+    # The lie: "2 runs, 1 to execute" and status 0, where the run refuses with 2.
+    light({"seed": [0]})
+    assert mptexp("run", "light.yaml", "--no-report", cwd=tmp_path).returncode == 0
+    light({"seed": [0]}, timeout_min=10)
+    assert "1 runs, 0 to execute" in mptexp("plan", "light.yaml", cwd=tmp_path).stdout
+    light({"seed": [0]}, repeats=2)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("years of work")
+    for words in ((), ("--out", "mine")):
+        done = [mptexp(name, "light.yaml", *words, cwd=tmp_path) for name in ("plan", "run")]
+        assert [one.returncode for one in done] == [2, 2]
+        assert done[0].stderr == done[1].stderr
+    done = mptexp("plan", "light.yaml", "--out", "light.py", cwd=tmp_path)
+    assert (done.returncode, "light.py: cannot hold results" in done.stderr) == (2, True)

@@ -1,5 +1,8 @@
 """Documents that a YAML library would build, wait for or never end."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 from fuzz import answering
 from ruamel.yaml.error import YAMLError
@@ -66,3 +69,10 @@ def test_a_document_is_plain_and_written_as_it_was():
         "d": {"b": 1.5, "c": [True, None], "e": "é"},
     }
     assert documents.dump(document) == text
+
+
+def test_what_a_cell_gives_is_native():
+    given = {"a": np.float32(0.5), "b": (Path("x"), {2, 1}), "c": [np.array([[True]]), None, "é"]}
+    assert documents.native(given) == {"a": 0.5, "b": ["x", [1, 2]], "c": [[[True]], None, "é"]}
+    strange = object()
+    assert documents.native(strange) is strange

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from mptexp.spec import documents, params
 from mptexp.spec.errors import ParamsError
+from mptexp.spec.run import Run
 
 GOOD = "defaults: {epochs: 2}\nmatrix:\n  policy: [float32, mixed_float16]\n"
 
@@ -120,6 +121,55 @@ def test_set_overrides_a_default_an_axis_and_a_top_level_key(tmp_path):
 def test_set_takes_a_list_as_an_axis(tmp_path):
     sweep, _ = accepted(tmp_path, GOOD, "epochs=[1, 3]")
     assert {r.epochs for r in sweep.runs()} == {1, 3}
+
+
+INCLUDES = """\
+defaults: {epochs: 2}
+matrix:
+  batch_size: [32, 128]
+  policy: [float32, mixed_bfloat16]
+include:
+- {policy: mixed_float16, batch_size: 128}  # emulated
+- {policy: float16, epochs: 5}
+"""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "included"),
+    [
+        (["epochs=1"], [("mixed_float16", 128, 1), ("float16", 32, 1)]),
+        (["batch_size=16"], [("mixed_float16", 16, 2), ("float16", 16, 5)]),
+        (["repeats=2"], [("mixed_float16", 128, 2), ("float16", 32, 5)]),
+        (["policy=float32"], [("float32", 32, 5)]),
+        (["policy=float32", "batch_size=16"], [("float32", 16, 5)]),
+        (["policy=float32", "epochs=1", "batch_size=[16, 64]"], []),
+        (["policy=float16", "epochs=5", "batch_size=[32, 128]"], []),
+        (
+            ["epochs=[1, 3]", "batch_size=128"],
+            [(p, 128, epochs) for p in ("mixed_float16", "float16") for epochs in (1, 3)],
+        ),
+    ],
+)
+def test_set_overrides_the_points_of_include_too(tmp_path, overrides, included):
+    # The lie: with --set epochs=1 the points of include kept their own epochs, and status 0.
+    sweep, text = accepted(tmp_path, INCLUDES, *overrides)
+    points = [Run(**point) for point in sweep.points()][_grid(sweep) :]
+    assert [(run.policy, run.batch_size, run.epochs) for run in points] == included
+    assert params.parse(text, "params.yaml")[0] == sweep
+
+
+def _grid(sweep):
+    """How many points are of the matrix."""
+    return len(sweep.model_copy(update={"include": []}).points())
+
+
+def test_a_set_of_an_included_point_is_checked_like_the_file(tmp_path):
+    assert "\n" not in refusal(tmp_path, INCLUDES, "policy=flot32")  # said once
+    twice = "matrix: {seed: [1]}\ninclude:\n- {seed: 1}\n"
+    assert "{seed: 1} occurs twice" in refusal(tmp_path, twice, "repeats=2")
+    assert "include is 3" in refusal(tmp_path, "matrix: {seed: [1]}\ninclude: 3\n", "epochs=1")
+    faulty = INCLUDES.replace("epochs: 5", "phase: trian")
+    assert refusal(tmp_path, faulty, "epochs=1").startswith("FILE:7: phase is 'trian'")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import warnings
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from builders import three, written_sweep
 from jupyter_client import KernelManager
@@ -16,11 +17,12 @@ from support import PATIENCE_S, PROJECT, mptexp, processes_of, until
 
 from mptexp import Run, Sweep, api, load, plan, record
 from mptexp import __all__ as mptexp_names
-from mptexp.api import commands
+from mptexp.api import cells, commands
 from mptexp.execution.scratch import scratch_folder
 from mptexp.records import store
 from mptexp.records.columns import COLUMNS
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec import params
 from mptexp.spec.errors import ParamsError, Stopped
 
 OF_IMAGES = [name for name, column in COLUMNS.items() if column.task != "tokens"]
@@ -84,6 +86,10 @@ def test_a_path_may_begin_in_the_folder_above_the_notebook(monkeypatch):
         (lambda: plan(Sweep(matrix={"polcy": ["x"]}), "x"), "did you mean policy?"),
         (lambda: plan(PROJECT / "params/quickstart.yaml", epochs=0), "of at least 1"),
         (lambda: api.run(PROJECT / "params/quickstart.yaml", only={"epochs": 3}), "no run has"),
+        (lambda: plan("quickstart", only={"policy": []}), "policy has no value, so no run has it"),
+        (lambda: plan("quickstart", only="policy=float32"), "only is a str; allowed: parameters"),
+        (lambda: plan("quickstart", dataset=Path("/tmp/x")), "dataset is '/tmp/x'; allowed"),
+        (lambda: plan("quickstart", epochs=object()), "epochs is a object; allowed: a text"),
     ],
 )
 def test_a_mistake_is_a_sentence(call, message, tmp_path, monkeypatch):
@@ -91,6 +97,46 @@ def test_a_mistake_is_a_sentence(call, message, tmp_path, monkeypatch):
     with pytest.raises(ParamsError, match=re.escape(message)):
         call()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("parameters", "alike"),
+    [
+        ({"epochs": np.int64(2)}, {"epochs": 2}),
+        ({"learning_rate": np.float64(1e-5)}, {"learning_rate": 1e-5}),
+        ({"profile": np.bool_(True)}, {"profile": True}),
+        ({"max_steps": None}, {}),
+        ({"batch_size": range(8, 10)}, {"batch_size": [8, 9]}),
+        ({"batch_size": np.array([8, 9])}, {"batch_size": [8, 9]}),
+        ({"policy": {"float32", "bfloat16"}}, {"policy": ["bfloat16", "float32"]}),
+    ],
+)
+def test_a_cell_gives_what_numpy_and_python_have_as_numbers(parameters, alike, tmp_path):
+    # They ended in "TypeError: Object of type int64 is not JSON serializable".
+    given, plain = (plan("quickstart", tmp_path / "x", **p) for p in (parameters, alike))
+    assert sorted(given.run_id) == sorted(plain.run_id)
+
+
+@pytest.mark.parametrize("name", ["a 📷", 'é "quoted" \\ \t', "a\x85b\x7f\u2028"])
+def test_a_path_of_any_signs_reaches_the_runs(name):
+    # The lie: of a camera as JSON writes it, "the value is not valid YAML".
+    (override,) = cells._overrides({"dataset": f"folder:/x/{name}"})
+    sweep, _ = params.parse("matrix: {policy: [float32]}", "x.yaml", [override])
+    assert sweep.points()[0]["dataset"] == f"folder:/x/{name}"
+
+
+@pytest.mark.parametrize(
+    "wanted", [["float32"], ("float32",), {"float32"}, np.array(["float32"]), np.str_("float32")]
+)
+def test_a_cell_chooses_by_any_collection(wanted, tmp_path):
+    # The lie: "no run has it" of a tuple or a set, and all runs of an empty list.
+    assert set(plan("quickstart", tmp_path / "x", only={"policy": wanted}).policy) == {"float32"}
+
+
+def test_a_sweep_takes_what_numpy_and_python_have_as_numbers(tmp_path):
+    sweep = Sweep(matrix={"batch_size": (np.int64(8), 16)}, repeats=np.int32(2))
+    assert sweep == Sweep(matrix={"batch_size": [8, 16]}, repeats=2)
+    assert set(plan(sweep, tmp_path / "x").batch_size) == {8, 16}
 
 
 def test_a_damaged_record_is_named_and_left_out(tmp_path):
@@ -240,7 +286,7 @@ def test_a_loaded_sweep_shows_what_of_it_is_not_valid(tmp_path):
 
 def test_the_answer_names_what_is_not_valid(tmp_path):
     place = SweepDir(tmp_path)
-    place.params.write_text("# Question: Is it?\nmatrix: {}\n")
+    place.params.write_text("matrix: {policy: [float32, mixed_float16]}\nrepeats: 3\n")
     for made in three("mixed_float16", [2.0, 2.1, 1.9]).records:
         del made["identity"]
         store.write_record(place.record(made["run_id"]), made)

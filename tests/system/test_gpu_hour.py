@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tarfile
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -230,6 +232,10 @@ def fast(monkeypatch):
         begun.append(words[:2])
         if stdout is not None:
             os.write(stdout, b"[]")
+        else:
+            run = Path(words[words.index("--out") + 1]) / "runs/0123456789ab"
+            run.mkdir(parents=True, exist_ok=True)
+            (run / "record.json").write_text("{}")
         return 0
 
     monkeypatch.setattr(gpu_hour, "_command", command)
@@ -244,7 +250,8 @@ def test_an_hour_leaves_an_archive_that_opens_elsewhere(tmp_path, monkeypatch):
     folder, said = tmp_path / "hour", []
     words = (*SMALL, "input_mode=resident", "target_ci=null", "max_steps=20")
     made = gpu_hour.measure_hour(folder, 10, "tensorflow", words, said.append)
-    assert said[1:] == ["step 1 of 1: run tf32 --only batch_size=32"]
+    assert said[0].startswith("device: ")
+    assert said[2:] == ["step 1 of 1: run tf32 --only batch_size=32"]
     pages, _ = archive.open_archive(made, tmp_path / "elsewhere")
     assert pages == [tmp_path / "elsewhere/hour/tf32/index.html"]
     assert "tensorfloat32" in pages[0].read_text()
@@ -252,14 +259,42 @@ def test_an_hour_leaves_an_archive_that_opens_elsewhere(tmp_path, monkeypatch):
 
 def test_without_time_nothing_is_begun(tmp_path, fast):
     said = []
-    made = gpu_hour.measure_hour(tmp_path / "hour", 0.5, "tensorflow", (), said.append)
-    assert said[1:] == [
+    with pytest.raises(Stopped, match="nothing was measured: time was up before the first step"):
+        gpu_hour.measure_hour(tmp_path / "hour", 0.5, "tensorflow", (), said.append)
+    assert said[2:] == [
         f"time is up before step 1 of {len(gpu_hour.STEPS)}; the same command goes on"
     ]
-    assert said[0].startswith("instruments: not checked, which takes")
-    assert made == tmp_path / "hour.tar.gz"
-    assert tarfile.is_tarfile(made)
+    assert said[1].startswith("instruments: not checked, which takes")
+    assert tarfile.is_tarfile(tmp_path / "hour.tar.gz")
     assert fast == []
+
+
+def test_steps_that_were_cut_off_have_measured_nothing(tmp_path, monkeypatch):
+    # The lie: status 0 and "archive: ...", which `open` refuses, where no run had ended.
+    monkeypatch.setattr(gpu_hour, "_command", lambda *_: 130)
+    with pytest.raises(Stopped, match="nothing was measured: no run came to its end in time"):
+        gpu_hour.measure_hour(tmp_path / "hour", 5, "tensorflow", (), lambda text: None)
+    run = tmp_path / "hour/tf32/runs/0123456789ab"
+    run.mkdir(parents=True)
+    (run / "record.json").write_text("{}")  # of an earlier call
+    made = gpu_hour.measure_hour(tmp_path / "hour", 5, "tensorflow", (), lambda text: None)
+    assert made == tmp_path / "hour.tar.gz"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a CPU (CPU)", "device: a CPU (CPU); no GPU is seen here, so the CPU is measured"),
+        ("NVIDIA H100", "device: NVIDIA H100"),
+    ],
+)
+def test_the_device_that_the_time_is_spent_on_is_said_first(
+    tmp_path, fast, monkeypatch, name, said
+):
+    monkeypatch.setattr(gpu_hour, "local_device", lambda: name)
+    lines = []
+    gpu_hour.measure_hour(tmp_path / "hour", 5, "tensorflow", (), lines.append)
+    assert lines[0] == said
 
 
 def test_instruments_that_would_take_all_the_time_wait_for_more_of_it(tmp_path, fast):
@@ -276,7 +311,8 @@ def test_instruments_that_were_interrupted_get_more_time_or_none(tmp_path, monke
     monkeypatch.setattr(gpu_hour, "LEAST_S", math.inf)  # as if the time was up behind it
     for minutes, tried in ((5, True), (5, False), (10, True)):
         said = []
-        gpu_hour.measure_hour(tmp_path / "hour", minutes, "tensorflow", (), said.append)
+        with suppress(Stopped):
+            gpu_hour.measure_hour(tmp_path / "hour", minutes, "tensorflow", (), said.append)
         assert ("instruments: do they read what is known?" in said) is tried
 
 
@@ -334,7 +370,7 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path, fast):
 
 def test_where_no_step_can_be_made_it_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_hour, "_command", lambda *_: gpu_hour.REFUSED)
-    with pytest.raises(Stopped, match="nothing could be measured here"):
+    with pytest.raises(Stopped, match="nothing was measured: no step can be made here"):
         gpu_hour.measure_hour(tmp_path / "hour", 5, "tensorflow", (), lambda text: None)
     assert tarfile.is_tarfile(tmp_path / "hour.tar.gz")
 
@@ -371,7 +407,8 @@ def test_time_to_pack_is_kept_free(tmp_path, monkeypatch, fast):
     monkeypatch.setattr(archive, "pack", slow)
     monkeypatch.setattr(gpu_hour, "LEAST_S", 60 - gpu_hour.ENDING_S - 0.5)
     said = []
-    gpu_hour.measure_hour(tmp_path / "hour", 1, "tensorflow", (), said.append)
+    with pytest.raises(Stopped):
+        gpu_hour.measure_hour(tmp_path / "hour", 1, "tensorflow", (), said.append)
     assert "time is up before step 1" in said[-1]
 
 

@@ -15,6 +15,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.analysis.validity import FLAGS, Flag
 from mptexp.records.schema import FOREIGN
 from mptexp.records.step_times import LEAST_WINDOWS
+from mptexp.report.answers import commands
 from mptexp.report.text import measures, wording
 from mptexp.report.text.markdown import safe
 
@@ -112,11 +113,13 @@ def remedies(tables: Tables, what: str) -> str:
     again = runs[runs["flags"].map(validity.curable)]
     if any(flag.curable for flag in flags):
         count, minutes = _cost(again)
-        steps.append(f"{_command('--out . --repair')} {count} again, {minutes}")
+        repair = commands.command(tables, "run", options="--repair")
+        steps.append(f"run {repair}, which measures {count} again, {minutes}")
     blocks = tables.results.block.nunique()
     if blocks < FEWEST:
         cost = ", ".join(_cost(runs, FEWEST / blocks))
-        steps.append(f"{_command(f'--out ../again --set repeats={FEWEST}')} {cost}")
+        again = commands.command(tables, "run", commands.AGAIN, f"--set repeats={FEWEST}")
+        steps.append(f"run {again}, which measures {cost}")
     return f"for a claim, {'; then '.join(steps)}." if steps else ""
 
 
@@ -129,10 +132,6 @@ def _spoiling(runs: pd.DataFrame) -> pd.Series:
     if base.empty or "not trained" in validity.names_of(validity.together(base)):
         return runs["flags"]
     return runs["flags"].map(lambda flags: validity.but(flags, "not trained"))
-
-
-def _command(options: str) -> str:
-    return f"run `mptexp run params.yaml {options}` in this report's folder, which measures"
 
 
 def _cost(runs: pd.DataFrame, times: float = 1) -> tuple[str, str]:
@@ -173,8 +172,13 @@ def excluded(tables: Tables) -> list[str]:
 
 
 def _not_asked(tables: Tables) -> list[str]:
-    """Which runs params.yaml does not ask for."""
+    """Which runs params.yaml does not ask for, or that nobody can know it."""
     asked = tables.asked
+    if asked.unknown:
+        return [
+            f"**What was asked for is not known**: {safe(asked.unknown)}. So whether runs are "
+            "missing or points are left out is not known either."
+        ]
     if not asked.other:
         return []
     named = [
@@ -218,15 +222,16 @@ def _to_do(flag: Flag, tables: Tables) -> str:
     if _foreign(runs, tables):
         return flag.remedy.replace(validity.REPAIR, "another run of the script")
     if flag.name != "too few windows" or not math.isfinite(times):
-        return flag.remedy
+        repair = commands.command(tables, "run", options="--repair")
+        return flag.remedy.replace(validity.REPAIR, repair)
     asked = [tables.records_by_id[run_id]["parameters"] for run_id in runs.run_id]
     name = "max_steps" if set(runs.ended_by) == {"max_steps"} else "epochs"
     factor = math.ceil(times + 1)
     most = max(one[name] or 0 for one in asked) * factor
-    return (
-        f"{flag.remedy}: about {factor} times as many steps, `mptexp run params.yaml --set "
-        f"{name}={most} --out DIR`"
-    )
+    longer = f"`mptexp run params.yaml --set {name}={most} --out DIR`"
+    if commands.needs(tables):
+        longer = commands.command(tables, "run", commands.AGAIN, f"--set {name}={most}")
+    return f"{flag.remedy}: about {factor} times as many steps, {longer}"
 
 
 def _foreign(runs: pd.DataFrame, tables: Tables) -> bool:

@@ -11,7 +11,7 @@ import pandas as pd
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records import schema
-from mptexp.report.answers import caveats, findings, why
+from mptexp.report.answers import caveats, commands, findings, why
 from mptexp.report.figures import registry, style
 from mptexp.report.figures.registry import SweepFigure
 from mptexp.report.first_screen.subject import RESIDENT, device
@@ -30,7 +30,6 @@ CORES, UNBROKEN = re.compile(r"\((\d+) (?=cores?\))"), "(\\1\N{NO-BREAK SPACE}"
 LONGEST_QUESTION = 110  # letters
 CLAUSE = re.compile(r": |, and (?=(?:do|does|is|what|how|which|at|in|why)\b)")
 LIMITS = "What limits it"  # opens the sentence of the causes
-NOT_DIAGNOSED = "Where the time goes: `mptexp diagnose params.yaml --out .` in this report's folder"
 
 
 def html(sweep: MeasuredSweep) -> str:
@@ -218,7 +217,8 @@ def advice(sweep: MeasuredSweep) -> str:
     proven = any(bar.finding in ("faster", "slower", wording.INCONCLUSIVE) for bar in answer.bars)
     open_ = not any(v.candidate for v in sweep.verdicts) and sweep.can_be_diagnosed
     if answer.scale == "speed" and proven and answer.advice and open_:
-        return f"{answer.advice.rstrip('.')}. {NOT_DIAGNOSED}."
+        diagnose = commands.command(sweep.tables, "diagnose")
+        return f"{answer.advice.rstrip('.')}. Where the time goes: {diagnose}."
     gains = not proven or any(bar.finding == "faster" for bar in answer.bars)
     return f"{answer.advice} {_remedies(sweep.verdicts) * gains}".strip()
 

@@ -9,7 +9,7 @@ import pandas as pd
 from mptexp.analysis import accuracy, points, summary
 from mptexp.records.schema import VOID
 from mptexp.records.sweep_dir import SweepDir, leads_out
-from mptexp.report.answers import claims
+from mptexp.report.answers import claims, commands
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.tables import summary_tables
 from mptexp.report.text import columns, measures, wording
@@ -146,10 +146,13 @@ def _commands(sweep: MeasuredSweep) -> list[str]:
     parallel = any(
         mark.startswith(VOID) for r in sweep.tables.records for mark in r.get("marks", [])
     )
-    run = "mptexp run params.yaml --out reports/again" + " --parallel 2" * parallel
-    run += "".join(f" --set dataset={name.partition(':')[0]}:PATH" for name in _places(sweep))
+    data = "".join(f" --set dataset={name.partition(':')[0]}:PATH" for name in _places(sweep))
+    what = "params.yaml --out reports/again"
+    run = f"mptexp run {what}" + " --parallel 2" * parallel + data
     diagnosed = sweep.directory.diagnosis.runs.is_dir()
-    return [run, *["mptexp diagnose reports/again"] * diagnosed, "mptexp report reports/again"]
+    # A notebook of one's own is found beside the params file that names it.
+    asked = f"{what}{data}" if commands.notebooks(sweep.tables) else "reports/again"
+    return [run, *[f"mptexp diagnose {asked}"] * diagnosed, "mptexp report reports/again"]
 
 
 def _places(sweep: MeasuredSweep) -> list[str]:
@@ -184,6 +187,7 @@ def reproduce(sweep: MeasuredSweep) -> str:
     lines = [
         "\n".join(f"    {command}" for command in _commands(sweep)),
         "(with `params.yaml` from below, which is the file as it was executed)",
+        *[f"- needed there: {text}" for text in commands.needs(sweep.tables, _places(sweep))],
         *[f"- PATH: where your copy of {safe(name)} lies" for name in _places(sweep)],
         f"- question: {safe(sweep.question)}",
         f"- mptexp version and commit: {versions}",

@@ -11,7 +11,7 @@ from mptexp.analysis import validity
 from mptexp.records import instruments, schema, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import export, measured
-from mptexp.report.answers import caveats
+from mptexp.report.answers import caveats, commands
 from mptexp.report.figures import registry
 from mptexp.report.pages import data_files
 from mptexp.report.tables import text_tables
@@ -37,7 +37,8 @@ def test_a_flag_says_how_many_runs_why_what_is_lost_and_what_to_do():
     assert sentence == (
         "**Not valid: time and training time** of 3 of 6 runs, all of mixed_float16 "
         "(interference): other programs were at work. Still valid: memory and accuracy; all of the "
-        "other 3 runs. End other programs, and `mptexp run --repair` measures the block again."
+        "other 3 runs. End other programs, and `mptexp run params.yaml --out . --repair` in this "
+        "report's folder measures the block again."
     )
 
 
@@ -182,7 +183,8 @@ def test_a_flag_travels_with_the_figures_wherever_they_go(everything, checked, n
     # The head of the page, the terminal, report --check: what it is, what is lost, what to do.
     (said,) = [text for text in checked if f" ({name}): " in text]
     assert flag.meaning in said
-    assert wording.capitalized(flag.remedy) in said
+    repair = commands.command(tables, "run", options="--repair")
+    assert wording.capitalized(flag.remedy.replace(validity.REPAIR, repair)) in said
     lost = said.partition(f" ({name}): ")[0]
     for what in ["all figures"] if flag.invalidates == validity.ALL else flag.invalidates:
         assert what in lost

@@ -74,6 +74,20 @@ def test_the_environment_names_what_differs_between_runs(sweep):
     assert "Variables" not in values
 
 
+def test_what_is_ones_own_is_needed_to_measure_again(sweep):
+    # The lie: the commands alone, of a notebook that diagnose looks for beside params.yaml.
+    made = [record(), record("bfloat16")]
+    own = {"model": "my_model:build", "dataset": "folder:pics"}
+    made = [one | {"notebook": "own.py", "parameters": one["parameters"] | own} for one in made]
+    (sweep.directory.diagnosis.runs).mkdir(parents=True)
+    text = provenance.reproduce(MeasuredSweep(sweep.directory, tables(made)))
+    assert "    mptexp diagnose params.yaml --out reports/again --set dataset=folder:PATH" in text
+    for needed in ("the module my\\_model", "own.py beside params.yaml"):
+        assert f"- needed there: {needed}\n" in text
+    assert "needed there: the data" not in text  # it has a line of its own
+    assert "needed there" not in provenance.reproduce(sweep)
+
+
 def test_it_can_be_measured_again(sweep):
     text = provenance.reproduce(sweep)
     for words in ("mptexp run params.yaml", r"0\.1 abc", "3 runs, 0.1 minutes", "beforehand: no"):
