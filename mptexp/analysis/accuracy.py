@@ -133,7 +133,7 @@ def claimed(rows: Sequence[dict[str, Any]], margin: float) -> list[dict[str, Any
     Args:
         rows: as `concluded` takes them, with the contrast (`over`), what the images add to its
             variance (`spread`), the flags of `both` sides, and whether it is the baseline itself
-            (`is_base`), which is no comparison.
+            (`is_base`), which is no comparison and has no verdict but of what became of its runs.
         margin: largest difference that counts as equal.
     """
     asked = [not row.pop("is_base", False) for row in rows]
@@ -141,9 +141,16 @@ def claimed(rows: Sequence[dict[str, Any]], margin: float) -> list[dict[str, Any
     more = [(spread.variance, spread.freedom) for spread in spreads]
     wide = simultaneous.together(overs, more, asked)
     return [
-        row | concluded(row, over, spread.images, both, margin)
-        for row, over, spread, both in zip(rows, wide, spreads, flags, strict=True)
+        row | (concluded(row, over, spread.images, both, margin) if other else _itself(row, both))
+        for row, over, spread, both, other in zip(rows, wide, spreads, flags, asked, strict=True)
     ]
+
+
+def _itself(row: Mapping[str, Any], flags: Sequence[str]) -> dict[str, Any]:
+    """The cells of the baseline beside itself: of a run and itself no difference is equal."""
+    said = "diverged" if row["diverged"] else not_allowed(flags, 1)
+    cells = Contrast().columns("difference")
+    return cells | {"flags": validity.together(flags), "verdict": said}
 
 
 def concluded(

@@ -353,4 +353,4 @@ def _difference(row: Any, measure: Measure) -> str:
 def _finding(row: Any, measure: Measure) -> str:
     if row.verdict == "diverged":
         return f"diverged, {row.diverged} of {row.runs}: {row.first_not_finite.partition('; ')[2]}"
-    return measure.words.get(row.verdict) or wording.verdict(row.verdict)
+    return measure.words.get(row.verdict) or wording.verdict(row.verdict) or BLANK
