@@ -106,7 +106,9 @@ def half_widths(
     if len(known) > 1:
         moderated, df = _moderated(variance, freedom)
         level = (1 - ALPHA) ** (1 / len(known))
-        widths = np.maximum(widths, _width(level, moderated / blocks, df, *beyond))
+        # By blocks alone too: what the images add brings degrees of freedom, and might narrow it.
+        for more_of in (np.array([0.0, 1.0]), beyond):
+            widths = np.maximum(widths, _width(level, moderated / blocks, df, *more_of))
     for k, width in zip(known, widths, strict=True):
         halves[k] = float(width)
     return halves
