@@ -150,7 +150,7 @@ def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
     Args:
         runs: that ended well: of the settings in which nothing was diagnosed nothing is said.
     """
-    named = [verdict for verdict in verdicts if verdict.blamed]
+    named = [verdict for verdict in verdicts if verdict.blamed and verdict.is_valid]
     if not named:
         return ""
     trained = runs[runs.phase == "train"].drop_duplicates([*POINT, "policy"])
@@ -242,7 +242,7 @@ def _remedies(verdicts: Sequence[Verdict]) -> str:
     Of emulation the answer says it: another policy. Nobody trains on one batch kept on the device.
     """
     real = [v for v in verdicts if v.pair.candidate.input_mode != RESIDENT]
-    largest = [(verdict.blamed[0], verdict) for verdict in real or verdicts if verdict.blamed]
+    largest = [(v.blamed[0], v) for v in real or verdicts if v.blamed and v.is_valid]
     largest.sort(key=lambda pair: -pair[0].share)
     named: dict[str, str] = {}
     for loss, verdict in largest:
