@@ -44,13 +44,13 @@ def differences(tables: Tables) -> pd.DataFrame:
     within the margin, which is the test of equivalence by two one-sided tests at 2.5 % each
     (Schuirmann 1987); else `lower` or `higher` where the interval leaves zero out, else
     `undecided`. It is never equal where the baseline is at chance level (`not trained`), where so
-    few images were validated with that they could not show a difference of the margin (`too few
-    images`) or it is not known how many (`images not recorded`). Where runs of the policy diverged,
-    the others alone say nothing of it: `diverged`, also where all did, a row without a difference;
-    where runs of the baseline did, nothing is said of the policy: `baseline diverged`. What is not
-    valid of a run's accuracy
-    for other reasons makes the verdict `not valid`. Trainings with several loss scales are left to
-    `loss_scale.table`, so that a comparison has one interval.
+    few images were validated with that they could not show a difference of the margin, where the
+    blocks alone would exclude one (`too few images`: with more of them it may be equal), or it is
+    not known how many (`images not recorded`). Where runs of the policy diverged, the others alone
+    say nothing of it: `diverged`, also where all did, a row without a difference; where runs of the
+    baseline did, nothing is said of the policy: `baseline diverged`. What is not valid of a run's
+    accuracy for other reasons makes the verdict `not valid`. Trainings with several loss scales are
+    left to `loss_scale.table`, so that a comparison has one interval.
 
     The margin, the options' equivalence_margin, is a fraction: 0.01 is one percentage point, or a
     percent of perplexity.
@@ -133,21 +133,38 @@ def claimed(rows: Sequence[dict[str, Any]], margin: float) -> list[dict[str, Any
     Args:
         rows: as `concluded` takes them, with the contrast (`over`), what the images add to its
             variance (`spread`), the flags of `both` sides, and whether it is the baseline itself
-            (`is_base`), which is no comparison.
+            (`is_base`), which is no comparison and has no verdict but of what became of its runs.
         margin: largest difference that counts as equal.
     """
     asked = [not row.pop("is_base", False) for row in rows]
     overs, spreads, flags = ([row.pop(n) for row in rows] for n in ("over", "spread", "both"))
     more = [(spread.variance, spread.freedom) for spread in spreads]
     wide = simultaneous.together(overs, more, asked)
+    by_blocks = [
+        verdict(over.low, over.high, margin) for over in simultaneous.together(overs, among=asked)
+    ]
+    columns = zip(rows, wide, by_blocks, spreads, flags, asked, strict=True)
     return [
-        row | concluded(row, over, spread.images, both, margin)
-        for row, over, spread, both in zip(rows, wide, spreads, flags, strict=True)
+        row
+        | (concluded(row, over, said, spread.images, both, margin) if other else _itself(row, both))
+        for row, over, said, spread, both, other in columns
     ]
 
 
+def _itself(row: Mapping[str, Any], flags: Sequence[str]) -> dict[str, Any]:
+    """The cells of the baseline beside itself: of a run and itself no difference is equal."""
+    said = "diverged" if row["diverged"] else not_allowed(flags, 1)
+    cells = Contrast().columns("difference")
+    return cells | {"flags": validity.together(flags), "verdict": said}
+
+
 def concluded(
-    row: Mapping[str, Any], over: Contrast, images: int, flags: Sequence[str], margin: float
+    row: Mapping[str, Any],
+    over: Contrast,
+    by_blocks: str,
+    images: int,
+    flags: Sequence[str],
+    margin: float,
 ) -> dict[str, Any]:
     """The cells of a difference, with what its interval allows to be said.
 
@@ -155,6 +172,7 @@ def concluded(
         row: with `dataset`; and whether runs of the baseline diverged (`base_lost`), and how many
             of the other side (`diverged`).
         over: the difference, with its interval.
+        by_blocks: the verdict on the interval that there were with images without end.
         images: the fewest that were validated with; 0 where it is not known.
         flags: of the baseline's runs and of the candidate's.
         margin: largest difference that counts as equal.
@@ -171,7 +189,9 @@ def concluded(
     elif row["diverged"]:  # beside a baseline that learned
         said = "not trained" if not_allowed(flags, 1) == "not trained" else "diverged"
     # Few images cannot show that nothing is lost; that something is, the interval says of any.
-    if over.n and said in ("equal", "undecided") and image_pairs.NONE_AMONG / enough > margin:
+    # Where more of them would show no more, repeats are too few.
+    open_ = over.n and said in ("equal", "undecided") and by_blocks == "equal"
+    if open_ and image_pairs.NONE_AMONG / enough > margin:
         said = "too few images"
     ends = {"low": low, "high": high, "flags": validity.together(flags), "verdict": said}
     return over.columns("difference") | ends

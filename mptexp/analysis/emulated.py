@@ -40,7 +40,7 @@ class Point:
         network: what its runs share apart from the formats, as text.
         choice: the parameters of FORMATS.
         errors: validation error in percent by block, of the runs that ended well.
-        loss: errors minus float32's; n = 0 where there is no float32 of the same network.
+        loss: errors minus float32's; n = 0 of float32, and where there is none of the network.
         lost_updates: mean share of the updates lost to rounding, or NaN.
         statuses: how every run ended.
         runs: the ids by block of those that ended well.
@@ -188,7 +188,7 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
         names += [validity.but(flags[point.runs[b]], "not trained") for b in blocks]
         names += ["not comparable"] * bool(unlike)
         over = contrast.paired(point.errors, base.errors, "difference")
-        loss = over if base.is_float32 else point.loss
+        loss = over if base.is_float32 and not point.is_float32 else point.loss
         lost = base is not point and "diverged" in base.statuses
         made[k] = replace(point, loss=loss, flags=validity.together(names), base_lost=lost)
     asked = [k for k, point in enumerate(made) if not point.is_float32]

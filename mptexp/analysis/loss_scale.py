@@ -20,9 +20,10 @@ def table(tables: Tables) -> pd.DataFrame:
         first_not_finite (what the first of them says), figure, figure_low, figure_high (the last
         validation's accuracy or perplexity: mean, least, most of those that did not diverge),
         difference, low, high, blocks (of quality, see `points.quality`, from float32 within a
-        block, with intervals that hold for all rows together), verdict (see accuracy.verdict; or
-        diverged; baseline diverged where runs of the float32 compared with did), flags, skipped
-        (median of the steps that were left out).
+        block, with intervals that hold for all rows together; of that float32 itself none),
+        verdict (see accuracy.verdict; or diverged; baseline diverged where runs of the float32
+        compared with did; empty of that float32 itself), flags, skipped (median of the steps that
+        were left out).
     """
     runs = _runs(tables)
     rows = []
@@ -33,6 +34,7 @@ def table(tables: Tables) -> pd.DataFrame:
         for (policy, scale), own in group.groupby(["policy", "loss_scale"], sort=False):
             measured = _row(own, base, tables.options.equivalence_margin)
             measured["base_lost"] = lost and policy != "float32"
+            measured["is_base"] = bool(own.run_id.isin(bare.run_id).any())
             named = {"dataset": own.dataset.iloc[0], "policy": policy, "loss_scale": scale}
             rows.append({"point": point} | named | measured)
     made = pd.DataFrame(accuracy.claimed(rows, tables.options.equivalence_margin))
@@ -91,7 +93,6 @@ def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any
             validity.together([*side["flags"], *["not comparable"] * differs])
             for side in (base, ended)
         ],
-        "is_base": ended.run_id.tolist() == base.run_id.tolist(),
         "skipped": rows.skipped.astype(float).median(),
     }
 

@@ -12,6 +12,7 @@ Measured by `benchmarks/interval_coverage.py`: sweeps of pure noise that claim a
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy import special
@@ -38,14 +39,15 @@ def together(
 
     Args:
         more: as in `half_widths`.
-        among: of each whether it is one of them; others stay as they are. By default all are.
+        among: of each whether it is one of them; others have no interval. By default all are.
     """
     places = [k for k in range(len(contrasts)) if among is None or among[k]]
-    made, own = list(contrasts), [contrasts[k] for k in places]
+    own = [contrasts[k] for k in places]
+    made = [replace(over, low=math.nan, high=math.nan) for over in contrasts]
     beyond = more and [more[k] for k in places]
     halves = half_widths([o.values for o in own], beyond, [LEAST[o.kind] for o in own])
     for k, half in zip(places, halves, strict=True):
-        made[k] = made[k] if math.isnan(half) else made[k].within(half)
+        made[k] = contrasts[k] if math.isnan(half) else contrasts[k].within(half)
     return made
 
 
@@ -104,7 +106,9 @@ def half_widths(
     if len(known) > 1:
         moderated, df = _moderated(variance, freedom)
         level = (1 - ALPHA) ** (1 / len(known))
-        widths = np.maximum(widths, _width(level, moderated / blocks, df, *beyond))
+        # By blocks alone too: what the images add brings degrees of freedom, and might narrow it.
+        for more_of in (np.array([0.0, 1.0]), beyond):
+            widths = np.maximum(widths, _width(level, moderated / blocks, df, *more_of))
     for k, width in zip(known, widths, strict=True):
         halves[k] = float(width)
     return halves

@@ -3,6 +3,8 @@
 Each function gives the runs whose own figures are far from those of runs that should be alike.
 """
 
+import math
+
 import numpy as np
 import pandas as pd
 
@@ -33,6 +35,15 @@ def flags(results: pd.DataFrame) -> dict[str, list[str]]:
         for run_id in run_ids:
             found.setdefault(run_id, []).append(name)
     return found
+
+
+def are_apart(step_s: float, other_s: float, clock: float) -> bool:
+    """Whether two times of one step differ by more than repeats may; not where one is NaN.
+
+    Args:
+        clock: how unsure the clock is of them, a share.
+    """
+    return abs(math.log(step_s / other_s)) > math.log1p(APART) + 2 * clock
 
 
 def _repeats_apart(runs: pd.DataFrame) -> np.ndarray:

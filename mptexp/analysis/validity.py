@@ -150,7 +150,7 @@ FLAGS = {
             NOT_THE_STEPS,
             ("time breakdown",),
             "the traced runs were disturbed, changed afterwards, or of other code, data or devices "
-            "than the sweep's",
+            "than the sweep's, or their steps took a quarter longer or shorter",
             "end other programs, delete the directory `diagnosis` of the sweep and diagnose again",
             curable=False,
         ),

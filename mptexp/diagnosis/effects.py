@@ -15,6 +15,7 @@ from mptexp.spec.run import Run
 
 MOST_BLOCKS = 100  # blocks follow one another from 0: the first that is missing ends them
 Records = Mapping[str, dict[str, Any]]  # by run id
+Named = Mapping[str, str]  # by run id, see `validity.together`
 Find = Callable[[Run], dict[str, Any] | None]  # the record of a run, if there is one
 
 
@@ -58,11 +59,16 @@ def together(effects: Sequence[Effect]) -> list[Effect]:
     ]
 
 
-def effect(pair: Pair, ablation: Ablation, records: Records, notebook: str) -> Effect | None:
+def effect(
+    pair: Pair, ablation: Ablation, records: Records, notebook: str, flags: Named | None = None
+) -> Effect | None:
     """What an ablation changed, by the runs of the diagnosis, else by the sweep's own.
 
     Runs are compared within a block and with their own control, never between the two. None where
     it was not made.
+
+    Args:
+        flags: by run id what is not valid of a run that its record does not show by itself.
     """
     failed = ""
 
@@ -75,7 +81,9 @@ def effect(pair: Pair, ablation: Ablation, records: Records, notebook: str) -> E
             continue
         made = _contrasted(ablation, before, after, find)
         if made is not None:
-            return made
+            runs = [in_block(r, b) for r in (*before, *after) for b in _of_blocks(r, find)]
+            shown = [(flags or {}).get(run.run_id(notebook), "") for run in runs]
+            return replace(made, flags=validity.together([made.flags, *shown]))
         failed = failed or next(filter(None, (_ending(find(run)) for run in after)), "")
     return Effect(ablation, failed=failed) if failed else None
 

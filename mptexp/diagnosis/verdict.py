@@ -2,14 +2,14 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 from scipy import special
 
-from mptexp.analysis import validity
+from mptexp.analysis import steadiness, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.identity import Record
 from mptexp.analysis.sweep_tables import Tables
@@ -21,6 +21,7 @@ from mptexp.diagnosis.losses import Case, Loss
 from mptexp.diagnosis.pairs import Pair, pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.records.tables import results_table
 from mptexp.spec.run import Run
 
 FEWEST_GROUPS = 3  # of traced steps, from which their spread is known
@@ -48,7 +49,8 @@ class Verdict:
         unexplained: share of the step that no rule names; NaN without a time breakdown.
         missing: why there is no time breakdown; empty where there is one.
         hurtful: the ablations that made the candidate slower at another point of this model.
-        other: whether the traced runs differ from the sweep's in more than being traced.
+        other: whether the traced runs differ from the sweep's in more than being traced, or their
+            steps take another time.
     """
 
     pair: Pair
@@ -98,6 +100,11 @@ class Verdict:
         if self.other or names & DISTURBED:
             traced.append(validity.NOT_THE_STEPS)
         return validity.together([self.pair.flags, *traced])
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether its time breakdown may prove anything."""
+        return self.candidate is None or not validity.invalid(self.flags, "time breakdown")
 
     @property
     def unknown_operations(self) -> list[str]:
@@ -177,8 +184,17 @@ class Verdict:
 
 def verdicts(directory: SweepDir, tables: Tables) -> list[Verdict]:
     """A verdict for every pair of the sweep that was diagnosed, or that holds its own ablations."""
-    made = of_pairs(pairs(tables), known(directory, tables))
+    records = known(directory, tables)
+    made = of_pairs(pairs(tables), records, _beside_others(tables, records))
     return [v for v in made if v.candidate is not None or v.effects]
+
+
+def _beside_others(tables: Tables, records: Records) -> dict[str, str]:
+    """What is not valid of runs as others show it, by run id; a diagnosis's beside its own."""
+    own = dict(zip(tables.results.run_id, tables.results["flags"], strict=True))
+    made = [r for run_id, r in records.items() if run_id not in own and not r.get("profile")]
+    unsteady = steadiness.flags(results_table(made, "diagnosis")) if made else {}
+    return own | {run_id: validity.SEPARATOR.join(names) for run_id, names in unsteady.items()}
 
 
 def known(directory: SweepDir, tables: Tables) -> dict[str, dict[str, Any]]:
@@ -187,21 +203,35 @@ def known(directory: SweepDir, tables: Tables) -> dict[str, dict[str, Any]]:
     return {record["run_id"]: record for record in [*tables.records, *extra]}
 
 
-def of_pairs(chosen: Sequence[Pair], records: Records) -> list[Verdict]:
+def of_pairs(
+    chosen: Sequence[Pair], records: Records, flags: Mapping[str, str] | None = None
+) -> list[Verdict]:
     """The verdicts on pairs; what was not measured is left open.
 
     The intervals of all their ablations hold together: of a report with many pairs a reader takes
     the most striking.
+
+    Args:
+        flags: as in `effects.effect`.
     """
     notebook = next(iter(records.values()), {}).get("notebook", "train")
     traced = [[records.get(run.run_id(notebook)) for run in pair.traced] for pair in chosen]
     made = [
-        [e for a in _ablations(pair, *_both(two)) if (e := effect(pair, a, records, notebook))]
+        [
+            made
+            for ablation in _ablations(pair, *_both(two))
+            if (made := effect(pair, ablation, records, notebook, flags))
+        ]
         for pair, two in zip(chosen, traced, strict=True)
     ]
     wide = iter(together([e for effects in made for e in effects]))
     verdicts = [
-        _verdict(pair, two, [next(wide) for _ in effects], _differ(pair, two, records, notebook))
+        _verdict(
+            pair,
+            two,
+            [next(wide) for _ in effects],
+            _differ(pair, two, records, notebook) or _take_longer(pair, two),
+        )
         for pair, two, effects in zip(chosen, traced, made, strict=True)
     ]
     return [replace(verdict, hurtful=_hurtful(verdict, verdicts)) for verdict in verdicts]
@@ -214,6 +244,20 @@ def _differ(pair: Pair, traced: Sequence[Record | None], records: Records, noteb
         bool(validity.across({0: one}, {0: other}, ("policy",)))
         for one, other in zip(own, traced, strict=True)
         if one and other
+    )
+
+
+def _take_longer(pair: Pair, traced: Sequence[Record | None]) -> bool:
+    """Whether the steps of a traced run took a time that a repeat of the sweep's may not take.
+
+    By its own clock, before any was traced: longer or shorter.
+    """
+    steps = (pair.baseline_step_s(math.nan), pair.step_s)
+    timings = [(record or {}).get("timing") or {} for record in traced]
+    return any(
+        steadiness.are_apart(timing["step_s"], step_s, timing.get("step_ci") or 0.0)
+        for timing, step_s in zip(timings, steps, strict=True)
+        if timing.get("step_s")
     )
 
 

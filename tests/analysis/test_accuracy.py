@@ -206,6 +206,17 @@ def test_few_validation_images_cannot_show_that_policies_are_equal(images, verdi
     assert found == [verdict]
 
 
+def test_images_are_not_what_is_lacking_where_trainings_vary():
+    # The lie: "too few validation images" beside -1.6 [-14.7, +11.5] points, which without end of
+    # images would be [-9.0, +5.8]: a reader validates with more of them in vain.
+    apart = [
+        classified(record("mixed_float16", block), np.arange(200) >= 20 + more)
+        for block, more in enumerate((0, 10, 1))
+    ]
+    found, _ = verdicts(all_alike("float32", 200), apart)
+    assert found == ["undecided"]
+
+
 def test_few_validation_images_show_a_large_loss():
     # The lie by silence: 31 % beside 98 % of 360 images, in six repeats, "inconclusive".
     found, _ = verdicts(all_alike("float32", 200), all_alike("mixed_float16", 200, wrong=2))

@@ -6,6 +6,7 @@ import pytest
 from builders import FIXED, STOCHASTIC, emulated_runs, tables_of
 
 from mptexp.analysis import emulated
+from mptexp.report.pages import notes
 
 
 def points(*groups):
@@ -47,6 +48,13 @@ def test_a_loss_is_not_small_where_a_run_diverged():
         points(emulated_runs([1, 1, 1]), [*emulated_runs([1.1, 1.2, 1.3], **FIXED), *bad])[1].size
         == "incomplete"
     )
+
+
+def test_float32_is_no_comparison_with_itself():
+    # The lie: 17 comparisons, of which two were float32 beside itself, exactly equal.
+    made = tables_of(emulated_runs([2, 4, 6]), emulated_runs([3, 5.5, 6.5], **FIXED))
+    assert [point.loss.n for point in emulated.points(made)] == [0, 3]
+    assert "errors of emulated formats (1)" in notes.families(made)
 
 
 def test_a_network_without_float32_has_no_loss():

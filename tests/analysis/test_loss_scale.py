@@ -1,12 +1,14 @@
 """Loss scales: policies that stall, train and diverge."""
 
+import math
+
 import pytest
 from builders import IDENTITY, loss_scaled, several_scales, tables
 from support import PROJECT
 
 from mptexp.analysis import accuracy, loss_scale, sweep_tables
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.report.answers import claims
+from mptexp.report.answers import claims, loss_scales
 from mptexp.report.first_screen import choose
 from mptexp.report.pages import notes
 from mptexp.report.text import wording
@@ -51,6 +53,22 @@ def test_scales_stall_train_or_diverge():
         "stall": [2.0**-16], "train": [1.0], "diverge": [2.0**24], "": []
     }  # fmt: skip
     assert mixed.skipped.iloc[3] == 4
+
+
+def test_float32_is_no_comparison_with_itself():
+    # The lie: "+0.0 [+0.0, +0.0]: equal" of the runs that all others are compared with, counted.
+    made = several_scales()
+    rows = loss_scale.table(made)
+    (base,) = rows[rows.policy == "float32"].itertuples()
+    assert (base.blocks, base.verdict) == (0, "")
+    assert math.isnan(base.difference)
+    assert math.isnan(base.low)
+    # Of four scales of mixed_float16 one has a single block, and no interval.
+    assert rows.low.notna().sum() == 3
+    assert "accuracy by loss scale (3)" in notes.families(made)
+    shown = loss_scales.text(rows).iloc[0]
+    assert shown["Validation accuracy"].startswith("98.1 %")
+    assert list(shown.iloc[-3:-1]) == ["–", "–"]
 
 
 def test_one_scale_is_no_comparison():

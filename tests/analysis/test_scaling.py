@@ -119,6 +119,9 @@ def test_runs_that_are_not_valid_claim_no_scaling():
         made["marks"] = ["measured while other programs used the processor"]
     found = scaling.by_replicas(tables_of(one, two)).iloc[1]
     assert found["flags"] == "interference"
+    # The lie: "all comparisons of instruction sets (7) together", of which one was not valid.
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
     part = comparisons.sections(tables_of(one, two))[0]
     assert "(not valid: interference, n = 3)" in " ".join(map(str, part.rows.iloc[1]))
     assert "2.00× faster (not valid: interference, n = 3)" in part.sentences[0]

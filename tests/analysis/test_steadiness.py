@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from builders import record, tables
@@ -25,6 +27,14 @@ def test_repeats_that_the_clock_does_not_explain_are_apart():
     odd = flags(*both((0.1, 0.151, 0.1)), *third)
     assert set(odd) == {record(block=block)["run_id"] for block in range(3)}
     assert flags(*both((0.1, 0.11, 0.12))) == {}
+
+
+def test_two_times_are_apart_by_more_than_a_quarter_and_what_the_clock_leaves_open():
+    assert not steadiness.are_apart(0.124, 0.1, 0.0)
+    assert steadiness.are_apart(0.126, 0.1, 0.0)
+    assert steadiness.are_apart(0.1, 0.126, 0.0)
+    assert not steadiness.are_apart(0.126, 0.1, 0.01)
+    assert not steadiness.are_apart(0.126, math.nan, 0.0)
 
 
 def test_a_drift_that_all_policies_of_a_block_share_is_none():

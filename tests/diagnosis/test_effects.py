@@ -67,6 +67,17 @@ def test_one_block_claims_no_interval():
     assert math.isnan(effect.speedup.low)
 
 
+def test_an_effect_of_runs_that_others_show_to_be_disturbed_is_not_valid():
+    records = known(ablations.INPUT, [[1, 1, 1], [1, 1, 1]], [[2, 2, 2], [3, 3, 3]])
+    for record in records.values():
+        record["identity"] = IDENTITY
+    control = in_block(PAIR.controls[0], 2).run_id()
+    for flags, valid in (({}, True), ({"other": "repeats apart"}, True),
+                         ({control: "repeats apart"}, False)):  # fmt: skip
+        effect = effects.effect(PAIR, ablations.INPUT, records, "train", flags)
+        assert effect.is_valid is valid
+
+
 def test_an_ablation_that_was_not_made_or_failed_has_no_effect():
     assert effects.effect(PAIR, ablations.INPUT, {}, "train") is None
     variants = ablations.XLA_ON.variants(*PAIR.controls)

@@ -50,7 +50,7 @@ def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
             if dynamic.startswith(TRAINS):
                 parts[0] += f" and {dynamic.removeprefix(TRAINS).strip()}"
                 dynamic = ""
-        parts += filter(None, [_open(own, tried), *_fails(own, scales, tried), dynamic])
+        parts += filter(None, [*_open(own, tried), *_fails(own, scales, tried), dynamic])
         if parts:
             made.append(f"{head}**{policy}** {wording.listed(parts)}.")
     return made
@@ -93,12 +93,18 @@ def _failing(
     return [(WITH[name], failed[name]) for name in order if failed[name]]
 
 
-def _open(own: pd.DataFrame, tried: Sequence[float]) -> str:
-    """By how much the means differ of what is not decided, and with which scales."""
+def _open(own: pd.DataFrame, tried: Sequence[float]) -> list[str]:
+    """By how much the means differ of what is not decided, with which scales, by what is lacking.
+
+    Of no more than images first.
+    """
     rows = _undecided(own)
-    if rows.empty:
-        return ""
-    why = "too few validation images" * bool((rows.verdict == "too few images").any())
+    few = rows.verdict == "too few images"
+    parts = {"too few validation images": rows[few], "": rows[~few]}
+    return [_without_proof(part, tried, why) for why, part in parts.items() if len(part)]
+
+
+def _without_proof(rows: pd.DataFrame, tried: Sequence[float], why: str) -> str:
     (measure,) = measures.met(rows)
     if 1 < len(rows) <= NAMED and rows.difference.notna().all():
         unit = measure.unit
@@ -224,11 +230,13 @@ def advice(rows: pd.DataFrame, margin: float) -> str:
             parts.append(f"**{policy}** {_with_all(good, _tried(own), named=True)}")
     if parts:
         return f"take {' or '.join(parts)}."
-    few = (rows.verdict == "too few images") & (rows.policy != "float32")
+    undecided = _undecided(rows[rows.policy != "float32"])
+    few = undecided.verdict == "too few images"
     if not few.any():
         return _avoided(rows, margin)
-    more = "validate with more images to rule out a small loss of accuracy."
-    dynamic = _usable_dynamic(rows[few], margin)
+    also = " and in more repeats" * bool((~few).any())
+    more = f"validate with more images{also} to rule out a small loss of accuracy."
+    dynamic = _usable_dynamic(undecided, margin)
     if dynamic.empty:
         return more
     (measure,) = measures.met(rows)
@@ -353,4 +361,4 @@ def _difference(row: Any, measure: Measure) -> str:
 def _finding(row: Any, measure: Measure) -> str:
     if row.verdict == "diverged":
         return f"diverged, {row.diverged} of {row.runs}: {row.first_not_finite.partition('; ')[2]}"
-    return measure.words.get(row.verdict) or wording.verdict(row.verdict)
+    return measure.words.get(row.verdict) or wording.verdict(row.verdict) or BLANK

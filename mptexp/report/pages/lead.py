@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records import schema
@@ -137,19 +138,25 @@ def title(sweep: MeasuredSweep) -> str:
 
 def sentences(sweep: MeasuredSweep) -> list[str]:
     """At most three sentences in Markdown; the last says why, where pairs were diagnosed."""
-    said, why = list(sweep.subject.sentences), causes(sweep.verdicts)
+    said, why = list(sweep.subject.sentences), causes(sweep.verdicts, sweep.tables.ok)
     if why:  # what says the least gives way
         said = [s for s in said if s != findings.NO_MEMORY] or said
     return [*said[: SHOWN - 1], why] if why else said[:SHOWN]
 
 
-def causes(verdicts: Sequence[Verdict]) -> str:
-    """What most of the step is lost to, over all diagnosed pairs; empty without any."""
-    named = [verdict for verdict in verdicts if verdict.blamed]
+def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
+    """What most of the step is lost to, over all diagnosed pairs; empty without any.
+
+    Args:
+        runs: that ended well: of the settings in which nothing was diagnosed nothing is said.
+    """
+    named = [verdict for verdict in verdicts if verdict.blamed and verdict.is_valid]
     if not named:
         return ""
+    trained = runs[runs.phase == "train"].drop_duplicates([*POINT, "policy"])
+    sizes = trained.batch_size.nunique() > 1
     rows = [
-        (loss.cause.sentence, loss.share, _words(v, verdicts), run.input_mode, run.policy)
+        (loss.cause.sentence, loss.share, _words(v, verdicts, sizes), run.input_mode, run.policy)
         for v in named
         for loss, run in [(v.blamed[0], v.pair.candidate)]
     ]
@@ -168,11 +175,13 @@ def causes(verdicts: Sequence[Verdict]) -> str:
     )
     order = ["trains", "count", "most"]  # nobody trains on one batch
     of_policy = Counter(verdict.pair.candidate.policy for verdict in verdicts)
+    measured = Counter(trained.policy)
+    whole = {policy: n for policy, n in of_policy.items() if n == measured[policy]}
     clauses, before = [], frozenset[str]()
-    pairs = [_words(verdict, verdicts) for verdict in verdicts]
+    pairs = [_words(verdict, verdicts, sizes) for verdict in verdicts]
     for row in table.sort_values(order, ascending=False).itertuples(name="Row"):
         step = " of the step" if row.policies == before else f" of {_step(row.policies)}"
-        where = _where(row, pairs, of_policy)
+        where = _where(row, pairs, whole)
         clauses.append(f"{where}{_span(row.least, row.most)}{step} {row.Index}")
         before = row.policies
     return f"{LIMITS}: {'; '.join(clauses[:SHOWN])}."
@@ -183,27 +192,32 @@ def _step(policies: Collection[str]) -> str:
     return f"**{next(iter(policies))}**'s step" if len(policies) == 1 else "the step"
 
 
-def _words(verdict: Verdict, among: Sequence[Verdict]) -> dict[str, None]:
-    """The settings of a pair, each in words, in order."""
-    return dict.fromkeys(filter(None, why.settings(verdict, among).strip(" ()").split(", ")))
+def _words(verdict: Verdict, among: Sequence[Verdict], sizes: bool) -> dict[str, None]:
+    """The settings of a pair, each in words, in order; its batch size where there are several."""
+    size = f"batch size {verdict.pair.candidate.batch_size}" * sizes
+    named = why.settings(verdict, among).strip(" ()").split(", ")
+    return dict.fromkeys(filter(None, [size, *named]))
 
 
-def _where(row: Any, pairs: Sequence[Mapping[str, None]], of_policy: Mapping[str, int]) -> str:
+def _where(row: Any, pairs: Sequence[Mapping[str, None]], whole: Mapping[str, int]) -> str:
     """What tells the pairs apart in which a cause is the largest, or how many of all they are.
 
-    Nothing where these are all pairs of one policy, which the step names.
+    Nothing where these are all settings of one policy, which the step names.
 
     Args:
         pairs: the settings of each diagnosed pair.
+        whole: by policy how many pairs were diagnosed, of those that were in all their settings.
     """
-    if len(row.policies) == 1 and row.count == of_policy[next(iter(row.policies))] < len(pairs):
+    all_settings = sum(whole.get(policy, len(pairs) + 1) for policy in row.policies) == row.count
+    if len(row.policies) == 1 and all_settings and row.count < len(pairs):
         return ""
     alike = [pair for pair in pairs if row.shared <= pair.keys()]
-    if row.shared and len(alike) == row.count < len(pairs):
+    some = row.count < len(pairs) or not all_settings
+    if row.shared and len(alike) == row.count and some:
         named = ", ".join(word for word in alike[0] if word in row.shared)
         return f"{wording.at(wording.verbatim(named))}, "
     among = wording.count(len(pairs), "diagnosed comparison")
-    return f"in {row.count} of {among}, " * (len(pairs) > 1)
+    return f"in {row.count} of {among}, " * (len(pairs) > 1 or not all_settings)
 
 
 def _span(least: float, most: float) -> str:
@@ -229,7 +243,7 @@ def _remedies(verdicts: Sequence[Verdict]) -> str:
     Of emulation the answer says it: another policy. Nobody trains on one batch kept on the device.
     """
     real = [v for v in verdicts if v.pair.candidate.input_mode != RESIDENT]
-    largest = [(verdict.blamed[0], verdict) for verdict in real or verdicts if verdict.blamed]
+    largest = [(v.blamed[0], v) for v in real or verdicts if v.blamed and v.is_valid]
     largest.sort(key=lambda pair: -pair[0].share)
     named: dict[str, str] = {}
     for loss, verdict in largest:

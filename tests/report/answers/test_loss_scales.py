@@ -112,6 +112,22 @@ def test_where_images_are_few_the_failures_are_the_answer():
     assert loss_scales.advice(rows, 0.01).startswith("validate with more images")
 
 
+def test_of_what_is_open_it_is_said_which_lacks_images():
+    # The lie: "too few validation images" of all that is open, with a scale whose trainings vary.
+    few = {"validation_images": 100, "validation_labels": [50, 50]}
+    made = scaled((0.98,) * 3, (1.0, (0.98,) * 3), (8.0, (0.98,) * 3), (128.0, (0.98,) * 3))
+    rows = loss_scale.table(tables([run | {"in_force": few} for run in made.records]))
+    rows = rows.assign(verdict=rows.verdict.where(rows.loss_scale != 8.0, "undecided"))
+    (said,) = loss_scales.sentences(rows)
+    assert said == (
+        "**mixed_float16** is inconclusive (1 +0.0, 128 +0.0 percentage points from float32, too "
+        "few validation images) and is inconclusive with 8 (+0.0 percentage points from float32)."
+    )
+    assert loss_scales.advice(rows, 0.01) == (
+        "validate with more images and in more repeats to rule out a small loss of accuracy."
+    )
+
+
 def test_one_run_that_diverges_is_not_all():
     found = [loss_scaled("float32", "none", b, 0.98) for b in range(3)]
     for scale, accuracies in ((1.0, (0.98,) * 3), (2.0**15, (0.98, None, 0.98))):
