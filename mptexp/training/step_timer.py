@@ -6,6 +6,7 @@ is named in its record, from which nothing is claimed.
 """
 
 import fcntl
+import importlib.util
 import os
 import sys
 import time
@@ -75,7 +76,7 @@ class StepTimer:
         if batch_size is not None and not (type(batch_size) is int and batch_size > 0):
             raise ParamsError(f"batch_size is {batch_size!r}; allowed: an integer from 1")
         self._synchronize, self._batch_size, self._policy = synchronize, batch_size, policy
-        self.backend = backend or _imported()
+        self.backend = backend or ""  # until it is known
         self.model: Any = None
         self.params: Mapping[str, Any] = {}
         self._sampler: sensors.Sampler | None = None
@@ -129,7 +130,8 @@ class StepTimer:
     def _begin(self) -> None:
         if self._sampler is None or not self._sampler.is_alive():
             self._end()  # what the sensors read before is kept
-            self._sampler = sensors.Sampler(environment.device(self.backend)["kind"])
+            self.backend = self.backend or _imported()
+            self._sampler = sensors.Sampler(self._kind())
             if self._peak_before is None:
                 self._peak_before = self._peak_now()
             self._sampler.start()
@@ -259,8 +261,8 @@ class StepTimer:
 
         Raises:
             ParamsError: where too few steps were timed, the batch size is not known or another than
-                that of `fit`, the model's precision is none of `mptexp.policies()`, or nothing can
-                be written there.
+                that of `fit`, the model's precision is none of `mptexp.policies()`, no framework is
+                known, or nothing can be written there.
         """
         self._end()
         if self._batch_size is None:
@@ -270,7 +272,7 @@ class StepTimer:
                 f"batch_size is {self._batch_size}, but `fit` trained on {self._other_batch}; "
                 "allowed: the batch size that `fit` has"
             )
-        timing, card = self.timing(), environment.card(self.backend)
+        timing, card = self.timing(), environment.card(self._framework())
         run = self._run(card)
         run_id = run.run_id(schema.FOREIGN)
         windows = self._windows()
@@ -301,6 +303,18 @@ class StepTimer:
             raise ParamsError(f"{directory}: cannot be written: {error.strerror}") from error
         return place.record(run_id)
 
+    def _framework(self) -> str:
+        """The backend of a record, which can say on which device it computes."""
+        self.backend = self.backend or _imported()
+        if not self.backend:
+            raise ParamsError(
+                "backend is None, and no framework was imported; a record needs the one that the "
+                f"steps ran in: StepTimer(backend='jax'), or one of {', '.join(BACKENDS)}"
+            )
+        if self.backend not in sys.modules and importlib.util.find_spec(self.backend) is None:
+            raise ParamsError(f"backend {self.backend}: is not installed, so no step ran in it")
+        return self.backend
+
     def _write(self, place: SweepDir, run_id: str, content: Mapping[str, Any]) -> None:
         """Writes a record; an earlier one of other steps is kept as superseded, and counted.
 
@@ -326,8 +340,13 @@ class StepTimer:
             return False
         return bool(before) and before == self.windows[: len(before)]
 
+    def _kind(self) -> str:
+        """Of the device; without a framework nothing uses a GPU, and none is imported to ask."""
+        known = self.backend in sys.modules
+        return str(environment.device(self.backend)["kind"]) if known else "cpu"
+
     def _peak_now(self) -> int | None:
-        kind = environment.device(self.backend)["kind"]
+        kind = self._kind()
         return sensors.peak_memory_bytes(kind) if self.model is not None or kind == "cpu" else None
 
     def _own_peak(self) -> int | None:
@@ -412,9 +431,9 @@ class StepTimer:
 
 
 def _imported() -> str:
-    """The framework of this process: Keras's backend, or the first that was imported."""
+    """The framework of this process: Keras's backend, or the first that was imported, or none."""
     if "keras" in sys.modules:
         import keras
 
         return str(keras.backend.backend())
-    return next((name for name in ("torch", "jax", "tensorflow") if name in sys.modules), "torch")
+    return next((name for name in ("torch", "jax", "tensorflow") if name in sys.modules), "")
