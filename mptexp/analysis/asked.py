@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mptexp.records.schema import known_parameters
 from mptexp.spec import params, places
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run, defaults
@@ -53,9 +54,14 @@ def of(records: Sequence[Mapping[str, Any]], text: str) -> Asked:
     like = {_key(run, names) for run in wanted}
     others = [run for run in runs if _key(run, names) not in like]
     grid = sweep.model_copy(update={"exclude": [], "include": []}).points()
+    unknown = {
+        name
+        for record in records
+        for name in record["parameters"].keys() - known_parameters(record)
+    }
     return Asked(
         len(others),
-        _differing(others, wanted, names),
+        _differing(others, wanted, [name for name in names if name not in unknown]),
         len(asked - there),
         len(asked),
         len(grid) + len(sweep.include) - len(points),

@@ -11,6 +11,7 @@ from mptexp.analysis import contrast, identity, speedups, sweep_tables, validity
 from mptexp.analysis.points import POINT, throughput
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import consistent, store
+from mptexp.records.schema import known_parameters
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import history_table
 from mptexp.spec import params, tasks
@@ -73,15 +74,20 @@ def _refuse_copies(places: Sequence[SweepDir], sessions: Sequence[Sequence[dict]
 
 
 def disjoint(a: Tables, b: Tables) -> dict[str, tuple[list[str], list[str]]]:
-    """The parameters that have no value in common, with the values of both sides.
+    """The known parameters that have no value in common, with the values of both sides.
 
     They are why no point can be joined.
     """
-    sides = [[r["parameters"] for r in side.records] for side in (a, b)]
+    sides = [[known_parameters(r) for r in side.records] for side in (a, b)]
     apart = {}
     for name in Run.model_fields:
-        left, right = (sorted({str(run[name]) for run in side}) for side in sides)
-        if name not in ("gpu_model", "seed", "block") and not set(left) & set(right):
+        left, right = (sorted({str(r[name]) for r in side if name in r}) for side in sides)
+        if (
+            left
+            and right
+            and name not in ("gpu_model", "seed", "block")
+            and not set(left) & set(right)
+        ):
             apart[name] = (left, right)
     return apart
 

@@ -65,6 +65,15 @@ def is_foreign(record: Mapping[str, Any]) -> bool:
     return record.get("notebook") == FOREIGN and not record.get("identity")
 
 
+def known_parameters(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's parameters without those that its record lacks, which stand there at their defaults.
+
+    Nothing but a script of the user's lacks any.
+    """
+    unknown = record.get("lacks", ()) if is_foreign(record) else ()
+    return {name: value for name, value in record["parameters"].items() if name not in unknown}
+
+
 def fault(record: Any) -> str:
     """Where a record departs from this schema, in a sentence; empty where it does not."""
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
@@ -135,6 +144,7 @@ def _adapter() -> TypeAdapter[Any]:
         "history": list[Epoch],
         "validated": Annotated[Validated, AfterValidator(_whole)],
         "marks": list[str],
+        "lacks": list[str],  # parameters and parts of an identity that nobody recorded
         "work": Work | Empty | None,
         "profile": Traced | Untraced | Empty | None,
         "exponents": Exponents | Empty,

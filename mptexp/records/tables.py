@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mptexp.records.columns import COLUMNS, HISTORY
-from mptexp.records.schema import VOID
+from mptexp.records.schema import VOID, known_parameters
 from mptexp.spec import tasks
 from mptexp.spec.run import defaults
 
@@ -27,10 +27,9 @@ def results_table(
     import pandas as pd
 
     records, beside = list(records), list(beside)
-    others = [record["parameters"] for record in beside]
     rows = [_row(record, sweep) for record in records]
     table = pd.DataFrame(rows, columns=_columns([*records, *beside]))
-    settings = _settings([*(record["parameters"] for record in records), *others])
+    settings = _settings([known_parameters(record) for record in [*records, *beside]])
     table["setting"] = settings[: len(records)]
     table["gpu_model"] = devices(records)
     order = ["gpu_model", "backend", "dataset", "model", "batch_size", "policy", "block"]
@@ -84,14 +83,20 @@ USUAL = {
 def _settings(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """The parameters that vary between runs and have no column of their own, as text.
 
-    The seed varies with the block by design: only the seed of block 0 counts.
+    The seed varies with the block by design: only the seed of block 0 counts. A parameter that a
+    run does not have is not known of it.
     """
     named = {*COLUMNS, "batch_size", "policy", "block", "seed"} - {"loss_scale", "epochs"}
-    bases = [{**run, "base seed": run["seed"] - run["block"]} for run in runs]
+    bases = [
+        {**run, **({"base seed": run["seed"] - run["block"]} if "seed" in run else {})}
+        for run in runs
+    ]
     names = [n for n in (*defaults(), "base seed") if n not in named]
-    varying = [n for n in names if len({str(run[n]) for run in bases}) > 1]
+    varying = [n for n in names if len({str(run[n]) for run in bases if n in run}) > 1]
     return [
-        ", ".join(f"{n} {_plain(run[n])}" for n in varying if run[n] != USUAL.get(n, ...))
+        ", ".join(
+            f"{n} {_plain(run[n])}" for n in varying if n in run and run[n] != USUAL.get(n, ...)
+        )
         for run in bases
     ]
 

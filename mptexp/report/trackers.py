@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from mptexp.analysis import sweep_tables
 from mptexp.records import store as records_store
 from mptexp.records.columns import COLUMNS, HISTORY
+from mptexp.records.schema import known_parameters
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.project import install
@@ -114,9 +115,9 @@ def export(directory: SweepDir, tracker: str, store: str = "") -> Tracked:
 
 def exported(directory: SweepDir, tables: sweep_tables.Tables) -> list[Exported]:
     """The runs of a sweep in the order of results.csv."""
-    known = [record["parameters"] for record in tables.records]
+    known = [known_parameters(record) for record in tables.records]
     names = [name for name in Run.model_fields if name not in ("seed", "gpu_model")]
-    varying = [name for name in names if len({str(one[name]) for one in known}) > 1]
+    varying = [name for name in names if len({str(one[name]) for one in known if name in one}) > 1]
     rows = tables.results.set_index("run_id", drop=False)
     records = tables.records_by_id
     return [_run(directory, records[run_id], row, varying) for run_id, row in rows.iterrows()]
@@ -125,7 +126,8 @@ def exported(directory: SweepDir, tables: sweep_tables.Tables) -> list[Exported]
 def _run(
     directory: SweepDir, record: Mapping[str, Any], row: "pd.Series", varying: Sequence[str]
 ) -> Exported:
-    parameters = record["parameters"] | {"gpu_model": row.gpu_model}
+    parameters = known_parameters(record) | {"gpu_model": row.gpu_model}
+    varying = [name for name in varying if name in parameters]
     ended = record.get("ended_at")
     ended_s = datetime.fromisoformat(ended).timestamp() if ended else 0.0
     known = [name for name in COLUMNS if name in row and name not in Run.model_fields]
@@ -133,7 +135,7 @@ def _run(
     files = [directory.record(record["run_id"]).with_name(name) for name in ARTIFACTS]
     return Exported(
         run_id=record["run_id"],
-        name=", ".join(f"{name} {parameters[name]}" for name in varying) or directory.name,
+        name=", ".join(f"{n} {parameters[n]}" for n in varying) or directory.name,
         varying=varying,
         # That of the record alone where it is valid.
         digest=records_store.digest({**record, "flags": row["flags"]} if row["flags"] else record),

@@ -28,6 +28,8 @@ from mptexp.training.measure import sensors
 WINDOW_S = 0.2  # as of the step clock
 SINGLE = 5  # the first windows hold one step each, so that compilation shows
 LACKS = ("data", "data_order", "fed", "initial_weights", "model_source", "notebook")
+# The parameters of a run that are known of a script; of Keras's `fit` also the frontend.
+KNOWN = ("gpu_model", "backend", "dataset", "model", "policy", "batch_size", "phase", "block")
 NOTE = (
     "timed by StepTimer in a script that mptexp did not run: its data, the order of its images, "
     "its initial weights and its source are not recorded, so nothing is claimed"
@@ -286,7 +288,7 @@ class StepTimer:
             "status": "ok",
             "error": "",
             "environment": card,
-            "lacks": list(LACKS),
+            "lacks": [*LACKS, *self._unknown()],
             "timing": timing | {"images_per_s": run.batch_size / timing["step_s"]},
             "windows": self.windows,
             "history": [],
@@ -367,6 +369,11 @@ class StepTimer:
             policy=self._policy or self._read_policy(card),
             batch_size=self._batch_size or 1,
         )
+
+    def _unknown(self) -> list[str]:
+        """The parameters that stand in the record at a default, whatever the script has."""
+        known = (*KNOWN, "frontend") if self.model is not None else KNOWN
+        return [name for name in Run.model_fields if name not in known]
 
     def _named(self) -> str:
         if self.model is None:

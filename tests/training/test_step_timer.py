@@ -8,12 +8,15 @@ import time
 import numpy as np
 import psutil
 import pytest
+from builders import record, tables
 from forked import python
 from support import mptexp
 
-from mptexp.analysis import compare
+from mptexp.analysis import compare, sweep_tables
+from mptexp.diagnosis import pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.report.pages import lead
 from mptexp.spec.errors import ParamsError
 from mptexp.training import environment, step_timer
 from mptexp.training.measure import sensors
@@ -75,8 +78,12 @@ def test_report_takes_the_record_and_claims_nothing(tmp_path):
     checked = mptexp("report", "sweep", "--check", cwd=tmp_path)
     assert checked.returncode == 1
     assert "identity not recorded" in checked.stdout
-    assert "--repair" not in checked.stdout + (tmp_path / "sweep" / "index.html").read_text()
-    assert "Another run of the script" in checked.stdout
+    # The lies: remedies that there are not, settings that nobody chose.
+    said = checked.stdout + (tmp_path / "sweep" / "index.html").read_text()
+    for false in ("--repair", "measures them again", "diagnose", "Reproduce this", "32 pixels"):
+        assert false not in said
+    assert "et mptexp run the training" in checked.stdout
+    assert "Keras 3" in said
     compared = mptexp("compare", "sweep", "sweep", "--format", "json", cwd=tmp_path)
     assert compared.returncode in (0, 1)
     points = json.loads(compared.stdout)["points"] if compared.stdout else []
@@ -371,3 +378,25 @@ def test_a_loop_without_a_framework_is_timed_and_its_record_asks_for_one(tmp_pat
     first, second = done.stdout.splitlines()
     assert first.startswith("backend is None, and no framework was imported; a record needs")
     assert second == "backend torch: is not installed, so no step ran in it"
+
+
+def test_a_default_that_nobody_chose_is_neither_shown_nor_compared(tmp_path):
+    # The lies: "at 32 pixels", "Keras 3.15.1" of a plain loop; "epochs 3 against 20; width 0.125
+    # against 1", of a script that has neither.
+    for policy in ("float32", "mixed_bfloat16"):
+        timer = StepTimer(batch_size=4, backend="tensorflow", policy=policy)
+        loop(timer, 12, lambda _: None)
+        kept = store.read_record(timer.record(tmp_path / "script"))
+    assert {"image_size", "epochs", "seed", "frontend"} <= set(kept["lacks"])
+    foreign = sweep_tables.load(SweepDir(tmp_path / "script"))
+    here = " | ".join(lead.conditions(foreign))
+    assert "pixels" not in here
+    assert "Keras" not in here
+    assert "TensorFlow" in here
+    own = record(width=0.5, seed=3)
+    own["parameters"] |= {"epochs": 3, "image_size": 64}
+    assert not {"epochs", "width", "seed"} & set(compare.disjoint(tables([own]), foreign))
+    beside = tables([own, *foreign.records]).results.set_index("run_id").setting
+    assert set(beside) == {""}
+    assert len(foreign.ok) == 2
+    assert pairs.pairs(foreign) == []

@@ -10,7 +10,7 @@ import pandas as pd
 
 from mptexp.analysis import points, scaling, summary, validity
 from mptexp.analysis.contrast import FEWEST
-from mptexp.analysis.identity import Difference
+from mptexp.analysis.identity import NOT_RECORDED, Difference
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.analysis.validity import FLAGS, Flag
 from mptexp.records.schema import FOREIGN
@@ -23,6 +23,7 @@ Counted = tuple[Flag, int, int]  # a flag, how many runs have it, of how many
 ANSWERED = ("time", "memory", "accuracy")  # what an answer rests on; all else stands in details
 # So many windows of 0.2 s give an interval; two more to be sure.
 WINDOWS, WINDOW_S = LEAST_WINDOWS + 2, 0.2
+OWN_RUN = "for a claim, let mptexp run the training: `mptexp init` writes what it needs"
 DIFFERENCES = 4  # that a sentence lists; of more it says how many there are
 NAMES = {
     "code": "the code of mptexp",
@@ -104,7 +105,7 @@ def remedies(tables: Tables, what: str) -> str:
     """What to do for a claim, with the command and its cost; empty where nothing is to be done."""
     runs = tables.ok
     if _foreign(runs, tables):
-        return "for a claim, let mptexp run the training: `mptexp init` writes what it needs."
+        return f"{OWN_RUN}."
     flags = validity.invalid(validity.together(_spoiling(runs)), what)
     first = [flag.remedy.partition(validity.REPAIR)[0].removesuffix(", and ") for flag in flags]
     steps = [*dict.fromkeys(filter(None, first))]
@@ -212,6 +213,8 @@ def _to_do(flag: Flag, tables: Tables) -> str:
     step_s, steps = (pd.to_numeric(runs[name]) for name in ("step_s", "steps_timed"))
     needed_s = WINDOWS * step_s.clip(lower=WINDOW_S)
     times = (needed_s / (step_s * steps)).max()
+    if _foreign(runs, tables) and flag.name == NOT_RECORDED:
+        return OWN_RUN  # another run of the script has no identity either
     if _foreign(runs, tables):
         return flag.remedy.replace(validity.REPAIR, "another run of the script")
     if flag.name != "too few windows" or not math.isfinite(times):

@@ -10,6 +10,7 @@ import pandas as pd
 
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.verdict import Verdict
+from mptexp.records import schema
 from mptexp.report.answers import caveats, findings, why
 from mptexp.report.figures import registry, style
 from mptexp.report.figures.registry import SweepFigure
@@ -246,7 +247,8 @@ def conditions(tables: Tables) -> list[str]:
     """Device, model, data, software and n: on what the answer rests."""
     runs, records = tables.results, tables.records
     packages = next((c["packages"] for r in records if (c := r.get("environment"))), {})
-    names = [*dict.fromkeys(runs.backend), "keras"]
+    by_keras = any("frontend" in schema.known_parameters(record) for record in records)
+    names = [*dict.fromkeys(runs.backend), *["keras"] * by_keras]
     labels = {"keras": "Keras"} | LABELS
     versions = [f"{labels[n]} {packages[n]}" for n in names if n in packages]
     blocks = runs.block.nunique()
@@ -266,10 +268,12 @@ def conditions(tables: Tables) -> list[str]:
 
 def _data(tables: Tables) -> str:
     """`data imagenette2-128 at 64 pixels`: without the kind of source that a params file names."""
-    runs = [record["parameters"] for record in tables.records]
-    sizes = {run["image_size"] for run in runs if tasks.of(run["dataset"]) is tasks.IMAGES}
+    runs = [schema.known_parameters(record) for record in tables.records]
+    sizes = {run.get("image_size") for run in runs if tasks.of(run["dataset"]) is tasks.IMAGES}
     names = tables.results.dataset.str.replace(SOURCE, "", regex=True)
-    return _some("data", names) + (f" at {sizes.pop()} pixels" if len(sizes) == 1 else "")
+    return _some("data", names) + (
+        f" at {sizes.pop()} pixels" if len(sizes - {None}) == len(sizes) == 1 else ""
+    )
 
 
 def _batches(runs: pd.DataFrame) -> str:

@@ -57,7 +57,8 @@ def runs(sweep: MeasuredSweep) -> tuple[pd.DataFrame, str]:
         }
     )
     table = columns.without_blanks(table)
-    return table, note or ("" if table.Run.str.contains("<a ").any() else WITHOUT_NOTEBOOKS)
+    linked = sweep.is_foreign or table.Run.str.contains("<a ").any()
+    return table, note or ("" if linked else WITHOUT_NOTEBOOKS)
 
 
 def _notebook(sweep: MeasuredSweep, run_id: str) -> str:

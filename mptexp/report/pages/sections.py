@@ -273,5 +273,6 @@ def show_environment(sweep: MeasuredSweep) -> None:
 
 
 def show_reproduce(sweep: MeasuredSweep) -> None:
-    """How to measure all this again."""
-    show_text(f"## Reproduce this\n\n{provenance.reproduce(sweep)}")
+    """How to measure all this again; of scripts that mptexp did not run nobody knows."""
+    if not sweep.is_foreign:
+        show_text(f"## Reproduce this\n\n{provenance.reproduce(sweep)}")
