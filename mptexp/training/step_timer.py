@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mptexp.records import interference, schema, step_times, store
 from mptexp.records.sweep_dir import SweepDir
@@ -64,6 +64,8 @@ class StepTimer:
         windows: windows of steps in order, as a record holds them: first_step, steps, seconds.
     """
 
+    _first: ClassVar[object | None] = None  # the first steps that were timed in this process
+
     def __init__(
         self,
         synchronize: Callable[[], Any] | None = None,
@@ -93,6 +95,7 @@ class StepTimer:
         self._samples: list[sensors.Sample] = []
         self._of_epoch: tuple[int, int] | None = None  # steps that ended, and that began
         self._other_batch = ""
+        self._steps = object()  # names them, of one model
         self._peak_before: int | None = None  # of whatever this process did before the first step
         self._peak: int | None = None
 
@@ -136,6 +139,7 @@ class StepTimer:
             self._sampler = sensors.Sampler(self._kind())
             if self._peak_before is None:
                 self._peak_before = self._peak_now()
+                StepTimer._first = StepTimer._first or self._steps
             self._sampler.start()
         if not self._began:
             self._wait()
@@ -352,9 +356,14 @@ class StepTimer:
         return sensors.peak_memory_bytes(kind) if self.model is not None or kind == "cpu" else None
 
     def _own_peak(self) -> int | None:
-        """The peak, where these steps reached it: a process's peak never falls again."""
+        """The peak, where these steps reached it: a process's peak never falls again.
+
+        Of a second training it would hold what the first has left behind.
+        """
         before, after = self._peak_before, self._peak
-        return after if None not in (before, after) and after > before else None
+        if before is None or after is None or StepTimer._first is not self._steps:
+            return None
+        return after if after > before else None
 
     def _run(self, card: Mapping[str, Any]) -> Run:
         """The parameters of a run, as far as they are known of a foreign script.
