@@ -176,12 +176,14 @@ def _point(network: str, choice: dict[str, Any], runs: pd.DataFrame) -> Point:
 
 def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
     """The points with their losses, whose intervals hold for all of them together."""
-    more, flags = [], dict(zip(tables.results.run_id, tables.results["flags"], strict=True))
+    flags = dict(zip(tables.results.run_id, tables.results["flags"], strict=True))
+    more, levels = [], []
     made = list(made)
     for k, point in enumerate(made):
         base = next((p for p in made if p.network == point.network and p.is_float32), point)
         blocks = [b for b in point.runs if b in base.runs]
         more.append(_spread(point, base, tables))
+        levels.append(_level(base, point))
         unlike = validity.across(*_sides(point, base, tables), ("policy", *FORMATS))
         # That a format learned nothing is a finding; float32 has to have learned something.
         names = [flags[base.runs[b]] for b in blocks]
@@ -198,17 +200,25 @@ def _claimed(made: Sequence[Point], tables: Tables) -> list[Point]:
     wide = simultaneous.together(
         [*(made[k].loss for k in asked), *nearest], [*(more[k] for k in asked), *spreads]
     )
-    losses = dict(zip(asked, map(_possible, wide[: len(asked)]), strict=True))
-    others = {k: _possible(over) for (k, _), over in zip(rounded, wide[len(asked) :], strict=True)}
+    losses = {k: _possible(over, levels[k]) for k, over in zip(asked, wide, strict=False)}
+    others = {
+        k: _possible(over, _level(made[k], made[j]))
+        for (k, j), over in zip(rounded, wide[len(asked) :], strict=True)
+    }
     return [
         replace(point, loss=losses.get(k, point.loss), nearest=others.get(k, Contrast()))
         for k, point in enumerate(made)
     ]
 
 
-def _possible(loss: Contrast) -> Contrast:
-    """A difference of errors whose interval ends where errors do."""
-    low, high = (float(np.clip(end, -100.0, 100.0)) for end in (loss.low, loss.high))
+def _level(base: Point, point: Point) -> float:
+    """The mean error in percent that a point is compared with, of the blocks that both have."""
+    return float(base.errors[base.errors.index.isin(point.errors.index)].mean())
+
+
+def _possible(loss: Contrast, level: float) -> Contrast:
+    """A difference from a mean error in percent, whose interval ends where errors do: 0 and 100."""
+    low, high = (float(np.clip(end, -level, 100.0 - level)) for end in (loss.low, loss.high))
     return replace(loss, low=low, high=high)
 
 

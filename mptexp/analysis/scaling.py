@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import contrast, points, simultaneous, validity
+from mptexp.analysis import contrast, points, simultaneous, speedups, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables, once
@@ -34,7 +34,8 @@ def by_replicas(tables: Tables) -> pd.DataFrame:
         differs (see `_over`) over one replica with the same batch per replica (weak scaling),
         base_jit (whether XLA was on in that one), efficiency (speedup / replicas); strong_speedup,
         strong_low, strong_high, strong_blocks, strong_flags, strong_differs, strong_base_jit over
-        one replica with the same global batch. NaN where there is none.
+        one replica with the same global batch; claimed, strong_claimed (see `_claimed`). NaN where
+        there is none.
     """
     rows = []
     for point, group in _groups(tables.results, "replicas", ["batch_size", "jit"]):
@@ -111,7 +112,8 @@ def _beside(
     Returns:
         Rows of POINT, policy, those of ALONG; is_base (whether the row is the base itself), step_s,
         throughput (medians over blocks); speedup (images per second over the base's), low, high,
-        blocks, flags, differs (see `_over`), base_jit (whether XLA was on in the base).
+        blocks, flags, differs (see `_over`), base_jit (whether XLA was on in the base), claimed
+        (see `_claimed`).
     """
     rows = []
     for point, group in groups:
@@ -165,7 +167,8 @@ def _over(
 
     Returns:
         over (a Contrast), flags (what is not valid of the runs of both sides), differs (what they
-        differ in beyond the axis: then there is no ratio), base_jit.
+        differ in beyond the axis: then there is no ratio), base_jit, ends (those that
+        `Tables.claims` has of these runs, or None).
     """
     like = others[others.jit == jit]
     others = like if len(like) else others
@@ -180,16 +183,27 @@ def _over(
     over = Contrast() if differs else contrast.paired(_rates(runs), _rates(others))
     flags = validity.together([*runs["flags"], *others["flags"], apart]) if over.n else ""
     base_jit = others.jit.iloc[0] if over.n else np.nan
-    return {"over": over, "flags": flags, "differs": tuple(differs), "base_jit": base_jit}
+    ids = [side.set_index("block").run_id.to_dict() for side in (runs, others)]
+    ends = tables.ends_by_runs.get(speedups.sides_of(*ids)) if over.n else None
+    made = {"over": over, "flags": flags, "differs": tuple(differs), "base_jit": base_jit}
+    return made | {"ends": ends}
 
 
 def _claimed(rows: Sequence[dict[str, Any]], kinds: Sequence[str] = ("",)) -> list[dict[str, Any]]:
-    """The rows with their ratios in columns, whose intervals hold for all valid ones together."""
+    """The rows with their ratios in columns, whose intervals hold for all valid ones together.
+
+    A ratio of runs that the table of the same batch size compares too has its interval, and is none
+    of these: `claimed`.
+    """
     places = [(row, kind) for row in rows for kind in kinds]
     valid = [not validity.invalid(row[f"{kind}flags"], "time") for row, kind in places]
-    overs = [row.pop(f"{kind}over") for row, kind in places]
-    for (row, kind), over in zip(places, simultaneous.together(overs, among=valid), strict=True):
+    overs, known = ([row.pop(f"{kind}{n}") for row, kind in places] for n in ("over", "ends"))
+    own = [ok and ends is None for ok, ends in zip(valid, known, strict=True)]
+    wide = simultaneous.together(overs, among=own)
+    for (row, kind), over, ok, ends in zip(places, wide, valid, known, strict=True):
         figures = over.columns("speedup") if over.n else dict.fromkeys(FIGURES, np.nan)
+        figures |= {"claimed": ends is not None}
+        figures |= dict(zip(("low", "high"), ends, strict=True)) if ok and ends else {}
         row |= {f"{kind}{name}": value for name, value in figures.items()}
     return list(rows)
 

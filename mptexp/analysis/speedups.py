@@ -3,7 +3,7 @@
 Above 1, the candidate is faster.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 COMPARED = ["baseline", "candidate", "speedup", "low", "high", "claim_low", "claim_high"]
 COMPARED += ["blocks", "flags"]
+Sides = tuple[frozenset[str], frozenset[str]]  # run ids, those that stand above the line first
+Ends = tuple[float, float]
 Point = tuple[tuple, str, dict[str, np.ndarray]]  # as `by_block` gives it
 
 
@@ -62,18 +64,58 @@ def at_same_batch(results: pd.DataFrame, superseded: pd.DataFrame | None = None)
 
 
 def _ends(
-    flags: Sequence[str], logs: Sequence[Sequence[float]], measured: Sequence[np.ndarray]
+    flags: Sequence[str],
+    logs: Sequence[Sequence[float]],
+    measured: Sequence[np.ndarray],
+    known: Sequence[Ends | None] = (),
 ) -> np.ndarray:
-    """Ends of the intervals of ratios that hold for all valid ones together; NaN of the others."""
+    """Ends of the intervals of ratios that hold for all valid ones together; NaN of the others.
+
+    Args:
+        known: of each the ends that another family gives it, which then is none of these.
+    """
+    known = known or [None] * len(flags)
     valid = [
         len(values) > 0 and not validity.invalid(names, "time")
         for values, names in zip(logs, flags, strict=True)
     ]
-    ends = np.full((len(flags), 2), np.nan)
-    if any(valid):
-        wanted = ([v for v, ok in zip(some, valid, strict=True) if ok] for some in (logs, measured))
-        ends[np.array(valid, bool)] = np.exp(simultaneous.of_ratios(*wanted))
-    return ends
+    own = [ok and ends is None for ok, ends in zip(valid, known, strict=True)]
+    made = np.full((len(flags), 2), np.nan)
+    if any(own):
+        wanted = ([v for v, ok in zip(some, own, strict=True) if ok] for some in (logs, measured))
+        made[np.array(own, bool)] = np.exp(simultaneous.of_ratios(*wanted))
+    for place, (ok, ends) in enumerate(zip(valid, known, strict=True)):
+        if ok and ends is not None:
+            made[place] = ends
+    return made
+
+
+def ends_by_runs(ok: pd.DataFrame, claims: pd.DataFrame) -> dict[Sides, Ends]:
+    """The intervals of ratios at the same batch size by the runs that they rest on, both ways.
+
+    For what compares these runs again, such as instruction sets: one comparison has one interval.
+
+    Args:
+        ok: the runs that ended well.
+        claims: as `Tables.claims` gives them.
+    """
+    timed = validity.timed_together(ok).dropna(subset="step_s")
+    groups = timed.groupby([*POINT, "policy"]) if len(timed) else ()
+    ids = {key: dict(zip(own.block, own.run_id, strict=True)) for key, own in groups}
+    made: dict[Sides, Ends] = {}
+    columns = claims[[*POINT, "baseline", "candidate", "low", "high"]]
+    for *point, baseline, candidate, low, high in columns.itertuples(index=False, name=None):
+        both = [ids.get((*point, policy), {}) for policy in (candidate, baseline)]
+        sides = sides_of(*both)
+        made[sides] = low, high
+        made.setdefault(sides[::-1], (1 / high, 1 / low))
+    return made
+
+
+def sides_of(left: Mapping[Hashable, str], right: Mapping[Hashable, str]) -> Sides:
+    """The runs of the blocks that two sides share, each given by block."""
+    met = left.keys() & right.keys()
+    return frozenset(left[block] for block in met), frozenset(right[block] for block in met)
 
 
 def _with_superseded(
@@ -96,6 +138,11 @@ def _with_superseded(
 
 
 def at_best_batch(tables: "Tables") -> pd.DataFrame:
+    """Every policy at its best batch size: `best_batches` without what tells families apart."""
+    return best_batches(tables).drop(columns="claimed")
+
+
+def best_batches(tables: "Tables") -> pd.DataFrame:
     """Every policy at the batch size that gives it the most images, or tokens, per second.
 
     Where a point was measured at several batch sizes: a 16-bit policy may have room for a batch
@@ -110,7 +157,8 @@ def at_best_batch(tables: "Tables") -> pd.DataFrame:
         that ran), too_large (the smallest that ran out of memory, or NaN), throughput (median),
         baseline, speedup (throughput over the baseline's at its own best batch size, above 1
         is faster; NaN for the baseline), low, high (for all of the table together, and of what was
-        measured again), blocks, flags.
+        measured again; where both are best at one batch size, as `Tables.claims` has them), blocks,
+        flags, claimed (whether low and high are those of `Tables.claims`).
     """
     keys = [name for name in POINT if name != "batch_size"]
     own = [*keys, "policy"]
@@ -127,7 +175,7 @@ def at_best_batch(tables: "Tables") -> pd.DataFrame:
     too_large = out.groupby(own).batch_size.min().to_dict()
     flags = at_best.groupby(own)["flags"].agg(validity.together).to_dict()
     pairs = _AtBest(at_best, ended, tables, own)
-    rows, overs, measured = [], [], []
+    rows, overs, measured, same = [], [], [], []
     again = tables.superseded
     if len(again):
         again = again.assign(throughput=points.throughput(again))
@@ -140,18 +188,20 @@ def at_best_batch(tables: "Tables") -> pd.DataFrame:
             named = dict(zip(own, (*point, policy), strict=True)) | {"baseline": baseline}
             least = {"too_large": too_large.get((*point, policy), np.nan)}
             other = bool(baseline) and policy != baseline
-            over, why = pairs.ratio(point, policy, baseline) if other else (Contrast(), "")
+            compared = pairs.ratio(point, policy, baseline) if other else (Contrast(), "", None)
+            over, why, ends = compared
             both = [flags[*point, p] for p in {policy, baseline or policy}]
             named |= sized[(*point, policy)] | least | {"flags": validity.together([*both, why])}
             rows.append(named)
             overs.append(over)
+            same.append(ends)
             measured.append(every(point, policy, baseline) if over.n else np.empty(0))
-    ends = _ends([row["flags"] for row in rows], [o.values for o in overs], measured)
-    ratios = {"speedup": [o.estimate for o in overs], "low": ends[:, 0], "high": ends[:, 1]}
+    low, high = _ends([r["flags"] for r in rows], [o.values for o in overs], measured, same).T
+    ratios = {"speedup": [o.estimate for o in overs], "low": low, "high": high}
     columns = [*own, "batch_size", "largest", "too_large", "throughput", "baseline", "flags"]
     table = pd.DataFrame(rows, columns=columns)
-    table = table.assign(**ratios, blocks=[o.n or np.nan for o in overs])
-    return table[[*columns[:-1], *ratios, "blocks", "flags"]]
+    more = {"blocks": [o.n or np.nan for o in overs], "claimed": [e is not None for e in same]}
+    return table.assign(**ratios, **more)[[*columns[:-1], *ratios, "blocks", "flags", "claimed"]]
 
 
 class _AtBest:
@@ -168,6 +218,7 @@ class _AtBest:
         self, runs: pd.DataFrame, ended: pd.DataFrame, tables: "Tables", own: Sequence[str]
     ) -> None:
         self.records = tables.records_by_id
+        self.claims = tables.ends_by_runs
         by_block = runs.drop_duplicates([*own, "block"]).set_index("block")
         self.runs = dict(list(by_block.groupby(list(own))))
         self.sizes = ended.groupby(list(own)).batch_size.agg(set).to_dict()
@@ -178,19 +229,20 @@ class _AtBest:
         out = pd.concat([table[table.status == "oom"] for table in tried]) if tried else ended
         self.too_large = out.groupby(known).batch_size.min().to_dict() if len(out) else {}
 
-    def ratio(self, point: tuple, policy: str, baseline: str) -> tuple[Contrast, str]:
-        """Throughput over the baseline's, and the flag that takes its claim."""
+    def ratio(self, point: tuple, policy: str, baseline: str) -> tuple[Contrast, str, Ends | None]:
+        """Throughput over the baseline's, the flag that takes its claim, and the ends it has."""
         both = [self.runs[*point, name] for name in (policy, baseline)]
         sides = [{b: self.records[run_id] for b, run_id in own.run_id.items()} for own in both]
         kept, apart = validity.in_one_call(*sides)
         sides = [{block: side[block] for block in kept} for side in sides]
         if validity.across(*sides, ("policy", "batch_size")):
-            return Contrast(), "not comparable"
+            return Contrast(), "not comparable", None
         over = contrast.paired(*(own.throughput[kept] for own in both))
         won, lost = (0, baseline) if over.estimate > 1 else (1, policy)
         if over.n and not self._tried((*point, lost), both[won].batch_size.iloc[0]):
-            return Contrast(), ""
-        return over, apart
+            return Contrast(), "", None
+        ids = [own.run_id[kept].to_dict() for own in both]
+        return over, apart, self.claims.get(sides_of(*ids))
 
     def _tried(self, key: tuple, size: int) -> bool:
         """Whether a policy was measured at a batch size, or had no memory for it."""

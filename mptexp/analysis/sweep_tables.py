@@ -82,6 +82,11 @@ class Tables:
         ends = {"low": self.speedups.claim_low, "high": self.speedups.claim_high}
         return self.speedups.assign(**ends).drop(columns=["claim_low", "claim_high"])
 
+    @cached_property
+    def ends_by_runs(self) -> dict[speedups.Sides, speedups.Ends]:
+        """The intervals of `claims` by the runs that they rest on."""
+        return speedups.ends_by_runs(self.ok, self.claims)
+
     @property
     def trained(self) -> pd.DataFrame:
         """The runs whose accuracy can be compared: trained as long as the others, on real batches.

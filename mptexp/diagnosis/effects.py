@@ -1,6 +1,6 @@
 """What an ablation changed, from records alone."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,6 +8,7 @@ import pandas as pd
 
 from mptexp.analysis import contrast, simultaneous, validity
 from mptexp.analysis.contrast import Contrast
+from mptexp.analysis.speedups import Ends, Sides, sides_of
 from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.pairs import Pair, in_block
 from mptexp.spec import tasks
@@ -15,8 +16,23 @@ from mptexp.spec.run import Run
 
 MOST_BLOCKS = 100  # blocks follow one another from 0: the first that is missing ends them
 Records = Mapping[str, dict[str, Any]]  # by run id
-Named = Mapping[str, str]  # by run id, see `validity.together`
 Find = Callable[[Run], dict[str, Any] | None]  # the record of a run, if there is one
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a sweep says of runs beyond what the record of each does.
+
+    Attributes:
+        flags: what is not valid of them as others show it, by run id.
+        ends: see `Tables.ends_by_runs`.
+    """
+
+    flags: Mapping[str, str] = field(default_factory=dict)
+    ends: Mapping[Sides, Ends] = field(default_factory=dict)
+
+
+NOTHING = Said()
 
 
 @dataclass(frozen=True)
@@ -29,6 +45,7 @@ class Effect:
         speedup: baseline over candidate with the change made to both; None where no block has both.
         failed: status and error of the run that ended the ablation; empty where it has a result.
         flags: what is not valid of the runs that it rests on, see `validity`.
+        claimed: whether the interval of the speedup is that of the sweep's own comparison.
     """
 
     ablation: Ablation
@@ -36,6 +53,7 @@ class Effect:
     speedup: Contrast | None = None
     failed: str = ""
     flags: str = ""
+    claimed: bool = False
 
     @property
     def is_valid(self) -> bool:
@@ -49,10 +67,18 @@ class Effect:
 
 
 def together(effects: Sequence[Effect]) -> list[Effect]:
-    """Effects with intervals that hold for all that is claimed of them together."""
-    overs = [over for e in effects for over in e.contrasts]
-    valid = [e.is_valid for e in effects for _ in e.contrasts]
-    wide = iter(simultaneous.together(overs, among=valid))
+    """Effects with intervals that hold for all that is claimed of them together.
+
+    A speedup that the sweep's own tables claim keeps the interval that it has there.
+    """
+    places = [(e, over) for e in effects for over in e.contrasts]
+    known = [e.claimed and over is e.speedup for e, over in places]
+    own = [e.is_valid and not there for (e, _), there in zip(places, known, strict=True)]
+    made = simultaneous.together([over for _, over in places], among=own)
+    wide = iter(
+        over if there and e.is_valid else new
+        for (e, over), there, new in zip(places, known, made, strict=True)
+    )
     return [
         replace(e, gains={p: next(wide) for p in e.gains}, speedup=e.speedup and next(wide))
         for e in effects
@@ -60,7 +86,7 @@ def together(effects: Sequence[Effect]) -> list[Effect]:
 
 
 def effect(
-    pair: Pair, ablation: Ablation, records: Records, notebook: str, flags: Named | None = None
+    pair: Pair, ablation: Ablation, records: Records, notebook: str, said: Said = NOTHING
 ) -> Effect | None:
     """What an ablation changed, by the runs of the diagnosis, else by the sweep's own.
 
@@ -68,7 +94,7 @@ def effect(
     it was not made.
 
     Args:
-        flags: by run id what is not valid of a run that its record does not show by itself.
+        said: what the sweep says of the runs.
     """
     failed = ""
 
@@ -82,8 +108,11 @@ def effect(
         made = _contrasted(ablation, before, after, find)
         if made is not None:
             runs = [in_block(r, b) for r in (*before, *after) for b in _of_blocks(r, find)]
-            shown = [(flags or {}).get(run.run_id(notebook), "") for run in runs]
-            return replace(made, flags=validity.together([made.flags, *shown]))
+            shown = [said.flags.get(run.run_id(notebook), "") for run in runs]
+            made = replace(made, flags=validity.together([made.flags, *shown]))
+            ids = [_ids(run, find, notebook) for run in (after[1], after[0])]
+            ends = said.ends.get(sides_of(*ids)) if made.speedup else None
+            return _as_claimed(made, ends) if ends else made
         failed = failed or next(filter(None, (_ending(find(run)) for run in after)), "")
     return Effect(ablation, failed=failed) if failed else None
 
@@ -132,6 +161,21 @@ def _of_blocks(run: Run, find: Find) -> dict[int, dict[str, Any]]:
         if record["status"] == "ok":
             made[block] = record
     return made
+
+
+def _ids(run: Run, find: Find, notebook: str) -> dict[Hashable, str]:
+    """The ids of a run's blocks that ended well, by block and call."""
+    blocks = _of_blocks(run, find).items()
+    return {
+        (block, record.get("invocation")): in_block(run, block).run_id(notebook)
+        for block, record in blocks
+    }
+
+
+def _as_claimed(made: Effect, ends: Ends) -> Effect:
+    """The effect whose speedup has the interval that the sweep's own comparison has."""
+    speedup = made.speedup and replace(made.speedup, low=ends[0], high=ends[1])
+    return replace(made, speedup=speedup, claimed=True)
 
 
 def _rates(run: Run, find: Find) -> pd.Series:

@@ -128,8 +128,9 @@ def _computes_in(dtypes: str, asked: str) -> bool:
 
 def _determinism(first: Mapping[str, Any], again: Mapping[str, Any]) -> Check:
     losses = [_losses(record) for record in (first, again)]
-    if not losses[0]:
-        return check("determinism", "equal", _status(first))
+    for record, known in zip((first, again), losses, strict=True):
+        if record["status"] != "ok" or not known:  # equal or different, it is no training
+            return check("determinism", "equal", _status(record))
     return check("determinism", "equal", "equal" if losses[0] == losses[1] else "different")
 
 

@@ -82,7 +82,7 @@ def _with_trace(pair: Pair, candidate: Record, part: Shares) -> Asked:
 
 def _normalization(record: Record) -> float:
     """Share of the step in batch normalization."""
-    kinds = {layer["layer"]: layer["kind"] for layer in record["work"]["layers"]}
+    kinds = {layer["layer"]: layer.get("kind", "") for layer in record["work"]["layers"]}
     rows = breakdown.rows(record)
     return float(rows[rows.layer.map(kinds) == "BatchNormalization"].share.sum())
 

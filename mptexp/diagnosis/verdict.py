@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import ablations, arithmetic, breakdown, proposals, roofline
 from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.causes import CAUSES, LEAST_CERTAIN, LEAST_SHARE
-from mptexp.diagnosis.effects import Effect, Records, effect, together
+from mptexp.diagnosis.effects import NOTHING, Effect, Records, Said, effect, together
 from mptexp.diagnosis.losses import Case, Loss
 from mptexp.diagnosis.pairs import Pair, pairs
 from mptexp.records import store
@@ -185,7 +185,8 @@ class Verdict:
 def verdicts(directory: SweepDir, tables: Tables) -> list[Verdict]:
     """A verdict for every pair of the sweep that was diagnosed, or that holds its own ablations."""
     records = known(directory, tables)
-    made = of_pairs(pairs(tables), records, _beside_others(tables, records))
+    said = Said(_beside_others(tables, records), tables.ends_by_runs)
+    made = of_pairs(pairs(tables), records, said)
     return [v for v in made if v.candidate is not None or v.effects]
 
 
@@ -203,16 +204,14 @@ def known(directory: SweepDir, tables: Tables) -> dict[str, dict[str, Any]]:
     return {record["run_id"]: record for record in [*tables.records, *extra]}
 
 
-def of_pairs(
-    chosen: Sequence[Pair], records: Records, flags: Mapping[str, str] | None = None
-) -> list[Verdict]:
+def of_pairs(chosen: Sequence[Pair], records: Records, said: Said = NOTHING) -> list[Verdict]:
     """The verdicts on pairs; what was not measured is left open.
 
     The intervals of all their ablations hold together: of a report with many pairs a reader takes
     the most striking.
 
     Args:
-        flags: as in `effects.effect`.
+        said: what the sweep says of its runs and of the diagnosis's.
     """
     notebook = next(iter(records.values()), {}).get("notebook", "train")
     traced = [[records.get(run.run_id(notebook)) for run in pair.traced] for pair in chosen]
@@ -220,7 +219,7 @@ def of_pairs(
         [
             made
             for ablation in _ablations(pair, *_both(two))
-            if (made := effect(pair, ablation, records, notebook, flags))
+            if (made := effect(pair, ablation, records, notebook, said))
         ]
         for pair, two in zip(chosen, traced, strict=True)
     ]

@@ -50,6 +50,19 @@ def test_a_loss_is_not_small_where_a_run_diverged():
     )
 
 
+def test_an_interval_ends_where_errors_do():
+    # The lie: +83.8 [+56.4, +100.0] points beside a float32 whose error is 1.9 %, not 0.
+    found = points(
+        emulated_runs([2, 1, 3]),
+        emulated_runs([20, 98, 97], **FIXED),
+        emulated_runs([60, 2, 97], **STOCHASTIC),
+    )
+    _, nearest, stochastic = found
+    assert (nearest.loss.low, nearest.loss.high) == pytest.approx((-2, 98))
+    assert (stochastic.loss.low, stochastic.loss.high) == pytest.approx((-2, 98))
+    assert (stochastic.nearest.low, stochastic.nearest.high) == pytest.approx((-53, 47))
+
+
 def test_float32_is_no_comparison_with_itself():
     # The lie: 17 comparisons, of which two were float32 beside itself, exactly equal.
     made = tables_of(emulated_runs([2, 4, 6]), emulated_runs([3, 5.5, 6.5], **FIXED))

@@ -4,9 +4,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from builders import replicated, tables_of, trained_by
+from support import PROJECT
 
-from mptexp.analysis import scaling
+from mptexp.analysis import scaling, sweep_tables
+from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import caveats, comparisons
+from mptexp.report.pages import notes
 
 
 def test_weak_and_strong_scaling_are_told_apart():
@@ -125,6 +128,18 @@ def test_runs_that_are_not_valid_claim_no_scaling():
     part = comparisons.sections(tables_of(one, two))[0]
     assert "(not valid: interference, n = 3)" in " ".join(map(str, part.rows.iloc[1]))
     assert "2.00× faster (not valid: interference, n = 3)" in part.sentences[0]
+
+
+def test_a_policy_under_the_default_instructions_has_one_interval():
+    # The lie: 1.55x faster [1.43, 1.67] on the first screen, [1.42, 1.68] in the table.
+    made = sweep_tables.load(SweepDir(PROJECT / "reports/published/cpu-isa"))
+    found = scaling.by_isa(made).set_index(["cpu_isa", "policy"])
+    (claim,) = made.claims[made.claims.setting.str.endswith("default")].itertuples()
+    row = found.loc["default", "mixed_bfloat16"]
+    assert row.claimed
+    assert (row.low, row.high) == (claim.low, claim.high)
+    assert found.claimed.sum() == 1
+    assert "instruction sets (5)" in notes.families(made)
 
 
 def test_few_sweeps_of_noise_claim_a_difference_between_frameworks():

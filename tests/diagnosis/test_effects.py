@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,8 +75,29 @@ def test_an_effect_of_runs_that_others_show_to_be_disturbed_is_not_valid():
     control = in_block(PAIR.controls[0], 2).run_id()
     for flags, valid in (({}, True), ({"other": "repeats apart"}, True),
                          ({control: "repeats apart"}, False)):  # fmt: skip
-        effect = effects.effect(PAIR, ablations.INPUT, records, "train", flags)
+        effect = effects.effect(PAIR, ablations.INPUT, records, "train", effects.Said(flags))
         assert effect.is_valid is valid
+
+
+def test_a_speedup_that_the_sweep_claims_has_its_interval_there():
+    # The lie: "1.36x [0.97, 1.77]: inconclusive" in the table, and in the sentence that says why
+    # "with XLA off it is 1.36x faster [1.03, 1.79]", of the same runs.
+    records = known(ablations.INPUT, [[10, 11, 10], [11, 12, 10]], [[12, 13, 12], [24, 25, 27]])
+    for record in records.values():
+        record["identity"] = IDENTITY
+    base, candidate = (
+        frozenset(in_block(run, block).run_id() for block in range(3))
+        for run in ablations.INPUT.variants(*PAIR.controls)
+    )
+    said = effects.Said(ends={(candidate, base): (0.9, 2.5)})
+    made = effects.effect(PAIR, ablations.INPUT, records, "train", said)
+    (wide,) = effects.together([made])
+    assert (wide.speedup.low, wide.speedup.high) == (0.9, 2.5)
+    # What remains is a family of two, as if there were no speedup.
+    (own,) = effects.together([replace(made, speedup=None)])
+    assert wide.gains == own.gains
+    (disturbed,) = effects.together([replace(made, flags="interference")])
+    assert math.isnan(disturbed.speedup.low)
 
 
 def test_an_ablation_that_was_not_made_or_failed_has_no_effect():

@@ -66,6 +66,11 @@ def test_a_training_that_is_not_repeated_is_caught():
     checks = instruments.of_records([], record(status="killed", history=[], error="?"), record())
     assert checks[-1]["read"] == "killed: ?"
     assert checks[-1]["passed"] is False
+    # The lies: "different" of a second training that was killed, "equal" of two that diverged.
+    again = instruments.of_records([], record(), record(status="killed", history=[], error="?"))
+    assert again[-1]["read"] == "killed: ?"
+    both = [record(status="diverged", error="not finite")] * 2
+    assert instruments.of_records([], *both)[-1]["passed"] is False
 
 
 def test_tf32_is_not_asked_of_a_device_without_it():

@@ -44,6 +44,11 @@ def test_a_step_of_matrix_work_alone_asks_for_nothing():
     assert names(record(memory=0.04, host=0.04)) == []
 
 
+def test_a_record_that_does_not_tell_the_kinds_of_its_layers_asks_for_what_it_shows():
+    bare = {"layer": "conv", "channels": 8, "alone_s": None}
+    assert names(record([bare], memory=0.2)) == ["XLA on"]
+
+
 @pytest.mark.parametrize(
     ("candidate", "asked"),
     [

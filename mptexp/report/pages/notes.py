@@ -41,6 +41,8 @@ CLAIMS = (
 FAILED = "What did not succeed is a result too, and stays here."
 
 
+KINDS = ("", "strong_", "more_")  # of intervals that a row may have
+
 # Why a run ended before its last epoch.
 ENDED = {
     "target_ci": "once their step time was known as well as the params file asks (target_ci)",
@@ -123,7 +125,7 @@ def _families(tables: Tables) -> dict[str, int]:
     learned = measures.listed(tables.ok)
     made = {
         "time at the same batch size": tables.claims,
-        "time at each policy's best batch size": speedups.at_best_batch(tables),
+        "time at each policy's best batch size": speedups.best_batches(tables),
         learned: accuracy.differences(tables),
         f"{learned} by loss scale": loss_scale.table(tables),
         "errors of emulated formats": errors if emulated.emulates(points) else pd.DataFrame(),
@@ -133,9 +135,15 @@ def _families(tables: Tables) -> dict[str, int]:
         "Keras and plain loops": scaling.by_frontend(tables),
         "instruction sets": scaling.by_isa(tables),
     }
-    lows = ("low", "strong_low", "more_low")  # of intervals, not the least of some values
-    ends = {what: [name for name in table if name in lows] for what, table in made.items()}
-    return {what: int(made[what][names].notna().sum().sum()) for what, names in ends.items()}
+    return {what: sum(_own(table, kind) for kind in KINDS) for what, table in made.items()}
+
+
+def _own(table: pd.DataFrame, kind: str) -> int:
+    """How many intervals of a kind are not those of another table's comparisons."""
+    if f"{kind}low" not in table:
+        return 0
+    elsewhere = table.get(f"{kind}claimed", pd.Series(False, table.index)).astype(bool)
+    return int((table[f"{kind}low"].notna() & ~elsewhere).sum())
 
 
 def details(tables: Tables) -> str:
