@@ -94,17 +94,16 @@ def _failing(
 
 
 def _open(own: pd.DataFrame, tried: Sequence[float]) -> list[str]:
-    """By how much the means differ of what is not decided, with which scales, by what is lacking.
+    """By how much the means differ of what is not decided, with which scales, and what is lacking.
 
-    Of no more than images first.
+    One clause: of some scales images alone may be lacking, of others more repeats too.
     """
     rows = _undecided(own)
+    if rows.empty:
+        return []
     few = rows.verdict == "too few images"
-    parts = {"too few validation images": rows[few], "": rows[~few]}
-    return [_without_proof(part, tried, why) for why, part in parts.items() if len(part)]
-
-
-def _without_proof(rows: pd.DataFrame, tried: Sequence[float], why: str) -> str:
+    images = "too few validation images"
+    why = images if few.all() else f"{images} {_with_all(rows[few], tried)}" if few.any() else ""
     (measure,) = measures.met(rows)
     if 1 < len(rows) <= NAMED and rows.difference.notna().all():
         unit = measure.unit
@@ -113,10 +112,10 @@ def _without_proof(rows: pd.DataFrame, tried: Sequence[float], why: str) -> str:
             for row in rows.itertuples()
         ]
         said = ", ".join(one.removesuffix(f" {unit}") for one in each)
-        return f"is {wording.INCONCLUSIVE} ({said} {unit} from float32{f', {why}' * bool(why)})"
-    by = f"{measure.between(rows.difference)} from float32"
-    told = ", ".join(filter(None, [by * bool(rows.difference.notna().all()), why]))
-    return f"is {wording.INCONCLUSIVE} {_with_all(rows, tried)}{f' ({told})' * bool(told)}"
+        return [f"is {wording.INCONCLUSIVE} ({said} {unit} from float32{f'; {why}' * bool(why)})"]
+    by = f"{measure.between(rows.difference)} from float32" * bool(rows.difference.notna().all())
+    told = "; ".join(filter(None, [by, why]))
+    return [f"is {wording.INCONCLUSIVE} {_with_all(rows, tried)}{f' ({told})' * bool(told)}"]
 
 
 def _scale(scale: float | str) -> str:
