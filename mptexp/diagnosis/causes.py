@@ -317,7 +317,8 @@ ROWS: tuple[Category, ...] = (
     Cause(
         name="compiled",
         label="compiled code, slower than single operations",
-        sentence="is lost to compiled code, which is slower here than single operations",
+        sentence="would be saved without compilation, as compiled code is slower here than single "
+        "operations",
         remedies=(NO_XLA,),
         ablations=(ablations.XLA_OFF,),
         colour="#0087c8",
