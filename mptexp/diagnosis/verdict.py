@@ -103,8 +103,10 @@ class Verdict:
 
     @property
     def is_valid(self) -> bool:
-        """Whether its time breakdown may prove anything."""
-        return self.candidate is None or not validity.invalid(self.flags, "time breakdown")
+        """Whether the pair's times, and its time breakdown, may prove anything."""
+        timed = not validity.invalid(self.pair.flags, "time")
+        traced = not validity.invalid(self.flags, "time breakdown")
+        return timed and (self.candidate is None or traced)
 
     @property
     def unknown_operations(self) -> list[str]:

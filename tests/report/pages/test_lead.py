@@ -168,8 +168,10 @@ def test_the_one_pair_that_loses_to_a_cause_is_named():
 def test_pairs_that_lose_to_one_cause_are_named_by_what_they_alone_share():
     # "in 2 of 4 diagnosed comparisons": of which?
     said = lead.sentences(published("why-cpu"))[-1]
-    assert said.startswith("What limits it: without XLA, 82 to 84 % of **mixed_float16**'s step")
-    # Of the batch on the device the runs without XLA lie apart: they prove nothing of it.
+    # Of the batch on the device the runs without XLA lie apart, and prove nothing: "82 to 84".
+    assert said.startswith(
+        "What limits it: without XLA, input pipeline of the study, 84 % of **mixed_float16**'s step"
+    )
     with_xla = "; with XLA, input pipeline of the study, 35 % of the step would be saved"
     assert with_xla in said
 
