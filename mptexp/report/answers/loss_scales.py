@@ -1,7 +1,7 @@
 """What is said of the loss scales that a training bears: sentences and a table of text."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,33 +40,28 @@ def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
     """What each policy bears, a sentence per policy; rows and title as `by_point` gives them."""
     head = f"With {wording.verbatim(title)}: " if title else ""
     made = []
-    for policy, own in rows[rows.policy != "float32"].groupby("policy", sort=False):
-        scales = loss_scale.ranges(own)
-        tried = sorted({scale for among in scales.values() for scale in among})
-        dynamic = _dynamic(own)
-        parts = []
-        if good := scales["train"]:
-            parts.append(f"{TRAINS} {_with_scales(good, tried)}")
+    for own in _policies(rows):
+        dynamic, parts = _dynamic(own), []
+        if good := loss_scale.ranges(own)["train"]:
+            parts.append(f"{TRAINS} {_with_scales(good, _tried(own))}")
             if dynamic.startswith(TRAINS):
                 parts[0] += f" and {dynamic.removeprefix(TRAINS).strip()}"
                 dynamic = ""
-        parts += filter(None, [*_open(own, tried), *_fails(own, scales, tried), dynamic])
+        parts += filter(None, [*_open(own), *_fails(own), dynamic])
         if parts:
-            made.append(f"{head}**{policy}** {wording.listed(parts)}.")
+            made.append(f"{head}**{own.policy.iloc[0]}** {wording.listed(parts)}.")
     return made
 
 
-def _fails(
-    own: pd.DataFrame, scales: Mapping[str, Sequence[float]], tried: Sequence[float]
-) -> list[str]:
+def _fails(own: pd.DataFrame) -> list[str]:
     """With which scales a policy falls behind, and with which it diverges, always or at times."""
     unscaled = set(own.loss_scale) >= {"none"} and 1.0 not in set(own.loss_scale)
     made = []
-    for does, failed in _failing(own, scales):
+    for does, failed in _failing(own):
         if failed == [1.0] and unscaled:
             made.append(f"{does.removesuffix('with')}without a loss scale{_behind(own, does)}")
         else:
-            made.append(f"{does} {_scales(failed, tried)}{_behind(own, does)}")
+            made.append(f"{does} {_scales(failed, _tried(own))}{_behind(own, does)}")
     return made
 
 
@@ -79,10 +74,9 @@ def _behind(own: pd.DataFrame, does: str) -> str:
     return f" ({measure.between(rows.difference)})"
 
 
-def _failing(
-    own: pd.DataFrame, scales: Mapping[str, Sequence[float]], order: Sequence[str] = (*WITH,)
-) -> list[tuple[str, list[float]]]:
+def _failing(own: pd.DataFrame, order: Sequence[str] = (*WITH,)) -> list[tuple[str, list[float]]]:
     """What a policy does with scales with which it fails, in the order of WITH, and these."""
+    scales = loss_scale.ranges(own)
     diverged = own[(own.verdict == "diverged") & (own.loss_scale != "dynamic")]
     always = {loss_scale.number(s) for s in diverged.loss_scale[diverged.diverged == diverged.runs]}
     failed = {
@@ -93,7 +87,7 @@ def _failing(
     return [(WITH[name], failed[name]) for name in order if failed[name]]
 
 
-def _open(own: pd.DataFrame, tried: Sequence[float]) -> list[str]:
+def _open(own: pd.DataFrame) -> list[str]:
     """By how much the means differ of what is not decided, with which scales, and what is lacking.
 
     One clause: of some scales images alone may be lacking, of others more repeats too.
@@ -101,7 +95,7 @@ def _open(own: pd.DataFrame, tried: Sequence[float]) -> list[str]:
     rows = _undecided(own)
     if rows.empty:
         return []
-    few = rows.verdict == "too few images"
+    few, tried = rows.verdict == "too few images", _tried(own)
     images = "too few validation images"
     why = images if few.all() else f"{images} {_with_all(rows[few], tried)}" if few.any() else ""
     (measure,) = measures.met(rows)
@@ -150,11 +144,11 @@ def title(rows: pd.DataFrame, margin: float) -> str:
     if not trains:
         return _by_cost(rows, margin) or "No loss scale is shown to train as float32 does"
     own, good = min(trains, key=lambda one: (len(one[1]) == len(one[0]), len(one[1])))
-    policy, tried = own.policy.iloc[0], _tried(own)
+    policy = own.policy.iloc[0]
     if len(good) == len(own) > 1:
         return f"{policy} {TRAINS} with every loss scale that was measured"
-    fails = [*_fails(own, loss_scale.ranges(own), tried), *_dynamic_fails(own)]
-    trained = f"{policy} {TRAINS} {_with_all(good, tried, named=True)}"
+    fails = [*_fails(own), *_dynamic_fails(own)]
+    trained = f"{policy} {TRAINS} {_with_all(good, _tried(own), named=True)}"
     return f"{trained}, and {wording.listed(fails)}" if fails else trained
 
 
@@ -184,30 +178,29 @@ def _by_cost(rows: pd.DataFrame, margin: float) -> str:
     if not failing:
         return ""
     own, _ = min(failing, key=lambda one: len(one[1]))
-    policy, tried = own.policy.iloc[0], _tried(own)
-    ends = _ends(own, tried, margin)
+    policy, ends = own.policy.iloc[0], _ends(own, margin)
     fails = [
-        f"{does}{' a loss scale of' * (not ends)} {_scales(failed, tried)}"
-        for does, failed in _failing(own, loss_scale.ranges(own), ("diverge", "at times"))
+        f"{does}{' a loss scale of' * (not ends)} {_scales(failed, _tried(own))}"
+        for does, failed in _failing(own, ("diverge", "at times"))
     ]
     fails += [text for text in _dynamic_fails(own) if text.startswith("diverges")]
     means = f"{policy} ends {wording.listed(ends)} (means)" if ends else policy
     return f"{means}{'; it ' * bool(ends and fails) or ' ' * bool(fails)}{wording.listed(fails)}"
 
 
-def _ends(own: pd.DataFrame, tried: Sequence[float], margin: float) -> list[str]:
+def _ends(own: pd.DataFrame, margin: float) -> list[str]:
     """How far the means of a policy lie behind float32's, the nearest first, with which scales."""
     compared = own[(own.verdict != "diverged") & own.difference.notna()]
     is_near = compared.difference >= -margin
     near, further = compared[is_near], compared[~is_near].sort_values("difference", ascending=False)
     each = [further] if len(further) > NAMED else [further.loc[[i]] for i in further.index]
     (measure,) = measures.met(own)
-    made = []
+    made, tried = [], _tried(own)
     if len(near):
         only = "only " * (len(near) == 1 and len(own) > 1)
         which = _with_all(near, tried, named=True)
         made.append(f"at most {measure.margin(margin)} {measure.behind} {only}{which}")
-    for rows in each if len(further) else []:
+    for rows in each:
         by = measure.lag(rows.difference, again=bool(made))
         behind = f" {measure.behind}" * (not made)
         made.append(f"{by}{behind} {_with_all(rows, tried, named=not made)}")
