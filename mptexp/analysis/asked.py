@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mptexp.records.schema import FOREIGN, known_parameters
+from mptexp.records.schema import is_of_timer, known_parameters
 from mptexp.spec import params, places
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run, defaults
@@ -44,8 +44,8 @@ def of(records: Sequence[Mapping[str, Any]], text: str) -> Asked:
     Devices do not count, since machines share a params file, nor batch sizes that were searched.
     """
     if not text:
-        measured = any(record.get("notebook") != FOREIGN for record in records)
-        return Asked(unknown="there is no params.yaml") if measured else Asked()
+        own = all(map(is_of_timer, records))
+        return Asked() if own else Asked(unknown="there is no params.yaml")
     try:
         sweep, _ = params.parse(text, "params.yaml", to_run=False)
     except ParamsError as error:  # edited, or of an older version

@@ -10,7 +10,7 @@ import numpy as np
 from mptexp.analysis import contrast, points, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.records.schema import FOREIGN
+from mptexp.records.schema import is_of_timer
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 
@@ -80,7 +80,7 @@ def pairs(tables: Tables, chosen: Iterable[str] = ()) -> list[Pair]:
     ok = tables.ok[tables.ok.run_id.isin(chosen)] if chosen else tables.ok
     parameters = {record["run_id"]: record["parameters"] for record in tables.records}
     # A plain loop has no profile and no ablations, and a script of the user's cannot be run.
-    foreign = {record["run_id"] for record in tables.records if record.get("notebook") == FOREIGN}
+    foreign = {record["run_id"] for record in tables.records if is_of_timer(record)}
     by_keras = [
         parameters[run_id].get("frontend", "keras") == "keras" and run_id not in foreign
         for run_id in ok.run_id

@@ -60,9 +60,14 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def is_of_timer(record: Mapping[str, Any]) -> bool:
+    """Whether StepTimer recorded a run, in a script of the user's that mptexp cannot run."""
+    return record.get("notebook") == FOREIGN
+
+
 def is_foreign(record: Mapping[str, Any]) -> bool:
     """Whether nothing is claimed from a record: a script of the user's has no identity."""
-    return record.get("notebook") == FOREIGN and not record.get("identity")
+    return is_of_timer(record) and not record.get("identity")
 
 
 def known_parameters(record: Mapping[str, Any]) -> dict[str, Any]:

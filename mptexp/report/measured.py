@@ -13,7 +13,7 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis import pairs, verdict
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records import store
-from mptexp.records.schema import FOREIGN
+from mptexp.records.schema import is_of_timer
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.first_screen import choose
 from mptexp.report.first_screen.subject import Subject
@@ -40,7 +40,7 @@ class MeasuredSweep:
     @property
     def is_foreign(self) -> bool:
         """Whether mptexp ran none of it: StepTimer recorded scripts of the user's."""
-        return all(record.get("notebook") == FOREIGN for record in self.tables.records)
+        return all(map(is_of_timer, self.tables.records))
 
     @cached_property
     def header(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from mptexp.analysis.contrast import FEWEST
 from mptexp.analysis.identity import NOT_RECORDED, Difference
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.analysis.validity import FLAGS, Flag
-from mptexp.records.schema import FOREIGN
+from mptexp.records.schema import is_of_timer
 from mptexp.records.step_times import LEAST_WINDOWS
 from mptexp.report.answers import commands
 from mptexp.report.text import measures, wording
@@ -236,7 +236,7 @@ def _to_do(flag: Flag, tables: Tables) -> str:
 
 def _foreign(runs: pd.DataFrame, tables: Tables) -> bool:
     """Whether `mptexp run` can measure none of these runs again: StepTimer recorded them."""
-    return {tables.records_by_id[run_id].get("notebook") for run_id in runs.run_id} == {FOREIGN}
+    return len(runs) > 0 and all(is_of_timer(tables.records_by_id[i]) for i in runs.run_id)
 
 
 def _of_tables(tables: Tables) -> list[str]:

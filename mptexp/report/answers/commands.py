@@ -7,7 +7,6 @@ notebook of one's own lies beside the params file: in a report's folder there is
 from collections.abc import Collection
 
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.records.schema import FOREIGN
 from mptexp.report.text.markdown import safe
 from mptexp.spec import places
 from mptexp.spec.names import MODELS
@@ -48,5 +47,5 @@ def needs(tables: Tables, given: Collection[str] = ()) -> list[str]:
 
 def notebooks(tables: Tables) -> list[str]:
     """The notebooks of one's own that the runs executed, as the params file names them."""
-    names = {str(record.get("notebook", "")) for record in tables.records} - {FOREIGN}
+    names = {str(record.get("notebook", "")) for record in tables.records}
     return sorted(name for name in names if name.endswith((".py", ".ipynb")))
