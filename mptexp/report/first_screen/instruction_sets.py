@@ -36,8 +36,9 @@ def of(tables: Tables) -> Iterator[Subject]:
 def _with_accuracy(made: Subject, tables: Tables) -> Subject:
     """With what is known of the accuracy of the policy that is the fastest."""
     made = replace(made, sentences=[*made.sentences, *findings.quality(tables)])
-    policy = max(made.bars, key=lambda bar: bar.value * (bar.finding == "faster")).policy
-    if not made.advice.startswith(("use", "on a CPU")) or policy == "float32":
+    best = max(made.bars, key=lambda bar: bar.value * (bar.finding == "faster"))
+    policy = best.policy
+    if best.finding != "faster" or policy == "float32":
         return made
     table = accuracy.beside_first(accuracy.differences(tables))
     own = table[table.candidate == policy] if len(table) else table

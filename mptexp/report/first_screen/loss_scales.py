@@ -19,9 +19,9 @@ def of(tables: Tables) -> Iterator[Subject]:
         margin = tables.options.equivalence_margin
         points = [(title, loss_scales.by_means(rows, margin)) for title, rows in points]
     # Of several points one that fails decides; what trains is said of the first.
-    based = [point for point in points if not loss_scales.without_baseline(point[1])] or points
-    point = next((point for point in based if loss_scales.fails(point[1])), based[0])
-    case, (name, rows) = str(1 + [rows is point[1] for _, rows in points].index(True)), point
+    cases = [(str(number), *point) for number, point in enumerate(points, 1)]
+    based = [one for one in cases if not loss_scales.without_baseline(one[2])] or cases
+    case, name, rows = next((one for one in based if loss_scales.fails(one[2])), based[0])
     title = f"With {name}: " * bool(name) + loss_scales.title(
         rows, tables.options.equivalence_margin
     )
