@@ -19,7 +19,6 @@ from mptexp.spec.run import Run
 
 # The device may differ: that is often what is compared.
 JOINED = [name for name in POINT if name != "gpu_model"] + ["policy"]
-FIGURES = [task.column for task in tasks.TASKS.values()]
 # What wanders by itself says nothing of what differs.
 WANDERING = ("load", "swap_used_bytes", "clean")
 
@@ -176,7 +175,11 @@ def _compared(
             f"step_s_{name}": float(np.exp(np.log(sessions).mean())),
             f"sessions_{name}": len(sessions),
             f"runs_{name}": len(side),
-            **{f"{c}_{name}": pd.to_numeric(trained[c]).mean() for c in FIGURES if c in side},
+            **{
+                f"{task.column}_{name}": task.mean(pd.to_numeric(trained[task.column]))
+                for task in tasks.TASKS.values()
+                if task.column in side
+            },
             f"peak_memory_bytes_{name}": side.peak_memory_bytes.median(),
         }
         if a.price_per_hour and b.price_per_hour:

@@ -18,12 +18,12 @@ def table(tables: Tables) -> pd.DataFrame:
         Columns: point (what else the runs share, as JSON), dataset, policy, loss_scale (as asked
         for: a number, "none" or "dynamic"), runs, run_ids, diverged (how many did),
         first_not_finite (what the first of them says), figure, figure_low, figure_high (the last
-        validation's accuracy or perplexity: mean, least, most of those that did not diverge),
-        difference, low, high, blocks (of quality, see `points.quality`, from float32 within a
-        block, with intervals that hold for all rows together; of that float32 itself none),
-        verdict (see accuracy.verdict; or diverged; baseline diverged where runs of the float32
-        compared with did; empty of that float32 itself), flags, skipped (median of the steps that
-        were left out).
+        validation's accuracy or perplexity: the task's mean, least, most of those that did not
+        diverge), difference, low, high, blocks (of quality, see `points.quality`, from float32
+        within a block, with intervals that hold for all rows together; of that float32 itself
+        none), verdict (see accuracy.verdict; or diverged; baseline diverged where runs of the
+        float32 compared with did; empty of that float32 itself), flags, skipped (median of the
+        steps that were left out).
     """
     runs = _runs(tables)
     rows = []
@@ -84,7 +84,7 @@ def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any
         "run_ids": tuple(rows.run_id),
         "diverged": len(bad),
         "first_not_finite": bad.error.iloc[0] if len(bad) else "",
-        "figure": figure.mean(),
+        "figure": tasks.of(rows.dataset.iloc[0]).mean(figure),
         "figure_low": figure.min(),
         "figure_high": figure.max(),
         "over": contrast.paired(good, others, "difference"),

@@ -21,14 +21,14 @@ def headline(tables: Tables) -> pd.DataFrame:
     over blocks; latencies of inference only), flops_per_s, bytes_per_s, mfu_frac (medians),
     baseline (the device's default where it was measured at this point, else float32, else none),
     speedup/low/high/blocks over it, strict_speedup/strict_low/strict_high/strict_blocks over
-    float32, of each task its figure, such as val_accuracy (mean), val_accuracy_low,
+    float32, of each task its figure, such as val_accuracy (the task's mean), val_accuracy_low,
     val_accuracy_high (least, most), val_accuracy_n (runs that have it: not those that target_ci
     ended), repeats, peak_memory_bytes, emulated, effective_share (the
     least), default_policy, run_flags (what is not valid of the row's own runs).
     """
     keys = [*POINT, "policy"]
     cut = tables.ok.ended_by == "target_ci"
-    figures = {name: tables.ok[name].mask(cut) for name in _figures(tables.ok)}
+    figures = {t.column: tables.ok[t.column].mask(cut) for t in _tasks(tables.ok)}
     ok = tables.ok.assign(throughput=throughput(tables.ok), mfu_frac=_mfu(tables.ok), **figures)
     # What no run has is a column of objects, whose median pandas takes group by group.
     empty = {name: pd.to_numeric(ok[name]) for name in ok if ok[name].isna().all()}
@@ -68,13 +68,17 @@ def _mfu(runs: pd.DataFrame) -> pd.Series:
 
 
 def _measured(runs: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """Mean, least, most and number of the figure of each task that the runs have."""
-    ways = {"": "mean", "_low": "min", "_high": "max", "_n": "count"}
-    return {f"{name}{end}": (name, way) for name in _figures(runs) for end, way in ways.items()}
+    """The task's mean, least, most and number of the figure of each task that the runs have."""
+    ends = {"_low": "min", "_high": "max", "_n": "count"}
+    return {
+        f"{task.column}{end}": (task.column, way)
+        for task in _tasks(runs)
+        for end, way in {"": task.mean, **ends}.items()
+    }
 
 
-def _figures(table: pd.DataFrame) -> list[str]:
-    return [task.column for task in tasks.TASKS.values() if task.column in table]
+def _tasks(table: pd.DataFrame) -> list[tasks.Task]:
+    return [task for task in tasks.TASKS.values() if task.column in table]
 
 
 def accuracy_range(tables: Tables, task: tasks.Task = tasks.IMAGES) -> pd.DataFrame:

@@ -303,13 +303,17 @@ def _wide(case: Case) -> pd.DataFrame:
 
 
 def _memory_in_16_bits(case: Case, wide: Sequence[str]) -> float:
-    """The part of float32's time that memory-bound work takes in 16 bits, by the other layers.
+    """The part of float32's time that memory-bound work takes in 16 bits.
 
-    By its bytes, a half, where they have none; a CPU may convert number by number and save nothing.
+    By its bytes a half; as that of the other layers, the more there is of it beside this: a CPU may
+    convert number by number and save nothing, but a millisecond elsewhere does not show it.
     """
-    table = case.of("memory").drop(["", *wide], errors="ignore")
-    before, after = table[(table > 0).all(axis=1)].sum()
-    return float(np.clip(after / before, 0.5, 1.0)) if before else 0.5
+    memory = case.of("memory")
+    own = memory.baseline_s.reindex(wide).sum()
+    others = memory.drop(["", *wide], errors="ignore")
+    before, after = others[(others > 0).all(axis=1)].sum()
+    whole = before + own
+    return float(np.clip((after + own / 2) / whole, 0.5, 1.0)) if whole else 0.5
 
 
 def _casting(case: Case, kept: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,8 @@ name in `training.tasks`.
 """
 
 import math
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,8 @@ class Task:
         column: its column of results.csv.
         history: the value per epoch that is compared, by its name in Keras's history.
         figure: that value -> the measure.
+        mean: the measure of several runs -> one for all of them, such that it lies as far from
+            another one as the mean of what is compared, differences or ratios, says.
         loss: Keras's name of what is minimized.
         metrics: Keras's names of what is computed beside it.
     """
@@ -40,6 +43,7 @@ class Task:
     column: str
     history: str
     figure: Callable[[float], float]
+    mean: Callable[[Iterable[float]], float]
     loss: str = "sparse_categorical_crossentropy"
     metrics: tuple[str, ...] = ("accuracy",)
 
@@ -57,6 +61,22 @@ def perplexity(loss: float) -> float:
     return math.exp(min(loss, MOST_NATS))
 
 
+def _arithmetic(values: Iterable[float]) -> float:
+    """The mean; nan of no values."""
+    known = _known(values)
+    return statistics.fmean(known) if known else math.nan
+
+
+def _geometric(values: Iterable[float]) -> float:
+    """The geometric mean: perplexities are compared by their ratio; nan of no values."""
+    known = _known(values)
+    return math.exp(statistics.fmean(map(math.log, known))) if known else math.nan
+
+
+def _known(values: Iterable[float]) -> list[float]:
+    return [float(value) for value in values if value == value]
+
+
 MOST_NATS = 700.0  # of which the exponential is a float
 IMAGES = Task(
     "images",
@@ -68,6 +88,7 @@ IMAGES = Task(
     "val_accuracy",
     "accuracy",
     float,
+    _arithmetic,
 )
 TOKENS = Task(
     "tokens",
@@ -79,6 +100,7 @@ TOKENS = Task(
     "val_perplexity",
     "loss",
     perplexity,
+    _geometric,
 )
 TASKS = {task.name: task for task in (IMAGES, TOKENS)}
 RATES = tuple(task.rate for task in TASKS.values())

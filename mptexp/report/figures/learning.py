@@ -1,5 +1,6 @@
 """Figures of learning: accuracy or perplexity, and loss, by epoch and by time."""
 
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import pandas as pd
@@ -40,12 +41,14 @@ def of_task(tables: Tables, task: tasks.Task) -> pd.DataFrame:
 
 def validation_by_epoch(tables: Tables, task: tasks.Task) -> Figure:
     """The figure of a task, each repeat faint and the mean strong, a panel per point."""
-    return _curves(of_task(tables, task), "figure", f"validation {task.measure}")
+    label = f"validation {task.measure}"
+    return _curves(of_task(tables, task), "figure", label, mean=task.mean)
 
 
 def validation_by_time(tables: Tables, task: tasks.Task) -> Figure:
     """The same by seconds from the first step."""
-    return _curves(of_task(tables, task), "figure", f"validation {task.measure}", "elapsed_s")
+    label = f"validation {task.measure}"
+    return _curves(of_task(tables, task), "figure", label, "elapsed_s", task.mean)
 
 
 def _caption_validation(tables: Tables, task: tasks.Task) -> str:
@@ -92,7 +95,13 @@ def _caption_loss(tables: Tables) -> str:
     return f"{said}Faint lines are single runs, strong ones their mean."
 
 
-def _curves(epochs: pd.DataFrame, value: str, label: str, by: str = "epoch") -> Figure:
+def _curves(
+    epochs: pd.DataFrame,
+    value: str,
+    label: str,
+    by: str = "epoch",
+    mean: Callable[[Iterable[float]], float] = tasks.IMAGES.mean,
+) -> Figure:
     wanted = [*POINT, "run_id", "policy", "epoch", "elapsed_s", value]  # of very many columns
     epochs = epochs[wanted].dropna(subset=value)
     data = style.by_point(epochs)
@@ -110,7 +119,7 @@ def _curves(epochs: pd.DataFrame, value: str, label: str, by: str = "epoch") -> 
         for policy in policies:
             lines = _runs(part[part.policy == policy], by, value)
             axis.add_collection(lines).set(color=COLOURS[policy], rasterized=many)
-        _means(axis, part, by, value, policies)
+        _means(axis, part, by, value, policies, mean)
         names = {"epoch": "epoch", "elapsed_s": "seconds from the first step"}
         axis.set(title=style.wrapped(title), xlabel=names[by])
         if axis.get_subplotspec().is_first_col():
@@ -133,9 +142,18 @@ def _runs(own: pd.DataFrame, by: str, value: str) -> LineCollection:
     return LineCollection(lines, linewidth=0.9, alpha=0.35, **look)
 
 
-def _means(axis: Axes, part: pd.DataFrame, by: str, value: str, policies: list[str]) -> None:
+def _means(
+    axis: Axes,
+    part: pd.DataFrame,
+    by: str,
+    value: str,
+    policies: list[str],
+    mean: Callable[[Iterable[float]], float],
+) -> None:
     """The mean of each policy's runs, epoch by epoch, at the mean of the times of their ends."""
-    means = part.groupby(["policy", "epoch"], as_index=False)[["elapsed_s", value]].mean()
+    means = part.groupby(["policy", "epoch"], as_index=False).agg(
+        {"elapsed_s": "mean", value: mean}
+    )
     # Policies often lie on one another: dashes let the lower one show.
     look = {"hue": "policy", "hue_order": policies, "palette": COLOURS, "style": "policy"}
     look |= {"style_order": policies, "estimator": None, "linewidth": 2.2}
