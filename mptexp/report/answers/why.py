@@ -48,8 +48,8 @@ def _against(verdict: Verdict) -> str:
     return f"{wording.over(over.estimate)} {base} {_interval(over, verdict.pair.flags)}"
 
 
-def _gain(over: Contrast, flags: str = "") -> str:
-    """`2.40× faster [2.31, 2.49]`, `2.00× slower [1.80, 2.20]`."""
+def gain(over: Contrast, flags: str = "") -> str:
+    """What a change gave: `2.40× faster [2.31, 2.49]`, `2.00× slower [1.80, 2.20]`."""
     return f"{wording.times(over.estimate)} {_interval(over, flags)}"
 
 
@@ -126,8 +126,8 @@ def _further(verdict: Verdict) -> str:
     """What ablations show beyond the causes that are named, of the baseline too."""
     backend = verdict.pair.candidate.backend
     parts = [
-        f"; {wording.verbatim(effect.ablation.label(backend))} makes {policy} {_gain(gain)}"
-        for effect, policy, gain in verdict.further_effects[:NAMED]
+        f"; {wording.verbatim(effect.ablation.label(backend))} makes {policy} {gain(over)}"
+        for effect, policy, over in verdict.further_effects[:NAMED]
     ]
     return "".join(parts)
 
@@ -138,7 +138,7 @@ def _part(loss: Loss, backend: str, first: bool) -> str:
     where = f" ({wording.verbatim(wording.listed(loss.layers))})" if loss.layers else ""
     changes = [(one.ablation.label(backend), one) for one in loss.effects]
     proof = [
-        f"with {wording.verbatim(name)} it is {_gain(one.speedup, one.flags)}"
+        f"with {wording.verbatim(name)} it is {gain(one.speedup, one.flags)}"
         for name, one in changes
         if one.speedup
     ]

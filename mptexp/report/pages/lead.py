@@ -145,14 +145,14 @@ def sentences(sweep: MeasuredSweep) -> list[str]:
 
 
 def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
-    """What most of the step is lost to, over all diagnosed pairs; empty without any.
+    """What most of the step is lost to, over all diagnosed pairs, else what an ablation proves.
 
     Args:
         runs: that ended well: of the settings in which nothing was diagnosed nothing is said.
     """
     named = [verdict for verdict in verdicts if verdict.blamed and verdict.is_valid]
     if not named:
-        return ""
+        return _proven(verdicts)
     trained = runs[runs.phase == "train"].drop_duplicates([*POINT, "policy"])
     sizes = trained.batch_size.nunique() > 1
     rows = [
@@ -185,6 +185,25 @@ def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
         clauses.append(f"{where}{_span(row.least, row.most)}{step} {row.Index}")
         before = row.policies
     return f"{LIMITS}: {'; '.join(clauses[:SHOWN])}."
+
+
+def _proven(verdicts: Sequence[Verdict]) -> str:
+    """The largest gain that an ablation proves, which needs no trace; empty where none does."""
+    proven = [
+        (gain.low, verdict, effect)
+        for verdict in verdicts
+        for effect in verdict.effects
+        if (gain := effect.gains.get(verdict.pair.candidate.policy)) and effect.is_valid
+        if gain.low > 1
+    ]
+    if not proven:
+        return ""
+    _, verdict, effect = max(proven, key=lambda one: one[0])
+    place = why.settings(verdict, verdicts).strip(" ()")
+    where = f"{wording.at(wording.verbatim(place))}, " if place else ""
+    gains = [f"**{policy}** {why.gain(over)}" for policy, over in effect.gains.items()]
+    name = wording.verbatim(effect.ablation.label(verdict.pair.candidate.backend))
+    return f"{LIMITS}: {where}{name} makes {wording.listed(gains)}."
 
 
 def _step(policies: Collection[str]) -> str:
