@@ -48,7 +48,7 @@ COLUMNS = {
     "training_s": Column("Training", "{:,.1f}\u00a0s"),
     "wall_s": Column("Whole run", "{:,.1f}\u00a0s"),
     "val_accuracy": Column("Validation accuracy", "{:.1f} %", 100),
-    "val_perplexity": Column("Validation perplexity", "{:.2f}"),
+    "val_perplexity": Column("Validation perplexity", wording.perplexity),
     "peak_memory_bytes": Column("Peak memory", "{:,.0f} MiB", 2**-20),
     "cost_per_million_images": Column("Cost per million images", wording.digits),
     "cost_per_million_tokens": Column("Cost per million tokens", wording.digits),

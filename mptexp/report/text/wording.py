@@ -28,6 +28,8 @@ OPENINGS = {
     "not valid": NOT_VALID,
 }
 SPEEDUP = ("speedup", "low", "high", "blocks")  # columns of a ratio
+MOST_PERCENT = 1000  # of a change: beyond, its digits say nothing
+MOST_PERPLEXITY = 10**6  # the same of a perplexity, which to know nothing of no vocabulary exceeds
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 # --- grammar and names ------------------------------------------------------------------------
@@ -304,7 +306,12 @@ def contrast(over: Contrast, flags: str = "", what: str = "time") -> str:
 
 
 def signed(value: float, form: str = ".1f") -> str:
-    """A number with its sign, less than zero with a minus sign; what rounds to zero is +0.0."""
+    """A number with its sign, less than zero with a minus sign; what rounds to zero is +0.0.
+
+    From MOST_PERCENT on, which only percentages reach, `over +1,000`.
+    """
+    if value >= MOST_PERCENT:
+        return f"over +{MOST_PERCENT:,}"
     text = f"{value:+{form}}"
     return (text if float(text) else f"{0.0:+{form}}").replace("-", "\N{MINUS SIGN}")
 
@@ -355,6 +362,11 @@ def mean_accuracy(mean: float, low: float, high: float, n: int) -> str:
         return "–"
     ends = f" ({low * 100:.1f}–{high * 100:.1f})" if n > 1 else ""
     return f"{mean * 100:.1f} %{ends}"
+
+
+def perplexity(value: float) -> str:
+    """`8.21`; of a loss that exploded `over 1,000,000`."""
+    return f"{value:.2f}" if value <= MOST_PERPLEXITY else f"over {MOST_PERPLEXITY:,}"
 
 
 def share(fraction: float) -> str:
