@@ -39,8 +39,8 @@ class Column:
 
 COLUMNS = {
     "step_s": Column("ms per step", "{:,.2f}", 1e3),
-    "images_per_s": Column("Images/s", "{:,.0f}"),
-    "tokens_per_s": Column("Tokens/s", "{:,.0f}"),
+    "images_per_s": Column("Images/s", wording.rate),
+    "tokens_per_s": Column("Tokens/s", wording.rate),
     "steps_timed": Column("Steps timed", "{:.0f}"),
     "warmup_steps": Column("Warm-up steps", "{:.0f}"),
     "skipped": Column("Skipped steps", "{:.0f}"),

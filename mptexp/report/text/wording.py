@@ -346,6 +346,11 @@ def digits(value: float) -> str:
     return f"{rounded:,.0f}" if abs(rounded) >= 100 else f"{rounded:.3g}"
 
 
+def rate(value: float) -> str:
+    """Units per second: 4,573, below ten to three digits, as 0.417 is not 0."""
+    return f"{value:,.0f}" if value >= 10 else digits(value)
+
+
 def teraflops(rate: float) -> str:
     """A rate in FLOP/s as text."""
     return f"{digits(rate / 1e12)} TFLOP/s"

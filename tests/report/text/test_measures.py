@@ -28,7 +28,7 @@ def test_a_higher_loss_is_a_higher_perplexity_in_percent():
 
 
 def test_a_perplexity_that_exploded_is_bounded_in_words():
-    # The lie: "+7314840081342196866563016454444889722060800.0 % of perplexity", or no report at all.
+    # The lie: "+7314840081342196866563016454444889722060800.0 %"; or no report at all.
     tokens = measures.of("hamlet")
     assert (
         tokens.difference(-300.0, -5000.0, 40.0, 3) == "over +1,000 [−100.0, over +1,000] (n = 3)"
