@@ -146,7 +146,7 @@ def _rows(chart: Subject) -> list[_Row]:
         made += [_Row(textwrap.wrap(f"{group}{emulates}", _letters()))] * headed
         for bar in bars:
             cut = bool(named) or (headed and not bar.group)
-            name = visible(OF_POLICY.sub("", _rest(bar)) if cut else bar.label)
+            name = style.drawable(OF_POLICY.sub("", _rest(bar)) if cut else bar.label)
             name += " (emulated)" * (bar.emulated and not (headed or named))
             finding = _finding(bar, said_once, repeats)
             made.append(_Row(textwrap.wrap(name, _letters())[:4] or [""], finding, bar, tight))
@@ -166,7 +166,7 @@ def _common_policy(chart: Subject) -> str:
 
 
 def _axis_label(chart: Subject) -> str:
-    alike, label = _common_policy(chart), AXES[chart.scale].format(visible(chart.baseline))
+    alike, label = _common_policy(chart), AXES[chart.scale].format(style.drawable(chart.baseline))
     label = label.replace("speed", f"speed of {alike}", 1) if alike else label
     label = label if chart.baseline else f"{label}the baseline in each heading"
     return label + "; not valid" * _claims_nothing(chart)
@@ -194,7 +194,7 @@ def _finding(bar: Bar, said_once: bool, repeats: str) -> str:
     """
     if bar.finding == "not valid":
         return bar.text.partition(" (")[0] + ", not valid" * (not said_once)
-    return visible(N.sub("", bar.text) if repeats else bar.text)
+    return style.drawable(N.sub("", bar.text) if repeats else bar.text)
 
 
 def _draw(axis: Axes, row: _Row, top: float, chart: Subject) -> None:
@@ -345,6 +345,8 @@ def _caption(chart: Subject) -> str:
     said = f": {said}" * (not counted) + f"; {drawn}" * bool(drawn)
     parts = [f"Of {len(chart.bars)} comparisons{said}."] * (several and bool(said))
     parts += [f"Where nothing else is said: {visible(chart.usual)}."] * bool(chart.usual)
+    letters = style.key([bar.label for bar in chart.drawn])
+    parts += [f"Letters that the figures' font lacks: {letters}."] * bool(letters)
     parts += [_fixed_point(chart), _bars(chart), _scaled(chart)]
     grey = any(LOOKS.get(bar.finding) == GREY and not np.isnan(bar.low) for bar in chart.drawn)
     parts += ["Grey: inconclusive."] * grey

@@ -2,7 +2,6 @@
 
 import io
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
@@ -41,8 +40,7 @@ def png(figure: Figure) -> bytes:
 
 @contextmanager
 def _styled(figure: Figure) -> Iterator[None]:
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a name in another script
+    with matplotlib.rc_context(STYLE):
         figure.set_dpi(DPI)
         yield
 

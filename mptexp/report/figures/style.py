@@ -5,11 +5,13 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import matplotlib
 import numpy as np
 import pandas as pd
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -220,9 +222,30 @@ def label_batches(axis: Axes, places: dict[int, int]) -> None:
 # --- titles of panels --------------------------------------------------------------------------
 
 
+@cache
+def _drawn_letters() -> frozenset[int]:
+    """What the font of the figures has."""
+    path = font_manager.findfont(font_manager.FontProperties())
+    return frozenset(font_manager.get_font(path).get_charmap())
+
+
+def drawable(text: str) -> str:
+    """Text for a figure, letters that its font lacks as escapes: all would be the same box."""
+    return "".join(
+        c if ord(c) in _drawn_letters() else c.encode("unicode_escape").decode()
+        for c in visible(text)
+    )
+
+
+def key(texts: Sequence[str]) -> str:
+    """`\\u732b: 猫`: what stands for which letter in some texts of a figure."""
+    letters = dict.fromkeys(c for text in texts for c in visible(text) if drawable(c) != c)
+    return ", ".join(f"{drawable(letter)}: {letter}" for letter in letters)
+
+
 def wrapped(title: str) -> str:
     """A panel's title in lines that fit over it."""
-    return textwrap.fill(visible(title), 32 if is_narrow() else 40, max_lines=6)
+    return textwrap.fill(drawable(title), 32 if is_narrow() else 40, max_lines=6)
 
 
 def by_panel(table: pd.DataFrame) -> list[Panel]:

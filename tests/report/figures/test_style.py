@@ -85,3 +85,13 @@ def test_a_legend_names_what_any_panel_draws_once():
     style.legend(figure)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["float32", "float16"]
+
+
+def test_names_in_another_script_are_told_apart():
+    # The lie: two data sets in one chart, both of them "folder:" and the same empty box.
+    cat, dog = (style.drawable(f"folder:{name}") for name in "猫犬")
+    assert (cat, dog) == ("folder:\\u732b", "folder:\\u72ac")
+    assert style.drawable("−2⁻⁸ × µ·é, 1\u00a0s") == "−2⁻⁸ × µ·é, 1\u00a0s"
+    assert style.key(["猫 a", "b 犬, 猫"]) == "\\u732b: 猫, \\u72ac: 犬"
+    assert style.key(["mlp"]) == ""
+    assert style.wrapped("folder:猫") == cat
