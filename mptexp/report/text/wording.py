@@ -30,6 +30,7 @@ OPENINGS = {
 SPEEDUP = ("speedup", "low", "high", "blocks")  # columns of a ratio
 MOST_PERCENT = 1000  # of a change: beyond, its digits say nothing
 MOST_PERPLEXITY = 10**6  # the same of a perplexity, which to know nothing of no vocabulary exceeds
+MOST_PLACES = 7  # decimals of an end close to no effect
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 # --- grammar and names ------------------------------------------------------------------------
@@ -271,9 +272,7 @@ def speed_parts(row: Mapping[str, Any]) -> tuple[str, str]:
     """
     word, ends = finding(row), above_one(row["speedup"], row["low"], row["high"])
     reason = {"not valid": not_valid(str(row["flags"])), "no interval": "no interval"}.get(word)
-    low = f"{ends[1]:.2f}"
-    if low == "1.00" and word in ("faster", "slower"):  # which 1.00 would contradict
-        low = f"{ends[1]:.4g}"
+    low = f"{ends[1]:.{places_beyond(ends[1], 1, 2) if word in ('faster', 'slower') else 2}f}"
     return f"{ends[0]:.2f}", f"({reason})" if reason else f"[{low}, {ends[2]:.2f}]"
 
 
@@ -321,9 +320,22 @@ def difference(value: float, low: float, high: float, n: int) -> str:
     if math.isnan(low):
         return f"{signed(value * 100)} (no interval, n = {n})"
     largest = max(abs(number) * 100 for number in (value, low, high))
-    form = ".2f" if 0 < largest < 0.1 else ".1f"  # not all of it rounded away
-    ends = ", ".join(signed(end * 100, form) for end in (low, high))
-    return f"{signed(value * 100, form)} [{ends}] (n = {n})"
+    least = 2 if 0 < largest < 0.1 else 1  # not all of it rounded away
+    form, shown = f".{least}f", []
+    for end in (low * 100, high * 100):
+        places = places_beyond(end, 0, least) if low > 0 or high < 0 else least
+        shown.append(signed(end, f".{places}f"))
+    return f"{signed(value * 100, form)} [{', '.join(shown)}] (n = {n})"
+
+
+def places_beyond(end: float, null: float, least: int) -> int:
+    """How many decimals an end of an interval needs lest it read as no effect, which it is not.
+
+    Args:
+        least: how many it has at least.
+    """
+    places = range(least, MOST_PLACES)
+    return next((k for k in places if float(f"{end:.{k}f}") != null), least)
 
 
 def percentage_points(fraction: float) -> str:
