@@ -22,6 +22,7 @@ def faults(figure):
     for axis in figure.axes:
         if axis.get_visible():
             yield from _few_ticks(axis)
+            yield from _equal_labels(axis)
             yield from _out_of_view(axis)
 
 
@@ -48,6 +49,16 @@ def _few_ticks(axis):
         ticks = [tick for tick in which.get_majorticklocs() if low <= tick <= high]
         if which.get_scale() in ("log", "symlog") and len(ticks) < 3:
             yield f"{len(ticks)} ticks from {low:g} to {high:g}"
+
+
+def _equal_labels(axis):
+    """Two ticks of one label: one of them is false."""
+    hidden = {id(text) for text in _hidden(axis)}
+    for which in (axis.xaxis, axis.yaxis):
+        shown = [tick.label1 for tick in which.get_major_ticks() if id(tick.label1) not in hidden]
+        labels = [text.get_text() for text in shown]
+        for label in {label for label in labels if label and labels.count(label) > 1}:
+            yield f"{labels.count(label)} ticks with the label {label!r}"
 
 
 def _texts(figure):

@@ -133,7 +133,7 @@ def publish(
     """Make a static site: an index of all reports, each report, its notebooks and its data.
 
     Made from the records alone, the same bytes for the same records. Exit status 1 where a record
-    is damaged and was left out, or was changed since it was written.
+    is damaged and was left out, or was changed since it was written, or a sweep was left out.
     """
     from mptexp import api
 

@@ -144,5 +144,5 @@ def _figure(figure: SweepFigure, folder: Path) -> str:
     """Writes a figure as PNG and SVG; returns it with its title and caption in Markdown."""
     drawn, caption = figure.draw()
     (folder / f"{figure.name}.png").write_bytes(output.png(drawn))
-    store.write_text(folder / f"{figure.name}.svg", output.svg(drawn))
+    store.write_text(folder / f"{figure.name}.svg", output.svg(drawn, themed=False))
     return f"![{figure.alt}]({figure.name}.svg)\n\n*{figure.title}. {caption}*"

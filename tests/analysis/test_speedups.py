@@ -243,8 +243,8 @@ def test_one_batch_that_is_best_for_both_is_one_comparison():
     assert (best.low, best.high) == (claim.low, claim.high)
     assert "claimed" not in best
     assert notes.families(found).startswith(
-        "Intervals hold together within each of 2 families of comparisons: time at the same batch "
-        "size (2) and accuracy (2)."
+        "Intervals hold together within each of 3 families of comparisons: time at the same batch "
+        "size (2), accuracy (2) and memory (2)."
     )
     apart = tables(at_two_sizes())
     assert "time at each policy's best batch size (1)" in notes.families(apart)

@@ -51,6 +51,8 @@ def test_every_figure_is_written_as_svg_and_png(exported):
     assert len(drawn) == 8
     for name in drawn:
         ElementTree.parse(exported / f"{name}.svg")
+        # Once pale on a white page for whoever's system is dark.
+        assert "prefers-color-scheme" not in (exported / f"{name}.svg").read_text()
         with Image.open(exported / f"{name}.png") as image:
             assert image.width > 1200
             assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255)

@@ -28,6 +28,7 @@ OTHERS = {
     "no interval": "with fewer than three repeats",
     "not valid": "not valid",
 }
+BASE_ENDS = {"oom": "ran out of memory", "diverged": "diverged"}  # a status -> what became of it
 NO_MEMORY = f"Memory: {INCONCLUSIVE}."
 NONE_SUCCEEDED = "No run of this sweep succeeded, so there is nothing to compare yet."
 
@@ -233,12 +234,32 @@ def _without_baseline(tables: Tables) -> str:
     if table.step_s.isna().all():
         return f"Times are not valid: only {measures.listed(table)} is compared."
     names = listed(sorted(set(table.policy)))
+    if failed := failed_baseline(tables):
+        return f"No times are compared: {verbatim(failed)}."
     if any("measured apart" in validity.names_of(flags) for flags in tables.ok["flags"]):
         return f"No times are compared: {names} were measured apart."
     return (
         f"This sweep measured {names}; a speedup needs two policies at the same point, one of them "
         "float32 or the device's default."
     )
+
+
+def failed_baseline(tables: Tables) -> str:
+    """`float32 ran out of memory at batch size 32, mixed_float16 did not`.
+
+    Of a sweep in which that is why nothing is compared; else empty.
+    """
+    runs, others = tables.results, tables.ok
+    of_base = runs.policy.isin({"float32", *others.default_policy})
+    for status, lost in BASE_ENDS.items():
+        own = runs[of_base & (runs.status == status)]
+        beside = others[others.batch_size.isin(own.batch_size) & ~others.policy.isin(own.policy)]
+        if len(beside):
+            sizes = [f"{size:,}" for size in sorted(set(beside.batch_size))]
+            own = own[own.batch_size.isin(beside.batch_size)]
+            names = [listed(sorted(set(rows.policy))) for rows in (own, beside)]
+            return f"{names[0]} {lost} at batch size {listed(sizes)}, {names[1]} did not"
+    return ""
 
 
 # --- accuracy and memory --------------------------------------------------------------------------

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
-from mptexp.analysis import contrast, points, validity
+from mptexp.analysis import contrast, points, simultaneous, validity
 from mptexp.analysis.contrast import Contrast
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers.comparisons import Section
@@ -19,9 +19,9 @@ PARTS = ("before", "after")
 NAMED = 3  # policies that a sentence lists
 NOTE = (
     "Each run trained its model in float32, validated it, quantized it and validated it again: the "
-    "difference is that of the same weights, quantized minus trained, and its interval is over "
-    "repeats. Bytes are those of all weights as they are stored, embeddings and normalizations "
-    "too, which stay float32. Times stand in the headline table."
+    "difference is that of the same weights, quantized minus trained; its interval is over repeats "
+    "and holds for all rows together. Bytes are those of all weights as they are stored, "
+    "embeddings and normalizations too, which stay float32. Times stand in the headline table."
 )
 
 
@@ -71,18 +71,24 @@ class Quantized:
 
 
 def measured(tables: Tables) -> list[Quantized]:
-    """What was quantized after its training, a row per point and policy."""
+    """What was quantized after its training, a row per point and policy.
+
+    The intervals of what is lost hold for all rows together.
+    """
     known = {r["run_id"]: r["quantized"] for r in tables.records if _is_one(r)}
     runs = tables.ok[tables.ok.run_id.isin(list(known))]
     if runs.empty:
         return []
     runs = runs.assign(point=wording.places(runs))
-    return [
+    made = [
         _quantized(own, [known[run_id] for run_id in own.run_id], policy, point, dataset)
         for (point, policy, dataset), own in runs.groupby(
             ["point", "policy", "dataset"], sort=False
         )
     ]
+    valid = [not validity.invalid(one.flags, "accuracy") for one in made]
+    wide = simultaneous.together([one.lost for one in made], among=valid)
+    return [replace(one, lost=over) for one, over in zip(made, wide, strict=True)]
 
 
 def _is_one(record: dict[str, Any]) -> bool:

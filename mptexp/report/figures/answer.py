@@ -85,7 +85,7 @@ def comparisons_at_a_glance(chart: Subject) -> Figure:
         top += row.height
     axis.spines["left"].set_visible(False)
     axis.set_xlabel(label)
-    if len(chart.bars) > LONG:
+    if len(chart.drawn) > LONG:
         axis.xaxis.tick_top()
         axis.xaxis.set_label_position("top")
         axis.spines["bottom"].set_visible(False)
@@ -133,20 +133,20 @@ def _letters() -> int:
 
 def _rows(chart: Subject) -> list[_Row]:
     """The rows of a chart; several groups or policies are headings, one is named by the axis."""
-    groups = {bar.group or bar.policy for bar in chart.bars}
-    shared = all(bar.group or OF_POLICY.match(_rest(bar)) for bar in chart.bars)
+    groups = {bar.group or bar.policy for bar in chart.drawn}
+    shared = all(bar.group or OF_POLICY.match(_rest(bar)) for bar in chart.drawn)
     headed = len(groups) > 1 and shared
     said_once = _claims_nothing(chart)  # by the axis
     named, repeats = _common_policy(chart), _repeats(chart)
-    tight = TIGHT if len(chart.bars) > DENSE_ROWS else 1.0
+    tight = TIGHT if len(chart.drawn) > DENSE_ROWS else 1.0
     made = []
-    for group, own in groupby(chart.bars, key=lambda bar: bar.group or bar.policy):
+    for group, own in groupby(chart.drawn, key=lambda bar: bar.group or bar.policy):
         bars = list(own)
         emulates = " (emulated)" * all(bar.emulated for bar in bars)
         made += [_Row(textwrap.wrap(f"{group}{emulates}", _letters()))] * headed
         for bar in bars:
             cut = bool(named) or (headed and not bar.group)
-            name = visible(OF_POLICY.sub("", _rest(bar)) if cut else bar.label)
+            name = style.drawable(OF_POLICY.sub("", _rest(bar)) if cut else bar.label)
             name += " (emulated)" * (bar.emulated and not (headed or named))
             finding = _finding(bar, said_once, repeats)
             made.append(_Row(textwrap.wrap(name, _letters())[:4] or [""], finding, bar, tight))
@@ -160,25 +160,27 @@ def _rest(bar: Bar) -> str:
 
 def _common_policy(chart: Subject) -> str:
     """The policy with which the labels of all rows begin, which the axis then names once."""
-    policies = {bar.policy for bar in chart.bars}
-    alike = all(bar.label.startswith(f"{bar.policy}, ") for bar in chart.bars)
+    policies = {bar.policy for bar in chart.drawn}
+    alike = all(bar.label.startswith(f"{bar.policy}, ") for bar in chart.drawn)
     return policies.pop() if len(policies) == 1 and alike and chart.scale == "speed" else ""
 
 
 def _axis_label(chart: Subject) -> str:
-    alike, label = _common_policy(chart), AXES[chart.scale].format(visible(chart.baseline))
+    alike, label = _common_policy(chart), AXES[chart.scale].format(style.drawable(chart.baseline))
     label = label.replace("speed", f"speed of {alike}", 1) if alike else label
     label = label if chart.baseline else f"{label}the baseline in each heading"
     return label + "; not valid" * _claims_nothing(chart)
 
 
 def _claims_nothing(chart: Subject) -> bool:
-    return all(bar.finding == "not valid" for bar in chart.bars)
+    return all(bar.finding == "not valid" for bar in chart.drawn)
 
 
 def _repeats(chart: Subject) -> str:
     """The number of repeats where all rows have as many, which the caption then says once."""
-    counts = {next(filter(None, found.groups())) for b in chart.bars if (found := N.search(b.text))}
+    counts = {
+        next(filter(None, found.groups())) for b in chart.drawn if (found := N.search(b.text))
+    }
     return counts.pop() if len(counts) == 1 else ""
 
 
@@ -192,7 +194,7 @@ def _finding(bar: Bar, said_once: bool, repeats: str) -> str:
     """
     if bar.finding == "not valid":
         return bar.text.partition(" (")[0] + ", not valid" * (not said_once)
-    return visible(N.sub("", bar.text) if repeats else bar.text)
+    return style.drawable(N.sub("", bar.text) if repeats else bar.text)
 
 
 def _draw(axis: Axes, row: _Row, top: float, chart: Subject) -> None:
@@ -240,14 +242,14 @@ def _mark(axis: Axes, bar: Bar, place: float) -> None:
 def _scale(axis: Axes, chart: Subject) -> None:
     """The axis of all values and of no effect, with few ticks in words."""
     if chart.scale != "speed":
-        ends = _ends(chart.bars)
+        ends = _ends(chart.drawn)
         ticks = _difference_ticks(axis, chart, np.nanmin(ends), np.nanmax(ends))
         labels = [wording.signed(tick, "g") if tick else "0" for tick in ticks]
     else:
         axis.set_xscale("log")
-        low, high = _span(_near(chart.bars))
+        low, high = _span(_near(chart.drawn))
         room, beyond = (high / low) ** 0.08, (high / low) ** ROOM
-        far = [bar.value for bar in chart.bars if not low <= bar.value <= high]
+        far = [bar.value for bar in chart.drawn if not low <= bar.value <= high]
         left = beyond if min(far, default=low) < low else room
         right = beyond if max(far, default=high) > high else room
         axis.set_xlim(low / left, high * right)
@@ -335,29 +337,31 @@ def _caption(chart: Subject) -> str:
     words = {"small": f"within {limit}", "large": f"more than {limit} worse"}
     words |= {"undecided": "inconclusive", "incomplete": "inconclusive"}
     words |= {"no interval": "without an interval"}
-    found = chart.findings or [bar.finding for bar in chart.bars]
-    counts = Counter(words.get(finding, finding) for finding in found)
+    counts = Counter(words.get(bar.finding, bar.finding) for bar in chart.bars)
     said = wording.listed([f"{n} {finding}" for finding, n in counts.items()])
-    said += f"; drawn are {len(chart.bars)}, the ends" * (len(found) > len(chart.bars))
-    several = len(found) > MANY
-    counted = chart.scale == "error" and any(bar.group for bar in chart.bars)  # in the headings
-    parts = [f"Of {len(found)} comparisons: {said}."] * (several and not counted)
+    drawn = f"drawn are {len(chart.drawn)}, the ends" * (len(chart.bars) > len(chart.drawn))
+    several = len(chart.bars) > MANY
+    counted = chart.scale == "error" and any(bar.group for bar in chart.drawn)  # in the headings
+    said = f": {said}" * (not counted) + f"; {drawn}" * bool(drawn)
+    parts = [f"Of {len(chart.bars)} comparisons{said}."] * (several and bool(said))
     parts += [f"Where nothing else is said: {visible(chart.usual)}."] * bool(chart.usual)
+    letters = style.key([bar.label for bar in chart.drawn])
+    parts += [f"Letters that the figures' font lacks: {letters}."] * bool(letters)
     parts += [_fixed_point(chart), _bars(chart), _scaled(chart)]
-    grey = any(LOOKS.get(bar.finding) == GREY and not np.isnan(bar.low) for bar in chart.bars)
+    grey = any(LOOKS.get(bar.finding) == GREY and not np.isnan(bar.low) for bar in chart.drawn)
     parts += ["Grey: inconclusive."] * grey
-    hollow = [words.get(bar.finding, bar.finding) for bar in chart.bars if np.isnan(bar.low)]
+    hollow = [words.get(bar.finding, bar.finding) for bar in chart.drawn if np.isnan(bar.low)]
     parts += [f"Hollow: {wording.listed([*dict.fromkeys(hollow)])}."] * bool(hollow)
-    far = chart.scale == "speed" and len(_near(chart.bars)) < len(chart.bars)
+    far = chart.scale == "speed" and len(_near(chart.drawn)) < len(chart.drawn)
     parts += ["Arrow: beyond the axis, emulated."] * far
     return " ".join(filter(None, parts))
 
 
 def _bars(chart: Subject) -> str:
     """What bars and brackets are, and of how many repeats."""
-    if all(np.isnan(bar.low) for bar in chart.bars):
+    if all(np.isnan(bar.low) for bar in chart.drawn):
         return ""
-    together = len(chart.bars) > 1 and chart.scale == "speed"
+    together = len(chart.drawn) > 1 and chart.scale == "speed"
     which = "simultaneous " * together + "95 % intervals"
     which += " under each heading" * (together and not chart.baseline)
     repeats = _repeats(chart)
@@ -370,14 +374,14 @@ def _scaled(chart: Subject) -> str:
     if chart.scale == "error":
         limit = f"{emulated.LITTLE:g} points"
         return f"The dotted line is at {limit}, beyond which the axis is logarithmic."
-    if chart.scale == "speed" or np.nanmax(np.abs(_ends(chart.bars))) <= LINEAR:
+    if chart.scale == "speed" or np.nanmax(np.abs(_ends(chart.drawn))) <= LINEAR:
         return ""
     return f"Beyond 1 {'%' if chart.scale == 'perplexity' else 'point'} the axis is logarithmic."
 
 
 def _fixed_point(chart: Subject) -> str:
     """What `<8,8>`, `dynamic<10>` and `binary` mean, of the first such format of a row."""
-    labels = " ".join(bar.label for bar in chart.bars)
+    labels = " ".join(bar.label for bar in chart.drawn)
     said = []
     if fixed := re.search(r"(?<!dynamic)<(\d+),(\d+)>", labels):
         whole, fraction = fixed.groups()
@@ -391,11 +395,11 @@ def _fixed_point(chart: Subject) -> str:
 
 
 def _values(chart: Subject) -> str:
-    """Every bar in words."""
+    """Every row in words."""
     headed = chart.scale == "speed"
     words = "; ".join(
         f"{f'{bar.group}, ' * (headed and bool(bar.group))}{bar.label}: {bar.text}"
-        for bar in chart.bars
+        for bar in chart.drawn
     )
     return re.sub(r"\[([^,]+), ([^\]]+)\]", r"(\1 to \2)", words) + "."  # a link in Markdown
 

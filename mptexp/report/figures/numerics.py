@@ -17,7 +17,6 @@ from mptexp.report.measured import MeasuredSweep
 from mptexp.report.text import measures, wording
 from mptexp.spec import tasks
 from mptexp.spec.formats import FORMATS
-from mptexp.spec.terminal import visible
 
 # --- exponents -----------------------------------------------------------------------------------
 
@@ -96,7 +95,7 @@ def exponents_by_layer(ranges: DynamicRange) -> Figure:
     drawn = axis.imshow(shown, aspect="auto", extent=ends, cmap="viridis", interpolation="none")
     for exponent in ENDS[:2]:
         axis.axvline(exponent, color="white", linewidth=1.2, linestyle=":")
-    axis.set_yticks(range(len(names)), [visible(name) for name in names])
+    axis.set_yticks(range(len(names)), [style.drawable(name) for name in names])
     axis.set_xlabel(
         "exponent of its output's gradient"
         if style.is_narrow()

@@ -2,7 +2,6 @@
 
 import io
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
@@ -17,16 +16,25 @@ from mptexp.report.figures.style import INK, STYLE
 
 DPI = 200  # of images; in an SVG of what is drawn as one, see style.VECTORS
 PHONE = 600  # pixels of width up to which a page shows the figures for phones
-THEMES = "svg{color:#1d2430}@media(prefers-color-scheme:dark){svg{color:#dfe5ee}}"
+LIGHT = "#1d2430"  # ink on white ground
+THEMES = f"svg{{color:{LIGHT}}}@media(prefers-color-scheme:dark){{svg{{color:#dfe5ee}}}}"
 
 
-def svg(figure: Figure) -> str:
-    """The figure as an SVG document whose ink follows the reader's light or dark theme."""
+def svg(figure: Figure, themed: bool = True) -> str:
+    """The figure as an SVG document.
+
+    Args:
+        themed: whether its ink follows the reader's light or dark theme, as the ground of our own
+            pages does; else it is for white ground.
+    """
     buffer = io.StringIO()
     with _styled(figure):
         # Not savefig, which draws everything once more to lay it out.
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue().replace(INK, "currentColor")
+    text = buffer.getvalue()
+    if not themed:
+        return text.replace(INK, LIGHT)
+    text = text.replace(INK, "currentColor")
     return re.sub(r"(<svg\b[^>]*>)", rf"\1<style>{THEMES}</style>", text, count=1)
 
 
@@ -41,8 +49,7 @@ def png(figure: Figure) -> bytes:
 
 @contextmanager
 def _styled(figure: Figure) -> Iterator[None]:
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a name in another script
+    with matplotlib.rc_context(STYLE):
         figure.set_dpi(DPI)
         yield
 

@@ -76,7 +76,7 @@ def _not_in_the_answer(sweep: MeasuredSweep) -> dict[str, pd.DataFrame]:
     Of those that a panel compares: others stand in the headline table.
     """
     cases = dict(tuple(sweep.tables.claims.groupby("baseline", sort=False)))
-    if len(sweep.subject.bars) == sum(map(len, cases.values())):
+    if len(sweep.subject.drawn) == sum(map(len, cases.values())):
         return {}
     return {name: rows for name, rows in cases.items() if compares(rows, "candidate")}
 
@@ -137,7 +137,8 @@ def _caption_rates(tables: Tables, task: tasks.Task) -> str:
     lost = of_task(tables.results[tables.results.status == "oom"], task)
     tail = f" {wording.count(len(lost), 'run')} ran out of memory (crosses)." if len(lost) else ""
     return (
-        f"Highest rate: {best.throughput:,.0f}, {best.policy} at batch size {best.batch_size}. "
+        f"Highest rate: {wording.rate(best.throughput)}, {best.policy} at batch size "
+        f"{best.batch_size}. "
         f"Dots are runs, lines go through their medians.{tail}"
     )
 

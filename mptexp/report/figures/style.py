@@ -5,11 +5,13 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import matplotlib
 import numpy as np
 import pandas as pd
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -50,11 +52,11 @@ STYLE = {
 WIDTH = 8.2  # inches, of every figure
 LEAD_WIDTH = 6.4  # of the chart beside the answer
 PHONE_WIDTH = 3.9
-LETTER = 0.085  # inches of one in a legend
+LETTER = 0.085  # inches of one in a legend, or of a digit below an axis
 _width: ContextVar[float] = ContextVar("width", default=WIDTH)
 PANELS = 9  # of a figure: more are not read, and take long to draw
 VECTORS = 2000  # dots or lines drawn as vectors; more of them become one raster image
-LABELS = 12  # batch sizes named on an axis: the labels of more would overlap
+BESIDE = 0.8  # inches beside a panel: the labels of its y axis
 FEWEST, DECADES = 3, 9  # ticks of a logarithmic axis: of fewer no value can be read
 Panel = tuple[str, pd.DataFrame]
 T = TypeVar("T")
@@ -171,9 +173,9 @@ def _number(value: float) -> str:
     if 1e-4 <= value < 1e6:
         return f"{value:,g}"
     exponent = math.floor(math.log10(value))
-    factor = round(value / 10**exponent)
+    factor = f"{value / 10.0**exponent:g}"
     power = "10" + str(exponent).translate(wording.RAISED)
-    return power if factor == 1 else f"{factor}·{power}"
+    return power if factor == "1" else f"{factor}·{power}"
 
 
 def legend(figure: Figure, columns: int = 0) -> None:
@@ -208,8 +210,9 @@ def places(table: pd.DataFrame) -> dict[int, int]:
 
 
 def label_batches(axis: Axes, places: dict[int, int]) -> None:
-    """Names the batch sizes on the x axis; of more than LABELS only some."""
-    every = -(-len(places) // LABELS)
+    """Names the batch sizes on the x axis; only some where a panel has no room for all."""
+    room = _width.get() / axis.get_gridspec().ncols - BESIDE
+    every = math.ceil(len(places) * (len(str(max(places))) + 1) * LETTER / room)
     labels = [str(size) if place % every == 0 else "" for size, place in places.items()]
     axis.set_xticks(list(places.values()), labels)
     axis.set_xlim(-0.5, len(places) - 0.5)
@@ -219,9 +222,30 @@ def label_batches(axis: Axes, places: dict[int, int]) -> None:
 # --- titles of panels --------------------------------------------------------------------------
 
 
+@cache
+def _drawn_letters() -> frozenset[int]:
+    """What the font of the figures has."""
+    path = font_manager.findfont(font_manager.FontProperties())
+    return frozenset(font_manager.get_font(path).get_charmap())
+
+
+def drawable(text: str) -> str:
+    """Text for a figure, letters that its font lacks as escapes: all would be the same box."""
+    return "".join(
+        c if ord(c) in _drawn_letters() else c.encode("unicode_escape").decode()
+        for c in visible(text)
+    )
+
+
+def key(texts: Sequence[str]) -> str:
+    """`\\u732b: 猫`: what stands for which letter in some texts of a figure."""
+    letters = dict.fromkeys(c for text in texts for c in visible(text) if drawable(c) != c)
+    return ", ".join(f"{drawable(letter)}: {letter}" for letter in letters)
+
+
 def wrapped(title: str) -> str:
     """A panel's title in lines that fit over it."""
-    return textwrap.fill(visible(title), 32 if is_narrow() else 40, max_lines=6)
+    return textwrap.fill(drawable(title), 32 if is_narrow() else 40, max_lines=6)
 
 
 def by_panel(table: pd.DataFrame) -> list[Panel]:

@@ -11,10 +11,10 @@ from mptexp.analysis import advice as advices
 from mptexp.analysis.points import of_task
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats, dynamic_range, findings
+from mptexp.report.answers.loss_scales import RETRY
 from mptexp.report.first_screen import speed_advice
 from mptexp.report.first_screen.subject import (
     MORE_REPEATS,
-    MOST,
     Bar,
     Scale,
     Subject,
@@ -26,6 +26,8 @@ from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.measures import Measure
 from mptexp.report.text.wording import INCONCLUSIVE
 
+NONE = "No run of this sweep succeeded"
+SMALLER = "a smaller batch, which fits the baseline too, would compare them."
 DECIDED = ("lower", "higher", "equal")  # verdicts that an interval shows
 
 
@@ -33,7 +35,7 @@ def of(tables: Tables) -> Iterator[Subject]:
     """Where no time is valid, or nothing is compared with a baseline."""
     table = accuracy.beside_first(accuracy.differences(tables))
     if table.empty:
-        yield Subject(_alone(tables), findings.answer(tables))
+        yield _alone(tables)
         return
     base, verdicts = speed_advice.default(table), set(table.verdict)
     by_measure = _by_measure(table)
@@ -47,7 +49,7 @@ def of(tables: Tables) -> Iterator[Subject]:
     measure, shown = by_measure[0]
     shown = shown[shown.blocks > 0]
     places = wording.places(shown) if len(shown) else []
-    pairs = zip(shown[:MOST].to_dict("records"), places, strict=False)
+    pairs = zip(shown.to_dict("records"), places, strict=True)
     bars = [_of_accuracy(row, place) for row, place in pairs]
     scale: Scale = "accuracy" if measure.name == "accuracy" else "perplexity"
     yield Subject("; ".join(titles), sentences, bars, base, scale, advice)
@@ -58,24 +60,35 @@ def _by_measure(table: pd.DataFrame) -> list[tuple[Measure, pd.DataFrame]]:
     return [(measure, of_task(table, measure.task)) for measure in measures.met(table)]
 
 
-def _title(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:
-    """What the differences of one measure come to; before it, what diverged."""
+def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") -> str:
+    """What the differences of one measure come to; before it, what diverged.
+
+    Args:
+        of: whose figure it is, where a policy before it diverged.
+    """
     base = speed_advice.default(table)
     whose = f"{base}'s" if table.baseline.nunique() == 1 else f"that of {base}"
-    lost, figure = table[table.verdict == "diverged"], measure.name.capitalize()
+    lost = table[table.verdict == "diverged"]
+    figure = f"{measure.name} of {of}" if of else measure.name.capitalize()
     table = table.drop(lost.index)
     if len(lost):
-        names = wording.listed([*dict.fromkeys(lost.candidate)])
-        where = f" in {len(lost)} of {len(lost) + len(table)} settings" * bool(len(table))
-        said = f"{names} diverges{where}"
-        return f"{said}; {_title(tables, table, measure)}" if len(table) else f"{said}, not {base}"
+        said = wording.listed(
+            [
+                _diverges(name, len(own), table)
+                for name, own in lost.groupby("candidate", sort=False)
+            ]
+        )
+        if table.empty:
+            return f"{said}, not {base}"
+        rest = wording.listed([*dict.fromkeys(table.candidate)])
+        return f"{said}; {_title(tables, table, measure, rest)}"
     verdicts = set(table.verdict)
     if verdicts == {"baseline diverged"}:
         return f"{figure} is not compared: runs of {base} diverged"
     if verdicts == {"equal"}:
         return f"{figure} is {equal(tables, measure)} to {whose}"
     if verdicts & {"lower", "higher"} and verdicts <= {*DECIDED, "undecided"}:
-        return f"{figure} beside {whose} is {_counted(table, measure)}"
+        return f"{figure} beside {whose} is {_counted(tables, table, measure)}"
     between = measure.between(table.difference)
     if verdicts == {"undecided"}:
         row = table.iloc[0]
@@ -86,26 +99,55 @@ def _title(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:
     return provisional(f"mean validation {measure.name} differs from {whose} by {between}")
 
 
-def _counted(table: pd.DataFrame, measure: Measure) -> str:
-    """`lower in 1 of 3 settings and equal in 2`: verdicts of which some are a difference."""
-    counts = table.verdict.value_counts()
+def _diverges(policy: str, lost: int, others: pd.DataFrame) -> str:
+    """`float16 diverges in 1 of 3 settings`, of the policy's own."""
+    more = int((others.candidate == policy).sum())
+    return f"{policy} diverges" + f" in {lost} of {lost + more} settings" * bool(more)
+
+
+def _counted(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:
+    """`lower in 1 of 3 settings and equal in 2`, of several policies what holds of which.
+
+    What is lost comes first.
+    """
+    order = [*DECIDED, "undecided"]
+    table = table.sort_values("verdict", key=lambda v: v.map(order.index), kind="stable")
+    said: dict[str, list[str]] = {}
+    for policy, own in table.groupby("candidate", sort=False):
+        said.setdefault(_verdicts(tables, own, measure), []).append(policy)
+    if table.candidate.nunique() == 1 or table.verdict.nunique() == 1:
+        return _verdicts(tables, table, measure)
+    return "; ".join(f"{text} with {wording.listed(names)}" for text, names in said.items())
+
+
+def _verdicts(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:
+    """`lower (−2.0 percentage points)`, `lower in 1 of 3 settings and equal in 2`."""
+    counts = table.verdict.value_counts(sort=False)
     words = {name: measure.words.get(name, wording.verdict(name)) for name in counts.index}
+    words["equal"] = equal(tables, measure)
     if len(counts) == 1:
-        between = measure.between(of_task(table, measure.task).difference)
-        return f"{words[counts.index[0]]} ({between})"
-    first, *more = [
-        f"{words[name]} in {counts[name]}" for name in (*DECIDED, "undecided") if name in counts
-    ]
+        (verdict,) = counts.index
+        differs = verdict in ("lower", "higher")
+        return words[verdict] + f" ({measure.between(table.difference)})" * differs
+    first, *more = [f"{words[name]} in {n}" for name, n in counts.items()]
     return wording.listed([f"{first} of {wording.count(len(table), 'setting')}", *more])
 
 
-def _alone(tables: Tables) -> str:
+def _alone(tables: Tables) -> Subject:
     """What was measured where nothing is compared."""
-    rows = tables.ok if tables.ok.empty else summary.headline(tables).dropna(subset="step_s")
+    said = findings.answer(tables)
+    if tables.ok.empty:
+        title = "All runs diverged" if {*tables.results.status} == {"diverged"} else NONE
+        return Subject(title, said, advice=RETRY)
+    if failed := findings.failed_baseline(tables):
+        lost_memory = "memory" in failed
+        return Subject(failed, said, advice=SMALLER if lost_memory else RETRY)
+    rows = summary.headline(tables).dropna(subset="step_s")
     if len(rows) != 1:
-        return "Nothing to compare: no policy was measured beside its baseline"
+        return Subject("Nothing to compare: no policy was measured beside its baseline", said)
     row, where = rows.iloc[0], device(tables)
-    return f"{row.policy} alone: {columns.cell('step_s', row.step_s)} ms per step on {where}"
+    time = columns.cell("step_s", row.step_s)
+    return Subject(f"{row.policy} alone: {time} ms per step on {where}", said)
 
 
 def of_exponents(tables: Tables) -> Iterator[Subject]:

@@ -11,7 +11,6 @@ from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats, loss_scales, low_precision
 from mptexp.report.first_screen.subject import (
     MORE_REPEATS,
-    MOST,
     NAMED,
     Bar,
     Subject,
@@ -94,10 +93,8 @@ def of(tables: Tables) -> Iterator[Subject]:
     heads = {
         word: f"{n} of {len(bars)} {FORMATS[word].format(limit)}" for word, n in counts.items()
     }
-    half = MOST // 2
-    drawn = settings if len(settings) <= MOST else [*settings[:half], *settings[-half:]]
-    drawn = sorted(drawn, key=lambda one: (list(FORMATS).index(one[2]), one[1].value))
-    bars = [replace(bar, group=heads[word]) for _, bar, word in drawn]
+    grouped = sorted(settings, key=lambda one: (list(FORMATS).index(one[2]), one[1].value))
+    bars = [replace(bar, group=heads[word]) for _, bar, word in grouped]
     if set(words) == {"not valid"}:
         title, advice = "No format is compared with a float32 that learned", advice or remedy
     if doubtful:  # that a format learns nothing is no doubt: it is a finding

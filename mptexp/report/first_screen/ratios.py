@@ -9,7 +9,7 @@ import pandas as pd
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats
 from mptexp.report.first_screen import speed, speed_advice
-from mptexp.report.first_screen.subject import MOST, Bar, Subject, first, provisional
+from mptexp.report.first_screen.subject import Bar, Subject, first, provisional
 from mptexp.report.text import wording
 from mptexp.report.text.wording import INCONCLUSIVE, verbatim
 
@@ -60,11 +60,8 @@ def of(
     advice = "" if proven else "; ".join(filter(None, [keep, more]))
     if faster and choose:
         advice = f"use {verbatim(max(faster, key=lambda bar: bar.value).label)}."
-    drawn = bars if len(bars) <= MOST else [*bars[: MOST // 2], *bars[-MOST // 2 :]]
     advice = advice and f"{advice.rstrip('.')}."
-    yield Subject(
-        title, sentences, drawn, base, advice=advice, findings=[bar.finding for bar in bars]
-    )
+    yield Subject(title, sentences, bars, base, advice=advice)
 
 
 def _furthest(bars: Sequence[Bar]) -> str:

@@ -11,7 +11,7 @@ from mptexp.analysis.points import rank
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import findings
 from mptexp.report.first_screen import speed_advice
-from mptexp.report.first_screen.subject import MOST, RESIDENT, Bar, Subject, equal, provisional
+from mptexp.report.first_screen.subject import RESIDENT, Bar, Subject, equal, provisional
 from mptexp.report.text import measures, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import INCONCLUSIVE, listed
@@ -33,19 +33,19 @@ def of(tables: Tables) -> Iterator[Subject]:
     phases = rows.policy.nunique() == 1 and rows.phase.nunique() > 1  # then these are headings
     rows = rows.sort_values("phase", kind="stable") if phases else rows
     place = "within_phase" if phases else "place"
-    drawn = _few(rows).to_dict("records")
+    records = rows.to_dict("records")
     bars = [
         bar_of(row, f"{row['policy']}, {row[place]}" if rows.place.nunique() > 1 else row["policy"])
-        for row in drawn
+        for row in records
     ]
     if phases:
-        named = zip(bars, drawn, strict=True)
+        named = zip(bars, records, strict=True)
         bars = [replace(bar, group=in_words("phase", row["phase"])) for bar, row in named]
     name = wording.default_name(base) if rows.baseline.nunique() == 1 else "the default"
     title = _largest(tables) + _speed_title(rows, tables)
     advice = speed_advice.advise(rows, tables)
-    more = {"advice": advice, "usual": wording.usual(rows), "findings": [*rows.finding]}
-    yield Subject(title, findings.answer(tables), bars, name, **more)
+    said, usual = findings.answer(tables), wording.usual(rows)
+    yield Subject(title, said, bars, name, advice=advice, usual=usual)
 
 
 def _largest(tables: Tables) -> str:
@@ -64,16 +64,6 @@ def _largest(tables: Tables) -> str:
 
 def _order(column: pd.Series) -> pd.Series:
     return rank(column) if column.name == "policy" else column.astype(bool)
-
-
-def _few(rows: pd.DataFrame) -> pd.DataFrame:
-    """All rows, or the least and the largest of each policy on each device, at most MOST."""
-    if len(rows) > MOST:
-        groups = rows.groupby(["gpu_model", "policy"], sort=False).speedup
-        rows = rows.loc[
-            [k for ends in zip(groups.idxmin(), groups.idxmax(), strict=True) for k in ends]
-        ][:MOST]
-    return rows
 
 
 def bar_of(row: Mapping[str, Any], label: str) -> Bar:

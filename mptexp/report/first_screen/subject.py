@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import Literal
 
 from mptexp.analysis.sweep_tables import Options, Tables
@@ -10,7 +11,8 @@ from mptexp.report.text.measures import Measure
 from mptexp.report.text.wording import listed
 
 Scale = Literal["speed", "error", "accuracy", "perplexity"]
-MOST = 12  # rows of the chart; of more, the least and the largest of each policy
+MOST = 14  # rows of the chart, which a screen holds; of more, the ends of each heading
+PROVEN = ("faster", "slower", "small", "large", "lower", "higher", "equal")  # findings
 MARGIN = Options.equivalence_margin  # of accuracies that a title calls equal without a word more
 NAMED = 3  # comparisons that a sentence lists
 PROVISIONAL = "Provisional"
@@ -51,7 +53,7 @@ class Subject:
 
     Attributes:
         title: the finding in a few words, plain text.
-        bars: the comparisons with one baseline; empty where there are none. Those of several have
+        bars: all comparisons with one baseline; empty where there are none. Those of several have
             groups that name them.
         baseline: its name; empty of several.
         scale: of the bars.
@@ -59,7 +61,6 @@ class Subject:
         advice: what to do, Markdown; empty where nothing follows.
         figure: the section of the registry whose first figure is the chart.
         case: of that figure, where the section has several; empty of the first.
-        findings: those of all comparisons, where the bars are the least and the largest alone.
         usual: what holds of every bar whose label does not say otherwise; empty of nothing.
     """
 
@@ -71,8 +72,27 @@ class Subject:
     advice: str = ""
     figure: str = "answer"
     case: str = ""
-    findings: Sequence[str] = ()
     usual: str = ""
+
+    @property
+    def drawn(self) -> list[Bar]:
+        """The rows of the chart in the order of the bars: all, or MOST of them.
+
+        These are the least and the largest of what is proven, whatever heading they have, then
+        those of each heading in turn.
+        """
+        if len(self.bars) <= MOST:
+            return [*self.bars]
+        ordered = sorted(self.bars, key=lambda bar: bar.value)
+        proven = [bar for bar in ordered if bar.finding in PROVEN]
+        headings: dict[str, list[Bar]] = {}
+        for bar in ordered:
+            headings.setdefault(bar.group or bar.policy, []).append(bar)
+        # The least, the largest, the second least, ...: each of a heading stands there twice.
+        ends = [chain.from_iterable(zip(own, own[::-1], strict=True)) for own in headings.values()]
+        turns = [bar for turn in zip_longest(*ends) for bar in turn if bar]
+        chosen = list(dict.fromkeys([*proven[:1], *proven[-1:], *turns]))[:MOST]
+        return [bar for bar in self.bars if bar in chosen]
 
 
 def device(tables: Tables) -> str:

@@ -19,7 +19,10 @@ from mptexp.spec import files
 ROUNDING = 1e-6  # relative
 TABLES = ("results", "history", "speedups")
 SOME = ("accuracy.csv", "table.md", "answer.svg")  # that not every report has
-NUMBER = re.compile(r"\d+(?:\.\d+)?")
+# What a table for people claims: numbers, their signs, and verdicts.
+CLAIMED = re.compile(
+    r"[+\N{MINUS SIGN}]?\d+(?:\.\d+)?|faster|slower|inconclusive|valid|emulated|lower|higher|equal"
+)
 
 
 def write_tables(tables: Tables, folder: Path) -> None:
@@ -47,12 +50,12 @@ def out_of_step(sweep: MeasuredSweep) -> list[str]:
 def _agree(one: Path, other: Path) -> bool:
     """Whether two tables hold the same, but for how another machine rounds and names the folder.
 
-    Of a table for people the numbers: words change from version to version.
+    Of a table for people what it claims: other words change from version to version.
     """
     try:
         texts = [files.text(path) for path in (one, other)]
         if one.suffix == ".md":
-            return NUMBER.findall(texts[0]) == NUMBER.findall(texts[1])
+            return CLAIMED.findall(texts[0]) == CLAIMED.findall(texts[1])
         sides = [pd.read_csv(io.StringIO(text)) for text in texts]
         tables = [side.drop(columns="sweep", errors="ignore") for side in sides]
         pd.testing.assert_frame_equal(*tables, check_dtype=False, rtol=ROUNDING)
@@ -89,7 +92,10 @@ def _write_some(tables: Tables, folder: Path) -> set[str]:
         store.write_csv(folder / "accuracy.csv", differences)
         written.add("accuracy.csv")
     if not tables.ok.empty:
-        rows = text_tables.headline_rows(tables)
-        store.write_text(folder / "table.md", text_tables.markdown(rows))
+        parts = [text_tables.headline_rows(tables)]
+        if len(parts[0]) > text_tables.ROWS:  # then the page has neither
+            parts.append(text_tables.detail_rows(tables))
+        text = "\n".join(text_tables.markdown(rows) for rows in parts if not rows.empty)
+        store.write_text(folder / "table.md", text)
         written.add("table.md")
     return written

@@ -284,7 +284,8 @@ def conditions(tables: Tables) -> list[str]:
     names = [*dict.fromkeys(runs.backend), *["keras"] * by_keras]
     labels = {"keras": "Keras"} | LABELS
     versions = [f"{labels[n]} {packages[n]}" for n in names if n in packages]
-    blocks = runs.block.nunique()
+    blocks, most = runs.block.nunique(), tables.claims.blocks.max()
+    of = f"{most:.0f} of " * bool(0 < most < blocks)  # what any ratio rests on
     return [
         visible(text)
         for text in (
@@ -293,7 +294,7 @@ def conditions(tables: Tables) -> list[str]:
             _data(tables),
             _batches(runs),
             ", ".join(versions),
-            f"n = {wording.count(blocks, 'repeat')}, {wording.count(len(runs), 'run')}",
+            f"n = {of}{wording.count(blocks, 'repeat')}, {wording.count(len(runs), 'run')}",
         )
         if text
     ]

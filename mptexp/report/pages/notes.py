@@ -1,12 +1,13 @@
 """The notes below a report's tables: how their numbers were formed, and what limits them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, emulated, loss_scale, scaling, speedups, summary
+from mptexp.analysis import accuracy, emulated, loss_scale, memory, scaling, speedups, summary
 from mptexp.analysis.sweep_tables import Tables
-from mptexp.report.answers import caveats
+from mptexp.diagnosis.verdict import Verdict
+from mptexp.report.answers import caveats, quantized_inference
 from mptexp.report.text import measures, wording
 from mptexp.report.text.markdown import safe
 from mptexp.spec import tasks
@@ -98,9 +99,9 @@ def _measured(tables: Tables) -> str:
     return " ".join([*shown, *tokens])
 
 
-def families(tables: Tables) -> str:
+def families(tables: Tables, verdicts: Sequence[Verdict] = ()) -> str:
     """Which intervals hold together, and what a reader of all of them gets."""
-    known = {what: n for what, n in _families(tables).items() if n}
+    known = {what: n for what, n in _families(tables, verdicts).items() if n}
     if not known:
         return ""
     listed = wording.listed([f"{what} ({n})" for what, n in known.items()])
@@ -116,8 +117,11 @@ def families(tables: Tables) -> str:
     )
 
 
-def _families(tables: Tables) -> dict[str, int]:
+def _families(tables: Tables, verdicts: Sequence[Verdict]) -> dict[str, int]:
     """How many comparisons have an interval, by what they compare; families of their own."""
+    integers = [one.lost.low for one in quantized_inference.measured(tables)]
+    effects = [effect for verdict in verdicts for effect in verdict.effects]
+    ablated = [o.low for e in effects for o in e.contrasts if not (e.claimed and o is e.speedup)]
     points = emulated.points(tables)
     errors = pd.DataFrame(
         {"low": [p.loss.low for p in points], "more_low": [p.nearest.low for p in points]}
@@ -134,6 +138,9 @@ def _families(tables: Tables) -> dict[str, int]:
         "frameworks": scaling.by_backend(tables),
         "Keras and plain loops": scaling.by_frontend(tables),
         "instruction sets": scaling.by_isa(tables),
+        "memory": memory.ratios(tables),
+        "what integers for weights change": pd.DataFrame({"low": integers}, dtype=float),
+        "ablations": pd.DataFrame({"low": ablated}, dtype=float),
     }
     return {what: sum(_own(table, kind) for kind in KINDS) for what, table in made.items()}
 

@@ -264,7 +264,7 @@ def show_environment(sweep: MeasuredSweep) -> None:
     """Device, machine and software, and what makes the sweep less certain."""
     show_text("## Environment")
     show_text(bullets(caveats.sentences(sweep.tables)))
-    show_text(notes.families(sweep.tables))
+    show_text(notes.families(sweep.tables, sweep.verdicts))
     show_table(provenance.environment(sweep))
     if checks := provenance.checks(sweep):
         show_text(f"### Instruments\n\n{instruments.sentence(checks)}")

@@ -88,8 +88,8 @@ def publish(sources: Sequence[Path], site: Path, notebook: Path, address: str = 
             only where it is given.
 
     Returns:
-        A sentence for each damaged record, which was left out, and for each that was changed
-        since it was written, of which nothing is claimed.
+        A sentence for each damaged record, which was left out, for each that was changed since it
+        was written, of which nothing is claimed, and for each sweep of which no report can be made.
 
     Raises:
         ParamsError: where there is nothing to publish, or it cannot be published there; nothing is
@@ -110,11 +110,7 @@ def _publish(places: Sequence[SweepDir], site: Path, notebook: Path, address: st
     kept = {target.root for target, entry in zip(targets, known, strict=True) if entry}
     for made in filter(_is_ours, map(SweepDir, site.glob("*/"))):
         if made.root not in kept:
-            for part in made.parts:
-                part.measured.unlink(missing_ok=True)
-            made.clear()
-            with suppress(OSError):  # what else somebody keeps there stays
-                made.root.rmdir()
+            _remove(made)
     index = site / "index.html"
     if not index.exists():  # by it the same command goes on, should this one be killed
         store.write_text(index, _index([], address))
@@ -123,7 +119,15 @@ def _publish(places: Sequence[SweepDir], site: Path, notebook: Path, address: st
         interrupt.check()
         if entry is None:
             _copy(place, target)
-            entry = _report(target, notebook, address)
+            try:
+                entry = _report(target, notebook, address)
+            except OSError:
+                raise
+            except Exception as error:  # what is wrong with one report costs no other its page
+                why = f"no report was made ({type(error).__name__}: {error})"
+                faults.append(f"{place.root}: {why}; not published")
+                _remove(target)
+                continue
             _note(proof, target, entry)
         entries.append(entry)
         faults += [fault for part in place.parts for fault in _checked(part)[1]]
@@ -131,6 +135,15 @@ def _publish(places: Sequence[SweepDir], site: Path, notebook: Path, address: st
     entries.sort(key=lambda entry: entry.ended_at, reverse=True)
     store.write_text(index, _index(entries, address))
     return faults
+
+
+def _remove(made: SweepDir) -> None:
+    """Removes a report of the site; what else somebody keeps in its folder stays."""
+    for part in made.parts:
+        part.measured.unlink(missing_ok=True)
+    made.clear()
+    with suppress(OSError):
+        made.root.rmdir()
 
 
 def _sweeps(sources: Sequence[Path]) -> list[SweepDir]:

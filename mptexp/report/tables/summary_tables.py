@@ -42,15 +42,17 @@ def headline(tables: Tables) -> tuple[GT, str]:
     shown = shown.rename(columns=heads)
     note = (
         f"A row stands for all points of a policy{' and what is named with it' if names else ''}."
-        " Faster and slower: points whose whole interval lies above or below 1. All "
-        f"{len(table):,} rows, one for each point and policy, are in [table.md](table.md), all "
+        " Faster and slower: points whose whole interval lies above or below 1; what is not valid "
+        "is counted in the last column alone. All "
+        f"{len(table):,} rows, one for each point and policy, are in [table.md](table.md), costs "
+        "and time to an accuracy below them, all "
         "ratios in [speedups.csv](speedups.csv).\n\nOf table.md: "
     )
     return text_tables.plain_table(without_blanks(shown)), note
 
 
 def details(tables: Tables) -> pd.DataFrame:
-    """What else is known of the headline table's rows; nothing where that table is a summary."""
+    """What else is known of the headline table's rows; where that is a summary, table.md has it."""
     rows = text_tables.detail_rows(tables) if not tables.ok.empty else pd.DataFrame()
     return rows if len(rows) <= ROWS else pd.DataFrame()
 
@@ -62,15 +64,18 @@ def _where(table: pd.DataFrame, named: Sequence[str]) -> list[str]:
 
 
 def _headline(group: pd.DataFrame) -> dict[str, Any]:
-    first, over = group.iloc[0], group.dropna(subset="speedup")
+    first, compared = group.iloc[0], group.dropna(subset="speedup")
+    found = compared.apply(wording.finding, axis=1) if len(compared) else compared.policy
+    over = compared[found != "not valid"]
+    spoiled = (group.run_flags != "") | group.index.isin(compared.index.difference(over.index))
     measure = measures.of(first.dataset)
     task = measure.task
     own = text_tables.over_baseline(first) if first.policy == first.baseline else BLANK
     cells = {
         "Policy": text_tables.policy(first),
         "Points": f"{len(group):,}",
-        "Faster": f"{(group.low > 1).sum():,}" if len(over) else BLANK,
-        "Slower": f"{(group.high < 1).sum():,}" if len(over) else BLANK,
+        "Faster": f"{(found == 'faster').sum():,}" if len(over) else BLANK,
+        "Slower": f"{(found == 'slower').sum():,}" if len(over) else BLANK,
         "Speed": f"{wording.times(over.speedup.median())} (median)" if len(over) else own,
         "Least": BLANK,
         "Largest": BLANK,
@@ -83,6 +88,7 @@ def _headline(group: pd.DataFrame) -> dict[str, Any]:
     ends = [measure.level(value) for value in (learned.min(), learned.max())]
     ends[0] = ends[0].removesuffix(" %")
     cells[measure.heading] = "–".join(ends) if len(learned) else BLANK
+    cells["Not valid"] = f"{spoiled.sum():,} of {len(group):,}" if spoiled.any() else BLANK
     return cells
 
 
@@ -132,16 +138,16 @@ def _heading(name: str) -> str:
 def runs(results: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """The runs to list, and what to say where they are not all.
 
-    Of more than ROWS runs, those that did not end well or are marked.
+    Of more than ROWS runs, those that did not end well, are marked or have a flag.
     """
     if len(results) <= ROWS:
         return results, ""
     # Failures first: of the table that is made of them, too, only ROWS rows are shown.
-    listed = results[(results.status != "ok") | (results.marks != "")]
+    listed = results[(results.status != "ok") | (results.marks != "") | (results["flags"] != "")]
     listed = listed.sort_values("status", key=lambda s: s == "ok", kind="stable")
     note = (
-        f"Of {len(results):,} runs, the {len(listed):,} that did not end well or are marked are "
-        "listed here; [results.csv](results.csv) holds all. A run's record is "
+        f"Of {len(results):,} runs, the {len(listed):,} that did not end well, are marked or "
+        "have a flag are listed here; [results.csv](results.csv) holds all. A run's record is "
         "`runs/<run_id>/record.json`, and beside it lies its executed notebook, `notebook.ipynb`; "
         f"of more than {ROWS} runs the notebooks are not rendered as HTML."
     )

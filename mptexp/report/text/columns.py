@@ -39,8 +39,8 @@ class Column:
 
 COLUMNS = {
     "step_s": Column("ms per step", "{:,.2f}", 1e3),
-    "images_per_s": Column("Images/s", "{:,.0f}"),
-    "tokens_per_s": Column("Tokens/s", "{:,.0f}"),
+    "images_per_s": Column("Images/s", wording.rate),
+    "tokens_per_s": Column("Tokens/s", wording.rate),
     "steps_timed": Column("Steps timed", "{:.0f}"),
     "warmup_steps": Column("Warm-up steps", "{:.0f}"),
     "skipped": Column("Skipped steps", "{:.0f}"),
@@ -48,7 +48,7 @@ COLUMNS = {
     "training_s": Column("Training", "{:,.1f}\u00a0s"),
     "wall_s": Column("Whole run", "{:,.1f}\u00a0s"),
     "val_accuracy": Column("Validation accuracy", "{:.1f} %", 100),
-    "val_perplexity": Column("Validation perplexity", "{:.2f}"),
+    "val_perplexity": Column("Validation perplexity", wording.perplexity),
     "peak_memory_bytes": Column("Peak memory", "{:,.0f} MiB", 2**-20),
     "cost_per_million_images": Column("Cost per million images", wording.digits),
     "cost_per_million_tokens": Column("Cost per million tokens", wording.digits),

@@ -3,7 +3,6 @@
 What is compared (`points.quality`) grows where a training is better; what a reader knows may not.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -73,7 +72,7 @@ class Measure:
             again: whether the unit was said before.
         """
         changes = 100 * differences.map(self.change).abs()
-        least, most = (f"{v:.1f}" for v in (changes.min(), changes.max()))
+        least, most = (wording.signed(v).replace("+", "") for v in (changes.min(), changes.max()))
         unit = self.unit.partition(" of ")[0]
         unit = f" {unit}" * (not again or unit == "%")
         return f"{least if least == most else f'{least} to {most}'}{unit}"
@@ -89,7 +88,17 @@ def _perplexities(mean: float, low: float, high: float, n: int) -> str:
     """`8.21 (8.15-8.30)`."""
     if pd.isna(mean):
         return "–"
-    return f"{mean:.2f}" + f" ({low:.2f}–{high:.2f})" * (n > 1)
+    mean, low, high = map(wording.perplexity, (mean, low, high))
+    return mean + f" ({low}–{high})" * (n > 1)
+
+
+def _of_perplexity(difference: float) -> float:
+    """The change of perplexity, a fraction, of minus the loss in nats.
+
+    Of a loss that exploded the ends of an interval are beyond what a float holds, and what is said
+    ends before (see `wording.signed`).
+    """
+    return min(tasks.perplexity(-difference) - 1, wording.MOST_PERCENT / 100)
 
 
 MEASURES = {
@@ -109,7 +118,7 @@ MEASURES = {
             tasks.TOKENS,
             "Validation perplexity",
             _perplexities,
-            lambda difference: math.expm1(-difference),
+            _of_perplexity,
             "% of perplexity",
             "above float32's perplexity",
             lambda margin: f"{margin * 100:g} %",

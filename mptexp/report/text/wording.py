@@ -28,6 +28,9 @@ OPENINGS = {
     "not valid": NOT_VALID,
 }
 SPEEDUP = ("speedup", "low", "high", "blocks")  # columns of a ratio
+MOST_PERCENT = 1000  # of a change: beyond, its digits say nothing
+MOST_PERPLEXITY = 10**6  # the same of a perplexity, which to know nothing of no vocabulary exceeds
+MOST_PLACES = 7  # decimals of an end close to no effect
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 # --- grammar and names ------------------------------------------------------------------------
@@ -269,9 +272,7 @@ def speed_parts(row: Mapping[str, Any]) -> tuple[str, str]:
     """
     word, ends = finding(row), above_one(row["speedup"], row["low"], row["high"])
     reason = {"not valid": not_valid(str(row["flags"])), "no interval": "no interval"}.get(word)
-    low = f"{ends[1]:.2f}"
-    if low == "1.00" and word in ("faster", "slower"):  # which 1.00 would contradict
-        low = f"{ends[1]:.4g}"
+    low = f"{ends[1]:.{places_beyond(ends[1], 1, 2) if word in ('faster', 'slower') else 2}f}"
     return f"{ends[0]:.2f}", f"({reason})" if reason else f"[{low}, {ends[2]:.2f}]"
 
 
@@ -304,7 +305,12 @@ def contrast(over: Contrast, flags: str = "", what: str = "time") -> str:
 
 
 def signed(value: float, form: str = ".1f") -> str:
-    """A number with its sign, less than zero with a minus sign; what rounds to zero is +0.0."""
+    """A number with its sign, less than zero with a minus sign; what rounds to zero is +0.0.
+
+    From MOST_PERCENT on, which only percentages reach, `over +1,000`.
+    """
+    if value >= MOST_PERCENT:
+        return f"over +{MOST_PERCENT:,}"
     text = f"{value:+{form}}"
     return (text if float(text) else f"{0.0:+{form}}").replace("-", "\N{MINUS SIGN}")
 
@@ -314,9 +320,22 @@ def difference(value: float, low: float, high: float, n: int) -> str:
     if math.isnan(low):
         return f"{signed(value * 100)} (no interval, n = {n})"
     largest = max(abs(number) * 100 for number in (value, low, high))
-    form = ".2f" if 0 < largest < 0.1 else ".1f"  # not all of it rounded away
-    ends = ", ".join(signed(end * 100, form) for end in (low, high))
-    return f"{signed(value * 100, form)} [{ends}] (n = {n})"
+    least = 2 if 0 < largest < 0.1 else 1  # not all of it rounded away
+    form, shown = f".{least}f", []
+    for end in (low * 100, high * 100):
+        places = places_beyond(end, 0, least) if low > 0 or high < 0 else least
+        shown.append(signed(end, f".{places}f"))
+    return f"{signed(value * 100, form)} [{', '.join(shown)}] (n = {n})"
+
+
+def places_beyond(end: float, null: float, least: int) -> int:
+    """How many decimals an end of an interval needs lest it read as no effect, which it is not.
+
+    Args:
+        least: how many it has at least.
+    """
+    places = range(least, MOST_PLACES)
+    return next((k for k in places if float(f"{end:.{k}f}") != null), least)
 
 
 def percentage_points(fraction: float) -> str:
@@ -339,6 +358,11 @@ def digits(value: float) -> str:
     return f"{rounded:,.0f}" if abs(rounded) >= 100 else f"{rounded:.3g}"
 
 
+def rate(value: float) -> str:
+    """Units per second: 4,573, below ten to three digits, as 0.417 is not 0."""
+    return f"{value:,.0f}" if value >= 10 else digits(value)
+
+
 def teraflops(rate: float) -> str:
     """A rate in FLOP/s as text."""
     return f"{digits(rate / 1e12)} TFLOP/s"
@@ -355,6 +379,11 @@ def mean_accuracy(mean: float, low: float, high: float, n: int) -> str:
         return "–"
     ends = f" ({low * 100:.1f}–{high * 100:.1f})" if n > 1 else ""
     return f"{mean * 100:.1f} %{ends}"
+
+
+def perplexity(value: float) -> str:
+    """`8.21`; of a loss that exploded `over 1,000,000`."""
+    return f"{value:.2f}" if value <= MOST_PERPLEXITY else f"over {MOST_PERPLEXITY:,}"
 
 
 def share(fraction: float) -> str:

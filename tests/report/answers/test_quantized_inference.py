@@ -1,6 +1,7 @@
 from builders import quantized, record, tables, text
 
 from mptexp.report.answers import quantized_inference
+from mptexp.report.pages import notes
 
 
 def test_without_quantized_models_there_is_no_section():
@@ -51,3 +52,17 @@ def test_a_model_that_had_learned_nothing_shows_nothing_of_its_quantization():
 
 def guessing(block):
     return record(block=block, chance_accuracy=0.1)
+
+
+def test_intervals_hold_for_all_that_was_quantized_together():
+    def rows(policy):
+        pairs = enumerate([(0.90, 0.89), (0.92, 0.90), (0.94, 0.91)])
+        return [
+            quantized(policy, b, {"val_accuracy": x}, {"val_accuracy": y}) for b, (x, y) in pairs
+        ]
+
+    (alone,) = quantized_inference.measured(tables(rows("int8")))
+    both = tables([*rows("int8"), *rows("int4")])
+    # The lie: each alone, of a page that says that its intervals hold together.
+    assert all(one.lost.low < alone.lost.low for one in quantized_inference.measured(both))
+    assert "what integers for weights change (2)" in notes.families(both)

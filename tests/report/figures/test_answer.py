@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from mptexp.report.figures import answer, style
+from mptexp.report.figures import answer, output, style
 from mptexp.report.first_screen.subject import Bar, Subject
 
 NAN = float("nan")
@@ -224,3 +224,14 @@ def test_what_is_hollow_is_named(finding, said):
     # The lie: "Hollow: not valid.", under every valid sweep of one repeat.
     caption = answer._caption(chart(replace(bar(1.4), finding=finding)))
     assert caption.endswith(f"Hollow: {said}.")
+
+
+def test_a_name_that_the_font_cannot_write_is_drawn_as_escapes_with_a_key():
+    names = ["float16, folder:猫", "float16, folder:犬"]
+    made = chart(*(bar(2.0, 1.5, 2.5, "float16", name) for name in names))
+    figure = answer.comparisons_at_a_glance(made)
+    output.svg(figure)  # of a letter that is missing it warns, which is an error here
+    shown = {text.get_text() for axis in figure.axes for text in axis.texts}
+    assert {"folder:\\u732b", "folder:\\u72ac"} <= shown
+    (row,) = answer.FIGURES
+    assert "\\u732b: 猫, \\u72ac: 犬." in row.caption(made)

@@ -22,6 +22,15 @@ def test_svg_follows_the_theme_and_is_the_same_each_time(tables):
     assert not re.search(r"(href|src)=\"http", first)
 
 
+def test_svg_for_white_ground_has_ink_of_its_own(tables):
+    # Once pale on white for a reader whose system is dark.
+    made = output.svg(speed.step_time_by_batch_size(tables), themed=False)
+    assert "prefers-color-scheme" not in made
+    assert "currentColor" not in made
+    assert output.LIGHT in made
+    assert style.INK not in made
+
+
 def test_a_figure_has_a_text_alternative_a_title_and_a_caption():
     page = output.as_html(
         ["<svg></svg>", "<svg a,b />"], 'a "quoted" <alt>', "caption & more", "A & b"

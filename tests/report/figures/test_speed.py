@@ -84,3 +84,9 @@ def test_what_is_not_valid_is_not_said_to_be_no_faster():
     unknown = tables([one | {"identity": None} for one in made.records])
     caption = speed._caption_speedup(unknown.claims)
     assert caption.startswith("Of 1 point compared, none is valid; largest ratio: mixed_float16")
+
+
+def test_a_rate_below_one_is_not_zero():
+    rows = [record(p, b, 2.4, 1) for p in ("float32", "mixed_float16") for b in range(3)]
+    (row,) = [row for row in FIGURES if row.name == "images_per_s_by_batch_size"]
+    assert row.caption(tables(rows)).startswith("Highest rate: 0.417, ")

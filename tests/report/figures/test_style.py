@@ -1,5 +1,6 @@
 import pytest
 from builders import record, tables
+from legible import faults
 
 from mptexp.report.figures import learning, speed, style
 from mptexp.spec.policies import POLICIES
@@ -51,6 +52,8 @@ def test_a_panels_title_says_what_no_other_panel_has():
         (10, (2e-3, 5e3), {"0.01", "0.1", "100", "1,000"}),
         (10, (1e-7, 1e8), {"10⁻⁶", "0.01", "10,000", "10⁶"}),
         (2, (2, 2**16), {"4", "2¹⁴"}),
+        (10, (1.1e6, 1.9e6), {"1.2·10⁶", "1.4·10⁶"}),  # once 10⁶, both
+        (10, (1.1e-5, 1.9e-5), {"1.2·10⁻⁵", "1.4·10⁻⁵"}),
     ],
 )
 def test_a_logarithmic_axis_has_plain_numbers(base, values, labels):
@@ -58,9 +61,20 @@ def test_a_logarithmic_axis_has_plain_numbers(base, values, labels):
     axis.plot(values, values)
     for name in "xy":
         style.log_scale(axis, name, base)
-    figure.draw_without_rendering()
+    assert not [fault for fault in faults(figure) if "with the label" in fault]
     for ticks in (axis.get_xticklabels(), axis.get_yticklabels()):
         assert labels <= {tick.get_text() for tick in ticks}
+
+
+@pytest.mark.parametrize("inches", [style.WIDTH, style.PHONE_WIDTH])
+@pytest.mark.parametrize("widths", [(1.0,), (1.0, 2.0)])
+def test_batch_sizes_are_not_written_over_one_another(inches, widths):
+    rows = [record(batch_size=2**k, width=width) for width in widths for k in range(17)]
+    with style.width(inches):
+        figure = speed.step_time_by_batch_size(tables(rows))
+    assert not [fault for fault in faults(figure) if fault.startswith("overlap")]
+    shown = [label.get_text() for label in figure.axes[0].get_xticklabels() if label.get_text()]
+    assert len(shown) >= 4
 
 
 def test_a_legend_names_what_any_panel_draws_once():
@@ -71,3 +85,13 @@ def test_a_legend_names_what_any_panel_draws_once():
     style.legend(figure)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["float32", "float16"]
+
+
+def test_names_in_another_script_are_told_apart():
+    # The lie: two data sets in one chart, both of them "folder:" and the same empty box.
+    cat, dog = (style.drawable(f"folder:{name}") for name in "猫犬")
+    assert (cat, dog) == ("folder:\\u732b", "folder:\\u72ac")
+    assert style.drawable("−2⁻⁸ × µ·é, 1\u00a0s") == "−2⁻⁸ × µ·é, 1\u00a0s"
+    assert style.key(["猫 a", "b 犬, 猫"]) == "\\u732b: 猫, \\u72ac: 犬"
+    assert style.key(["mlp"]) == ""
+    assert style.wrapped("folder:猫") == cat

@@ -9,6 +9,7 @@ from builders import (
     text,
 )
 
+from mptexp.report.figures.answer import FIGURES
 from mptexp.report.first_screen import choose
 from mptexp.report.tables import text_tables
 
@@ -81,6 +82,59 @@ def test_differences_that_are_shown_are_counted():
     assert choose.of(tables(rows)).title == f"{title} in 1 of 2 settings and equal in 1"
     lower = [r for r in rows if r["parameters"]["batch_size"] == 64]
     assert choose.of(tables(lower)).title == f"{title} (−40.0 percentage points)"
+    # The lie: "in 1 of 2 settings", of one setting and two policies.
+    both = [r for r in rows if r["parameters"]["batch_size"] == 64]
+    both += [record("mixed_bfloat16", b, batch_size=64) | {"timing": {}} for b in range(3)]
+    own = "(−40.0 percentage points) with bfloat16; equal with mixed_bfloat16"
+    assert choose.of(tables(both)).title == f"{title} {own}"
+
+
+def test_what_is_lower_in_the_last_of_many_settings_is_drawn():
+    # The lie: "lower in 8 of 20 settings" over twelve rows, all of them equal.
+    rows = []
+    for k in range(20):
+        for policy in ("float32", "mixed_float16"):
+            for block in range(3):
+                made = record(policy, block, width=(1 + k) / 4) | {"timing": {}}
+                made["history"][-1]["val_accuracy"] -= 0.4 * (policy != "float32" and k >= 12)
+                rows.append(made)
+    answer = choose.of(tables(rows))
+    assert {bar.finding for bar in answer.drawn} == {"equal", "lower"}
+    (chart,) = FIGURES
+    said = chart.caption(answer)
+    assert said.startswith("Of 20 comparisons: 12 equal and 8 lower; drawn are 14, the ends. ")
+
+
+@pytest.mark.parametrize(
+    ("lost", "title", "advice"),
+    [
+        (
+            {"status": "oom", "error": "out of memory", "history": [], "timing": {}},
+            "float32 ran out of memory at batch size 32, mixed_float16 did not",
+            "a smaller batch",
+        ),
+        (
+            {"status": "diverged", "history": [], "timing": {}},
+            "float32 diverged at batch size 32, mixed_float16 did not",
+            "find settings",
+        ),
+    ],
+)
+def test_a_baseline_that_failed_is_not_one_that_was_not_measured(lost, title, advice):
+    # The lie: "This sweep measured mixed_float16; a speedup needs two policies".
+    rows = [record(p, b) for p in ("float32", "mixed_float16") for b in range(3)]
+    answer = choose.of(tables([row | lost for row in rows[:3]] + rows[3:]))
+    assert answer.title == title
+    assert answer.sentences[0] == f"No times are compared: {title}.".replace("_", "\\_")
+    assert answer.advice.startswith(advice)
+
+
+def test_where_all_runs_diverged_the_title_says_so():
+    rows = [diverged(record(p, b)) for p in ("float32", "mixed_float16") for b in range(3)]
+    answer = choose.of(tables(rows))
+    # Once "Nothing to compare: no policy was measured beside its baseline".
+    assert answer.title == "All runs diverged"
+    assert answer.advice.startswith("find settings")
 
 
 def test_a_policy_that_diverged_everywhere_is_in_the_title():
@@ -92,8 +146,9 @@ def test_a_policy_that_diverged_everywhere_is_in_the_title():
     ]
     rows[6:] = map(diverged, rows[6:])
     answer = choose.of(tables(rows))
-    equal = "Accuracy is equal to float32's"
-    assert answer.title == f"float16 diverges in 1 of 2 settings; {equal}"
+    # And then "float16 diverges in 1 of 2 settings", of the one that it has.
+    equal = "accuracy of mixed_bfloat16 is equal to float32's"
+    assert answer.title == f"float16 diverges; {equal}"
     assert [bar.policy for bar in answer.bars] == ["mixed_bfloat16"]
     assert "**float16** not compared (all runs diverged)" in " ".join(answer.sentences)
 

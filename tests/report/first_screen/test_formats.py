@@ -10,6 +10,7 @@ from builders import (
     tables_of,
 )
 
+from mptexp.report.figures.answer import FIGURES
 from mptexp.report.first_screen import choose
 
 
@@ -129,7 +130,9 @@ def test_of_many_formats_all_are_counted_and_the_ends_are_drawn():
         made = {"propagation": f"<2,{bits}>", "weight_format": f"<2,{bits}>"}
         groups.append(emulated_runs([error, error + 0.1, error - 0.1], **made))
     answer = choose.of(identified(tables_of(*groups)))
-    assert len(answer.bars) == 12
+    assert (len(answer.drawn), len(answer.bars)) == (14, 20)
+    # Without a word, once, on the six that were not drawn.
+    assert FIGURES[0].caption(answer).startswith("Of 20 comparisons; drawn are 14, the ends. ")
     assert answer.bars[0].group.startswith("10 of 20 within")
     assert answer.title.startswith("keydana_cnn trains with 13-bit activations")
 

@@ -1,9 +1,10 @@
 """How sweeps of frameworks and of plain loops open."""
 
-from builders import replicated, tables_of, trained_by
+from builders import published, replicated, tables_of, trained_by
 
 from mptexp.analysis import scaling
 from mptexp.report.answers import comparisons
+from mptexp.report.figures.answer import FIGURES
 from mptexp.report.first_screen import choose
 
 
@@ -118,3 +119,11 @@ def test_keras_that_is_slower_and_faster_is_titled_with_both():
     title = choose.of(tables).title
     assert "Keras on JAX, float32 is 1.20× slower" in title
     assert "Keras on JAX, mixed_bfloat16 is 2.00× faster" in title
+
+
+def test_the_caption_counts_the_rows_of_both_answers():
+    answer = published("frameworks-cpu").subject
+    # The lie: "Of 7 comparisons", over the rows of both.
+    said = FIGURES[0].caption(answer)
+    assert said.startswith(f"Of {len(answer.drawn)} comparisons: ")
+    assert len({bar.group for bar in answer.drawn}) == 2

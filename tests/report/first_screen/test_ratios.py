@@ -47,4 +47,4 @@ def test_of_many_ratios_the_fastest_are_not_lost():
     made = opened(*ends, choose=True)
     assert made.title == "setup 23 is 3.30× faster than the usual"
     assert made.advice == "use setup 23."
-    assert [bar.label for bar in made.bars[5:7]] == ["setup 5", "setup 18"]
+    assert [bar.label for bar in made.drawn[6:8]] == ["setup 6", "setup 17"]

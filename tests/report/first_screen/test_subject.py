@@ -30,3 +30,18 @@ def test_what_is_not_claimed_says_so_once():
     first, second = subject.unclaimed(["one.", "two."])
     assert first.endswith(". one.")
     assert second == "two."
+
+
+def test_the_rows_of_a_chart_are_the_ends_of_each_heading_and_of_what_is_proven():
+    def bar(policy, value, finding="inconclusive"):
+        return subject.Bar(f"{policy}, {value}", policy, value, 0.5, 2.0, finding, "")
+
+    wide = [bar("bfloat16", k / 100) for k in range(50, 90)]  # beyond all that is proven
+    proven = [bar("bfloat16", 0.95, "slower"), bar("bfloat16", 0.85, "slower")]
+    rest = [bar("float16", 1.2, "faster")]  # cut off, once, or drawn twice
+    made = subject.Subject("", [], [*wide, *proven, *rest])
+    drawn = made.drawn
+    assert len(drawn) == len(set(drawn)) == subject.MOST
+    assert {proven[1], rest[0], wide[0]} <= set(drawn)
+    assert drawn == [bar for bar in made.bars if bar in drawn]
+    assert replace(made, bars=proven).drawn == proven

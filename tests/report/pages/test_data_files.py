@@ -52,6 +52,16 @@ def test_a_number_that_was_edited_in_the_headline_table_is_named(sweep):
     assert said.startswith(f"{path}: is not what the records give")
 
 
+def test_a_word_that_was_edited_in_the_headline_table_is_named(sweep):
+    # The lie: "slower" became "faster" in table.md, and nothing was found.
+    data_files.write(sweep)
+    path = sweep.directory.root / "table.md"
+    assert "× faster [" in path.read_text()
+    path.write_text(path.read_text().replace("× faster [", "× slower ["))
+    (said,) = data_files.out_of_step(sweep)
+    assert said.startswith(f"{path}: is not what the records give")
+
+
 @pytest.mark.parametrize("marked", [True, False])
 def test_no_file_is_left_of_an_answer_that_is_no_more(sweep, marked):
     # The lie: "2.00× faster" in table.md and answer.svg beside a page on which every run failed.

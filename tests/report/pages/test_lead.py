@@ -251,3 +251,12 @@ def test_a_diagnosis_is_advised_only_where_there_is_something_to_diagnose():
     # The lie: "Where the time goes: mptexp diagnose", which refuses inference.
     assert "mptexp diagnose" not in lead.advice(published("quantized-inference-gpt-cpu"))
     assert "mptexp diagnose" in lead.advice(published("throughput-cpu"))
+
+
+def test_the_head_says_of_how_many_repeats_the_ratios_are():
+    rows = [record("float32", b, 0.1 + b / 1000) for b in range(5)]
+    rows += [record("mixed_float16", b, 0.05 + b / 1000) for b in range(3)]
+    lost = {"status": "oom", "error": "out of memory", "timing": {}, "history": []}
+    rows += [record("mixed_float16", b) | lost for b in (3, 4)]
+    # The lie: "n = 5 repeats", above a ratio of three.
+    assert lead.conditions(tables(rows))[-1] == "n = 3 of 5 repeats, 10 runs"

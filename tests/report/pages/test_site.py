@@ -246,6 +246,23 @@ def test_a_record_that_was_changed_is_published_as_it_is_and_named(tmp_path):
     assert f"{runs[0]['run_id']}/record.json: changed since it was written" in page
 
 
+def test_a_sweep_of_which_no_report_can_be_made_is_named_and_the_others_are_published(tmp_path):
+    for name in ("a", "bad", "c"):
+        store.write_record(SweepDir(tmp_path / name).record(record()["run_id"]), record())
+    fails = tmp_path / "fails.py"  # of one sweep
+    fails.write_text(COUNTS.format(log=tmp_path / "log") + "assert 'bad' not in sweep_dir\n")
+    site = tmp_path / "site"
+    (fault,) = publish.publish([tmp_path / name for name in ("a", "bad", "c")], site, fails)
+    assert fault.startswith(f"{tmp_path / 'bad'}: no report was made (")
+    assert [(site / name / "index.html").exists() for name in ("a", "bad", "c")] == [
+        True,
+        False,
+        True,
+    ]
+    assert not (site / "bad").exists()
+    assert "bad/" not in (site / "index.html").read_text()
+
+
 @pytest.mark.kernel
 def test_what_lies_in_a_site_and_was_not_published_there_stays(counting, tmp_path):
     place, site = SweepDir(tmp_path / "a"), tmp_path / "site"

@@ -110,6 +110,33 @@ def test_of_many_runs_those_that_need_a_look_are_listed(large):
     assert set(listed.run_id) == set(bad)
     assert "Of 648 runs, the 2 that" in note
     assert summary_tables.runs(results[:ROWS])[1] == ""
+    # The lie: "the 0 that did not end well", of runs whose repeats lay apart.
+    flagged = large.results.assign(flags=["repeats apart"] * 4 + [""] * 644)
+    assert len(summary_tables.runs(flagged)[0]) == 4
+
+
+def test_what_is_not_valid_is_counted_and_in_no_median():
+    def spoiled(made):
+        return made | {"marks": ["measured while other programs used the processor"]}
+
+    runs = many()
+    parameters = [made["parameters"] for made in runs]
+    bad = [
+        p["policy"] != "float32" and p["batch_size"] == 32 and p["width"] < 1 for p in parameters
+    ]
+    for made, is_bad in zip(runs, bad, strict=True):
+        made["timing"]["step_s"] *= 10 if is_bad else 1
+    some = text(
+        summary_tables.headline(
+            tables([spoiled(m) if b else m for m, b in zip(runs, bad, strict=True)])
+        )[0]
+    )
+    # The lie: 5.00× slower as the least, and no word that it is not valid.
+    assert "mixed_float16 3 2 0 2.00× faster (median) 2.00× faster [" in some
+    assert "91.0–91.0 % 1 of 3 " in some
+    none = text(summary_tables.headline(tables([spoiled(made) for made in runs]))[0])
+    assert "(median)" not in none
+    assert "3 of 3" in none
 
 
 def test_differences_that_are_not_equal_come_first(large):
@@ -145,10 +172,11 @@ def test_the_report_of_many_runs_is_short_and_leads_to_everything(place):
     page = place.index.read_text()
     assert max(table.count("<tr") for table in page.split("<table")) < ROWS
     assert page[page.index('id="All-runs"') :].split("</table>")[0].count("<tr") == 2
-    assert "Of 216 runs, the 1 that did not end well or are marked" in page
+    assert "Of 216 runs, the 1 that did not end well, are marked or have a flag" in page
     assert f"{style.PANELS} of 36 panels are shown" in page
     assert len(pd.read_csv(place.root / "results.csv")) == 216
-    assert (place.root / "table.md").read_text().count("\n") == 2 + 216
+    # Once without the second table: costs stood nowhere.
+    assert (place.root / "table.md").read_text().count("\n") == 2 * (2 + 216) + 1
     links = set(re.findall(r"<a href=\"([^\"]+)\"", page))
     local = {link for link in links if not link.startswith(("https://", "#"))}
     assert sum(link.endswith("notebook.ipynb") for link in local) == 1

@@ -12,6 +12,8 @@ from mptexp.report.text import columns
         ("step_s", 0.01234, "12.34"),
         ("step_s", 1.5, "1,500.00"),
         ("images_per_s", 12345.6, "12,346"),
+        ("images_per_s", 0.417, "0.417"),  # once 0
+        ("tokens_per_s", 4573.2, "4,573"),
         ("val_accuracy", 0.987, "98.7 %"),
         ("peak_memory_bytes", 2**30, "1,024 MiB"),
         ("energy_per_image_j", 0.0123, "12.3 mJ"),

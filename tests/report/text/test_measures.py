@@ -27,6 +27,19 @@ def test_a_higher_loss_is_a_higher_perplexity_in_percent():
     assert tokens.level(8.214) == "8.21"
 
 
+def test_a_perplexity_that_exploded_is_bounded_in_words():
+    # The lie: "+7314840081342196866563016454444889722060800.0 %"; or no report at all.
+    tokens = measures.of("hamlet")
+    assert (
+        tokens.difference(-300.0, -5000.0, 40.0, 3) == "over +1,000 [−100.0, over +1,000] (n = 3)"
+    )
+    lags = pd.Series([-math.log(3), -98.0])
+    assert tokens.between(lags) == "+200.0 to over +1,000 % of perplexity"
+    assert tokens.lag(lags, again=False) == "200.0 to over 1,000 %"
+    assert tokens.level(tasks.perplexity(500.0)) == "over 1,000,000"
+    assert tokens.mean(7.4e20, 8.1, 9e30, 3) == "over 1,000,000 (8.10–over 1,000,000)"
+
+
 def test_accuracy_is_written_in_percentage_points():
     images = measures.of("digits")
     assert images.difference(0.01, 0.005, 0.02, 3) == "+1.0 [+0.5, +2.0] (n = 3)"

@@ -174,3 +174,24 @@ def test_what_rounds_weights_alone_is_said_to():
 )
 def test_a_place_in_plain_words_follows_its_preposition(place, said):
     assert wording.at(place) == said
+
+
+@pytest.mark.parametrize(
+    ("over", "said"),
+    [
+        ((-0.024, -0.0477, -0.0003), "−2.4 [−4.8, −0.03] (n = 3)"),  # once +0.0, of what is lower
+        ((0.024, 0.00004, 0.0477), "+2.4 [+0.004, +4.8] (n = 3)"),
+        ((0.024, -0.0003, 0.0477), "+2.4 [+0.0, +4.8] (n = 3)"),
+        ((0.0, 0.0, 0.0), "+0.0 [+0.0, +0.0] (n = 3)"),
+    ],
+)
+def test_an_end_close_to_zero_is_not_zero_where_zero_is_left_out(over, said):
+    assert wording.difference(*over, 3) == said
+
+
+def test_an_end_close_to_one_is_not_one_where_one_is_left_out():
+    row = {"speedup": 1.1, "low": 1.0004, "high": 1.2096, "blocks": 3, "flags": ""}
+    # The lie: "1.10× faster [1, 1.21]".
+    assert wording.ratio_of(row) == "1.10× faster [1.0004, 1.21] (n = 3)"
+    open_ = row | {"low": 0.9996}
+    assert wording.ratio_of(open_) == "1.10× faster [1.00, 1.21] (n = 3): inconclusive"
