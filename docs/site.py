@@ -103,6 +103,7 @@ STUDY_OF = {
     "float8-gpt-cpu": "float8",
     "frameworks-cpu": "frameworks_cpu",
     "gpt-cpu": "gpt_precision",
+    "imagenette-128px-accuracy-cpu": "imagenette_128px",
     "imagenette-128px-cpu": "imagenette_128px",
     "imagenette-64px-cpu": "imagenette_speed",
     "imagenette-accuracy-cpu": "imagenette_accuracy",
