@@ -147,8 +147,8 @@ def shares(histogram: Histogram, target: Float, scale: float = 1.0) -> dict[str,
         scale: a power of two that they are multiplied with first.
 
     Returns:
-        zeros: zero already. flushed: see there. subnormal: other values below the smallest normal, with fewer bits. above:
-        larger than the largest, to the next power of two.
+        zeros: zero already. flushed: as `flushed` counts them. subnormal: other values below the
+        smallest normal, with fewer bits. above: larger than the largest, to the next power of two.
     """
     lost = flushed(histogram, target, scale)
     over = 2 ** math.ceil(math.log2(target.largest)) / scale

@@ -6,11 +6,13 @@ import subprocess
 import sys
 from functools import cache
 from html import unescape
+from itertools import takewhile
 
 import pytest
 from support import PROJECT
 
 import mptexp
+from mptexp.analysis import published
 
 SITE = PROJECT / "docs/site.py"
 
@@ -108,6 +110,19 @@ def test_intervals_beside_a_link_to_a_page_are_that_page_s():
         if not any(same_interval(ends, name) for name in names)
     ]
     assert wrong == []
+
+
+def test_published_errors_are_those_of_the_curated_table():
+    # The lie: errors that no one had read in their source, of a format that a paper did not claim.
+    lines = (PROJECT / "docs/numerics.md").read_text().splitlines()
+    head = next(i for i, line in enumerate(lines) if "| published error |" in line)
+    table = [line.split("|") for line in takewhile(str.strip, lines[head:])]
+    column = [name.strip() for name in table[0]].index("published error")
+    said = [cells[column].strip() for cells in table[2:] if cells[column].strip()]
+    known = published.table()
+    known = known[(known.dataset == "MNIST") & known.metric.str.startswith("test_error")]
+    assert len(said) > 0
+    assert all(any(text.startswith(f"{v:g} %") for v in known.value.astype(float)) for text in said)
 
 
 def beside_links(text):

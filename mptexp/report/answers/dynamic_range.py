@@ -72,8 +72,8 @@ def _of_float16(advised: Advice) -> str:
         return f"Some {kinds} are larger than float16's largest number, 65504."
     if advised.fixed_scales is None:
         return (
-            "In mixed_float16 no fixed loss scale flushes at most 0.1 % of the gradients and leaves "
-            f"the largest room to double; {UNKNOWN}."
+            "In mixed_float16 no fixed loss scale flushes at most 0.1 % of the gradients and "
+            f"leaves the largest room to double; {UNKNOWN}."
         )
     least, most = advised.fixed_scales
     return (

@@ -31,7 +31,7 @@ KIND_COLOURS = {
 }
 LAYERS = 30  # rows of the figure of layers: more cannot be read
 HALF = FORMATS["float16"]
-# Exponents below which float16 rounds to zero and is subnormal, and of what it cannot hold any more.
+# Exponents below which float16 rounds to zero and is subnormal, and from which it is too small.
 ENDS = (math.log2(HALF.flushed_below), math.log2(HALF.smallest_normal), 16)
 
 

@@ -156,9 +156,9 @@ def show_dynamic_range(sweep: MeasuredSweep) -> None:
         # What a sweep measured of loss scales goes before what range alone would advise.
         known = loss_scales.of_training(sweep.tables, training.parameters)
         advice, *reasons = dynamic_range.answer(training)
-        said = [*known, *dynamic_range.sentences(training)] if known else [f"**{advice}**", *reasons]
+        measured = [*known, *dynamic_range.sentences(training)]
         show_text(f"## Dynamic range: {safe(dynamic_range.title(training, trainings))}")
-        show_text(bullets(said))
+        show_text(bullets(measured if known else [f"**{advice}**", *reasons]))
         show_figures(sweep, "exponents", str(number))
         show_table(dynamic_range.rows(training))
         show_text(dynamic_range.NOTE)

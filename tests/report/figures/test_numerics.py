@@ -24,7 +24,8 @@ def test_a_row_stands_for_a_layer(figures):
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert "batch_normalization_2" in names
     # The lie: 0.31 % "below float16's range", half of which round to its smallest number.
-    assert "batch_normalization_2 has most that would be flushed to zero in float16: 0.15 %" in caption
+    worst = "batch_normalization_2 has most that would be flushed to zero in float16: 0.15 %"
+    assert worst in caption
     assert figure.axes[0].lines[0].get_xdata()[0] == -25  # where the caption counts from
 
 
