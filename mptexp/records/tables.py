@@ -136,14 +136,24 @@ def _achieved(record: Mapping[str, Any]) -> dict[str, float]:
     if not step_s or not work.get("flops_per_step"):
         return {}
     flops = work["flops_per_step"] / step_s
-    peak = work["ceilings"]["matmul_flops_per_s"]
     moved = work["bytes_per_step"]
     return {
         "flops_per_s": flops,
         "bytes_per_s": moved / step_s if moved else math.nan,
-        # A peak that a model exceeds is none: other programs were at work when it was measured.
-        "mfu_frac": flops / peak if flops <= peak else math.nan,
+        "mfu_frac": math.nan
+        if exceeds_peak(record)
+        else flops / work["ceilings"]["matmul_flops_per_s"],
     }
+
+
+def exceeds_peak(record: Mapping[str, Any]) -> bool:
+    """Whether a run's steps do more arithmetic than its measured peak, which then is none.
+
+    Other programs were at work when it was measured, or a kernel needs less than shapes count.
+    """
+    work, step_s = record.get("work") or {}, record.get("timing", {}).get("step_s")
+    flops = work.get("flops_per_step")
+    return bool(step_s and flops and flops / step_s > work["ceilings"]["matmul_flops_per_s"])
 
 
 def untimed(results: "pd.DataFrame") -> "pd.DataFrame":

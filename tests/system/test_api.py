@@ -58,6 +58,15 @@ def test_a_finished_sweep_loads_as_tidy_tables():
     assert load(PUBLISHED, "history").equals(runs.history)
 
 
+def test_a_speedup_carries_the_finding_of_the_page():
+    # The lie: faster, by `low` and `high`, of what the page calls inconclusive: 1.36 [0.97, 1.77].
+    table = load(PROJECT / "reports/published/imagenette-64px-cpu", "speedups")
+    doubtful = table[(table.low > 1) & (table.claim_low < 1)]
+    assert set(doubtful.finding) == {"inconclusive"}
+    assert {"faster", "slower"} <= set(table.finding)
+    assert "from `claim_low` to `claim_high`" in load.__doc__
+
+
 def test_a_cell_shows_what_varies_and_was_measured_and_the_rest_on_request():
     runs = load(PUBLISHED)
     assert {"policy", "block", "step_s", "val_accuracy"} <= set(runs.short())
