@@ -202,3 +202,26 @@ def test_rounding_to_nearest_is_claimed_to_fail_with_fewer_than_14_bits_of_fract
     chosen = {"propagation": name, "weight_format": name}
     runs = [*emulated_runs([1, 1, 1]), *emulated_runs([90, 91, 90], **chosen)]
     assert found(runs, "rounding to nearest").finding == finding
+
+
+@pytest.mark.parametrize(
+    ("device", "has"),
+    [
+        ("NVIDIA GeForce GTX 1650", False),
+        ("NVIDIA GeForce GTX 1660 Ti", False),
+        ("NVIDIA GeForce MX450", False),
+        ("NVIDIA T1000 8GB", False),
+        ("NVIDIA GeForce RTX 2060", True),
+        ("Tesla T4", True),
+    ],
+)
+def test_a_gpu_without_tensor_cores_decides_nothing_about_them(device, has):
+    # The lie: "3 to 4 times as fast on Tensor Cores: inconsistent", by a GTX 1650, which has none.
+    rows = pairs("mixed_float16", [1.05, 1.06, 1.04], gpu=device)
+    rows += peaks(**{device: (3e12, 6e12)})
+    for number, made in enumerate(rows):
+        made["run_id"] = f"{number:012x}"
+        made["environment"]["capability"] = [7, 5]
+    decided = "inconsistent" if has else claims.UNTESTED
+    assert found(rows, "3 to 4 times").finding == decided
+    assert found(rows, "four times less work").finding == decided
