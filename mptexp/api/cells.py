@@ -5,6 +5,7 @@ JupyterLab starts a Jupyter kernel in the folder of its notebook.
 """
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -51,6 +52,11 @@ def policies() -> "pd.DataFrame":
             "largest number": arithmetic.largest,
             "smallest number": arithmetic.smallest_subnormal,
         }
+    # It alone multiplies integers; what they stand for, a scale of each row and channel says.
+    rows["int8"] = dict.fromkeys(rows["int8"], math.nan) | {
+        "layers compute in": "int8",
+        "weights in": "int8",
+    }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 

@@ -2,6 +2,7 @@
 
 import html
 import importlib.util
+import math
 import re
 import subprocess
 import sys
@@ -56,6 +57,14 @@ def test_a_finished_sweep_loads_as_tidy_tables():
     assert len(runs.history) == 15 * 16
     assert load(PUBLISHED, "speedups").equals(runs.speedups)
     assert load(PUBLISHED, "history").equals(runs.history)
+
+
+def test_int8_alone_multiplies_integers():
+    # The lie: "layers compute in float32" of int8, where the guide says int8.
+    table = api.policies()
+    assert table["layers compute in"].eq("int8").sum() == 1
+    assert table.loc["int8", "weights in"] == "int8"
+    assert math.isnan(table.loc["int8", "largest number"])
 
 
 def test_a_speedup_carries_the_finding_of_the_page():
