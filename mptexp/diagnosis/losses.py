@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from mptexp.diagnosis import roofline
 from mptexp.diagnosis.effects import Effect
 from mptexp.diagnosis.pairs import Pair
+from mptexp.records.tables import valid_peak
 from mptexp.spec.policies import EFFECTIVE_SHARE
 
 if TYPE_CHECKING:
@@ -404,7 +404,7 @@ def no_faster_type(case: Case, cause: "Cause") -> Loss | None:
     None where the step's own matrix work is faster: then a peak was measured beside other programs,
     as one was that is not valid.
     """
-    if not roofline.valid_peak(case.baseline, case.candidate):
+    if not valid_peak(case.baseline, case.candidate):
         return None
     slow, fast = _peaks(case)
     before, after = case.of("matrix").sum()

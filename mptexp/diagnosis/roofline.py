@@ -11,16 +11,11 @@ from typing import Any
 import pandas as pd
 
 from mptexp.diagnosis import breakdown
-from mptexp.records.tables import exceeds_peak
+from mptexp.records.tables import valid_peak
 
 ADAM_TOUCHES = 7  # arrays of the parameters' size that Adam reads or writes in a step
 TOUCHES = {"sgd": 3}  # without a moment; with one it is 5, and the bound is a little too low
 BYTES = {"float16": 2, "bfloat16": 2}  # of a variable; 4 in any other type
-
-
-def valid_peak(*records: Mapping[str, Any]) -> bool:
-    """Whether peaks of runs on one device bound anything: not where one of them was exceeded."""
-    return not any(map(exceeds_peak, records))
 
 
 def possible_speedup(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> float:

@@ -140,20 +140,23 @@ def _achieved(record: Mapping[str, Any]) -> dict[str, float]:
     return {
         "flops_per_s": flops,
         "bytes_per_s": moved / step_s if moved else math.nan,
-        "mfu_frac": math.nan
-        if exceeds_peak(record)
-        else flops / work["ceilings"]["matmul_flops_per_s"],
+        "mfu_frac": flops / work["ceilings"]["matmul_flops_per_s"]
+        if valid_peak(record)
+        else math.nan,
     }
 
 
-def exceeds_peak(record: Mapping[str, Any]) -> bool:
-    """Whether a run's steps do more arithmetic than its measured peak, which then is none.
+def valid_peak(*records: Mapping[str, Any]) -> bool:
+    """Whether the measured peaks of runs bound anything: not where steps do more arithmetic.
 
-    Other programs were at work when it was measured, or a kernel needs less than shapes count.
+    Then other programs were at work when one was measured, or kernels need less than shapes count.
     """
-    work, step_s = record.get("work") or {}, record.get("timing", {}).get("step_s")
-    flops = work.get("flops_per_step")
-    return bool(step_s and flops and flops / step_s > work["ceilings"]["matmul_flops_per_s"])
+    for record in records:
+        work, step_s = record.get("work") or {}, record.get("timing", {}).get("step_s")
+        flops = work.get("flops_per_step")
+        if step_s and flops and flops / step_s > work["ceilings"]["matmul_flops_per_s"]:
+            return False
+    return True
 
 
 def untimed(results: "pd.DataFrame") -> "pd.DataFrame":

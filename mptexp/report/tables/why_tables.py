@@ -14,6 +14,7 @@ from mptexp.diagnosis.causes import BREAKDOWN
 from mptexp.diagnosis.effects import Effect
 from mptexp.diagnosis.losses import Loss
 from mptexp.diagnosis.verdict import Verdict
+from mptexp.records.tables import valid_peak
 from mptexp.report.text import wording
 from mptexp.spec.run import Run
 
@@ -219,7 +220,7 @@ def needs_by_layer(verdict: Verdict) -> dict[str, pd.DataFrame]:
 
 def has_peak(verdict: Verdict) -> bool:
     """Whether the peaks that its runs measured bound anything."""
-    return roofline.valid_peak(*verdict.records.values())
+    return valid_peak(*verdict.records.values())
 
 
 def _by_layer(record: Record) -> pd.Series:
