@@ -86,11 +86,12 @@ runs.groupby("policy")[["device", "emulated", "loss_scale", "default_policy"]].f
 # ## Is the difference real?
 #
 # The speedup is baseline time over candidate time: above 1, the candidate is faster. It is formed
-# within each block; its 95 % interval comes from how much the blocks disagree. An interval that
-# includes 1 is inconclusive.
+# within each block; its 95 % interval, `claim_low` to `claim_high`, comes from how much the blocks
+# disagree, and holds for all comparisons of a sweep together. One that includes 1 is inconclusive.
 
 # %%
-runs.speedups[["candidate", "baseline", "speedup", "low", "high", "blocks"]].round(2)
+columns = ["candidate", "baseline", "speedup", "claim_low", "claim_high", "blocks", "finding"]
+runs.speedups[columns].round(2)
 
 # %% alt="Milliseconds per step by block, a line per policy"
 times = runs.pivot_table(index="block", columns="policy", values="step_s") * 1e3

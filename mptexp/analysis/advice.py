@@ -27,8 +27,9 @@ class Advice:
         native: the types that the device computes in natively; None where that is not known.
         too_large: the kinds of values of which some are too large for float16; no loss scale
             helps these.
-        fixed_scales: the smallest and the largest fixed loss scale that serve mixed_float16; None
-            where no scale is both large and small enough.
+        fixed_scales: the smallest and the largest fixed loss scale that flush at most
+            exponent_range.TOLERATED and leave the largest gradient finite by MARGIN; None where no
+            scale does both. Whether a training with them succeeds, this does not say.
     """
 
     policy: str

@@ -86,12 +86,12 @@ class Point:
         return "large" if self.loss.low > LITTLE else "undecided"
 
     @property
-    def fixed_point_bits(self) -> int | None:
-        """Bits of the fixed-point format of activations and weights, 16 of `<8,8>`; else None."""
+    def fixed_point(self) -> formats.Fixed | None:
+        """The fixed-point format of activations and weights, if they have the same; else None."""
         if self.choice["weight_format"] != self.choice["propagation"]:
             return None
         own = formats.activation_format(self.choice["propagation"])
-        return own.bits if isinstance(own, formats.Fixed) else None
+        return own if isinstance(own, formats.Fixed) else None
 
     @property
     def bits(self) -> int:

@@ -135,6 +135,11 @@ def _measured(group: Sequence[Mapping[str, Any]]) -> DynamicRange:
     )
 
 
+def flushed(histogram: Histogram, target: Float, scale: float = 1.0) -> float:
+    """Share of all values that are not zero but round to zero in a format, times a power of two."""
+    return histogram.below(target.flushed_below / scale)
+
+
 def shares(histogram: Histogram, target: Float, scale: float = 1.0) -> dict[str, float]:
     """What becomes of values in a format, as shares of all.
 
@@ -142,18 +147,17 @@ def shares(histogram: Histogram, target: Float, scale: float = 1.0) -> dict[str,
         scale: a power of two that they are multiplied with first.
 
     Returns:
-        zeros: zero already. flushed: smaller than half of the smallest subnormal, so that they
-        round to zero. subnormal: other values below the smallest normal, with fewer bits. above:
-        larger than the largest, to the next power of two.
+        zeros: zero already. flushed: as `flushed` counts them. subnormal: other values below the
+        smallest normal, with fewer bits. above: larger than the largest, to the next power of two.
     """
-    flushed = histogram.below(target.flushed_below / scale)
+    lost = flushed(histogram, target, scale)
     over = 2 ** math.ceil(math.log2(target.largest)) / scale
     # Of a scaled histogram what lies above: all that is not below.
     finite = float(histogram.counts.sum()) / max(1, histogram.total)
     return {
         "zeros": histogram.zeros / max(1, histogram.total),
-        "flushed": flushed,
-        "subnormal": histogram.below(target.smallest_normal / scale) - flushed,
+        "flushed": lost,
+        "subnormal": histogram.below(target.smallest_normal / scale) - lost,
         "above": max(0.0, finite - histogram.below(over)),
     }
 
@@ -166,7 +170,7 @@ def smallest_sufficient_scale(histogram: Histogram, target: Float) -> float | No
     """
     some = max(1, int(histogram.counts.sum())) / max(1, histogram.total)
     for exponent in range(41):
-        if shares(histogram, target, 2.0**exponent)["flushed"] <= TOLERATED * some:
+        if flushed(histogram, target, 2.0**exponent) <= TOLERATED * some:
             return 2.0**exponent
     return None
 

@@ -5,6 +5,7 @@ JupyterLab starts a Jupyter kernel in the folder of its notebook.
 """
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -51,6 +52,11 @@ def policies() -> "pd.DataFrame":
             "largest number": arithmetic.largest,
             "smallest number": arithmetic.smallest_subnormal,
         }
+    # It alone multiplies integers; what they stand for, a scale of each row and channel says.
+    rows["int8"] = dict.fromkeys(rows["int8"], math.nan) | {
+        "layers compute in": "int8",
+        "weights in": "int8",
+    }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
@@ -199,7 +205,9 @@ def load(directory: Place, table: str = "results") -> "Results | pd.DataFrame":
         table: one of the names of its CSV files: `results` (a row per run; columns and units in
             `mptexp.records.columns.COLUMNS`), `history` (a row per run and epoch) or `speedups` (a
             row per point and policy: baseline time over candidate time, above 1 is faster, with
-            its 95 % interval from `low` to `high`).
+            its 95 % interval from `claim_low` to `claim_high`, which holds for all rows together;
+            `low` to `high` for the row alone; and `finding`: faster, slower, inconclusive, no
+            interval, not valid).
 
     Returns:
         A DataFrame. That of `results` has the other two as `.history` and `.speedups`, and a cell
@@ -209,7 +217,7 @@ def load(directory: Place, table: str = "results") -> "Results | pd.DataFrame":
         ParamsError: if the directory holds no record, or there is no such table.
     """
     from mptexp.analysis import sweep_tables
-    from mptexp.api.results import Results, filled
+    from mptexp.api.results import Results, filled, speedups
 
     if table not in TABLES:
         raise ParamsError(f"table {table!r}: unknown; allowed: {', '.join(TABLES)}")
@@ -223,7 +231,7 @@ def load(directory: Place, table: str = "results") -> "Results | pd.DataFrame":
         raise store.refusal(place, tables.damaged)
     if table == "results":
         return Results.of(tables)
-    return filled({"history": tables.epochs, "speedups": tables.speedups}[table])
+    return filled(tables.epochs) if table == "history" else speedups(tables)
 
 
 def record(directory: Place, run_id: str) -> Record:

@@ -6,6 +6,7 @@ from typing import ClassVar
 import pandas as pd
 
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.text import wording
 from mptexp.spec import tasks
 
 # What may tell runs apart, and what was measured of them, in the order shown.
@@ -22,7 +23,7 @@ class Results(pd.DataFrame):
 
     Attributes:
         history: one row per run and epoch, as history.csv has them.
-        speedups: one row per point and policy, as speedups.csv has them.
+        speedups: one row per point and policy, as speedups.csv has them, and `finding`.
     """
 
     _metadata: ClassVar[list[str]] = ["history", "speedups"]
@@ -37,7 +38,7 @@ class Results(pd.DataFrame):
     def of(cls, tables: Tables) -> "Results":
         """The results of a sweep with its other tables."""
         made = cls(filled(tables.results))
-        made.history, made.speedups = filled(tables.epochs), filled(tables.speedups)
+        made.history, made.speedups = filled(tables.epochs), speedups(tables)
         return made
 
     @property
@@ -65,6 +66,12 @@ class Results(pd.DataFrame):
             f"The columns that vary or were measured, of {self.shape[1]} in .whole; "
             "also .history and .speedups"
         )
+
+
+def speedups(tables: Tables) -> pd.DataFrame:
+    """The table of speedups.csv, with what a page says of each row, see `wording.finding`."""
+    said = [wording.finding(row) for row in tables.claims.to_dict("records")]
+    return filled(tables.speedups).assign(finding=said)
 
 
 def filled(table: pd.DataFrame) -> pd.DataFrame:

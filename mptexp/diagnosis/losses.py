@@ -17,6 +17,7 @@ import pandas as pd
 
 from mptexp.diagnosis.effects import Effect
 from mptexp.diagnosis.pairs import Pair
+from mptexp.records.tables import valid_peak
 from mptexp.spec.policies import EFFECTIVE_SHARE
 
 if TYPE_CHECKING:
@@ -400,8 +401,11 @@ def bad_kernels(case: Case, cause: "Cause") -> Loss | None:
 def no_faster_type(case: Case, cause: "Cause") -> Loss | None:
     """All matrix work, where the device's measured peak in 16 bits is no higher.
 
-    None where the step's own matrix work is faster: then a peak was measured beside other programs.
+    None where the step's own matrix work is faster: then a peak was measured beside other programs,
+    as one was that is not valid.
     """
+    if not valid_peak(case.baseline, case.candidate):
+        return None
     slow, fast = _peaks(case)
     before, after = case.of("matrix").sum()
     if fast >= NO_FASTER_PEAK * slow or before >= NO_FASTER_PEAK * after:

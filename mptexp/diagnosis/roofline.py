@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from mptexp.diagnosis import breakdown
+from mptexp.records.tables import valid_peak
 
 ADAM_TOUCHES = 7  # arrays of the parameters' size that Adam reads or writes in a step
 TOUCHES = {"sgd": 3}  # without a moment; with one it is 5, and the bound is a little too low
@@ -20,9 +21,13 @@ BYTES = {"float16": 2, "bfloat16": 2}  # of a variable; 4 in any other type
 def possible_speedup(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> float:
     """What the device needs under the baseline's policy over what it needs under the candidate's.
 
+    NaN without a valid peak.
+
     Amdahl's law over layers: a layer with a kernel takes what it took alone (or in the step, where
     that was less), any other its bytes at the copy bandwidth; the optimizer its variables' bytes.
     """
+    if not valid_peak(baseline, candidate):
+        return math.nan
     before, after = of_pair(baseline, candidate)
     return before.seconds.sum() / after.seconds.sum()
 
@@ -34,7 +39,12 @@ def of_pair(*records: Mapping[str, Any]) -> list[pd.DataFrame]:
 
 
 def least_s(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> pd.Series:
-    """The column of that name of the candidate's `layers`, which no trace has a part in."""
+    """The column of that name of the candidate's `layers`, which no trace has a part in.
+
+    Empty without a valid peak.
+    """
+    if not valid_peak(baseline, candidate):
+        return pd.Series(dtype=float)
     bandwidth = _bandwidth(baseline, candidate)
     peak = candidate["work"]["ceilings"]["matmul_flops_per_s"]
     least = {x["layer"]: _least_s(x, bandwidth, peak) for x in candidate["work"]["layers"]}

@@ -43,7 +43,7 @@ class Verdict:
         baseline: record of the traced run of the baseline's policy; None unless both went well.
         candidate: record of that of the candidate's.
         possible: the speedup that the device would allow, baseline over candidate; NaN where it is
-            not known.
+            not known, or was measured to be exceeded by the same work.
         losses: the largest first.
         effects: of the ablations that were made.
         unexplained: share of the step that no rule names; NaN without a time breakdown.
@@ -235,7 +235,37 @@ def of_pairs(chosen: Sequence[Pair], records: Records, said: Said = NOTHING) -> 
         )
         for pair, two, effects in zip(chosen, traced, made, strict=True)
     ]
-    return [replace(verdict, hurtful=_hurtful(verdict, verdicts)) for verdict in verdicts]
+    return [
+        replace(one, hurtful=_hurtful(one, verdicts), possible=_possible(one, verdicts))
+        for one in verdicts
+    ]
+
+
+def _possible(verdict: Verdict, among: Iterable[Verdict]) -> float:
+    """One bound for the same work, the highest; NaN where a pair of them was measured above it.
+
+    What the layers take alone, or took in a step, differs from run to run, and bounds nothing that
+    a step took beside them.
+    """
+    alike = [one for one in among if _work(one) == _work(verdict)]
+    bound = max([v.possible for v in alike if not math.isnan(v.possible)], default=math.nan)
+    exceeded = any(one.speedup.estimate > bound for one in alike)
+    return math.nan if math.isnan(verdict.possible) or exceeded else bound
+
+
+def _work(verdict: Verdict) -> tuple:
+    """What a traced pair's layers with weights compute and move, under which policies and jit.
+
+    Without the others: one input rescales images in the network, another before it.
+    """
+    run = verdict.pair.candidate
+    layers = [
+        (policy, layer["layer"], layer["flops"], layer["bytes"])
+        for policy, record in verdict.records.items()
+        for layer in record["work"]["layers"]
+        if layer["parameters"]
+    ]
+    return run.gpu_model, run.backend, run.jit, layers
 
 
 def _differ(pair: Pair, traced: Sequence[Record | None], records: Records, notebook: str) -> bool:

@@ -136,14 +136,27 @@ def _achieved(record: Mapping[str, Any]) -> dict[str, float]:
     if not step_s or not work.get("flops_per_step"):
         return {}
     flops = work["flops_per_step"] / step_s
-    peak = work["ceilings"]["matmul_flops_per_s"]
     moved = work["bytes_per_step"]
     return {
         "flops_per_s": flops,
         "bytes_per_s": moved / step_s if moved else math.nan,
-        # A peak that a model exceeds is none: other programs were at work when it was measured.
-        "mfu_frac": flops / peak if flops <= peak else math.nan,
+        "mfu_frac": flops / work["ceilings"]["matmul_flops_per_s"]
+        if valid_peak(record)
+        else math.nan,
     }
+
+
+def valid_peak(*records: Mapping[str, Any]) -> bool:
+    """Whether the measured peaks of runs bound anything: not where steps do more arithmetic.
+
+    Then other programs were at work when one was measured, or kernels need less than shapes count.
+    """
+    for record in records:
+        work, step_s = record.get("work") or {}, record.get("timing", {}).get("step_s")
+        flops = work.get("flops_per_step")
+        if step_s and flops and flops / step_s > work["ceilings"]["matmul_flops_per_s"]:
+            return False
+    return True
 
 
 def untimed(results: "pd.DataFrame") -> "pd.DataFrame":

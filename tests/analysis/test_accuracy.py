@@ -1,9 +1,11 @@
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from builders import classified, diverged, record, tables
+from support import PROJECT
 
 from mptexp.analysis import accuracy
 from mptexp.analysis.sweep_tables import Options
@@ -204,6 +206,14 @@ def all_alike(policy, images, digest="5a3e5a3e5a3e", wrong=10):
 def test_few_validation_images_cannot_show_that_policies_are_equal(images, verdict):
     found, _ = verdicts(all_alike("float32", images), all_alike("mixed_float16", images))
     assert found == [verdict]
+
+
+def test_the_guide_says_how_many_images_show_that_policies_are_equal():
+    # The lie: 370.
+    (said,) = re.findall(r"it takes (\d+) images", (PROJECT / "docs/guide.md").read_text())
+    for images, enough in ((int(said) - 1, False), (int(said), True)):
+        found, _ = verdicts(all_alike("float32", images), all_alike("mixed_float16", images))
+        assert (found == ["equal"]) == enough
 
 
 def test_images_are_not_what_is_lacking_where_trainings_vary():

@@ -80,7 +80,7 @@ def test_choices_that_differ_in_rounding_alone_are_siblings():
     both = points(emulated_runs([1, 1, 1], **FIXED), emulated_runs([1, 1, 1], **STOCHASTIC))
     assert both[0].sibling(both, rounding="stochastic") is both[1]
     assert both[0].sibling(both, rounding="other") is None
-    assert both[0].fixed_point_bits == 16
+    assert both[0].fixed_point.bits == 16
 
 
 def test_master_weights_are_lacking_where_weights_are_kept_in_16_bits():

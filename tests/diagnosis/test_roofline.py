@@ -1,6 +1,9 @@
+import math
+
 import pytest
 
 from mptexp.diagnosis import roofline
+from mptexp.records.tables import valid_peak
 
 
 def record(peak, layers, variable_dtype="float32", rows=()):
@@ -48,3 +51,13 @@ def test_the_possible_speedup_is_the_ratio_of_the_needs():
     before = [layer("conv", 1e9, 1e6, alone_s=0.3), layer("relu", 1e3, 1e8)]
     baseline, candidate = (record(1e10, layers, rows=ROWS) for layers in (before, after))
     assert roofline.possible_speedup(baseline, candidate) == pytest.approx(0.4 / 0.2)
+
+
+def test_a_peak_that_a_step_exceeds_bounds_nothing():
+    # The lie: "the device would allow 1.8×", by a peak of which the step did 255 %.
+    baseline, candidate = (record(1e10, LAYERS, rows=ROWS) for _ in range(2))
+    assert valid_peak(baseline, candidate)
+    candidate["work"]["flops_per_step"] = 1.1e10  # in a step of a second
+    assert not valid_peak(baseline, candidate)
+    assert math.isnan(roofline.possible_speedup(baseline, candidate))
+    assert roofline.least_s(baseline, candidate).empty

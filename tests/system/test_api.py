@@ -2,6 +2,7 @@
 
 import html
 import importlib.util
+import math
 import re
 import subprocess
 import sys
@@ -56,6 +57,23 @@ def test_a_finished_sweep_loads_as_tidy_tables():
     assert len(runs.history) == 15 * 16
     assert load(PUBLISHED, "speedups").equals(runs.speedups)
     assert load(PUBLISHED, "history").equals(runs.history)
+
+
+def test_int8_alone_multiplies_integers():
+    # The lie: "layers compute in float32" of int8, where the guide says int8.
+    table = api.policies()
+    assert table["layers compute in"].eq("int8").sum() == 1
+    assert table.loc["int8", "weights in"] == "int8"
+    assert math.isnan(table.loc["int8", "largest number"])
+
+
+def test_a_speedup_carries_the_finding_of_the_page():
+    # The lie: faster, by `low` and `high`, of what the page calls inconclusive: 1.36 [0.97, 1.77].
+    table = load(PROJECT / "reports/published/imagenette-64px-cpu", "speedups")
+    doubtful = table[(table.low > 1) & (table.claim_low < 1)]
+    assert set(doubtful.finding) == {"inconclusive"}
+    assert {"faster", "slower"} <= set(table.finding)
+    assert "from `claim_low` to `claim_high`" in load.__doc__
 
 
 def test_a_cell_shows_what_varies_and_was_measured_and_the_rest_on_request():

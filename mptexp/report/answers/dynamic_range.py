@@ -14,11 +14,13 @@ from mptexp.spec.formats import FORMATS
 
 NOTE = (
     "Shares of all values, over all layers, samples and repeats, without loss scale. *Flushed* are "
-    "those smaller than the format's smallest subnormal; *subnormal* ones keep fewer bits. The "
-    "smallest sufficient scale is the power of two with which at most 0.1 % of the gradients that "
-    "are not zero are flushed. Formats of 8 bits stand here for comparison: nothing here computes "
-    "in them."
+    "those smaller than half of the format's smallest subnormal, which round to zero; *subnormal* "
+    "ones keep fewer bits. The smallest sufficient scale is the power of two with which at most "
+    "0.1 % of the gradients that are not zero are flushed. Formats of 8 bits stand here for "
+    "comparison: nothing here computes in them."
 )
+# Trainings were measured to bear scales that flush more, and to diverge with ones that flush less.
+UNKNOWN = "with which scales it trains, range alone does not say"
 
 
 def title(measured: DynamicRange, among: Sequence[DynamicRange]) -> str:
@@ -30,7 +32,10 @@ def title(measured: DynamicRange, among: Sequence[DynamicRange]) -> str:
 
 
 def answer(measured: DynamicRange) -> list[str]:
-    """The advice first, then why, then what float16 and bfloat16 lose."""
+    """The advice first, then why, then what float16 and bfloat16 lose: of range alone.
+
+    Where a sweep measured loss scales in this training, see `loss_scales.of_training` instead.
+    """
     advised = advice.advise(measured)
     return [f"Use policy {choice(advised)}.", *reasons(advised), *sentences(measured)]
 
@@ -66,11 +71,15 @@ def _of_float16(advised: Advice) -> str:
         kinds = " and ".join(advised.too_large)
         return f"Some {kinds} are larger than float16's largest number, 65504."
     if advised.fixed_scales is None:
-        return "For mixed_float16 no fixed loss scale is both large and small enough."
+        return (
+            "In mixed_float16 no fixed loss scale flushes at most 0.1 % of the gradients and "
+            f"leaves the largest room to double; {UNKNOWN}."
+        )
     least, most = advised.fixed_scales
     return (
-        "For mixed_float16 the dynamic loss scale serves, or a fixed one from "
-        f"{power(least)} to {power(most)}, which leaves the largest gradient room to double."
+        f"In mixed_float16 fixed loss scales from {power(least)} to {power(most)} flush at most "
+        "0.1 % of the gradients that were sampled and leave the largest room to double; "
+        f"{UNKNOWN}."
     )
 
 

@@ -1,18 +1,21 @@
 """What is said of the loss scales that a training bears: sentences and a table of text."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from mptexp.analysis import loss_scale
+from mptexp.analysis import accuracy, loss_scale
+from mptexp.analysis.sweep_tables import Tables
+from mptexp.report.answers import caveats
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.columns import BLANK
 from mptexp.report.text.measures import Measure
 from mptexp.report.text.parameter_values import in_words
 
+MIXED = "mixed_float16"
 NAMED = 4  # scales, each with its number; of more the range is said
 RETRY = "find settings with which float32 trains, such as a lower learning rate."
 FAILS = ("stall", "diverge")  # outcomes
@@ -51,6 +54,18 @@ def sentences(rows: pd.DataFrame, title: str = "") -> list[str]:
         if parts:
             made.append(f"{head}**{own.policy.iloc[0]}** {wording.listed(parts)}.")
     return made
+
+
+def of_training(tables: Tables, asked: Mapping[str, Any]) -> list[str]:
+    """As `sentences`, of mixed_float16 in one training; empty where that shows nothing.
+
+    Args:
+        asked: the parameters of one of its runs.
+    """
+    table = loss_scale.table(tables)
+    if table.empty or caveats.doubts(tables, "accuracy"):
+        return []
+    return sentences(table[(table.point == accuracy.shared(asked)) & (table.policy == MIXED)])
 
 
 def _fails(own: pd.DataFrame) -> list[str]:
@@ -240,7 +255,7 @@ def advice(rows: pd.DataFrame, margin: float) -> str:
 
 def _usable_dynamic(rows: pd.DataFrame, margin: float) -> pd.DataFrame:
     """The dynamic scale of mixed_float16, where its mean is not worse than the margin allows."""
-    dynamic = (rows.policy == "mixed_float16") & (rows.loss_scale == "dynamic")
+    dynamic = (rows.policy == MIXED) & (rows.loss_scale == "dynamic")
     return rows[dynamic & ~rows.verdict.isin(["diverged", "lower"]) & (rows.difference >= -margin)]
 
 

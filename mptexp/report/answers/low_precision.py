@@ -169,7 +169,7 @@ def _ended(statuses: Sequence[str]) -> str:
 def _gupta(points: Sequence[Point]) -> Iterator[str]:
     for point in points:
         stochastic = point.choice["rounding"] == "stochastic"
-        if stochastic and point.fixed_point_bits == 16 and point.loss.n:
+        if stochastic and point.fixed_point and point.fixed_point.bits == 16 and point.loss.n:
             nearest = point.sibling(points, rounding="nearest")
             yield (
                 "Gupta et al. (2015) train in 16-bit fixed point with little to no loss if "

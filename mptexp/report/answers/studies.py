@@ -126,12 +126,21 @@ def _at_other_sizes(rows: pd.DataFrame, tables: Tables) -> list[str]:
             for row in ends.itertuples()
         ]
         sentences.append(
-            f"{wording.verbatim(model)}, {in_words('phase', phase)}, published on one GPU, at "
-            f"batch sizes that were not measured here or are not stated, {MIXED} over "
-            f"float32 or TF32: {wording.listed(published_ones)}. Measured here: {'; '.join(here)}. "
-            "Only the ratios compare."
+            f"{wording.verbatim(model)}, {in_words('phase', phase)}, published on one GPU, {MIXED} "
+            f"over float32 or TF32, {_why_apart(tables, model, phase)}: "
+            f"{wording.listed(published_ones)}. Measured here: {'; '.join(here)}. Only the ratios "
+            "compare."
         )
     return sentences
+
+
+def _why_apart(tables: Tables, model: str, phase: str) -> str:
+    """Why no published ratio of a network stands beside one of this sweep."""
+    ok = tables.ok
+    policies = set(ok.policy[(ok.model == model) & (ok.phase == phase)])
+    if MIXED not in policies:
+        return "which was not measured here"
+    return "at batch sizes for which there is no such ratio here, or that are not stated"
 
 
 def _native(measured: pd.DataFrame, model: str, phase: str) -> list[str]:

@@ -93,8 +93,7 @@ def settings(verdict: Verdict, among: Sequence[Verdict]) -> str:
 
 
 def _possible(verdict: Verdict) -> str:
-    # What the layers take alone bounds nothing that the step took beside them.
-    if math.isnan(verdict.possible) or verdict.possible < verdict.speedup.estimate:
+    if math.isnan(verdict.possible):
         return ""
     if f"{max(verdict.possible, 1 / verdict.possible):.2g}" == "1":
         return ", where the device would allow about the same speed"
@@ -209,9 +208,9 @@ BREAKDOWN = Section(
 )
 LAYERS = Section(
     "Layers",
-    "*At best*: what the layer takes alone at its own shapes (with a kernel), or its bytes at the "
-    "measured copy bandwidth (the better of both policies'); no more than it took in the step. "
-    "Forward and backward.",
+    "*At best*, by valid peaks: what the layer takes alone at its own shapes (with a kernel), or "
+    "its bytes at the measured copy bandwidth (the better of both policies'); no more than it took "
+    "in the step. Forward and backward.",
     why_tables.layer_rows,
     "time breakdown",
 )
@@ -220,8 +219,10 @@ PEAKS = Section(
     "Measured on this device through this backend, the best of several tries; in brackets, where "
     "it is known, the share of the published peak (published.csv). MFU: arithmetic of the model's "
     "step, from its shapes, over that of a large matrix product in the same type. Least traffic: "
-    "inputs, outputs and weights, each once per pass. A dot above its roof: libraries skip the "
-    "arithmetic on padding, which shapes count.",
+    "inputs, outputs and weights, each once per pass. A dot may lie above its roof: libraries skip "
+    "arithmetic on padding, which shapes count, and small arrays stay in a cache, which a large "
+    "copy does not. *No valid peak*: a step does more arithmetic than was measured at the peak, as "
+    "where other programs ran meanwhile; then there is no roof, and no bound by layer.",
     why_tables.peak_rows,
 )
 ARITHMETIC = Section(

@@ -57,8 +57,7 @@ def readings_by_time(samples: pd.DataFrame) -> Figure:
     Args:
         samples: columns policy, seconds (since the first sample), utilization_frac, power_w.
     """
-    labels = {"utilization_frac": "utilization, %", "power_w": "power, W"}
-    read = [name for name in labels if samples[name].notna().any()]
+    read = _read(samples)
     figure, axes = style.new(1.1 + 1.7 * len(read), rows=len(read), sharex=True)
     for axis, name in zip(axes, read, strict=True):
         scale = 100 if name == "utilization_frac" else 1
@@ -66,11 +65,22 @@ def readings_by_time(samples: pd.DataFrame) -> Figure:
             own = samples[samples.policy == policy]
             look = {"color": COLOURS[policy], "label": policy, "linewidth": 1.4}
             axis.plot(own.seconds, own[name] * scale, **look)
-        axis.set_ylabel(labels[name])
+        axis.set_ylabel(read[name])
         axis.set_ylim(0)
     axes[-1].set_xlabel("seconds")
     style.legend(figure)
     return figure
+
+
+def _read(samples: pd.DataFrame) -> dict[str, str]:
+    """The readings that there are, by column, as their axes are labelled."""
+    labels = {"utilization_frac": "utilization, %", "power_w": "power, W"}
+    return {name: label for name, label in labels.items() if samples[name].notna().any()}
+
+
+def _names(samples: pd.DataFrame) -> str:
+    names = [label.partition(",")[0] for label in _read(samples).values()]
+    return f"{wording.capitalized(wording.listed(names))}."
 
 
 def _caption_readings(samples: pd.DataFrame) -> str:
@@ -104,9 +114,10 @@ FIGURES = (
         "readings_by_time",
         "device",
         "Device readings over time",
-        "Utilization and power by seconds, a line per policy.",
+        "Readings of the device by seconds, a line per policy.",
         _samples,
         readings_by_time,
         _caption_readings,
+        _names,
     ),
 )

@@ -100,6 +100,11 @@ def _numbered(sweep: MeasuredSweep) -> dict[str, Verdict]:
     return {str(n): v for n, v in enumerate(sweep.verdicts, 1) if v.traced}
 
 
+def _with_roof(sweep: MeasuredSweep) -> dict[str, Verdict]:
+    traced = _numbered(sweep).items()
+    return {n: v for n, v in traced if why_tables.has_peak(v) and why_tables.names_layers(v)}
+
+
 FIGURES = (
     FigureRow(
         "time_by_cause_{}",
@@ -115,7 +120,7 @@ FIGURES = (
         "roofline",
         "Roofline",
         "Achieved GFLOP/s by FLOP per byte, a dot per layer and policy under the device's roofs.",
-        lambda sweep: {n: v for n, v in _numbered(sweep).items() if why_tables.names_layers(v)},
+        _with_roof,
         roofline_by_layer,
         _caption_roofline,
     ),

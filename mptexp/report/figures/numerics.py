@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mptexp.analysis import exponent_range, loss_scale
-from mptexp.analysis.exponent_range import DynamicRange
+from mptexp.analysis.exponent_range import DynamicRange, Histogram
 from mptexp.report.answers import loss_scales
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
@@ -30,8 +30,8 @@ KIND_COLOURS = {
 }
 LAYERS = 30  # rows of the figure of layers: more cannot be read
 HALF = FORMATS["float16"]
-# Exponents of float16's smallest subnormal, its smallest normal and what it cannot hold any more.
-ENDS = (math.log2(HALF.smallest_subnormal), math.log2(HALF.smallest_normal), 16)
+# Exponents below which float16 rounds to zero and is subnormal, and from which it is too small.
+ENDS = (math.log2(HALF.flushed_below), math.log2(HALF.smallest_normal), 16)
 
 
 def exponents_by_kind(ranges: DynamicRange) -> Figure:
@@ -66,14 +66,14 @@ def _mark_range(axis: Axes) -> None:
 
 def _caption_kinds(ranges: DynamicRange) -> str:
     kinds = [kind for kind in exponent_range.GRADIENTS if kind in ranges.kinds]
-    flushed = [exponent_range.shares(ranges.kinds[kind], HALF)["flushed"] for kind in kinds]
     parts = [
-        f"{wording.share(lost)} of the {exponent_range.KINDS[kind]}"
-        for kind, lost in zip(kinds, flushed, strict=True)
+        f"{wording.share(exponent_range.flushed(ranges.kinds[kind], HALF))} of the "
+        f"{exponent_range.KINDS[kind]}"
+        for kind in kinds
     ]
     runs = f"each of {ranges.runs} runs" if ranges.runs > 1 else "one run"
     return (
-        f"{' and '.join(parts)} lie below float16's smallest number. Values of a training in "
+        f"{' and '.join(parts)} would be flushed to zero in float16. Values of a training in "
         f"{ranges.policy}, {ranges.samples} samples of {runs}; gradients without loss scale. "
         "Hatched: where float16 is subnormal."
     )
@@ -81,7 +81,7 @@ def _caption_kinds(ranges: DynamicRange) -> str:
 
 def exponents_by_layer(ranges: DynamicRange) -> Figure:
     """Share of each layer's activation gradients by exponent, a row per layer, the first on top."""
-    counts = _gradients_by_layer(ranges)
+    counts = {name: h.counts for name, h in _gradients_by_layer(ranges).items()}
     names = list(counts)[::-1]
     if len(names) > LAYERS:
         chosen = np.linspace(0, len(names) - 1, LAYERS).round().astype(int)
@@ -106,27 +106,28 @@ def exponents_by_layer(ranges: DynamicRange) -> Figure:
     return figure
 
 
-def _gradients_by_layer(ranges: DynamicRange) -> dict[str, np.ndarray]:
-    """How many of each layer's activation gradients have which exponent; layers without any out."""
+def _gradients_by_layer(ranges: DynamicRange) -> dict[str, Histogram]:
+    """Each layer's activation gradients by exponent; layers without any are left out."""
     kind = "activation_gradients"
-    return {
-        name: h.counts for (k, name), h in ranges.layers.items() if k == kind and h.counts.any()
-    }
+    return {name: h for (k, name), h in ranges.layers.items() if k == kind and h.counts.any()}
 
 
 def _caption_layers(ranges: DynamicRange) -> str:
     below = {
-        name: counts[: int(ENDS[0]) - exponent_range.LOWEST].sum() / counts.sum()
-        for name, counts in _gradients_by_layer(ranges).items()
+        name: exponent_range.flushed(h, HALF) * h.total / h.counts.sum()
+        for name, h in _gradients_by_layer(ranges).items()
     }
     worst = max(below, key=lambda name: below[name])
     opening = (
-        f"{worst} has most below float16's range: {wording.share(below[worst])} of its gradients "
-        "that are not zero."
+        f"{worst} has most that would be flushed to zero in float16: {wording.share(below[worst])} "
+        "of its gradients that are not zero."
         if below[worst]
-        else "No layer has gradients below float16's range."
+        else "No layer has gradients that would be flushed to zero in float16."
     )
-    return f"{opening} Dotted: the smallest subnormal and the smallest normal number of float16."
+    return (
+        f"{opening} Dotted: left of the first line float16 rounds to zero, between both it is "
+        "subnormal."
+    )
 
 
 def _trainings(sweep: MeasuredSweep) -> dict[str, DynamicRange]:

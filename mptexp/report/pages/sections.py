@@ -153,9 +153,12 @@ def show_dynamic_range(sweep: MeasuredSweep) -> None:
     """Where the values of each training lie, and what 16 bits lose of them."""
     trainings = exponent_range.measured(sweep.tables.records)
     for number, training in enumerate(trainings, 1):
+        # What a sweep measured of loss scales goes before what range alone would advise.
+        known = loss_scales.of_training(sweep.tables, training.parameters)
         advice, *reasons = dynamic_range.answer(training)
+        measured = [*known, *dynamic_range.sentences(training)]
         show_text(f"## Dynamic range: {safe(dynamic_range.title(training, trainings))}")
-        show_text(bullets([f"**{advice}**", *reasons]))
+        show_text(bullets(measured if known else [f"**{advice}**", *reasons]))
         show_figures(sweep, "exponents", str(number))
         show_table(dynamic_range.rows(training))
         show_text(dynamic_range.NOTE)

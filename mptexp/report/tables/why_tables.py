@@ -14,10 +14,12 @@ from mptexp.diagnosis.causes import BREAKDOWN
 from mptexp.diagnosis.effects import Effect
 from mptexp.diagnosis.losses import Loss
 from mptexp.diagnosis.verdict import Verdict
+from mptexp.records.tables import valid_peak
 from mptexp.report.text import wording
 from mptexp.spec.run import Run
 
 LEAST_SHOWN = 0.01  # of the step, or of what a table divides
+NO_PEAK = "no valid peak"
 MOST_LAYERS = 15
 Record = Mapping[str, Any]
 
@@ -188,15 +190,16 @@ def layer_rows(verdict: Verdict) -> pd.DataFrame:
     if not verdict.traced or not names_layers(verdict):
         return pd.DataFrame()
     took = {policy: _by_layer(record) for policy, record in verdict.records.items()}
-    needs = needs_by_layer(verdict)
+    needs = needs_by_layer(verdict) if has_peak(verdict) else {}
     candidate = verdict.pair.candidate.policy
+    bounds = {"Bound by": needs[candidate].bound} if needs else {}
     return pd.DataFrame(
         [
             {
                 "Layer": layer,
                 **{f"{policy}, ms": _milli(t.get(layer)) for policy, t in took.items()},
                 **{f"{p}, at best": _milli(t.seconds.get(layer)) for p, t in needs.items()},
-                "Bound by": needs[candidate].bound.get(layer, "–"),
+                **{name: bound.get(layer, "–") for name, bound in bounds.items()},
             }
             for layer in took[candidate].sort_values(ascending=False).index[:MOST_LAYERS]
         ]
@@ -215,6 +218,11 @@ def needs_by_layer(verdict: Verdict) -> dict[str, pd.DataFrame]:
     return dict(zip(records, roofline.of_pair(*records.values()), strict=True))
 
 
+def has_peak(verdict: Verdict) -> bool:
+    """Whether the peaks that its runs measured bound anything."""
+    return valid_peak(*verdict.records.values())
+
+
 def _by_layer(record: Record) -> pd.Series:
     return breakdown.by_layer(record).sum(axis=1).drop("(no operation)", errors="ignore")
 
@@ -224,25 +232,27 @@ def _by_layer(record: Record) -> pd.Series:
 
 def peak_rows(verdict: Verdict) -> pd.DataFrame:
     """What the device did at its peak, as measured on it, and how far each policy came."""
-    return pd.DataFrame([_peak_row(record) for record in verdict.records.values()])
+    valid = has_peak(verdict)
+    return pd.DataFrame([_peak_row(record, valid) for record in verdict.records.values()])
 
 
-def _peak_row(record: Record) -> dict[str, str]:
+def _peak_row(record: Record, valid: bool) -> dict[str, str]:
     work, step_s = record["work"], record["timing"]["step_s"]
     flops, moved, ceilings = work["flops_per_step"], work["bytes_per_step"], work["ceilings"]
     slowdown = record["profile"].get("slowdown")  # none where the trace was not read
     run = Run.model_construct(**record["parameters"])
     device = record["environment"]["device"]
     peak, bandwidth = ceilings["matmul_flops_per_s"], ceilings["copy_bytes_per_s"]
+    known = published.peak(device, ceilings["dtype"]), published.peak(device)
+    matrix = wording.teraflops(peak) + _of_published(peak, known[0] * run.replicas)
+    copy = wording.gigabytes(bandwidth) + _of_published(bandwidth, known[1] * run.replicas)
     return {
         "Policy": run.policy,
         "Batch size": str(run.batch_size),
-        "Peak of a matrix product": wording.teraflops(peak)
-        + _of_published(peak, published.peak(device, ceilings["dtype"]) * run.replicas),
+        "Peak of a matrix product": matrix if valid else NO_PEAK,
         "Achieved": wording.teraflops(flops / step_s) if flops else "–",
-        "MFU": percent(flops / step_s / peak) if flops and flops / step_s <= peak else "–",
-        "Peak of a copy": wording.gigabytes(bandwidth)
-        + _of_published(bandwidth, published.peak(device) * run.replicas),
+        "MFU": percent(flops / step_s / peak) if flops and valid else "–",
+        "Peak of a copy": copy if valid else NO_PEAK,
         "Least traffic": wording.gigabytes(moved / step_s) if moved else "–",
         "Tracing slowed the step": f"{slowdown:.2f}×" if slowdown else "–",
     }

@@ -168,7 +168,7 @@ def test_float16_that_diverges_beside_float32_that_does_has_shown_nothing(float3
             made["status"] = "diverged"
         else:
             made["in_force"]["chance_accuracy"] = 0.95
-    assert found(rows, "Pure float16").finding == "not tested here"
+    assert found(rows, "Pure float16").finding == claims.UNTESTED
 
 
 @pytest.mark.parametrize("lost", [1, 3])
@@ -192,3 +192,36 @@ def test_a_format_that_diverged_in_all_runs_decides():
     more += emulated_runs([1, 1, 1], status="diverged", width=2.0, **binary)
     assert found(runs, "Binary weights").finding == "consistent"
     assert found(runs + more, "Binary weights").finding == "inconsistent"
+
+
+@pytest.mark.parametrize(
+    ("name", "finding"), [("<6,10>", "consistent"), ("<2,14>", claims.UNTESTED)]
+)
+def test_rounding_to_nearest_is_claimed_to_fail_with_fewer_than_14_bits_of_fraction(name, finding):
+    # The lie: a <2,14> that fails confirmed Gupta et al., whose claim is of shorter fractions.
+    chosen = {"propagation": name, "weight_format": name}
+    runs = [*emulated_runs([1, 1, 1]), *emulated_runs([90, 91, 90], **chosen)]
+    assert found(runs, "rounding to nearest").finding == finding
+
+
+@pytest.mark.parametrize(
+    ("device", "has"),
+    [
+        ("NVIDIA GeForce GTX 1650", False),
+        ("NVIDIA GeForce GTX 1660 Ti", False),
+        ("NVIDIA GeForce MX450", False),
+        ("NVIDIA T1000 8GB", False),
+        ("NVIDIA GeForce RTX 2060", True),
+        ("Tesla T4", True),
+    ],
+)
+def test_a_gpu_without_tensor_cores_decides_nothing_about_them(device, has):
+    # The lie: "3 to 4 times as fast on Tensor Cores: inconsistent", by a GTX 1650, which has none.
+    rows = pairs("mixed_float16", [1.05, 1.06, 1.04], gpu=device)
+    rows += peaks(**{device: (3e12, 6e12)})
+    for number, made in enumerate(rows):
+        made["run_id"] = f"{number:012x}"
+        made["environment"]["capability"] = [7, 5]
+    decided = "inconsistent" if has else claims.UNTESTED
+    assert found(rows, "3 to 4 times").finding == decided
+    assert found(rows, "four times less work").finding == decided

@@ -1,6 +1,7 @@
 """What is said of a dynamic range, against the values themselves."""
 
 import numpy as np
+import pytest
 from histograms import VALUES, histogram, ranges
 
 from mptexp.analysis import exponent_range
@@ -29,3 +30,20 @@ def test_of_gradients_that_overflowed_no_scale_is_called_safe():
     (said,) = [s for s in dynamic_range.sentences(over) if "overflowed" in s]
     assert "which loss scale they bear, is not known" in said
     assert "stays finite" not in " ".join(dynamic_range.sentences(over))
+
+
+@pytest.mark.parametrize("gradients", [VALUES, VALUES[VALUES > 1e-6]])
+def test_of_loss_scales_range_alone_says_what_they_flush_not_what_trains(gradients):
+    # The lie: "the dynamic loss scale serves, or a fixed one from 2¹³ to 2¹⁵"; 2¹⁵ diverged.
+    said = " ".join(dynamic_range.answer(ranges(gradients=gradients)))
+    assert "0.1 % of the gradients" in said
+    assert "with which scales it trains, range alone does not say" in said
+    assert "serve" not in said
+
+
+def test_the_note_defines_flushed_as_the_shares_count_it():
+    # The lie: "smaller than the format's smallest subnormal", of which half round to it.
+    half = FORMATS["float16"]
+    near = histogram(np.float32([0.7 * half.smallest_subnormal, 0.3 * half.smallest_subnormal]))
+    assert exponent_range.shares(near, half)["flushed"] == 0.5
+    assert "smaller than half of the format's smallest subnormal" in dynamic_range.NOTE

@@ -60,10 +60,6 @@ def test_what_xla_is_to_others_is_torch_compile_to_users_of_pytorch():
     assert "torch.compile on makes mixed_float16 1.50× faster" in why.sentence(found)
 
 
-def test_a_bound_that_was_exceeded_is_none():
-    assert "allow" not in why.sentence(verdict(possible=1.05))
-
-
 def test_pairs_that_differ_in_any_parameter_are_told_apart():
     # Two identical headings, of two normalizations.
     both = [

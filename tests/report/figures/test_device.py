@@ -8,6 +8,7 @@ from mptexp.report.figures import device
 from mptexp.report.measured import MeasuredSweep
 
 CAPTIONS = {row.name: row.caption for row in device.FIGURES}
+VALUES = {row.name: row.values for row in device.FIGURES}
 
 
 def test_the_devices_memory_is_a_line_where_runs_come_near_it():
@@ -47,5 +48,9 @@ def test_readings_are_drawn_where_there_are_any():
     assert [axis.get_ylabel() for axis in figure.axes] == ["utilization, %"]
     assert list(figure.axes[0].lines[0].get_ydata()) == [50, 70]
     assert "60 % in float32" in CAPTIONS["readings_by_time"](samples)
-    figure = device.readings_by_time(samples.assign(power_w=[100.0, 200.0]))
+    # The lie: the alternative text named power, where none was read.
+    assert VALUES["readings_by_time"](samples) == "Utilization."
+    both = samples.assign(power_w=[100.0, 200.0])
+    figure = device.readings_by_time(both)
     assert [axis.get_ylabel() for axis in figure.axes] == ["utilization, %", "power, W"]
+    assert VALUES["readings_by_time"](both) == "Utilization and power."

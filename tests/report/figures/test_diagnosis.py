@@ -1,6 +1,7 @@
 import pytest
 from builders import published
 
+from mptexp.report.answers import why
 from mptexp.report.figures import diagnosis, registry
 from mptexp.report.tables import why_tables
 
@@ -33,3 +34,15 @@ def test_a_pair_that_was_not_traced_has_no_figure(sweep):
     assert len(traced) > 0
     (largest,) = [f.draw()[1] for f in registry.figures(sweep) if f.name == "time_by_cause_1"]
     assert "under float32: matrix work" in largest
+
+
+def test_without_a_valid_peak_there_is_no_roof():
+    # The lie: 31 of 44 layers above the "measured roof", by "padding, which shapes count".
+    float8 = published("float8-gpt-cpu")
+    names = [figure.name for figure in registry.figures(float8)]
+    assert any(name.startswith("time_by_cause") for name in names)
+    assert not [name for name in names if name.startswith("roofline")]
+    for found in float8.verdicts:
+        assert set(why_tables.peak_rows(found)["Peak of a matrix product"]) == {"no valid peak"}
+        assert "Bound by" not in why_tables.layer_rows(found)
+        assert "would allow" not in why.sentence(found, float8.verdicts)

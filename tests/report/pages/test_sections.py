@@ -9,7 +9,7 @@ from typing import get_args
 
 import IPython.display
 import pytest
-from builders import record, tables
+from builders import published, record, tables
 from support import PROJECT
 
 from mptexp import report
@@ -88,3 +88,13 @@ def test_a_row_of_the_registry_is_all_that_a_new_figure_needs(monkeypatch, shown
     export.export(sweep.directory, tmp_path / "out")
     assert (tmp_path / "out/added.png").is_file()
     assert "*An added figure. " in (tmp_path / "out/draft.md").read_text()
+
+
+def test_what_loss_scales_were_measured_to_do_replaces_what_range_advises(shown):
+    # The lie: "no fixed loss scale is both large and small enough" beside 1024 that trains.
+    sweep = published("loss-scale-deep-cpu")
+    sections.show_dynamic_range(sweep)
+    said = "\n".join(one.data for one in shown if hasattr(one, "data"))
+    assert "**mixed_float16** trains as float32 does with a loss scale of 1024 and 2¹⁵" in said
+    assert "Use policy" not in said
+    assert "In mixed_float16 no fixed loss scale" not in said
