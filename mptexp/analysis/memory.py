@@ -21,7 +21,9 @@ def ratios(tables: Tables) -> pd.DataFrame:
         all of the table together; empty below three blocks).
     """
     ok = validity.comparable(tables.ok)
-    valid = ok[[not validity.invalid(flags, "memory") for flags in ok["flags"]]]
+    # As an array: of no rows a list would choose no columns.
+    is_valid = np.array([not validity.invalid(flags, "memory") for flags in ok["flags"]], bool)
+    valid = ok[is_valid]
     rows, overs = [], []
     for point, default, sizes in by_block(valid, "peak_memory_bytes"):
         for baseline in baselines(default, sizes)[:1]:
