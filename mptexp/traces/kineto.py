@@ -58,6 +58,10 @@ RANGE = re.compile(  # what people call the range of a step, with or without its
     r"^(train(ing)?[ _-]?)?(step|iter(ation)?|batch)[ _#:=-]*\d*$", re.IGNORECASE
 )
 IDLE = re.compile(r"(Device|Stream|Event|Context|Ctx)Synchronize$")
+ALLOCATES = re.compile(
+    r"^(cuda|hip)(Malloc|Free|Host(Alloc|Free|Malloc))|^(cu|hip)Mem(Alloc|Free|Create|(Un)?[Mm]ap"
+    r"|Release|SetAccess|Address(Reserve|Free))"
+)
 WAITS_FOR_ALL = re.compile(r"(Device|Context|Ctx)Synchronize$")  # not for one stream
 # Operations that only GPUs have; PyTorch's profiler does not trace Apple's.
 OF_GPU = re.compile(
@@ -199,6 +203,7 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
         timed=not replayed,
         trains=_trains(events, ran, found, _graphed(ran, host)),
         input_shape=_input_shape(events, found),
+        graphed=bool(steps.holding(found, graphs)),
         accumulated=_accumulates(stepped, found),
         updates=None if updates is None else updates / number,
         gpu=_device_name(name, models) if devices else "",
@@ -726,9 +731,11 @@ def _begun(found: Steps, waits: Sequence[Interval]) -> Steps:
 
 
 def _waits(events: Iterable[Event]) -> Iterator[Span]:
-    """When the host waited for a batch, and when for the device."""
+    """When the host waited for a batch, when for the device, and when for memory."""
     for event in events:
         if event.kind in ("op", "python") and INPUT.search(event.name):
             yield Span(event.start, event.end, Operation("input"))
         elif event.kind == "launch" and IDLE.search(event.name):
             yield Span(event.start, event.end, Operation("idle"))
+        elif event.kind == "launch" and ALLOCATES.search(event.name):
+            yield Span(event.start, event.end, Operation("allocation"))
