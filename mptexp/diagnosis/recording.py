@@ -21,7 +21,8 @@ from mptexp.traces.steps import WHOLE
 # which a device waits for its host.
 BOUNDS = {
     "input": ("input",),
-    "host": ("host", "idle", "python", "retracing", "allocation"),
+    "host": ("host", "idle", "python", "retracing"),
+    "allocation": ("allocation",),
     "another GPU": ("another GPU",),
     "loop": ("loop",),
     "on the host": ("on the host",),

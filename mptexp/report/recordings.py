@@ -39,6 +39,7 @@ TENSOR_CORES = {True: "on Tensor Cores", False: "without Tensor Cores", None: "u
 BOUND = {
     "input": "Waiting for input bounds {work}: {share} of {step}",
     "host": "The host bounds {work}: for {share} of {step} the device has no work",
+    "allocation": "Allocating and freeing memory bounds {work}: {share} of {step}",
     "another GPU": "Waiting for other GPUs bounds {work}: for {share} of {step} another one works "
     "and this one has nothing to do",
     "loop": "Loops bound {work}: {share} of {step}",
