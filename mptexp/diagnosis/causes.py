@@ -144,7 +144,8 @@ ROWS: tuple[Category, ...] = (
         sentence="is communication between devices",
         remedies=(
             Remedy("a larger batch per device", ablations.BATCH),
-            Remedy("gradients in 16 bits, communication during the backward pass"),
+            Remedy("gradients in 16 bits"),
+            Remedy("communication during the backward pass"),
         ),
         colour="#882255",
     ),
@@ -215,6 +216,16 @@ ROWS: tuple[Category, ...] = (
         remedies=(LARGER_BATCH, SEVERAL_STEPS, Remedy("fewer metrics and callbacks")),
         ablations=(ablations.BATCH, ablations.EXECUTION),
         colour="#bdbdbd",
+    ),
+    Cause(
+        name="allocation",
+        label="allocating and freeing memory (cudaMalloc, cudaFree)",
+        sentence="is allocating and freeing memory (cudaMalloc, cudaFree)",
+        remedies=(
+            Remedy("one shape of all batches"),
+            Remedy("less memory: a smaller batch, activations computed anew"),
+        ),
+        colour="#6a3d9a",
     ),
     Cause(
         name="another GPU",

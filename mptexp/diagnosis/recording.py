@@ -14,7 +14,7 @@ import pandas as pd
 
 from mptexp.diagnosis import arithmetic, breakdown
 from mptexp.diagnosis.causes import LEAST_SHARE
-from mptexp.traces.operations import Trace
+from mptexp.traces.operations import WAITS, Trace
 from mptexp.traces.steps import WHOLE
 
 # What bounds a step: one cause, under whose name the tables have the same share, or the ways in
@@ -22,6 +22,7 @@ from mptexp.traces.steps import WHOLE
 BOUNDS = {
     "input": ("input",),
     "host": ("host", "idle", "python", "retracing"),
+    "allocation": ("allocation",),
     "another GPU": ("another GPU",),
     "loop": ("loop",),
     "on the host": ("on the host",),
@@ -54,6 +55,11 @@ NO_LAYER = ("optimizer", "loss", "loss scaling", "updates")  # parts with a name
 # Types by how few bits a product keeps of its operands.
 FEWER_BITS = {"float64": 0, "float32": 0, "tf32": 1, "float16": 2, "bfloat16": 2, "float8": 3}
 FEWER_BITS |= {"int8": 3, "float4": 4}
+# Causes whose work moves bytes, of which 16 bits have half as many; and collectives that send 16.
+HALVED = ("memory", "casts", "communication", "copies", "loads")
+SENT_IN_16_BITS = re.compile(r"^(void )?(nccl|rccl)\w*_(bf16|f16|half|bfloat16)", re.IGNORECASE)
+# What must be alike, and what a trace that does not tell it may still be.
+TOLD_IN_ONE = {"ranks": "number of ranks", "CUDA": "CUDA version"}
 MOST = 0.5  # of the matrix work: more than this is most of it
 
 
@@ -115,8 +121,7 @@ class Recording:
     @property
     def _work(self) -> pd.DataFrame:
         """What ran on the device: copies and waits left out."""
-        waits = ["another GPU", "input", "idle", "host", "retracing", "python", "on the host"]
-        return self.rows[~self.rows.cause.isin(waits)]
+        return self.rows[~self.rows.cause.isin([*WAITS, "python", "on the host"])]
 
     @property
     def layer_share(self) -> float:
@@ -187,11 +192,16 @@ class Recording:
     def best(self) -> float:
         """The largest speedup that 16 bits alone could give over this recording.
 
-        Matrix work for nothing, memory-bound work and casts in half the time, all else as it was.
+        Matrix work for nothing, what moves bytes in half the time, all else as it was.
         """
-        shrinks = {"matrix": 1.0, "memory": 0.5, "casts": 0.5}
-        saved = sum(self.share(name) * part for name, part in shrinks.items())
-        return 1 / max(1 - saved, 1e-9)
+        return 1 / max(1 - self.share("matrix") - sum(self.halved.values()) / 2, 1e-9)
+
+    @property
+    def halved(self) -> dict[str, float]:
+        """Shares of the step that 16 bits could halve, by cause; what is in them is left out."""
+        names = self.rows.kernel.map(lambda name: bool(SENT_IN_16_BITS.search(name)))
+        rows = self.rows[~names & self.rows.cause.isin(HALVED)]
+        return dict(rows.groupby("cause").seconds.sum() / self.trace.step_s)
 
 
 def same_input(first: str, second: str) -> bool:
@@ -241,7 +251,14 @@ class Comparison:
             "batch size": not all(trace.input_shape for trace in traces),
             named: not all(trace.gpu.partition(" ")[2] for trace in traces),
         }
-        return [name for name, holds in unknown.items() if holds]
+        first, second = (trace.recorded for trace in traces)
+        either = {**first, **second}
+        alone = [
+            f"{text} ({either[name]} in one alone)"
+            for name, text in TOLD_IN_ONE.items()
+            if (name in first) != (name in second)
+        ]
+        return [name for name, holds in unknown.items() if holds] + alone
 
     @property
     def works(self) -> dict[str, tuple[str, str]]:

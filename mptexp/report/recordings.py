@@ -11,8 +11,15 @@ from typing import Any
 import pandas as pd
 from great_tables import GT
 
+from mptexp.diagnosis import ablations
 from mptexp.diagnosis.causes import CAUSES, LABELS, LEAST_SHARE
-from mptexp.diagnosis.recording import BOUNDS, FEWER_BITS, Comparison, Recording
+from mptexp.diagnosis.recording import (
+    BOUNDS,
+    FEWER_BITS,
+    SENT_IN_16_BITS,
+    Comparison,
+    Recording,
+)
 from mptexp.report.figures import diagnosis as figures
 from mptexp.report.figures import output, style
 from mptexp.report.pages import lead, rendering
@@ -32,6 +39,7 @@ TENSOR_CORES = {True: "on Tensor Cores", False: "without Tensor Cores", None: "u
 BOUND = {
     "input": "Waiting for input bounds {work}: {share} of {step}",
     "host": "The host bounds {work}: for {share} of {step} the device has no work",
+    "allocation": "Allocating and freeing memory bounds {work}: {share} of {step}",
     "another GPU": "Waiting for other GPUs bounds {work}: for {share} of {step} another one works "
     "and this one has nothing to do",
     "loop": "Loops bound {work}: {share} of {step}",
@@ -75,8 +83,25 @@ TRY: dict[tuple[str, str], Sequence[str]] = {
     ("memory", "PyTorch"): ["torch.compile, which fuses it", "channels_last",
                             "fused normalizations"],
     ("casts", "PyTorch"): ["channels_last throughout", "a model in bfloat16 rather than autocast"],
+    ("allocation", "PyTorch"): [
+        "a trace of later steps (the first ones allocate)", "one shape of all batches",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "less memory (a smaller batch, "
+        "activation checkpointing)"],
+    ("idle", "TensorFlow"): ["a larger batch", "steps_per_execution",
+                             "fewer metrics and callbacks"],
+    ("memory", "TensorFlow"): ["jit_compile=True, which fuses it",
+                               "fewer or cheaper normalizations"],
     ("memory", "JAX"): ["jit over the whole step", "fewer or cheaper normalizations"],
 }  # fmt: skip
+# Where nothing stands above, what a cause's row has, but for what is said in mptexp's own keys.
+PLAIN = (None, ablations.BATCH, ablations.NO_NORMALIZATION)
+# Of what to try: what a trace shows to be done already, by an operation or a kernel.
+DONE = {
+    "torch.compile": re.compile("^triton_|^CompiledFunction|CompiledFxGraph"),
+    "fused=True": re.compile("^_fused_(adamw?|sgd|adagrad)_"),
+    "gradients in 16 bits": SENT_IN_16_BITS,
+    "jit_compile": re.compile(r"fusion([._]\d+)*$"),
+}
 # Of what to try: what only a training has, and a type that GPUs before Ampere only emulate.
 OF_TRAINING = re.compile("optimizer|zero_grad|gradient|backward|one update")
 SINCE_AMPERE = re.compile("bfloat16")
@@ -90,6 +115,8 @@ BEFORE_AMPERE = re.compile(r"\b(V100|P100|P40?|T4|K80|M60|TITAN|GTX|RTX 20\d\d|Q
 IN_16_BITS = FEWER_BITS["float16"]
 NOT_SHRUNK = 0.95  # of the time before: what takes more of it is said not to have shrunk
 UNEQUAL = 0.03  # of the mean step: where the median is further from it, both are said
+# What 16 bits could halve beside memory-bound work and casts, of `recording.HALVED`.
+MOVED = {"communication": {"communication"}, "copies": {"copies", "loads"}}
 NO_BOUND = 20.0  # times: a larger bound says only that next to nothing else was recorded
 MATRIX = {  # by what most of it is in, of `FEWER_BITS` up to 16 bits; None where unavailable
     None: f"16 bits{TF32}, unless it is in them already (its type is unavailable); a smaller or "
@@ -382,10 +409,26 @@ def _try(cause: str, recording: Recording) -> str:
         lacks_tf32 = bool(BEFORE_AMPERE.search(trace.gpu)) or trace.device == "cpu"
         text = MATRIX[None if precision is None else min(precision, IN_16_BITS)]
         return text.replace(TF32, "") if lacks_tf32 else text
-    remedies = {row.name: [r.text for r in row.remedies] for row in CAUSES}
-    texts = TRY.get((cause, trace.framework)) or remedies.get(cause, [])
-    texts = [text for text in texts if _applies(text, trace)]
+    plain = {row.name: [r.text for r in row.remedies if r.ablation in PLAIN] for row in CAUSES}
+    texts = TRY.get((cause, trace.framework)) or plain.get(cause, [])
+    useless = _useless(recording)
+    texts = [_without(text, useless) for text in texts if _applies(text, trace)]
+    texts = [text for text in texts if text]
     return ("; " if any("," in text for text in texts) else ", ").join(texts) or "–"
+
+
+def _useless(recording: Recording) -> list[str]:
+    """Words of what is of no use: it is done already, or needs memory that there is not."""
+    names = {*recording.rows.op, *recording.rows.kernel}
+    useless = [word for word, shows in DONE.items() if any(map(shows.search, names))]
+    useless += ["CUDA graphs"] * recording.trace.graphed
+    return useless + ["a larger batch"] * (recording.share("allocation") >= LEAST_SHARE)
+
+
+def _without(remedy: str, useless: Sequence[str]) -> str:
+    """What is left of what could be tried, as alternatives."""
+    parts = [part for part in remedy.split(" or ") if not any(word in part for word in useless)]
+    return " or ".join(parts)
 
 
 def _applies(remedy: str, trace: Trace) -> bool:
@@ -457,6 +500,8 @@ def shrink_sentence(comparison: Comparison) -> str:
             "higher precision first."
         )
     lower = before is not None and after is not None and after > before and not comparison.places
+    alike = wording.listed(comparison.untold)
+    subject = f"If both had the same {alike}, lower" if alike else "Lower"
     stayed = comparison.unshrunk[lambda s: s >= LEAST_SHARE * comparison.candidate.trace.step_s]
     was = comparison.by_cause.baseline_s
     little = [name for name, seconds in stayed.items() if seconds < NOT_SHRUNK * was[name]]
@@ -464,20 +509,25 @@ def shrink_sentence(comparison: Comparison) -> str:
         name: f"{_short(str(name))} ({milliseconds(seconds)}, before {milliseconds(was[name])})"
         for name, seconds in stayed.items()
     }
-    listed = wording.listed([part for name, part in parts.items() if name not in little])
-    text = f"Lower precision did not shrink {listed}. " if listed and lower else ""
-    listed = wording.listed([parts[name] for name in little])
-    text += f"It shrank {listed} by less than a quarter. " if listed and lower else ""
-    more = lower and comparison.speedup > comparison.baseline.best
+    same = wording.listed([part for name, part in parts.items() if name not in little])
+    said = [f"did not shrink {same}"] if same else []
+    less = wording.listed([parts[name] for name in little])
+    said += [f"shrank {less} by less than a quarter"] if less else []
+    text = f"{subject} precision {' and '.join(said)}. " if said and lower else ""
     names = _names([comparison.baseline, comparison.candidate])
     # Where both are in as many bits, what is to be done next concerns the second.
-    alike = before is not None and before == after
-    bound = (comparison.candidate, names[1]) if alike else (comparison.baseline, names[0])
-    return f"{text}{_at_best(*bound)}{' It became faster by more than that.' * more}".strip()
+    if before is not None and before == after:
+        return f"{text}{_at_best(comparison.candidate, names[1])}".strip()
+    return f"{text}{_at_best(comparison.baseline, names[0], comparison.speedup)}".strip()
 
 
-def _at_best(recording: Recording, name: str) -> str:
-    """What 16 bits alone could give over a recording, where it is in more bits."""
+def _at_best(recording: Recording, name: str, measured: float = 0.0) -> str:
+    """What 16 bits alone could give over a recording, where it is in more bits.
+
+    Args:
+        measured: the speedup that another recording has over it; what is less than that bounds
+            nothing.
+    """
     precision = recording.precision
     if precision is not None and precision >= IN_16_BITS:
         return ""
@@ -486,11 +536,16 @@ def _at_best(recording: Recording, name: str) -> str:
             f"Nearly all of {name} is matrix work, so it sets no bound to what 16 bits could give."
         )
     opening = f"If {name} is in 32 bits (its type is unavailable), " * (precision is None)
-    return (
-        f"{opening}16 bits would make {name} at most {recording.best:.2f}× faster: that much if "
-        "its matrix work took no time, memory-bound work and casts half of theirs, and all else "
-        "stayed."
-    )
+    others = [text for text, causes in MOVED.items() if recording.halved.keys() & causes]
+    halved = wording.listed(["memory-bound work", "casts", *others])
+    told = f"if its matrix work took no time, {halved} half of theirs, and all else stayed"
+    if measured > recording.best:
+        return (
+            f"{opening}16 bits would make {name} {recording.best:.2f}× faster {told}; it became "
+            "faster by more than that, so something else changed too."
+        )
+    best = f"{recording.best:.2f}× faster"
+    return f"{opening}16 bits would make {name} at most {best}: that much {told}."
 
 
 def tables(recordings: Sequence[Recording]) -> dict[str, pd.DataFrame]:

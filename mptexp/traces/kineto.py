@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,9 @@ KINDS = {
     "cuda_driver": "launch", "hip_driver": "launch", "python_function": "python",
     "privateuse1_runtime": "launch", "xpu_runtime": "launch",
 }  # fmt: skip
+# Categories as PyTorch alone writes them. "Operator", "Kernel" and "Memcpy" are PaddlePaddle's and
+# ONNX Runtime's too: of the older versions of PyTorch "Runtime" tells, or an operator's name.
+OWN = {*KINDS} - {"operator", "memcpy", "memset", "runtime"} | {"Runtime"}
 PLAIN = (str, int, float)  # not null, and nothing that cannot be a key
 ON_DEVICE = ("kernel", "copy", "counted")
 DETAILS = {
@@ -54,6 +58,10 @@ RANGE = re.compile(  # what people call the range of a step, with or without its
     r"^(train(ing)?[ _-]?)?(step|iter(ation)?|batch)[ _#:=-]*\d*$", re.IGNORECASE
 )
 IDLE = re.compile(r"(Device|Stream|Event|Context|Ctx)Synchronize$")
+ALLOCATES = re.compile(
+    r"^(cuda|hip)(Malloc|Free|Host(Alloc|Free|Malloc))|^(cu|hip)Mem(Alloc|Free|Create|(Un)?[Mm]ap"
+    r"|Release|SetAccess|Address(Reserve|Free))"
+)
 WAITS_FOR_ALL = re.compile(r"(Device|Context|Ctx)Synchronize$")  # not for one stream
 # Operations that only GPUs have; PyTorch's profiler does not trace Apple's.
 OF_GPU = re.compile(
@@ -62,6 +70,7 @@ OF_GPU = re.compile(
 OF_APPLE = re.compile(r"^aten::_?mps_")
 GRADIENT = re.compile(r"wgrad|dgrad|backward|_bwd", re.IGNORECASE)  # in kernels' names
 PRODUCT = re.compile(r"^aten::(conv\w*|_convolution|linear|addmm|mm|bmm|matmul)$")
+STEPPED = "Optimizer.step#"
 SEVERAL = 1.5  # times the number of steps: so often an optimizer steps in several of them
 BACKWARDS = 0.01  # of the events of a device: so few may end before they begin
 LEAST_WITHIN = 0.5  # of the time of what was launched in the steps: so much ran in them
@@ -69,7 +78,11 @@ LEAST_WITHIN = 0.5  # of the time of what was launched in the steps: so much ran
 LAUNCHES = re.compile(r"Launch\w*Kernel")
 CAPTURES = re.compile(r"Stream(Begin|End)Capture")  # in between, launches only make a graph
 LOST = 0.01  # of the kernels that were launched: so few may be missing
-MARKED = ("ProfilerStep#N", "ranges named as steps")
+MARKED, BY_OPTIMIZER = ("ProfilerStep#N", "ranges named as steps"), "the optimizer's steps"
+ONE_OPTIMIZER = (
+    "a step is one of the optimizer's: if there are two of one class, it is a part of a step; "
+    "profiler.step() marks steps"
+)
 STRAY = 0.01  # of the launches: so few with another process's number are no other process
 # Of a step: a shorter wait for what was launched before the recording stays in it.
 UNFINISHED = 0.05
@@ -85,8 +98,13 @@ COUNTER = re.compile(r"__\w+\.(sum|avg|max|min)")  # such as smsp__inst_executed
 
 def is_kineto(events: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> bool:
     """Whether events are PyTorch's, or what stands before them, of a trace in which nothing ran."""
-    known = any(_kind(event.get("cat")) is not None and event.get("ph") == "X" for event in events)
-    return known or {"schemaVersion", "deviceProperties"} <= set(about)
+    known = any(_of_pytorch(event) and event.get("ph") == "X" for event in events)
+    return known or ("deviceProperties" in about and isinstance(about.get("schemaVersion"), int))
+
+
+def _of_pytorch(event: Mapping[str, Any]) -> bool:
+    category, name = str(event.get("cat")), str(event.get("name"))
+    return category in OWN or (category == "Operator" and name.startswith("aten::"))
 
 
 def read(events: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> Trace:
@@ -158,7 +176,10 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
     waits = list(_waits(e for e in events if e.thread in trainers))
     waits += _blocked(events, trainers)
     awaited = [wait for wait in waits if wait.operation.state == "input"]
-    found = _steps(events, spans, launched, operations.busy(awaited))
+    graphs = [e.start for e in events if e.kind == "launch" and GRAPH_LAUNCH.search(e.name)]
+    gradients = [call.start for event, (call, _) in zip(ran, calls, strict=True)
+                 if call and _of_training(event.name)]  # fmt: skip
+    found = _steps(events, spans, launched, operations.busy(awaited), gradients, graphs)
     _refuse_skewed(found, launched)
     late = _late_us(events, launched)
     if late > steps.AHEAD * 1e6 * statistics.median(found.seconds()):
@@ -174,14 +195,16 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
         "gpu" if devices else "cpu",
     )
     replayed = _replayed(ran)
-    number, updates = len(found.intervals), _updates(events, found)
+    stepped = _updates(events, ran, found)
+    number, updates = len(found.intervals), None if stepped is None else sum(stepped)
     return replace(
         trace,
         framework=framework,
         timed=not replayed,
         trains=_trains(events, ran, found, _graphed(ran, host)),
         input_shape=_input_shape(events, found),
-        accumulated=_accumulates(updates, number),
+        graphed=bool(steps.holding(found, graphs)),
+        accumulated=_accumulates(stepped, found),
         updates=None if updates is None else updates / number,
         gpu=_device_name(name, models) if devices else "",
         gpus={_device_name(n, models): _work_s(of) for n, of in devices.items()},
@@ -190,7 +213,9 @@ def of_events(events: Sequence[Event], models: Mapping[str, str], framework: str
             *_notes(ran, host),
             *lost,
             *_skew(launched, late),
-            *_stepped(events, updates, number),
+            *_stepped(events, stepped, found),
+            *_other_kind(found, graphs),
+            *([ONE_OPTIMIZER] if found.how.startswith(BY_OPTIMIZER) else []),
             *([EARLIER.format(sum(e - b for b, e in earlier) / 1e3)] if earlier else []),
             *([] if devices else _compiled(spans)),
         ),
@@ -424,6 +449,10 @@ def _trains(
     return False if told else None
 
 
+def _of_training(kernel: str) -> bool:
+    return kernels.work(kernel) == "optimizer" or bool(GRADIENT.search(kernel))
+
+
 def _shape(product: str, shapes: Any) -> Sequence[Any]:
     """The shape of what a product reads, of those of all its inputs; empty where unavailable."""
     place = product == "aten::addmm"  # whose first input is the bias
@@ -439,45 +468,72 @@ def _input_shape(events: Iterable[Event], found: Steps) -> str:
     return "x".join(map(str, first.args["shape"])) if first else ""
 
 
-def _updates(events: Iterable[Event], found: Steps) -> int | None:
-    """How often the optimizer stepped in the steps; None where nothing tells.
+def _updates(events: Iterable[Event], ran: Iterable[Event], found: Steps) -> Sequence[int] | None:
+    """How often the optimizer stepped in each of the steps; None where nothing tells.
 
     Of several optimizers that which stepped most often.
+
+    Args:
+        ran: on the device that is explained.
     """
     intervals = found.on_host or found.intervals
     begins, ends = zip(*intervals, strict=True)
-    stepped: Counter[str] = Counter()
+    stepped: dict[str, Counter[int]] = defaultdict(Counter)
     trained = False
     for event in events:
         place = bisect_right(begins, event.start) - 1 if event.kind == "op" else -1
         if place >= 0 and event.start < ends[place]:
-            stepped[event.name] += event.name.startswith("Optimizer.step#")
+            if event.name.startswith(STEPPED):
+                stepped[event.name][place] += 1
             trained = trained or bool(BACKWARD.search(event.name))
-    most = max(stepped.values(), default=0)
-    return most if most or trained else None
+    if not stepped and (not trained or any(kernels.work(e.name) == "optimizer" for e in ran)):
+        return None
+    most = max(stepped.values(), key=Counter.total, default=Counter())
+    return [most[place] for place in range(len(intervals))]
 
 
-def _accumulates(updates: int | None, number: int) -> bool:
-    """Whether the optimizer stepped in some of several steps alone."""
-    return updates is not None and 0 < updates < number - 1
+def _accumulates(updates: Sequence[int] | None, found: Steps) -> bool:
+    """Whether the optimizer stepped in some of several steps alone.
+
+    One step may lack it as it is cut off, or as a loss scaler skipped it, unless no two steps in
+    succession have it.
+    """
+    if not updates or not any(updates):
+        return False
+    marked = found.how.startswith(MARKED)
+    apart = marked and not any(one and after for one, after in pairwise(updates))
+    return sum(updates) < len(updates) - (0 if apart else 1)
 
 
-def _stepped(events: Iterable[Event], updates: int | None, number: int) -> Iterator[str]:
+def _stepped(events: Iterable[Event], updates: Sequence[int] | None, found: Steps) -> Iterator[str]:
     """Says where the optimizer steps less often, or more often, than the marks say."""
     if updates is None:
         return
-    if _accumulates(updates, number):
-        skips = any(event.kind == "op" and SCALING.search(event.name) for event in events)
+    number, stepped = len(updates), sum(updates)
+    skips = any(event.kind == "op" and SCALING.search(event.name) for event in events)
+    micro = "gradients are accumulated, and a step here is the work on one micro-batch"
+    skipped = "the loss scaler skipped the others, or " * skips
+    if _accumulates(updates, found):
+        cut = ", or the recording ends within the last one" * (number == 2 and not updates[-1])
+        yield f"the optimizer stepped in {stepped} of {number} steps: {skipped}{micro}{cut}"
+    if not stepped:
         yield (
-            f"the optimizer stepped in {updates} of {number} steps: "
-            + "the loss scaler skipped the others, or " * skips
-            + "gradients are accumulated, and a step here is the work on one micro-batch"
+            f"no step of an optimizer was recorded in {number} steps with a backward pass: "
+            f"{skipped}{micro}, or the optimizer leaves no mark (compiled, or one's own)"
         )
-    if updates > SEVERAL * number:
+    if stepped > SEVERAL * number:
         yield (
-            f"the optimizer stepped {updates} times in {number} steps: a step here is several of "
+            f"the optimizer stepped {stepped} times in {number} steps: a step here is several of "
             "the training, or has several optimizers"
         )
+
+
+def _other_kind(found: Steps, graphs: Sequence[float]) -> Iterator[str]:
+    """Says where most steps replay CUDA graphs and others do not, or the other way round."""
+    if found.other_kind:
+        others, most = ("no", "one") if steps.holding(found, graphs) else ("a", "none")
+        left = f"{found.other_kind} of {found.found} steps"
+        yield f"{left}, which replay {others} CUDA graph, are left out, as most replay {most}"
 
 
 def _refuse_merged(events: Iterable[Event]) -> None:
@@ -564,15 +620,28 @@ def _of_one_name(events: Sequence[Event]) -> list[Interval]:
 
 
 def _steps(
-    events: Sequence[Event], spans: Sequence[Span], launched: Launched, waited: Sequence[Interval]
+    events: Sequence[Event],
+    spans: Sequence[Span],
+    launched: Launched,
+    waited: Sequence[Interval],
+    gradients: Sequence[float],
+    graphs: Sequence[float],
 ) -> Steps:
+    """The steps, by the first that there is: marks, the optimizer's steps, what repeats.
+
+    Args:
+        gradients: when kernels were launched that only a training has.
+        graphs: when CUDA graphs were launched, which may hold a backward pass.
+    """
     trained = [e.start for e in events if e.kind == "op" and BACKWARD.search(e.name)]
+    trained += [*gradients, *graphs]
+    updated = [e.start for e in events if e.kind == "op" and e.name.startswith(STEPPED)]
     for pattern, how in zip((STEP, RANGE), MARKED, strict=True):
         named = [e for e in events if e.kind == "op" and pattern.match(e.name)]
         marks = _of_one_name(named)
         if marks:
             busy, whole = operations.busy(spans), pattern is STEP
-            return steps.marked(marks, busy, how, launched, trained, whole, waited)
+            return steps.marked(marks, busy, how, launched, trained, whole, waited, graphs, updated)
     work = [
         ((s.start, s.end), (s.operation.kernel or s.operation.op))
         for s in spans
@@ -583,16 +652,34 @@ def _steps(
     ended = _optimized(events)
     if not ended:
         return steps.repeated(work, first=host, waited=waited) or steps.whole(first, last)
-    pairs = list(zip([host, *ended[:-1]], ended, strict=True))
-    busy = operations.busy(spans)
-    return steps.marked(pairs, busy, "the optimizer's steps", launched, waited=waited)
+    every = _round(events, ended)
+    pairs = list(pairwise([host, *ended][len(ended) % every :: every]))
+    how = BY_OPTIMIZER if every == 1 else f"every {every} steps of the optimizer"
+    return steps.marked(pairs, operations.busy(spans), how, launched, waited=waited)
 
 
 def _optimized(events: Iterable[Event]) -> list[float]:
     """When the only optimizer had stepped, in order; none where several step, or one steps once."""
-    marks = [e for e in events if e.kind == "op" and e.name.startswith("Optimizer.step#")]
+    marks = [e for e in events if e.kind == "op" and e.name.startswith(STEPPED)]
     one = len(marks) > 1 and len({e.name for e in marks}) == 1
     return sorted(e.end for e in marks) if one else []
+
+
+def _round(events: Iterable[Event], ended: Sequence[float]) -> int:
+    """After how many steps of optimizers of one name the same backward passes recur.
+
+    Two of a GAN have backward passes that alternate. Of the first step, the recording may lack a
+    part; at least two rounds tell.
+
+    Args:
+        ended: when they had stepped, in order.
+    """
+    passes: list[Counter[str]] = [Counter() for _ in (*ended, "after the last")]
+    for event in events:
+        if event.kind == "op" and BACKWARD.search(event.name):
+            passes[bisect_left(ended, event.start)][event.name] += 1
+    ran = passes[1:-1]
+    return next((n for n in range(1, len(ran) // 2 + 1) if ran[n:] == ran[:-n]), 1)
 
 
 def _trainers(events: Sequence[Event]) -> Collection[Any]:
@@ -644,9 +731,11 @@ def _begun(found: Steps, waits: Sequence[Interval]) -> Steps:
 
 
 def _waits(events: Iterable[Event]) -> Iterator[Span]:
-    """When the host waited for a batch, and when for the device."""
+    """When the host waited for a batch, when for the device, and when for memory."""
     for event in events:
         if event.kind in ("op", "python") and INPUT.search(event.name):
             yield Span(event.start, event.end, Operation("input"))
         elif event.kind == "launch" and IDLE.search(event.name):
             yield Span(event.start, event.end, Operation("idle"))
+        elif event.kind == "launch" and ALLOCATES.search(event.name):
+            yield Span(event.start, event.end, Operation("allocation"))

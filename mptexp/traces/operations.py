@@ -23,7 +23,7 @@ LONGEST_S = 7200.0  # of a step; no profiler records for so long
 LEAST_S = 1e-9  # of a step; ratios of less would leave what floats can hold
 ON_HOST = "(on the host)"  # stands for the kernel of an operation that no GPU kernel came from
 # An instant without any operation belongs to the first of these that is going on, else to host.
-WAITS = ("another GPU", "retracing", "input", "loop", "idle", "host")
+WAITS = ("another GPU", "retracing", "input", "loop", "idle", "allocation", "host")
 TO_DEVICE = re.compile(r"H2D|HtoD|HostToDevice")  # in the names of copies
 COPY = re.compile(r"^(Memcpy|Memset)|rocclr_(copy|fill)", re.IGNORECASE)  # copies and fills
 COMMON = 0.9  # of the operations with a layer: what so many begin with is the model's name
@@ -42,7 +42,7 @@ class Operation(NamedTuple):
         state: op; for the time without any operation another GPU (of the process works),
             retracing (a function is traced anew), input (a batch is awaited or copied to the
             device), loop (between two operations of a layer's loop), idle (the host awaits the
-            device) or host (the host is at work itself).
+            device), allocation (it allocates or frees memory) or host (it is at work itself).
         layer: the model's layer that it belongs to; empty where it belongs to none.
         part: forward, backward, loop (of either, within a loop of a layer), optimizer, updates (of
             gradients and weights beside it), loss scaling, loss, other; empty unless state is op.
@@ -109,6 +109,7 @@ class Trace:
         trains: whether it has a backward pass or an optimizer in it; None where it does not tell.
         input_shape: of the first product of a step, such as 32x3x224x224, where the trace tells.
         accumulated: whether gradients are accumulated, so that a step is that of a micro-batch.
+        graphed: whether steps replay CUDA graphs.
         updates: how often the optimizer steps in a step; None where the trace does not tell.
         recorded: what else it tells of the machine and of the recording, such as CUDA's version.
         notes: what else a reader has to know of the trace, as sentences.
@@ -136,6 +137,7 @@ class Trace:
     trains: bool | None = None
     input_shape: str = ""
     accumulated: bool = False
+    graphed: bool = False
     updates: float | None = None
     recorded: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ import math
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -38,6 +38,7 @@ class Steps:
         unusual: how many later ones were, for one took much longer than the others.
         left: from when to when these two kinds lasted, the warm-up first.
         untrained: how many were, for they have no backward pass and others have one.
+        other_kind: how many were, for most others replay CUDA graphs and they do not, or not.
         after_s: mean seconds that were cut off each step's end, see `ending_with`.
         on_host: from when to when the host launched them, where the device ran them later.
     """
@@ -47,6 +48,7 @@ class Steps:
     warm_up: int = 0
     unusual: int = 0
     untrained: int = 0
+    other_kind: int = 0
     after_s: float = 0.0
     on_host: tuple[Interval, ...] = ()
     left: tuple[Interval, ...] = ()
@@ -54,7 +56,8 @@ class Steps:
     @property
     def found(self) -> int:
         """How many there are with those that were left out."""
-        return len(self.intervals) + self.warm_up + self.unusual + self.untrained
+        left = self.warm_up + self.unusual + self.untrained + self.other_kind
+        return len(self.intervals) + left
 
     @property
     def launched(self) -> Interval:
@@ -92,6 +95,8 @@ def marked(
     trained: Sequence[float] = (),
     whole: bool = True,
     waited: Sequence[Interval] = (),
+    replayed: Sequence[float] = (),
+    updated: Sequence[float] = (),
 ) -> Steps:
     """Steps that the host marked; the last one ends when the device has done its work.
 
@@ -103,6 +108,8 @@ def marked(
         busy: when the device worked.
         launched: when the host launched something and when it ran, as far as that is known.
         trained: when the host began some part of a backward pass, as far as that is known.
+        replayed: when it launched a CUDA graph.
+        updated: when an optimizer's step began.
         whole: whether a mark lasts as long as its step. Of others the last is left out, if they
             are shorter than what lies from one to the next: nothing says when its step ends.
         waited: when the host waited for a batch, as far as that is known.
@@ -114,6 +121,10 @@ def marked(
         nested = mark[1] <= end or mark[0] < end - (end - begin) / 2
         if not nested:
             kept.append(mark)
+
+    def explained(steps: Steps) -> Steps:
+        return usual(of_one_kind(training(steps, trained), replayed), waited, updated)
+
     begin, end = kept[0][0], max(e for _, e in kept)
     last = max([end, *(ran[1] for at, ran in launched if kept[-1][0] <= at <= end)])
     worked = _worked_until(end, busy, (last - begin) / len(kept) * PAUSE)
@@ -121,13 +132,13 @@ def marked(
     runs_ahead = ahead > AHEAD * (end - begin) / len(kept) or _waits(kept, launched)
     if runs_ahead and (ran := _run(kept, launched)):
         ahead_of = adjoining(ran, f"{how}, as the device ran them")
-        return usual(training(replace(ahead_of, on_host=tuple(kept)), trained), waited)
+        return explained(replace(ahead_of, on_host=tuple(kept)))
     if not whole and _filled(kept) < FILLED:
         to_next = adjoining(kept, f"{how}, from one to the next")
-        return usual(training(_only(to_next, range(len(kept) - 1)), trained), waited)
+        return explained(_only(to_next, range(len(kept) - 1)))
     if worked - end > LAG * (end - begin):
         kept[-1] = (kept[-1][0], worked)
-    return usual(training(adjoining(kept, how), trained), waited)
+    return explained(adjoining(kept, how))
 
 
 def _waits(marks: Sequence[Interval], launched: Launched) -> bool:
@@ -161,16 +172,35 @@ def training(steps: Steps, trained: Sequence[float]) -> Steps:
     More evaluations than steps of training would make these look like a warm-up.
 
     Args:
-        trained: when the host began some part of a backward pass, in any order.
+        trained: when the host began some part of a backward pass, or what may hold one, in any
+            order.
     """
-    instants = sorted(trained)
-    kept = [
+    only = _only(steps, holding(steps, trained))
+    return replace(only, untrained=len(steps.intervals) - len(only.intervals))
+
+
+def of_one_kind(steps: Steps, replayed: Sequence[float]) -> Steps:
+    """The steps that replay CUDA graphs or those that do not, whichever are more.
+
+    Those before the first graph warm up and record it: a mean over both kinds is of neither.
+
+    Args:
+        replayed: when the host launched a graph, in any order.
+    """
+    replaying = holding(steps, replayed)
+    others = [n for n in range(len(steps.intervals)) if n not in replaying]
+    only = _only(steps, max(replaying, others, key=len))
+    return replace(only, other_kind=len(steps.intervals) - len(only.intervals))
+
+
+def holding(steps: Steps, instants: Sequence[float]) -> list[int]:
+    """The places of the steps that hold any of some instants of the host."""
+    ordered = sorted(instants)
+    return [
         n
         for n, (begin, end) in enumerate(steps.on_host or steps.intervals)
-        if bisect_left(instants, begin) < bisect_left(instants, end)
+        if bisect_left(ordered, begin) < bisect_left(ordered, end)
     ]
-    only = _only(steps, kept)
-    return replace(only, untrained=len(steps.intervals) - len(only.intervals))
 
 
 def outrun(steps: Steps, busy: Sequence[Interval]) -> bool:
@@ -230,31 +260,42 @@ def _worked_until(end: float, busy: Sequence[Interval], pause: float) -> float:
     return until
 
 
-def usual(steps: Steps, waited: Sequence[Interval] = ()) -> Steps:
+def usual(steps: Steps, waited: Sequence[Interval] = (), updated: Sequence[float] = ()) -> Steps:
     """The steps without first ones that compile, tune or fill caches, and a later one like them.
 
     What recurs is part of the training: of several long steps all stay, and so does one that is
-    long because it waited for a batch, with such a first one. Steps that take no time are left out:
-    two marks at one instant make such a step.
+    long because it waited for a batch, with such a first one. A step in which the optimizer steps
+    is held against others of that kind alone: where gradients accumulate, it is the longest by
+    nature. Steps that take no time are left out: two marks at one instant make such a step.
 
     Args:
         waited: when the host waited for a batch.
+        updated: when an optimizer's step began.
     """
     steps = _only(steps, [n for n, seconds in enumerate(steps.seconds()) if seconds > 0])
     times, first = steps.seconds(), 0
-    while first + 1 < len(times) and times[first] > UNUSUAL * statistics.median(times[first + 1 :]):
+    every, updating = range(len(times)), {*holding(steps, updated)}
+    while times[first] > UNUSUAL * _typical(times, every[first + 1 :], updating, first in updating):
         first += 1
-    median = statistics.median(times[first:])
-    long = [n for n, s in enumerate(times) if n >= first and s > UNUSUAL * median]
-    starved = [_starved(interval, median, waited) for interval in steps.intervals]
+    usual_s = [_typical(times, every[first:], updating, alone) for alone in (False, True)]
+    long = [n for n in every[first:] if times[n] > UNUSUAL * usual_s[n in updating]]
+    starved = [_starved(interval, usual_s[False], waited) for interval in steps.intervals]
     if len(long) > 1 or any(starved[n] for n in long):
         long = []
         while first and starved[first - 1]:  # one of them
             first -= 1
     left = [*range(first), *long]
-    kept = _only(steps, [n for n in range(len(times)) if n not in left])
+    kept = _only(steps, [n for n in every if n not in left])
     intervals = tuple(steps.intervals[n] for n in left)
     return replace(kept, warm_up=first, unusual=len(long), left=intervals)
+
+
+def _typical(
+    times: Sequence[float], places: Iterable[int], updating: Collection[int], alone: bool
+) -> float:
+    """The median of some steps, of those alone in which the optimizer steps, or of all."""
+    like = [times[n] for n in places if n in updating or not alone]
+    return statistics.median(like) if like else math.inf
 
 
 def _starved(step: Interval, usual_s: float, waited: Sequence[Interval]) -> bool:

@@ -8,6 +8,7 @@ from builders import KINETO, kineto_step
 from builders import without as left
 
 from mptexp import api
+from mptexp.diagnosis.causes import LABELS
 from mptexp.diagnosis.recording import Comparison, Recording
 from mptexp.report import recordings
 from mptexp.traces import kineto
@@ -102,6 +103,62 @@ def test_the_advice_follows_from_what_was_recorded():
     assert "bfloat16" in advised("casts", gpu=a100)
     assert advised("loss scaling", gpu=v100) == "a fixed loss_scale, which costs less"
     assert advised("memory").startswith("torch.compile, which fuses it; channels_last; ")
+
+
+def with_kernels(*names, **changes):
+    """A recording in which kernels of these names ran too, 100 us each."""
+    more = [device(name, 1700 + 100 * n) for n, name in enumerate(names)]
+    made = recording(more=more)
+    return replace(made, trace=replace(made.trace, **changes))
+
+
+def device(name, start):
+    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 20, "ts": start,
+            "dur": 100, "args": {"device": 0}}  # fmt: skip
+
+
+def test_what_a_trace_shows_to_be_done_is_not_advised():
+    # The lies: torch.compile of a training whose kernels it made; gradients in 16 bits, of
+    # collectives in bfloat16; CUDA graphs, of a step that replays them.
+    compiled = with_kernels("triton_poi_fused_add_gelu_7")
+    assert recordings._try("memory", compiled) == "channels_last, fused normalizations"
+    assert recordings._try("host", compiled).startswith("a larger batch, CUDA graphs, fused")
+    graphed = with_kernels(graphed=True)
+    assert recordings._try("host", graphed).startswith("a larger batch, torch.compile, fused")
+    both = with_kernels("triton_poi_fused_add_gelu_7", graphed=True)
+    assert recordings._try("host", both).startswith("a larger batch, fused")
+    for name, advised in (("bf16", False), ("f32", True)):
+        sent = with_kernels(f"ncclDevKernel_AllReduce_Sum_{name}_RING_LL(x)")
+        assert ("gradients in 16 bits" in recordings._try("communication", sent)) is advised
+
+
+def test_advice_is_not_in_the_keys_of_a_sweep():
+    # The lie: "compile the step (jit on), fewer or cheaper normalizations, do not compile the step
+    # (jit off)", of a trace of Keras's.
+    for framework in ("TensorFlow", "JAX", "PyTorch", ""):
+        for cause in LABELS:
+            text = advised(cause, framework=framework)
+            assert not re.search(r"\(jit o|input_mode", text), (framework, cause)
+    assert advised("memory", framework="TensorFlow").startswith("jit_compile=True, which fuses it")
+    assert advised("memory", framework="") == "fewer or cheaper normalizations"
+
+
+def test_time_in_the_allocator_is_named_and_no_larger_batch_advised():
+    # The lie: "host and launch overhead 69 %: a larger batch", of a training 65 of whose 100 ms
+    # pass in cudaMalloc and cudaFree as its GPU's memory is full.
+    calls = [
+        {"ph": "X", "cat": "cuda_runtime", "name": name, "pid": 9, "tid": 1, "ts": at, "dur": 70,
+         "args": {}}
+        for step in (0, 1000)
+        for name, at in (("cudaFree", step + 820), ("cudaMalloc", step + 895))
+    ]  # fmt: skip
+    made = recording(more=calls)
+    assert made.share("allocation") == pytest.approx(0.14)
+    assert made.share("host") == pytest.approx(recording().share("host") - 0.14)
+    assert "allocating and freeing memory 14 %" in recordings.verdict([made])
+    table = recordings.cause_rows(made).set_index("Cause")["What to try"]
+    assert "expandable_segments" in table["allocating and freeing memory (cudaMalloc, cudaFree)"]
+    assert "a larger batch" not in " ".join(table)
 
 
 @pytest.mark.parametrize(
@@ -276,9 +333,20 @@ def test_what_shrank_by_less_than_a_quarter_is_not_said_to_have_stayed(monkeypat
     table.loc["matrix", "candidate_s"] = 0.76 * table.loc["matrix", "baseline_s"]
     monkeypatch.setattr(Comparison, "by_cause", table)
     sentence = recordings.shrink_sentence(pair)
-    assert "It shrank matrix work (" in sentence
-    assert "by less than a quarter." in sentence
+    assert re.search(r"precision shrank matrix work \(.*\) by less than a quarter\.", sentence)
     assert "did not shrink" not in sentence
+
+
+def test_lower_precision_is_not_blamed_for_what_a_larger_batch_may_do():
+    # The lie: "Lower precision did not shrink memory-bound work", of a batch of 64 beside one of
+    # 128 in traces without shapes.
+    told = {"input_shape": "32x3", "gpu": "GPU:0 A100"}
+    pair = [typed(FLOAT32, "a", **told), typed(FLOAT16, "b", **told)]
+    assert recordings.shrink_sentence(Comparison(*pair)).startswith("Lower precision did not")
+    pair = [typed(FLOAT32, "a", gpu="GPU:0 A100"), typed(FLOAT16, "b", gpu="GPU:0 A100")]
+    assert recordings.shrink_sentence(Comparison(*pair)).startswith(
+        "If both had the same batch size, lower precision did not shrink matrix work"
+    )
 
 
 def test_lower_precision_is_not_blamed_for_another_gpu():
@@ -290,7 +358,8 @@ def test_lower_precision_is_not_blamed_for_another_gpu():
 def test_more_than_16_bits_could_give_is_said():
     slow = typed(FLOAT32, "a", step_times=(0.01, 0.01), step_s=0.01)
     said = recordings.shrink_sentence(Comparison(slow, typed(FLOAT16, "b")))
-    assert said.endswith("It became faster by more than that.")
+    assert said.endswith("faster by more than that, so something else changed too.")
+    assert "at most" not in said  # The lie: beside a larger ratio.
 
 
 def test_nothing_but_matrix_work_has_no_bound():

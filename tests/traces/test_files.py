@@ -386,3 +386,35 @@ def test_a_byte_order_mark_does_not_matter(tmp_path):
     plain = kineto_file(tmp_path / "a.json")
     (tmp_path / "b.json").write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
     assert files.read(tmp_path / "b.json")[1] == files.read(plain)[1]
+
+
+def other_s(*rows):
+    return [{"ph": "X", "cat": category, "name": name, "pid": 9, "tid": 9, "ts": 100 * n, "dur": 90,
+             "args": {}} for n, (category, name) in enumerate(rows)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {  # PaddlePaddle's profiler
+            "schemaVersion": "1.0.2",
+            "deviceProperties": [{"id": 0, "name": "A100"}],
+            "traceEvents": other_s(
+                ("ProfileStep", "ProfileStep#0"), ("Dataloader", "MultiprocessDataLoaderIter"),
+                ("Operator", "conv2d dygraph"), ("CudaRuntime", "cudaLaunchKernel"),
+                ("Kernel", "volta_sgemm_128x64_nn"), ("Memcpy", "MEMCPY_HtoD"),
+            ),
+        },
+        other_s(  # ONNX Runtime's
+            ("Session", "model_run"), ("Node", "MatMul_1_kernel_time"),
+            ("Kernel", "ampere_sgemm_128x64_tn"),
+        ),
+        {"traceEvents": other_s(("operator", "Convolution"))},  # MXNet's
+        {"traceEvents": other_s((["kernel"], "a"))},
+    ],
+)  # fmt: skip
+def test_other_writers_of_categories_that_pytorch_has_too_are_refused(tmp_path, content):
+    # The lie: of a PaddlePaddle training that waits 70 of 100 ms for its loader "the host bounds
+    # this recording", with PyTorch's remedies.
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    assert "neither PyTorch nor TensorFlow or JAX writes" in sentence(tmp_path / "a.json")

@@ -10,6 +10,9 @@ from mptexp.traces import kineto
 CONV = "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x32"
 
 
+ADAM = "void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<f>>"
+
+
 def read(events, **about):
     return kineto.read(events, about)
 
@@ -204,6 +207,52 @@ def test_accumulated_gradients_are_said():
     assert not read(gpu_steps(6)).accumulated
 
 
+@pytest.mark.parametrize(
+    ("lacking", "said"),
+    [
+        ((1,), "the optimizer stepped in 1 of 2 steps: gradients are accumulated, and a step here "
+         "is the work on one micro-batch, or the recording ends within the last one"),
+        ((0,), "the optimizer stepped in 1 of 2 steps: gradients"),
+        ((1, 2), "the optimizer stepped in 1 of 3 steps"),  # of three
+        ((1, 3), "the optimizer stepped in 2 of 4 steps"),
+    ],
+)  # fmt: skip
+def test_two_micro_batches_a_step_are_told_in_a_few_steps_too(lacking, said):
+    steps = max(*lacking, 1) + 1
+    trace = read([e for e in gpu_steps(steps) if not (
+        e["name"].startswith("Optimizer") and e["ts"] // 1000 in lacking)])  # fmt: skip
+    assert trace.accumulated
+    assert trace.notes[0].startswith(said)
+
+
+def test_one_step_of_several_whose_update_was_skipped_is_no_accumulation():
+    for lacking in (0, 2):
+        trace = read([e for e in gpu_steps(3) if not (
+            e["name"].startswith("Optimizer") and e["ts"] // 1000 == lacking)])  # fmt: skip
+        assert (trace.accumulated, trace.notes) == (False, ())
+
+
+@pytest.mark.parametrize("phase", [0, 3])
+def test_the_long_step_of_several_micro_batches_that_has_the_optimizer_is_a_step(phase):
+    # The lie: "matrix work 90 % of a step of 10 ms; 1 step of 82 ms left out, as a single
+    # evaluation, checkpoint or compilation in it would be": the optimizer's, of gradients that
+    # are accumulated over four steps.
+    events, at = [], 0
+    for n in range(5):
+        updates = n % 4 == phase
+        made = [e | {"ts": e["ts"] - 1000 * n + at} for e in kineto_step(KINETO[1], n)
+                if updates or not e["name"].startswith("Optimizer")]  # fmt: skip
+        long = {"dur": 9000} if updates else {}
+        events += [e | (long if e["name"].startswith("ProfilerStep") else {}) for e in made]
+        if updates:
+            events.append(device(ADAM, at + 1000, 7000))
+        at += 9000 if updates else 1000
+    trace = read(events)
+    assert (trace.steps, trace.warm_up, trace.unusual) == (5, 0, 0)
+    assert trace.accumulated
+    assert any(f"stepped in {2 if phase == 0 else 1} of 5 steps" in note for note in trace.notes)
+
+
 def test_an_inference_is_no_training():
     assert read(gpu_steps(2)).trains is True
     words = ("Backward", "backward", "Optimizer")
@@ -317,7 +366,7 @@ def test_layers_that_repeat_more_often_than_the_optimizer_steps_are_no_steps():
              "ts": begin + 850, "dur": 100},
         ]  # fmt: skip
     trace = read(events)
-    assert (trace.steps, trace.notes[1:]) == (4, ())
+    assert (trace.steps, trace.notes[1:]) == (4, (kineto.ONE_OPTIMIZER,))
     assert trace.median_s == pytest.approx(1000e-6)
 
 
@@ -364,6 +413,7 @@ def test_code_of_torch_compile_on_a_cpu_is_unexplained_and_that_is_said():
 def test_a_copy_that_waits_for_work_from_before_the_recording_is_no_launch_overhead():
     begin = [e for e in gpu_steps(2) if e["ts"] >= 1000]  # little is known of the first step
     begin.append(host("autograd::engine::evaluate_function: AddBackward0", 945, 9))
+    begin.append(host("Optimizer.step#SGD.step", 960, 9))
     call = host("cudaMemcpyAsync", 300, 640, "cuda_runtime", correlation=77)
     copy = device("Memcpy HtoD (Pageable -> Device)", 900, 30, correlation=77) | {
         "cat": "gpu_memcpy"
@@ -425,7 +475,11 @@ def test_an_optimizer_that_steps_several_times_in_a_step_or_never_is_told():
     assert made.updates == 11
     assert "stepped 22 times in 2 steps: a step here is several" in made.notes[0]
     none = read([e for e in gpu_steps(3) if "Optimizer" not in e["name"]])
-    assert (none.updates, none.accumulated, none.notes) == (0, False, ())
+    assert (none.updates, none.accumulated) == (0, False)
+    (note,) = none.notes  # The lie: none.
+    assert "no step of an optimizer was recorded in 3 steps with a backward pass" in note
+    fused = [e | {"name": e["name"].replace("CUDAFunctor_add", ADAM)} for e in gpu_steps(3)]
+    assert read([e for e in fused if "Optimizer" not in e["name"]]).updates is None
     assert read(gpu_steps(3)).updates == 1
     kernels = [e for e in gpu_steps(3) if e["pid"] == 0]
     assert read(kernels).updates is None
@@ -574,9 +628,6 @@ def test_what_a_thread_awaits_that_does_not_train_keeps_no_step_waiting():
     assert read(gpu_steps(2, sync | {"tid": 2})).operations != plain  # the backward pass's thread
 
 
-ADAM = "void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<f>>"
-
-
 def graphed(last):
     """Two steps, each of which is one CUDA graph of three kernels."""
     made = [host("aten::copy_", 1, 5)]
@@ -604,3 +655,69 @@ def test_what_a_graph_replays_is_no_inference_because_the_host_names_no_backward
     before = [e for e in marked if e["name"] != ADAM or e["ts"] < 1000]
     kept = [e for e in before if not (e["name"] == "cudaLaunchKernel" and e["ts"] == 1620)]
     assert read([e | {"name": e["name"].replace("wgrad", "fprop")} for e in kept]).trains is False
+
+
+def replays(first, steps, kernel=ADAM):
+    """Steps of 500 us after so many of 1000 us, each one CUDA graph."""
+    for n in range(steps):
+        begin, number = first * 1000 + n * 500, 9000 + n
+        yield host(f"ProfilerStep#{first + n}", begin, 500)
+        yield host("cudaGraphLaunch", begin + 5, 9, "cuda_runtime", correlation=number)
+        yield device("sm80_xmma_gemm_a", begin + 100, 300, correlation=number)
+        yield device(kernel, begin + 400, 50, correlation=number)
+
+
+@pytest.mark.parametrize("kernel", [ADAM, "sm80_xmma_gemm_b"])
+def test_replays_of_a_graph_are_no_evaluations(kernel):
+    # The lie: of a training whose first three steps are eager and ten are replays of one CUDA
+    # graph "the host bounds this training; 10 steps without a backward pass left out, as
+    # evaluations have none".
+    trace = read([*gpu_steps(3), *replays(3, 10, kernel)])
+    assert (trace.steps, trace.untrained, trace.median_s) == (10, 0, pytest.approx(500e-6))
+    left = "3 of 13 steps, which replay no CUDA graph, are left out, as most replay one"
+    assert left in trace.notes
+    assert (trace.updates, trace.accumulated) == (None, False)
+    trace = read([*gpu_steps(4), *replays(4, 2, kernel)])
+    assert (trace.steps, trace.median_s) == (4, pytest.approx(1000e-6))
+    left = "2 of 6 steps, which replay a CUDA graph, are left out, as most replay none"
+    assert left in trace.notes
+
+
+def test_a_step_with_kernels_of_gradients_is_no_evaluation():
+    named = ("autograd", "Backward", "backward")
+    bare = [e for e in gpu_steps(3) if e["ts"] < 1000 or not any(n in e["name"] for n in named)]
+    assert sum("wgrad" in e["name"] for e in bare) == 3
+    assert (read(bare).steps, read(bare).untrained) == (3, 0)
+
+
+def gan(rounds, *more):
+    """Unmarked steps of two optimizers of one class, one of which takes twice as long."""
+    events, at = list(more), 0
+    for n in range(2 * rounds):
+        length = 1000 * (1 + n % 2)
+        events += [
+            host("aten::mm", at + 10, 10),
+            *(host("autograd::engine::evaluate_function: MmBackward0", at + 50 * k, 40)
+              for k in range(1, 2 + n % 2)),
+            host("cudaLaunchKernel", at + 12, 2, "cuda_runtime", correlation=500 + n),
+            device(CONV, at + 20, length - 200, correlation=500 + n),
+            host("cudaDeviceSynchronize", at + 200, length - 350, "cuda_runtime"),
+            host("Optimizer.step#Adam.step", at + length - 100, 100),
+        ]  # fmt: skip
+        at += length
+    return events
+
+
+def test_two_optimizers_of_one_class_are_told_by_backward_passes_that_alternate():
+    # The lie: a GAN whose both optimizers are Adams, "12 steps of 39.8 ms": each half of a step.
+    trace = read(gan(6))
+    assert (trace.steps, trace.how) == (6, "every 2 steps of the optimizer")
+    assert trace.median_s == pytest.approx(3000e-6)
+    assert "stepped 12 times in 6 steps" in trace.notes[0]
+    # A recording that begins between the two.
+    later = [e for e in gan(6) if e["ts"] >= 1000]
+    assert read(later).step_times == pytest.approx((3000e-6,) * 5)
+    # Where nothing alternates, nothing tells.
+    alike = [e | {"name": e["name"].replace("evaluate_function", "other")} for e in gan(6)]
+    trace = read([e for e in alike if not e["name"].startswith("autograd")])
+    assert (trace.steps, trace.notes) == (12, (kineto.ONE_OPTIMIZER,))

@@ -186,3 +186,21 @@ def test_long_steps_that_recur_or_wait_for_a_batch_are_steps():
     once = marks[:7]
     assert steps.marked(once, [], "marks", waited=waited).unusual == 0
     assert steps.marked(once, [], "marks", waited=[(120, 200)]).left == ((120, 520),)
+
+
+def test_a_step_of_the_optimizer_is_held_against_others_of_its_kind():
+    # The lies: the only step of four micro-batches in which the optimizer steps "left out as
+    # warm-up", or "as a single evaluation, checkpoint or compilation in it would be".
+    def made(*lengths, updated):
+        ends = [sum(lengths[: n + 1]) for n in range(len(lengths))]
+        marks = [(end - length, end) for end, length in zip(ends, lengths, strict=True)]
+        return steps.marked(marks, [], "marks", updated=[marks[n][0] for n in updated])
+
+    once = made(10, 10, 10, 82, 10, updated=[3])
+    assert (len(once.intervals), once.warm_up, once.unusual) == (5, 0, 0)
+    first = made(82, 10, 10, 10, 82, updated=[0, 4])
+    assert (len(first.intervals), first.warm_up, first.unusual) == (5, 0, 0)
+    # One that takes long beside its like, or that has no optimizer's step, is left out as ever.
+    assert made(900, 10, 10, 10, 82, updated=[0, 4]).warm_up == 1
+    assert made(900, 10, 10, 10, 82, updated=[4]).warm_up == 1
+    assert made(10, 82, 10, 900, 10, 82, updated=[1, 5]).unusual == 1
