@@ -153,7 +153,8 @@ def run(
     if not fresh and executor == "local":  # on a cluster each node has an environment of its own
         for sentence in api.changed(job, only or [], data_dir):
             caution(sentence)
-    left = api.execute(job, only or [], fresh, how, address, output, flagged)
+    whole = fresh and not only
+    left = api.execute(job, only or [], fresh, how, address, output, flagged, discard=whole)
     if in_json():
         for row in api.claims(job):
             result({"comparison": row}, indent=None)

@@ -104,7 +104,7 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
         others = _others(copies, chosen)
         if not out.root.exists():  # nothing is written before all is decided
             locks.enter_context(directory.locked(out))
-        directory.prepare(out, places[0].params_text, fresh=False)
+        directory.prepare(out, places[0].params_text)
         for one in others:
             kept = _part_of(out, one).superseded_as(one.run_id, one.record.read_bytes())
             _copy_files(one.record.parent, kept)
