@@ -66,7 +66,7 @@ def plan(
     that a mistake costs seconds.
     """
     from mptexp import api
-    from mptexp.execution import preparation
+    from mptexp.execution import devices, preparation
     from mptexp.report.tables import terminal_tables
     from mptexp.spec.names import MODELS
 
@@ -89,6 +89,8 @@ def plan(
     result({"runs": runs, **cost, "executes": code})
     for sentence in api.absent(due):
         caution(sentence)
+    for sentence in devices.found(p.run for p in chosen):
+        say(sentence)
     say(f"notebook: {job.notebook}")
     for name in functions:
         say(f"model function: {name}")

@@ -23,6 +23,11 @@ CPU_ISAS = {
 }
 
 
+# Words that make another model of what stands beside them: an RTX 3090 Ti is no RTX 3090, and a MIG
+# slice of an A100 no A100.
+VARIANTS = frozenset("ti super pro max ultra ada sff laptop mobile nvl d mig".split())
+
+
 class DeviceError(UserError, ValueError):
     """A device was named that does not exist here."""
 
@@ -30,9 +35,16 @@ class DeviceError(UserError, ValueError):
 def same_model(asked: str, name: str) -> bool:
     """Whether a device of this name is the model that was `asked` for.
 
-    A short name stands for every device whose name holds its words: V100 for Tesla
-    V100-SXM2-16GB, A100-40G for NVIDIA A100-SXM4-40GB, but L4 not for NVIDIA L40.
+    A short name stands for every device whose name holds its words, and none of VARIANTS besides:
+    V100 for Tesla V100-SXM2-16GB, A100-40G for NVIDIA A100-SXM4-40GB, but L4 not for NVIDIA L40,
+    nor RTX 3090 for NVIDIA GeForce RTX 3090 Ti.
     """
+    implied = set(_words(name)) - set(_words(asked))
+    return holds_words(asked, name) and not implied & VARIANTS
+
+
+def holds_words(asked: str, name: str) -> bool:
+    """Whether the name of a device holds all words of another."""
     has = set(_words(name)) | {word.removesuffix("b") for word in _words(name)}
     return asked == name or (bool(_words(asked)) and set(_words(asked)) <= has)
 

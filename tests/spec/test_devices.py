@@ -24,6 +24,15 @@ def test_no_visible_gpu_means_the_cpu(monkeypatch):
         ("NVIDIA H200", "NVIDIA H200", True),
         ("NVIDIA H200 NVL", "NVIDIA H200", False),
         ("-", "NVIDIA H200", False),
+        # The lie: one device was measured under both names, and compared with itself.
+        ("RTX 3090", "NVIDIA GeForce RTX 3090 Ti", False),
+        ("RTX 3090 Ti", "NVIDIA GeForce RTX 3090 Ti", True),
+        ("RTX 3090 Ti", "NVIDIA GeForce RTX 3090", False),
+        ("RTX 4070", "NVIDIA GeForce RTX 4070 SUPER", False),
+        ("RTX 6000", "NVIDIA RTX 6000 Ada Generation", False),
+        ("H200", "NVIDIA H200 NVL", False),
+        ("A100", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", False),
+        ("AMD Ryzen 7 7840U (CPU)", "AMD Ryzen 7 PRO 7840U (CPU)", False),
     ],
 )
 def test_a_short_name_stands_for_the_devices_that_hold_its_words(asked, found, same):
