@@ -172,8 +172,12 @@ def _asked(text: str) -> dict[str, Any]:
     """
     sweep, _ = params.parse(text, "params.yaml")
     points = (Run(**point).resolved().published() for point in sweep.points())
-    asked = {"points": frozenset(point.model_dump_json() for point in points)}
-    return asked | {name: getattr(sweep, name) for name in ("notebook", "max_batch", "repeats")}
+    return {
+        "points": frozenset(point.model_dump_json() for point in points),
+        "notebook": places.published_notebook(sweep.notebook),
+        "max_batch": sweep.max_batch,
+        "repeats": sweep.repeats,
+    }
 
 
 def _content(text: str) -> Any:
