@@ -89,6 +89,8 @@ def plan(
     result({"runs": runs, **cost, "executes": code})
     for sentence in api.absent(due):
         caution(sentence)
+    for name, value in job.sweep.unnamed().items():
+        say(f"include: {name} {value} where an entry does not name it")
     for sentence in devices.found(p.run for p in chosen):
         say(sentence)
     say(f"notebook: {job.notebook}")

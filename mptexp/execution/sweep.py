@@ -126,7 +126,7 @@ def _execute(
         directory.prepare(place, job.text, discard)
         if fresh:
             directory.discard(chosen(), place, on_ray)
-        searched = not job.sweep.max_batch or _search(job, chosen(), fresh, output)
+        searched = not job.sweep.max_batch or _search(job, chosen(), fresh, how, output)
         now = chosen(repair)  # with the largest batches that were found
         _name_damaged(now, job, output)
         execute_due(now, job, how, output)
@@ -140,14 +140,16 @@ def _execute(
     return Remaining(len(left), sum(p.due for p in left), searched, waiting)
 
 
-def _search(job: Job, chosen: Sequence[Planned], fresh: bool, output: Output) -> bool:
+def _search(
+    job: Job, chosen: Sequence[Planned], fresh: bool, how: Execution, output: Output
+) -> bool:
     """Finds the largest batch for the points of the chosen runs; whether all searches ended."""
     runs = [p.run for p in chosen]
     if fresh:
         max_batch.forget(job.sweep, runs, job.directory)
     ended = True
     try:
-        for run, record in max_batch.search(job, runs):
+        for run, record in max_batch.search(job, runs, how.timeout_s):
             fits = max_batch.FITS.get(record["status"])
             ended &= fits is not None
             result = "fits" if fits else f"{record['status']}: {record['error']}"

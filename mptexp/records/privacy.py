@@ -19,8 +19,8 @@ from mptexp.spec import documents, places
 
 # What stands under these keys stays as it is: it identifies the run, or is an image.
 KEPT = ("parameters", "run_id", "notebook", "image/png")
-# What stands under these keys anybody may have written: a host's name is taken out of it wherever it
-# stands. Elsewhere it may be a word that means something: a device, an optimizer.
+# Under these keys stands what anybody may have written: a host's name is taken out of it as any
+# word. Elsewhere it may be a word that means something: a device, an optimizer.
 FREE = ("error", "outputs")
 
 

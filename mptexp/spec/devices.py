@@ -25,7 +25,20 @@ CPU_ISAS = {
 
 # Words that make another model of what stands beside them: an RTX 3090 Ti is no RTX 3090, and a MIG
 # slice of an A100 no A100.
-VARIANTS = frozenset("ti super pro max ultra ada sff laptop mobile nvl d mig".split())
+VARIANTS = {
+    "ti",
+    "super",
+    "pro",
+    "max",
+    "ultra",
+    "ada",
+    "sff",
+    "laptop",
+    "mobile",
+    "nvl",
+    "d",
+    "mig",
+}
 
 
 class DeviceError(UserError, ValueError):
@@ -124,17 +137,38 @@ def nvidia_handle() -> Any:
     return next(iter(nvidia_handles()), None)
 
 
+# Arm's numbers of its cores, as CPU part in /proc/cpuinfo has them, by their names.
+ARM_PARTS = {
+    "0xd0c": "Neoverse N1",
+    "0xd40": "Neoverse V1",
+    "0xd49": "Neoverse N2",
+    "0xd4f": "Neoverse V2",
+}
+ARM = "0x41"  # as CPU implementer; others' cores have numbers of their own
+
+
 def cpu_name() -> str:
     """Name of this machine's CPU as a device."""
-    return f"{cpuinfo('model name') or platform.processor() or platform.machine()} (CPU)"
+    known = cpuinfo("model name") or _arm_name() or platform.processor() or platform.machine()
+    return f"{known} (CPU)"
+
+
+def _arm_name() -> str:
+    """`Neoverse V1`, or the numbers of an Arm CPU that has no such name; empty of any other."""
+    maker, part = cpuinfo("CPU implementer"), cpuinfo("CPU part")
+    named = ARM_PARTS.get(part, "") if maker == ARM else ""
+    numbers = f"{platform.machine()} implementer {maker} part {part}" if maker and part else ""
+    return named or numbers
 
 
 def cpu_version() -> str:
     """`family 26, model 2, stepping 1`; empty where that is not known.
 
-    Virtual machines of several generations call their CPU by one name.
+    Of an Arm CPU its numbers. Virtual machines of several generations call their CPU by one name.
     """
     parts = {"family": "cpu family", "model": "model\t", "stepping": "stepping"}
+    if cpuinfo("CPU implementer"):
+        parts = {name: f"CPU {name}" for name in ("implementer", "part", "variant", "revision")}
     known = {part: cpuinfo(line) for part, line in parts.items()}
     return ", ".join(f"{part} {value}" for part, value in known.items() if value)
 

@@ -30,6 +30,11 @@ SINGLE = 5  # the first windows hold one step each, so that compilation shows
 LACKS = ("data", "data_order", "fed", "initial_weights", "model_source", "notebook")
 # The parameters of a run that are known of a script; of Keras's `fit` also the frontend.
 KNOWN = ("gpu_model", "backend", "dataset", "model", "policy", "batch_size", "phase", "block")
+# How a loop waits for its device without a model of Keras's, by the framework's own module.
+WAITS: Mapping[str, Callable[[Any], Any]] = {
+    "torch": lambda torch: torch.cuda.is_available() and torch.cuda.synchronize(),
+    "tensorflow": lambda tensorflow: tensorflow.test.experimental.sync_devices(),
+}
 NOTE = (
     "timed by StepTimer in a script that mptexp did not run: its data, the order of its images, "
     "its initial weights and its source are not recorded, so nothing is claimed"
@@ -54,8 +59,8 @@ class StepTimer:
     imported for a loop: Keras asks a callback for its hooks, not for its class.
 
     Args:
-        synchronize: returns once the device has done its work, such as `torch.cuda.synchronize`;
-            needed for a loop on a GPU. Keras's backend has its own.
+        synchronize: returns once the device has done its work; needed for a loop in JAX, such as
+            `lambda: jax.block_until_ready(state)`. PyTorch, TensorFlow and Keras have their own.
         batch_size: images in a step, without which nothing can be recorded.
         policy: the precision of a loop, a name of `mptexp.policies()`; of Keras's model read back.
         backend: tensorflow, jax or torch; by default Keras's, or the framework that was imported.
@@ -107,6 +112,9 @@ class StepTimer:
 
         A window holds all from the beginning of a step to that of a later one, and so the wait for
         a batch between two; the last step, after which none begins, belongs to none.
+
+        Raises:
+            ParamsError: in JAX without `synchronize`.
         """
         self._advance(1)
         try:
@@ -136,6 +144,7 @@ class StepTimer:
         if self._sampler is None or not self._sampler.is_alive():
             self._end()  # what the sensors read before is kept
             self.backend = self.backend or _imported()
+            self._refuse_unwaited()
             self._sampler = sensors.Sampler(self._kind())
             if self._peak_before is None:
                 self._peak_before = self._peak_now()
@@ -162,6 +171,20 @@ class StepTimer:
             self._synchronize()
         elif self.model is not None:
             backend(self.backend).synchronize(self.model)
+        elif self.backend in WAITS and self.backend in sys.modules:
+            WAITS[self.backend](sys.modules[self.backend])
+
+    def _refuse_unwaited(self) -> None:
+        """Refuses a loop of which launches would be timed: JAX waits only for arrays it is given.
+
+        Raises:
+            ParamsError: then.
+        """
+        if self.backend == "jax" and self._synchronize is None and self.model is None:
+            raise ParamsError(
+                "synchronize is None; a loop in JAX needs it, or launches are timed, not steps: "
+                "StepTimer(synchronize=lambda: jax.block_until_ready(state)), with what a step made"
+            )
 
     # --- Keras ------------------------------------------------------------------------------------
 

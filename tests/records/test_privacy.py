@@ -98,10 +98,13 @@ notebook: {home}/clients/acme/train.py  # at {home}
 defaults: {{dataset: "folder:{home}/clients/acme/faces"}}
 matrix: {{policy: [float32]}}
 """
-    assert privacy.published_params(text) == """\
+    assert (
+        privacy.published_params(text)
+        == """\
 notebook: train.py  # at ~
 defaults: {dataset: "folder:faces"}
 matrix: {policy: [float32]}
 """
+    )
     kept = "notebook: mine/train.py\nmatrix: {policy: [float32]}\n"
     assert privacy.published_params(kept) == kept

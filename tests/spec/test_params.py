@@ -217,3 +217,11 @@ def test_two_names_of_one_device_are_refused():
     sweep, _ = params.parse(text, "mine")  # what is there can be read
     assert len(sweep.points()) == 3
     params.parse("matrix: {gpu_model: [RTX 3090, RTX 3090 Ti]}", "mine", to_run=True)
+
+
+def test_what_an_entry_of_include_does_not_name_is_at_its_default():
+    text = "matrix: {batch_size: [64], width: [0.5]}\ninclude: [{policy: bfloat16, width: 1.0}]\n"
+    sweep, _ = params.parse(text, "mine")
+    assert sweep.unnamed() == {"batch_size": 32}
+    sweep, _ = params.parse(f"defaults: {{batch_size: 8}}\n{text}", "mine")
+    assert sweep.unnamed() == {"batch_size": 8}
