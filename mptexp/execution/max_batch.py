@@ -145,8 +145,8 @@ def forget(sweep: Sweep, runs: Iterable[Run], directory: SweepDir) -> None:
 def search(job: Job, runs: Iterable[Run], timeout_s: float) -> Iterator[tuple[Run, dict[str, Any]]]:
     """Makes the attempts that are missing for the points of some runs, as a generator.
 
-    Yields each attempt, of `timeout_s` at most, and its record when it has ended. A point whose attempt fails, which is not
-    to run out of memory, is left; the next call tries it again.
+    Yields each attempt, which is ended after `timeout_s`, and its record when it has ended. A point
+    whose attempt fails, which is not to run out of memory, is left; the next call tries it again.
     """
     sweep, slots = job.sweep, devices.slots()
     for base in _bases_here(sweep, runs):
