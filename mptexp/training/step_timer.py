@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from mptexp.records import interference, schema, step_times, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.backends import BACKENDS
+from mptexp.spec.backends import BACKEND_ROWS, BACKENDS
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.policies import EFFECTIVE_SHARE, POLICY_ROWS, Policy, share_mark
 from mptexp.spec.run import LEAST_STEPS, Run
@@ -30,11 +30,6 @@ SINGLE = 5  # the first windows hold one step each, so that compilation shows
 LACKS = ("data", "data_order", "fed", "initial_weights", "model_source", "notebook")
 # The parameters of a run that are known of a script; of Keras's `fit` also the frontend.
 KNOWN = ("gpu_model", "backend", "dataset", "model", "policy", "batch_size", "phase", "block")
-# How a loop waits for its device without a model of Keras's, by the framework's own module.
-WAITS: Mapping[str, Callable[[Any], Any]] = {
-    "torch": lambda torch: torch.cuda.is_available() and torch.cuda.synchronize(),
-    "tensorflow": lambda tensorflow: tensorflow.test.experimental.sync_devices(),
-}
 NOTE = (
     "timed by StepTimer in a script that mptexp did not run: its data, the order of its images, "
     "its initial weights and its source are not recorded, so nothing is claimed"
@@ -169,20 +164,20 @@ class StepTimer:
     def _wait(self) -> None:
         if self._synchronize is not None:
             self._synchronize()
-        elif self.model is not None:
+        elif self.model is not None or self.backend in sys.modules:
             backend(self.backend).synchronize(self.model)
-        elif self.backend in WAITS and self.backend in sys.modules:
-            WAITS[self.backend](sys.modules[self.backend])
 
     def _refuse_unwaited(self) -> None:
-        """Refuses a loop of which launches would be timed: JAX waits only for arrays it is given.
+        """Refuses a loop of which launches would be timed.
 
         Raises:
             ParamsError: then.
         """
-        if self.backend == "jax" and self._synchronize is None and self.model is None:
+        row = BACKEND_ROWS.get(self.backend)
+        if row and not row.waits_for_all and self._synchronize is None and self.model is None:
             raise ParamsError(
-                "synchronize is None; a loop in JAX needs it, or launches are timed, not steps: "
+                f"synchronize is None; a loop in {row.label} needs it, or launches are timed, not "
+                "steps: "
                 "StepTimer(synchronize=lambda: jax.block_until_ready(state)), with what a step made"
             )
 

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -142,9 +141,9 @@ def test_a_loop_in_jax_is_refused_without_what_it_waits_for():
 
 
 def test_a_loop_on_a_gpu_waits_by_its_frameworks_own_means(clock, monkeypatch):
-    waited = []
-    cuda = SimpleNamespace(is_available=lambda: True, synchronize=lambda: waited.append(1))
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    torch, waited = pytest.importorskip("torch"), []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(1))
     timer = StepTimer(batch_size=4, backend="torch")
     timer._sampler = SILENT
     loop(timer, 9, lambda _: None, clock)
