@@ -21,7 +21,7 @@ from mptexp.spec import documents, places
 KEPT = ("parameters", "run_id", "notebook", "image/png")
 # Under these keys stands what anybody may have written: a host's name is taken out of it as any
 # word. Elsewhere it may be a word that means something: a device, an optimizer.
-FREE = ("error", "outputs")
+FREE = ("error", "missing", "outputs")  # the second: why a trace was not read
 
 
 @cache
