@@ -12,6 +12,7 @@ from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
 
 SAMPLES = 5  # of a probe
+QUESTION = "Which policy and loss scale does this training need?"  # its params file opens with it
 MARGIN = 2.0  # a fixed scale leaves the largest gradient so much room, and more, to grow
 
 
@@ -52,7 +53,7 @@ def probe(run: Run, notebook: str, steps: int, timeout_min: float) -> tuple[Swee
         sampled(steps),
         steps,
         timeout_min,
-        question="Which policy and loss scale does this training need?",
+        question=QUESTION,
         expected="the exponents of its gradients say it.",
     )
 

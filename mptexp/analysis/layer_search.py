@@ -133,6 +133,9 @@ def question(policy: str) -> str:
     return f"Does the training keep up with float32's in {policy} with these layers in it?"
 
 
+QUESTIONS = tuple(map(question, ("float32", *NARROW)))
+
+
 def loss(records: Sequence[Mapping[str, Any]]) -> float | None:
     """The last epoch's training loss, the mean over blocks; None where a training diverged."""
     if any(record["status"] == "diverged" for record in records):

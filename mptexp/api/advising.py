@@ -3,7 +3,7 @@
 What only some of this needs is imported inside functions: pandas alone takes half a second.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
@@ -45,15 +45,15 @@ def advise(
         The advice and the reasons for it, as sentences; none if the training did not end well.
 
     Raises:
-        ParamsError, Interrupted, Stopped: as `sweep.execute` does.
+        ParamsError: also where the directory holds anything but an earlier probe.
+        Interrupted, Stopped: as `sweep.execute` does.
     """
     from mptexp.analysis import advice, exponent_range, sweep_tables
     from mptexp.report.answers import dynamic_range
 
     probe, text = advice.probe(_first(job, only), job.sweep.notebook, steps, job.sweep.timeout_min)
     how = Execution(probe.timeout_min * 60, data_dir=data_dir)
-    # Always anew: the model or the data may have been changed since.
-    execute(replace(job, sweep=probe, text=text), fresh=True, how=how, output=output)
+    _execute_anew(replace(job, sweep=probe, text=text), [advice.QUESTION], how, output)
     measured = exponent_range.measured(sweep_tables.load(job.directory).records)
     return dynamic_range.answer(measured[0]) if measured else []
 
@@ -109,7 +109,7 @@ def advise_layers(
     # Wrong data and models are refused before anything is written.
     preparation.prepare([search.run], data_dir)
     with directory.locked(job.directory):
-        _refuse_other(job.directory)
+        _refuse_other(job.directory, layer_search.QUESTIONS)
         needed = search.needed()
         text = layer_search.proof(job.sweep, search.run, needed)
         proof = _unused(job.directory.root / "layers.yaml", text)
@@ -117,16 +117,26 @@ def advise_layers(
     return layers_needed.answer(needed, steps), proof
 
 
-def _refuse_other(place: SweepDir) -> None:
-    """Refuses a directory that holds anything but an earlier search, which a new one discards.
+def _execute_anew(
+    job: Job, questions: Collection[str], how: Execution, output: Output | None, lock: bool = True
+) -> None:
+    """Trains always anew, since the model or the data may have been changed."""
+    _refuse_other(job.directory, questions)
+    execute(job, fresh=True, how=how, output=output, lock=lock, discard=True)
+
+
+def _refuse_other(place: SweepDir, questions: Collection[str]) -> None:
+    """Refuses a directory that holds anything but earlier advice, which a new one discards.
+
+    Args:
+        place: the directory.
+        questions: with which the params files of such advice open.
 
     Raises:
         ParamsError: then.
     """
-    from mptexp.analysis import layer_search
-
     text = place.params_text
-    if text and params.header(text).get("question") != layer_search.question("float32"):
+    if text and params.header(text).get("question") not in questions:
         raise ParamsError(
             f"{place.root}: holds the results of another params file ({place.params}); give "
             "another directory with --out"
@@ -203,7 +213,7 @@ class _Search:
         job = replace(self.job, sweep=sweep, text=text, directory=place)
         brief = replace(self.output, brief=True)
         held = place == self.job.directory
-        execute(job, fresh=True, how=self.how, output=brief, lock=not held)
+        _execute_anew(job, layer_search.QUESTIONS, self.how, brief, lock=not held)
         return store.read_records(place)[0]
 
     def _check(self, records: Sequence[dict[str, Any]], allowed: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ An archive may come from anybody: what it unpacks is bounded, and lies in one ne
 
 import gzip
 import importlib.util
+import io
 import os
 import shutil
 import tarfile
@@ -16,12 +17,13 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from mptexp.api import commands
-from mptexp.records import instruments
+from mptexp.records import instruments, privacy
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.spec.files import text as text_of
 from mptexp.traces import xplane
 
+PARAMS = "params.yaml"
 INSTRUMENTS = "instruments.json"  # what `doctor --check` printed on the other machine
 MOST_FILES, MOST_BYTES = 100_000, 8 * 2**30
 # Names may take so much between two members: tarfile reads all of it into memory, and one header
@@ -71,16 +73,31 @@ def pack(folder: Path) -> Path:
     partial = packed.with_name(f".{packed.name}.partial")
     try:
         with tarfile.open(partial, "w:gz", compresslevel=1) as tar:
-            tar.add(folder, folder.name, filter=_whole)
+            tar.add(folder, folder.name, filter=_but_params)
+            for path in sorted(folder.rglob(PARAMS)):
+                _add_params(tar, path, folder)
         os.replace(partial, packed)
     finally:
         partial.unlink(missing_ok=True)
     return packed
 
 
+def _add_params(tar: tarfile.TarFile, path: Path, folder: Path) -> None:
+    """Adds a sweep's file as it may leave this machine."""
+    member = _whole(tar.gettarinfo(path, path.relative_to(folder.parent)))
+    if member and member.isreg():
+        content = privacy.published_params(text_of(path)).encode()
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+
+
 def target(folder: Path) -> Path:
     """Where the archive of a folder lies."""
     return folder.with_name(f"{folder.name}.tar.gz")
+
+
+def _but_params(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if Path(member.name).name == PARAMS else _whole(member)
 
 
 def _whole(member: tarfile.TarInfo) -> tarfile.TarInfo | None:

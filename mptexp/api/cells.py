@@ -118,7 +118,8 @@ def run(
     flagged = commands.curable(job) if repair and not fresh else ()
     for sentence in [] if fresh else commands.changed(job, _filters(only)):
         warnings.warn(visible(sentence), stacklevel=2)
-    sweep.execute(job, _filters(only), fresh, output=Output(brief=True), repair=flagged)
+    brief, whole = Output(brief=True), fresh and not only
+    sweep.execute(job, _filters(only), fresh, output=brief, repair=flagged, discard=whole)
     return load(job.directory.root)
 
 

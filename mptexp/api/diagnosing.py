@@ -63,7 +63,7 @@ def execute_diagnosis(
     chosen = blocks.chosen(job, only)
     preparation.prepare([p.run for p in chosen], data_dir)
     with directory.locked(job.directory):
-        directory.prepare(job.directory, job.text, fresh=False)
+        directory.prepare(job.directory, job.text)
         ended = True
         if not finished:
             execute_due(chosen, job, Execution(job.sweep.timeout_min * 60), output)

@@ -23,7 +23,7 @@ from mptexp.api.archive import INSTRUMENTS
 from mptexp.api.commands import check_backend, open_sweep, writing
 from mptexp.execution.directory import locked
 from mptexp.execution.sweep import Interrupted
-from mptexp.records import store
+from mptexp.records import privacy, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.backends import BACKENDS
 from mptexp.spec.devices import local_device
@@ -102,13 +102,19 @@ def measure_hour(
     folder = folder.resolve()
     _check_words(folder, backend, overrides)
     with locked(SweepDir(folder)), writing(folder):
-        asked = {"backend": backend, "set": list(overrides)}
-        hour = _Hour(folder, began + 60 * minutes, _begun(folder, asked), say)
+        asked = {"backend": backend, "set": list(map(_published, overrides))}
+        hour = _Hour(folder, began + 60 * minutes, _begun(folder, asked), overrides, say)
         say(_device())
         try:
             return hour.measure()
         except KeyboardInterrupt:
             raise Interrupted(f"finished runs are kept, also in {hour.pack()}") from None
+
+
+def _published(override: str) -> str:
+    """A `key=value` as it may stand in the archive, which is for others to read."""
+    name, _, value = override.partition("=")
+    return f"{name}={privacy.published_params(f'{name}: {value}').partition(': ')[2].strip()}"
 
 
 def _device() -> str:
@@ -194,12 +200,18 @@ class _Hour:
     Attributes:
         folder: of the results.
         begun: what its marker says.
+        overrides: `key=value` for all studies.
     """
 
     def __init__(
-        self, folder: Path, ends: float, begun: dict[str, Any], say: Callable[[str], None]
+        self,
+        folder: Path,
+        ends: float,
+        begun: dict[str, Any],
+        overrides: Sequence[str],
+        say: Callable[[str], None],
     ) -> None:
-        self.folder, self.begun = folder, begun
+        self.folder, self.begun, self.overrides = folder, begun, overrides
         self._ends, self._say, self._packing_s = ends, say, 0.0
 
     def measure(self) -> Path:
@@ -245,7 +257,7 @@ class _Hour:
         return self._ends - time.monotonic() - ENDING_S - 2 * self._packing_s
 
     def _words(self, step: Step) -> list[str]:
-        settings = [f"backend={self.begun['backend']}", *self.begun["set"]]
+        settings = [f"backend={self.begun['backend']}", *self.overrides]
         named = [word for text in settings for word in ("--set", text)]
         place = str(self.folder / step.study)
         study = str(studies()[step.study])

@@ -66,7 +66,7 @@ def plan(
     that a mistake costs seconds.
     """
     from mptexp import api
-    from mptexp.execution import preparation
+    from mptexp.execution import devices, preparation
     from mptexp.report.tables import terminal_tables
     from mptexp.spec.names import MODELS
 
@@ -89,6 +89,10 @@ def plan(
     result({"runs": runs, **cost, "executes": code})
     for sentence in api.absent(due):
         caution(sentence)
+    for name, value in job.sweep.unnamed().items():
+        say(f"include: {name} {value} where an entry does not name it")
+    for sentence in devices.found(p.run for p in chosen):
+        say(sentence)
     say(f"notebook: {job.notebook}")
     for name in functions:
         say(f"model function: {name}")
@@ -153,7 +157,8 @@ def run(
     if not fresh and executor == "local":  # on a cluster each node has an environment of its own
         for sentence in api.changed(job, only or [], data_dir):
             caution(sentence)
-    left = api.execute(job, only or [], fresh, how, address, output, flagged)
+    whole = fresh and not only
+    left = api.execute(job, only or [], fresh, how, address, output, flagged, discard=whole)
     if in_json():
         for row in api.claims(job):
             result({"comparison": row}, indent=None)

@@ -1,6 +1,6 @@
 """The devices of this machine as slots: a run takes one GPU, or as many as it has replicas."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mptexp.spec.devices import local_devices, same_model
@@ -47,6 +47,18 @@ def taken(run: Run, free: Sequence[Slot], every: Sequence[Slot]) -> list[Slot]:
     present = sum(same_model(run.gpu_model, slot.model) for slot in every)
     needed = min(run.replicas, present) if any(slot.uuid for slot in every) else 1
     return fitting[:needed] if len(fitting) >= needed else []
+
+
+def found(runs: Iterable[Run]) -> list[str]:
+    """A sentence for each name of a device in some runs that is not the one it has here."""
+    asked = dict.fromkeys(run.gpu_model for run in runs)
+    here = dict.fromkeys(name for name, _ in local_devices())
+    return [
+        f"gpu_model {one} is {name} here"
+        for one in asked
+        for name in here
+        if one != name and same_model(one, name)
+    ]
 
 
 def environment(chosen: Sequence[Slot]) -> dict[str, str]:

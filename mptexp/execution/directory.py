@@ -49,19 +49,19 @@ def _refusal(root: Path, error: OSError) -> ParamsError:
     return ParamsError(f"{root}: cannot hold results ({error.strerror}); choose another")
 
 
-def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
+def prepare(directory: SweepDir, text: str, discard: bool = False) -> None:
     """Makes the sweep's directory, which holds the params file as executed.
 
     Args:
         directory: the directory; it must be locked.
         text: the params file.
-        fresh: whether the results of another params file may be discarded.
+        discard: whether the results of another params file may be deleted.
 
     Raises:
         ParamsError: if the directory holds another sweep or something else, or is not writable.
     """
     root = directory.root
-    check(directory, text, fresh)
+    check(directory, text, discard)
     if difference(directory, text):
         directory.clear()
     # A run that outlived its sweep would take time and memory from what is measured now.
@@ -79,17 +79,17 @@ def prepare(directory: SweepDir, text: str, fresh: bool) -> None:
         raise ParamsError(f"{root}: cannot be written: {error.strerror}") from None
 
 
-def check(directory: SweepDir, text: str, fresh: bool = False) -> None:
+def check(directory: SweepDir, text: str, discard: bool = False) -> None:
     """Refuses a directory in which the runs of a params file cannot be executed.
 
     Args:
-        directory, text, fresh: as `prepare` takes them.
+        directory, text, discard: as `prepare` takes them.
 
     Raises:
         ParamsError: if the directory holds another sweep or something else.
     """
     root, other = directory.root, difference(directory, text)
-    if other and not fresh:
+    if other and not discard:
         advice = "give another directory with --out, or --fresh to discard them"
         if other.startswith("repeats"):  # nothing else: what is there need not be discarded
             advice = (
@@ -172,8 +172,12 @@ def _asked(text: str) -> dict[str, Any]:
     """
     sweep, _ = params.parse(text, "params.yaml")
     points = (Run(**point).resolved().published() for point in sweep.points())
-    asked = {"points": frozenset(point.model_dump_json() for point in points)}
-    return asked | {name: getattr(sweep, name) for name in ("notebook", "max_batch", "repeats")}
+    return {
+        "points": frozenset(point.model_dump_json() for point in points),
+        "notebook": places.published_notebook(sweep.notebook),
+        "max_batch": sweep.max_batch,
+        "repeats": sweep.repeats,
+    }
 
 
 def _content(text: str) -> Any:

@@ -142,14 +142,13 @@ def forget(sweep: Sweep, runs: Iterable[Run], directory: SweepDir) -> None:
             shutil.rmtree(directory.search.record(run.run_id(sweep.notebook)).parent)
 
 
-def search(job: Job, runs: Iterable[Run]) -> Iterator[tuple[Run, dict[str, Any]]]:
+def search(job: Job, runs: Iterable[Run], timeout_s: float) -> Iterator[tuple[Run, dict[str, Any]]]:
     """Makes the attempts that are missing for the points of some runs, as a generator.
 
-    Yields each attempt and its record when it has ended. A point whose attempt fails, which is not
-    to run out of memory, is left; the next call tries it again.
+    Yields each attempt, which is ended after `timeout_s`, and its record when it has ended. A point
+    whose attempt fails, which is not to run out of memory, is left; the next call tries it again.
     """
-    sweep, timeout_s = job.sweep, job.sweep.timeout_min * 60
-    slots = devices.slots()
+    sweep, slots = job.sweep, devices.slots()
     for base in _bases_here(sweep, runs):
         before = _tried(sweep, base, job.directory).items()
         tried = {size: fit for size, fit in before if fit is not None}

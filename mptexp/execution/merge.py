@@ -5,19 +5,20 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mptexp.execution import directory, plan
-from mptexp.records import schema, store
+from mptexp.records import schema, store, tables
 from mptexp.records.store import RecordError
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import files, params
+from mptexp.spec.devices import local_device
 from mptexp.spec.errors import ParamsError
-from mptexp.spec.run import defaults
+from mptexp.spec.run import Run, defaults
 from mptexp.traces import xplane
 
 # The files of a run that are copied. The page beside a notebook is made again from the notebook.
@@ -34,6 +35,7 @@ class Copy:
         run_id: the run's id.
         status: how the run ended.
         parameters: the run's parameters.
+        device: on which it was measured, a CPU by its name and cores; empty where unknown.
         digests: of those of FILES that it has; of the record without what is read from the trace.
         traced: whether the record holds what was read from the trace.
         changed: whether it is another record than the one that was written.
@@ -44,6 +46,7 @@ class Copy:
     run_id: str
     status: str
     parameters: dict[str, Any]
+    device: str
     digests: dict[str, str]
     traced: bool
     changed: bool
@@ -104,7 +107,7 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
         others = _others(copies, chosen)
         if not out.root.exists():  # nothing is written before all is decided
             locks.enter_context(directory.locked(out))
-        directory.prepare(out, places[0].params_text, fresh=False)
+        directory.prepare(out, places[0].params_text)
         for one in others:
             kept = _part_of(out, one).superseded_as(one.run_id, one.record.read_bytes())
             _copy_files(one.record.parent, kept)
@@ -118,14 +121,27 @@ def merge(sources: Sequence[Path], target: Path, prefer: Path | None = None) -> 
     copied = Counter(str(one.place.root) for one, _ in wanted)
     faults += [f"{one.record}: {store.CHANGED}; merged as it is" for one in chosen if one.changed]
     present = len(chosen) - len(wanted)
-    return Merged(dict(copied), present, faults, _missing(out), len(others))
+    devices = {one.parameters["gpu_model"] for one in chosen}
+    return Merged(dict(copied), present, faults, _missing(out, devices), len(others))
 
 
-def _missing(out: SweepDir) -> dict[str, int]:
-    """How many runs of each device have no final result yet."""
+def _missing(out: SweepDir, there: Collection[str]) -> dict[str, int]:
+    """How many runs of each device have no final result yet.
+
+    `local` is each device `there` that the params file does not name: those of the machines that
+    measured, not of the one that merges.
+    """
     sweep, _ = params.read(out.params)
-    planned = plan.runs(sweep, out)
-    left = Counter(p.run.gpu_model for p in planned if p.state not in schema.FINAL)
+    asked = {Run(**point).gpu_model for point in sweep.points()}
+    local = set(there) - asked or {local_device()}
+    runs = [
+        run.model_copy(update={"gpu_model": device})
+        for run in (planned.run for planned in plan.runs(sweep, out))
+        for device in (local if run.gpu_model not in asked else [run.gpu_model])
+    ]
+    left = Counter(
+        p.run.gpu_model for p in plan.states(runs, sweep, out) if p.state not in schema.FINAL
+    )
     return dict(sorted(left.items()))
 
 
@@ -183,7 +199,8 @@ def _as_copy(place: SweepDir, part: SweepDir, folder: Path, record: dict[str, An
     """What decides about a record, without the rest: ten thousand records take gigabytes."""
     known = [record[name] for name in ("run_id", "status", "parameters")]
     traced = bool((record.get("profile") or {}).get("rows"))
-    return Copy(place, part, *known, _digests(folder, record), traced, "changed" in record)
+    digests, device = _digests(folder, record), tables.device(record)
+    return Copy(place, part, *known, device, digests, traced, "changed" in record)
 
 
 def _digests(folder: Path, record: dict[str, Any]) -> dict[str, str]:
@@ -201,18 +218,28 @@ def _decide(runs: Sequence[list[Copy]], prefer: Path | None) -> list[Copy]:
     """Which copy of each run to take.
 
     Raises:
-        ParamsError: naming every run whose copies differ, none of them preferred.
+        ParamsError: naming every run whose copies differ, none of them preferred; or that was
+            measured on two devices, of which neither result takes the place of the other.
     """
-    chosen, conflicts = [], []
+    chosen, conflicts, apart = [], [], []
     for copies in runs:
         left = [one for one in copies if one.status in schema.FINAL] or copies
         left = [one for one in left if not one.changed] or left
+        if len({one.device for one in left} - {""}) > 1:
+            apart.append(_on_two_devices(left))
+            continue
         if prefer is not None and not _alike(left):
             left = [one for one in left if _same_place(prefer, one.place)] or left
         if _alike(left):
             chosen.append(max(left, key=lambda one: (one.traced, len(one.digests))))
         else:
             conflicts.append(_conflict(left))
+    if apart:
+        advice = (
+            "nothing was merged; a directory holds one result of each run: leave the folders as "
+            "they are, and mptexp compare sets them side by side"
+        )
+        raise ParamsError("\n".join([*apart, advice]))
     if conflicts:
         advice = "nothing was merged; --prefer DIR says which of the directories decides"
         raise ParamsError("\n".join([*conflicts, advice]))
@@ -236,11 +263,20 @@ def _alike(copies: Sequence[Copy]) -> bool:
 
 
 def _conflict(copies: Sequence[Copy]) -> str:
-    usual = defaults()
-    given = copies[0].parameters.items()
-    named = [f"{n} {v}" for n, v in given if n != "seed" and v != usual.get(n)]
     places = ", ".join(f"{one.part.root} ({one.status})" for one in copies)
-    return f"run {copies[0].run_id} ({', '.join(named)}) differs between {places}"
+    return f"{_named(copies[0])} differs between {places}"
+
+
+def _on_two_devices(copies: Sequence[Copy]) -> str:
+    places = ", ".join(f"{one.device or 'unknown'} in {one.part.root}" for one in copies)
+    return f"{_named(copies[0])} was measured on several devices: {places}"
+
+
+def _named(one: Copy) -> str:
+    usual = defaults()
+    given = one.parameters.items()
+    named = [f"{n} {v}" for n, v in given if n != "seed" and v != usual.get(n)]
+    return f"run {one.run_id} ({', '.join(named)})"
 
 
 def _keep_superseded(place: SweepDir, out: SweepDir) -> None:

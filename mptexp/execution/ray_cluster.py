@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mptexp.execution.local_executor import Execution
-from mptexp.spec.devices import cpu_name, same_model
+from mptexp.spec.devices import cpu_name, holds_words, same_model
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.project import install
 from mptexp.spec.run import Run
@@ -55,7 +55,7 @@ class Place:
 
     def fits(self, model: str) -> bool:
         """Whether this is such a device; a GPU's name may be Ray's or NVML's longer one."""
-        return same_model(model, self.model) or (not self.node and same_model(self.model, model))
+        return same_model(model, self.model) or (not self.node and holds_words(self.model, model))
 
     def takes(self, run: Run) -> int:
         """How many GPUs a run takes; one with more replicas than a node has then says so itself."""

@@ -68,18 +68,21 @@ def execute(
     output: Output | None = None,
     repair: Collection[str] = (),
     lock: bool = True,
+    discard: bool = False,
 ) -> Remaining:
     """Executes the runs of a sweep that are missing.
 
     Args:
         job: the sweep.
         only: filters such as `policy=float32`.
-        fresh: whether to discard earlier results of the chosen runs.
+        fresh: whether to measure the chosen runs again and discard their earlier results.
         how: how runs are executed; by default locally, with the sweep's own time limit.
         address: of the Ray cluster.
         output: where progress is shown.
         repair: ids of runs whose whole comparison, of that block, is measured again.
         lock: whether to hold the directory; not where the caller does, see `directory.locked`.
+        discard: whether the directory may become this sweep's where it is another's, whose results
+            are then deleted: what a user alone may ask for, by --fresh of the whole sweep.
 
     Raises:
         ParamsError: if something is wrong with the input; nothing is written then.
@@ -90,7 +93,7 @@ def execute(
     devices.slots(how.parallel)  # refuses to share a GPU
     ray_cluster.check(how, address, job.sweep.max_batch)
     try:
-        return _execute(job, only, fresh, how, address, output or Output(), repair, lock)
+        return _execute(job, only, fresh, how, address, output or Output(), repair, lock, discard)
     except Interrupted:
         raise
     except KeyboardInterrupt:
@@ -106,6 +109,7 @@ def _execute(
     output: Output,
     repair: Collection[str],
     lock: bool,
+    discard: bool,
 ) -> Remaining:
     place, on_ray = job.directory, how.executor == "ray"
 
@@ -119,10 +123,10 @@ def _execute(
     else:
         preparation.prepare(wanted, how.data_dir)
     with directory.locked(place) if lock else nullcontext():
-        directory.prepare(place, job.text, fresh and not only)
+        directory.prepare(place, job.text, discard)
         if fresh:
             directory.discard(chosen(), place, on_ray)
-        searched = not job.sweep.max_batch or _search(job, chosen(), fresh, output)
+        searched = not job.sweep.max_batch or _search(job, chosen(), fresh, how, output)
         now = chosen(repair)  # with the largest batches that were found
         _name_damaged(now, job, output)
         execute_due(now, job, how, output)
@@ -136,14 +140,16 @@ def _execute(
     return Remaining(len(left), sum(p.due for p in left), searched, waiting)
 
 
-def _search(job: Job, chosen: Sequence[Planned], fresh: bool, output: Output) -> bool:
+def _search(
+    job: Job, chosen: Sequence[Planned], fresh: bool, how: Execution, output: Output
+) -> bool:
     """Finds the largest batch for the points of the chosen runs; whether all searches ended."""
     runs = [p.run for p in chosen]
     if fresh:
         max_batch.forget(job.sweep, runs, job.directory)
     ended = True
     try:
-        for run, record in max_batch.search(job, runs):
+        for run, record in max_batch.search(job, runs, how.timeout_s):
             fits = max_batch.FITS.get(record["status"])
             ended &= fits is not None
             result = "fits" if fits else f"{record['status']}: {record['error']}"

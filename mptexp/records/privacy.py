@@ -6,6 +6,7 @@ import ipaddress
 import os
 import re
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import chain
@@ -14,10 +15,13 @@ from typing import Any
 
 import psutil
 
-from mptexp.spec import places
+from mptexp.spec import documents, places
 
 # What stands under these keys stays as it is: it identifies the run, or is an image.
 KEPT = ("parameters", "run_id", "notebook", "image/png")
+# Under these keys stands what anybody may have written: a host's name is taken out of it as any
+# word. Elsewhere it may be a word that means something: a device, an optimizer.
+FREE = ("error", "missing", "outputs")  # the second: why a trace was not read
 
 
 @cache
@@ -31,11 +35,15 @@ def _private_names() -> list[tuple[re.Pattern[str], str]]:
     found.append((re.compile(r"(?<=://)[^/\s@'\"<>]+(?=@)"), "<user>"))  # name:password@host
     own = "|".join(map(re.escape, _addresses()))
     found += [(re.compile(rf"(?<![\w.:])(?:{own})(?!\w|\.\d)"), "<address>")] if own else []
-    host, user = re.escape(socket.gethostname()), re.escape(_user())
-    found.append((re.compile(rf"\b{host}\b"), "<host>"))
-    # A user's name may be any word; it is one only in a path or an address.
+    host, user = _host(), re.escape(_user())
+    # Either name may be any word; it is one only in a path or an address.
+    found.append((re.compile(rf"(?<=[/@]){host}\b|\b{host}(?=:[\d/])"), "<host>"))
     found.append((re.compile(rf"(?<=[/@]){user}\b|\b{user}(?=@)"), "<user>"))
     return found
+
+
+def _host() -> str:
+    return re.escape(socket.gethostname())
 
 
 SECRET = re.compile("(^|_)(TOKEN|SECRET|PASSW(OR)?D|(API|ACCESS|PRIVATE)_?KEY|CREDENTIAL)S?(_|$)")
@@ -88,15 +96,31 @@ def _forms(dataset: str) -> set[str]:
     return {form for form in (*whole, *coded, *map(html.escape, whole)) if "/" in form.strip("/")}
 
 
-def scrub(value: Any) -> Any:
+def published_params(text: str) -> str:
+    """The text of a params file as it may leave this machine: on a site, in an archive, a tracker.
+
+    Of paths to data and notebook the last part, and as `scrub` leaves it.
+    """
+    return str(scrub(documents.published(text)))
+
+
+def scrub(value: Any, free: bool = False) -> Any:
     """Text, or JSON data, without host name, user name, home directory and working directory.
 
     What stands under one of KEPT stays as it is.
+
+    Args:
+        value: text or data.
+        free: whether it is text in which the host's name is no other word; under FREE all is.
     """
-    return places.everywhere(value, _scrubbed, KEPT)
+    if isinstance(value, Mapping):
+        return {k: v if k in KEPT else scrub(v, free or k in FREE) for k, v in value.items()}
+    if isinstance(value, str):
+        return _scrubbed(value, free)
+    return [scrub(v, free) for v in value] if isinstance(value, list) else value
 
 
-def _scrubbed(text: str) -> str:
+def _scrubbed(text: str, free: bool) -> str:
     for pattern, stand_in in _private_names():
         text = pattern.sub(stand_in, text)
-    return text
+    return re.sub(rf"\b{_host()}\b", "<host>", text) if free else text

@@ -23,6 +23,7 @@ from typing_extensions import TypedDict  # pydantic asks for it below Python 3.1
 
 from mptexp.records.columns import COLUMNS, Number, Positive
 from mptexp.records.instruments import Check
+from mptexp.spec import places
 from mptexp.spec.run import Run
 
 SCHEMA = 1
@@ -50,7 +51,7 @@ def bare(run: Run, notebook: str) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "run_id": run.run_id(notebook),
-        "notebook": notebook,
+        "notebook": places.published_notebook(notebook),
         "parameters": run.published().model_dump(),
     }
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mptexp.records.schema import is_foreign
-from mptexp.spec.devices import same_model
+from mptexp.spec.devices import holds_words
 from mptexp.spec.policies import ARITHMETICS, POLICY_ROWS
 
 WITHOUT_STEPS = ("oom", "unsupported", "killed", "timeout")  # statuses of records without windows
@@ -36,7 +36,7 @@ def _pairs(record: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     asked, card = record["parameters"], record.get("environment") or {}
     known, identity = record.get("in_force") or {}, record.get("identity") or {}
     device = card.get("device")
-    fits = device is None or same_model(asked["gpu_model"], device)
+    fits = device is None or holds_words(asked["gpu_model"], device)
     return {
         "parameters.gpu_model": (asked["gpu_model"], asked["gpu_model"] if fits else device),
         **{f"identity.{n}": (identity.get(n), card.get(n)) for n in ("device", "cpu", "cores")},

@@ -49,10 +49,7 @@ def devices(records: Sequence[Mapping[str, Any]]) -> list[str]:
     that left no environment was on the device of the others of that name, if there is only one.
     """
     asked = [record["parameters"]["gpu_model"] for record in records]
-    known = [
-        _with_cores(name, r.get("environment") or {})
-        for name, r in zip(asked, records, strict=True)
-    ]
+    known = list(map(device, records))
     of: dict[str, set[str]] = {}
     for name, full in zip(asked, known, strict=True):
         of.setdefault(name, set()).update({full} - {""})
@@ -62,8 +59,9 @@ def devices(records: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _with_cores(name: str, environment: Mapping[str, Any]) -> str:
+def device(record: Mapping[str, Any]) -> str:
     """`AMD EPYC (2 cores)` for `AMD EPYC (CPU)`; a GPU's name as it is; empty where unknown."""
+    name, environment = record["parameters"]["gpu_model"], record.get("environment") or {}
     cores = environment.get("cores")
     if not name.endswith(" (CPU)") or not cores:
         return name if environment else ""

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.records import privacy
 from mptexp.records import store as records_store
 from mptexp.records.columns import COLUMNS, HISTORY
 from mptexp.records.schema import known_parameters
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
 ARTIFACTS = ("record.json", "notebook.ipynb")
-REPORT = ("index.html", "params.yaml", "results.csv", "history.csv", "speedups.csv")
+REPORT = ("index.html", "results.csv", "history.csv", "speedups.csv")
 TAGS = ("status", "error", "flags", "marks", "device", "emulated", "default_policy")
 MOST, LONGEST = 1000, 5000  # what MLflow takes: metrics at a time, characters of a value
 
@@ -186,6 +187,9 @@ def _to_mlflow(directory: SweepDir, runs: Sequence[Exported], store: str) -> tup
         for file in [directory.root / name for name in REPORT]:
             if file.is_file() and not file.is_symlink():
                 client.log_artifact(parent.info.run_id, str(file))
+        if directory.params.is_file() and not directory.params.is_symlink():
+            text = privacy.published_params(directory.params_text)
+            client.log_text(parent.info.run_id, text, directory.params.name)
         client.set_terminated(parent.info.run_id)
         changed = [run for run in runs if _digest(there.get(run.run_id)) != _told(run)["digest"]]
         for run in changed:

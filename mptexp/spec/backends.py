@@ -12,18 +12,20 @@ class Backend:
         name: in params files and records, and the name of the package that is imported.
         label: how reports write it.
         packages: those whose versions decide what it computes.
+        waits_for_all: whether it can wait for all that was launched, not only for given arrays.
     """
 
     name: str
     label: str
     packages: tuple[str, ...]
+    waits_for_all: bool = True
 
 
 BACKEND_ROWS = {
     row.name: row
     for row in (
         Backend("tensorflow", "TensorFlow", ("tensorflow",)),
-        Backend("jax", "JAX", ("jax", "jaxlib")),
+        Backend("jax", "JAX", ("jax", "jaxlib"), waits_for_all=False),
         Backend("torch", "PyTorch", ("torch",)),
     )
 }

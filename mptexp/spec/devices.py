@@ -23,6 +23,24 @@ CPU_ISAS = {
 }
 
 
+# Words that make another model of what stands beside them: an RTX 3090 Ti is no RTX 3090, and a MIG
+# slice of an A100 no A100.
+VARIANTS = {
+    "ti",
+    "super",
+    "pro",
+    "max",
+    "ultra",
+    "ada",
+    "sff",
+    "laptop",
+    "mobile",
+    "nvl",
+    "d",
+    "mig",
+}
+
+
 class DeviceError(UserError, ValueError):
     """A device was named that does not exist here."""
 
@@ -30,9 +48,16 @@ class DeviceError(UserError, ValueError):
 def same_model(asked: str, name: str) -> bool:
     """Whether a device of this name is the model that was `asked` for.
 
-    A short name stands for every device whose name holds its words: V100 for Tesla
-    V100-SXM2-16GB, A100-40G for NVIDIA A100-SXM4-40GB, but L4 not for NVIDIA L40.
+    A short name stands for every device whose name holds its words, and none of VARIANTS besides:
+    V100 for Tesla V100-SXM2-16GB, A100-40G for NVIDIA A100-SXM4-40GB, but L4 not for NVIDIA L40,
+    nor RTX 3090 for NVIDIA GeForce RTX 3090 Ti.
     """
+    implied = set(_words(name)) - set(_words(asked))
+    return holds_words(asked, name) and not implied & VARIANTS
+
+
+def holds_words(asked: str, name: str) -> bool:
+    """Whether the name of a device holds all words of another."""
     has = set(_words(name)) | {word.removesuffix("b") for word in _words(name)}
     return asked == name or (bool(_words(asked)) and set(_words(asked)) <= has)
 
@@ -112,17 +137,38 @@ def nvidia_handle() -> Any:
     return next(iter(nvidia_handles()), None)
 
 
+# Arm's numbers of its cores, as CPU part in /proc/cpuinfo has them, by their names.
+ARM_PARTS = {
+    "0xd0c": "Neoverse N1",
+    "0xd40": "Neoverse V1",
+    "0xd49": "Neoverse N2",
+    "0xd4f": "Neoverse V2",
+}
+ARM = "0x41"  # as CPU implementer; others' cores have numbers of their own
+
+
 def cpu_name() -> str:
     """Name of this machine's CPU as a device."""
-    return f"{cpuinfo('model name') or platform.processor() or platform.machine()} (CPU)"
+    known = cpuinfo("model name") or _arm_name() or platform.processor() or platform.machine()
+    return f"{known} (CPU)"
+
+
+def _arm_name() -> str:
+    """`Neoverse V1`, or the numbers of an Arm CPU that has no such name; empty of any other."""
+    maker, part = cpuinfo("CPU implementer"), cpuinfo("CPU part")
+    named = ARM_PARTS.get(part, "") if maker == ARM else ""
+    numbers = f"{platform.machine()} implementer {maker} part {part}" if maker and part else ""
+    return named or numbers
 
 
 def cpu_version() -> str:
     """`family 26, model 2, stepping 1`; empty where that is not known.
 
-    Virtual machines of several generations call their CPU by one name.
+    Of an Arm CPU its numbers. Virtual machines of several generations call their CPU by one name.
     """
     parts = {"family": "cpu family", "model": "model\t", "stepping": "stepping"}
+    if cpuinfo("CPU implementer"):
+        parts = {name: f"CPU {name}" for name in ("implementer", "part", "variant", "revision")}
     known = {part: cpuinfo(line) for part, line in parts.items()}
     return ", ".join(f"{part} {value}" for part, value in known.items() if value)
 

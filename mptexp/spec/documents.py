@@ -88,11 +88,18 @@ def native(value: Any) -> Any:
 
 
 def published(text: str) -> str:
-    """A params file's text for strangers: of a dataset's path the last part, as in its records."""
+    """A params file's text for strangers: of a dataset's path the last part, as in its records.
+
+    Of a notebook's path as well, where it is absolute.
+    """
     given = content(text)
-    for dataset in sorted(_datasets(given), key=len, reverse=True):
-        text = text.replace(dataset, places.published(dataset))
-    wanted = places.everywhere(given)
+    named = {dataset: places.published(dataset) for dataset in _datasets(given)}
+    notebook = given.get("notebook") if isinstance(given, dict) else None
+    if isinstance(notebook, str):
+        named[notebook] = places.published_notebook(notebook)
+    for path in sorted(named, key=len, reverse=True):
+        text = text.replace(path, named[path])
+    wanted = places.everywhere(given, lambda value: named.get(value, value))
     # A path that YAML has otherwise than as it is, such as with an escape, is in none of the text.
     return text if content(text) == wanted else dump(wanted)
 

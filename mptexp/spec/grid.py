@@ -100,6 +100,11 @@ class Sweep(StrictModel):
         left = [p for p in full if not _excluded(usual | p, self.exclude)]
         return left + [{**self.defaults, **entry} for entry in self.include]
 
+    def unnamed(self) -> dict[str, Any]:
+        """Axes of the matrix that an entry of `include` does not name, and its value of each."""
+        usual = defaults() | self.defaults
+        return {n: usual[n] for n in self.matrix for entry in self.include if n not in entry}
+
     def runs(self, further: Sequence[Run] = (), seed: int = 0) -> list[Run]:
         """Every run, block by block, in the order of `order.by_block`.
 

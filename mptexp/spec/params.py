@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from ruamel.yaml.error import YAMLError
 
 from mptexp.spec import documents, feasible, fields, files, places, project
+from mptexp.spec.devices import local_devices, same_model
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.grid import Sweep
 from mptexp.spec.run import Run
@@ -46,6 +47,7 @@ def parse(
     faults.raise_if_any()
     sweep = _validate(document, faults)
     if to_run:
+        _check_devices(sweep, faults)
         _check_feasible(sweep, faults)
     return sweep, documents.dump(document) if overrides else text
 
@@ -275,6 +277,20 @@ def _check_points(sweep: Sweep, faults: _Faults) -> None:
             )
             section = "include" if included >= 0 else "matrix"
             faults.add((section,), f"the point {{{shown}}} occurs twice; use repeats to repeat it")
+
+
+def _check_devices(sweep: Sweep, faults: _Faults) -> None:
+    """Refuses two names of one device, which would be measured as two."""
+    names = sorted({Run(**point).resolved().gpu_model for point in sweep.points()})
+    for device in dict.fromkeys([*names, *(name for name, _ in local_devices())]):
+        asked = [name for name in names if same_model(name, device)]
+        if len(asked) > 1:
+            faults.add(
+                ("matrix", "gpu_model"),
+                f"gpu_model {' and '.join(asked)} are one device where it is {device}; allowed: "
+                "names of which each device has one",
+            )
+    faults.raise_if_any()
 
 
 def _check_feasible(sweep: Sweep, faults: _Faults) -> None:

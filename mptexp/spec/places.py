@@ -47,6 +47,14 @@ def published(dataset: str) -> str:
     return f"{dataset.partition(':')[0]}:{unicodedata.normalize('NFC', last)}"
 
 
+def published_notebook(notebook: str) -> str:
+    """A notebook's name as records have it: of an absolute path the last part.
+
+    Which notebook was meant is told by the digest of its content.
+    """
+    return os.path.basename(notebook) if os.path.isabs(notebook) else notebook
+
+
 def everywhere(
     value: Any, change: Callable[[str], str] = published, kept: Collection[str] = ()
 ) -> Any:

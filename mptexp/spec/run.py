@@ -373,7 +373,8 @@ class Run(StrictModel):
         """
         if self.gpu_model == "local":
             raise ValueError("gpu_model must be resolved before a run is named; see resolved()")
-        return run_id(self.published().model_dump(), notebook)
+        name = places.published_notebook(notebook)
+        return run_id(self.published().model_dump(), name)
 
     def published(self) -> "Run":
         """This run as a record has it: of a dataset's path the last part, see `places`."""

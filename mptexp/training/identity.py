@@ -84,13 +84,15 @@ def code() -> str:
 
 
 def model_source(model: str) -> str:
-    """Digest of a user's model: its module and all that it imported from the user's own files.
+    """Digest of a user's model: its package and all that it imported from the user's own files.
 
     Empty for a model of mptexp's. Asked after the model was built, since a function may import.
     """
     if ":" not in model:
         return ""
-    paths = sorted({path for path in map(_file, list(sys.modules.values())) if is_users(path)})
+    own = model.partition(":")[0].partition(".")[0]  # may be installed, and edited there
+    files = [(name.partition(".")[0], _file(module)) for name, module in list(sys.modules.items())]
+    paths = sorted({path for name, path in files if path and (name == own or is_users(path))})
     # Named by the last parts: the same files elsewhere are the same model.
     return _digest((path.name, path.read_bytes()) for path in paths if path.is_file())
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from mptexp.records import interference, schema, step_times, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.backends import BACKENDS
+from mptexp.spec.backends import BACKEND_ROWS, BACKENDS
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.policies import EFFECTIVE_SHARE, POLICY_ROWS, Policy, share_mark
 from mptexp.spec.run import LEAST_STEPS, Run
@@ -54,8 +54,8 @@ class StepTimer:
     imported for a loop: Keras asks a callback for its hooks, not for its class.
 
     Args:
-        synchronize: returns once the device has done its work, such as `torch.cuda.synchronize`;
-            needed for a loop on a GPU. Keras's backend has its own.
+        synchronize: returns once the device has done its work; needed for a loop in JAX, such as
+            `lambda: jax.block_until_ready(state)`. PyTorch, TensorFlow and Keras have their own.
         batch_size: images in a step, without which nothing can be recorded.
         policy: the precision of a loop, a name of `mptexp.policies()`; of Keras's model read back.
         backend: tensorflow, jax or torch; by default Keras's, or the framework that was imported.
@@ -107,6 +107,9 @@ class StepTimer:
 
         A window holds all from the beginning of a step to that of a later one, and so the wait for
         a batch between two; the last step, after which none begins, belongs to none.
+
+        Raises:
+            ParamsError: in JAX without `synchronize`.
         """
         self._advance(1)
         try:
@@ -136,6 +139,7 @@ class StepTimer:
         if self._sampler is None or not self._sampler.is_alive():
             self._end()  # what the sensors read before is kept
             self.backend = self.backend or _imported()
+            self._refuse_unwaited()
             self._sampler = sensors.Sampler(self._kind())
             if self._peak_before is None:
                 self._peak_before = self._peak_now()
@@ -160,8 +164,22 @@ class StepTimer:
     def _wait(self) -> None:
         if self._synchronize is not None:
             self._synchronize()
-        elif self.model is not None:
+        elif self.model is not None or self.backend in sys.modules:
             backend(self.backend).synchronize(self.model)
+
+    def _refuse_unwaited(self) -> None:
+        """Refuses a loop of which launches would be timed.
+
+        Raises:
+            ParamsError: then.
+        """
+        row = BACKEND_ROWS.get(self.backend)
+        if row and not row.waits_for_all and self._synchronize is None and self.model is None:
+            raise ParamsError(
+                f"synchronize is None; a loop in {row.label} needs it, or launches are timed, not "
+                "steps: "
+                "StepTimer(synchronize=lambda: jax.block_until_ready(state)), with what a step made"
+            )
 
     # --- Keras ------------------------------------------------------------------------------------
 

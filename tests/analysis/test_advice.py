@@ -4,15 +4,18 @@ import re
 
 import numpy as np
 import pytest
+from builders import written_sweep
 from histograms import VALUES, ranges
 from support import mptexp
 
 from mptexp.analysis import advice, exponent_range
+from mptexp.api import advising, commands
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import dynamic_range
 from mptexp.report.text import wording
 from mptexp.spec import params
+from mptexp.spec.errors import ParamsError
 from mptexp.spec.run import Run
 
 
@@ -81,3 +84,16 @@ def test_advise_probes_the_first_point_and_says_why(tmp_path):
     assert "Dynamic range" in page
     wrong = mptexp("advise", "mine.yaml", "--only", "batch_size=7", cwd=tmp_path)
     assert wrong.returncode == 2
+
+
+def test_advice_discards_nothing_but_earlier_advice(tmp_path):
+    # The loss: with --out of a finished sweep, all of its results were deleted unasked.
+    place = written_sweep(tmp_path / "mine", "GPU", 1.0)
+    place.mark()
+    place.params.write_text("matrix: {policy: [float32, mixed_float16]}\n")
+    before = {path: path.read_bytes() for path in place.root.rglob("*") if path.is_file()}
+    assert len(before) > 2
+    job = commands.open_sweep(place.params, place.root)
+    with pytest.raises(ParamsError, match="holds the results of another params file"):
+        advising.advise(job)
+    assert {p: p.read_bytes() for p in place.root.rglob("*") if p.is_file()} == before

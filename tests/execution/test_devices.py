@@ -105,3 +105,9 @@ def test_runs_that_share_a_processor_are_marked(light, gate, tmp_path):
     void = "timings are void: 2 runs shared this machine's processors"
     assert [r["marks"] for r in (a, b)] == [[void], [void]]
     assert "CUDA_VISIBLE_DEVICES" in os.environ or a["seen"] is None
+
+
+def test_the_device_that_a_name_stands_for_is_shown(monkeypatch):
+    monkeypatch.setattr(devices, "local_devices", lambda: ((H100, "GPU-0"), (A100, "GPU-1")))
+    runs = [Run(gpu_model=name) for name in ("A100", "V100", H100, "A100")]
+    assert devices.found(runs) == [f"gpu_model A100 is {A100} here"]

@@ -86,7 +86,7 @@ def test_a_call_that_ended_before_it_had_begun_is_gone_on_with(tmp_path, left):
         (tmp_path / name).touch()
     if "sweep.json" not in left:
         place.marker.unlink()
-    directory.prepare(place, "matrix: {seed: [0]}", fresh=False)
+    directory.prepare(place, "matrix: {seed: [0]}")
     assert place.is_marked
     assert place.params.is_file()
 
@@ -95,9 +95,9 @@ def test_a_sweep_without_a_marker_is_one_if_it_holds_a_record(tmp_path):
     place, text = SweepDir(tmp_path), "matrix: {seed: [0]}"
     place.params.write_text(text)
     with pytest.raises(ParamsError, match="neither empty nor"):
-        directory.prepare(place, text, fresh=False)
+        directory.prepare(place, text)
     store.write_record(place.record(record()["run_id"]), record())
-    directory.prepare(place, text, fresh=False)
+    directory.prepare(place, text)
     assert place.is_marked
 
 
@@ -127,9 +127,9 @@ BASE = "matrix: {seed: [0, 1], policy: [float32, bfloat16]}\ntimeout_min: 5\n"
 def test_what_changes_no_run_makes_no_other_params_file(tmp_path, text):
     # The lie: "another params file", and --fresh, which discards, though no run has another id.
     place = SweepDir(tmp_path)
-    directory.prepare(place, BASE, fresh=False)
+    directory.prepare(place, BASE)
     assert directory.difference(place, text) == ""
-    directory.prepare(place, text, fresh=False)
+    directory.prepare(place, text)
     assert place.params.read_text() == text
 
 
@@ -147,7 +147,7 @@ def test_what_changes_no_run_makes_no_other_params_file(tmp_path, text):
 )
 def test_what_asks_for_other_runs_is_named(tmp_path, text, said):
     place = SweepDir(tmp_path)
-    directory.prepare(place, BASE, fresh=False)
+    directory.prepare(place, BASE)
     assert directory.difference(place, text) == said
     with pytest.raises(ParamsError, match=f"another params file .*: {said}; "):
         directory.check(place, text)

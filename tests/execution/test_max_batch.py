@@ -5,7 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import mptexp
 
-from mptexp.execution import max_batch
+from mptexp.api import commands
+from mptexp.execution import max_batch, sweep
+from mptexp.execution.local_executor import Execution
+from mptexp.execution.progress import Output
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import params
@@ -148,3 +151,18 @@ def test_what_is_not_supported_is_tried_once():
     short = {"status": "unsupported", "error": "batch_size 128 and epochs 1 leave 3 steps"}
     assert max_batch.next_size(max_batch._result(128, short), 128) == 64
     assert max_batch._result(128, {"status": "killed", "error": ""}) == {128: None}
+
+
+def test_an_attempt_has_the_time_limit_of_the_call(light, tmp_path, monkeypatch):
+    # The lie: `run --timeout` ended no attempt of the search.
+    path = light("{seed: [0]}", max_batch="true", defaults="{memory_limit_gb: 1.0}")
+    limits = []
+
+    def attempted(run, notebook, name, directory, timeout_s, *rest):
+        limits.append(timeout_s)
+        return {"status": "timeout", "error": "too long"}
+
+    monkeypatch.setattr(max_batch.supervisor, "execute", attempted)
+    job = commands.open_sweep(path, tmp_path / "out")
+    assert not sweep._search(job, commands.planned(job)[0], False, Execution(3.0), Output())
+    assert limits == [3.0]

@@ -3,6 +3,7 @@ import shutil
 
 import pandas as pd
 import pytest
+from builders import written_sweep
 from support import mptexp
 
 from mptexp.analysis import sweep_tables
@@ -338,3 +339,28 @@ def test_a_record_of_the_results_own_that_was_changed_or_damaged_is_kept(made, t
     alter(a, wall_s=9.0)  # once more, and the same
     merge.merge([a.root, b.root], a.root)
     assert len(list(a.replaced.iterdir())) == 4
+
+
+def test_one_run_of_two_machines_is_kept_by_neither_as_the_others(tmp_path):
+    # The loss: two machines whose CPUs have one name, of other cores, and one was "superseded".
+    name = "AMD EPYC (CPU)"
+    for place, cores in (("a", 2), ("b", 32)):
+        written_sweep(tmp_path / place, name, 1.0, cpu="AMD EPYC", cores=cores)
+    for prefer in (None, tmp_path / "a"):
+        with pytest.raises(ParamsError) as refused:
+            merge.merge([tmp_path / "a", tmp_path / "b"], tmp_path / "all", prefer)
+        assert "was measured on several devices: AMD EPYC (2 cores) in" in str(refused.value)
+        assert "AMD EPYC (32 cores) in" in str(refused.value)
+        assert "mptexp compare" in str(refused.value)
+        assert not (tmp_path / "all").exists()
+
+
+def test_runs_of_the_machine_that_merges_are_not_missed(tmp_path):
+    # The lie: merged on a third machine, "6 runs without a result yet" that nobody asked for.
+    place = written_sweep(tmp_path / "a", "AMD EPYC-Elsewhere (CPU)", 1.0)
+    place.params.write_text("matrix: {policy: [float32, mixed_float16]}\nrepeats: 3\n")
+    assert merge.merge([place.root], tmp_path / "all").missing == {}
+    run = next(place.runs.iterdir())
+    shutil.rmtree(run)
+    done = merge.merge([place.root], tmp_path / "less")
+    assert done.missing == {"AMD EPYC-Elsewhere (CPU)": 1}

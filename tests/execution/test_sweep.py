@@ -3,8 +3,11 @@ import json
 import pytest
 from support import PATIENCE_S, by_seed, interrupt, mptexp, processes_of, started, until
 
+from mptexp.api import commands
+from mptexp.execution import sweep
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
+from mptexp.spec.errors import ParamsError
 
 
 def test_every_ending_is_a_record_and_the_sweep_goes_on(light, tmp_path):
@@ -103,3 +106,15 @@ def test_only_leaves_the_params_file_as_it_is(light, tmp_path):
     states = {r["parameters"]["seed"]: r["state"] for r in planned["runs"]}
     assert states == {0: "ok", 4: "pending"}
     assert set(planned["runs"][0]) == {"run_id", "state", "parameters", "cost_s"}
+
+
+def test_to_measure_again_discards_no_other_sweep(light, tmp_path):
+    # The loss: whoever measured anew was thereby allowed to delete another sweep's results.
+    light({"seed": [0]})
+    assert mptexp("run", "light.yaml", "--no-report", cwd=tmp_path).returncode == 0
+    place = SweepDir(tmp_path / "reports/light")
+    before = [path.read_bytes() for path in place.runs.glob("*/*")]
+    job = commands.open_sweep(light({"seed": [100]}), place.root)
+    with pytest.raises(ParamsError, match="holds the results of another params file"):
+        sweep.execute(job, fresh=True)
+    assert [path.read_bytes() for path in place.runs.glob("*/*")] == before

@@ -74,3 +74,37 @@ def test_no_network_address_of_this_machine_is_written(anew, monkeypatch):
     said = "10.1.2.3:6379 10.1.2.34 10.1.2.3.4 fe80::1 127.0.0.1 version 10.1.2.3."
     written = "<address>:6379 10.1.2.34 10.1.2.3.4 <address> 127.0.0.1 version <address>."
     assert privacy.scrub(said) == written
+
+
+@pytest.mark.parametrize("host", ["adam", "cpu", "AMD", "float32"])
+def test_a_host_that_is_named_as_a_word_is_changes_no_data(anew, monkeypatch, host):
+    # The lie: "optimizer: <host>" in a published params file, "<host> EPYC (CPU)" as a device.
+    monkeypatch.setattr(privacy.socket, "gethostname", lambda: host)
+    text = "defaults: {optimizer: adam}\nmatrix: {policy: [float32]}\n"
+    assert privacy.published_params(text) == text
+    card = {"device": "AMD EPYC (CPU)", "kind": "cpu", "packages": {"adam": "1.0"}}
+    assert privacy.scrub({"environment": card}) == {"environment": card}
+    said = {"error": f"no route to {host}", "variables": {"A": f"//{host}/a me@{host} {host}:80"}}
+    assert privacy.scrub(said) == {
+        "error": "no route to <host>",
+        "variables": {"A": "//<host>/a me@<host> <host>:80"},
+    }
+
+
+def test_a_params_file_leaves_with_the_last_parts_of_its_paths():
+    home = Path.home()
+    text = f"""\
+notebook: {home}/clients/acme/train.py  # at {home}
+defaults: {{dataset: "folder:{home}/clients/acme/faces"}}
+matrix: {{policy: [float32]}}
+"""
+    assert (
+        privacy.published_params(text)
+        == """\
+notebook: train.py  # at ~
+defaults: {dataset: "folder:faces"}
+matrix: {policy: [float32]}
+"""
+    )
+    kept = "notebook: mine/train.py\nmatrix: {policy: [float32]}\n"
+    assert privacy.published_params(kept) == kept

@@ -5,7 +5,8 @@ import copy
 import pytest
 from builders import record
 
-from mptexp.records import schema
+from mptexp.records import schema, store
+from mptexp.spec.run import Run
 
 RECORD = record()
 
@@ -45,3 +46,11 @@ def test_a_fault_is_one_sentence(where, value, words):
         inner = inner[step]
     inner[where[-1]] = value
     assert schema.fault(broken).startswith(words)
+
+
+def test_a_record_says_of_an_absolute_notebook_its_last_part(tmp_path):
+    bare = schema.bare(Run(gpu_model="V100"), "/home/alice/acme/mine.py")
+    assert bare["notebook"] == "mine.py"
+    path = tmp_path / "runs" / bare["run_id"] / "record.json"
+    store.write_record(path, bare | {"status": "failed", "error": "no"})
+    assert store.read_record(path)["run_id"] == bare["run_id"]

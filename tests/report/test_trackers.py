@@ -35,6 +35,7 @@ def sweep(tmp_path_factory):
     store.write_record(second, record | {"marks": ["the device was throttled"]})
     (second.parent / "notebook.ipynb").write_text("{}")
     (second.parent / "private.txt").write_text("mine")
+    made.params.write_text(made.params.read_text() + f"# at {Path.home()}/clients\n")
     return made
 
 
@@ -115,6 +116,9 @@ def test_mlflow_has_each_run_with_parameters_metrics_and_artifacts(client, runs,
     assert Path(got).read_bytes() == sweep.record(full.run_id).read_bytes()
     files = client.list_artifacts(there["sweep"].info.run_id)
     assert "params.yaml" in {file.path for file in files}
+    # The leak: the params file with home and user name, which a site has without.
+    got = client.download_artifacts(there["sweep"].info.run_id, "params.yaml", str(tmp_path))
+    assert Path(got).read_text().endswith("# at ~/clients\n")
 
 
 def test_mlflow_says_how_a_run_ended_and_what_is_not_valid(client, runs):

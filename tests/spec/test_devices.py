@@ -1,4 +1,6 @@
+import platform
 import re
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +26,15 @@ def test_no_visible_gpu_means_the_cpu(monkeypatch):
         ("NVIDIA H200", "NVIDIA H200", True),
         ("NVIDIA H200 NVL", "NVIDIA H200", False),
         ("-", "NVIDIA H200", False),
+        # The lie: one device was measured under both names, and compared with itself.
+        ("RTX 3090", "NVIDIA GeForce RTX 3090 Ti", False),
+        ("RTX 3090 Ti", "NVIDIA GeForce RTX 3090 Ti", True),
+        ("RTX 3090 Ti", "NVIDIA GeForce RTX 3090", False),
+        ("RTX 4070", "NVIDIA GeForce RTX 4070 SUPER", False),
+        ("RTX 6000", "NVIDIA RTX 6000 Ada Generation", False),
+        ("H200", "NVIDIA H200 NVL", False),
+        ("A100", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", False),
+        ("AMD Ryzen 7 7840U (CPU)", "AMD Ryzen 7 PRO 7840U (CPU)", False),
     ],
 )
 def test_a_short_name_stands_for_the_devices_that_hold_its_words(asked, found, same):
@@ -36,3 +47,33 @@ def test_a_cpu_is_told_from_others_of_its_name():
         assert version == ""
     else:
         assert re.fullmatch(r"family \d+, model \d+(, stepping \d+)?", version)
+
+
+CORE = """\
+processor\t: 0
+Features\t: fp asimd bf16
+CPU implementer\t: {maker}
+CPU architecture: 8
+CPU variant\t: 0x1
+CPU part\t: {part}
+CPU revision\t: 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("maker", "part", "name"),
+    [
+        ("0x41", "0xd0c", "Neoverse N1 (CPU)"),
+        ("0x41", "0xd40", "Neoverse V1 (CPU)"),
+        ("0xc0", "0xac3", f"{platform.machine()} implementer 0xc0 part 0xac3 (CPU)"),
+    ],
+)
+def test_an_arm_cpu_is_told_by_its_numbers(monkeypatch, maker, part, name):
+    # The lie: every Arm CPU was "aarch64 (CPU)" without a version, so two generations were one.
+    text = CORE.format(maker=maker, part=part) * 2
+    monkeypatch.setattr(Path, "read_text", lambda path: text)
+    devices.cpuinfo.cache_clear()
+    assert devices.cpu_name() == name
+    assert devices.cpu_version() == (f"implementer {maker}, part {part}, variant 0x1, revision 1")
+    monkeypatch.undo()
+    devices.cpuinfo.cache_clear()

@@ -207,3 +207,21 @@ def test_no_text_is_a_traceback(tmp_path_factory, text):
 def test_the_header_is_read():
     text = "# Question: Is it\n#   faster?\n# Cost: little\nmatrix: {}\n# Expected: no\n"
     assert params.header(text) == {"question": "Is it faster?", "cost": "little"}
+
+
+def test_two_names_of_one_device_are_refused():
+    # The lie: an A100 PCIe was measured as both, and compared with itself.
+    text = "matrix:\n  gpu_model: [A100, V100, A100 PCIe]\n"
+    with pytest.raises(ParamsError, match="mine:2: gpu_model A100 and A100 PCIe are one device"):
+        params.parse(text, "mine", to_run=True)
+    sweep, _ = params.parse(text, "mine")  # what is there can be read
+    assert len(sweep.points()) == 3
+    params.parse("matrix: {gpu_model: [RTX 3090, RTX 3090 Ti]}", "mine", to_run=True)
+
+
+def test_what_an_entry_of_include_does_not_name_is_at_its_default():
+    text = "matrix: {batch_size: [64], width: [0.5]}\ninclude: [{policy: bfloat16, width: 1.0}]\n"
+    sweep, _ = params.parse(text, "mine")
+    assert sweep.unnamed() == {"batch_size": 32}
+    sweep, _ = params.parse(f"defaults: {{batch_size: 8}}\n{text}", "mine")
+    assert sweep.unnamed() == {"batch_size": 8}

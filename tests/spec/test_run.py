@@ -21,6 +21,13 @@ def test_run_id_does_not_depend_on_parameters_at_their_defaults():
     assert Run(gpu_model="x", epochs=20).run_id() == Run(gpu_model="x").run_id()
 
 
+def test_an_absolute_notebook_is_named_by_its_last_part():
+    # The leak: where a notebook lies, in the id of a run and so in each record.
+    made = Run(gpu_model="V100")
+    assert made.run_id("/home/alice/acme/mine.py") == made.run_id("mine.py")
+    assert made.run_id("acme/mine.py") != made.run_id("mine.py")
+
+
 def test_an_unresolved_run_has_no_id():
     with pytest.raises(ValueError, match="resolved"):
         Run().run_id()

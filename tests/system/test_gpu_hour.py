@@ -436,3 +436,17 @@ def test_killed_without_a_word_it_leaves_nothing_at_work(tmp_path):
     parent.wait()
     assert children
     assert psutil.wait_procs(children, timeout=30)[1] == []
+
+
+def test_an_archive_names_no_path_of_its_machine(tmp_path):
+    # The leak: the params file of each sweep, and the command's own file, as they were given.
+    made = an_hour(tmp_path)
+    private = f"dataset=folder:{Path.home()}/clients/acme/faces"
+    assert gpu_hour._published(private) == "dataset=folder:faces"
+    assert gpu_hour._published("image_size=[64, 128]") == "image_size=[64, 128]"
+    place = next(iter(made.rglob("sweep.json"))).parent
+    text = f"defaults: {{dataset: 'folder:{Path.home()}/clients/acme/faces'}}\n"
+    (place / "params.yaml").write_text(text)
+    archive.unpack(archive.pack(made), tmp_path / "here")
+    (there,) = (tmp_path / "here").rglob("params.yaml")
+    assert there.read_text() == "defaults: {dataset: 'folder:faces'}\n"

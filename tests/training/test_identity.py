@@ -162,3 +162,16 @@ def test_installed_modules_are_not_the_users(monkeypatch, tmp_path):
     assert after != before
     monkeypatch.setitem(sys.modules, "more", type("Module", (), {"__file__": json.__file__}))
     assert identity.model_source("mine:build") == before
+
+
+def test_an_installed_package_that_holds_the_model_is_part_of_it(monkeypatch, tmp_path):
+    # The lie: a model in site-packages was edited between two runs, and nothing said so.
+    monkeypatch.setattr(identity, "_installed", lambda: (tmp_path,))
+    part = tmp_path / "layers.py"
+    part.write_text("N = 1")
+    module = type("Module", (), {"__file__": str(part)})
+    monkeypatch.setitem(sys.modules, "acme.layers", module)
+    before, another = identity.model_source("acme:build"), identity.model_source("mine:build")
+    part.write_text("N = 400")
+    assert identity.model_source("acme:build") != before
+    assert identity.model_source("mine:build") == another

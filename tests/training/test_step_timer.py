@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import psutil
@@ -130,6 +131,25 @@ def test_a_loop_is_timed_in_windows_that_wait_for_the_device(clock):
     # Before and after each window, and before the one that did not end.
     assert len(waited) == 2 * len(timer.windows) + 1
     assert timer.timing()["step_s"] == pytest.approx(0.001)
+
+
+def test_a_loop_in_jax_is_refused_without_what_it_waits_for():
+    # The lie: 0.007 ms a step of 11 ms: launches, in a record without a word.
+    timer = StepTimer(batch_size=4, backend="jax")
+    with pytest.raises(ParamsError, match="launches are timed, not steps"), timer.step():
+        pass
+    assert timer._sampler is None
+
+
+def test_a_loop_on_a_gpu_waits_by_its_frameworks_own_means(clock, monkeypatch):
+    waited = []
+    own = SimpleNamespace(synchronize=waited.append)  # there is no GPU here
+    monkeypatch.setattr(step_timer, "backend", {"torch": own}.__getitem__)
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    timer = StepTimer(batch_size=4, backend="torch")
+    timer._sampler = SILENT
+    loop(timer, 9, lambda _: None, clock)
+    assert len(waited) == 2 * len(timer.windows) + 1
 
 
 def loop(timer, steps, between, clock=time):

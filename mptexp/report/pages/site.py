@@ -35,7 +35,7 @@ from mptexp.report.figures import output
 from mptexp.report.first_screen.subject import device
 from mptexp.report.pages import lead, page, rendering
 from mptexp.report.text import wording
-from mptexp.spec import documents, files, interrupt
+from mptexp.spec import files, interrupt
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.project import PACKAGE, user_cache
 from mptexp.spec.terminal import visible
@@ -306,7 +306,7 @@ def _copy(source: SweepDir, target: SweepDir) -> None:
     target.root.mkdir(exist_ok=True, parents=True)
     target.mark(source.order_seed, published=True)
     if source.params.is_file() and not source.params.is_symlink():  # it may lead to a private file
-        store.write_text(target.params, privacy.scrub(documents.published(source.params_text)))
+        store.write_text(target.params, privacy.published_params(source.params_text))
     for part, out in zip(source.parts, target.parts, strict=True):
         for run_id in _checked(part)[0]:
             _copy_run(part.runs / run_id, out.runs / run_id)

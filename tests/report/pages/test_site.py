@@ -430,13 +430,13 @@ def test_a_sweep_that_is_measured_in_a_site_is_never_removed(counting, tmp_path)
     publish.publish([place.root], site, counting[0])
     beside, within = SweepDir(site / "b"), SweepDir(site / "a")
     with directory.locked(beside):
-        directory.prepare(beside, "matrix: {policy: [bfloat16]}\n", fresh=False)
+        directory.prepare(beside, "matrix: {policy: [bfloat16]}\n")
     measure(beside, AGREE)
     before = contents(beside.root)
     publish.publish([place.root], site, counting[0])
     assert contents(beside.root) == before
     with directory.locked(within):
-        directory.prepare(within, within.params_text, fresh=False)
+        directory.prepare(within, within.params_text)
     measure(within, {"bfloat16": (0.1,)})
     before = contents(site)
     with pytest.raises(ParamsError, match="site/a: holds results that were measured there"):
