@@ -74,7 +74,7 @@ def main() -> None:
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except (DataError, ValueError) as error:
-        (folder / "error.txt").write_text(str(error))
+        (folder / "error.txt").write_text(str(error), encoding="utf-8", errors="backslashreplace")
         raise SystemExit(2) from None
 
 
