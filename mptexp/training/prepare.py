@@ -31,7 +31,7 @@ def prepare(run: Run) -> dict[str, Any]:
     """
     images = datasets.load(run)
     known = identity.beforehand(run) | {"data": images.content}
-    for note in images.source.notes if images.source else ():
+    for note in images.notes:
         print(f"{run.dataset}: {note}", flush=True)
     if run.model not in MODELS and importlib.util.find_spec(run.backend):
         _try_model(run, images.shape, len(images.classes))
