@@ -12,6 +12,7 @@ from typing import Any
 
 Record = Mapping[str, Any]
 WITHIN_BLOCK = ("initial_weights", "data_order")
+OF_A_POINT = (*WITHIN_BLOCK, "fed", "network", "products_flops")
 # What differs between the sides of a comparison because of the parameter that it is about.
 FOLLOWS = {
     "policy": (),
@@ -76,12 +77,17 @@ def shared(identity: Mapping[str, Any]) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
+# The device comes first. What decides how the data are prepared, decides their digest.
+KIND = (
+    *("gpu_model", "backend", "model", "dataset", "image_size", "color_mode", "validation_split"),
+    *("sequence_length", "tokenizer", "vocabulary"),
+)
 Kind = tuple[str, ...]  # of runs whose identity agrees: see `kind`
 
 
 def kind(parameters: Mapping[str, Any]) -> Kind:
-    """Device, backend, model and dataset: runs of one sweep that share them have one identity."""
-    return tuple(str(parameters[name]) for name in ("gpu_model", "backend", "model", "dataset"))
+    """Device, backend, model and data: runs of one sweep that share them have one identity."""
+    return tuple(str(parameters.get(name, "")) for name in KIND)
 
 
 def latest(records: Iterable[Record]) -> dict[Kind, dict[str, Any]]:
@@ -97,14 +103,14 @@ def between(
     """What two sessions or directories differ in, each name once, of what both know.
 
     Runs of one device are compared with one another where both have it, else with those of any
-    other. Weights and order of the images are left out: they are a block's.
+    other. What follows from the parameters of a point or from its block is left out.
     """
     named: dict[str, Difference] = {}
     for one, identity in left.items():
         others = [two for two in right if two[1:] == one[1:]]
         for two in [one] if one in right else others:
             axes = ("policy",) if one == two else ("gpu_model",)
-            both = (identity.keys() & right[two].keys()) - set(WITHIN_BLOCK)
+            both = (identity.keys() & right[two].keys()) - set(OF_A_POINT)
             sides = [{n: side[n] for n in side if n in both} for side in (identity, right[two])]
             named |= {d.name: d for d in differences(*sides, axes)}
     return list(named.values())

@@ -93,7 +93,7 @@ def _in_a_child(
     if child.returncode:
         error = scratch / "error.txt"
         raise ParamsError(
-            error.read_text() if error.exists() else f"exit status {child.returncode}"
+            error.read_text("utf-8") if error.exists() else f"exit status {child.returncode}"
         )
     known: list[dict[str, Any]] = json.loads((scratch / "identities.json").read_text())
     return known

@@ -86,7 +86,7 @@ def _harmless(column: "pd.Series") -> "pd.Series":
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """Writes a record atomically, without host, user and home names, NaN as null."""
-    _write(path, scrub(_finite(record)))
+    _write(path, scrub(_plain(record)))
 
 
 def amend_record(path: Path, record: Mapping[str, Any], **changes: Any) -> None:
@@ -95,7 +95,7 @@ def amend_record(path: Path, record: Mapping[str, Any], **changes: Any) -> None:
     The rest stays as it was: this machine's names stand in it by chance, if at all. Only a number
     beyond floats, which JSON can hold and Python cannot write again, becomes null.
     """
-    _write(path, {**_finite(record), **scrub(_finite(changes))})
+    _write(path, {**_plain(record), **scrub(_plain(changes))})
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:
@@ -223,11 +223,14 @@ def _read_all(folder: Path, without: Sequence[str]) -> tuple[list[dict[str, Any]
     return records, damaged
 
 
-def _finite(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    """A value as JSON in UTF-8 can hold it: neither NaN nor half a character, see PEP 383."""
     if isinstance(value, Mapping):
-        return {str(k): _finite(v) for k, v in value.items()}
+        return {_plain(str(k)): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [_plain(v) for v in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

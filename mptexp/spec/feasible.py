@@ -7,16 +7,13 @@ rule: a run that cannot work is refused before a Jupyter kernel starts for it, n
 import gzip
 import itertools
 import math
-import os
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
-from mptexp.spec import places, tasks
+from mptexp.spec import places, tasks, trees
 from mptexp.spec.project import PACKAGE
 from mptexp.spec.run import Run
 
-IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 DIGITS = 1437  # training images of dataset digits
 TEXTS = (".txt", ".text", ".md", ".rst")
 MOST_FILES = 100_000  # that are counted: of more, no batch is too large
@@ -71,7 +68,7 @@ def training_images(run: Run) -> int | None:
     root = next((place for place in places.candidates(run.dataset) if place.is_dir()), None)
     try:
         return root and (_of_idx(root) if kind == "idx" else _of_folder(root, run))
-    except (OSError, EOFError, zlib.error):
+    except (OSError, EOFError, ValueError, zlib.error):  # who reads it says what is wrong
         return None
 
 
@@ -109,19 +106,10 @@ def _of_idx(root: Path) -> int | None:
 
 
 def _of_folder(root: Path, run: Run) -> int | None:
-    """Files in class folders, those below `train` where there is a split."""
-    below = root / "train"
-    split = below.is_dir() and any(p.is_dir() for p in below.iterdir())
-    validates = split and any((root / n).is_dir() for n in ("val", "validation", "valid", "test"))
-    files = itertools.islice(_files(below if split else root), MOST_FILES)
-    images = sum(name.lower().endswith(IMAGES) for name in files)
-    if images == 0 or images >= MOST_FILES / 2:
+    """Files in class folders, those of training where there is a split."""
+    train, val = trees.parts(root)
+    found = itertools.chain.from_iterable(map(trees.images, trees.folders(train)))
+    images = sum(1 for _ in itertools.islice(found, MOST_FILES))
+    if images == 0 or images == MOST_FILES:
         return None
-    return images if validates else kept_to_train(images, run.validation_split)
-
-
-def _files(root: Path) -> Iterator[str]:
-    """Names of the files in the folders below one, but for hidden ones."""
-    for folder in (p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")):
-        for _, _, names in os.walk(folder):
-            yield from (name for name in names if not name.startswith("."))
+    return images if val else kept_to_train(images, run.validation_split)

@@ -31,7 +31,7 @@ def prepare(run: Run) -> dict[str, Any]:
     """
     images = datasets.load(run)
     known = identity.beforehand(run) | {"data": images.content}
-    for note in images.source.notes if images.source else ():
+    for note in images.notes:
         print(f"{run.dataset}: {note}", flush=True)
     if run.model not in MODELS and importlib.util.find_spec(run.backend):
         _try_model(run, images.shape, len(images.classes))
@@ -74,7 +74,7 @@ def main() -> None:
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except (DataError, ValueError) as error:
-        (folder / "error.txt").write_text(str(error))
+        (folder / "error.txt").write_text(str(error), encoding="utf-8", errors="backslashreplace")
         raise SystemExit(2) from None
 
 

@@ -65,6 +65,24 @@ def test_what_two_directories_differ_in_is_that_of_their_last_runs():
     assert named(before, [made(initial_weights="w1")]) == {}
 
 
+def test_runs_on_images_of_another_size_are_no_change_of_the_data():
+    # The lie: a sweep over image_size, resumed, said that its data were not what they were.
+    small, large = made(data="small", fed="f1", network="n1"), made(data="large", at="0")
+    for record, size in ((small, 8), (large, 16)):
+        record["parameters"] |= {"image_size": size}
+    known = {identity.kind(large["parameters"]): {"data": "large"}}
+    assert identity.between(identity.latest([small]), known) == []
+    assert identity.between(identity.latest([small, large]), known) == []
+    known = {identity.kind(large["parameters"]): {"data": "edited"}}
+    (only,) = identity.between(identity.latest([small, large]), known)
+    assert (only.name, only.left, only.right) == ("data", "large", "edited")
+
+
+def test_of_two_directories_only_that_is_compared_which_no_parameter_changes():
+    # The lie: two of one study differed "in products_flops", by the batch size run last.
+    assert named([made(products_flops=1, fed="a", network="b")], [made(products_flops=2)]) == {}
+
+
 def test_two_devices_differ_in_what_the_device_is_and_in_nothing_else():
     other = made("H200", device="H200", cores=32)
     assert named([made()], [other]) == {}

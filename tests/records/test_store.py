@@ -41,6 +41,14 @@ def test_numbers_that_json_lacks_become_null(tmp_path):
     assert store.read_record(tmp_path / "r.json")["history"] == [{"loss": None}]
 
 
+def test_half_a_character_is_written_as_an_escape(tmp_path):
+    # A training that had ended was lost to a name that is not UTF-8: UnicodeEncodeError.
+    store.write_record(tmp_path / "r.json", RECORD | {"marks": ["left out: K\udce4se"]})
+    again = store.read_record(tmp_path / "r.json")
+    assert again["marks"] == ["left out: K\\udce4se"]
+    assert "changed" not in again
+
+
 def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "record.json"
     store.write_record(path, RECORD)

@@ -1,9 +1,8 @@
 """The stream of batches of a run, which is the same under every policy, and its validation."""
 
 import hashlib
-import math
 import os
-from collections.abc import Iterator
+import re
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ from mptexp.records.schema import SEEN
 from mptexp.spec import tasks
 from mptexp.spec.run import Run
 from mptexp.training.backends import backend
-from mptexp.training.data import keydana
+from mptexp.training.data import cache, keydana, texts
 from mptexp.training.data.datasets import FREE, Images
 
-LOOKED_AT, READ_TOGETHER = 2**30, 256  # bytes of each part, and images, see seen_in_training
 FIRST = 32  # images whose pixels are part of a run's fingerprint
 
 
@@ -72,9 +70,8 @@ def may_be_shown(run: Run) -> bool:
 
     Only what is one of `datasets.FREE`.
     """
-    folder = run.dataset.partition(":")[2].rstrip("/").rpartition("/")[2]
-    free = (folder or run.dataset.partition("/")[0]) in FREE
-    return free or "MPTEXP_RUN_DIR" not in os.environ
+    name = re.split("[:/]", run.dataset)[0]
+    return name in FREE or "MPTEXP_RUN_DIR" not in os.environ
 
 
 def samples(images: Images, run: Run) -> tuple[np.ndarray, list[str]]:
@@ -155,22 +152,14 @@ def notes(images: Images, run: Run) -> tuple[str, ...]:
 
 
 def seen_in_training(images: Images) -> tuple[int, int]:
-    """How many validation images are, pixel for pixel, among those trained on, and of how many.
+    """How many validation examples are, value for value, among those trained on, and of how many.
 
-    Of either part so many images are looked at as LOOKED_AT bytes hold, a second of a run's time;
-    of the validation those of the classes that were looked at: folders come class by class.
+    Of a text, where its tokens stand anywhere in the text that is trained on.
     """
-    most = LOOKED_AT // math.prod(images.shape)
-    known = set(_digests(images.train_x, np.arange(min(len(images.train_x), most))))
-    places = np.arange(len(images.val_x))
-    if len(images.train_x) > most and np.ndim(images.val_y) == 1:
-        places = places[np.isin(images.val_y, images.train_y[:most])]
-    places = places[:most]
-    return sum(digest in known for digest in _digests(images.val_x, places)), len(places)
-
-
-def _digests(part: Any, places: np.ndarray) -> Iterator[bytes]:
-    """Of the images of a part at some places, read many at a time."""
-    for begin in range(0, len(places), READ_TOGETHER):
-        for image in part[places[begin : begin + READ_TOGETHER]]:
-            yield hashlib.blake2b(image.tobytes(), digest_size=16).digest()
+    seen, (x, _), (val, _) = images.seen, images.part("train"), images.part("val")
+    if isinstance(x, texts.Windows):
+        seen = texts.seen(x, val)
+    elif seen is None and len(val):
+        known = set(map(cache.fingerprint, x))
+        seen = sum(image in known for image in map(cache.fingerprint, val))
+    return seen or 0, len(val)

@@ -27,7 +27,7 @@ from mptexp.training.data.decoding import Broken
 from mptexp.training.data.sources import DataError, Example, Source, cache_dir, digest, some
 from mptexp.training.machine import cores
 
-VERSION = 1  # of the way images are decoded and stored: another one takes another folder
+VERSION = 2  # of the way images are decoded and stored: another one takes another folder
 CHUNK = 256  # encoded images that are read before they are decoded together
 CHUNK_BYTES = 2**26
 PARTS = ("train", "val")
@@ -105,7 +105,11 @@ def prepare(source: Source, image_size: int, color_mode: str, on_broken: str) ->
     """
     shape = [image_size, image_size, decoding.CHANNELS[color_mode]]
     count = sum(source.counts.values())
-    what = f"{count:,} images of {source.name} at {'x'.join(map(str, shape))}"
+    what = (
+        f"{count:,} images of {source.name} at {'x'.join(map(str, shape))} "
+        f"({source.counts['train']:,} to train on, {source.counts['val']:,} to validate with; "
+        f"{len(source.classes)} classes: {some(source.classes)})"
+    )
     prepared = kept(
         source.name,
         digest([VERSION, source.identity, shape]),
@@ -239,7 +243,8 @@ def _write(folder: Path, source: Source, shape: list[int], color_mode: str) -> d
     """Writes the files of all parts; returns what meta.json is to hold."""
     labels: dict[str, list[int]] = {part: [] for part in PARTS}
     broken: list[list[str]] = []
-    hashes = {}
+    known: set[bytes] = set()
+    hashes, brightest, seen = {}, 0, 0
     for part in PARTS:
         path, content = folder / f"{part}.u8", hashlib.sha256()
         with path.open("wb") as file:
@@ -250,7 +255,14 @@ def _write(folder: Path, source: Source, shape: list[int], color_mode: str) -> d
                 file.write(image.data)
                 content.update(image.data)
                 labels[part].append(label)
+                brightest = max(brightest, int(image.max()))
+                own = fingerprint(image)
+                if part == "train":
+                    known.add(own)
+                else:
+                    seen += own in known
         hashes[path.name] = content.hexdigest()
+    broken.sort()
     _check_classes(source, labels, broken)
     return {
         "dataset": source.name,
@@ -258,9 +270,16 @@ def _write(folder: Path, source: Source, shape: list[int], color_mode: str) -> d
         "shape": shape,
         "labels": labels,
         "broken": broken,
+        "brightest": brightest,
+        "seen": seen,
         "sha256": hashes,
         "content": digest([hashes, labels, list(source.classes)]),
     }
+
+
+def fingerprint(image: np.ndarray) -> bytes:
+    """What two images share if, and only if, they are alike pixel for pixel."""
+    return hashlib.blake2b(image.tobytes(), digest_size=16).digest()
 
 
 def _decoded(
@@ -270,6 +289,8 @@ def _decoded(
 
     def one(example: Example) -> tuple[str, int, np.ndarray | Broken]:
         name, data, label = example
+        if isinstance(data, Broken):
+            return name, label, data
         try:
             image = decoding.decode(data, color_mode, image_size)
             return name, label, np.ascontiguousarray(image)
@@ -286,7 +307,7 @@ def _chunk(examples: Iterator[Example]) -> list[Example]:
     chunk, size = [], 0
     for example in islice(examples, CHUNK):
         chunk.append(example)
-        size += len(example[1])
+        size += 0 if isinstance(example[1], Broken) else len(example[1])
         if size > CHUNK_BYTES:
             break
     return chunk
@@ -303,17 +324,21 @@ def _check_classes(source: Source, labels: dict[str, list[int]], broken: list[li
     if missing:
         raise DataError(
             f"dataset {source.name}: no readable training image in {some(missing)}; "
-            f"broken: {some([name for name, _ in broken])}"
+            f"broken: {_shown(broken)}"
         )
     if source.counts["val"] and not labels["val"]:
         raise DataError(
             f"dataset {source.name}: none of its {source.counts['val']} validation images can be "
-            f"read: {some([name for name, _ in broken])}"
+            f"read: {_shown(broken)}"
         )
 
 
+def _shown(broken: list[list[str]], most: int = 5) -> str:
+    return some([f"{name} ({why})" for name, why in broken], most)
+
+
 def _report_broken(source: Source, broken: list[list[str]], on_broken: str) -> None:
-    shown = some([f"{name} ({why})" for name, why in broken], 10)
+    shown = _shown(broken, 10)
     noun, were = ("image", "was") if len(broken) == 1 else ("images", "were")
     if on_broken == "refuse":
         raise DataError(

@@ -14,6 +14,7 @@ from mptexp.training.data import cache, decoding, folders, idx, tfds
 from mptexp.training.data.sources import Source, digest
 
 DIGITS = Path(__file__).with_name("digits.npz")
+DARK = 64  # of 255: 14 bits stored in 16 reach 63
 SYNTHETIC_POOL = 256  # distinct random images: more would cost memory and show nothing
 
 
@@ -43,6 +44,8 @@ class Images:
         notes: what a reader should know, as sentences.
         source: the encoded images they were prepared from; None where there are none.
         broken: names of the source's images that could not be read.
+        seen: validation examples that are, pixel for pixel, among those trained on, where it was
+            counted when they were prepared.
     """
 
     train_x: Examples
@@ -54,6 +57,7 @@ class Images:
     notes: tuple[str, ...] = ()
     source: Source | None = None
     broken: frozenset[str] = field(default_factory=frozenset)
+    seen: int | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -90,10 +94,21 @@ def load(run: Run) -> Images:
         prepared.labels("val"),
         tuple(prepared.meta["classes"]),
         prepared.meta["content"],
-        (*source.notes, *unread),
+        (*source.notes, *unread, *_dark(prepared.meta["brightest"])),
         source,
         broken,
+        prepared.meta["seen"],
     )
+
+
+def _dark(brightest: int) -> list[str]:
+    """What is said of images that are all but black, as 12 bits in files of 16 are."""
+    if brightest >= DARK:
+        return []
+    return [
+        f"no pixel of any image is brighter than {brightest} of 255: values that fill the range "
+        "of their files would be; 10 to 14 bits stored in 16 are not scaled"
+    ]
 
 
 def _text(run: Run) -> Images:
@@ -214,5 +229,6 @@ class _Repeated:
 # The functions above by the names that a params file may give: a name without one fails here.
 DATASETS = {name: globals()[name] for name in names.DATASETS}
 
-# Images that published output may show; of other sets the owner's terms are not known.
-FREE = (*DATASETS, "tf_flowers", "flower_photos", "sign-language-digits")
+# Sets that published output may show; of others the owner's terms are not known. Never a path: a
+# folder of any name may hold anything.
+FREE = (*DATASETS, "tf_flowers")

@@ -7,10 +7,6 @@ from contextlib import nullcontext
 import numpy as np
 from PIL import Image, ImageOps
 
-from mptexp.spec import feasible
-
-# Case does not matter. Files of other names are left out, and a note says so.
-SUFFIXES = feasible.IMAGES
 CHANNELS = {"rgb": 3, "grayscale": 1}
 # Decoding takes up to 16 bytes a pixel for a while: below a GB for the largest that is decoded, of
 # which one is at a time, whatever the number of threads.

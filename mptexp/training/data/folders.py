@@ -4,19 +4,23 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from mptexp.records import store
-from mptexp.spec import files, places
-from mptexp.training.data import decoding
+from mptexp.spec import files, places, trees
+from mptexp.spec.terminal import visible
+from mptexp.training.data.decoding import Broken
 from mptexp.training.data.sources import (
     DataError,
     Example,
     Source,
     cache_dir,
     digest,
+    notes,
     some,
     stratified,
 )
@@ -37,7 +41,7 @@ def source(dataset: str, validation_split: float) -> Source:
         DataError: where there is no such tree, or its parts do not fit together.
     """
     root = path_of(dataset)
-    train, val = _trees(root)
+    train, val = _parts(root, dataset)
     by_class, empty = _by_class(train, dataset)
     classes = list(by_class)
     lists = {"train": _listing(by_class.values())}
@@ -45,6 +49,7 @@ def source(dataset: str, validation_split: float) -> Source:
         lists["val"] = _validation(val, classes, dataset)
     else:
         lists = _split(lists["train"], classes, validation_split, dataset)
+    lists["train"] = _mixed(lists["train"])
     counts = {part: len(paths) for part, (paths, _) in lists.items()}
     with _unchanged(dataset):
         states = {path: _state(path) for paths, _ in lists.values() for path in paths}
@@ -52,16 +57,15 @@ def source(dataset: str, validation_split: float) -> Source:
 
     def examples(part: str) -> Iterator[Example]:
         for path, label in zip(*lists[part], strict=True):
-            name = str(path.relative_to(root))
+            name = visible(str(path.relative_to(root)))  # on disk it may be any bytes
             with _unchanged(dataset):
                 data, state = _bytes(path), _state(path)
             if state != states[path]:
                 raise DataError(
                     f"dataset {dataset}: {name} was changed while it was read; try again"
                 )
-            yield name, data or b"", label
+            yield name, data, label
 
-    left_out = {"class folders without images": empty, **_left_out(root)}
     return Source(
         name=dataset,
         classes=tuple(classes),
@@ -74,13 +78,13 @@ def source(dataset: str, validation_split: float) -> Source:
             "classes": classes,
         },
         examples=examples,
-        notes=[f"left out as {what}: {some(names)}" for what, names in left_out.items() if names],
+        notes=_notes(root, [train, *filter(None, [val])], empty, states),
     )
 
 
 def classes(dataset: str) -> list[str]:
     """The names of the classes of a dataset `folder:PATH`; raises as `source` does."""
-    return list(_by_class(_trees(path_of(dataset))[0], dataset)[0])
+    return list(_by_class(_parts(path_of(dataset), dataset)[0], dataset)[0])
 
 
 UNREADABLE = "unreadable"
@@ -100,7 +104,7 @@ def path_of(dataset: str) -> Path:
         what = "is a file" if any(p.is_file() for p in found) else "does not exist"
         holds = HOLDS[dataset.partition(":")[0]]
         raise DataError(f"dataset {dataset}: {given} {what}; give a folder with {holds}")
-    if not _may_be_read(folder):
+    if not trees.may_be_read(folder):
         raise DataError(f"dataset {dataset}: {given} may not be read by this user")
     return folder
 
@@ -108,69 +112,40 @@ def path_of(dataset: str) -> Path:
 Listing = tuple[list[Path], list[int]]
 
 
-def _trees(root: Path) -> tuple[Path, Path | None]:
+def _parts(root: Path, dataset: str) -> tuple[Path, Path | None]:
     """The folders of training and of validation classes; None where there is no split."""
-    there = {p.name.lower(): p for p in sorted(root.iterdir()) if p.is_dir()}
-    for name in ("train", "training"):
-        train = there.get(name)
-        if train and any(p.is_dir() for p in train.iterdir()):
-            break
-    else:
-        return root, None  # also where "train" is a class of vehicles
-    names = ("val", "validation", "valid", "test", "testing")
-    return train, next((there[name] for name in names if name in there), None)
+    try:
+        return trees.parts(root)
+    except ValueError as error:
+        raise DataError(f"dataset {dataset}: {error}") from None
 
 
-def _by_class(root: Path, dataset: str) -> tuple[dict[str, list[Path]], list[str]]:
-    """Images by class in the order of names, and the names of the empty class folders."""
-    folders = _class_folders(root)
-    full = {name: files for name, files in folders.items() if files}
+def _by_class(part: Path, dataset: str) -> tuple[dict[str, list[Path]], list[Path]]:
+    """Images by class in the order of names, and the empty class folders."""
+    every = _class_folders(part, dataset)
+    full = {name: paths for name, paths in every.items() if paths}
     if len(full) < 2:
         there = f"only the class {next(iter(full))}" if full else "no class folder with images"
         raise DataError(
-            f"dataset {dataset}: {root.name} has {there}; a classifier needs two or more folders, "
-            f"each with images ({', '.join(decoding.SUFFIXES)})"
+            f"dataset {dataset}: {part.name} has {there}; a classifier needs two or more folders, "
+            f"each with images ({', '.join(trees.IMAGES)})"
         )
-    return full, [name for name in folders if name not in full]
+    return full, [part / name for name in every if name not in full]
 
 
-def _class_folders(root: Path) -> dict[str, list[Path]]:
-    """Images by folder in the order of names; hidden folders are no classes."""
-    names = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
-    return {name: _images(root / name) for name in names}
+def _class_folders(part: Path, dataset: str) -> dict[str, list[Path]]:
+    """Images by folder in the order of names.
 
-
-def _images(tree: Path) -> list[Path]:
-    return sorted(p for p in _files(tree) if p.suffix.lower() in decoding.SUFFIXES)
-
-
-def _files(tree: Path) -> Iterator[Path]:
-    """All files below a folder but hidden ones, and those of folders that `_skipped` names."""
-    for folder, inner, names in os.walk(tree):
-        if not _may_be_read(folder):
-            inner.clear()
-            continue
-        paths = (Path(folder, name) for name in names if not name.startswith("."))
-        yield from (path for path in paths if path.is_file())
-
-
-def _may_be_read(folder: str | Path) -> bool:
-    return os.access(folder, os.R_OK | os.X_OK)
-
-
-def _skipped(root: Path) -> dict[str, list[str]]:
-    """The folders whose images are left out, by the reason; a class folder itself may be a link."""
-    refused, links = [], []
-    classes = [path for tree in filter(None, _trees(root)) for path in (tree, *tree.iterdir())]
-    linked = [path for path in classes if path.is_symlink() and path.is_dir()]
-    for folder, inner, _ in chain.from_iterable(map(os.walk, (root, *linked))):
-        if not _may_be_read(folder):
-            inner.clear()
-            refused.append(Path(folder))
-        inside = [Path(folder, name) for name in inner]
-        links += [path for path in inside if path.is_symlink() and path not in classes]
-    reasons = {"folders that may not be read": refused, "links to folders": links}
-    return {why: sorted(str(p.relative_to(root)) for p in left) for why, left in reasons.items()}
+    Raises:
+        DataError: where the name of one is not UTF-8, as records, tables and figures are.
+    """
+    every = trees.folders(part)
+    if odd := [visible(p.name) for p in every if not trees.is_utf8(p.name)]:
+        raise DataError(
+            f"dataset {dataset}: {part.name} has a class whose name is not UTF-8: {some(odd)}; "
+            "rename the folder"
+        )
+    return {path.name: sorted(trees.images(path)) for path in every}
 
 
 def _listing(by_label: Iterable[list[Path]]) -> Listing:
@@ -178,22 +153,47 @@ def _listing(by_label: Iterable[list[Path]]) -> Listing:
     return [path for path, _ in pairs], [label for _, label in pairs]
 
 
-def _validation(root: Path, classes: Sequence[str], dataset: str) -> Listing:
-    full = {name: files for name, files in _class_folders(root).items() if files}
+def _mixed(files: Listing) -> Listing:
+    """A fixed permutation: an input mode may keep an order, and class by class teaches nothing."""
+    places = np.random.default_rng(0).permutation(len(files[0]))
+    return [files[0][i] for i in places], [files[1][i] for i in places]
+
+
+def _validation(part: Path, classes: Sequence[str], dataset: str) -> Listing:
+    full = {name: paths for name, paths in _class_folders(part, dataset).items() if paths}
     if not full:
-        raise DataError(f"dataset {dataset}: {root.name} holds no images to validate with")
+        raise DataError(
+            f"dataset {dataset}: {part.name} holds no images to validate with in class folders"
+        )
     if unknown := sorted(set(full) - set(classes)):
         raise DataError(
-            f"dataset {dataset}: {root.name} has classes that train has not: {', '.join(unknown)}"
+            f"dataset {dataset}: {part.name} has classes that train has not: {', '.join(unknown)}"
         )
     return _listing(full.get(name, []) for name in classes)
 
 
-def _left_out(root: Path) -> dict[str, list[str]]:
+def _notes(
+    root: Path, parts: Sequence[Path], empty: list[Path], used: Collection[Path]
+) -> list[str]:
     """What lies in a folder and is no image of the dataset, by the reason."""
-    others = (p for p in _files(root) if p.suffix.lower() not in decoding.SUFFIXES)
-    named = sorted(str(p.relative_to(root)) for p in others)
-    return {"no images by their names": named, **_skipped(root)}
+    entered = {folder for part in parts for folder in (part, *trees.folders(part))} - {root}
+    linked = [folder for folder in entered if folder.is_symlink()]
+    refused: trees.LeftOut = {}
+    files = [path for place in (root, *linked) for path in trees.below(place, refused)]
+    others = [path for path in files if path not in used]
+    images = [path for path in others if trees.is_image(path)]
+    named = [path for path in others if not trees.is_image(path)]
+    gone = [path for path in named if path.is_symlink() and not path.exists()]
+    left_out = {
+        "class folders without images": empty,
+        "no images by their names": [path for path in named if path not in gone],
+        "links to nothing": gone,
+        **{why: [path for path in paths if path not in linked] for why, paths in refused.items()},
+    }
+    tops = Counter(visible(str(path.parent.relative_to(root.parent))) for path in images)
+    outside = [f"{n:,} in {top}" for top, n in sorted(tops.items())]
+    beside = [f"left out as images in no class folder: {some(outside)}"] if images else []
+    return [*notes(root, left_out), *beside]
 
 
 def _split(
@@ -212,18 +212,21 @@ def _unchanged(dataset: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise DataError(
-            f"dataset {dataset}: {error.filename} was removed while it was read; try again"
+            f"dataset {dataset}: {visible(str(error.filename))} was removed while it was read; "
+            "try again"
         ) from None
 
 
-def _bytes(path: Path) -> bytes | None:
-    """A file's content; None where it cannot be read, which is then a broken image."""
+def _bytes(path: Path) -> bytes | Broken:
+    """A file's content; where it cannot be read, why, and it is a broken image."""
     try:
         return files.content(path)
     except FileNotFoundError:
+        if path.is_symlink():
+            return Broken("a link to nothing")
         raise
-    except OSError:  # without rights, or larger than any image
-        return None
+    except OSError as error:  # without rights, or larger than any image
+        return Broken(error.strerror)
 
 
 State = tuple[int, int, int, int]
@@ -234,7 +237,10 @@ def _state(path: Path) -> State:
 
     A time of modification can be set; the time of the last change of the inode cannot.
     """
-    stat = path.stat()
+    try:
+        stat = path.stat()
+    except OSError:  # what is gone raises again; a link to nothing is there
+        stat = path.lstat()
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
@@ -251,7 +257,7 @@ def _content(root: Path, states: Mapping[Path, State]) -> str:
     if content := _indexed(known):
         return content
     settled = time.time_ns() - max(state[2] for state in states.values()) > SETTLED_NS
-    hashes = {str(p.relative_to(root)): _hash(p) for p in states}
+    hashes = {str(path.relative_to(root)): _hash(path) for path in states}
     content = digest(sorted(hashes.items()))
     if settled and UNREADABLE not in hashes.values():
         with contextlib.suppress(OSError):  # only speed is lost; preparing will say what is wrong
@@ -261,7 +267,7 @@ def _content(root: Path, states: Mapping[Path, State]) -> str:
 
 def _hash(path: Path) -> str:
     data = _bytes(path)
-    return UNREADABLE if data is None else hashlib.sha256(data).hexdigest()
+    return UNREADABLE if isinstance(data, Broken) else hashlib.sha256(data).hexdigest()
 
 
 def _indexed(path: Path) -> str:

@@ -45,6 +45,7 @@ def scaled(images: Images, run: Run, part: str) -> Any:
 
     def one(x: Any, y: Any) -> tuple[Any, Any]:
         x = tf.image.rgb_to_grayscale(x) if grey and x.shape[-1] == 3 else x
+        x = tf.image.grayscale_to_rgb(x) if not grey and x.shape[-1] == 1 else x
         return tf.image.resize(x, size) / 255, y
 
     return _originals(images, part).map(one)

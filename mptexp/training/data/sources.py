@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,16 @@ import numpy as np
 
 from mptexp.spec.errors import UserError
 from mptexp.spec.project import user_cache
+from mptexp.spec.terminal import visible
+from mptexp.training.data.decoding import Broken
 
 
 class DataError(UserError, ValueError):
     """Data that cannot be used: the message says what is wrong, where, and what is allowed."""
 
 
-Example = tuple[str, bytes, int]  # name, encoded image, label
+# Name, encoded image or why it cannot be read, label.
+Example = tuple[str, bytes | Broken, int]
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,13 @@ def stratified(
     """
     from sklearn.model_selection import train_test_split
 
+    known = np.asarray(labels)
     try:
-        train, val = train_test_split(
-            np.arange(len(labels)), test_size=share, stratify=labels, random_state=0
+        sides = train_test_split(
+            np.arange(len(known)), test_size=share, stratify=known, random_state=0
         )
+        if any(len(set(known[side])) < len(classes) for side in sides):  # of rare classes all
+            raise ValueError
     except ValueError:
         count, least = min((list(labels).count(i), i) for i in range(len(classes)))
         raise DataError(
@@ -82,7 +88,14 @@ def stratified(
             f"{count}); allowed: more images, another share, or folders "
             "train and val"
         ) from None
-    return sorted(map(int, train)), sorted(map(int, val))
+    train, val = (sorted(map(int, side)) for side in sides)
+    return train, val
+
+
+def notes(root: Path, left_out: Mapping[str, Sequence[Path]]) -> list[str]:
+    """What of a folder is left out, a sentence for each reason."""
+    names = {w: sorted(visible(str(p.relative_to(root))) for p in left_out[w]) for w in left_out}
+    return [f"left out as {why}: {some(there)}" for why, there in sorted(names.items()) if there]
 
 
 def some(names: Sequence[str], most: int = 5) -> str:

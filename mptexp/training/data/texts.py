@@ -9,24 +9,29 @@ part that is trained on: no vocabulary is downloaded.
 import hashlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mptexp.spec import feasible, places
+from mptexp.spec import feasible, places, trees
+from mptexp.spec import files as disk
 from mptexp.spec.project import here
 from mptexp.spec.run import Run
+from mptexp.spec.terminal import visible
 from mptexp.training.data import cache
 from mptexp.training.data.datasets import Images
-from mptexp.training.data.sources import DataError, digest, some
+from mptexp.training.data.sources import DataError, digest, notes
 
 VERSION = 1  # of the way texts are cut and stored: another one takes another folder
 SUFFIXES = feasible.TEXTS
 MOST_BYTES = 2**30  # of a text: its tokens stay in memory
 BYTES = tuple(str(number) for number in range(256))
 EMBEDDED = Path(__file__).parent
+# Of the search for sequences in a text: an odd number whose powers fill 64 bits; tokens at a time.
+BASE, ONE, SHIFT, SEARCHED = np.uint64(0x9E3779B97F4A7C15), np.uint64(1), np.uint64(44), 2**20
+LEAST = 64  # tokens that are searched for in a row
 TOKEN = np.dtype("<u2")  # in the cache: of at most 65,536 tokens
 
 
@@ -48,13 +53,56 @@ class Windows:
         return self.tokens[np.asarray(first)[..., None] + np.arange(self.shape[1])].astype("int32")
 
 
+def seen(trained: Windows, held: Windows) -> int:
+    """How many sequences stand, token for token, anywhere in a text, at whatever token they begin.
+
+    Short ones recur in any text, so that they are searched for several in a row.
+
+    Args:
+        trained: of the text that is searched.
+        held: the sequences that are searched for.
+    """
+    row = -(-LEAST // held.shape[1])
+    n, length = len(held) // row, held.shape[1] * row
+    own = np.zeros(n, np.uint64)
+    for column in held.tokens[: n * length].reshape(n, length).T:
+        own = own * BASE + column + ONE
+    wanted = np.unique(own)
+    slots = np.zeros(2**20, bool)  # the first bits of those wanted: few others are searched for
+    slots[wanted >> SHIFT] = True
+    found = np.zeros(len(wanted), bool)
+    for begin in range(0, len(trained.tokens), SEARCHED):
+        here = _hashes(trained.tokens[begin : begin + SEARCHED + length - 1], length)
+        here = here[slots[here >> SHIFT]]
+        places = np.searchsorted(wanted, here).clip(max=len(wanted) - 1)
+        found[places[wanted[places] == here]] = True
+    return row * int(found[np.searchsorted(wanted, own)].sum())
+
+
+def _hashes(tokens: np.ndarray, length: int) -> np.ndarray:
+    """Of so many tokens from each one on: a polynomial in BASE, modulo 2^64.
+
+    That of 2 m tokens is formed from those of m. Source: R. M. Karp, M. O. Rabin, Efficient
+    randomized pattern-matching algorithms, 1987.
+    """
+    whole, of = np.zeros(len(tokens), np.uint64), 0
+    part, m, power = tokens + ONE, 1, BASE
+    while m <= length:
+        if length & m:
+            n = max(0, len(tokens) - of - m + 1)
+            whole, of = whole[:n] * power + part[of : of + n], of + m
+        part, m = part[:-m] * power + part[m:], 2 * m
+        power = np.uint64(int(power) ** 2 % 2**64)
+    return whole
+
+
 def load(run: Run) -> Images:
     """The text that the run names, as sequences of its sequence_length.
 
     Raises:
         DataError: where it is absent, is not UTF-8, is too short, or has too few tokens.
     """
-    paths, notes = files(run.dataset)
+    paths, said = files(run.dataset)
     text = _read(run.dataset, paths)
     parts = _split(text, run.validation_split)
     how = {"tokenizer": run.tokenizer, "split": run.validation_split}
@@ -79,7 +127,7 @@ def load(run: Run) -> Images:
         _check_length(run, part, len(numbers))
     arrays = [Windows(tokens[part], run.sequence_length, k) for part in parts for k in (0, 1)]
     content = digest([kept.meta["sha256"], run.sequence_length])
-    return Images(*arrays, tuple(kept.meta["classes"]), content, notes)
+    return Images(*arrays, tuple(kept.meta["classes"]), content, said)
 
 
 def _check_length(run: Run, part: str, count: int) -> None:
@@ -107,29 +155,24 @@ def files(dataset: str) -> tuple[list[Path], tuple[str, ...]]:
         raise DataError(f"dataset {dataset}: {given} does not exist; give a file or a folder")
     if not os.access(root, os.R_OK):
         raise DataError(f"dataset {dataset}: {given} may not be read by this user")
-    if root.is_file():
+    if not root.is_dir():
         return [root], ()
-    every = sorted(_below(root))
-    texts = [path for path in every if path.suffix.lower() in SUFFIXES]
-    others = [str(path.relative_to(root)) for path in every if path not in set(texts)]
+    left_out: trees.LeftOut = {"no texts by their names": []}
+    texts = []
+    for path in sorted(trees.below(root, left_out)):
+        known = path.suffix.lower() in SUFFIXES
+        (texts if known else left_out["no texts by their names"]).append(path)
     if not texts:
         raise DataError(
             f"dataset {dataset}: {given} holds no text ({', '.join(SUFFIXES)}); give a folder "
             "with such files, or a file"
         )
-    return texts, ((f"left out as no texts by their names: {some(others)}",) if others else ())
-
-
-def _below(root: Path) -> Iterator[Path]:
-    """All files below a folder but hidden ones."""
-    for folder, inner, names in os.walk(root):
-        inner[:] = [name for name in inner if not name.startswith(".")]
-        yield from (Path(folder, name) for name in names if not name.startswith("."))
+    return texts, tuple(notes(root, left_out))
 
 
 def _read(dataset: str, paths: list[Path]) -> str:
     """All files, one after another, a line's end between them."""
-    total = sum(path.stat().st_size for path in paths)
+    total = sum(_size(dataset, path) for path in paths)
     if total > MOST_BYTES:
         raise DataError(
             f"dataset {dataset}: holds {total:,} bytes; at most {MOST_BYTES:,} are read"
@@ -137,16 +180,28 @@ def _read(dataset: str, paths: list[Path]) -> str:
     return "\n".join(_decoded(dataset, path) for path in paths)
 
 
+def _size(dataset: str, path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:  # a link to nothing
+        raise _unread(dataset, path, error) from None
+
+
+def _unread(dataset: str, path: Path, error: OSError) -> DataError:
+    return DataError(f"dataset {dataset}: {visible(path.name)}: {error.strerror}")
+
+
 def _decoded(dataset: str, path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8")
+        return disk.content(path, MOST_BYTES).decode("utf-8")
     except UnicodeDecodeError as error:
+        byte, at = error.object[error.start], error.start
         raise DataError(
-            f"dataset {dataset}: {path.name} is not UTF-8: byte 0x{error.object[error.start]:02x} "
-            f"at {error.start:,}; convert it"
+            f"dataset {dataset}: {visible(path.name)} is not UTF-8: byte 0x{byte:02x} at {at:,}; "
+            "convert it"
         ) from None
     except OSError as error:
-        raise DataError(f"dataset {dataset}: {path.name}: {error.strerror}") from None
+        raise _unread(dataset, path, error) from None
 
 
 def _split(text: str, share: float) -> dict[str, str]:

@@ -129,14 +129,21 @@ def _features(builder: Any, name: str) -> tuple[str, str]:
 
 
 def _encoded(builder: Any, split: str, image: str, label: str) -> Iterator[tuple[bytes, int]]:
+    import tensorflow as tf
     import tensorflow_datasets as tfds
 
     read = tfds.ReadConfig(shuffle_seed=0, interleave_cycle_length=1, try_autocache=False)
     stream = builder.as_dataset(
         split=split, decoders={image: tfds.decode.SkipDecoding()}, read_config=read
     )
-    for example in stream.as_numpy_iterator():
-        yield example[image], int(example[label])
+    try:
+        for example in stream.as_numpy_iterator():
+            yield example[image], int(example[label])
+    except tf.errors.OpError as error:  # a file that was cut off, or removed
+        raise DataError(
+            f"dataset {builder.info.full_name}: its prepared files in {builder.data_dir} cannot be "
+            f"read: {_short(error)}; remove that folder, and it is prepared again"
+        ) from None
 
 
 def _tfds_split(

@@ -43,7 +43,8 @@ def test_images_are_read_by_place(tree):
 def test_it_is_made_once_and_its_size_is_said_before(tree, capsys):
     made = prepare(tree)
     assert "preparing 30 images" in (said := capsys.readouterr().out)
-    assert "at 16x16x3: 0.0 MB in" in said
+    assert "at 16x16x3 (24 to train on, 6 to validate with; 2 classes: Käse, brot & butter)" in said
+    assert ": 0.0 MB in" in said
     inode = (made.folder / "train.u8").stat().st_ino
     assert (prepare(tree).folder / "train.u8").stat().st_ino == inode
     assert capsys.readouterr().out == ""

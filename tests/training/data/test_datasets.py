@@ -1,4 +1,6 @@
 import numpy as np
+import pytest
+from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -49,3 +51,18 @@ def test_synthetic_has_the_shape_and_length_that_were_asked_for(got):
     assert datasets.load(run.model_copy(update={"color_mode": "grayscale"})).shape == (24, 24, 1)
     same = datasets.load(run.model_copy(update={"policy": "mixed_float16", "seed": 4}))
     assert np.array_equal(same.train_x[:5], images.train_x[:5])
+
+
+@pytest.mark.parametrize(("bits", "said"), [(12, True), (16, False)])
+def test_images_that_are_all_but_black_are_said_to_be(tmp_path, monkeypatch, bits, said):
+    # Scans of 12 bits in files of 16 kept 16 levels of 256, without a word.
+    monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path / "cache"))
+    ramp = np.linspace(0, 2**bits - 1, 64).reshape(8, 8).astype(np.uint16)
+    for name in ("a", "b"):
+        (tmp_path / "x" / name).mkdir(parents=True)
+        for number in range(3):
+            Image.fromarray(ramp).save(tmp_path / "x" / name / f"{number}.png")
+    images = datasets.load(Run(dataset=f"folder:{tmp_path / 'x'}", image_size=8))
+    assert [note[:60] for note in images.notes if "brighter" in note] == [
+        "no pixel of any image is brighter than 15 of 255: values tha"
+    ] * said

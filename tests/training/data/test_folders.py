@@ -5,8 +5,9 @@ import pytest
 from support import PROJECT, until
 from support import write_images as write
 
-from mptexp.spec import files
-from mptexp.training.data import cache, folders
+from mptexp.spec import feasible, files
+from mptexp.spec.run import Run
+from mptexp.training.data import cache, datasets, folders
 from mptexp.training.data.sources import DataError, cache_dir
 
 
@@ -61,11 +62,17 @@ def test_an_image_that_may_not_be_read_is_a_broken_one(tree, monkeypatch):
     found = source(tree, 0.25)
     contents = {name: content for name, content, _ in found.examples("train")}
     contents |= {name: content for name, content, _ in found.examples("val")}
-    assert contents.pop("Käse/3.png") == b""
-    assert all(contents.values())
+    assert str(contents.pop("Käse/3.png")) == "Permission denied"  # not "not an image"
+    assert all(isinstance(content, bytes) for content in contents.values())
 
 
-@pytest.mark.parametrize("parts", [("Training", "Test"), ("Train", "Testing"), ("train", "Val")])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        *(("Training", "Test"), ("Train", "Testing"), ("train", "Val"), ("train", "validate")),
+        *(("training_set", "test_set"), ("seg_train", "seg_test"), ("train2017", "val2017")),
+    ],
+)
 def test_a_split_is_known_however_its_folders_are_written(tmp_path, parts):
     # The lie: an accuracy of two classes, "Test" and "Training".
     for part, number in zip(parts, (3, 1), strict=True):
@@ -74,6 +81,78 @@ def test_a_split_is_known_however_its_folders_are_written(tmp_path, parts):
     found = source(tmp_path)
     assert found.classes == ("apple", "pear")
     assert found.counts == {"train": 6, "val": 2}
+    assert feasible.training_images(Run(dataset=f"folder:{tmp_path}")) == 6
+
+
+def test_folders_that_may_be_classes_or_parts_are_refused(tmp_path):
+    # The lie: two classes, "fold1" and "fold2", of the same flowers.
+    for part in ("fold1", "fold2"):
+        for name in ("rose", "tulip"):
+            write(tmp_path / part / name, 2)
+    with pytest.raises(DataError, match="parts with classes in them: fold1, fold2; allowed: two"):
+        source(tmp_path)
+    assert feasible.training_images(Run(dataset=f"folder:{tmp_path}")) is None
+    shutil.rmtree(tmp_path / "fold2")
+    (tmp_path / "fold1").rename(tmp_path / "train")
+    assert source(tmp_path, 0.5).classes == ("rose", "tulip")
+    write(tmp_path / "bus", 2)  # of it nothing was said
+    with pytest.raises(DataError, match="parts with classes in them: train;"):
+        source(tmp_path)
+
+
+def test_images_in_neither_part_are_counted_by_folder(tmp_path):
+    for part in ("train", "val", "test"):
+        for name in ("a", "b"):
+            write(tmp_path / part / name, 2)
+    write(tmp_path, 1)
+    write(tmp_path / "train", 3)
+    top = tmp_path.name
+    assert source(tmp_path).notes == [
+        f"left out as images in no class folder: 1 in {top}, 2 in {top}/test/a, "
+        f"2 in {top}/test/b, 3 in {top}/train"
+    ]
+
+
+def test_training_images_come_mixed_and_always_in_one_order(tree):
+    # The lie: an input mode that keeps the data's order trained on one class after another.
+    labels = [label for _, _, label in source(tree).examples("train")]
+    assert labels != sorted(labels)
+    assert names(source(tree), "train") == names(source(tree), "train")
+
+
+def test_thumbnails_in_a_hidden_folder_are_left_out_and_named(tree):
+    # The lie: 60 images, the same 30 twice, some of them on both sides of the split.
+    shutil.copytree(tree / "Käse", tree / "Käse/.@__thumb")
+    found = source(tree)
+    assert found.counts == {"train": 24, "val": 6}
+    assert found.notes == ["left out as hidden folders: Käse/.@__thumb"]
+
+
+def test_images_behind_links_to_nothing_are_broken_ones(tree):
+    # The lie: seven images fewer, without a word.
+    for path in sorted((tree / "Käse").iterdir())[:7]:
+        path.unlink()
+        path.symlink_to(f"/a/disk/that/is/not/here/{path.name}")
+    (tree / "rolls").symlink_to("/a/disk/that/is/not/here")
+    found = source(tree)
+    assert found.counts == {"train": 24, "val": 6}
+    assert found.notes == ["left out as links to nothing: rolls"]
+    with pytest.raises(DataError, match=r"7 images cannot be read: Käse/0.png \(a link to nothing"):
+        datasets.load(Run(dataset=f"folder:{tree}", image_size=8, on_broken="refuse"))
+
+
+def test_a_name_that_is_not_utf_8_is_text_where_it_enters(tree):
+    # The lie: none, but every training ended in a UnicodeEncodeError when its record was written.
+    odd = os.fsdecode(b"K\xe4se")
+    (tree / f"Käse/{odd}.png").write_text("no image")
+    (tree / f"Käse/{odd}.txt").write_text("no image")
+    found = source(tree)
+    every = [*names(found, "train"), *names(found, "val"), *found.notes]
+    assert "left out as no images by their names: Käse/K\\udce4se.txt" in every
+    assert "Käse/K\\udce4se.png" in "".join(every).encode().decode()
+    write(tree / odd)
+    with pytest.raises(DataError, match=r"a class whose name is not UTF-8: K\\udce4se; rename"):
+        source(tree)
 
 
 def test_a_class_may_be_called_train(tmp_path):
@@ -109,7 +188,7 @@ def test_what_is_left_out_is_said(tree):
                 [write(root / n, k) for n, k in (("train/a", 1), ("train/b", 1))]
                 + [(root / "val").mkdir()]
             ),
-            "val holds no images to validate with",
+            "val holds no images to validate with in class folders",
         ),
     ],
 )
@@ -261,4 +340,5 @@ def test_an_image_that_vanishes_meanwhile_is_named(tree):
 
 def test_a_file_larger_than_any_image_is_a_broken_one(tree, monkeypatch):
     monkeypatch.setattr(files.content, "__defaults__", (100,))
-    assert {data for _, data, _ in source(tree).examples("val")} == {b""}
+    reasons = {str(data) for _, data, _ in source(tree).examples("val")}
+    assert reasons == {"Is larger than 9.53674e-05 MiB, the most that is read"}

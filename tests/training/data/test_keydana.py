@@ -3,6 +3,7 @@ import pytest
 
 from mptexp.spec.run import Run
 from mptexp.training.data import batches, datasets, decoding, keydana
+from mptexp.training.data.sources import Source
 
 
 def test_keydana_is_the_pipeline_of_the_study(photographs, got):
@@ -44,6 +45,18 @@ def test_keydana_serves_arrays_and_grey_images_too(images, tree, got):
         dataset=f"folder:{tree}", image_size=16, color_mode="grayscale", input_mode="keydana"
     )
     assert got(datasets.load(grey), grey)[0][0].shape == (24, 16, 16, 1)
+
+
+def test_grey_images_fill_the_channels_that_were_asked_for():
+    tf = pytest.importorskip("tensorflow")
+    x, y = np.zeros((6, 8, 8, 3), np.uint8), np.arange(6)
+    grey = tf.data.Dataset.from_tensor_slices((np.full((6, 9, 9, 1), 51, np.uint8), y))
+    source = Source("mine", ("a",), "grayscale", {}, {}, iter, stream=lambda part: grey)
+    images = datasets.Images(x, y, x, y, ("a",), source=source)
+    run = Run(color_mode="rgb", image_size=8, batch_size=6, input_mode="keydana")
+    (fed,) = [x.numpy() for x, _ in batches.training(images, run)]
+    assert fed.shape == (6, 8, 8, 3)
+    assert np.allclose(fed, 0.2)
 
 
 def test_validation_is_resized_as_training_is(tree):

@@ -17,6 +17,9 @@ def test_classes_keep_their_proportions():
     ("labels", "share", "message"),
     [
         ([0] * 9 + [1], 0.2, r"class b has 1\); allowed: more images"),
+        # The lie: no class of two was on both sides, and "no readable training image" of it.
+        ([0] * 150 + [1] * 2, 0.9, r"class b has 2\)"),
+        ([0] * 150 + [1] * 2, 0.1, r"class b has 2\)"),
         ([0] * 5 + [1] * 5, 0.1, "validation_split 0.1 cannot divide 10 images"),
     ],
 )

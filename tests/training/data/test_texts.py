@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mptexp.spec.run import Run
-from mptexp.training.data import batches, datasets
+from mptexp.training.data import batches, datasets, texts
 from mptexp.training.data.sources import DataError, cache_dir
 
 MODEL = {"model": "gpt"}
@@ -72,6 +72,46 @@ def test_a_folder_is_read_in_the_order_of_its_names(tmp_path):
     assert text.notes == ("left out as no texts by their names: d.png",)
 
 
+def test_copies_of_what_is_trained_on_are_found_wherever_they_begin(tmp_path):
+    # The lie: 0 of 543, of a play and its copy.
+    play = (datasets.DIGITS.parent / "hamlet.txt").read_text()
+    for number in (1, 2):
+        (tmp_path / f"{number}.txt").write_text(play)
+    text = load(f"text:{tmp_path}", sequence_length=100)
+    n = len(text.val_x)
+    assert batches.seen_in_training(text) == (n, n)
+    said = batches.notes(text, Run(dataset=f"text:{tmp_path}", **MODEL))
+    assert said == (f"{n} of {n} validation sequences are trained on too",)
+    short = load(f"text:{tmp_path}", sequence_length=8)
+    assert batches.seen_in_training(short)[0] > 0.99 * len(short.val_x)
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 16])
+def test_sequences_are_searched_for_as_text_is(monkeypatch, length):
+    """Beside Python's own search, the tokens searched a few at a time."""
+    monkeypatch.setattr(texts, "SEARCHED", 5)
+    monkeypatch.setattr(texts, "LEAST", 1)
+    tokens = np.random.default_rng(0).integers(0, 2, (2, 200)).astype(texts.TOKEN)
+    trained, held = (texts.Windows(part, length) for part in tokens)
+    whole = bytes(tokens[0].tolist())
+    assert texts.seen(trained, held) == sum(bytes(x.tolist()) in whole for x in held[:])
+
+
+def test_what_is_left_out_of_a_folder_is_said(tmp_path):
+    # The lie: half of the text was not read, without a word.
+    for place in ("elsewhere", "t", "t/.drafts"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "a.txt").write_text("a" * 200)
+    (tmp_path / "t/linked").symlink_to(tmp_path / "elsewhere")
+    text = load(f"text:{tmp_path / 't'}", sequence_length=8)
+    assert len(text.train_x.tokens) == 160
+    left_out = {"left out as hidden folders: .drafts", "left out as links to folders: linked"}
+    assert set(text.notes) == left_out
+    (tmp_path / "t/later.txt").symlink_to("/not/here.txt")
+    with pytest.raises(DataError, match=r"later.txt: No such file or directory"):
+        load(f"text:{tmp_path / 't'}")
+
+
 def test_every_policy_gets_the_same_batches():
     text = load(sequence_length=32)
     runs = [
@@ -79,7 +119,9 @@ def test_every_policy_gets_the_same_batches():
     ]
     assert len({batches.order_digest(text, run) for run in runs}) == 1
     assert len({batches.fingerprint(text, run) for run in runs}) == 1
-    assert batches.seen_in_training(text) == (0, len(text.val_x))
+    for length in (8, 32):  # by itself a line or a name recurs
+        text = load(sequence_length=length)
+        assert batches.seen_in_training(text) == (0, len(text.val_x))
 
 
 def test_byte_pairs_write_the_text_in_fewer_tokens_that_give_it_back():

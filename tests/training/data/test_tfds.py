@@ -1,6 +1,7 @@
 """Real builders of tensorflow-datasets on an archive of Imagenette's layout, made here."""
 
 import io
+import os
 import tarfile
 import tempfile
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ CLASSES = [
     "n01440764", "n02102040", "n02979186", "n03000684", "n03028079",
     "n03394916", "n03417042", "n03425413", "n03445777", "n03888257",
 ]  # fmt: skip
+FLOWERS = ("daisy", "dandelion", "roses", "sunflowers", "tulips")
 
 
 def jpeg(seed):
@@ -104,6 +106,22 @@ def test_a_run_uses_what_was_prepared(builder):
     assert sorted(y for _, labels in steps for y in labels) == sorted(images.train_y.tolist())
 
 
+def test_prepared_files_that_were_cut_off_are_refused_in_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path))
+    archive = tmp_path / "downloads/manual/flower_photos.tgz"
+    pack(archive, {f"flower_photos/{c}/{i}.jpg": jpeg(i) for c in FLOWERS for i in range(10)})
+    builder = downloads.builder("tf_flowers")
+    (url,) = builder.url_infos
+    with registered(builder, url, archive):
+        found = downloads.source(builder, 0.2)
+    for path in (tmp_path / "tf_flowers").rglob("*.tfrecord*"):
+        os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(
+        DataError, match=r"prepared files in .* cannot be read: .*; remove that fol"
+    ):
+        list(found.examples("train"))
+
+
 def test_a_wrong_archive_is_refused_by_its_checksum(place):
     with pytest.raises(DataError, match=r"imagenette2-320.tgz is not the registered archive") as e:
         downloads.source(downloads.builder("imagenette/320px-v2"), 0.2)
@@ -135,9 +153,8 @@ def test_without_network_and_archive_it_says_where_to_put_the_archive(tmp_path, 
 
 def test_a_set_without_validation_is_split(tmp_path, monkeypatch):
     monkeypatch.setenv("MPTEXP_DATA_DIR", str(tmp_path))
-    classes = ("daisy", "dandelion", "roses", "sunflowers", "tulips")
     archive = tmp_path / "downloads/manual/flower_photos.tgz"
-    pack(archive, {f"flower_photos/{c}/{i}.jpg": jpeg(i) for c in classes for i in range(10)})
+    pack(archive, {f"flower_photos/{c}/{i}.jpg": jpeg(i) for c in FLOWERS for i in range(10)})
     builder = downloads.builder("tf_flowers")
     (url,) = builder.url_infos
     with registered(builder, url, archive):

@@ -1,0 +1,100 @@
+"""Folders of files on disk: what of them is read, what is left out, and which hold a split.
+
+Asked by those who plan and by those who read, so that both count the same images.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+# Case does not matter. Files of other names are left out, and a note says so.
+IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+# Words of a folder's name, as in Training, training_set, seg_train, val2017, the preferred first.
+TRAIN = ("train", "training")
+VALIDATE = ("val", "validation", "valid", "validate", "dev", "eval", "test", "testing")
+LeftOut = dict[str, list[Path]]  # by the reason
+
+
+def below(folder: Path, left_out: LeftOut | None = None) -> Iterator[Path]:
+    """All files below a folder, without hidden ones and those of folders that are left out.
+
+    What has a name and is no folder is a file: if it had to exist, the images behind links to a
+    disk that is not there would vanish without a word.
+
+    Args:
+        folder: it may itself be a link.
+        left_out: gets the folders that are not entered, by the reason.
+    """
+    left_out = {} if left_out is None else left_out
+    for place, inner, names in os.walk(folder):
+        here = Path(place)
+        if not may_be_read(here):
+            left_out.setdefault("folders that may not be read", []).append(here)
+            inner.clear()
+            continue
+        for name in [*inner]:
+            link = "links to folders" if os.path.islink(here / name) else ""
+            if why := "hidden folders" if name.startswith(".") else link:
+                left_out.setdefault(why, []).append(here / name)
+                inner.remove(name)
+        yield from (here / name for name in names if not name.startswith("."))
+
+
+def may_be_read(folder: Path) -> bool:
+    """Whether this user may list a folder and enter it."""
+    return os.access(folder, os.R_OK | os.X_OK)
+
+
+def folders(place: Path) -> list[Path]:
+    """The folders in a folder, links to some too, in the order of names; hidden ones are none."""
+    return sorted(p for p in place.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def images(folder: Path) -> Iterator[Path]:
+    """The files below a folder that are images by their names."""
+    return (path for path in below(folder) if is_image(path))
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a name that the system gave is text: a file may be named by any bytes."""
+    return not any("\ud800" <= c <= "\udfff" for c in name)
+
+
+def is_image(path: Path) -> bool:
+    """Whether a file is one by its name."""
+    return path.suffix.lower() in IMAGES
+
+
+def parts(root: Path) -> tuple[Path, Path | None]:
+    """The folders of training and of validation classes; root and None where there is no split.
+
+    Parts of a dataset hold folders of the same names; which is which, their own names say.
+
+    Raises:
+        ValueError: where folders may be parts or classes; the message names them.
+    """
+    full = [folder for folder in folders(root) if next(images(folder), None)]
+    classes = {folder: frozenset(_full_names(folder)) for folder in full}
+    train = [folder for folder in full if classes[folder] and _place(folder, TRAIN) is not None]
+    val = [folder for folder in folders(root) if _place(folder, VALIDATE) is not None]
+    if len(train) == 1 and (val or full == train):
+        return train[0], min(val, key=lambda folder: _place(folder, VALIDATE) or 0, default=None)
+    alike = [f for f in full if len(classes[f]) > 1 and [*classes.values()].count(classes[f]) > 1]
+    if doubtful := list(dict.fromkeys([*train, *alike])):
+        raise ValueError(
+            f"{root.name} has folders that may be classes or parts with classes in them: "
+            f"{', '.join(folder.name for folder in doubtful)}; allowed: two parts called train and "
+            "val, or a folder per class whose images lie right in it"
+        )
+    return root, None
+
+
+def _full_names(folder: Path) -> list[str]:
+    return [inner.name for inner in folders(folder) if next(images(inner), None)]
+
+
+def _place(folder: Path, words: tuple[str, ...]) -> int | None:
+    """Where the first of a folder's words stands among some; None where it has none of them."""
+    own = re.split(r"[^a-z]+", folder.name.lower())
+    return next((place for place, word in enumerate(words) if word in own), None)
