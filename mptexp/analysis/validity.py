@@ -31,6 +31,9 @@ SEEN_MATTERS = 0.1  # share of the validation images; data sets hold a few twice
 SIGMAS = 3.0
 # Between two runs of a comparison; what lies between them otherwise takes seconds.
 PAUSE_S = 600.0
+# Epochs from which the median step is one that reads the input's cache: the first fills it, and of
+# four it has less than a third of the steps.
+CACHED = 4
 LEAST_NATS = 0.01  # per token, by which a text's loss must be below that of guessing
 REPAIR = "`mptexp run --repair`"  # what is said in its place names the sweep: answers.commands
 
@@ -120,6 +123,12 @@ FLAGS = {
             ("time", "training time"),
             "the process was stopped, or its processors or priority changed, or the machine slept",
             f"leave it alone, and {REPAIR} measures the block again",
+        ),
+        Flag(
+            "input not cached yet",
+            ("time", "memory", "time breakdown"),
+            "the steps were timed while the input filled its cache, which later epochs read",
+            f"{REPAIR} measures them again, with the cache filled before the first step",
         ),
         Flag(
             "throttled",
@@ -254,6 +263,7 @@ def of_record(record: Record) -> list[str]:
         "sweeps at once": AT_ONCE in marks,
         "interference": any("while other pro" in mark for mark in marks),
         "interrupted": any("was stopped" in m or "were changed" in m for m in marks),
+        "input not cached yet": timed and _fills_cache(record),
         "throttled": any("was throttled" in mark for mark in marks),
         "too few windows": timed and record["timing"].get("step_ci") is None,
         **{unproven(name): name in failed for name in instruments.PROVEN},
@@ -261,6 +271,18 @@ def of_record(record: Record) -> list[str]:
         "not trained": _at_chance(record),
     }
     return [name for name, holds in cases.items() if holds]
+
+
+def _fills_cache(record: Record) -> bool:
+    """Whether too many of the timed steps are of the epoch in which the study's input is cached.
+
+    Runs of today fill the cache before their first step, and say so.
+    """
+    asked, known = record["parameters"], record.get("in_force", {})
+    epochs = len(record.get("history") or ())
+    return (
+        asked.get("input_mode") == "keydana" and not known.get("cache_filled") and epochs < CACHED
+    )
 
 
 def is_repeat(record: Record, now: Record) -> bool:

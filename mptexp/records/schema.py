@@ -130,6 +130,7 @@ def _adapter() -> TypeAdapter[Any]:
                 **dict.fromkeys(("arithmetic", "weights"), dict[str, Share]),
                 "effective_share": Share | None,
                 "probe": dict[str, str],
+                "cache_filled": bool,  # of an input that has one, before the first step
                 "chance_accuracy": Share,
                 "chance_loss": Number,
                 "validation_images": Annotated[int, Field(ge=0, lt=2**31)],

@@ -244,6 +244,8 @@ def _outcome(
         "fed": batches.fingerprint(images, run),
         "validation_images": len(images.val_y),
         **tasks.of(run).chance(images),
+        # Older records lack it, and their first epoch filled the cache: see analysis.validity.
+        **({"cache_filled": True} if run.input_mode == "keydana" else {}),
         **before,
     }
     # Read before the device's peaks are measured, which takes memory too.

@@ -46,7 +46,8 @@ ROWS = (
         "input_mode",
         "keydana",
         "input pipeline of the study",
-        "Batches are decoded and resized while training, as in S. Keydana's study of 2020.",
+        "Images are decoded and resized once and kept in memory; batches are not read ahead of "
+        "their step, as in S. Keydana's study of 2020.",
     ),
     ParameterValue(
         "input_mode",

@@ -22,6 +22,12 @@ class KerasFit:
 
     def __init__(self, run: Run, model: keras.Model, images: Images) -> None:
         self.run, self.model, self.images = run, model, images
+        if run.phase == "train":
+            # Traced steps come after the timed ones, in an epoch of their own where need be; an
+            # execution of several steps takes a few batches more than an epoch has.
+            longer = run.model_copy(update={"epochs": run.epochs + 2 * run.profile})
+            # Made before clock and sensors begin: the study's input fills its cache.
+            self.stream = batches.training(images, longer)
 
     def settings(self) -> dict[str, Any]:
         return {}
@@ -45,13 +51,9 @@ class KerasFit:
         return np.concatenate(kept)
 
     def fit(self, clock: StepClock, further: Sequence[Any] = ()) -> None:
-        # Traced steps come after the timed ones, in an epoch of their own where need be; an
-        # execution of several steps takes a few batches more than an epoch has.
         run, images = self.run, self.images
-        longer = run.model_copy(update={"epochs": run.epochs + 2 * run.profile})
-        stream = batches.training(images, longer)
         self.model.fit(
-            backend(run.backend).traced_input(stream) if run.profile else stream,
+            backend(run.backend).traced_input(self.stream) if run.profile else self.stream,
             epochs=run.epochs + run.profile,
             steps_per_epoch=batches.steps_per_epoch(images, run),
             **({} if run.profile else batches.validation(images, run)),

@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
+from forked import python
+from support import write_images
 
 
 @pytest.mark.parametrize(("loss", "stops"), [(0.5, False), (float("nan"), True), (1e400, True)])
@@ -13,3 +15,40 @@ def test_a_training_whose_loss_is_not_finite_ends(loss, stops):
     callback.set_model(SimpleNamespace(stop_training=False))
     callback.on_epoch_end(0, {"loss": loss})
     assert callback.model.stop_training is stops
+
+
+TRAIN = """
+import json, shutil, sys
+from mptexp import Run, training
+from mptexp.training import frontends, precision
+from mptexp.training.measure.step_clock import StepClock
+run = Run(**json.loads(sys.argv[1]))
+training.use(run)
+images = training.load_images(run)
+model = training.build(run, images)
+precision.compile_model(model, run)
+trainer = frontends.trainer(run, model, images)
+shutil.rmtree(sys.argv[2])
+clock = StepClock(trainer.synchronize)
+trainer.fit(clock)
+print(len(clock.epochs), sum(window.steps for window in clock.windows))
+"""
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_studys_input_reads_its_cache_from_the_first_step_on(tmp_path, replicas):
+    # The lie: 120 of 296 steps, all of which decode and resize, beside times of the 20th epoch,
+    # which reads the cache: "44 % of the step would be saved without the input pipeline".
+    for part, count in (("train", 20), ("val", 4)):
+        for name in "ab":
+            write_images(tmp_path / "images" / part / name, count)
+    asked = {"dataset": f"folder:{tmp_path}/images", "image_size": 8, "batch_size": 8}
+    asked |= {"input_mode": "keydana", "model": "mlp", "width": 0.03, "epochs": 2}
+    said = python(
+        TRAIN,
+        asked | {"replicas": replicas},
+        f"{tmp_path}/images/train",
+        MPTEXP_DATA_DIR=str(tmp_path / "cache"),
+    )
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.split()[-2:] == ["2", "8"]  # the last step of an epoch is in no window
