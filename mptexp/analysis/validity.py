@@ -110,7 +110,7 @@ FLAGS = {
             "sweeps at once",
             ("time", "training time"),
             "another sweep measured on the same device at the same time",
-            f"let one end before the next begins, and {REPAIR} measures the block again",
+            f"let one sweep end before the next begins, and {REPAIR} measures the block again",
         ),
         Flag(
             "interference",
@@ -122,7 +122,7 @@ FLAGS = {
             "interrupted",
             ("time", "training time"),
             "the process was stopped, or its processors or priority changed, or the machine slept",
-            f"leave it alone, and {REPAIR} measures the block again",
+            f"leave the runs alone, and {REPAIR} measures the block again",
         ),
         Flag(
             "input not cached yet",
