@@ -86,13 +86,36 @@ def code() -> str:
 def model_source(model: str) -> str:
     """Digest of a user's model: its module and all that it imported from the user's own files.
 
-    Empty for a model of mptexp's. Asked after the model was built, since a function may import.
+    Empty for a model of mptexp's. Asked after the model was built, since a function may import. Of
+    a file that is edited later it is what the first call read: what was imported is what runs.
     """
     if ":" not in model:
         return ""
-    paths = sorted({path for path in map(_file, list(sys.modules.values())) if is_users(path)})
     # Named by the last parts: the same files elsewhere are the same model.
-    return _digest((path.name, path.read_bytes()) for path in paths if path.is_file())
+    return _digest((path.name, _imported(path, spec)) for path, spec in _users_files())
+
+
+def edited() -> str:
+    """The name of a user's file that differs from what was imported of it; empty if none does."""
+    known = [path for path, spec in _users_files() if _read.get(path, (None,))[0] is spec]
+    return next((path.name for path in known if path.read_bytes() != _read[path][1]), "")
+
+
+# Of each of the user's files the spec of its module, another one once it is imported anew, and what
+# it held then.
+_read: dict[Path, tuple[Any, bytes]] = {}
+
+
+def _imported(path: Path, spec: Any) -> bytes:
+    if path not in _read or _read[path][0] is not spec:
+        _read[path] = (spec, path.read_bytes())
+    return _read[path][1]
+
+
+def _users_files() -> list[tuple[Path, Any]]:
+    """The user's files among the modules, each with its module's spec, by path."""
+    known = {_file(m): getattr(m, "__spec__", None) for m in list(sys.modules.values())}
+    return sorted(((p, known[p]) for p in known if is_users(p) and p.is_file()), key=lambda f: f[0])
 
 
 def _file(module: Any) -> Path | None:
