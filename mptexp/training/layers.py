@@ -123,7 +123,7 @@ def _wide(run: Run, layer: layers.Layer, kind: type) -> layers.Layer:
     try:
         copy = _copied(layer, kind, dtype="float32")
     except Exception as error:  # of a class of the user's
-        what = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+        what = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(". ")
         raise ModelError(
             f"float32_layers names {layer.name} in model {run.model}, of which no copy in float32 "
             f"can be made ({what}); {kind.__name__} must give its arguments in get_config, and "
