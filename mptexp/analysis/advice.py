@@ -61,7 +61,8 @@ def probe(run: Run, notebook: str, steps: int, timeout_min: float) -> tuple[Swee
 def sampled(steps: int) -> dict[str, Any]:
     """What a run is changed to so that its exponents are those of float32, SAMPLES times."""
     every = max(1, steps // SAMPLES)
-    return {"policy": "float32", "loss_scale": "auto", "exponents_every": every}
+    single = {"steps_per_execution": 1}  # an update is that of one step
+    return {"policy": "float32", "loss_scale": "auto", "exponents_every": every, **single}
 
 
 def short(

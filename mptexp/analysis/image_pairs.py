@@ -87,7 +87,7 @@ def _of_losses(left: Sequence[Record], right: Sequence[Record]) -> Spread:
     Neighbouring sequences are of one passage, and count as independent all the same.
     """
     validated = [r.get("validated") or {} for r in (*left, *right)]
-    if not all(each.get("losses") for each in validated):
+    if not all(each.get("losses") and None not in each["losses"] for each in validated):
         return Spread()
     sides = [validated[: len(left)], validated[len(left) :]]
     if len({(each["digest"], each["images"]) for each in validated}) == 1:

@@ -184,9 +184,12 @@ def _other_images(record: Mapping[str, Any]) -> str:
     return f"val_accuracy is {accuracy:.4g}, but {right:,} of {images:,} images are listed as right"
 
 
-def _other_losses(record: Mapping[str, Any], losses: Sequence[float]) -> str:
-    said, mean = record["history"][-1].get("val_loss"), statistics.fmean(losses)
-    if said is None or abs(said - mean) <= OFF_NATS + OFF * abs(said):
+def _other_losses(record: Mapping[str, Any], losses: Sequence[float | None]) -> str:
+    said = record["history"][-1].get("val_loss")
+    if said is None or None in losses:  # not finite: nor is their mean
+        return ""
+    mean = statistics.fmean(losses)
+    if abs(said - mean) <= OFF_NATS + OFF * abs(said):
         return ""
     return f"val_loss is {said:.4g}, but the listed sequences have {mean:.4g}"
 

@@ -244,7 +244,7 @@ class Validated(TypedDict):
     images: Annotated[int, Field(ge=1, lt=2**31)]
     digest: Annotated[str, StringConstraints(pattern=r"\A[0-9a-f]{12}\z")]
     correct: NotRequired[Annotated[str, StringConstraints(pattern=r"\A([0-9a-f]{2})+\z")]]
-    losses: NotRequired[list[Number]]
+    losses: NotRequired[list[Number | None]]  # null: not a finite number
 
 
 def _priority(identity: dict[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,15 @@ MODELS = (
 )
 TEXT_MODELS = ("gpt",)  # those of MODELS that read tokens
 TRANSFORMERS = ("vit", "gpt")  # those that have attention
+_NORMALIZED = ("keydana_cnn", "banerjee_resnet50", "resnet50", "mlp_bn")
+# The parameters that a model may lack, and those of MODELS that have them. Not batch_norm_momentum:
+# one file sets it for models with and without batch normalization.
+HAVE = {
+    "patch_size": ("vit",),
+    "depth": TRANSFORMERS,
+    "tied_head": ("gpt",),
+    "normalization": _NORMALIZED,
+}
 POSITIONS = 1024  # of gpt, as GPT-2 has them: no sequence is longer
 TEXTS = ("hamlet",)  # files of training/data, see training/data/texts.py
 DATASETS = ("digits", "synthetic", *TEXTS)

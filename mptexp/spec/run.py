@@ -19,6 +19,7 @@ from mptexp.spec.devices import CPU_ISAS, local_device
 from mptexp.spec.errors import ParamsError
 from mptexp.spec.fields import StrictModel
 from mptexp.spec.names import (
+    HAVE,
     MODELS,
     PLACES,
     POSITIONS,
@@ -215,7 +216,13 @@ class Run(StrictModel):
 
     @model_validator(mode="after")
     def _is_possible(self) -> "Run":
-        faults = chain(self._of_data(), self._of_phase(), self._of_step(), self._of_integers())
+        faults = chain(
+            self._of_data(),
+            self._of_model(),
+            self._of_phase(),
+            self._of_step(),
+            self._of_integers(),
+        )
         if fault := next(chain(faults, self._of_formats(), self._of_loop()), ""):
             raise ValueError(fault)
         return self
@@ -256,6 +263,16 @@ class Run(StrictModel):
                 "a model of yours, module:function"
             )
 
+    def _of_model(self) -> Iterator[str]:
+        for name, models in HAVE.items():
+            default, value = Run.model_fields[name].default, getattr(self, name)
+            users_own = ":" in self.model and name == "normalization"  # see training.layers.varied
+            if value != default and self.model not in models and not users_own:
+                yield (
+                    f"{name} {str(value).lower()} with model {self.model}, which does not have it; "
+                    f"allowed: {name} {str(default).lower()}, or model {', '.join(models)}"
+                )
+
     def _of_phase(self) -> Iterator[str]:
         if self.profile and self.phase != "train":
             yield f"profile true with phase {self.phase}; allowed: phase train"
@@ -268,6 +285,13 @@ class Run(StrictModel):
             yield (
                 f"exponents_every {self.exponents_every} with input_mode keydana, whose batches "
                 "cannot be had again; allowed: input_mode pipeline or resident"
+            )
+
+        if self.exponents_every and self.steps_per_execution > 1:
+            yield (
+                f"exponents_every {self.exponents_every} with steps_per_execution "
+                f"{self.steps_per_execution}, whose updates would be sums of several; allowed: "
+                "steps_per_execution 1"
             )
 
     def _of_step(self) -> Iterator[str]:

@@ -56,6 +56,21 @@ class Task:
         return None if value is None else self.figure(value)
 
 
+def recorded(figures: Mapping[str, Any]) -> dict[str, float]:
+    """Keras's figures as a record has them: `loss` is that of the examples, and of nothing else.
+
+    Of a model of text with losses of its own, such as regularizers, Keras's `loss` is the sum, of
+    which no perplexity follows; what the examples lose is a metric beside it. A sum that is not
+    finite stays as it is: the training ends there.
+    """
+    known = {name: float(value) for name, value in figures.items()}
+    for name in ("loss", "val_loss"):
+        alone = known.pop(name.replace("loss", TOKENS.loss), None)
+        if alone is not None and math.isfinite(known[name]):
+            known[name] = alone
+    return known
+
+
 def perplexity(loss: float) -> float:
     """Of how many equally likely tokens the loss (nats per token) is that of a choice."""
     return math.exp(min(loss, MOST_NATS))

@@ -86,15 +86,41 @@ def code() -> str:
 def model_source(model: str) -> str:
     """Digest of a user's model: its package and all that it imported from the user's own files.
 
-    Empty for a model of mptexp's. Asked after the model was built, since a function may import.
+    Empty for a model of mptexp's. Asked after the model was built, since a function may import. Of
+    a file that is edited later it is what the first call read: what was imported is what runs.
     """
     if ":" not in model:
         return ""
-    own = model.partition(":")[0].partition(".")[0]  # may be installed, and edited there
-    files = [(name.partition(".")[0], _file(module)) for name, module in list(sys.modules.items())]
-    paths = sorted({path for name, path in files if path and (name == own or is_users(path))})
     # Named by the last parts: the same files elsewhere are the same model.
-    return _digest((path.name, path.read_bytes()) for path in paths if path.is_file())
+    return _digest((path.name, _imported(path, spec)) for path, spec in _users_files(model))
+
+
+def edited(model: str) -> str:
+    """The name of a user's file that differs from what was imported of it; empty if none does."""
+    known = [path for path, spec in _users_files(model) if _read.get(path, (None,))[0] is spec]
+    return next((path.name for path in known if path.read_bytes() != _read[path][1]), "")
+
+
+# Of each of the user's files the spec of its module, another one once it is imported anew, and what
+# it held then.
+_read: dict[Path, tuple[Any, bytes]] = {}
+
+
+def _imported(path: Path, spec: Any) -> bytes:
+    if path not in _read or _read[path][0] is not spec:
+        _read[path] = (spec, path.read_bytes())
+    return _read[path][1]
+
+
+def _users_files(model: str) -> list[tuple[Path, Any]]:
+    """The user's files among the modules, each with its module's spec, by path."""
+    own = model.partition(":")[0].partition(".")[0]  # may be installed, and edited there
+    known = {
+        path: getattr(module, "__spec__", None)
+        for name, module in list(sys.modules.items())
+        if (path := _file(module)) and (name.partition(".")[0] == own or is_users(path))
+    }
+    return sorted(((p, spec) for p, spec in known.items() if p.is_file()), key=lambda f: f[0])
 
 
 def _file(module: Any) -> Path | None:

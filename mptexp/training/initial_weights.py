@@ -30,14 +30,15 @@ AT_ONCE = 2**20  # blocks of four numbers: more would cost memory
 def drawn(model: keras.Model) -> keras.Model:
     """The model, whose kernels of uniform initializers are as TensorFlow draws them.
 
-    What has another initializer keeps the backend's own draw.
+    What has another initializer keeps the backend's own draw, and what no longer holds that draw
+    keeps its values: a model of the user's may load trained weights.
     """
     if current().DRAWS_AS_TENSORFLOW:
         return model
     for layer in model._flatten_layers(include_self=False):
         for name, start in list(vars(layer).items()):
             kernel = _initialized(layer, name.removesuffix("_initializer"))
-            if _is_uniform(start) and isinstance(kernel, keras.Variable):
+            if _is_uniform(start) and _holds(kernel, start):
                 kernel.assign(glorot_uniform(kernel.shape, start.scale, start.mode, start.seed))
     return model
 
@@ -46,6 +47,14 @@ def _initialized(layer: keras.Layer, name: str) -> Any:
     """The variable of an initializer: Keras names the two alike, but for separable kernels."""
     names = (name, f"{name}_kernel", *["kernel"] * (name == "depthwise"))
     return next((v for v in (getattr(layer, n, None) for n in names) if v is not None), None)
+
+
+def _holds(kernel: Any, start: Any) -> bool:
+    """Whether a variable is as its initializer drew it, but for what a compiler rounds."""
+    if not isinstance(kernel, keras.Variable):
+        return False
+    again = keras.ops.convert_to_numpy(start(kernel.shape))
+    return np.allclose(keras.ops.convert_to_numpy(kernel), again, atol=1e-6)
 
 
 def _is_uniform(start: Any) -> bool:

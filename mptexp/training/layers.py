@@ -104,15 +104,33 @@ def varied(run: Run, model: keras.Model) -> keras.Model:
         kind = FusedBatchNormalization if run.normalization == "fused" and normalizes else None
         if layer.name not in named and not kind:
             return layer
-        config = layer.get_config() | ({"dtype": "float32"} if layer.name in named else {})
-        copy = (kind or type(layer)).from_config(config)
-        copy.build(layer.input.shape)
-        copy.set_weights(layer.get_weights())
-        if layer.name in named:
-            _check_wide(run, copy)
-        return copy
+        copied = kind or type(layer)
+        return _wide(run, layer, copied) if layer.name in named else _copied(layer, copied)
 
     return keras.models.clone_model(model, clone_function=changed, recursive=True)
+
+
+def _copied(layer: layers.Layer, kind: type, **changes: Any) -> layers.Layer:
+    """A layer of a class, with another one's configuration and values of its weights."""
+    copy = kind.from_config(layer.get_config() | changes)
+    copy.build(layer.input.shape)
+    copy.set_weights(layer.get_weights())
+    return copy
+
+
+def _wide(run: Run, layer: layers.Layer, kind: type) -> layers.Layer:
+    """A copy that computes in float32."""
+    try:
+        copy = _copied(layer, kind, dtype="float32")
+    except Exception as error:  # of a class of the user's
+        what = f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(". ")
+        raise ModelError(
+            f"float32_layers names {layer.name} in model {run.model}, of which no copy in float32 "
+            f"can be made ({what}); {kind.__name__} must give its arguments in get_config, and "
+            "accept **kwargs, dtype among them, for keras.layers.Layer"
+        ) from error
+    _check_wide(run, copy)
+    return copy
 
 
 def _check_wide(run: Run, layer: layers.Layer) -> None:

@@ -67,8 +67,12 @@ class Outcome:
 
     @property
     def diverged_epoch(self) -> int | None:
-        """The first epoch whose loss was not finite; None where all were."""
-        losses = [epoch["loss"] for epoch in self.epochs]
+        """The first epoch whose loss was not finite; None where all were.
+
+        Also of the training before an inference with integers.
+        """
+        epochs = self.epochs or self.quantized.get("history", [])
+        losses = [epoch["loss"] for epoch in epochs]
         return next((i for i, loss in enumerate(losses, 1) if not math.isfinite(loss)), None)
 
     @property
@@ -91,8 +95,8 @@ class Outcome:
 
     @property
     def summary(self) -> pd.Series:
-        """The run's figures, in units for reading."""
-        timing, task = self.timing, tasks.of(self.run.dataset)
+        """The run's figures that are known, in units for reading."""
+        timing, task, peak = self.timing, tasks.of(self.run.dataset), self.peak_memory_bytes
         low, high = timing["step_s_low"] * 1e3, timing["step_s_high"] * 1e3
         return pd.Series(
             {
@@ -104,7 +108,7 @@ class Outcome:
                 "ended by": timing["ended_by"],
                 "steps left out as warm-up": f"{timing['warmup_steps']}",
                 "first step, with compilation": f"{timing['first_step_s']:.2f} s",
-                "peak memory": f"{(self.peak_memory_bytes or 0) / 2**20:,.0f} MiB",
+                **({"peak memory": f"{peak / 2**20:,.0f} MiB"} if peak else {}),
                 **(self._training() if self.epochs else self._inference()),
             },
             name="measured",
@@ -115,7 +119,8 @@ class Outcome:
         task = tasks.of(self.run.dataset)
         parts = {"training": task.measured(last, ""), "validation": task.measured(last)}
         return {
-            "training, with validation": f"{self.fit_s:.1f} s",
+            # Not fit_s: a pipeline may take a minute to close.
+            "training, with validation": f"{last['elapsed_s']:.1f} s",
             **{f"{task.measure}, {part}": f"{v:.3f}" for part, v in parts.items() if v is not None},
         }
 

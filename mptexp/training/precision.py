@@ -173,10 +173,12 @@ def compile_model(model: "keras.Model", run: Run, steps_per_epoch: int = 1) -> N
     elif isinstance(run.loss_scale, float):
         optimizer.loss_scale_factor = run.loss_scale
     task = tasks.of(run.dataset)
+    # A model of the user's may have losses of its own, which the sum holds too: see tasks.recorded.
+    own = task is tasks.TOKENS and ":" in run.model
     model.compile(
         optimizer,
         task.loss,
-        metrics=list(task.metrics),
+        metrics=[*task.metrics, *[task.loss] * own],
         auto_scale_loss=auto,
         steps_per_execution=run.steps_per_execution,
         jit_compile={"auto": "auto", "on": True, "off": False}[run.jit],

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from mptexp.spec import tasks
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 from mptexp.training import arithmetic, costs, precision, quantized
@@ -34,7 +35,8 @@ def quantized_after_training(
 
     Returns:
         What a record holds, and the products of a pass (see arithmetic.products). The keys are
-        policy; calibration (a sentence); trained_epochs; before and after (val_loss, val_accuracy;
+        policy; calibration (a sentence); trained_epochs; history (loss and accuracy of each of
+        them); before and after (val_loss, val_accuracy;
         empty where there is nothing to validate with); bytes_before and bytes_after (of all
         weights, as they are stored).
 
@@ -47,7 +49,7 @@ def quantized_after_training(
     precision.compile_model(model, run, steps)
     traced = arithmetic.products(run, model, quantized.reached(run, model))
     arithmetic.refuse_few(policy, arithmetic.shares(traced))
-    model.fit(
+    fitted = model.fit(
         batches.training(images, run),
         epochs=run.epochs,
         steps_per_epoch=steps,
@@ -55,13 +57,16 @@ def quantized_after_training(
         shuffle=False,  # as in a run of phase train
         verbose=0,
     )
+    rows = zip(*fitted.history.values(), strict=True)
+    history = [tasks.recorded(dict(zip(fitted.history, row, strict=True))) for row in rows]
     before, size = _validated(run, model, images), weight_bytes(model)
     quantized.quantized(run, model)
     precision.compile_model(model, run, steps)
     made = {
         "policy": run.policy,
         "calibration": CALIBRATION[run.policy],
-        "trained_epochs": run.epochs,
+        "trained_epochs": len(history),
+        "history": history,
         "before": before,
         "after": _validated(run, model, images),
         "bytes_before": size,
@@ -75,8 +80,9 @@ def _validated(run: Run, model: keras.Model, images: Images) -> dict[str, float]
     data = batches.validation(images, run)
     if not data:
         return {}
-    figures = model.evaluate(data["validation_data"], return_dict=True, verbose=0)
-    return {f"val_{k}": float(v) for k, v in figures.items() if math.isfinite(v)}
+    given = model.evaluate(data["validation_data"], return_dict=True, verbose=0)
+    figures = tasks.recorded({f"val_{name}": value for name, value in given.items()})
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 
 def weight_bytes(model: keras.Model) -> int:

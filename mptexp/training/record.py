@@ -100,7 +100,8 @@ def _error(outcome: Outcome) -> str:
         return ""
     loss = f"the loss was not finite in epoch {epoch}"
     weights = f"the weights of {layer} were not finite after the training, though the loss was"
-    return f"{loss if epoch else weights}; {outcome.diverged.get('sentence', '')}"
+    found = [outcome.diverged["sentence"]] if outcome.diverged.get("sentence") else []
+    return "; ".join([loss if epoch else weights, *found])
 
 
 def _flags(outcome: Outcome) -> list[str]:

@@ -58,7 +58,19 @@ def execute(run: Run, model: keras.Model, images: Images, device: dict[str, Any]
         Unsupported: where there are too few steps to time, the backend has no such input, or the
             policy has no effect on the model (see arithmetic.of_step).
     """
-    return PHASES[run.phase](run, model, images, device)
+    # A process has one peak. Of a second run in a notebook it is the first one's, unless raised.
+    before = sensors.peak_memory_bytes(device["kind"]) if _executed else None
+    _executed.append(run)
+    outcome = PHASES[run.phase](run, model, images, device)
+    return replace(outcome, peak_memory_bytes=_raised(before, outcome.peak_memory_bytes))
+
+
+_executed: list[Run] = []  # in this process
+
+
+def _raised(before: int | None, peak: int | None) -> int | None:
+    """The peak where it lies above an earlier one; else it is not known."""
+    return peak if before is None or peak is None or peak > before else None
 
 
 # --- training -----------------------------------------------------------------------------------
@@ -130,8 +142,8 @@ def infer(run: Run, model: keras.Model, images: Images, device: dict[str, Any]) 
     Under a policy of integers with the model that was trained and quantized first.
 
     Latency is what `predict_on_batch` takes, with the copies to the device and back; throughput
-    comes from `predict`, timed by the step clock, which leaves what it gives on the device until
-    the end. Speed does not depend on the weights.
+    comes from `predict`, timed by the step clock, of which nothing but the last batch's output is
+    kept. Speed does not depend on the weights.
     """
     order = batches.order(images, run)
     _check_input(run, images)
@@ -238,12 +250,13 @@ def _outcome(
 ) -> Outcome:
     """What clock, sampler and model hold after either phase, and what was read before it."""
     timing = step_times.timing(clock.windows)
+    validated_with = batches.validation_count(images, run)
     settings = effective(model, run, device) | {
         "data": images.content,
         "data_order": batches.order_digest(images, run),
         "fed": batches.fingerprint(images, run),
-        "validation_images": len(images.val_y),
-        **tasks.of(run).chance(images),
+        "validation_images": validated_with,
+        **tasks.of(run).chance(images, validated_with),
         # Older records lack it, and their first epoch filled the cache: see analysis.validity.
         **({"cache_filled": True} if run.input_mode == "keydana" else {}),
         **before,

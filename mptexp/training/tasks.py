@@ -1,5 +1,6 @@
 """What a task needs of a framework: how its examples enter a model, and what guessing gives."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +11,12 @@ from keras import layers
 
 from mptexp.spec import tasks
 from mptexp.spec.run import Run
-from mptexp.training.backends import current
 from mptexp.training.data.datasets import Examples, Images
 from mptexp.training.layers import augmented
 
 Entry = tuple[keras.KerasTensor, keras.KerasTensor]
 Shape = tuple[int, ...]
+Kept = Callable[[Any, Any], np.ndarray]
 AT_ONCE = 4096  # sequences that are counted together
 
 
@@ -26,17 +27,17 @@ class Task:
     Attributes:
         entry: (run, shape of an example) -> the model's input, and what a network gets of it.
         output: (shape of an example, classes) -> shape of an example's probabilities.
-        chance: dataset -> what guessing gives, by its name in a record; nothing where there is
-            nothing to validate with.
-        kept: (probabilities, labels) -> a value for each example, of which `listed` makes what
-            says how well it was predicted.
+        chance: (dataset, how many examples are validated with) -> what guessing gives, by its name
+            in a record; nothing where there are none.
+        kept: model -> (batch of examples, its labels) -> a value for each example, of which
+            `listed` makes what says how well it was predicted.
         listed: (all values, labels) -> their part of a record, see `validation_images`.
     """
 
     entry: Callable[[Run, Shape], Entry]
     output: Callable[[Shape, int], Shape]
-    chance: Callable[[Images], dict[str, Any]]
-    kept: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    chance: Callable[[Images, int], dict[str, Any]]
+    kept: Callable[[keras.Model], Kept]
     listed: Callable[[np.ndarray, np.ndarray], dict[str, Any]]
 
 
@@ -61,17 +62,17 @@ def _images(run: Run, shape: Shape) -> Entry:
     return images, x
 
 
-def _commonest(images: Images) -> dict[str, Any]:
+def _commonest(images: Images, validated: int) -> dict[str, Any]:
     """Validation images by class, and what naming always the commonest gets right, if any."""
-    if not len(images.val_y):
+    if not validated:
         return {}
-    counts = np.bincount(images.val_y)
-    chance = float(counts.max() / len(images.val_y))
+    counts = np.bincount(images.val_y[:validated])
+    chance = float(counts.max() / validated)
     return {"validation_labels": counts.tolist(), "chance_accuracy": chance}
 
 
-def _classes(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    return np.argmax(probabilities, axis=-1)
+def _classes(model: keras.Model) -> Kept:
+    return lambda x, y: np.argmax(model.predict_on_batch(x), axis=-1)
 
 
 def _bits(classes: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
@@ -91,33 +92,49 @@ def _tokens(run: Run, shape: Shape) -> Entry:
     return tokens, tokens
 
 
-def _unigram(text: Images) -> dict[str, float]:
+def _unigram(text: Images, validated: int) -> dict[str, float]:
     """The loss of who knows how often each token occurs in training, and nothing of order.
 
     Each token is counted once more than it occurs (Laplace), so that none has probability zero.
     """
-    if not len(text.val_y):
+    if not validated:
         return {}
-    trained, validated = (_counts(y, len(text.classes)) for y in (text.train_y, text.val_y))
+    trained = _counts(text.train_y, len(text.train_y), len(text.classes))
+    guessed = _counts(text.val_y, validated, len(text.classes))
     shares = (trained + 1) / (trained + 1).sum()
-    return {"chance_loss": float(-(validated * np.log(shares)).sum() / validated.sum())}
+    return {"chance_loss": float(-(guessed * np.log(shares)).sum() / guessed.sum())}
 
 
-def _counts(sequences: Examples, tokens: int) -> np.ndarray:
-    """How often each token occurs, some sequences at a time."""
-    parts = (sequences[k : k + AT_ONCE].ravel() for k in range(0, len(sequences), AT_ONCE))
+def _counts(sequences: Examples, count: int, tokens: int) -> np.ndarray:
+    """How often each token occurs in the first sequences, some of them at a time."""
+    parts = (sequences[k : min(k + AT_ONCE, count)].ravel() for k in range(0, count, AT_ONCE))
     return sum(np.bincount(part, minlength=tokens) for part in parts)
 
 
-def _losses(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The mean loss of each sequence, in nats; probabilities as small as Keras clips them.
+def _losses(model: keras.Model) -> Kept:
+    """The mean loss of each sequence, in nats, by the function that Keras minimizes.
 
-    With TensorFlow Keras reads the logits and clips nothing; a float32 ends somewhere.
+    Where Keras reads the logits, so does this: probabilities end at 1e-45, losses do not.
     """
-    clips = current().CLIPS_LOSS
-    least = keras.config.epsilon() if clips else float(np.finfo(np.float32).smallest_subnormal)
-    chosen = np.take_along_axis(probabilities, labels[..., None], axis=-1)[..., 0]
-    return -np.log(np.maximum(chosen.astype(np.float64), least)).mean(axis=1)
+    labels = layers.Input(model.output_shape[1:-1], dtype="int32")
+    losses = SequenceLoss(dtype="float32")([model.output, labels])
+    scoring = keras.Model([*model.inputs, labels], losses)
+    scoring.compile(jit_compile=model.jit_compile)
+    return lambda x, y: scoring.predict_on_batch([x, y])
+
+
+class SequenceLoss(layers.Layer):
+    """Probabilities and labels of each place -> the mean loss of each sequence."""
+
+    def call(self, inputs: Any) -> Any:
+        probabilities, labels = inputs
+        losses = keras.losses.sparse_categorical_crossentropy(labels, probabilities)
+        return keras.ops.mean(losses, axis=1)
+
+
+def _known(losses: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """Each sequence's loss; None where it was not a finite number."""
+    return {"losses": [float(loss) if math.isfinite(loss) else None for loss in losses]}
 
 
 TASKS = {
@@ -127,6 +144,6 @@ TASKS = {
         lambda shape, classes: (*shape, classes),
         _unigram,
         _losses,
-        lambda losses, labels: {"losses": [float(loss) for loss in losses]},
+        _known,
     ),
 }

@@ -28,8 +28,14 @@ def probabilities(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTe
 
     Raises:
         ModelError: where the function is absent or fails, or its model does not take the images or
-            does not return float32 probabilities.
+            does not return float32 probabilities; where its source has changed since it was
+            imported.
     """
+    if name := identity.edited(run.model):
+        raise ModelError(
+            f"model {run.model}: {name} has changed since this kernel imported it, and the old "
+            "code would run; restart the kernel"
+        )
     shape = tuple(x.shape[1:])
     call = f"{run.model}({shape}, {classes})"
     with _working_directory_first():
@@ -47,6 +53,7 @@ def probabilities(run: Run, x: keras.KerasTensor, classes: int) -> keras.KerasTe
         except Exception as error:
             why = f"does not take such inputs: {_told(error)}"
             raise ModelError(f"model {call} {why}") from error
+    identity.model_source(run.model)  # read now: whoever edits it later changes nothing that runs
     _check_output(run, call, output, (None, *tasks.of(run).output(shape, classes)))
     # As behind the models here: probabilities near zero need float32's range.
     return layers.Activation("softmax", dtype="float32")(output) if run.from_logits else output

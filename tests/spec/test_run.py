@@ -97,3 +97,20 @@ def test_type_checkers_see_which_parameters_have_defaults(module):
     described = [f for f in fields if any(k.arg == "description" for k in f.keywords)]
     assert len(described) > 10
     assert all("default" in [k.arg for k in field.keywords] for field in described)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"model": "mlp", "depth": 2}, "depth 2 with model mlp, .*: depth none, or model vit, gpt"),
+        ({"model": "keydana_cnn", "patch_size": 2}, "allowed: patch_size 16, or model vit"),
+        ({"model": "vit", "normalization": "none"}, "allowed: normalization batch, or model keyd"),
+        ({"model": "my:model", "tied_head": False}, "tied_head false with model my:model, which"),
+        ({"exponents_every": 5, "steps_per_execution": 2}, "allowed: steps_per_execution 1"),
+    ],
+)
+def test_a_parameter_without_effect_is_refused(parameters, said):
+    # The lie: an axis of a report that changes nothing.
+    with pytest.raises(ValueError, match=said):
+        Run(**parameters)
+    assert Run(model="my:model", normalization="none").normalization == "none"

@@ -53,3 +53,14 @@ def test_what_does_not_go_together_is_refused_in_a_sentence(parameters, message)
     with pytest.raises(ParamsError, match=message):
         Run(**parameters)
     assert Run(dataset="hamlet", model="mine:model", sequence_length=2000)
+
+
+def test_the_loss_of_a_record_is_without_what_a_model_adds_to_it():
+    # The lie: a perplexity of exp(3.565), of a text model with weight decay that has exp(3.313).
+    keras = {"loss": 4.0, "sparse_categorical_crossentropy": 3.0, "accuracy": 0.5}
+    keras |= {"val_loss": 3.565, "val_sparse_categorical_crossentropy": 3.313}
+    said = tasks.recorded(keras)
+    assert said == {"loss": 3.0, "accuracy": 0.5, "val_loss": 3.313}
+    assert tasks.recorded({"loss": 2, "accuracy": 1}) == {"loss": 2.0, "accuracy": 1.0}
+    diverged = {"loss": math.inf, "sparse_categorical_crossentropy": 3.0}
+    assert tasks.recorded(diverged) == {"loss": math.inf}

@@ -173,5 +173,43 @@ def test_an_installed_package_that_holds_the_model_is_part_of_it(monkeypatch, tm
     monkeypatch.setitem(sys.modules, "acme.layers", module)
     before, another = identity.model_source("acme:build"), identity.model_source("mine:build")
     part.write_text("N = 400")
+    module.__spec__ = "as another process imports it"
     assert identity.model_source("acme:build") != before
     assert identity.model_source("mine:build") == another
+
+
+TWICE = """
+import json, pathlib, sys
+from mptexp import Run, training
+from mptexp.training import identity
+run = Run(**json.loads(sys.argv[1]))
+device = training.use(run)
+images = training.load_images(run)
+network = training.build(run, images)
+before = identity.model_source(run.model)
+file = pathlib.Path("parts.py")
+file.write_text(file.read_text() + "# edited")
+outcome = training.execute(run, network, images, device)
+said = [outcome.peak_memory_bytes, identity.model_source(run.model) == before]
+try:
+    training.build(run, images)
+except ValueError as error:
+    said.append(str(error))
+file.write_text(file.read_text().removesuffix("# edited"))
+again = training.execute(run, training.build(run, images), images, device)
+print(json.dumps([*said, again.peak_memory_bytes]))
+"""
+
+
+def test_a_second_run_in_a_kernel_says_nothing_of_the_first_ones(tmp_path):
+    # The lies: the edited file as the source of a network that the old code had built; and the
+    # peak memory of a larger run before it.
+    write(tmp_path, "relu")
+    done = python(TWICE, SMALL, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, as_imported, refused, second = json.loads(done.stdout.splitlines()[-1])
+    assert as_imported
+    assert "parts.py has changed since this kernel imported it" in refused
+    assert refused.endswith("restart the kernel")
+    assert first > 2**27
+    assert second is None or second > first

@@ -1,7 +1,10 @@
+import json
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from forked import python
 from keras import layers
 
 from mptexp.training import initial_weights
@@ -36,3 +39,38 @@ def test_every_initializer_is_found_a_variable(layer):
     stems = [n.removesuffix("_initializer") for n in vars(layer) if n.endswith("_initializer")]
     found = [initial_weights._initialized(layer, stem) for stem in stems]
     assert {id(variable) for variable in found} == {id(weight) for weight in layer.weights}
+
+
+PROGRAM = """
+import json, sys
+import numpy as np
+from mptexp import Run
+from mptexp.training import precision
+run = Run(**json.loads(sys.argv[1]))
+precision.use(run)
+from mptexp.training import initial_weights, models
+first, last = (w for w in models.build(run, (8, 8, 1), 10).weights if w.ndim == 2)
+drawn = initial_weights.glorot_uniform(last.shape, 1.0, "fan_avg", run.seed + 7)
+print(json.dumps([np.unique(first.numpy()).tolist(), np.array_equal(last.numpy(), drawn)]))
+"""
+TRAINED = """
+import keras
+import numpy as np
+from keras import layers
+
+def build(shape, classes):
+    known, new = layers.Dense(8), layers.Dense(
+        classes, kernel_initializer=keras.initializers.GlorotUniform(seed=7))
+    head = layers.Activation("softmax", dtype="float32")
+    model = keras.Sequential([keras.Input(shape), layers.Flatten(), known, new, head])
+    known.set_weights([np.full(w.shape, 0.25) for w in known.weights])
+    return model
+"""
+
+
+def test_weights_that_a_model_of_the_users_loads_are_kept(tmp_path):
+    # The lie: of JAX and PyTorch "pretrained" was a random draw, of TensorFlow it was not.
+    (tmp_path / "trained.py").write_text(TRAINED)
+    done = python(PROGRAM, {"model": "trained:build", "backend": "jax"}, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [[0.25], True]

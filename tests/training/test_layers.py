@@ -75,6 +75,29 @@ def test_a_layer_whose_own_layers_would_stay_in_16_bits_is_refused(policy):
         own_layers.varied(run, model)
 
 
+class Scale(layers.Layer):
+    """As users write it: without a word of Keras's."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def call(self, x):
+        return x * self.factor
+
+
+def test_a_layer_that_cannot_be_copied_is_refused():
+    # It ended in a traceback.
+    x = keras.Input((3,))
+    model = keras.Model(x, Scale(2.0)(x))
+    run = Run(float32_layers=model.layers[-1].name)
+    said = (
+        r"float32_layers names scale.* \(TypeError.*Scale must give its arguments in get_config, a"
+    )
+    with pytest.raises(models.ModelError, match=said):
+        own_layers.varied(run, model)
+
+
 # --- batch normalization in one operation ---------------------------------------------------------
 
 # Of values of order 1: two units in the last place of the compute dtype, and of float32 what a sum
@@ -148,8 +171,9 @@ def test_what_cannot_be_fused_is_refused_with_a_sentence(ask):
     with pytest.raises(ValueError, match=r"normalization fused with jit auto.*allowed: jit off"):
         Run(normalization="fused")
     fused = {"normalization": "fused", "jit": "off"}
-    with pytest.raises(models.ModelError, match="model lenet has no batch normalization"):
-        models.build(Run(model="lenet", image_size=28, **fused), (28, 28, 1), 10)
+    x = keras.Input((8, 8, 1))
+    with pytest.raises(models.ModelError, match="model my:model has no batch normalization"):
+        own_layers.varied(Run(model="my:model", **fused), keras.Model(x, layers.Conv2D(2, 3)(x)))
     with pytest.raises(models.ModelError, match="batch_normalization in model mlp_bn takes"):
         models.build(Run(model="mlp_bn", width=0.01, **fused), (28, 28, 1), 10)
     said = ask(json.dumps(fused | {"backend": "jax"}))

@@ -164,6 +164,16 @@ def test_integers_take_the_place_of_weights_that_were_trained(tmp_path, backend,
     assert record["peak_memory_bytes"] is None
 
 
+def test_a_training_before_integers_that_diverges_is_diverged(tmp_path):
+    # The lie: `ok`, "trained_epochs": 3, of a float32 training that ended in its first epoch.
+    asked = {"policy": "int8", "phase": "inference", "model": "mlp", "max_steps": 20, "epochs": 3}
+    record = train(tmp_path, optimizer="sgd", learning_rate=1e9, **asked)
+    assert record["status"] == "diverged"
+    assert record["error"] == "the loss was not finite in epoch 1"
+    assert record["quantized"]["trained_epochs"] == len(record["quantized"]["history"]) == 1
+    assert record["history"] == []
+
+
 def test_integers_in_a_network_of_convolutions_are_refused_before_it_is_trained(tmp_path):
     said = train(tmp_path, policy="int8", phase="inference", epochs=10_000)
     assert "policy int8 quantizes Dense and EinsumDense layers, which do 0 % of this" in said

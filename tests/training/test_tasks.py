@@ -2,6 +2,7 @@
 
 import math
 
+import keras
 import numpy as np
 import pytest
 
@@ -26,11 +27,13 @@ def test_chance_is_what_the_frequencies_of_training_give_in_validation():
     assert len(data.train_y) == 5
     zero, one = 16 / 22, 6 / 22  # once more than they occur
     expected = -(math.log(zero) + 3 * math.log(one)) / 4
-    assert tasks.TASKS["tokens"].chance(data) == {"chance_loss": pytest.approx(expected)}
+    assert tasks.TASKS["tokens"].chance(data, len(data.val_y)) == {
+        "chance_loss": pytest.approx(expected)
+    }
     images = Images(
-        np.zeros((3, 2, 2, 1)), np.array([0, 1, 1]), np.zeros((2, 2, 2, 1)), [0], ("a", "b")
+        np.zeros((3, 2, 2, 1)), np.array([0, 1, 1]), np.zeros((2, 2, 2, 1)), [0, 1], ("a", "b")
     )
-    assert tasks.TASKS["images"].chance(images) == {
+    assert tasks.TASKS["images"].chance(images, 1) == {
         "validation_labels": [1],
         "chance_accuracy": 1.0,
     }
@@ -38,11 +41,13 @@ def test_chance_is_what_the_frequencies_of_training_give_in_validation():
 
 def test_a_value_for_each_sequence_is_its_mean_loss():
     row = tasks.of(Run(dataset="hamlet", model="gpt"))
-    probabilities = np.full((2, 3, 4), 0.25, np.float32)
-    probabilities[1, :, 0] = [1, 0.5, 0]
-    losses = row.kept(probabilities, np.zeros((2, 3), int))
-    # With TensorFlow Keras reads the logits and clips nothing: an honest record was called damaged.
-    least = float(np.finfo(np.float32).smallest_subnormal)
-    assert losses == pytest.approx([math.log(4), (math.log(2) - math.log(least)) / 3])
-    assert row.listed(losses, np.zeros((2, 3))) == {"losses": losses.tolist()}
     assert row.output((7,), 256) == (7, 256)
+    logits = keras.Input((3, 4))
+    model = keras.Model(logits, keras.layers.Softmax()(logits))
+    given = np.zeros((2, 3, 4), "float32")
+    given[1, :, 1] = [0, 10, 500]  # of a probability of e^-500, which is 0 in float32
+    losses = row.kept(model)(given, np.zeros((2, 3), "int32"))
+    expected = [math.log(4), (math.log(4) + math.log(3 + math.exp(10)) + 500) / 3]
+    assert losses == pytest.approx(expected)
+    assert row.listed(losses, np.zeros((2, 3))) == {"losses": losses.tolist()}
+    assert row.listed([1.0, math.nan], np.zeros((2, 3))) == {"losses": [1.0, None]}

@@ -1,13 +1,14 @@
 """What a record says of each validation image, on every backend, in a process of its own."""
 
 import json
+import math
 
 import numpy as np
 import pytest
 from forked import python
 
 from mptexp.analysis import image_pairs
-from mptexp.records import schema
+from mptexp.records import consistent, schema
 
 PROGRAM = """
 import json, sys
@@ -60,3 +61,48 @@ def test_images_at_another_size_are_others(tmp_path, plain):
     larger = train(tmp_path, image_size=16, epochs=1)
     assert larger["validated"]["digest"] != plain["validated"]["digest"]
     assert image_pairs.spread({0: larger}, {0: plain}, 0.01) != pair_by_pair(larger, plain)
+
+
+GPT = {"dataset": "hamlet", "model": "gpt", "width": 1 / 24, "depth": 1, "sequence_length": 64}
+
+
+def test_of_what_replicas_leave_out_a_record_says_nothing(tmp_path):
+    # The lie: "validation_images is 543, but 542 are listed": a failed run, its training lost.
+    made = train(tmp_path, replicas=2, max_steps=8, **GPT)
+    listed, known = made["validated"], made["in_force"]
+    assert listed["images"] == len(listed["losses"]) == known["validation_images"] == 542
+    assert any(mark.startswith("1 of 543 sequences not validated with") for mark in made["marks"])
+    assert consistent.fault(made) == ""
+
+
+TEXT = """
+import keras
+from keras import layers
+
+def build(shape, classes):
+    decay = keras.regularizers.L2(1e-2)
+    x = inputs = keras.Input(shape, dtype="int32")
+    x = layers.Dense(classes, kernel_regularizer=decay)(layers.Embedding(classes, 16)(x))
+    return keras.Model(inputs, layers.Activation("softmax", dtype="float32")(x))
+"""
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+@pytest.mark.parametrize("learning_rate", [1e-3, 1e3])
+def test_the_losses_of_sequences_are_those_of_the_validation(tmp_path, backend, learning_rate):
+    # The lie: a regularizer's loss in the perplexity; and no record, "the listed sequences have
+    # 3.313", as of a large loss whose probabilities float32 ends: "99.11".
+    (tmp_path / "text.py").write_text(TEXT)
+    asked = {"dataset": "hamlet", "model": "text:build", "sequence_length": 64, "epochs": 1}
+    asked |= {"backend": backend, "learning_rate": learning_rate, "width": 1.0}
+    done = python(PROGRAM, SMALL | asked, cwd=tmp_path, MPTEXP_RUN_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    made = json.loads((tmp_path / "record.json").read_text())
+    (epoch,), losses = made["history"], made["validated"]["losses"]
+    assert set(epoch) == {"epoch", "loss", "accuracy", "val_loss", "val_accuracy", "elapsed_s"}
+    assert epoch["val_loss"] == pytest.approx(np.mean(losses), rel=1e-3)
+    assert consistent.fault(made) == ""
+    if learning_rate == 1e-3:
+        assert epoch["val_loss"] < math.log(256)  # of any token; the regularizer adds 0.3
+    elif backend == "tensorflow":  # with JAX Keras clips probabilities, and so losses at 16 nats
+        assert epoch["val_loss"] > 110

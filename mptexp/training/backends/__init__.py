@@ -30,7 +30,6 @@ class Backend(Protocol):
     INSTALL_FOR_GPU: str  # how to install it so that it sees an NVIDIA GPU
     ONEDNN_PROGRAM: str  # a program that oneDNN computes on a CPU; empty where XLA compiles all
     READS_TF_DATA: bool  # whether `fit` takes a tf.data pipeline without copies of its own
-    CLIPS_LOSS: bool  # whether Keras's loss of probabilities sees none below keras.config.epsilon()
     FUSES_BATCH_NORM: bool  # whether it has batch normalization as one operation
     DRAWS_AS_TENSORFLOW: bool  # whether Keras draws the weights here as it does with TensorFlow
     INTEGER: str  # type of integers that are computed with and counted in

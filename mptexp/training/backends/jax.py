@@ -33,7 +33,6 @@ INSTALL = "pip install jax"
 INSTALL_FOR_GPU = "pip install 'jax[cuda12]'"  # without its plugin JAX runs on the CPU
 ONEDNN_PROGRAM = ""
 READS_TF_DATA = False
-CLIPS_LOSS = True
 FUSES_BATCH_NORM = False
 DRAWS_AS_TENSORFLOW = False
 INTEGER = "int32"  # JAX has 64 bits only where they are asked for

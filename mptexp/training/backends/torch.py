@@ -37,7 +37,6 @@ ONEDNN_PROGRAM = (
     "import torch as t; t.nn.functional.conv2d(t.ones(4, 16, 32, 32), t.ones(16, 16, 3, 3))"
 )
 READS_TF_DATA = False
-CLIPS_LOSS = True
 FUSES_BATCH_NORM = True
 DRAWS_AS_TENSORFLOW = False
 INTEGER = "int32"
@@ -262,7 +261,8 @@ def layer_gradients(layer: "keras.Layer", x: Any, with_input: bool, jit: bool) -
 
     def both(x: Any) -> Any:
         y = layer(x)
-        y.backward(keras.ops.ones_like(y))
+        if y.requires_grad:  # not that of a frozen layer whose input asks for no gradient
+            y.backward(keras.ops.ones_like(y))
         return y
 
     return both, x.detach().requires_grad_(with_input)

@@ -112,7 +112,7 @@ def validation(images: Images, run: Run) -> dict[str, Any]:
     """`fit`'s arguments for validation; none where there is nothing to validate with."""
     import keras
 
-    n, size = len(images.val_x) - _left_out(images, run), run.batch_size
+    n, size = validation_count(images, run), run.batch_size
     if not n or run.input_mode == "resident":
         return {}
     if run.input_mode == "keydana":
@@ -131,16 +131,20 @@ def validation(images: Images, run: Run) -> dict[str, Any]:
     return {"validation_data": Validation()}
 
 
-def _left_out(images: Images, run: Run) -> int:
-    """How many images are not validated with: replicas take none but equal parts of a batch."""
-    return len(images.val_x) % run.replicas
+def validation_count(images: Images, run: Run) -> int:
+    """How many examples are validated with: replicas take none but equal parts of a batch.
+
+    They are the first of the validation's, and all that a record says of it is said of them.
+    """
+    return len(images.val_x) - len(images.val_x) % run.replicas
 
 
 def notes(images: Images, run: Run) -> tuple[str, ...]:
     """What a reader should know of the dataset and of how the run uses it, as sentences."""
     if run.phase != "train" or run.input_mode == "resident":
         return images.notes
-    n, of = _left_out(images, run), len(images.val_x)
+    of = len(images.val_x)
+    n = of - validation_count(images, run)
     seen, looked = seen_in_training(images)
     what = f"{tasks.of(run.dataset).example}s"
     shared = f"they cannot be shared equally by {run.replicas} replicas"

@@ -64,7 +64,9 @@ class Trainer(Protocol):
         """
 
     def predict(self, clock: "StepClock") -> np.ndarray:
-        """The probabilities of the run's batches in a row, timed by the clock, at the end fetched.
+        """Predicts the run's batches in a row, timed by the clock; the last one's probabilities.
+
+        Those of a batch before it are not kept: peak memory is that of a step.
 
         Args:
             clock: see step_clock; `model.stop_predicting` ends it.

@@ -1,7 +1,8 @@
 """Training and inference by Keras: `fit` and `predict`, with the clock as a callback."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -42,13 +43,12 @@ class KerasFit:
         backend(self.run.backend).synchronize(model)
 
     def predicted(self, data: keras.utils.PyDataset) -> np.ndarray:
-        task, shared = tasks.of(self.run), backend(self.run.backend).shared
-        kept = []
+        kept, shared = tasks.of(self.run).kept(self.model), backend(self.run.backend).shared
+        values = []
         # Batch by batch: of all a text's places the probabilities would take gigabytes.
         for _, batch in zip(range(len(data)), data, strict=False):  # Keras's data has no end
-            x, y = map(np.asarray, batch)
-            kept.append(task.kept(self.model.predict_on_batch(shared(x)), y))
-        return np.concatenate(kept)
+            values.append(kept(*(shared(np.asarray(part)) for part in batch)))
+        return np.concatenate(values)
 
     def fit(self, clock: StepClock, further: Sequence[Any] = ()) -> None:
         run, images = self.run, self.images
@@ -68,7 +68,32 @@ class KerasFit:
     def predict(self, clock: StepClock) -> np.ndarray:
         steps = len(batches.order(self.images, self.run))
         stream = batches.training(self.images, self.run)
-        return self.model.predict(stream, steps=steps, callbacks=[clock], verbose=0)
+        with _last_alone(self.model) as last:
+            self.model.predict(stream, steps=steps, callbacks=[clock], verbose=0)
+        return keras.ops.convert_to_numpy(last[0])
+
+
+@contextmanager
+def _last_alone(model: keras.Model) -> Iterator[list[Any]]:
+    """Lets `predict` keep the outputs of its last step alone, which it gives.
+
+    Keras keeps those of all steps, so that an inference would take the more memory the longer it
+    is measured.
+    """
+    model.make_predict_function()
+    step, last = model.predict_function, [None]
+
+    def without_outputs(*given: Any) -> Any:
+        result = step(*given)
+        several = isinstance(result, tuple)  # JAX: outputs and the state of the model
+        last[0] = result[0] if several else result
+        return ((), *result[1:]) if several else ()
+
+    model.predict_function = without_outputs
+    try:
+        yield last
+    finally:
+        model.predict_function = step
 
 
 class StopWhenNotFinite(keras.callbacks.Callback):

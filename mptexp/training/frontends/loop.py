@@ -139,13 +139,13 @@ class NativeLoop:
         clock.set_model(self.model)
         clock.set_params({"steps": steps, "epochs": 1})
         self.model.stop_predicting = False
-        stream, given = self._examples(), []
+        stream = self._examples()
         for step in range(steps):
             clock.on_predict_batch_begin(step)
-            given.append(self.native.predict(next(stream)))
+            given = self.native.predict(next(stream))
             if self.model.stop_predicting:
                 break
-        return np.concatenate([self.native.fetched(each) for each in given])
+        return self.native.fetched(given)
 
     def _examples(self) -> Iterator[Any]:
         if self.resident:

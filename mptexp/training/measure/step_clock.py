@@ -13,6 +13,7 @@ import keras
 
 from mptexp.records import step_times
 from mptexp.records.step_times import LEAST_WINDOWS, Window
+from mptexp.spec import tasks
 
 WINDOW_S = 0.2  # a window is long against one synchronization, short against a run
 
@@ -144,5 +145,5 @@ class StepClock(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         elapsed = time.perf_counter() - self._start
-        named = {name: float(value) for name, value in (logs or {}).items()}
-        self.epochs.append({"epoch": epoch + 1, **named, "elapsed_s": elapsed})
+        figures = tasks.recorded(logs or {})
+        self.epochs.append({"epoch": epoch + 1, **figures, "elapsed_s": elapsed})

@@ -95,7 +95,8 @@ def predicted(run, model, images):
         loop = frontends.trainer(own, compiled, images)
         clock = whole._clock(own, len(order), loop.synchronize)
         resident = run.input_mode == "resident"
-        x = np.zeros(len(order[0]), "uint8") if resident else images.train_x[order[0]]
+        last = order[(run.max_steps or len(order)) - 1]
+        x = np.zeros(len(last), "uint8") if resident else images.train_x[last]
         alone = loop.predict_on_batch(x)
         given[frontend] = alone, loop.predict(clock), sum(flops for _, flops in loop.products())
         said[frontend] = {"windows": len(clock.windows), "ended_by": clock.ended_by}
@@ -103,7 +104,7 @@ def predicted(run, model, images):
     said |= {"settings": loop.settings(), "arithmetic": arithmetic.shares(loop.products())}
     said["shapes"] = [[list(given.shape) for given in side[:2]] for side in (native, keras_own)]
     said["alone"], said["in_a_row"] = (far([native[k]], [keras_own[k]]) for k in (0, 1))
-    said["first"] = far([native[0]], [native[1][: len(native[0])]])
+    said["last"] = far([native[0]], [native[1]])
     said |= {"sum": float(native[1].sum(-1).mean()), "flops": native[2] / keras_own[2]}
     said["moved"] = far([w.numpy() for w in model.weights], held)
     said["trains"] = hasattr(loop.native, "optimizer") or bool(
@@ -149,8 +150,8 @@ def answered(run):
     said |= {"steps": clock.begun, "updates": far(*after), "epochs": clock.epochs}
     said["scale"] = native.scale()
     data = batches.validation(images, run)["validation_data"]
-    probabilities = model.predict(data, verbose=0)
-    kept = tasks.of(run).kept(probabilities, images.val_y[: len(probabilities)])
+    keep = tasks.of(run).kept(model)
+    kept = np.concatenate([keep(*map(np.asarray, batch)) for batch in data])
     said["alike"] = float(np.isclose(loop.predicted(data), kept, rtol=1e-3).mean())
     return said
 

@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import keras
+import numpy as np
 import pytest
 from forked import python
 from support import write_images
@@ -52,3 +54,20 @@ def test_the_studys_input_reads_its_cache_from_the_first_step_on(tmp_path, repli
     )
     assert said.returncode == 0, said.stderr
     assert said.stdout.split()[-2:] == ["2", "8"]  # the last step of an epoch is in no window
+
+
+def test_an_inference_keeps_the_outputs_of_its_last_step_alone():
+    # The lie: a peak memory that grew with the number of steps: all outputs were kept.
+    from mptexp.training.frontends import fit
+
+    x = keras.Input((3,))
+    model = keras.Model(x, keras.layers.Softmax()(x))
+    kept = []
+    watch = keras.callbacks.LambdaCallback()
+    watch.on_predict_batch_end = lambda batch, logs: kept.append(logs["outputs"])
+    given = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
+    with fit._last_alone(model) as last:
+        model.predict(given, batch_size=8, callbacks=[watch], verbose=0)
+    assert kept == [()] * 5  # Keras was given none to keep
+    whole = model.predict(given, batch_size=8, verbose=0)
+    assert np.array_equal(keras.ops.convert_to_numpy(last[0]), whole[32:])
