@@ -69,7 +69,7 @@ def sleep(pictures):
     return pictures
 
 plants = {"sleep": sleep, "decode": lambda p: np.stack([decoded() for _ in p]), "": lambda p: p}
-images = dataclasses.replace(images, train_x=Planted(images.train_x))
+images = dataclasses.replace(images, train_x=Planted(images.train_x), seen=0)
 network = models.build(run, images.shape, len(images.classes))
 outcome = execute(run, network, images, device)
 made = record(outcome)
