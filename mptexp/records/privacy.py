@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from mptexp.spec import documents, places
+from mptexp.spec import places
 
 # What stands under these keys stays as it is: it identifies the run, or is an image.
 KEPT = ("parameters", "run_id", "notebook", "image/png")
@@ -101,6 +101,8 @@ def published_params(text: str) -> str:
 
     Of paths to data and notebook the last part, and as `scrub` leaves it.
     """
+    from mptexp.spec import documents  # reads YAML, which no process of a run has need of
+
     return str(scrub(documents.published(text)))
 
 

@@ -372,7 +372,7 @@ def test_plan_names_the_code_that_will_run(light, tmp_path):
 
 
 def test_a_device_with_the_name_of_a_command_is_text_on_the_terminal(light, tmp_path):
-    path = light({"gpu_model": ["HERE", "../../owned"]})
+    path = light({"gpu_model": ["HERE", "../../elsewhere"]})
     path.write_text(path.read_text().replace("'HERE'", r'"\e]0;owned\a[red]\u202e"'))
     done = mptexp("plan", "light.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
