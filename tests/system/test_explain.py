@@ -76,7 +76,7 @@ def test_what_keras_s_tensorboard_callback_leaves(tmp_path):
     traced("tensorflow", KERAS, tmp_path)
     (trace,) = explained(tmp_path, "logs")["traces"]
     assert (trace["framework"], trace["devices"], trace["steps"]) == ("TensorFlow", ["CPU"], 1)
-    assert trace["layer_share"] > 0.8
+    assert trace["layer_share"] > 0.5  # of one step, which other programs make longer elsewhere
     assert trace["unexplained_share"] < 0.03
     assert {"matrix", "optimizer"} <= {row["cause"] for row in trace["rows"]}
 
