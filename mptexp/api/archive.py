@@ -18,12 +18,11 @@ from pydantic import TypeAdapter
 
 from mptexp.api import commands
 from mptexp.records import instruments, privacy
-from mptexp.records.sweep_dir import SweepDir
+from mptexp.records.sweep_dir import PARAMS, SweepDir
 from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.spec.files import text as text_of
 from mptexp.traces import xplane
 
-PARAMS = "params.yaml"
 INSTRUMENTS = "instruments.json"  # what `doctor --check` printed on the other machine
 MOST_FILES, MOST_BYTES = 100_000, 8 * 2**30
 # Names may take so much between two members: tarfile reads all of it into memory, and one header

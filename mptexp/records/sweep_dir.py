@@ -20,8 +20,9 @@ from mptexp.spec.errors import ParamsError
 MAKER = "mptexp"
 RUN_ID, DIGEST = "[0-9a-f]{12}", "[0-9a-f]{8}"
 PARTS = ("search", "diagnosis")  # sweeps of their own within a sweep
+PARAMS = "params.yaml"
 # The files beside the runs; the marker last, by which what is left of an interruption is known.
-WRITTEN = ("params.yaml", "index.html", "results.csv", "history.csv", "speedups.csv")
+WRITTEN = (PARAMS, "index.html", "results.csv", "history.csv", "speedups.csv")
 WRITTEN += ("accuracy.csv", "table.md", "answer.svg", "speedup.svg", "share.png", "sweep.json")
 
 
@@ -37,7 +38,7 @@ class SweepDir:
 
     @property
     def params(self) -> Path:
-        return self.root / "params.yaml"
+        return self.root / PARAMS
 
     @property
     def params_text(self) -> str:
@@ -299,7 +300,7 @@ def leads_out(path: Path) -> bool:
     folder, runs, *_ = place.parents
     root = runs.parent
     links = [place, folder, runs]
-    if root.name in PARTS and (root.parent / "params.yaml").exists():
+    if root.name in PARTS and (root.parent / PARAMS).exists():
         links.append(root)
         root = root.parent
     if not any(p.is_symlink() for p in links):

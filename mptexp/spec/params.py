@@ -281,7 +281,8 @@ def _check_points(sweep: Sweep, faults: _Faults) -> None:
 
 def _check_devices(sweep: Sweep, faults: _Faults) -> None:
     """Refuses two names of one device, which would be measured as two."""
-    names = sorted({Run(**point).resolved().gpu_model for point in sweep.points()})
+    given = {point.get("gpu_model", "local") for point in sweep.points()}
+    names = sorted({Run(gpu_model=name).resolved().gpu_model for name in given})
     for device in dict.fromkeys([*names, *(name for name, _ in local_devices())]):
         asked = [name for name in names if same_model(name, device)]
         if len(asked) > 1:

@@ -27,18 +27,23 @@ LOW = np.uint64(0xFFFFFFFF)
 AT_ONCE = 2**20  # blocks of four numbers: more would cost memory
 
 
-def drawn(model: keras.Model) -> keras.Model:
+def drawn(model: keras.Model, may_load: bool) -> keras.Model:
     """The model, whose kernels of uniform initializers are as TensorFlow draws them.
 
-    What has another initializer keeps the backend's own draw, and what no longer holds that draw
-    keeps its values: a model of the user's may load trained weights.
+    What has another initializer keeps the backend's own draw.
+
+    Args:
+        may_load: whether it may have loaded trained weights, as one of a user's may: then a kernel
+            is drawn once more, and one that does not hold that draw keeps its values.
     """
     if current().DRAWS_AS_TENSORFLOW:
         return model
     for layer in model._flatten_layers(include_self=False):
         for name, start in list(vars(layer).items()):
             kernel = _initialized(layer, name.removesuffix("_initializer"))
-            if _is_uniform(start) and _holds(kernel, start):
+            if not (_is_uniform(start) and isinstance(kernel, keras.Variable)):
+                continue
+            if not may_load or _holds(kernel, start):
                 kernel.assign(glorot_uniform(kernel.shape, start.scale, start.mode, start.seed))
     return model
 
@@ -49,10 +54,8 @@ def _initialized(layer: keras.Layer, name: str) -> Any:
     return next((v for v in (getattr(layer, n, None) for n in names) if v is not None), None)
 
 
-def _holds(kernel: Any, start: Any) -> bool:
+def _holds(kernel: keras.Variable, start: Any) -> bool:
     """Whether a variable is as its initializer drew it, but for what a compiler rounds."""
-    if not isinstance(kernel, keras.Variable):
-        return False
     again = keras.ops.convert_to_numpy(start(kernel.shape))
     return np.allclose(keras.ops.convert_to_numpy(kernel), again, atol=1e-6)
 

@@ -63,10 +63,11 @@ def _rounded(
 ) -> keras.Model:
     """The model as drawn in float32, its weights rounded to the policy's variable dtype."""
     if policy.variable_dtype == "float32":
-        return initial_weights.drawn(_seeded(run, shape, classes))
+        return initial_weights.drawn(_seeded(run, shape, classes), ":" in run.model)
     # A 16-bit draw differs from a rounded 32-bit draw.
     keras.config.set_dtype_policy("float32")
-    weights = initial_weights.drawn(_seeded(run, shape, classes)).get_weights()
+    first = initial_weights.drawn(_seeded(run, shape, classes), ":" in run.model)
+    weights = first.get_weights()
     keras.config.set_dtype_policy(policy)
     model = _seeded(run, shape, classes)
     model.set_weights(weights)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, zip_longest
 from typing import Literal
 
@@ -74,7 +75,7 @@ class Subject:
     case: str = ""
     usual: str = ""
 
-    @property
+    @cached_property
     def drawn(self) -> list[Bar]:
         """The rows of the chart in the order of the bars: all, or MOST of them.
 
