@@ -203,7 +203,7 @@ def _proven(verdicts: Sequence[Verdict]) -> str:
     where = f"{wording.at(wording.verbatim(place))}, " if place else ""
     gains = [f"**{policy}** {why.gain(over)}" for policy, over in effect.gains.items()]
     name = wording.verbatim(effect.ablation.label(verdict.pair.candidate.backend))
-    return f"{LIMITS}: {where}{name} makes {wording.listed(gains)}."
+    return f"{LIMITS}: {where}tried with {name}: {wording.listed(gains)}."
 
 
 def _step(policies: Collection[str]) -> str:
