@@ -172,7 +172,7 @@ def _there(best: pd.Series, rows: pd.DataFrame) -> tuple[str, str, str]:
         return "", "", ""
     if not (decided := where_shown(own, "faster")).endswith("settings"):
         return verbatim(decided), _but_not(own[slower]), ""
-    if (~faster).sum() > len(own) / 3:
+    if (~faster).sum() >= faster.sum():
         some = own.place[faster] if 1 < faster.sum() <= NAMED else [best.place]
         where = " or ".join(wording.at(verbatim(place)) for place in some)
         return where, _but_not(own[slower]), ""
