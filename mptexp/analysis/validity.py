@@ -380,13 +380,14 @@ def _holds_float32(record: Record) -> bool:
 def apart(records: Sequence[Record]) -> set[str]:
     """The runs that another call of `mptexp run`, or another machine, measured than their block's.
 
-    Of what a ratio may compare within a block, the larger part stays; of equal ones, the one that
-    ended last.
+    Of the policies that a ratio may compare within a block, the larger part stays; of equal ones,
+    the one that ended last. Ratios between other settings, such as input modes, look for the
+    blocks that one call measured whole, see `in_one_call`.
     """
     blocks: dict[Hashable, dict[tuple[str, str], list[Record]]] = {}
     for record, device in zip(records, devices(records), strict=True):
         if record["status"] == "ok":
-            key = device, order.comparison(Run.model_construct(**record["parameters"]))
+            key = device, order.point(Run.model_construct(**record["parameters"]))
             parts = blocks.setdefault(key, {})
             parts.setdefault(_process_of(record), []).append(record)
     parted = set()

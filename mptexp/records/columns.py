@@ -91,7 +91,8 @@ COLUMNS = {
         Column("readings", "readings of the device while steps were timed"),
         Column(
             "utilization_frac",
-            "share of time a GPU's kernels ran; on a CPU, of the processors that it may use",
+            "share of time a GPU's kernels ran, of eight readings or more; on a CPU, of the "
+            "processors that it may use",
             timed=True,
         ),
         Column("power_w", "mean power of the device while timed"),

@@ -9,6 +9,8 @@ from mptexp.records.schema import VOID, known_parameters
 from mptexp.spec import tasks
 from mptexp.spec.run import defaults
 
+LEAST_OF_GPU = 8  # readings of a GPU's utilization, a quarter of a second apart
+
 if TYPE_CHECKING:  # pandas takes half a second to import
     import pandas as pd
 
@@ -112,7 +114,7 @@ def _row(record: Mapping[str, Any], sweep: str) -> dict[str, Any]:
     known = {
         **record["parameters"],
         **timing,
-        **record.get("readings", {}),
+        **_readings(record),
         **in_force,
         **_achieved(record),
         "device": environment.get("device"),
@@ -126,6 +128,20 @@ def _row(record: Mapping[str, Any], sweep: str) -> dict[str, Any]:
     if any(mark.startswith(VOID) for mark in record.get("marks", [])):
         known |= dict.fromkeys(name for name, column in COLUMNS.items() if column.timed)
     return {name: known.get(name, record.get(name)) for name in COLUMNS}
+
+
+def _readings(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What was read of the device, without the utilization of a GPU that was read for too short.
+
+    Each of its readings is a mean over up to a second before it, so that the first ones are of what
+    came before the steps: of an H200 that steps kept at work for 0.85 of the time, two and three
+    readings said 0.58 and 0.64.
+    """
+    readings = dict(record.get("readings") or {})
+    on_gpu = (record.get("environment") or {}).get("kind") == "gpu"
+    if on_gpu and (readings.get("readings") or 0) < LEAST_OF_GPU:
+        readings["utilization_frac"] = None
+    return readings
 
 
 def _achieved(record: Mapping[str, Any]) -> dict[str, float]:

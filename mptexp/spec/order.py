@@ -72,6 +72,11 @@ def comparison(run: Run) -> tuple[Hashable, ...]:
     return (run.block, run.seed - run.block, *(getattr(run, name) for name in _others()))
 
 
+def point(run: Run) -> tuple[Hashable, ...]:
+    """What the runs share that a ratio of policies may compare within a block, as a key."""
+    return (*comparison(run), *(getattr(run, name) for name in MIDDLE))
+
+
 def _others() -> tuple[str, ...]:
     return tuple(n for n in Run.model_fields if n not in (*INNER, *MIDDLE, *FREE))
 

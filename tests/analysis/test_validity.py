@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 from builders import published, record, tables
 
@@ -5,6 +7,7 @@ from mptexp.analysis import accuracy, summary, validity
 from mptexp.records.instruments import PROVEN, check
 from mptexp.records.schema import SEEN, VOID
 from mptexp.report.answers import caveats, findings
+from mptexp.spec.run import Run
 
 ENDED = "2026-11-11T10:00"
 RATIOS = (3.0, 3.1, 3.2)
@@ -275,6 +278,21 @@ def test_of_a_block_measured_apart_the_larger_part_is_compared():
     assert validity.apart(records) == {records[2]["run_id"]}
     assert tables(records).speedups.candidate.tolist() == ["mixed_float16"]
     assert validity.apart([record(), record("mixed_float16")]) == set()  # of earlier versions
+
+
+def test_policies_of_one_input_mode_need_not_have_been_measured_beside_another():
+    # On a rented H200 a sweep was interrupted between the two input modes of a block: the policies
+    # of each were measured in one call, and formed no ratio.
+    records = list(runs())
+    for made in list(records):
+        made["invocation"] = "first"
+        again = copy.deepcopy(made)
+        again["parameters"]["input_mode"] = "resident"
+        again["run_id"] = Run(**again["parameters"]).run_id()
+        again["invocation"] = "second" if again["parameters"]["block"] == 2 else "first"
+        records.append(again)
+    assert validity.apart(records) == set()
+    assert tables(records).speedups.blocks.tolist() == [3, 3]
 
 
 def test_what_more_steps_alone_would_cure_is_not_measured_again():

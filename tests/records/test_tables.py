@@ -1,5 +1,7 @@
 import math
 
+import pytest
+
 from mptexp.records import tables
 from mptexp.records.columns import COLUMNS, HISTORY
 from mptexp.records.schema import VOID
@@ -95,6 +97,17 @@ def test_a_run_whose_timings_are_void_has_no_times():
     (row,) = results_table([RECORD | {"marks": [f"{VOID}: in parallel"]}], "x").to_dict("records")
     assert (row["step_s"], row["images_per_s"]) == (None, None)
     assert (row["val_accuracy"], row["wall_s"]) == (0.5, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "shown"), [("gpu", 3, None), ("gpu", 8, 0.64), ("cpu", 3, 0.64)]
+)
+def test_a_gpu_that_was_read_for_a_moment_has_no_utilization(kind, count, shown):
+    # An H200 said 0.64 in three readings, of which the first was of the time before the steps.
+    readings = {"readings": count, "utilization_frac": 0.64, "power_w": 450.0}
+    made = RECORD | {"environment": {"kind": kind}, "readings": readings}
+    (row,) = results_table([made], "x").to_dict("records")
+    assert (row["utilization_frac"], row["power_w"]) == (shown, 450.0)
 
 
 def test_the_history_has_a_row_per_run_and_epoch():

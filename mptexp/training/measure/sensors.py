@@ -34,6 +34,9 @@ THROTTLES = {
 # Between two samples that are a quarter of a second apart otherwise; and of that, the share in
 # which a process that works has processor time, though one call may keep the sampler waiting.
 STOPPED_S, WORKING = 2.0, 0.05
+# A GPU's utilization is the driver's mean over a period before each reading, of a sixth of a second
+# to a second (nvml.h, nvmlUtilization_t): the first readings hold what came before the steps.
+BEFORE_S = 1.0
 
 
 class Sampler(threading.Thread):
@@ -205,7 +208,8 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
 
     Returns:
         readings (samples that count), utilization_frac (GPU: the mean share of time in which a
-        kernel ran; CPU: processor time of this process over what all processors had), power_w,
+        kernel ran, by the readings from BEFORE_S after the first span's beginning on; CPU:
+        processor time of this process over what all processors had), power_w,
         clock_hz, temperature_c (means), device_memory_used_bytes (the most in use on the GPU,
         by anyone), other_load_frac (processor time of others, the hypervisor included, over what
         all processors had), other_processes (most at a time on the GPU besides this one),
@@ -219,12 +223,15 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
     capacity = sum((b["time"] - a["time"]) * b["processors"] for a, b in gaps)
     own, busy = _grown(gaps, "own_cpu_s"), _grown(gaps, "busy_cpu_s")
     used = own / capacity if capacity else None
+    if kind != "cpu":
+        late = [s for s in timed if s["time"] - spans[0][0] >= BEFORE_S]
+        used = _mean(late, "utilization")
     others = max(0.0, busy - own) / capacity if capacity else None
     throttled, reasons = _throttling(timed, gaps)
     processes = _values(timed, "processes")
     return {
         "readings": len(timed),
-        "utilization_frac": used if kind == "cpu" else _mean(timed, "utilization"),
+        "utilization_frac": used,
         "power_w": _power(timed, gaps),
         "clock_hz": _mean(timed, "clock_hz"),
         "temperature_c": _mean(timed, "temperature_c"),

@@ -194,6 +194,16 @@ def test_samples_of_a_gpu(name, marks):
     assert found["device_memory_used_bytes"] > 2**30
 
 
+def test_what_a_gpu_did_before_the_steps_is_not_its_utilization_while_timed():
+    # As an H200 was read: each reading is the driver's mean of up to a second before it.
+    shares = [0.01, 0.3, 0.81, 0.81, 0.83, 0.83, 0.83, 0.83]
+    samples = [sample(0.25 * k, utilization=share) for k, share in enumerate(shares)]
+    found = sensors.summary(samples, [(0.2, 2.0)], "gpu")
+    assert found["utilization_frac"] == pytest.approx(0.83)
+    short = sensors.summary(samples, [(0.2, 1.0)], "gpu")
+    assert (short["readings"], short["utilization_frac"]) == (4, None)
+
+
 def test_a_throttled_processor_is_marked():
     before, after = ({"too hot": n, "the container's processor limit": 5} for n in (3, 4))
     samples = [sample(0.0, throttle_events=before), sample(1.0, throttle_events=after)]
