@@ -29,6 +29,7 @@ from mptexp.api.commands import (
     doctor,
     export,
     init,
+    installed_backend,
     merge,
     open_sweep,
     planned,

@@ -396,7 +396,7 @@ def unlike(directories: Sequence[Path]) -> list[str]:
     return [*caveats.unlike(str(directories[0]), found), *caveats.at_once(len(at_once))]
 
 
-def doctor(backend: str = "tensorflow") -> dict[str, Any]:
+def doctor(backend: str) -> dict[str, Any]:
     """Returns what this machine has, as a backend sees it: device, libraries, versions.
 
     It is asked in a child process, because a framework keeps hold of the GPU that it has opened.
@@ -438,6 +438,11 @@ def check_backend(backend: str) -> None:
     """
     if backend not in BACKENDS:
         raise ParamsError(f"--backend {backend}: unknown; allowed: {', '.join(BACKENDS)}")
+
+
+def installed_backend() -> str:
+    """The first backend that is installed here; where none is, the first that could be."""
+    return next((name for name in BACKENDS if importlib.util.find_spec(name)), BACKENDS[0])
 
 
 def recordings(traces: Sequence[Path]) -> "list[Recording]":

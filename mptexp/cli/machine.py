@@ -20,7 +20,9 @@ from mptexp.cli.common import (
 
 @command("doctor --backend jax", ("table", "json"))
 def doctor(
-    backend: Annotated[str, typer.Option(help="tensorflow, jax or torch.")] = "tensorflow",
+    backend: Annotated[
+        str | None, typer.Option(help="tensorflow, jax or torch; by default what is installed.")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Test the instruments.")] = False,
 ) -> None:
     """Say what this machine has: device, 16-bit support, driver, libraries, versions.
@@ -32,6 +34,7 @@ def doctor(
     from mptexp import api
     from mptexp.report.tables import terminal_tables
 
+    backend = backend or api.installed_backend()
     if check:
         _check_instruments(backend)
         return

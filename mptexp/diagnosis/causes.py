@@ -99,10 +99,16 @@ ROWS: tuple[Category, ...] = (
         sentence="is memory-bound work that 16 bits did not halve",
         remedies=(
             XLA,
+            Remedy("batch normalization in one operation (normalization: fused)", ablations.FUSED),
             Remedy("fewer or cheaper normalizations", ablations.NO_NORMALIZATION),
             NO_XLA,
         ),
-        ablations=(ablations.XLA_ON, ablations.XLA_OFF, ablations.NO_NORMALIZATION),
+        ablations=(
+            ablations.XLA_ON,
+            ablations.XLA_OFF,
+            ablations.FUSED,
+            ablations.NO_NORMALIZATION,
+        ),
         colour="#56b4e9",
         loss=losses.beyond_half,
         emulated=False,

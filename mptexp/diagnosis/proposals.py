@@ -15,6 +15,7 @@ from mptexp.diagnosis.pairs import Pair, in_block
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import tasks
+from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.names import MODELS
 from mptexp.spec.order import balanced
 from mptexp.spec.run import Run
@@ -71,7 +72,11 @@ def _with_trace(pair: Pair, candidate: Record, part: Shares) -> Asked:
     if run.backend != "torch" and run.steps_per_execution == 1:
         asked.append((ablations.EXECUTION, _waits(part)))
     if run.normalization == "batch":
-        asked.append((ablations.NO_NORMALIZATION, _normalization(candidate)))
+        share = batch_normalization(candidate)
+        asked.append((ablations.NO_NORMALIZATION, share))
+        # A compiler takes the one operation apart.
+        if BACKEND_ROWS[run.backend].fuses_batch_norm and not candidate["in_force"]["jit"]:
+            asked.append((ablations.FUSED, share))
     if run.float32_layers:
         asked.append((ablations.NO_FALLBACK, 1.0))
     ours = run.model in MODELS and "resnet50" not in run.model  # others have widths of their own
@@ -80,10 +85,12 @@ def _with_trace(pair: Pair, candidate: Record, part: Shares) -> Asked:
     return asked
 
 
-def _normalization(record: Record) -> float:
-    """Share of the step in batch normalization."""
-    kinds = {layer["layer"]: layer.get("kind", "") for layer in record["work"]["layers"]}
+def batch_normalization(record: Record) -> float:
+    """Share of the step in batch normalization; 0 without a time breakdown."""
     rows = breakdown.rows(record)
+    if rows.empty:
+        return 0.0
+    kinds = {layer["layer"]: layer.get("kind", "") for layer in record["work"]["layers"]}
     return float(rows[rows.layer.map(kinds) == "BatchNormalization"].share.sum())
 
 

@@ -22,6 +22,7 @@ from mptexp.diagnosis.pairs import Pair, pairs
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import results_table
+from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.run import Run
 
 FEWEST_GROUPS = 3  # of traced steps, from which their spread is known
@@ -132,9 +133,15 @@ class Verdict:
                 continue
             gain, is_valid = self._gain(ablation)
             slower = _hurts(gain) if gain else ablation.name in self.hurtful
-            if not (slower or self._failed(ablation) or self._has(ablation)):
+            idle = "normalization" in ablation.change and not self._normalizes
+            if not (slower or idle or self._failed(ablation) or self._has(ablation)):
                 made.append((remedy.text, gain if is_valid else None))
         return made
+
+    @property
+    def _normalizes(self) -> bool:
+        """Whether batch normalization takes enough of the step to be worth a change."""
+        return proposals.batch_normalization(self.candidate or {}) >= LEAST_SHARE
 
     def _gain(self, ablation: Ablation) -> tuple[Contrast | None, bool]:
         """What an ablation gave the candidate, None where it was not made; whether it is valid."""
@@ -147,6 +154,8 @@ class Verdict:
         """Whether a change was tried and ended without a result, or the backend refuses it."""
         run, several = self.pair.candidate, "steps_per_execution" in ablation.change
         compiles = ablation.change.get("jit") == "on"
+        if ablation == ablations.FUSED and not BACKEND_ROWS[run.backend].fuses_batch_norm:
+            return True
         if (several and run.backend == "torch") or (
             run.backend == "tensorflow" and run.replicas > 1 and (several or compiles)
         ):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mptexp.records.schema import is_foreign
+from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.devices import holds_words
 from mptexp.spec.policies import ARITHMETICS, POLICY_ROWS
 
@@ -64,8 +65,15 @@ def _expected(
         "weight_format": asked["weight_format"],
         "jit": {"on": True, "off": False}.get(asked["jit"]),
         "emulated": None if native is None else not native,
-        "default_policy": None if tf32 is None else "tensorfloat32" if tf32 else "float32",
+        "default_policy": _default_policy(tf32, asked["backend"]),
     }
+
+
+def _default_policy(tf32: bool | None, backend: str) -> str | None:
+    """What nothing set gives; None where the device, or what the model computes, decides."""
+    if tf32 and not BACKEND_ROWS[backend].has_tf32_products:
+        return None
+    return None if tf32 is None else "tensorfloat32" if tf32 else "float32"
 
 
 def _is_native(name: str, asked: Mapping[str, Any], card: Mapping[str, Any]) -> bool | None:

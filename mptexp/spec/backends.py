@@ -13,20 +13,25 @@ class Backend:
         label: how reports write it.
         packages: those whose versions decide what it computes.
         waits_for_all: whether it can wait for all that was launched, not only for given arrays.
+        has_tf32_products: whether it takes TF32 for matrix products, too, where nothing is set:
+            PyTorch does so for convolutions alone.
+        fuses_batch_norm: whether it has batch normalization as one operation.
     """
 
     name: str
     label: str
     packages: tuple[str, ...]
     waits_for_all: bool = True
+    has_tf32_products: bool = True
+    fuses_batch_norm: bool = True
 
 
 BACKEND_ROWS = {
     row.name: row
     for row in (
         Backend("tensorflow", "TensorFlow", ("tensorflow",)),
-        Backend("jax", "JAX", ("jax", "jaxlib"), waits_for_all=False),
-        Backend("torch", "PyTorch", ("torch",)),
+        Backend("jax", "JAX", ("jax", "jaxlib"), waits_for_all=False, fuses_batch_norm=False),
+        Backend("torch", "PyTorch", ("torch",), has_tf32_products=False),
     )
 }
 BACKENDS = tuple(BACKEND_ROWS)

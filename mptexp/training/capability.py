@@ -1,9 +1,11 @@
 """What the device can do, and the two errors of a run that asks for more."""
 
+import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.devices import cpuinfo, nvidia_handle
 from mptexp.spec.errors import UserError
 from mptexp.spec.policies import ARITHMETICS, POLICY_ROWS
@@ -82,14 +84,20 @@ def is_native(dtype: str, device: Mapping[str, Any], cpu_isa: str = "default") -
     return arithmetic.is_native_on_gpu(device["capability"])
 
 
-def default_policy(device: Mapping[str, Any]) -> str:
+def default_policy(
+    device: Mapping[str, Any], backend: str, convolutions_frac: float = math.nan
+) -> str:
     """What a user who sets nothing gets: TF32 from capability 8.0, else float32.
 
-    PyTorch turns TF32 on for convolutions and leaves matrix products in strict float32; as nearly
-    all work of the models here is convolutions, tensorfloat32 stands for its default too.
+    PyTorch turns TF32 on for convolutions and leaves matrix products in strict float32.
+
+    Args:
+        convolutions_frac: share of a model's arithmetic; NaN, of which nothing is known, counts as
+            convolutions.
     """
     has_tf32 = device["kind"] == "gpu" and is_native("tensorfloat32", device)
-    return "tensorfloat32" if has_tf32 else "float32"
+    taken = BACKEND_ROWS[backend].has_tf32_products or not convolutions_frac < 0.5
+    return "tensorfloat32" if has_tf32 and taken else "float32"
 
 
 def tensor_cores(device: Mapping[str, Any]) -> str:

@@ -102,6 +102,16 @@ def table(model: keras.Model) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("layer").rename_axis(None)
 
 
+def convolutions_frac(model: keras.Model) -> float:
+    """Share of a model's arithmetic in convolutions; NaN without a graph or arithmetic."""
+    if not getattr(model, "inputs", None):
+        return math.nan
+    uses = table(model)
+    whole = uses.flops_forward.sum()
+    convolved = uses.flops_forward[uses.kind.str.contains("Conv")].sum()
+    return float(convolved / whole) if whole else math.nan
+
+
 def structure(model: keras.Model) -> str:
     """12 hex digits of the layers, their settings, shapes and what of them is trained.
 

@@ -91,7 +91,9 @@ def effective(
         "cpu_isa": "default" if run.cpu_isa == "default" else onednn.isa(run.backend),
         "replicas": replicas,
         "batch_per_replica": run.batch_size // replicas,
-        "default_policy": capability.default_policy(device),
+        "default_policy": capability.default_policy(
+            device, run.backend, costs.convolutions_frac(model)
+        ),
         **emulation.effective(model),
         **(own or {}),
     }

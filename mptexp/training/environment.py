@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.devices import cpu_name, cpu_version
 from mptexp.spec.policies import ARITHMETICS
 from mptexp.spec.project import PROJECT, here
@@ -183,11 +184,13 @@ def diagnosis(name: str) -> dict[str, Any]:
     """
     known = card(name)
     has_tf32 = capability.is_native("tensorfloat32", known)
+    everywhere = BACKEND_ROWS[name].has_tf32_products
+    usual = "on by default" if everywhere else "on by default in convolutions, off in products"
     return known | {
         "native": {dtype: capability.is_native(dtype, known) for dtype in ARITHMETICS},
-        "default_policy": capability.default_policy(known),
+        "default_policy": capability.default_policy(known, name),
         "tensor_cores": capability.tensor_cores(known),
-        "tf32": "on by default" if has_tf32 else "not on this device",
+        "tf32": usual if has_tf32 else "not on this device",
         "determinism": "on" if os.environ.get("TF_DETERMINISTIC_OPS") == "1" else "off",
         "advice": advice(name, known),
     }

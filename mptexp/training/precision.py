@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from mptexp.spec import imports, tasks
+from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.devices import same_model
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
@@ -41,7 +42,7 @@ def use(run: Run) -> dict[str, Any]:
         value = str(getattr(run, name))
         _refuse_change(name, _used.setdefault(name, value), value)
     framework = prepare(run)
-    if run.normalization == "fused" and not framework.FUSES_BATCH_NORM:
+    if run.normalization == "fused" and not BACKEND_ROWS[run.backend].fuses_batch_norm:
         raise Unsupported(
             f"normalization fused is an operation of TensorFlow's and PyTorch's, and backend "
             f"{run.backend} has none; take normalization batch"

@@ -426,15 +426,23 @@ class StepTimer:
 
     def _usual(self, card: Mapping[str, Any]) -> str:
         """What Keras's float32 is here: TF32, where the backend has it on by itself."""
-        default = capability.default_policy(card)
+        default = self._default_policy(card)
         return default if default == "float32" or backend(self.backend).tf32() else "float32"
+
+    def _default_policy(self, card: Mapping[str, Any]) -> str:
+        """Of a loop nothing tells whether it computes convolutions."""
+        if self.model is None:
+            return capability.default_policy(card, self.backend)
+        from mptexp.training import costs
+
+        return capability.default_policy(card, self.backend, costs.convolutions_frac(self.model))
 
     def _effective(self, run: Run, card: Mapping[str, Any]) -> dict[str, Any]:
         """What precision was effective: of Keras's model read back, of a loop as it was said."""
         policy = POLICY_ROWS[run.policy]
         native = capability.is_native(policy.arithmetic, card)
         known: dict[str, Any] = {
-            "default_policy": capability.default_policy(card),
+            "default_policy": self._default_policy(card),
             # Of products in float8 only the compiled program says whether they are native.
             "emulated": None if native and policy.quantization else not native,
         }

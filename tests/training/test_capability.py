@@ -1,8 +1,9 @@
+import keras
 import pytest
 
 from mptexp.spec.devices import CPU_ISAS
 from mptexp.spec.policies import ARITHMETICS
-from mptexp.training import capability, onednn
+from mptexp.training import capability, costs, onednn
 
 CPU = {"kind": "cpu", "capability": None, "device": "x"}
 
@@ -41,9 +42,26 @@ def test_native_types_of_a_cpu(monkeypatch, flags, float16, bfloat16):
 
 
 def test_the_default_is_tf32_from_capability_8():
-    assert capability.default_policy(gpu(8, 0)) == "tensorfloat32"
-    assert capability.default_policy(gpu(7, 0)) == "float32"
-    assert capability.default_policy(CPU) == "float32"
+    assert capability.default_policy(gpu(8, 0), "jax") == "tensorfloat32"
+    assert capability.default_policy(gpu(7, 0), "jax") == "float32"
+    assert capability.default_policy(CPU, "tensorflow") == "float32"
+
+
+@pytest.mark.parametrize(
+    ("body", "usual"),
+    [
+        ([keras.layers.Conv2D(8, 3), keras.layers.Flatten()], "tensorfloat32"),
+        ([keras.layers.Flatten(), keras.layers.Dense(64)], "float32"),
+        ([keras.layers.Flatten()], "float32"),
+    ],
+)
+def test_pytorch_takes_tf32_for_convolutions_alone(body, usual):
+    # A network of matrix products was compared with "TF32 (the default)" on PyTorch, too, which
+    # multiplies in strict float32.
+    model = keras.Sequential([keras.Input((8, 8, 4)), *body, keras.layers.Dense(2)])
+    share = costs.convolutions_frac(model)
+    assert capability.default_policy(gpu(9, 0), "torch", share) == usual
+    assert capability.default_policy(gpu(9, 0), "tensorflow", share) == "tensorfloat32"
 
 
 def test_tensor_cores_are_not_decided_by_capability_alone():

@@ -15,6 +15,7 @@ from mptexp.report.tables import why_tables
 from mptexp.report.tables.why_tables import percent
 from mptexp.report.text import wording
 from mptexp.report.text.parameter_values import compiled_in_words, in_words
+from mptexp.spec.backends import LABELS as BACKENDS
 from mptexp.spec.run import Run, defaults
 
 NAMED = 3  # causes in a sentence: more are not read
@@ -85,8 +86,10 @@ def _varying(among: Sequence[Verdict]) -> list[str]:
 def settings(verdict: Verdict, among: Sequence[Verdict]) -> str:
     """What tells the pair apart from others of the sweep, in brackets."""
     run, usual = verdict.pair.candidate, defaults()
-    names = [n for n in ("input_mode", "backend") if getattr(run, n) != usual[n]]
+    names = ["input_mode"] * (run.input_mode != usual["input_mode"])
     named = [in_words(n, getattr(run, n)) for n in [*names, *_varying(among)]]
+    if len({other.pair.candidate.backend for other in among}) > 1:
+        named.insert(len(names), BACKENDS[run.backend])
     if run.jit != usual["jit"]:
         named.insert(0, compiled_in_words(run.jit == "on", run.backend))
     return f" ({', '.join(named)})" if named else ""

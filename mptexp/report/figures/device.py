@@ -84,10 +84,11 @@ def _names(samples: pd.DataFrame) -> str:
 
 
 def _caption_readings(samples: pd.DataFrame) -> str:
-    means = samples.groupby("policy", sort=False).utilization_frac.mean() * 100
-    by_policy = [f"{value:.0f} % in {policy}" for policy, value in means.items()]
+    # The largest: a GPU's first readings, and a mean with them, are of what came before the steps.
+    most = samples.groupby("policy", sort=False).utilization_frac.max() * 100
+    by_policy = [f"{value:.0f} % in {policy}" for policy, value in most.items()]
     return (
-        f"Mean utilization is {wording.listed(by_policy)}: one run of each policy, the first block "
+        f"Utilization reaches {wording.listed(by_policy)}: one run of each policy, the first block "
         "at its largest batch size, from the first step to the end with compilation and validation."
     )
 

@@ -184,6 +184,11 @@ def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
         where = _where(row, pairs, whole)
         clauses.append(f"{where}{_span(row.least, row.most)}{step} {row.Index}")
         before = row.policies
+    if len(named) == 1:  # room for what takes nearly as much
+        further = named[0].blamed[1 : 1 + SHOWN]
+        clauses[0] += "".join(
+            f", {_span(loss.share, loss.share)} {loss.cause.sentence}" for loss in further
+        )
     return f"{LIMITS}: {'; '.join(clauses[:SHOWN])}."
 
 
@@ -261,12 +266,13 @@ def _remedies(verdicts: Sequence[Verdict]) -> str:
 
     Of emulation the answer says it: another policy. Nobody trains on one batch kept on the device.
     """
-    real = [v for v in verdicts if v.pair.candidate.input_mode != RESIDENT]
-    largest = [(v.blamed[0], v) for v in real or verdicts if v.blamed and v.is_valid]
+    known = [v for v in verdicts if v.blamed and v.is_valid]
+    real = [v for v in known if v.pair.candidate.input_mode != RESIDENT]
+    largest = [(v.blamed[0], v) for v in real or known]
     largest.sort(key=lambda pair: -pair[0].share)
     named: dict[str, str] = {}
     for loss, verdict in largest:
-        place = why.settings(verdict, verdicts).strip(" ()") * (len(verdicts) > 1)
+        place = why.settings(verdict, verdicts).strip(" ()") * (len(known) > 1)
         where = f" ({wording.verbatim(place)})" if place else ""
         # What was measured and is not shown to help is left to the table of causes.
         open_ = [text for text, gain in verdict.remedies(loss) if gain is None or gain.low > 1]

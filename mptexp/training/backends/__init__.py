@@ -30,7 +30,6 @@ class Backend(Protocol):
     INSTALL_FOR_GPU: str  # how to install it so that it sees an NVIDIA GPU
     ONEDNN_PROGRAM: str  # a program that oneDNN computes on a CPU; empty where XLA compiles all
     READS_TF_DATA: bool  # whether `fit` takes a tf.data pipeline without copies of its own
-    FUSES_BATCH_NORM: bool  # whether it has batch normalization as one operation
     DRAWS_AS_TENSORFLOW: bool  # whether Keras draws the weights here as it does with TensorFlow
     INTEGER: str  # type of integers that are computed with and counted in
     LABELS: str  # type of labels that stay on the device
@@ -89,7 +88,7 @@ class Backend(Protocol):
         epsilon: float,
         channels_first: bool,
     ) -> tuple[Any, Any, Any]:
-        """Batch normalization of images in one operation; where FUSES_BATCH_NORM says so.
+        """Batch normalization of images in one operation; where its row of `spec.backends` says so.
 
         Args:
             x: images in the compute dtype; all others are float32, shape (channels,).

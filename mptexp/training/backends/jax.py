@@ -33,7 +33,6 @@ INSTALL = "pip install jax"
 INSTALL_FOR_GPU = "pip install 'jax[cuda12]'"  # without its plugin JAX runs on the CPU
 ONEDNN_PROGRAM = ""
 READS_TF_DATA = False
-FUSES_BATCH_NORM = False
 DRAWS_AS_TENSORFLOW = False
 INTEGER = "int32"  # JAX has 64 bits only where they are asked for
 LABELS = "int32"
@@ -132,7 +131,7 @@ def fused_batch_norm(
     x: Any, scale: Any, offset: Any, moving: Sequence[Any], epsilon: float, channels_first: bool
 ) -> tuple[Any, Any, Any]:
     """None: XLA fuses what it can by itself."""
-    raise NotImplementedError("JAX has none; see FUSES_BATCH_NORM")
+    raise NotImplementedError("JAX has none; see spec.backends")
 
 
 def synchronize(model: "keras.Model | None") -> None:

@@ -29,7 +29,6 @@ ONEDNN_PROGRAM = (
     "t.nn.conv2d(t.ones((4, 32, 32, 16)), t.ones((3, 3, 16, 16)), 1, 'SAME')"
 )
 READS_TF_DATA = True
-FUSES_BATCH_NORM = True
 DRAWS_AS_TENSORFLOW = True
 INTEGER = "int64"
 LABELS = "int64"  # int32 would live on the host

@@ -37,7 +37,6 @@ ONEDNN_PROGRAM = (
     "import torch as t; t.nn.functional.conv2d(t.ones(4, 16, 32, 32), t.ones(16, 16, 3, 3))"
 )
 READS_TF_DATA = False
-FUSES_BATCH_NORM = True
 DRAWS_AS_TENSORFLOW = False
 INTEGER = "int32"
 LABELS = "int64"
@@ -279,7 +278,8 @@ def start_trace(folder: Path) -> None:
     _tracing.enter_context(_ranges(keras.layers.Layer, "__call__", _module))
     _tracing.enter_context(_ranges(keras.optimizers.Optimizer, "apply", lambda _: kineto.OWN_STEP))
     _tracing.enter_context(_ranges(keras.Model, "compute_loss", lambda _: host.OWN_LOSS))
-    profiler = torch.profiler.profile()
+    # Without acc_events it warns that it clears events between cycles, of which there is one here.
+    profiler = torch.profiler.profile(acc_events=True)
     _tracing.callback(lambda: profiler.export_chrome_trace(str(folder / kineto.OWN_FILE)))
     _tracing.callback(profiler.stop)
     profiler.start()

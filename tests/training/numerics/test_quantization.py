@@ -287,7 +287,7 @@ def test_the_first_batches_set_the_range():
     assert follow([{0.9: 1}]) == [0]
     assert follow([{1.0: 1}]) == [1]  # the largest value is a little less than 2^r
     assert follow([{0.9: 1}, {3.0: 1}, {0.1: 1}]) == [0, 2, 2]
-    nothing = quantization.rounded(np.zeros(5, np.float32), Dynamic(8), state=ops.zeros(4))[1]
+    nothing = quantization.rounded(ops.zeros(5), Dynamic(8), state=ops.zeros(4))[1]
     assert float(nothing[1]) == 0  # a batch of zeros tells nothing
 
 
@@ -304,7 +304,7 @@ def test_the_range_follows_the_overflow_rate():
 
 
 def test_dynamic_values_have_their_bits_within_the_range():
-    x = np.float32([0.9, 0.5, 0.126, -0.9, 0.0])
+    x = ops.convert_to_tensor(np.float32([0.9, 0.5, 0.126, -0.9, 0.0]))
     found, _ = quantization.rounded(x, Dynamic(4), state=ops.zeros(4))
     assert ops.convert_to_numpy(found).tolist() == [0.875, 0.5, 0.125, -0.875, 0.0]
     tiny, _ = quantization.rounded(x * 2**-40, Dynamic(4), state=ops.zeros(4))
@@ -316,7 +316,7 @@ def test_dynamic_values_have_their_bits_within_the_range():
 
 
 def test_dynamic_fixed_point_hides_neither_infinity_nor_nan():
-    x = np.float32([math.inf, -math.inf, math.nan, 0.9, 0.5])
+    x = ops.convert_to_tensor(np.float32([math.inf, -math.inf, math.nan, 0.9, 0.5]))
     values, state = quantization.rounded(x, Dynamic(4), state=ops.zeros(4))
     np.testing.assert_array_equal(
         ops.convert_to_numpy(values), np.float32([math.inf, -math.inf, math.nan, 0.875, 0.5])
