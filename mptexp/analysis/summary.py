@@ -123,6 +123,7 @@ def versions(records: Sequence[dict]) -> list[str]:
     """The distinct mptexp versions and commits of the records; more than one is worth a warning."""
     cards = [r["environment"] for r in records if r.get("environment")]
     named = {
-        f"{c['packages'].get('mptexp', '?')} {(c['commit'] or '')[:12]}".strip() for c in cards
+        f"{c['packages'].get('mptexp', '')} {(c['commit'] or '')[:12]}".strip() or "?"
+        for c in cards
     }
     return sorted(named)

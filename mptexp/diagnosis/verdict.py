@@ -187,10 +187,13 @@ class Verdict:
             and (effect.ablation.name not in cited or policy == self.pair.baseline.policy)
         ]
 
-    def projected_speedup(self, loss: Loss) -> float:
-        """The speedup over the baseline as it is, were the cause of a loss fixed."""
+    def projected(self, loss: Loss) -> float:
+        """How much faster than it is the candidate's step would be, were a loss's cause fixed.
+
+        Not over the baseline, whose step what is changed may make shorter, too.
+        """
         step_s = self.pair.step_s
-        return self.speedup.estimate * step_s / max(step_s - loss.seconds, 1e-12)
+        return step_s / max(step_s - loss.seconds, 1e-12)
 
 
 def verdicts(directory: SweepDir, tables: Tables) -> list[Verdict]:

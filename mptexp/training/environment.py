@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from mptexp import __version__
 from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.devices import cpu_name, cpu_version
 from mptexp.spec.policies import ARITHMETICS
@@ -26,7 +27,6 @@ from mptexp.training import capability, machine
 from mptexp.training.backends import backend
 
 PACKAGES = [
-    "mptexp",
     "keras",
     "tensorflow",
     "tensorflow-datasets",
@@ -133,8 +133,11 @@ def card(name: str = "tensorflow") -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of PACKAGES; those that are missing are left out."""
-    installed = {}
+    """Installed versions of PACKAGES; those that are missing are left out.
+
+    A checkout need not be installed to run: mptexp's own is that of its source.
+    """
+    installed = {"mptexp": __version__}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             installed[name] = importlib.metadata.version(name)

@@ -63,6 +63,24 @@ def test_the_time_breakdown_says_what_is_worth_trying(candidate, asked):
     assert names(candidate) == asked
 
 
+@pytest.mark.parametrize(
+    ("backend", "jit", "asked"),
+    [
+        ("tensorflow", False, ["no normalization", "fused normalization"]),
+        ("torch", False, ["no normalization", "fused normalization"]),
+        ("tensorflow", True, ["no normalization"]),  # XLA takes the one operation apart
+        ("jax", False, ["no normalization"]),
+    ],
+)
+def test_batch_normalization_is_tried_in_one_operation_where_there_is_one(backend, jit, asked):
+    slow = record([{"layer": "bn", "kind": "BatchNormalization", "alone_s": None}], jit, memory=0.2)
+    for row in slow["profile"]["rows"]:
+        row["layer"] = "bn" if row["op"] == "Mul" else ""
+    runs = [run.model_copy(update={"backend": backend}) for run in PAIR.policies]
+    made = names(slow, Pair(*runs, 0.01))
+    assert [name for name in made if "normalization" in name] == asked
+
+
 def test_every_ablation_says_why():
     asked = proposals.worthwhile(PAIR, record(), record(host=0.2))
     assert asked[0].share == pytest.approx(0.2)

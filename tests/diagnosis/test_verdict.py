@@ -205,6 +205,21 @@ def test_repeats_of_a_diagnosis_that_lie_apart_prove_no_effect():
     assert [effect.flags for effect in apart.effects] == ["repeats apart"]
 
 
+@pytest.mark.parametrize(("report", "advised"), [("tf32-h200", True), ("gpt-cpu", False)])
+def test_batch_normalization_is_mended_only_where_there_is_some(report, advised):
+    # The lie: "fewer or cheaper normalizations" to a GPT, which has no batch normalization.
+    texts = {
+        text
+        for found in published(report).verdicts
+        for loss in found.losses
+        if loss.cause.name == "memory"
+        for text, _ in found.remedies(loss)
+    }
+    assert texts
+    assert any("normalization: fused" in text for text in texts) is advised
+    assert any("cheaper normalizations" in text for text in texts) is advised
+
+
 def test_a_remedy_that_is_done_already_is_not_advised():
     def texts(jit):
         candidate = {"in_force": {"jit": jit}}

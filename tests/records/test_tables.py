@@ -107,7 +107,7 @@ def test_a_gpu_that_was_read_for_a_moment_has_no_utilization(kind, count, shown)
     readings = {"readings": count, "utilization_frac": 0.64, "power_w": 450.0}
     made = RECORD | {"environment": {"kind": kind}, "readings": readings}
     (row,) = results_table([made], "x").to_dict("records")
-    assert (row["utilization_frac"], row["power_w"]) == (shown, 450.0)
+    assert (row["utilization_frac"], row["power_w"]) == (shown, shown and 450.0)
 
 
 def test_the_history_has_a_row_per_run_and_epoch():

@@ -1,3 +1,4 @@
+import importlib.metadata
 import json
 import os
 
@@ -5,6 +6,7 @@ import forked
 import pytest
 from support import PROJECT
 
+import mptexp
 from mptexp.spec import devices
 from mptexp.spec.run import Run
 from mptexp.training import backends, capability, environment, machine, precision
@@ -42,3 +44,13 @@ def test_only_listed_variables_are_recorded(monkeypatch):
 def _diagnosis():
     words = ["-m", "mptexp.training.environment"]
     return json.loads(forked.run("tensorflow", words, PROJECT, os.environ).stdout)
+
+
+def test_a_checkout_that_is_not_installed_has_its_version(monkeypatch):
+    # On a rented GPU the package was only on the path, and pages named version "?".
+    monkeypatch.setattr(importlib.metadata, "version", _missing)
+    assert environment.versions() == {"mptexp": mptexp.__version__}
+
+
+def _missing(name):
+    raise importlib.metadata.PackageNotFoundError(name)

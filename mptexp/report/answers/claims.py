@@ -372,7 +372,7 @@ CLAIMS = (
         _less_work,
     ),
     Claim(
-        "Mixed precision is 3 to 4 times as fast on Tensor Cores",
+        "Mixed precision is three times as fast or more on Tensor Cores",
         "M. O'Connor, 2018",
         f"{INTERVAL} at its largest lies above 3, or below",
         _three_times,

@@ -99,11 +99,10 @@ def _possible(verdict: Verdict) -> str:
     if math.isnan(verdict.possible):
         return ""
     if f"{max(verdict.possible, 1 / verdict.possible):.2g}" == "1":
-        return ", where the device would allow about the same speed"
+        return ", where its layers alone would take about the same time on this device"
     if verdict.possible < 1:
-        slower = f"{1 / verdict.possible:.2g}× slower"
-        return f", where its layers alone would be about {slower} on this device"
-    return f", where the device would allow about {verdict.possible:.2g}× faster"
+        return f", where its layers alone would be about {1 / verdict.possible:.2g}× slower"
+    return f", where its layers alone would be about {verdict.possible:.2g}× faster"
 
 
 def _explanation(verdict: Verdict) -> str:
@@ -221,7 +220,8 @@ PEAKS = Section(
     "Measured peak",
     "Measured on this device through this backend, the best of several tries; in brackets, where "
     "it is known, the share of the published peak (published.csv). MFU: arithmetic of the model's "
-    "step, from its shapes, over that of a large matrix product in the same type. Least traffic: "
+    "step, from its shapes, over that of a large matrix product in the same type; of the matrix "
+    "work, over its own time alone. Least traffic: "
     "inputs, outputs and weights, each once per pass. A dot may lie above its roof: libraries skip "
     "arithmetic on padding, which shapes count, and small arrays stay in a cache, which a large "
     "copy does not. *No valid peak*: a step does more arithmetic than was measured at the peak, as "

@@ -185,7 +185,8 @@ def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
         clauses.append(f"{where}{_span(row.least, row.most)}{step} {row.Index}")
         before = row.policies
     if len(named) == 1:  # room for what takes nearly as much
-        further = named[0].blamed[1 : 1 + SHOWN]
+        first, *others = named[0].blamed
+        further = [loss for loss in others if loss.share > first.share / 2][: SHOWN - 1]
         clauses[0] += "".join(
             f", {_span(loss.share, loss.share)} {loss.cause.sentence}" for loss in further
         )
@@ -266,18 +267,18 @@ def _remedies(verdicts: Sequence[Verdict]) -> str:
 
     Of emulation the answer says it: another policy. Nobody trains on one batch kept on the device.
     """
-    known = [v for v in verdicts if v.blamed and v.is_valid]
-    real = [v for v in known if v.pair.candidate.input_mode != RESIDENT]
-    largest = [(v.blamed[0], v) for v in real or known]
+    real = [v for v in verdicts if v.candidate and v.pair.candidate.input_mode != RESIDENT]
+    known = [v for v in real or verdicts if v.blamed and v.is_valid]
+    largest = [(v.blamed[0], v) for v in known]
     largest.sort(key=lambda pair: -pair[0].share)
     named: dict[str, str] = {}
     for loss, verdict in largest:
         place = why.settings(verdict, verdicts).strip(" ()") * (len(known) > 1)
         where = f" ({wording.verbatim(place)})" if place else ""
         # What was measured and is not shown to help is left to the table of causes.
-        open_ = [text for text, gain in verdict.remedies(loss) if gain is None or gain.low > 1]
-        for text in open_[: loss.cause.name != "emulated"]:
-            named.setdefault(text, f"{where}: {text}")
+        open_ = [one for one in verdict.remedies(loss) if one[1] is None or one[1].low > 1]
+        for text, gain in open_[: loss.cause.name != "emulated"]:
+            named.setdefault(text, f"{where}: {text}{'' if gain else ', not tried yet'}")
     first = list(named.values())[:REMEDIES]
     return f"To go faster{';'.join(first)}." if first else ""
 

@@ -60,7 +60,7 @@ def cause_rows(verdict: Verdict) -> pd.DataFrame:
                 "Share": _share(loss),
                 "Evidence": evidence(loss, verdict),
                 "What to change": _remedies(loss, verdict),
-                "Projected speedup if fixed": f"up to {verdict.projected_speedup(loss):.2f}×",
+                "Projected speedup of the step if fixed": f"up to {verdict.projected(loss):.2f}×",
             }
             for loss in verdict.losses
             if loss.share >= LEAST_SHOWN
@@ -87,7 +87,7 @@ def _remedies(loss: Loss, verdict: Verdict) -> str:
 def evidence(loss: Loss, verdict: Verdict) -> str:
     """What speaks for a cause: the time breakdown, ablations, what oneDNN says of emulation."""
     named = [layer or "no layer" for layer in loss.layers]
-    layers = f" in {', '.join(named)}" if named else ""
+    layers = f", mostly in {wording.listed(named)}" if named else ""
     parts = []
     if not math.isnan(loss.spent_s):
         before = f", {milliseconds(loss.baseline_s)} under the baseline"
@@ -252,10 +252,22 @@ def _peak_row(record: Record, valid: bool) -> dict[str, str]:
         "Peak of a matrix product": matrix if valid else NO_PEAK,
         "Achieved": wording.teraflops(flops / step_s) if flops else "–",
         "MFU": percent(flops / step_s / peak) if flops and valid else "–",
+        "MFU of the matrix work": _of_matrix(record, peak) if valid else "–",
         "Peak of a copy": copy if valid else NO_PEAK,
         "Least traffic": wording.gigabytes(moved / step_s) if moved else "–",
         "Tracing slowed the step": f"{slowdown:.2f}×" if slowdown else "–",
     }
+
+
+def _of_matrix(record: Record, peak: float) -> str:
+    """What layers with products reach of the peak while these are computed.
+
+    Nothing where more than that was computed in the time: a compiler put some of it elsewhere.
+    """
+    seconds = breakdown.by_cause(record).get("matrix", 0.0)
+    flops = sum(x["flops"] or 0.0 for x in record["work"].get("layers", ()) if x["alone_s"])
+    share = flops / seconds / peak if seconds else math.nan
+    return percent(share) if 0 < share <= 1 else "–"
 
 
 def _of_published(measured: float, peak: float) -> str:

@@ -11,7 +11,8 @@ TERMS = {  # of a term, as a page writes it, its meaning in a sentence
     "in float16 over float32 weights.",
     "float32": "Numbers of 32 bits, the usual precision; strict: without TF32.",
     "TF32": "float32 numbers whose products are formed with 10 bits of mantissa, on NVIDIA's "
-    "Tensor Cores.",
+    "Tensor Cores; from Ampere on the default of TensorFlow and JAX, and of PyTorch's "
+    "convolutions.",
     "mixed_float16": "Computes in float16 and keeps weights in float32; needs a loss scale.",
     "mixed_bfloat16": "Computes in bfloat16, which has float32's range, and keeps weights in "
     "float32.",
@@ -41,7 +42,8 @@ TERMS = {  # of a term, as a page writes it, its meaning in a sentence
     BINARY: "Weights and activations are +1 or −1.",
     "MFU": "The model's arithmetic per second, divided by the rate of a large matrix product that "
     "was measured on this device.",
-    "casts": "Conversions between 16 and 32 bits.",
+    "casts": "Conversions between types, as of 16 and 32 bits; layout changes are copies of a "
+    "tensor in another order, which TF32 and float32 need too.",
 }
 
 
