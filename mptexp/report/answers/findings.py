@@ -138,7 +138,8 @@ def _unclaimed(policy: str, notes: Sequence[str], rows: pd.DataFrame, named: boo
 
 
 def _named(policy: str, rows: pd.DataFrame) -> str:
-    return f"**{policy}**" + "".join(f" ({note})" for note in _notes(rows))
+    strict = wording.strict(policy, rows.default_policy.iloc[0])
+    return f"{strict}**{policy}**" + "".join(f" ({note})" for note in _notes(rows))
 
 
 def _notes(rows: pd.DataFrame) -> list[str]:

@@ -148,7 +148,8 @@ def _slower(rows: pd.DataFrame, others: Sequence[str]) -> str:
     if (own.finding == "faster").any():
         return ""
     where = speed_advice.where_shown(own, "slower")
-    name = f"{row.policy}{' (emulated)' * bool(row.emulated)}"
+    strict = wording.strict(row.policy, row.default_policy)
+    name = f"{strict}{row.policy}{' (emulated)' * bool(row.emulated)}"
     ends = [wording.speed_parts(own.loc[k])[0] for k in (own.speedup.idxmax(), row.name)]
     least = "up to " if where or len(own) > len(slower) else f"{ends[0]}× to "
     ratio = f"{least * (ends[0] != ends[1])}{ends[1]}× slower"
@@ -186,7 +187,8 @@ def _extreme(row: pd.Series, rows: pd.DataFrame) -> str:
     note = "".join(f" ({part})" for part in marks)
     than = f"{wording.than(word)} {wording.default_name(row.baseline)}"
     ratio = f"{wording.speed_parts(row)[0]}× {word}"
-    return f"{row.policy}{note} {verb} {bound}{ratio} {than} on {row.gpu_model}{some}"
+    name = f"{wording.strict(row.policy, row.default_policy)}{row.policy}"
+    return f"{name}{note} {verb} {bound}{ratio} {than} on {row.gpu_model}{some}"
 
 
 def _not_shown(own: pd.DataFrame) -> str:

@@ -115,6 +115,11 @@ def default_name(policy: str) -> str:
     return "TF32" if policy == "tensorfloat32" else policy
 
 
+def strict(policy: str, default: str) -> str:
+    """`strict ` before float32 where TF32 is what a user who sets nothing gets."""
+    return "strict " * (policy == "float32" and default == "tensorfloat32")
+
+
 def panels(table: pd.DataFrame) -> pd.Series:
     """What tells the points of a table apart, besides the batch size: the titles of panels."""
     names = [n for n in POINT if n not in ("gpu_model", "batch_size") and table[n].nunique() > 1]
