@@ -1,6 +1,7 @@
 """Made records and traces, and what is computed of them: no run was executed for them."""
 
 import sqlite3
+from dataclasses import replace
 from functools import cache
 from itertools import count
 
@@ -8,12 +9,14 @@ import numpy as np
 from support import PROJECT
 
 from mptexp.analysis import speedups, sweep_tables
+from mptexp.diagnosis.recording import Recording
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.records.tables import history_table
 from mptexp.report import measured
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
+from mptexp.traces import kineto
 
 # What a record says that the run was beyond its parameters; see training.identity.
 IDENTITY = {"code": "c0de", "model_source": "", "data": "d", "device": "GPU"}
@@ -305,6 +308,28 @@ def without(events, *words):
     kept = [e for e in events if not any(word in e["name"] for word in words)]
     ran = {e["args"].get("correlation") for e in kept if e["pid"] == 0}
     return [e for e in kept if e["name"] != "cudaLaunchKernel" or e["args"]["correlation"] in ran]
+
+
+def recording(file="before.json", lacking=(), steps=2, more=()):
+    """A trace of such steps but for events with some words in their names, and with others."""
+    events = [e for step in range(steps) for e in kineto_step(KINETO[1], step)] + list(more)
+    return Recording(file, kineto.read(without(events, *lacking), {}))
+
+
+# Names of kernels that multiply, by what they multiply in.
+FLOAT32 = "volta_sgemm_128x64_nn"
+TENSORFLOAT32 = "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_tt_align1>(Params)"
+FLOAT16 = "volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn"
+UNKNOWN = "Cijk_Ailk_Bljk_BBS_BH_MT128x128x32"
+
+
+def typed(name, file, **changes):
+    """A recording all of whose matrix work is in one kernel."""
+    events = [e for step in range(2) for e in kineto_step(KINETO[1], step)]
+    of = ("wgrad", "sm80_xmma")
+    renamed = [{**e, "name": name} if any(k in e["name"] for k in of) else e for e in events]
+    trace = kineto.read(renamed, {})
+    return Recording(file, replace(trace, **changes))
 
 
 def nsight_export(path, steps, version="2023.4", processes=(9,)):

@@ -50,6 +50,7 @@ def explain(
     """
     from mptexp import api
     from mptexp.report import recordings
+    from mptexp.report.answers import recorded
     from mptexp.report.tables import terminal_tables
 
     with working("reading the trace"):
@@ -57,9 +58,9 @@ def explain(
     if page is not None:
         api.write_page(page, recordings.page(read))
     result(recordings.content(read) | ({"page": page} if page else {}))
-    out().print(f"[bold]{plain(recordings.verdict(read))}[/]", soft_wrap=True)
+    out().print(f"[bold]{plain(recorded.verdict(read))}[/]", soft_wrap=True)
     for each in read:
-        for note in recordings.notes(each):
+        for note in recorded.notes(each):
             say(f"  {each.file if other else 'note'}: {note}")
     for heading, table in recordings.tables(read).items():
         out().print()

@@ -14,7 +14,7 @@ from mptexp.diagnosis.recording import Recording
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report import measured, recordings
-from mptexp.report.answers import why
+from mptexp.report.answers import recorded, why
 from mptexp.report.figures import registry
 from mptexp.report.figures.row import Section
 from mptexp.report.measured import MeasuredSweep
@@ -149,8 +149,8 @@ class RecordedExplanation:
     recordings: list[Recording]
 
     def _repr_markdown_(self) -> str:
-        sentences = [recordings.verdict(self.recordings)]
-        sentences += [note for each in self.recordings for note in recordings.notes(each)]
+        sentences = [recorded.verdict(self.recordings)]
+        sentences += [note for each in self.recordings for note in recorded.notes(each)]
         return "\n\n".join(map(markdown.safe, sentences))
 
     def tables(self) -> dict[str, pd.DataFrame]:

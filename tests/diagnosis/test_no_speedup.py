@@ -13,7 +13,7 @@ from mptexp.analysis.contrast import Contrast
 from mptexp.diagnosis import ablations, arithmetic, breakdown, recording, verdict
 from mptexp.diagnosis.effects import Effect
 from mptexp.diagnosis.pairs import Pair
-from mptexp.report import recordings
+from mptexp.report.answers import recorded
 from mptexp.spec.run import Run
 from mptexp.traces import files, xplane
 
@@ -313,7 +313,7 @@ def compared(tmp_path, before, after):
         path = tmp_path / f"{number}.json"
         path.write_text(json.dumps({"traceEvents": events}))
         made.append(recording.Recording(path.name, files.read(path)[1]))
-    return recordings.verdict(made)
+    return recorded.verdict(made)
 
 
 def test_two_recordings_that_both_ran_mixed(tmp_path):

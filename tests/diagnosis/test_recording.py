@@ -7,6 +7,7 @@ from mptexp.diagnosis import recording
 from mptexp.diagnosis.causes import LABELS
 from mptexp.diagnosis.recording import Comparison, Recording
 from mptexp.report import recordings
+from mptexp.report.answers import recorded
 from mptexp.traces.operations import Operation, Trace
 from mptexp.traces.steps import WHOLE
 
@@ -41,15 +42,15 @@ def test_the_headline_has_no_other_share_than_the_table_under_the_same_words():
     # The lies: "memory-bound work 66 %", all of it copies over PCIe; "memory-bound work 76 %", all
     # of it the optimizer: neither table had a row of memory-bound work.
     one = made(memory=0.015, optimizer=0.06, matrix=0.025)
-    sentence = recordings.bound_sentence(one)
+    sentence = recorded.bound_sentence(one)
     assert sentence.startswith("The optimizer bounds this recording: 60 % of a step of 110 ms")
     assert "; then matrix work 25 % and memory-bound work 15 %" in sentence
     copies = Operation("op", op="MemcpyDtoH", seconds=0.11)
     copied = of(one, operations=[copies])
-    assert recordings.bound_sentence(copied).startswith("Copies from the GPU to the host bound")
+    assert recorded.bound_sentence(copied).startswith("Copies from the GPU to the host bound")
     idle = of(one, operations=[Operation("idle", seconds=0.08), Operation("host", seconds=0.03)])
     assert "the device has no work (idle device 73 % and host and launch overhead 27 %)." in (
-        recordings.bound_sentence(idle)
+        recorded.bound_sentence(idle)
     )
 
 
@@ -63,7 +64,7 @@ def test_loops_and_decompositions_bound_what_they_do():
     assert {"loop", "no 16 bits"} <= {
         name for name, own in recording.BOUNDS.items() if own == (name,)
     }
-    assert set(recordings.BOUND) == set(recording.BOUNDS)
+    assert set(recorded.BOUND) == set(recording.BOUNDS)
 
 
 def test_rows_are_of_the_mean_step():
@@ -73,11 +74,11 @@ def test_rows_are_of_the_mean_step():
     even = made(times=(0.04,) * 4, matrix=0.04)
     assert waits.by_cause["matrix"] == pytest.approx(even.by_cause["matrix"])
     assert sum(waits.by_cause) == pytest.approx(0.0575)
-    sentence = recordings.verdict([even, waits])
+    sentence = recorded.verdict([even, waits])
     assert "matrix work fell" not in sentence
     assert "matrix work grew" not in sentence
     assert "a step of 57.5 ms (the mean; the median is 40 ms)" in sentence
-    compared = recordings.verdict([even, replace(waits, file="b")])
+    compared = recorded.verdict([even, replace(waits, file="b")])
     assert "with unequal steps in b, whose median is 40 ms: wait for input grew" in compared
     assert "57.5 (mean; 40 to 110; median 40)" in set(recordings.facts(waits)["a"])
 
@@ -236,7 +237,7 @@ def test_ranks_that_one_trace_alone_tells_are_named_in_either_order():
     first = replace(of(one, recorded={"CUDA": "12.4", "ranks": "8"}), file="b")
     for pair in ((one, first), (first, one)):
         assert (Comparison(*pair).places, Comparison(*pair).untold) == ({}, [ranks])
-        assert f"Whether both had the same {ranks} is unavailable" in recordings.verdict(pair)
+        assert f"Whether both had the same {ranks} is unavailable" in recorded.verdict(pair)
     plain = of(one, recorded={})
     assert Comparison(plain, one).untold == ["CUDA version (12.4 in one alone)"]
 

@@ -13,6 +13,7 @@ from support import PROJECT, gpu_trace
 
 from mptexp.diagnosis.recording import Comparison, Recording
 from mptexp.report import recordings
+from mptexp.report.answers import recorded
 from mptexp.spec.errors import ParamsError
 from mptexp.traces import files, json_events, xplane
 
@@ -307,12 +308,12 @@ def test_a_real_trace_that_ends_within_its_first_step_has_no_verdict():
     # training: 39 % of a step of 21.3 ms; then random numbers 31 %", with advice.
     made = recording("v100x8_tf_bert.xplane.pb.gz")
     assert made.cut_short
-    assert recordings.verdict([made]).startswith("This recording ends within its first step")
+    assert recorded.verdict([made]).startswith("This recording ends within its first step")
     assert recordings.content([made])["traces"][0]["rows"] == []
     assert set(recordings.tables([made])) == {"The recording"}
     others = [recording(name) for name in EXPECTED if name != made.file]
     assert not any(other.cut_short for other in others)
-    assert "ends within its first step" in recordings.not_compared(Comparison(made, made))
+    assert "ends within its first step" in recorded.not_compared(Comparison(made, made))
 
 
 @real

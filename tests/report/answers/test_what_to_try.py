@@ -1,0 +1,112 @@
+import re
+from dataclasses import replace
+
+import pytest
+from builders import FLOAT16, FLOAT32, KINETO, TENSORFLOAT32, UNKNOWN, kineto_step, recording, typed
+
+from mptexp.diagnosis.causes import LABELS
+from mptexp.diagnosis.recording import Recording
+from mptexp.report import recordings
+from mptexp.report.answers import recorded, what_to_try
+from mptexp.traces import kineto
+
+
+def test_what_to_try_is_in_the_framework_s_words():
+    table = recordings.cause_rows(recording())
+    assert "DataLoader" in table[table.Cause == "wait for input"]["What to try"].item()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "advice"),
+    [
+        ("volta_sgemm_128x64_nn", "from Ampere on"),
+        ("volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn", "in few bits already"),
+    ],
+)
+def test_the_advice_for_matrix_work_knows_what_it_is_in(kernel, advice):
+    events = [e for step in range(2) for e in kineto_step(KINETO[1], step)]
+    renamed = [{**e, "name": kernel} if "wgrad" in e["name"] else e for e in events]
+    table = recordings.cause_rows(Recording("a.json", kineto.read(renamed, {})))
+    assert advice in table[table.Cause.str.startswith("matrix work")]["What to try"].item()
+
+
+def advised(cause, **changes):
+    made = typed(changes.pop("kernel", FLOAT32), "a", **changes)
+    return what_to_try.advice(cause, made)
+
+
+def test_the_advice_follows_from_what_was_recorded():
+    # The lies: fused optimizers against an inference; of TF32 "it is in few bits already", where
+    # 16 bits were to be had; on a V100 a model in bfloat16, which it only emulates.
+    assert "fused optimizers (fused=True), zero_grad" in advised("host", trains=True)
+    assert advised("host", trains=False) == "a larger batch, torch.compile or CUDA graphs"
+    assert "gradients" not in advised("communication", trains=False)
+    assert advised("matrix", kernel=TENSORFLOAT32).startswith("16 bits in place of TF32")
+    assert "in few bits already" in advised("matrix", kernel=FLOAT16)
+    v100, a100 = "GPU:0 Tesla V100-SXM2-32GB", "GPU:0 NVIDIA A100-SXM4-80GB"
+    assert advised("casts", gpu=v100) == "channels_last throughout"
+    assert "bfloat16" in advised("casts", gpu=a100)
+    assert advised("loss scaling", gpu=v100) == "a fixed loss_scale, which costs less"
+    assert advised("memory").startswith("torch.compile, which fuses it; channels_last; ")
+
+
+def with_kernels(*names, **changes):
+    """A recording in which kernels of these names ran too, 100 us each."""
+    more = [device(name, 1700 + 100 * n) for n, name in enumerate(names)]
+    made = recording(more=more)
+    return replace(made, trace=replace(made.trace, **changes))
+
+
+def device(name, start):
+    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 20, "ts": start,
+            "dur": 100, "args": {"device": 0}}  # fmt: skip
+
+
+def test_what_a_trace_shows_to_be_done_is_not_advised():
+    # The lies: torch.compile of a training whose kernels it made; gradients in 16 bits, of
+    # collectives in bfloat16; CUDA graphs, of a step that replays them.
+    compiled = with_kernels("triton_poi_fused_add_gelu_7")
+    assert what_to_try.advice("memory", compiled) == "channels_last, fused normalizations"
+    assert what_to_try.advice("host", compiled).startswith("a larger batch, CUDA graphs, fused")
+    graphed = with_kernels(graphed=True)
+    assert what_to_try.advice("host", graphed).startswith("a larger batch, torch.compile, fused")
+    both = with_kernels("triton_poi_fused_add_gelu_7", graphed=True)
+    assert what_to_try.advice("host", both).startswith("a larger batch, fused")
+    for name, advised in (("bf16", False), ("f32", True)):
+        sent = with_kernels(f"ncclDevKernel_AllReduce_Sum_{name}_RING_LL(x)")
+        assert ("gradients in 16 bits" in what_to_try.advice("communication", sent)) is advised
+
+
+def test_advice_is_not_in_the_keys_of_a_sweep():
+    # The lie: "compile the step (jit on), fewer or cheaper normalizations, do not compile the step
+    # (jit off)", of a trace of Keras's.
+    for framework in ("TensorFlow", "JAX", "PyTorch", ""):
+        for cause in LABELS:
+            text = advised(cause, framework=framework)
+            assert not re.search(r"\(jit o|input_mode", text), (framework, cause)
+    assert advised("memory", framework="TensorFlow").startswith("jit_compile=True, which fuses it")
+    assert advised("memory", framework="") == "fewer or cheaper normalizations"
+
+
+def test_time_in_the_allocator_is_named_and_no_larger_batch_advised():
+    # The lie: "host and launch overhead 69 %: a larger batch", of a training 65 of whose 100 ms
+    # pass in cudaMalloc and cudaFree as its GPU's memory is full.
+    calls = [
+        {"ph": "X", "cat": "cuda_runtime", "name": name, "pid": 9, "tid": 1, "ts": at, "dur": 70,
+         "args": {}}
+        for step in (0, 1000)
+        for name, at in (("cudaFree", step + 820), ("cudaMalloc", step + 895))
+    ]  # fmt: skip
+    made = recording(more=calls)
+    assert made.share("allocation") == pytest.approx(0.14)
+    assert made.share("host") == pytest.approx(recording().share("host") - 0.14)
+    assert "allocating and freeing memory 14 %" in recorded.verdict([made])
+    table = recordings.cause_rows(made).set_index("Cause")["What to try"]
+    assert "expandable_segments" in table["allocating and freeing memory (cudaMalloc, cudaFree)"]
+    assert "a larger batch" not in " ".join(table)
+
+
+def test_matrix_work_whose_names_do_not_tell_is_not_said_to_be_in_32_bits():
+    table = recordings.cause_rows(typed(UNKNOWN, "a"))
+    advice = table[table.Cause.str.startswith("matrix work")]["What to try"].item()
+    assert "unless it is in them already (its type is unavailable)" in advice
