@@ -303,6 +303,23 @@ def kineto_step(names, step):
     return made
 
 
+def gpu_steps(number, *more):
+    """The events of so many steps, and others."""
+    return [e for step in range(number) for e in kineto_step(KINETO[1], step)] + list(more)
+
+
+def device(name, start, length, **args):
+    """A kernel of a GPU."""
+    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 20, "ts": start,
+            "dur": length, "args": {"device": 0, **args}}  # fmt: skip
+
+
+def host(name, start, length, cat="cpu_op", pid=9, **args):
+    """An operation of the host, or what another category says."""
+    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": 1, "ts": start, "dur": length,
+            "args": args}  # fmt: skip
+
+
 def without(events, *words):
     """The events whose names have none of some words, and no launch of a kernel left out."""
     kept = [e for e in events if not any(word in e["name"] for word in words)]

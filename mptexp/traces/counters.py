@@ -5,12 +5,24 @@ of ordinary instructions, which a product on Tensor Cores does not need; *pipe_t
 Tensor Cores.
 """
 
+import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from mptexp.traces import kernels
 from mptexp.traces.operations import Counters
 
 LETTERS = {"float32": "f", "float16": "h", "float64": "d"}
+COUNTER = re.compile(r"__\w+\.(sum|avg|max|min)")  # such as smsp__inst_executed.sum
+
+
+def among(args: Mapping[str, Any]) -> dict[str, float]:
+    """The hardware counters among the details of a kernel."""
+    return {
+        name: float(value)
+        for name, value in args.items()
+        if "__" in name and COUNTER.search(name) and isinstance(value, int | float)
+    }
 
 
 def compared(counted: Iterable[tuple[str, Mapping[str, float]]]) -> Counters | None:

@@ -22,7 +22,13 @@ MODULE = "nn.Module: "
 WRAPPER = re.compile(r"^(Distributed)?DataParallel(_\d+)?$")
 GRAPH = "(a CUDA graph)"  # stands for the kernels of a graph that was traced as a whole
 GRAPH_LAUNCH = re.compile(r"GraphLaunch")  # of CUDA, its driver, and HIP
+# What launches a kernel; fills (memset) are not recorded by every version.
+LAUNCHES = re.compile(r"Launch\w*Kernel")
+ON_DEVICE = ("kernel", "copy", "counted")  # kinds of events
 STEP = re.compile(r"^ProfilerStep\s*#\s*\d+$")
+RANGE = re.compile(  # what people call the range of a step, with or without its number
+    r"^(train(ing)?[ _-]?)?(step|iter(ation)?|batch)[ _#:=-]*\d*$", re.IGNORECASE
+)
 INPUT = re.compile(r"^enumerate\(DataLoader\)|dataloader_next|dataloader\.py\(\d+\): __next__")
 OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|^torch::autograd::")

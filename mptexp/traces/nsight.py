@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mptexp.spec.errors import ParamsError
-from mptexp.traces import kineto
+from mptexp.traces import launches
 from mptexp.traces.host import GRAPH, Event
 from mptexp.traces.operations import Trace
 
@@ -55,12 +55,12 @@ def read(file: Path) -> Trace:
         events: list[Event] = []
         for event in _events(database, tables, process):
             events.append(event)
-            if len(events) > kineto.MOST_EVENTS:
-                most = f"{kineto.MOST_EVENTS:,}"
+            if len(events) > launches.MOST_EVENTS:
+                most = f"{launches.MOST_EVENTS:,}"
                 raise ParamsError(f"it holds more than {most} events; trace fewer steps")
         models = _models(database, tables)
     of_pytorch = any(event.name.startswith("aten::") for event in events)
-    trace = kineto.of_events(events, models, "PyTorch" if of_pytorch else "")
+    trace = launches.of_events(events, models, "PyTorch" if of_pytorch else "")
     if share == 1:
         return trace
     note = f"of several processes that with most kernel time is explained, {share:.0%} of all"

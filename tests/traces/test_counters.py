@@ -30,3 +30,8 @@ def test_counters_are_held_against_names(kernel, counts, agrees):
 
 def test_kernels_without_counters_say_nothing():
     assert counters.compared([(TF32, {}), (TF32, {FADD: 1})]) is None
+
+
+def test_of_the_details_of_a_kernel_the_counters_are_told():
+    args = {FFMA: 3, TENSOR: "text", "device": 0, "a__b": 1, "grid.sum": 2}
+    assert counters.among(args) == {FFMA: 3.0}

@@ -1,0 +1,320 @@
+"""Tells which steps, waits and updates of a training the events of its host show."""
+
+import math
+import re
+import statistics
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from mptexp.traces import kernels, operations, steps
+from mptexp.traces.host import (
+    BACKWARD,
+    GRAPH_LAUNCH,
+    INPUT,
+    LAUNCHES,
+    ON_DEVICE,
+    OPTIMIZER,
+    RANGE,
+    SCALING,
+    STEP,
+    Event,
+)
+from mptexp.traces.operations import Operation, Span
+from mptexp.traces.steps import Interval, Launched, Steps
+
+IDLE = re.compile(r"(Device|Stream|Event|Context|Ctx)Synchronize$")
+ALLOCATES = re.compile(
+    r"^(cuda|hip)(Malloc|Free|Host(Alloc|Free|Malloc))|^(cu|hip)Mem(Alloc|Free|Create|(Un)?[Mm]ap"
+    r"|Release|SetAccess|Address(Reserve|Free))"
+)
+GRADIENT = re.compile(r"wgrad|dgrad|backward|_bwd", re.IGNORECASE)  # in kernels' names
+STEPPED = "Optimizer.step#"
+SEVERAL = 1.5  # times the number of steps: so often an optimizer steps in several of them
+MARKED, BY_OPTIMIZER = ("ProfilerStep#N", "ranges named as steps"), "the optimizer's steps"
+ONE_OPTIMIZER = (
+    "a step is one of the optimizer's: if there are two of one class, it is a part of a step; "
+    "profiler.step() marks steps"
+)
+# Of a step: a shorter wait for what was launched before the recording stays in it.
+UNFINISHED = 0.05
+EARLIER = (
+    "{:.3g} ms are left out of the first step, in which it waited for what the device was given "
+    "before the recording; leave more steps to the schedule's warm-up"
+)
+
+
+def of(
+    events: Sequence[Event],
+    spans: Sequence[Span],
+    launched: Launched,
+    waited: Sequence[Interval],
+    gradients: Sequence[float],
+    graphs: Sequence[float],
+) -> Steps:
+    """The steps, by the first that there is: marks, the optimizer's steps, what repeats.
+
+    Args:
+        gradients: when kernels were launched that only a training has.
+        graphs: when CUDA graphs were launched, which may hold a backward pass.
+    """
+    trained = [e.start for e in events if e.kind == "op" and BACKWARD.search(e.name)]
+    trained += [*gradients, *graphs]
+    updated = [e.start for e in events if e.kind == "op" and e.name.startswith(STEPPED)]
+    for pattern, how in zip((STEP, RANGE), MARKED, strict=True):
+        named = [e for e in events if e.kind == "op" and pattern.match(e.name)]
+        marks = _of_one_name(named)
+        if marks:
+            busy, whole = operations.busy(spans), pattern is STEP
+            return steps.marked(marks, busy, how, launched, trained, whole, waited, graphs, updated)
+    return _unmarked(events, spans, launched, waited)
+
+
+def _unmarked(
+    events: Sequence[Event],
+    spans: Sequence[Span],
+    launched: Launched,
+    waited: Sequence[Interval],
+) -> Steps:
+    """The steps by the optimizer's, or by what repeats."""
+    work = [
+        ((s.start, s.end), (s.operation.kernel or s.operation.op))
+        for s in spans
+        if s.operation.state == "op" and not s.operation.op.startswith("Mem")
+    ]
+    first, last = min(s.start for s in spans), max(s.end for s in spans)
+    host = min([first, *(e.start for e in events if e.kind in ("op", "launch"))])
+    ended = _optimized(events)
+    if not ended:
+        return steps.repeated(work, first=host, waited=waited) or steps.whole(first, last)
+    every = _round(events, ended)
+    pairs = list(pairwise([host, *ended][len(ended) % every :: every]))
+    how = BY_OPTIMIZER if every == 1 else f"every {every} steps of the optimizer"
+    return steps.marked(pairs, operations.busy(spans), how, launched, waited=waited)
+
+
+def _of_one_name(events: Sequence[Event]) -> list[Interval]:
+    """The marks of the name that most have, numbers left out; of several the one that comes first.
+
+    A range around reading a batch, followed by one around the step, are one step together.
+    """
+    by_name: dict[str, list[Interval]] = {}
+    for event in sorted(events, key=lambda event: event.start):
+        by_name.setdefault(re.sub(r"\d+", "", event.name), []).append((event.start, event.end))
+    return max(by_name.values(), key=len, default=[])
+
+
+def _optimized(events: Iterable[Event]) -> list[float]:
+    """When the only optimizer had stepped, in order; none where several step, or one steps once."""
+    marks = [e for e in events if e.kind == "op" and e.name.startswith(STEPPED)]
+    one = len(marks) > 1 and len({e.name for e in marks}) == 1
+    return sorted(e.end for e in marks) if one else []
+
+
+def _round(events: Iterable[Event], ended: Sequence[float]) -> int:
+    """After how many steps of optimizers of one name the same backward passes recur.
+
+    Two of a GAN have backward passes that alternate. Of the first step, the recording may lack a
+    part; at least two rounds tell.
+
+    Args:
+        ended: when they had stepped, in order.
+    """
+    passes: list[Counter[str]] = [Counter() for _ in (*ended, "after the last")]
+    for event in events:
+        if event.kind == "op" and BACKWARD.search(event.name):
+            passes[bisect_left(ended, event.start)][event.name] += 1
+    ran = passes[1:-1]
+    return next((n for n in range(1, len(ran) // 2 + 1) if ran[n:] == ran[:-n]), 1)
+
+
+def waits(events: Sequence[Event]) -> list[Span]:
+    """When the threads that train waited for a batch, for the device, for memory, or to copy."""
+    trainers = _trainers(events)
+    own = [event for event in events if event.thread in trainers]
+    return [*_waits(own), *_blocked(events, trainers)]
+
+
+def _trainers(events: Sequence[Event]) -> Collection[Any]:
+    """The threads that train: they launch kernels or bear the steps' marks; all if none does.
+
+    What another one awaits, such as one that reads batches ahead, keeps no step waiting.
+    """
+    training = (STEP, RANGE, OPTIMIZER, LAUNCHES, GRAPH_LAUNCH)
+    names = {e.name for e in events if e.kind in ("op", "launch")}
+    names = {name for name in names if any(pattern.search(name) for pattern in training)}
+    return {e.thread for e in events if e.name in names} or {e.thread for e in events}
+
+
+def _waits(events: Iterable[Event]) -> Iterator[Span]:
+    """When the host waited for a batch, when for the device, and when for memory."""
+    for event in events:
+        if event.kind in ("op", "python") and INPUT.search(event.name):
+            yield Span(event.start, event.end, Operation("input"))
+        elif event.kind == "launch" and IDLE.search(event.name):
+            yield Span(event.start, event.end, Operation("idle"))
+        elif event.kind == "launch" and ALLOCATES.search(event.name):
+            yield Span(event.start, event.end, Operation("allocation"))
+
+
+def _blocked(events: Sequence[Event], trainers: Collection[Any]) -> Iterator[Span]:
+    """When a call that copies kept the host until the device came to the copy.
+
+    So it does with memory that is not pinned; other copies begin when their call has returned.
+    """
+    tied = (e for e in events if "correlation" in e.args)
+    copies = {e.args["correlation"]: e for e in tied if e.kind == "copy"}
+    for event in (e for e in events if e.thread in trainers):
+        copy = copies.get(event.args.get("correlation")) if event.kind == "launch" else None
+        if copy is not None and event.start < copy.start < event.end:
+            yield Span(event.start, copy.start, Operation("idle"))
+
+
+def earlier(events: Sequence[Event], found: Steps, waits: Iterable[Span]) -> list[Interval]:
+    """When the first step waited for what the device was given before the recording began.
+
+    None where that is too short to matter.
+    """
+    first = min((e.start for e in events if e.kind in ON_DEVICE), default=0.0)
+    begin = found.launched[0]
+    waited = [
+        (wait.start, wait.end)
+        for wait in waits
+        if wait.operation.state == "idle"
+        if begin <= wait.start and wait.end <= first
+    ]
+    least = UNFINISHED * statistics.median(e - b for b, e in found.intervals)
+    return waited if sum(e - b for b, e in waited) > least else []
+
+
+def begun(found: Steps, waits: Sequence[Interval]) -> Steps:
+    """The steps, of which the first begins once the device has done what came before it."""
+    (begin, end), *others = found.intervals
+    freed = max((e for _, e in waits), default=begin)
+    return replace(found, intervals=((freed, end), *others)) if begin < freed < end else found
+
+
+def updates(events: Iterable[Event], ran: Iterable[Event], found: Steps) -> Sequence[int] | None:
+    """How often the optimizer stepped in each of the steps; None where nothing tells.
+
+    Of several optimizers that which stepped most often.
+
+    Args:
+        ran: on the device that is explained.
+    """
+    intervals = found.on_host or found.intervals
+    begins, ends = zip(*intervals, strict=True)
+    stepped: dict[str, Counter[int]] = defaultdict(Counter)
+    trained = False
+    for event in events:
+        place = bisect_right(begins, event.start) - 1 if event.kind == "op" else -1
+        if place >= 0 and event.start < ends[place]:
+            if event.name.startswith(STEPPED):
+                stepped[event.name][place] += 1
+            trained = trained or bool(BACKWARD.search(event.name))
+    if not stepped and (not trained or any(kernels.work(e.name) == "optimizer" for e in ran)):
+        return None
+    most = max(stepped.values(), key=Counter.total, default=Counter())
+    return [most[place] for place in range(len(intervals))]
+
+
+def accumulates(updated: Sequence[int] | None, found: Steps) -> bool:
+    """Whether the optimizer stepped in some of several steps alone.
+
+    One step may lack it as it is cut off, or as a loss scaler skipped it, unless no two steps in
+    succession have it.
+    """
+    if not updated or not any(updated):
+        return False
+    marked = found.how.startswith(MARKED)
+    apart = marked and not any(one and after for one, after in pairwise(updated))
+    return sum(updated) < len(updated) - (0 if apart else 1)
+
+
+def trains(
+    events: Iterable[Event], ran: Iterable[Event], found: Steps, graphed: bool
+) -> bool | None:
+    """Whether a backward pass or an optimizer ran; None where nothing tells.
+
+    Where marks say when the steps were, in these: before them others may have trained.
+
+    Args:
+        ran: on the device that is explained.
+        graphed: whether a graph ran it, which the host says nothing of.
+    """
+    marked = found.how.startswith(MARKED)
+    begin, end = found.launched if marked else (-math.inf, math.inf)
+    first, last = found.between if marked else (-math.inf, math.inf)
+    on_device = {event.name for event in ran if first <= event.start < last}
+    if any(kernels.work(name) == "optimizer" for name in on_device):
+        return True
+    names: dict[str, set[str]] = defaultdict(set)
+    for event in events:
+        if event.kind != "op" or begin <= event.start < end:
+            names[event.kind].add(event.name)
+    if any(BACKWARD.search(name) or OPTIMIZER.search(name) for name in names["op"]):
+        return True
+    known = any(name.startswith("aten::") for name in names["op"])
+    told = known and not graphed and not any(map(GRADIENT.search, names["kernel"]))
+    return False if told else None
+
+
+def of_training(kernel: str) -> bool:
+    """Whether a kernel's name is one that only a training runs."""
+    return kernels.work(kernel) == "optimizer" or bool(GRADIENT.search(kernel))
+
+
+def notes(
+    events: Iterable[Event],
+    updated: Sequence[int] | None,
+    found: Steps,
+    graphs: Sequence[float],
+    before: Sequence[Interval],
+) -> Iterator[str]:
+    """Says what a reader has to know of the steps.
+
+    Args:
+        updated: how often the optimizer stepped in each.
+        graphs: when CUDA graphs were launched.
+        before: when the first waited for what was launched before the recording.
+    """
+    yield from _stepped(events, updated, found)
+    yield from _other_kind(found, graphs)
+    if found.how.startswith(BY_OPTIMIZER):
+        yield ONE_OPTIMIZER
+    if before:
+        yield EARLIER.format(sum(end - begin for begin, end in before) / 1e3)
+
+
+def _stepped(events: Iterable[Event], updated: Sequence[int] | None, found: Steps) -> Iterator[str]:
+    """Says where the optimizer steps less often, or more often, than the marks say."""
+    if updated is None:
+        return
+    number, stepped = len(updated), sum(updated)
+    skips = any(event.kind == "op" and SCALING.search(event.name) for event in events)
+    micro = "gradients are accumulated, and a step here is the work on one micro-batch"
+    skipped = "the loss scaler skipped the others, or " * skips
+    if accumulates(updated, found):
+        cut = ", or the recording ends within the last one" * (number == 2 and not updated[-1])
+        yield f"the optimizer stepped in {stepped} of {number} steps: {skipped}{micro}{cut}"
+    if not stepped:
+        yield (
+            f"no step of an optimizer was recorded in {number} steps with a backward pass: "
+            f"{skipped}{micro}, or the optimizer leaves no mark (compiled, or one's own)"
+        )
+    if stepped > SEVERAL * number:
+        yield (
+            f"the optimizer stepped {stepped} times in {number} steps: a step here is several of "
+            "the training, or has several optimizers"
+        )
+
+
+def _other_kind(found: Steps, graphs: Sequence[float]) -> Iterator[str]:
+    """Says where most steps replay CUDA graphs and others do not, or the other way round."""
+    if found.other_kind:
+        others, most = ("no", "one") if steps.holding(found, graphs) else ("a", "none")
+        left = f"{found.other_kind} of {found.found} steps"
+        yield f"{left}, which replay {others} CUDA graph, are left out, as most replay {most}"
