@@ -110,16 +110,15 @@ def remedies(tables: Tables, what: str) -> str:
     flags = validity.invalid(validity.together(_spoiling(runs)), what)
     first = [flag.remedy.partition(validity.REPAIR)[0].removesuffix(", and ") for flag in flags]
     steps = [*dict.fromkeys(filter(None, first))]
-    again = runs[runs["flags"].map(validity.curable)]
-    if any(flag.curable for flag in flags):
-        count, minutes = _cost(again)
-        repair = commands.command(tables, "run", options="--repair")
-        steps.append(f"run {repair}, which measures {count} again, {minutes}")
     blocks = tables.results.block.nunique()
-    if blocks < FEWEST:
+    if blocks < FEWEST:  # which measures all of it again
         cost = ", ".join(_cost(runs, FEWEST / blocks))
         again = commands.command(tables, "run", commands.AGAIN, f"--set repeats={FEWEST}")
         steps.append(f"run {again}, which measures {cost}")
+    elif any(flag.curable for flag in flags):
+        count, minutes = _cost(runs[runs["flags"].map(validity.curable)])
+        repair = commands.command(tables, "run", options="--repair")
+        steps.append(f"run {repair}, which measures {count} again, {minutes}")
     return f"for a claim, {'; then '.join(steps)}." if steps else ""
 
 
