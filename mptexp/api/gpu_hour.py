@@ -37,6 +37,8 @@ CHECK_S = 150.0  # what the instruments need; with less they would take the time
 MOST_MIN = 1440.0
 HOUR = "hour.json"
 MAKER = "mptexp gpu-hour"
+# Without TensorFlow PyTorch: of JAX's runs on an H200 compilation took 30 s each, an hour's 20 minutes.
+PREFERRED = ("tensorflow", "torch", "jax")
 ANSWERS = (0, 1)  # exit statuses of a command that did its work, though some of it failed
 REFUSED = 2
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
@@ -85,7 +87,7 @@ def measure_hour(
     Args:
         folder: of the results; the archive lies beside it.
         minutes: from now; the archive is written within them.
-        backend: by default the first of tensorflow, jax, torch that is installed.
+        backend: by default the first of PREFERRED that is installed.
         overrides: `key=value` for all studies, such as image_size=64 to try it out.
         say: is told each step, a sentence.
 
@@ -127,7 +129,7 @@ def _device() -> str:
 def _installed(backend: str | None) -> str:
     """The backend that was asked for, or the first that is there."""
     check_backend(backend or BACKENDS[0])
-    names = [name for name in BACKENDS if importlib.util.find_spec(name)]
+    names = [name for name in PREFERRED if importlib.util.find_spec(name)]
     if not names:
         raise ParamsError(f"no backend is installed; allowed: one of {', '.join(BACKENDS)}")
     if backend not in (None, *names):
