@@ -37,7 +37,7 @@ CHECK_S = 150.0  # what the instruments need; with less they would take the time
 MOST_MIN = 1440.0
 HOUR = "hour.json"
 MAKER = "mptexp gpu-hour"
-# Without TensorFlow PyTorch: of JAX's runs on an H200 compilation took 30 s each, an hour's 20 minutes.
+# Without TensorFlow PyTorch: of each run by JAX on an H200 compilation took 30 s.
 PREFERRED = ("tensorflow", "torch", "jax")
 ANSWERS = (0, 1)  # exit statuses of a command that did its work, though some of it failed
 REFUSED = 2
