@@ -60,6 +60,11 @@ class Tables:
         """The records by run id."""
         return {record["run_id"]: record for record in self.records}
 
+    @cached_property
+    def parts(self) -> dict[str, Hashable]:
+        """Which runs were made next to one another, see `validity.parts`."""
+        return validity.parts(self.records)
+
     def records_by_block(self, runs: pd.DataFrame) -> dict[int, dict]:
         """The records of some runs of which each is of another block."""
         return {b: self.records_by_id[i] for b, i in zip(runs.block, runs.run_id, strict=True)}

@@ -377,6 +377,27 @@ def _holds_float32(record: Record) -> bool:
     return in_float32 and kept in ("policy", "float32")
 
 
+def parts(records: Sequence[Record]) -> dict[str, Hashable]:
+    """Which runs that went well were made next to one another, by id: those of an equal value.
+
+    Of one call of `mptexp run` on one machine, between whose runs, of all that a ratio may compare
+    within a block, it neither slept nor did something else for long.
+    """
+    blocks: dict[Hashable, dict[tuple[str, str], list[Record]]] = {}
+    for record, device in zip(records, devices(records), strict=True):
+        if record["status"] == "ok":
+            key = device, order.comparison(Run.model_construct(**record["parameters"]))
+            calls = blocks.setdefault(key, {})
+            calls.setdefault(_process_of(record), []).append(record)
+    return {
+        record["run_id"]: (*process, number)
+        for calls in blocks.values()
+        for process, own in calls.items()
+        for number, near in enumerate(_near(own))
+        for record in near
+    }
+
+
 def apart(records: Sequence[Record]) -> set[str]:
     """The runs that another call of `mptexp run`, or another machine, measured than their block's.
 
@@ -384,18 +405,20 @@ def apart(records: Sequence[Record]) -> set[str]:
     the one that ended last. Ratios between other settings, such as input modes, look for the
     blocks that one call measured whole, see `in_one_call`.
     """
-    blocks: dict[Hashable, dict[tuple[str, str], list[Record]]] = {}
+    of, points = parts(records), dict[Hashable, dict[Hashable, list[Record]]]()
     for record, device in zip(records, devices(records), strict=True):
         if record["status"] == "ok":
             key = device, order.point(Run.model_construct(**record["parameters"]))
-            parts = blocks.setdefault(key, {})
-            parts.setdefault(_process_of(record), []).append(record)
+            points.setdefault(key, {}).setdefault(of[record["run_id"]], []).append(record)
     parted = set()
-    for parts in blocks.values():
-        whole = [near for part in parts.values() for near in _near(part)]
-        *others, _ = sorted(whole, key=lambda part: (len(part), str(part[-1].get("ended_at", ""))))
-        parted |= {record["run_id"] for part in others for record in part}
+    for by_part in points.values():
+        *others, _ = sorted(by_part.values(), key=lambda own: (len(own), _last_end(own)))
+        parted |= {record["run_id"] for own in others for record in own}
     return parted
+
+
+def _last_end(records: Sequence[Record]) -> str:
+    return max(str(record.get("ended_at", "")) for record in records)
 
 
 def _near(records: Sequence[Record]) -> list[list[Record]]:
@@ -452,7 +475,11 @@ def timed_together(runs: pd.DataFrame) -> pd.DataFrame:
     return without(comparable(runs), "measured apart")
 
 
-def in_one_call(left: Mapping[int, Record], right: Mapping[int, Record]) -> tuple[list[int], str]:
+def in_one_call(
+    left: Mapping[int, Record],
+    right: Mapping[int, Record],
+    made: Mapping[str, Hashable] | None = None,
+) -> tuple[list[int], str]:
     """The blocks in which one call of `mptexp run` measured both sides, as far as records say.
 
     Where there is none, all blocks that both sides have, and the flag that takes their claim.
@@ -460,9 +487,14 @@ def in_one_call(left: Mapping[int, Record], right: Mapping[int, Record]) -> tupl
     Args:
         left: records of one side by block.
         right: of the other.
+        made: see `parts`, of sides that are measured next to one another: then without a pause.
     """
+
+    def part(record: Record) -> Hashable:
+        return (made or {}).get(record["run_id"]) or _process_of(record)
+
     met = [block for block in left if block in right]
-    near = [block for block in met if _process_of(left[block]) == _process_of(right[block])]
+    near = [block for block in met if part(left[block]) == part(right[block])]
     return near or met, "measured apart" if met and not near else ""
 
 

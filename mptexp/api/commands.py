@@ -22,7 +22,7 @@ from mptexp.records import privacy, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import imports, project
 from mptexp.spec import params as files
-from mptexp.spec.backends import BACKENDS
+from mptexp.spec.backends import BACKENDS, PREFERRED
 from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.spec.grid import Sweep
 from mptexp.spec.project import child_environment
@@ -442,7 +442,7 @@ def check_backend(backend: str) -> None:
 
 def installed_backend() -> str:
     """The first backend that is installed here; where none is, the first that could be."""
-    return next((name for name in BACKENDS if importlib.util.find_spec(name)), BACKENDS[0])
+    return next((name for name in PREFERRED if importlib.util.find_spec(name)), PREFERRED[0])
 
 
 def recordings(traces: Sequence[Path]) -> "list[Recording]":

@@ -25,7 +25,7 @@ from mptexp.execution.directory import locked
 from mptexp.execution.sweep import Interrupted
 from mptexp.records import privacy, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.backends import BACKENDS
+from mptexp.spec.backends import BACKENDS, PREFERRED
 from mptexp.spec.devices import local_device
 from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.spec.files import text as text_of
@@ -37,8 +37,6 @@ CHECK_S = 150.0  # what the instruments need; with less they would take the time
 MOST_MIN = 1440.0
 HOUR = "hour.json"
 MAKER = "mptexp gpu-hour"
-# Without TensorFlow PyTorch: of each run by JAX on an H200 compilation took 30 s.
-PREFERRED = ("tensorflow", "torch", "jax")
 ANSWERS = (0, 1)  # exit statuses of a command that did its work, though some of it failed
 REFUSED = 2
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl

@@ -99,7 +99,10 @@ ROWS: tuple[Category, ...] = (
         sentence="is memory-bound work that 16 bits did not halve",
         remedies=(
             XLA,
-            Remedy("batch normalization in one operation (normalization: fused)", ablations.FUSED),
+            Remedy(
+                "batch normalization in one operation (normalization fused, jit off)",
+                ablations.FUSED,
+            ),
             Remedy("fewer or cheaper normalizations", ablations.NO_NORMALIZATION),
             NO_XLA,
         ),

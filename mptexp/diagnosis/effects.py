@@ -26,10 +26,12 @@ class Said:
     Attributes:
         flags: what is not valid of them as others show it, by run id.
         ends: see `Tables.ends_by_runs`.
+        parts: see `Tables.parts`.
     """
 
     flags: Mapping[str, str] = field(default_factory=dict)
     ends: Mapping[Sides, Ends] = field(default_factory=dict)
+    parts: Mapping[str, Hashable] = field(default_factory=dict)
 
 
 NOTHING = Said()
@@ -105,7 +107,7 @@ def effect(
         after = ablation.variants(*before)
         if after == before:  # such as XLA on, where it is on
             continue
-        made = _contrasted(ablation, before, after, find)
+        made = _contrasted(ablation, before, after, find, said.parts)
         if made is not None:
             runs = [in_block(r, b) for r in (*before, *after) for b in _of_blocks(r, find)]
             shown = [said.flags.get(run.run_id(notebook), "") for run in runs]
@@ -118,14 +120,18 @@ def effect(
 
 
 def _contrasted(
-    ablation: Ablation, before: tuple[Run, Run], after: tuple[Run, Run], find: Find
+    ablation: Ablation,
+    before: tuple[Run, Run],
+    after: tuple[Run, Run],
+    find: Find,
+    parts: Mapping[str, Hashable],
 ) -> Effect | None:
     """The effect in runs before and after the change; None where no block has both."""
     changed = [new for new, old in zip(after, before, strict=True) if new != old]
     # The runs before the change are there in any case: they tell nothing of the ablation.
     if not any(find(in_block(run, 0)) for run in changed):
         return None
-    rates = {run: _rates(run, find) for run in {*before, *after}}
+    rates = {run: _rates(run, find, parts) for run in {*before, *after}}
     gains = {
         old.policy: contrast.paired(rates[new], rates[old])
         for old, new in zip(before, after, strict=True)
@@ -178,11 +184,16 @@ def _as_claimed(made: Effect, ends: Ends) -> Effect:
     return replace(made, speedup=speedup, claimed=True)
 
 
-def _rates(run: Run, find: Find) -> pd.Series:
-    """Units of the task per second, by block and call: two calls form no ratio."""
+def _rates(run: Run, find: Find, parts: Mapping[str, Hashable]) -> pd.Series:
+    """Units of the task per second, by block and call: two calls form no ratio.
+
+    Nor do a sweep's own runs between which a call paused.
+    """
     rate = tasks.of(run.dataset).rate
     rates = {
-        f"{block} {record.get('invocation', '')}": record["timing"][rate]
+        f"{block} {parts.get(record.get('run_id', ''), record.get('invocation', ''))}": (
+            record["timing"][rate]
+        )
         for block, record in _of_blocks(run, find).items()
     }
     return pd.Series(rates, dtype=float)

@@ -74,7 +74,6 @@ def _with_trace(pair: Pair, candidate: Record, part: Shares) -> Asked:
     if run.normalization == "batch":
         share = batch_normalization(candidate)
         asked.append((ablations.NO_NORMALIZATION, share))
-        # A compiler takes the one operation apart.
         if BACKEND_ROWS[run.backend].fuses_batch_norm and not candidate["in_force"]["jit"]:
             asked.append((ablations.FUSED, share))
     if run.float32_layers:

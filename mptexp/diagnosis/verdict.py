@@ -154,7 +154,9 @@ class Verdict:
         """Whether a change was tried and ended without a result, or the backend refuses it."""
         run, several = self.pair.candidate, "steps_per_execution" in ablation.change
         compiles = ablation.change.get("jit") == "on"
-        if ablation == ablations.FUSED and not BACKEND_ROWS[run.backend].fuses_batch_norm:
+        if ablation == ablations.FUSED and (
+            self._compiled or not BACKEND_ROWS[run.backend].fuses_batch_norm
+        ):
             return True
         if (several and run.backend == "torch") or (
             run.backend == "tensorflow" and run.replicas > 1 and (several or compiles)
@@ -162,11 +164,26 @@ class Verdict:
             return True
         return any(one.failed for one in self.effects if one.ablation.name == ablation.name)
 
+    @property
+    def _compiled(self) -> bool | None:
+        """Whether the candidate's step is compiled, `auto` as it came out; None if not known."""
+        jit = ((self.candidate or {}).get("in_force") or {}).get("jit")
+        return None if jit is None else bool(jit)
+
+    def is_untried(self, text: str) -> bool:
+        """Whether a remedy is a compiler, on or off, that neither sweep nor diagnosis has tried."""
+        made = {effect.ablation.name for effect in self.effects}
+        return any(
+            remedy.text == text and remedy.ablation.name not in made
+            for cause in CAUSES
+            for remedy in cause.remedies
+            if remedy.ablation in (ablations.XLA_ON, ablations.XLA_OFF)
+        )
+
     def _has(self, ablation: Ablation) -> bool:
         """Whether the candidate runs with the change already, `auto` as it came out."""
-        if "jit" in ablation.change and self.candidate:
-            jit = (self.candidate.get("in_force") or {}).get("jit")
-            return jit is not None and bool(jit) == (ablation.change["jit"] == "on")
+        if ablation.change.keys() == {"jit"} and self._compiled is not None:
+            return self._compiled == (ablation.change["jit"] == "on")
         return ablation.variants(*self.pair.policies)[1] == self.pair.candidate
 
     @property
@@ -199,7 +216,7 @@ class Verdict:
 def verdicts(directory: SweepDir, tables: Tables) -> list[Verdict]:
     """A verdict for every pair of the sweep that was diagnosed, or that holds its own ablations."""
     records = known(directory, tables)
-    said = Said(_beside_others(tables, records), tables.ends_by_runs)
+    said = Said(_beside_others(tables, records), tables.ends_by_runs, tables.parts)
     made = of_pairs(pairs(tables), records, said)
     return [v for v in made if v.candidate is not None or v.effects]
 

@@ -140,7 +140,8 @@ def _readings(record: Mapping[str, Any]) -> dict[str, Any]:
     readings = dict(record.get("readings") or {})
     on_gpu = (record.get("environment") or {}).get("kind") == "gpu"
     if on_gpu and (readings.get("readings") or 0) < LEAST_OF_GPU:
-        readings |= dict.fromkeys(("utilization_frac", "power_w", "energy_per_image_j"))
+        of_power = [name for name in readings if name.startswith("energy_per_")]
+        readings |= dict.fromkeys(("utilization_frac", "power_w", *of_power))
     return readings
 
 

@@ -35,5 +35,8 @@ BACKEND_ROWS = {
     )
 }
 BACKENDS = tuple(BACKEND_ROWS)
+# Of those that are installed, where none is asked for. PyTorch before JAX: of each run by JAX on an
+# H200 compilation took 30 s, and where both are, its wheel is the one that may lack CUDA.
+PREFERRED = ("tensorflow", "torch", "jax")
 LABELS = {row.name: row.label for row in BACKEND_ROWS.values()}
 BackendName = Literal[BACKENDS]

@@ -103,11 +103,16 @@ def table(model: keras.Model) -> pd.DataFrame:
 
 
 def convolutions_frac(model: keras.Model) -> float:
-    """Share of a model's arithmetic in convolutions; NaN without a graph or arithmetic."""
-    if not getattr(model, "inputs", None):
-        return math.nan
-    uses = table(model)
-    whole = uses.flops_forward.sum()
+    """Share of a model's arithmetic in convolutions; NaN without a graph or arithmetic.
+
+    Where no rule knows the arithmetic of a layer: 0 of a model that holds no convolution, NaN of
+    another.
+    """
+    uses = table(model) if getattr(model, "inputs", None) else pd.DataFrame()
+    whole = uses.flops_forward.sum(skipna=False) if len(uses) else math.nan
+    if math.isnan(whole):
+        names = [type(layer).__name__ for layer in model._flatten_layers()]
+        return math.nan if any("Conv" in name for name in names) else 0.0
     convolved = uses.flops_forward[uses.kind.str.contains("Conv")].sum()
     return float(convolved / whole) if whole else math.nan
 

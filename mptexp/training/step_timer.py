@@ -7,6 +7,7 @@ is named in its record, from which nothing is claimed.
 
 import fcntl
 import importlib.util
+import math
 import os
 import sys
 import time
@@ -425,17 +426,22 @@ class StepTimer:
         return self._usual(card) if named == "float32" else named
 
     def _usual(self, card: Mapping[str, Any]) -> str:
-        """What Keras's float32 is here: TF32, where the backend has it on by itself."""
-        default = self._default_policy(card)
-        return default if default == "float32" or backend(self.backend).tf32() else "float32"
+        """What Keras's float32 is here: TF32, where the backend has it on for most of the model."""
+        has_tf32 = card["kind"] == "gpu" and capability.is_native("tensorfloat32", card)
+        products = self._convolutions_frac() < 0.5
+        on = has_tf32 and backend(self.backend).tf32(products)
+        return "tensorfloat32" if on else "float32"
 
     def _default_policy(self, card: Mapping[str, Any]) -> str:
-        """Of a loop nothing tells whether it computes convolutions."""
+        return capability.default_policy(card, self.backend, self._convolutions_frac())
+
+    def _convolutions_frac(self) -> float:
+        """NaN of a loop, of which nothing tells whether it computes convolutions."""
         if self.model is None:
-            return capability.default_policy(card, self.backend)
+            return math.nan
         from mptexp.training import costs
 
-        return capability.default_policy(card, self.backend, costs.convolutions_frac(self.model))
+        return costs.convolutions_frac(self.model)
 
     def _effective(self, run: Run, card: Mapping[str, Any]) -> dict[str, Any]:
         """What precision was effective: of Keras's model read back, of a loop as it was said."""

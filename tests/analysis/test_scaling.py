@@ -3,13 +3,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import replicated, tables_of, trained_by
+from builders import record, replicated, tables, tables_of, trained_by
 from support import PROJECT
 
 from mptexp.analysis import scaling, sweep_tables
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.answers import caveats, comparisons
 from mptexp.report.pages import notes
+from mptexp.spec.run import Run
 
 
 def test_weak_and_strong_scaling_are_told_apart():
@@ -157,6 +158,45 @@ def test_few_sweeps_of_noise_claim_a_difference_between_frameworks():
         found = scaling.by_backend(replace(quiet, results=noisy))
         lying += ((found.low > 1) | (found.high < 1)).any()
     assert lying <= 3
+
+
+def beside(change, **other):
+    """Runs at two settings in three blocks, the second of which takes twice as long."""
+    for block, step_s in enumerate((0.1, 0.101, 0.1005)):
+        for changed in (False, True):
+            made = record(step_s=step_s * (1 + changed), block=block)
+            made["parameters"] |= change if changed else other
+            made["run_id"] = Run(**made["parameters"]).run_id()
+            made["environment"] = {"device": "GPU", "packages": {}, "kind": "gpu"}
+            made |= {"invocation": "one", "boot": "b", "wall_s": 20.0}
+            yield block, changed, made
+
+
+AXES = (
+    ({"backend": "jax"}, {}, scaling.by_backend),
+    ({"backend": "jax"}, {"backend": "jax", "frontend": "native"}, scaling.by_frontend),
+    ({"cpu_isa": "sse41"}, {}, scaling.by_isa),
+)
+
+
+@pytest.mark.parametrize(("change", "other", "table"), AXES)
+@pytest.mark.parametrize("how", ["one call", "two calls", "a pause"])
+def test_settings_that_were_not_measured_beside_one_another_claim_nothing(
+    change, other, table, how
+):
+    # The lie: one backend last week, the other today, or five hours later in one call: 0.50
+    # [0.499, 0.501].
+    records = []
+    for block, changed, made in beside(change, **other):
+        hour = 5 * changed if how == "a pause" else 0
+        made["ended_at"] = f"2026-11-1{block}T0{hour}:0{int(changed)}:00+00:00"
+        made["invocation"] = f"call {changed}" if how == "two calls" else "one"
+        records.append(made)
+    (row,) = (
+        table(tables(records)).dropna(subset="speedup").query("speedup != 1").to_dict("records")
+    )
+    assert row["flags"] == ("" if how == "one call" else "measured apart")
+    assert math.isnan(row["low"]) is (how != "one call")
 
 
 def test_replicas_that_another_call_measured_claim_no_scaling():

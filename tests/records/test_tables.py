@@ -104,10 +104,14 @@ def test_a_run_whose_timings_are_void_has_no_times():
 )
 def test_a_gpu_that_was_read_for_a_moment_has_no_utilization(kind, count, shown):
     # An H200 said 0.64 in three readings, of which the first was of the time before the steps.
-    readings = {"readings": count, "utilization_frac": 0.64, "power_w": 450.0}
-    made = RECORD | {"environment": {"kind": kind}, "readings": readings}
+    # Nor is what follows from its power: joules per token were shown of watts that were not.
+    names = ("utilization_frac", "power_w", "energy_per_image_j", "energy_per_token_j")
+    readings = {"readings": count} | dict.fromkeys(names, 0.64)
+    text = {"parameters": PARAMETERS | {"dataset": "hamlet"}}
+    made = RECORD | text | {"environment": {"kind": kind}, "readings": readings}
     (row,) = results_table([made], "x").to_dict("records")
-    assert (row["utilization_frac"], row["power_w"]) == (shown, shown and 450.0)
+    assert {row[name] for name in names if name in row} == {shown}
+    assert "energy_per_token_j" in row
 
 
 def test_the_history_has_a_row_per_run_and_epoch():

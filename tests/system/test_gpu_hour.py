@@ -24,7 +24,7 @@ from mptexp.execution.directory import locked
 from mptexp.execution.sweep import Interrupted
 from mptexp.records import instruments
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.backends import BACKENDS
+from mptexp.spec.backends import BACKENDS, PREFERRED
 from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.spec.project import child_environment
 
@@ -361,7 +361,7 @@ def test_without_tensorflow_it_takes_what_compiles_nothing(there, taken, monkeyp
     # The puzzle: of a quarter of an hour on an H200 by JAX no block came to its end.
     monkeypatch.setattr(gpu_hour.importlib.util, "find_spec", lambda name: name in there or None)
     assert gpu_hour._installed(None) == taken
-    assert set(gpu_hour.PREFERRED) == set(BACKENDS)
+    assert set(PREFERRED) == set(BACKENDS)
 
 
 def test_it_goes_on_with_what_it_began_with(tmp_path, fast):

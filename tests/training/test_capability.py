@@ -53,12 +53,19 @@ def test_the_default_is_tf32_from_capability_8():
         ([keras.layers.Conv2D(8, 3), keras.layers.Flatten()], "tensorfloat32"),
         ([keras.layers.Flatten(), keras.layers.Dense(64)], "float32"),
         ([keras.layers.Flatten()], "float32"),
+        # What no rule counts: eight blocks of somebody else's beside a small head.
+        (
+            [keras.layers.TimeDistributed(keras.layers.Conv1D(8, 3)), keras.layers.Flatten()],
+            "tensorfloat32",
+        ),
+        ([keras.layers.LSTM(4)], "float32"),
     ],
 )
 def test_pytorch_takes_tf32_for_convolutions_alone(body, usual):
     # A network of matrix products was compared with "TF32 (the default)" on PyTorch, too, which
     # multiplies in strict float32.
-    model = keras.Sequential([keras.Input((8, 8, 4)), *body, keras.layers.Dense(2)])
+    shape = (8, 4) if isinstance(body[0], keras.layers.LSTM) else (8, 8, 4)
+    model = keras.Sequential([keras.Input(shape), *body, keras.layers.Dense(2)])
     share = costs.convolutions_frac(model)
     assert capability.default_policy(gpu(9, 0), "torch", share) == usual
     assert capability.default_policy(gpu(9, 0), "tensorflow", share) == "tensorfloat32"

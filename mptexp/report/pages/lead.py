@@ -276,9 +276,10 @@ def _remedies(verdicts: Sequence[Verdict]) -> str:
         place = why.settings(verdict, verdicts).strip(" ()") * (len(known) > 1)
         where = f" ({wording.verbatim(place)})" if place else ""
         # What was measured and is not shown to help is left to the table of causes.
-        open_ = [one for one in verdict.remedies(loss) if one[1] is None or one[1].low > 1]
-        for text, gain in open_[: loss.cause.name != "emulated"]:
-            named.setdefault(text, f"{where}: {text}{'' if gain else ', not tried yet'}")
+        open_ = [text for text, gain in verdict.remedies(loss) if gain is None or gain.low > 1]
+        for text in open_[: loss.cause.name != "emulated"]:
+            untried = ", not tried yet" * verdict.is_untried(text)
+            named.setdefault(text, f"{where}: {text}{untried}")
     first = list(named.values())[:REMEDIES]
     return f"To go faster{';'.join(first)}." if first else ""
 

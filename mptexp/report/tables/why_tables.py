@@ -260,13 +260,16 @@ def _peak_row(record: Record, valid: bool) -> dict[str, str]:
 
 
 def _of_matrix(record: Record, peak: float) -> str:
-    """What layers with products reach of the peak while these are computed.
+    """What layers reach of the peak while their products are computed, by the time breakdown.
 
-    Nothing where more than that was computed in the time: a compiler put some of it elsewhere.
+    Of the layers that it tells: nothing where it tells none, as of XLA on a CPU, or where more was
+    computed in the time than can be, as a compiler put some of it elsewhere.
     """
-    seconds = breakdown.by_cause(record).get("matrix", 0.0)
-    flops = sum(x["flops"] or 0.0 for x in record["work"].get("layers", ()) if x["alone_s"])
-    share = flops / seconds / peak if seconds else math.nan
+    rows = breakdown.rows(record)
+    seconds = rows[(rows.cause == "matrix") & (rows.layer != "")].groupby("layer").seconds.sum()
+    layers = record["work"].get("layers", ())
+    flops = sum(x["flops"] or 0.0 for x in layers if x["layer"] in seconds.index)
+    share = flops / seconds.sum() / peak if len(seconds) else math.nan
     return percent(share) if 0 < share <= 1 else "–"
 
 

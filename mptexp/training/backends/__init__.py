@@ -62,8 +62,12 @@ class Backend(Protocol):
     def set_tf32(self, enabled: bool) -> None:
         """Whether products of float32 may use TF32 on a GPU."""
 
-    def tf32(self) -> bool:
-        """Whether products of float32 may use TF32 on a GPU that has it."""
+    def tf32(self, products: bool = False) -> bool:
+        """Whether products of float32 may use TF32 on a GPU that has it.
+
+        Args:
+            products: whether matrix products are meant alone, without convolutions.
+        """
 
     def set_determinism(self) -> None:
         """Takes only operations that give the same result each time; most often slower."""

@@ -100,7 +100,7 @@ def set_tf32(enabled: bool) -> None:
     jax.config.update("jax_default_matmul_precision", "tensorfloat32" if enabled else "float32")
 
 
-def tf32() -> bool:
+def tf32(products: bool = False) -> bool:
     """On where no precision is set."""
     return jax.config.jax_default_matmul_precision in (None, "default", "tensorfloat32")
 

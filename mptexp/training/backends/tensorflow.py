@@ -107,7 +107,7 @@ def set_tf32(enabled: bool) -> None:
     tf.config.experimental.enable_tensor_float_32_execution(enabled)
 
 
-def tf32() -> bool:
+def tf32(products: bool = False) -> bool:
     """TensorFlow's own flag, on by default."""
     return bool(tf.config.experimental.tensor_float_32_execution_enabled())
 

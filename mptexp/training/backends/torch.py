@@ -108,9 +108,10 @@ def set_tf32(enabled: bool) -> None:
     torch.backends.cudnn.allow_tf32 = enabled
 
 
-def tf32() -> bool:
+def tf32(products: bool = False) -> bool:
     """Either flag: by default convolutions may use TF32 and matrix products may not."""
-    return bool(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+    convolutions = torch.backends.cudnn.allow_tf32 and not products
+    return bool(torch.backends.cuda.matmul.allow_tf32 or convolutions)
 
 
 def set_determinism() -> None:

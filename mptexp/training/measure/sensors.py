@@ -37,6 +37,7 @@ STOPPED_S, WORKING = 2.0, 0.05
 # A GPU's utilization is the driver's mean over a period before each reading, of a sixth of a second
 # to a second (nvml.h, nvmlUtilization_t): the first readings hold what came before the steps.
 BEFORE_S = 1.0
+MOSTLY, LEAST_READ = 0.9 * BEFORE_S, 4
 
 
 class Sampler(threading.Thread):
@@ -208,8 +209,9 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
 
     Returns:
         readings (samples that count), utilization_frac (GPU: the mean share of time in which a
-        kernel ran, by the readings from BEFORE_S after the first span's beginning on; CPU:
-        processor time of this process over what all processors had), power_w,
+        kernel ran, by the readings before which steps were timed for most of BEFORE_S, None of
+        fewer than LEAST_READ of them; CPU: processor time of this process over what all processors
+        had), power_w,
         clock_hz, temperature_c (means), device_memory_used_bytes (the most in use on the GPU,
         by anyone), other_load_frac (processor time of others, the hypervisor included, over what
         all processors had), other_processes (most at a time on the GPU besides this one),
@@ -224,8 +226,8 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
     own, busy = _grown(gaps, "own_cpu_s"), _grown(gaps, "busy_cpu_s")
     used = own / capacity if capacity else None
     if kind != "cpu":
-        late = [s for s in timed if s["time"] - spans[0][0] >= BEFORE_S]
-        used = _mean(late, "utilization")
+        steps = [s for s in timed if _timed_s(spans, s["time"] - BEFORE_S, s["time"]) > MOSTLY]
+        used = _mean(steps, "utilization") if len(steps) >= LEAST_READ else None
     others = max(0.0, busy - own) / capacity if capacity else None
     throttled, reasons = _throttling(timed, gaps)
     processes = _values(timed, "processes")
@@ -245,6 +247,11 @@ def summary(samples: Sequence[Sample], spans: Sequence[Span], kind: str) -> dict
         "stopped_s": sum(_stopped_s(a, b) for a, b in pairwise(samples)),
         "limits_changed": any(len(set(_values(samples, n))) > 1 for n in ("cores", "nice")),
     }
+
+
+def _timed_s(spans: Sequence[Span], begin: float, end: float) -> float:
+    """Seconds between two moments in which steps were timed."""
+    return sum(max(0.0, min(end, b) - max(begin, a)) for a, b in spans)
 
 
 def _stopped_s(before: Sample, after: Sample) -> float:

@@ -173,6 +173,17 @@ def test_of_the_one_pair_that_was_diagnosed_what_takes_nearly_as_much_is_said_to
     assert lead.advice(sweep).endswith("To go faster: compile the step (jit on), not tried yet.")
 
 
+def test_only_a_compiler_that_nothing_tried_is_said_not_to_be():
+    (found,) = [one for one in published("tf32-h200").verdicts if one.traced]
+    assert found.is_untried("compile the step (jit on)")
+    # The lie: "mixed_bfloat16, which needs none, not tried yet", of a policy of the same sweep.
+    assert not found.is_untried("mixed_bfloat16, which needs none")
+    named = [{e.ablation.name for e in one.effects} for one in published("why-cpu").verdicts]
+    for one, made in zip(published("why-cpu").verdicts, named, strict=True):
+        assert one.is_untried("do not compile the step (jit off)") is ("XLA off" not in made)
+    assert any("XLA off" in made for made in named)
+
+
 def test_pairs_that_lose_to_one_cause_are_named_by_what_they_alone_share():
     # "in 2 of 4 diagnosed comparisons": of which?
     said = lead.sentences(published("why-cpu"))[-1]
