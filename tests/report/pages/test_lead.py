@@ -179,9 +179,9 @@ def test_only_a_compiler_that_nothing_tried_is_said_not_to_be():
     # The lie: "mixed_bfloat16, which needs none, not tried yet", of a policy of the same sweep.
     assert not found.is_untried("mixed_bfloat16, which needs none")
     named = [{e.ablation.name for e in one.effects} for one in published("why-cpu").verdicts]
-    for one, made in zip(published("why-cpu").verdicts, named, strict=True):
-        assert one.is_untried("do not compile the step (jit off)") is ("XLA off" not in made)
-    assert any("XLA off" in made for made in named)
+    for one, names in zip(published("why-cpu").verdicts, named, strict=True):
+        assert one.is_untried("do not compile the step (jit off)") is ("XLA off" not in names)
+    assert any("XLA off" in names for names in named)
 
 
 def test_pairs_that_lose_to_one_cause_are_named_by_what_they_alone_share():
