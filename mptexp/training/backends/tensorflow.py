@@ -13,6 +13,7 @@ from mptexp.spec import imports
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.run import Run
 from mptexp.traces import xplane
+from mptexp.training import capability
 from mptexp.training.backends import common
 from mptexp.training.backends.common import sync_variables as sync_variables
 
@@ -86,8 +87,9 @@ def unsupported(run: Run, kind: str, data_format: str) -> str:
 
 
 def prepare_environment(run: Run) -> None:
-    """Turns oneDNN on where it is limited, and command buffers off where a trace is wanted."""
-    if run.cpu_isa != "default":
+    """Turns oneDNN on where a run needs it, and command buffers off where a trace is wanted."""
+    first = run.data_format == "channels_first" and capability.driver() is None
+    if run.cpu_isa != "default" or first:  # of CPUs it alone computes channels_first
         # TensorFlow turns it on by itself only where the CPU has AVX512_VNNI, AVX_VNNI or later.
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     if run.profile:  # XLA would launch kernels as one buffer, which hides them from a trace

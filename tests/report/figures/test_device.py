@@ -47,7 +47,7 @@ def test_readings_are_drawn_where_there_are_any():
     figure = device.readings_by_time(samples)
     assert [axis.get_ylabel() for axis in figure.axes] == ["utilization, %"]
     assert list(figure.axes[0].lines[0].get_ydata()) == [50, 70]
-    assert "60 % in float32" in CAPTIONS["readings_by_time"](samples)
+    assert "70 % in float32" in CAPTIONS["readings_by_time"](samples)
     # The lie: the alternative text named power, where none was read.
     assert VALUES["readings_by_time"](samples) == "Utilization."
     both = samples.assign(power_w=[100.0, 200.0])

@@ -57,6 +57,19 @@ def test_a_trace_wants_kernels_one_by_one(monkeypatch):
     assert tensorflow.os.environ["XLA_FLAGS"] == "--before --xla_gpu_enable_command_buffer="
 
 
+@pytest.mark.parametrize(
+    ("run", "turned_on"),
+    [(Run(), False), (Run(data_format="channels_first"), True), (Run(cpu_isa="avx2"), True)],
+)
+def test_onednn_is_on_where_a_run_needs_it(run, turned_on, monkeypatch):
+    # On a CPU without AVX512_VNNI channels_first failed: "Conv2D … only supports NHWC".
+    monkeypatch.setattr(tensorflow.capability, "driver", lambda: None)
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    tensorflow.prepare_environment(run)
+    assert tensorflow.os.environ.get("TF_ENABLE_ONEDNN_OPTS") == ("1" if turned_on else None)
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+
+
 def test_sums_of_gradients_are_told_with_their_terms():
     def regularizer(weights):
         return 1e-3 * keras.ops.sum(keras.ops.tanh(weights))
