@@ -174,12 +174,12 @@ def _over(
     others = like if len(like) else others
     runs, others = validity.timed_together(runs), validity.timed_together(others)
     sides = [tables.records_by_block(side) for side in (runs, others)]
-    # One replica's batch is smaller: its runs are not measured next to those of several.
-    kept, apart = validity.in_one_call(*sides, None if axis == "replicas" else tables.parts)
-    if axis == "gpu_model":
-        kept, apart = [block for block in sides[0] if block in sides[1]], ""
-    runs, others = (side[side.block.isin(kept)] for side in (runs, others))
-    sides = [{block: side[block] for block in kept} for side in sides]
+    apart = ""
+    if axis != "gpu_model":  # no call measures two devices beside one another
+        # One replica's batch is smaller: its runs are not measured next to those of several.
+        kept, apart = validity.in_one_call(*sides, None if axis == "replicas" else tables.parts)
+        runs, others = (side[side.block.isin(kept)] for side in (runs, others))
+        sides = [{block: side[block] for block in kept} for side in sides]
     differs = validity.across(*sides, ALONG[axis])
     over = Contrast() if differs else contrast.paired(_rates(runs), _rates(others))
     flags = validity.together([*runs["flags"], *others["flags"], apart]) if over.n else ""

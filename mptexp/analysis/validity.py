@@ -6,7 +6,7 @@ stands beside it wherever it is shown: page, table, terminal, CSV, export.
 
 import math
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -384,11 +384,9 @@ def parts(records: Sequence[Record]) -> dict[str, Hashable]:
     within a block, it neither slept nor did something else for long.
     """
     blocks: dict[Hashable, dict[tuple[str, str], list[Record]]] = {}
-    for record, device in zip(records, devices(records), strict=True):
-        if record["status"] == "ok":
-            key = device, order.comparison(Run.model_construct(**record["parameters"]))
-            calls = blocks.setdefault(key, {})
-            calls.setdefault(_process_of(record), []).append(record)
+    for record, device, run in _ended_well(records):
+        calls = blocks.setdefault((device, order.comparison(run)), {})
+        calls.setdefault(_process_of(record), []).append(record)
     return {
         record["run_id"]: (*process, number)
         for calls in blocks.values()
@@ -406,15 +404,21 @@ def apart(records: Sequence[Record]) -> set[str]:
     blocks that one call measured whole, see `in_one_call`.
     """
     of, points = parts(records), dict[Hashable, dict[Hashable, list[Record]]]()
-    for record, device in zip(records, devices(records), strict=True):
-        if record["status"] == "ok":
-            key = device, order.point(Run.model_construct(**record["parameters"]))
-            points.setdefault(key, {}).setdefault(of[record["run_id"]], []).append(record)
+    for record, device, run in _ended_well(records):
+        by_part = points.setdefault((device, order.point(run)), {})
+        by_part.setdefault(of[record["run_id"]], []).append(record)
     parted = set()
     for by_part in points.values():
         *others, _ = sorted(by_part.values(), key=lambda own: (len(own), _last_end(own)))
         parted |= {record["run_id"] for own in others for record in own}
     return parted
+
+
+def _ended_well(records: Sequence[Record]) -> Iterator[tuple[Record, str, Run]]:
+    """The records of runs that ended well, each with its device and its parameters as a run."""
+    for record, device in zip(records, devices(records), strict=True):
+        if record["status"] == "ok":
+            yield record, device, Run.model_construct(**record["parameters"])
 
 
 def _last_end(records: Sequence[Record]) -> str:

@@ -29,7 +29,7 @@ from mptexp.api.commands import (
     doctor,
     export,
     init,
-    installed_backend,
+    installed_backends,
     merge,
     open_sweep,
     planned,

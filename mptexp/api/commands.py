@@ -440,9 +440,9 @@ def check_backend(backend: str) -> None:
         raise ParamsError(f"--backend {backend}: unknown; allowed: {', '.join(BACKENDS)}")
 
 
-def installed_backend() -> str:
-    """The first backend that is installed here; where none is, the first that could be."""
-    return next((name for name in PREFERRED if importlib.util.find_spec(name)), PREFERRED[0])
+def installed_backends() -> list[str]:
+    """The backends that are installed here, in the order of PREFERRED."""
+    return [name for name in PREFERRED if importlib.util.find_spec(name)]
 
 
 def recordings(traces: Sequence[Path]) -> "list[Recording]":

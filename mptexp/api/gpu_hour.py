@@ -5,7 +5,6 @@ finished runs are kept, and the same command goes on. After every step there is 
 """
 
 import ctypes
-import importlib.util
 import json
 import os
 import signal
@@ -20,12 +19,12 @@ from typing import Any
 
 from mptexp.api import archive
 from mptexp.api.archive import INSTRUMENTS
-from mptexp.api.commands import check_backend, open_sweep, writing
+from mptexp.api.commands import check_backend, installed_backends, open_sweep, writing
 from mptexp.execution.directory import locked
 from mptexp.execution.sweep import Interrupted
 from mptexp.records import privacy, store
 from mptexp.records.sweep_dir import SweepDir
-from mptexp.spec.backends import BACKENDS, PREFERRED
+from mptexp.spec.backends import BACKENDS
 from mptexp.spec.devices import local_device
 from mptexp.spec.errors import ParamsError, Stopped
 from mptexp.spec.files import text as text_of
@@ -85,7 +84,7 @@ def measure_hour(
     Args:
         folder: of the results; the archive lies beside it.
         minutes: from now; the archive is written within them.
-        backend: by default the first of PREFERRED that is installed.
+        backend: by default the first of `installed_backends`.
         overrides: `key=value` for all studies, such as image_size=64 to try it out.
         say: is told each step, a sentence.
 
@@ -127,7 +126,7 @@ def _device() -> str:
 def _installed(backend: str | None) -> str:
     """The backend that was asked for, or the first that is there."""
     check_backend(backend or BACKENDS[0])
-    names = [name for name in PREFERRED if importlib.util.find_spec(name)]
+    names = installed_backends()
     if not names:
         raise ParamsError(f"no backend is installed; allowed: one of {', '.join(BACKENDS)}")
     if backend not in (None, *names):

@@ -33,8 +33,10 @@ def doctor(
     """
     from mptexp import api
     from mptexp.report.tables import terminal_tables
+    from mptexp.spec.backends import BACKENDS
 
-    backend = backend or api.installed_backend()
+    # Where none is, the first is asked, which says what is missing.
+    backend = backend or next(iter(api.installed_backends()), BACKENDS[0])
     if check:
         _check_instruments(backend)
         return

@@ -1,4 +1,5 @@
 import gzip
+import importlib.util
 import io
 import json
 import math
@@ -343,11 +344,11 @@ def test_a_folder_that_holds_something_else_is_not_packed(tmp_path, fast):
 
 
 def test_a_backend_that_is_not_installed_costs_no_minute(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu_hour.importlib.util, "find_spec", lambda name: name == "jax")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "jax")
     for backend, named in (("torch", "torch: is not installed; allowed: jax"), ("x", "x: unknown")):
         with pytest.raises(ParamsError, match=named):
             gpu_hour.measure_hour(tmp_path / "hour", 5, backend)
-    monkeypatch.setattr(gpu_hour.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ParamsError, match="no backend is installed"):
         gpu_hour.measure_hour(tmp_path / "hour", 5)
     assert list(tmp_path.iterdir()) == []
@@ -359,7 +360,7 @@ def test_a_backend_that_is_not_installed_costs_no_minute(tmp_path, monkeypatch):
 )
 def test_without_tensorflow_it_takes_what_compiles_nothing(there, taken, monkeypatch):
     # The puzzle: of a quarter of an hour on an H200 by JAX no block came to its end.
-    monkeypatch.setattr(gpu_hour.importlib.util, "find_spec", lambda name: name in there or None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name in there or None)
     assert gpu_hour._installed(None) == taken
     assert set(PREFERRED) == set(BACKENDS)
 
