@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -138,7 +139,7 @@ class Verdict:
                 made.append((remedy.text, gain if is_valid else None))
         return made
 
-    @property
+    @cached_property
     def _normalizes(self) -> bool:
         """Whether batch normalization takes enough of the step to be worth a change."""
         return proposals.batch_normalization(self.candidate or {}) >= LEAST_SHARE
