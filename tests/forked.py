@@ -42,8 +42,9 @@ KINDS = {
 }  # fmt: skip
 REQUEST = 2**17  # bytes at most
 # Variables that are read where a process starts or imports: by the loader of libraries, by what
-# allocates memory, by Python, Keras and JAX. A test that sets one gets a process that starts anew.
-AT_START = ("LD_", "MALLOC_", "PYTHON", "KERAS_HOME", "JAX_")
+# allocates memory, by Python, Keras and JAX. A test that sets one gets a process that starts anew;
+# where the run itself decides what TensorFlow then reads, it sets ANEW.
+AT_START = ("LD_", "MALLOC_", "PYTHON", "KERAS_HOME", "JAX_", "TF_ENABLE_ONEDNN", "ANEW")
 
 
 def at_start(environ):

@@ -21,7 +21,15 @@ FOLLOWS = {
         *("driver", "cuda", "cudnn"),
     ),
     # Not every framework draws the weights alike, and each brings libraries of its own.
-    "backend": ("versions", "initial_weights", "cuda", "cudnn", "threads", "products_flops"),
+    "backend": (
+        "versions",
+        "initial_weights",
+        "cuda",
+        "cudnn",
+        "threads",
+        "products_flops",
+        "onednn",
+    ),
     "frontend": ("products_flops",),
     "model": ("model_source", "initial_weights", "network", "products_flops"),
     "dataset": ("data", "data_order", "fed", "network", "products_flops"),

@@ -31,7 +31,7 @@ START_S = 300.0  # in which a server must have imported everything and forked
 CHECK_S = 0.5  # between two checks of whether the sweep is to stop
 ROOM = 2**13  # bytes that a run's own variables may take beside the server's
 # Parameters that decide what is imported, or the environment in which it is.
-BEFORE_IMPORT = ("backend", "cpu_isa", "deterministic", "profile")
+BEFORE_IMPORT = ("backend", "cpu_isa", "data_format", "deterministic", "profile")
 OWN = (processes.MARK, "MPTEXP_NOTEBOOK", "TMPDIR")  # variables that no two runs share
 FALLBACK = "started as a new process, because the fork server did not answer"
 

@@ -130,6 +130,7 @@ def _adapter() -> TypeAdapter[Any]:
                 **dict.fromkeys(("arithmetic", "weights"), dict[str, Share]),
                 "effective_share": Share | None,
                 "probe": dict[str, str],
+                "truncated": list[str],
                 "cache_filled": bool,  # of an input that has one, before the first step
                 "chance_accuracy": Share,
                 "chance_loss": Number,
@@ -214,6 +215,7 @@ class Card(TypedDict):
     governor: NotRequired[str | None]
     cpu_version: NotRequired[str]
     native: NotRequired[list[str]]
+    onednn: NotRequired[bool | None]
 
 
 @with_config(OPEN)

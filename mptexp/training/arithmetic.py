@@ -37,6 +37,11 @@ FLOAT16_ADAM = (
     "Adam in pure float16: gradients below 0.0055 vanish from its second moment, and their weights "
     "move up to 1500 times too far"
 )
+# Measured: TensorFlow 2.21 on a CPU without bfloat16 instructions, see probe.truncated.
+TRUNCATED = (
+    "the results of 16-bit products are cut off here, not rounded to the nearest: its accuracy is "
+    "not that of a device that rounds"
+)
 # Variables of the environment that change what float32 computes in.
 CHANGES_FLOAT32 = (
     "ONEDNN_DEFAULT_FPMATH_MODE",
@@ -151,7 +156,8 @@ def of_step(run: Run, model: keras.Model, traced: Sequence[tuple[str, float]]) -
 
     Keys: arithmetic (type -> share of the FLOPs of products), effective_share (of the policy's
     compute type; None without products), weights (type -> share of the trained parameters), probe
-    (what a product and a convolution under this policy compute in, see probe.py); of a user's own
+    (what a product and a convolution under this policy compute in, see probe.py), truncated (which
+    of the two cuts its results off, where one does); of a user's own
     model also network (see costs.structure) and products_flops (in all); of a quantized policy also
     quantized_layers (their names) and, of float8, native_products (how many the compiled program
     has in the policy's type) and emulated (whether it has none).
@@ -167,7 +173,8 @@ def of_step(run: Run, model: keras.Model, traced: Sequence[tuple[str, float]]) -
     weights = shares((w.dtype, math.prod(w.shape)) for w in gradients.weights(model))
     _refuse_none(run, "products compute", policy.promised, arithmetic)
     _refuse_none(run, "weights are kept", policy.variable_dtype, weights)
-    readings = probe.readings(run.policy, bool(model.jit_compile))
+    xla = bool(model.jit_compile)
+    readings = probe.readings(run.policy, xla)
     _refuse_lossy(policy.arithmetic, readings)
     _refuse_unrounded(policy, readings)
     quantization = _of_quantized(run, model)
@@ -177,6 +184,7 @@ def of_step(run: Run, model: keras.Model, traced: Sequence[tuple[str, float]]) -
         "effective_share": arithmetic.get(policy.promised, 0.0) if arithmetic else None,
         "weights": weights,
         "probe": readings,
+        **({"truncated": cut} if (cut := probe.truncated(run.policy, xla)) else {}),
         **_of_users_own(run, model, traced),
         **quantization,
     }
@@ -241,8 +249,14 @@ def flags(run: Run, settings: Mapping[str, Any]) -> list[str]:
         and settings["loss_scale"] == "none"
     )
     adam = _trains(run) and run.optimizer == "adam" and policy.variable_dtype == "float16"
-    none = not settings["arithmetic"]
-    return partly + [NO_PRODUCTS] * none + [UNSCALED] * unscaled + [FLOAT16_ADAM] * adam
+    none, cut = not settings["arithmetic"], bool(settings.get("truncated"))
+    return (
+        partly
+        + [NO_PRODUCTS] * none
+        + [TRUNCATED] * cut
+        + [UNSCALED] * unscaled
+        + [FLOAT16_ADAM] * adam
+    )
 
 
 def _trains(run: Run) -> bool:

@@ -108,9 +108,9 @@ def card(name: str = "tensorflow") -> dict[str, Any]:
 
     Keys: device (its name), kind (cpu or gpu), capability ([major, minor] or None), cuda, cudnn,
     driver, device_memory_bytes (of a GPU), native (16-bit types that it computes in), cpu,
-    cpu_version, instruction_sets, cores, nice, threads (see Backend.threads), memory_bytes, and
-    what machine.state gives, os, python, packages, commit, clean (None outside a git checkout),
-    variables.
+    cpu_version, instruction_sets, onednn (on a CPU, see Backend.uses_onednn), cores, nice, threads
+    (see Backend.threads), memory_bytes, and what machine.state gives, os, python, packages, commit,
+    clean (None outside a git checkout), variables.
     """
     used = device(name)
     return {
@@ -119,6 +119,7 @@ def card(name: str = "tensorflow") -> dict[str, Any]:
         "cpu": cpu_name().removesuffix(" (CPU)"),
         "cpu_version": cpu_version(),
         "instruction_sets": capability.instruction_sets(),
+        "onednn": backend(name).uses_onednn() if used["kind"] == "cpu" else None,
         "cores": machine.cores(),
         "nice": machine.nice(),
         "threads": backend(name).threads(),
@@ -214,7 +215,12 @@ def advice(name: str, card: Mapping[str, Any]) -> list[str]:
     for dtype in capability.NARROW:
         if not capability.is_native(dtype, card):
             sentences.append(f"{dtype} is emulated on this device: slower is expected")
-    return sentences + machine.interference(card)
+    return [*sentences, *without_onednn(name, card), *machine.interference(card)]
+
+
+def without_onednn(name: str, card: Mapping[str, Any]) -> list[str]:
+    """What a reader must know where a CPU's backend could use oneDNN and does not."""
+    return [backend(name).WITHOUT_ONEDNN] * (card.get("onednn") is False)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec import tasks
 from mptexp.spec.project import PROJECT
 from mptexp.traces import xplane
-from mptexp.training import arithmetic, machine
+from mptexp.training import arithmetic, environment, machine
 from mptexp.training.identity import identity
 from mptexp.training.numerics import emulation
 from mptexp.training.outcome import Outcome
@@ -112,7 +112,8 @@ def _flags(outcome: Outcome) -> list[str]:
         LOGICAL: run.replicas > 1 and outcome.card["kind"] == "cpu",
         emulation.NOTE: {run.propagation, run.weight_format} != {"policy"},
     }
-    return [text for text, holds in cases.items() if holds]
+    told = [text for text, holds in cases.items() if holds]
+    return told + environment.without_onednn(run.backend, outcome.card)
 
 
 def _sensors(outcome: Outcome) -> dict[str, Any]:

@@ -315,7 +315,12 @@ class StepTimer:
             "timing": timing | {"images_per_s": run.batch_size / timing["step_s"]},
             "windows": self.windows,
             "history": [],
-            "marks": [NOTE, *self._partly(POLICY_ROWS[run.policy]), *interference.marks(readings)],
+            "marks": [
+                NOTE,
+                *environment.without_onednn(self._framework(), card),
+                *self._partly(POLICY_ROWS[run.policy]),
+                *interference.marks(readings),
+            ],
             "readings": readings,
             "samples": samples,
             "peak_memory_bytes": self._own_peak(),

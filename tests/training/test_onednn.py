@@ -1,5 +1,6 @@
 """The limit on oneDNN's instructions, in processes of their own, and its log."""
 
+import json
 import os
 
 import pytest
@@ -8,9 +9,11 @@ from forked import python
 from mptexp.spec.devices import CPU_ISAS, cpuinfo
 from mptexp.spec.run import Run
 from mptexp.training import capability, onednn
+from mptexp.training.backends import tensorflow
 
 HAS = {name: flag in cpuinfo("flags", "Features").split() for name, flag in CPU_ISAS.items()}
 
+BY_DEFAULT = bool({"avx512_vnni", "avx_vnni"} & set(cpuinfo("flags").split()))
 x86 = pytest.mark.skipif(not HAS["avx2"], reason="this CPU has no AVX2")
 
 ISA = """
@@ -27,9 +30,18 @@ model.fit(np.zeros((4, 16, 16, 1), np.uint8), np.zeros(4), verbose=0)
 """
 
 
+CARD = """
+import json
+from mptexp.training import environment
+known = environment.diagnosis("tensorflow")
+print(json.dumps({name: known[name] for name in ("onednn", "advice")}))
+"""
+
+
 def kernels(isa):
     """What oneDNN says of a step under this limit: its instructions, its convolutions' code."""
-    told = python(ISA, isa, ONEDNN_VERBOSE="1").stdout.splitlines()
+    # In a process that starts anew, where the run itself turns oneDNN on.
+    told = python(ISA, isa, ONEDNN_VERBOSE="1", ANEW="1").stdout.splitlines()
     says = [line.split("isa:")[1] for line in told if "info,cpu,isa:" in line]
     convolutions = [line.split(",") for line in told if ",exec,cpu,convolution," in line]
     return says, {words[words.index("convolution") + 1] for words in convolutions}
@@ -51,9 +63,27 @@ def test_the_limit_of_the_cpus_instructions_is_in_force():
 @pytest.mark.parametrize("isa", ["sse41", "avx512_core" if HAS["avx512_core"] else "avx2"])
 def test_the_limit_is_read_back(ask, isa):
     policy = "mixed_bfloat16" if isa == "avx512_core" else "mixed_float16"
-    said = ask({"cpu_isa": isa, "policy": policy})
+    said = ask({"cpu_isa": isa, "policy": policy}, ANEW="1")
     assert said["cpu_isa"] == isa
     assert said["emulated"] is True
+
+
+@x86
+def test_a_limit_on_what_was_imported_without_onednn_is_refused():
+    # Its own child process would have read the limit back, though nothing here heeds it.
+    program = f"import tensorflow\n{ISA}"
+    said = python(program, "avx2", ANEW="1").stderr
+    if BY_DEFAULT:
+        assert "Unsupported" not in said
+    else:
+        assert "Unsupported: cpu_isa avx2 limits oneDNN, which TensorFlow was imported with" in said
+
+
+@pytest.mark.parametrize("switch", ["0", "1"])
+def test_whether_onednn_computes_is_known_and_said(switch):
+    card = json.loads(python(CARD, TF_ENABLE_ONEDNN_OPTS=switch).stdout.splitlines()[-1])
+    assert card["onednn"] is (switch == "1")
+    assert (tensorflow.WITHOUT_ONEDNN in card["advice"]) is (switch == "0")
 
 
 def test_a_limit_that_the_cpu_has_not_is_unsupported(monkeypatch):

@@ -1,10 +1,16 @@
 """A policy belongs to a process, so most of these tests ask a child process."""
 
+import contextlib
+import os
+from typing import Literal, get_args, get_origin
+
 import pytest
 
+from mptexp.execution import forked
+from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.devices import CPU_ISAS, cpuinfo
 from mptexp.spec.run import Run
-from mptexp.training import capability, environment, precision
+from mptexp.training import capability, environment, onednn, precision
 
 HAS = {name: flag in cpuinfo("flags", "Features").split() for name, flag in CPU_ISAS.items()}
 x86 = pytest.mark.skipif(not HAS["avx2"], reason="this CPU has no AVX2")
@@ -111,5 +117,36 @@ def test_a_limit_on_a_cpu_does_not_suit_a_gpu():
 
 @x86
 def test_another_limit_needs_another_kernel(ask):
-    (said,) = ask({"cpu_isa": "avx2"}, {"cpu_isa": "sse41"})["again"]
+    (said,) = ask({"cpu_isa": "avx2"}, {"cpu_isa": "sse41"}, ANEW="1")["again"]
     assert "restart the kernel" in said
+
+
+def alternatives():
+    """Runs that differ from the default in one parameter: each word, and twice a number."""
+    for name, field in Run.model_fields.items():
+        kind, values = field.annotation, []
+        if get_origin(kind) is Literal:
+            values = get_args(kind)
+        elif kind in (bool, int, float):
+            values = [True] if kind is bool else [2 * field.default]
+        for value in values:
+            with contextlib.suppress(ValueError):
+                yield name, Run(**{name: value})
+
+
+@pytest.mark.parametrize("backend", BACKEND_ROWS)
+def test_a_server_to_fork_from_is_told_all_that_decides_its_environment(backend, monkeypatch):
+    # data_format turns oneDNN on, and a forked process had imported TensorFlow without it.
+    monkeypatch.setattr(capability, "driver", lambda: None)
+    monkeypatch.setattr(onednn, "limit", lambda run: None)
+    given = {name: value for name, value in os.environ.items() if not name.startswith("TF_ENABLE")}
+
+    def environment(run):
+        monkeypatch.setattr(os, "environ", dict(given))
+        precision.prepare(run.model_copy(update={"backend": backend}))
+        return dict(os.environ)
+
+    usual = environment(Run())
+    decisive = {name for name, run in alternatives() if environment(run) != usual}
+    assert decisive <= {*forked.BEFORE_IMPORT}
+    assert decisive  # the check finds those that there are

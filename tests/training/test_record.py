@@ -54,6 +54,8 @@ def test_flags_say_how_the_run_was_made():
     unclean = replace(OUTCOME, run=Run(replicas=2), card={"kind": "cpu", "clean": False})
     assert record._flags(unclean)[0].startswith("made from a tree")
     assert record._flags(unclean)[1] == record.LOGICAL
+    slower = replace(OUTCOME, card={"kind": "cpu", "clean": True, "onednn": False})
+    assert "TF_ENABLE_ONEDNN_OPTS=1 in the environment turns it on" in record._flags(slower)[0]
     emulated = replace(OUTCOME, run=Run(weight_format="<4,8>"))
     assert record._flags(emulated) == [emulation.NOTE]
 

@@ -37,6 +37,7 @@ NAMES = {
     "fed": "the first examples as the model gets them",
     "initial_weights": "the initial weights",
     "validation": "the validation data",
+    "onednn": "whether oneDNN computes (TF_ENABLE_ONEDNN_OPTS=1 turns TensorFlow's on)",
     "cores": "the number of cores",
     "cpu": "the CPU",
     "cpu_version": "the version of the CPU",

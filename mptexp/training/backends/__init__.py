@@ -29,6 +29,7 @@ class Backend(Protocol):
     INSTALL: str  # how to install it, where the machine has no NVIDIA driver
     INSTALL_FOR_GPU: str  # how to install it so that it sees an NVIDIA GPU
     ONEDNN_PROGRAM: str  # a program that oneDNN computes on a CPU; empty where XLA compiles all
+    WITHOUT_ONEDNN: str  # what a user is told where `uses_onednn` is False
     READS_TF_DATA: bool  # whether `fit` takes a tf.data pipeline without copies of its own
     DRAWS_AS_TENSORFLOW: bool  # whether Keras draws the weights here as it does with TensorFlow
     INTEGER: str  # type of integers that are computed with and counted in
@@ -77,6 +78,9 @@ class Backend(Protocol):
 
     def threads(self) -> dict[str, int]:
         """How many threads it was told to compute with, by pool; 0 leaves the number to it."""
+
+    def uses_onednn(self) -> bool | None:
+        """Whether this process leaves work of a CPU to oneDNN; None where it never does."""
 
     # --- computing and waiting
 

@@ -32,6 +32,7 @@ else:  # imported at first use
 INSTALL = "pip install jax"
 INSTALL_FOR_GPU = "pip install 'jax[cuda12]'"  # without its plugin JAX runs on the CPU
 ONEDNN_PROGRAM = ""
+WITHOUT_ONEDNN = ""
 READS_TF_DATA = False
 DRAWS_AS_TENSORFLOW = False
 INTEGER = "int32"  # JAX has 64 bits only where they are asked for
@@ -117,6 +118,11 @@ def is_deterministic() -> bool:
 def threads() -> dict[str, int]:
     """XLA's own pool has no setting."""
     return {}
+
+
+def uses_onednn() -> bool | None:
+    """XLA compiles all but some products."""
+    return None
 
 
 # --- computing and waiting ------------------------------------------------------------------------

@@ -29,6 +29,10 @@ ONEDNN_PROGRAM = (
     "import tensorflow as t; "
     "t.nn.conv2d(t.ones((4, 32, 32, 16)), t.ones((3, 3, 16, 16)), 1, 'SAME')"
 )
+WITHOUT_ONEDNN = (
+    "TensorFlow computes without oneDNN on this CPU; TF_ENABLE_ONEDNN_OPTS=1 in the environment "
+    "turns it on, which may be faster"
+)
 READS_TF_DATA = True
 DRAWS_AS_TENSORFLOW = True
 INTEGER = "int64"
@@ -72,6 +76,8 @@ def unsupported(run: Run, kind: str, data_format: str) -> str:
         f"{limit}, which TF_ENABLE_ONEDNN_OPTS=0 turns off": (
             limited and os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0"
         ),
+        f"{limit}, which TensorFlow was imported without before the run could turn it on; restart "
+        "the kernel": limited and not uses_onednn(),
         "TensorFlow has no channels_first convolution in float16 for a CPU without XLA; take jit "
         "on, channels_last or another policy": (
             kind == "cpu" and run.jit != "on" and float16 and data_format == "channels_first"
@@ -134,6 +140,13 @@ def threads() -> dict[str, int]:
         "intra_op": pools.get_intra_op_parallelism_threads(),
         "inter_op": pools.get_inter_op_parallelism_threads(),
     }
+
+
+def uses_onednn() -> bool | None:
+    """As it was decided when TensorFlow was imported: it has no public function for it."""
+    from tensorflow.python.util import _pywrap_util_port
+
+    return bool(_pywrap_util_port.IsMklEnabled())
 
 
 # --- computing and waiting ------------------------------------------------------------------------

@@ -36,6 +36,7 @@ INSTALL_FOR_GPU = "install a CUDA build of PyTorch"
 ONEDNN_PROGRAM = (
     "import torch as t; t.nn.functional.conv2d(t.ones(4, 16, 32, 32), t.ones(16, 16, 3, 3))"
 )
+WITHOUT_ONEDNN = "PyTorch computes without oneDNN, which is turned off or missing in this build"
 READS_TF_DATA = False
 DRAWS_AS_TENSORFLOW = False
 INTEGER = "int32"
@@ -128,6 +129,11 @@ def is_deterministic() -> bool:
 def threads() -> dict[str, int]:
     """Within an operation, and operations beside one another; a number even where none was set."""
     return {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()}
+
+
+def uses_onednn() -> bool | None:
+    """Where it was built with it and it is not turned off."""
+    return bool(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled)
 
 
 # --- computing and waiting ------------------------------------------------------------------------

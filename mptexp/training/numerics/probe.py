@@ -5,6 +5,7 @@ fewer bits, and nothing that can be asked says so. So numbers of known bits go t
 the run, multiplied by one: 1 + 2^-k comes back as it is only where k bits are kept.
 """
 
+import math
 from functools import cache
 
 import keras
@@ -24,20 +25,51 @@ LEAST_OF_FLOAT32 = 17
 UNITS, CHANNELS, SIDE = 256, 32, 8
 
 
-@cache
 def readings(policy: str, jit: bool) -> dict[str, str]:
     """The arithmetic of a product and of a convolution: a key of BITS, or a number of bits.
-
-    Once per process, which has one policy. Through Keras's own `predict_on_batch`, compiled by XLA
-    where the run's model is; kernels are zeros and ones, so that no random number is drawn.
 
     Args:
         policy: of the process; its quantization, if any, is that of the product.
         jit: whether XLA compiles the run's model.
     """
+    return {what: _name(given) for what, given in _given(policy, jit).items()}
+
+
+def truncated(policy: str, jit: bool) -> list[str]:
+    """Which of product and convolution cut their results off instead of rounding to the nearest.
+
+    A result is then up to a unit in the last place off, not half of one, and always towards zero.
+    The arguments are those of `readings`.
+    """
+    factor = _factor(policy)
+    cut = 2 * factor - 1  # what is beyond it, more than half a unit, is lost
+    return [what for what, given in _given(policy, jit).items() if given[-1] == cut != 1]
+
+
+@cache
+def _given(policy: str, jit: bool) -> dict[str, np.ndarray]:
+    """What a product and a convolution make of `_values`.
+
+    Once per process, which has one policy. Through Keras's own `predict_on_batch`, compiled by XLA
+    where the run's model is; kernels are known numbers, so that no random one is drawn.
+    """
     row = POLICY_ROWS[policy]
     mode = "" if row.inference_only else row.quantization
-    return {"product": _product(jit, mode), "convolution": _convolution(jit)}
+    factor = 1.0 if mode else _factor(policy)
+    return {"product": _product(jit, factor, mode), "convolution": _convolution(jit, factor)}
+
+
+def _factor(policy: str) -> float:
+    """A number of a 16-bit type whose square lies more than half a unit beyond one of that type.
+
+    1 + n u with a unit u in the last place: of its square, 1 + 2 n u + n² u², the last term is
+    between half a unit and a whole one. For float32, of which fast convolutions lose some bits, 1.
+    """
+    dtype = POLICY_ROWS[policy].compute_dtype
+    if dtype == "float32":
+        return 1.0
+    unit = 2.0 ** -BITS[dtype]
+    return 1 + math.ceil(math.sqrt(0.6 / unit)) * unit
 
 
 def bits(reading: str) -> int:
@@ -45,28 +77,32 @@ def bits(reading: str) -> int:
     return BITS[reading] if reading in BITS else int(reading.split()[0])
 
 
-def _values(count: int) -> np.ndarray:
-    """So many numbers to go through: 1 + 2^-k, then LARGE, then ones."""
+def _values(count: int, factor: float = 1.0) -> np.ndarray:
+    """So many numbers to go through: 1 + 2^-k, then LARGE, then ones, and the factor at the end."""
     exponents = np.arange(1, BITS["float32"] + 1)
     known = [*(1 + 2.0**-exponents), LARGE]
-    return np.array(known + [1.0] * (count - len(known)), "float32")
+    return np.array(known + [1.0] * (count - len(known) - 1) + [factor], "float32")
 
 
-def _product(jit: bool, quantization: str) -> str:
-    """Each number in a row of its own, times the identity; the layer quantized where asked."""
+def _product(jit: bool, factor: float, quantization: str) -> np.ndarray:
+    """Each number in a row of its own times one, the factor times itself; quantized where asked."""
     layer = layers.Dense(UNITS, use_bias=False, kernel_initializer="zeros")
     eye = np.eye(UNITS, dtype="float32")
-    given = _through(layer, np.diag(_values(UNITS)), eye, jit, quantization)
-    return _name(np.diag(given))
+    eye[-1, -1] = factor
+    given = _through(layer, np.diag(_values(UNITS, factor)), eye, jit, quantization)
+    return np.diag(given)
 
 
-def _convolution(jit: bool) -> str:
-    """Each number in an image and a channel of its own, under windows with a one in the middle."""
+def _convolution(jit: bool, factor: float) -> np.ndarray:
+    """Each number in an image and a channel of its own, under windows with a one in the middle.
+
+    The last one stands under the factor.
+    """
     each = np.arange(CHANNELS)
     images = np.zeros((CHANNELS, SIDE, SIDE, CHANNELS), "float32")
-    images[each, SIDE // 2, SIDE // 2, each] = _values(CHANNELS)
+    images[each, SIDE // 2, SIDE // 2, each] = _values(CHANNELS, factor)
     kernel = np.zeros((3, 3, CHANNELS, CHANNELS), "float32")
-    kernel[1, 1, each, each] = 1
+    kernel[1, 1, each, each] = [1.0] * (CHANNELS - 1) + [factor]
     layer = layers.Conv2D(
         CHANNELS,
         3,
@@ -76,7 +112,7 @@ def _convolution(jit: bool) -> str:
         data_format="channels_last",
     )
     given = _through(layer, images, kernel, jit)
-    return _name(given[each, SIDE // 2, SIDE // 2, each])
+    return given[each, SIDE // 2, SIDE // 2, each]
 
 
 def _through(

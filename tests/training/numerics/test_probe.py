@@ -1,7 +1,9 @@
 """The probe of arithmetic, on numbers rounded here as hardware would round them."""
 
+import ml_dtypes  # noqa: F401  NumPy knows bfloat16 by it
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from mptexp.training.numerics import probe
 
@@ -39,14 +41,37 @@ def test_a_reading_is_named_by_the_bits_that_are_left(given, name):
 @pytest.mark.parametrize("jit", [False, True])
 def test_the_engine_here_computes_in_what_it_is_told(policy, dtype, jit):
     policy(f"mixed_{dtype}" if dtype != "float32" else dtype)
-    probe.readings.cache_clear()
+    probe._given.cache_clear()
     assert probe.readings(dtype, jit) == {"product": dtype, "convolution": dtype}
-    probe.readings.cache_clear()
+    probe._given.cache_clear()
 
 
 @pytest.mark.parametrize("jit", [False, True])
 def test_a_quantized_product_is_rounded_here_and_a_convolution_is_not(policy, jit):
     policy("mixed_bfloat16")
-    probe.readings.cache_clear()
+    probe._given.cache_clear()
     assert probe.readings("float8", jit) == {"product": "float8_e4m3fn", "convolution": "bfloat16"}
-    probe.readings.cache_clear()
+    probe._given.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_an_engine_that_cuts_its_results_off_is_known(policy, dtype):
+    # TensorFlow on a CPU without bfloat16 instructions does, which no type shows.
+    random = np.random.default_rng(0)
+    left, right = (np.diag(random.normal(0, 3, 256)).astype(dtype) for _ in range(2))
+    nearest = np.diag(left.astype("float64") @ right.astype("float64")).astype(dtype)
+    given = np.diag(tf.matmul(tf.constant(left), tf.constant(right)).numpy())
+    policy(f"mixed_{dtype}")
+    probe._given.cache_clear()
+    assert ("product" in probe.truncated(f"mixed_{dtype}", False)) is not (given == nearest).all()
+    probe._given.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["mixed_bfloat16", "mixed_float16", "float32"])
+def test_results_are_cut_off_or_rounded(name, monkeypatch):
+    unit = 2.0 ** -probe.BITS[probe.POLICY_ROWS[name].compute_dtype]
+    square = probe._factor(name) ** 2
+    cut, rounded = np.floor(square / unit) * unit, np.round(square / unit) * unit
+    given = {"product": np.array([1.0, cut]), "convolution": np.array([1.0, rounded])}
+    monkeypatch.setattr(probe, "_given", lambda policy, jit: given)
+    assert probe.truncated(name, False) == ([] if name == "float32" else ["product"])
