@@ -51,8 +51,7 @@ def identity(run: Run, card: Mapping[str, Any], effective: Mapping[str, Any]) ->
         "initial_weights": effective["initial_weights"],
         "versions": {name: card["packages"].get(name, "") for name in names},
         **{name: card[name] for name in FROM_CARD},
-        # Only where it is off: until then nothing was said of it.
-        **({"onednn": "off"} if card.get("onednn") is False else {}),
+        "onednn": {True: "on", False: "off"}.get(card["onednn"]),
         "cpu_limits": {name: card[name] for name in LIMITS},
         "variables": variables(),
         "keras_config": keras_config(),
