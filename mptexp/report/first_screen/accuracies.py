@@ -24,7 +24,6 @@ from mptexp.report.first_screen.subject import (
 )
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.measures import Measure
-from mptexp.report.text.wording import INCONCLUSIVE
 
 NONE = "No run of this sweep succeeded"
 SMALLER = "a smaller batch, which fits the baseline too, would compare them."
@@ -90,12 +89,14 @@ def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") 
     if verdicts & {"lower", "higher"} and verdicts <= {*DECIDED, "undecided"}:
         return f"{figure} beside {whose} is {_counted(tables, table, measure)}"
     between = measure.between(table.difference)
+    if all(accuracy.looks_equal(row) for row in table.to_dict("records")):
+        return f"{figure} is {measure.either_way(table, whose)}"
     if verdicts == {"undecided"}:
         row = table.iloc[0]
         one = measure.difference(row.difference, row.low, row.high, row.blocks)
         one = f"mean difference {one.partition(' (')[0]} {measure.unit}"
         found = one if len(table) == 1 else f"mean differences {between}"
-        return f"{figure} is {INCONCLUSIVE}: {found} from {whose}"
+        return f"{figure} is {wording.NOT_SHOWN} to differ from {whose}: {found}"
     return provisional(f"mean validation {measure.name} differs from {whose} by {between}")
 
 

@@ -23,7 +23,9 @@ ACCURACY = (
     "sequence by sequence); the interval is over blocks and validation images, and holds for all "
     "differences of this report together. Of runs that do not say which images they classified "
     "correctly, it is as wide as if each had images of its own. *Equal* means that the whole "
-    "interval lies within the margin; *inconclusive*, that it neither does nor excludes zero."
+    "interval lies within the margin. Where it does not, and holds zero: *within so much either "
+    "way*, if the mean difference lies within the margin: nothing larger is likely, and more "
+    "repeats may show that both are equal; else *not shown*: the mean may be chance."
 )
 PERPLEXITY = (
     "Perplexity: the exponential of the mean loss per token; knowing nothing gives the number of "
