@@ -26,6 +26,7 @@ from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.measures import Measure
 
 NONE = "No run of this sweep succeeded"
+SEVERAL = 2  # epochs, from which a sweep asks for accuracy too
 SMALLER = "a smaller batch, which fits the baseline too, would compare them."
 DECIDED = ("lower", "higher", "equal")  # verdicts that an interval shows
 
@@ -52,6 +53,16 @@ def of(tables: Tables) -> Iterator[Subject]:
     bars = [_of_accuracy(row, place) for row, place in pairs]
     scale: Scale = "accuracy" if measure.name == "accuracy" else "perplexity"
     yield Subject("; ".join(titles), sentences, bars, base, scale, advice)
+
+
+def of_epochs(tables: Tables) -> Iterator[Subject]:
+    """Of trainings of several epochs none of whose times is valid: what they learned was asked."""
+    rows, table = findings.compared(tables), accuracy.differences(tables)
+    if rows.empty or table.verdict.isin(findings.NO_MEAN).all():
+        return
+    untimed = (rows.apply(wording.finding, axis=1) == "not valid").all()
+    if untimed and tables.trained.epochs.min() >= SEVERAL:
+        yield from of(tables)
 
 
 def _by_measure(table: pd.DataFrame) -> list[tuple[Measure, pd.DataFrame]]:
@@ -97,7 +108,8 @@ def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") 
         one = f"mean difference {one.partition(' (')[0]} {measure.unit}"
         found = one if len(table) == 1 else f"mean differences {between}"
         return f"{figure} is {wording.NOT_SHOWN} to differ from {whose}: {found}"
-    return provisional(f"mean validation {measure.name} differs from {whose} by {between}")
+    n, mean = wording.repeats(table.blocks), "mean " * bool((table.blocks > 1).all())
+    return provisional(f"{mean}validation {measure.name} differs from {whose} by {between} ({n})")
 
 
 def _diverges(policy: str, lost: int, others: pd.DataFrame) -> str:
