@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from mptexp.analysis import validity
-from mptexp.analysis.contrast import Contrast
 from mptexp.diagnosis.causes import LEAST_SHARE
 from mptexp.diagnosis.losses import Loss
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.tables import why_tables
-from mptexp.report.tables.why_tables import percent
+from mptexp.report.tables.why_tables import gain, interval, percent
 from mptexp.report.text import wording
 from mptexp.report.text.parameter_values import compiled_in_words, in_words
 from mptexp.spec.backends import LABELS as BACKENDS
@@ -46,20 +45,7 @@ def sentence(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
 def _against(verdict: Verdict) -> str:
     """`1.08× faster than float32 [1.06, 1.10]`, or why there is no interval."""
     over, base = verdict.speedup, wording.default_name(verdict.pair.baseline.policy)
-    return f"{wording.over(over.estimate)} {base} {_interval(over, verdict.pair.flags)}"
-
-
-def gain(over: Contrast, flags: str = "") -> str:
-    """What a change gave: `2.40× faster [2.31, 2.49]`, `2.00× slower [1.80, 2.20]`."""
-    return f"{wording.times(over.estimate)} {_interval(over, flags)}"
-
-
-def _interval(over: Contrast, flags: str) -> str:
-    """The interval in the direction of the ratio, or why there is none."""
-    if math.isnan(over.low) and not wording.not_valid(flags):
-        return f"(n = {over.n})"
-    row = {"speedup": over.estimate, "low": over.low, "high": over.high, "flags": flags}
-    return wording.speed_parts(row)[1]
+    return f"{wording.over(over.estimate)} {base} {interval(over, verdict.pair.flags)}"
 
 
 def _doubt(verdict: Verdict, what: str) -> str:
@@ -192,10 +178,10 @@ CAUSES = Section(
 ABLATIONS = Section(
     "Ablations",
     "Each is a run with a record of its own, compared within its block with a run whose identity "
-    "agrees but for the change; per image. Intervals hold for all rows together. Above 1, the "
-    "change makes steps faster. *n* = 1: the first block showed it to be slower, and it was not "
-    "repeated; one block proves nothing. *Excluded*: gains that the interval rules out where it "
-    "shows none.",
+    "agrees but for the change; per image. *With it*: beside the same policy without the change. "
+    "Intervals hold for all rows together; what the sweep itself compares has its interval there. "
+    "*n* = 1: the first block showed it to be slower, and it was not repeated; one block proves "
+    "nothing. *Excluded*: gains that the interval rules out where it shows none.",
     why_tables.ablation_rows,
 )
 BREAKDOWN = Section(

@@ -17,6 +17,7 @@ from mptexp.report.figures import registry, style
 from mptexp.report.figures.registry import SweepFigure
 from mptexp.report.first_screen.subject import RESIDENT, device
 from mptexp.report.measured import MeasuredSweep
+from mptexp.report.tables import why_tables
 from mptexp.report.text import markdown, wording
 from mptexp.spec import tasks
 from mptexp.spec.backends import LABELS
@@ -207,7 +208,7 @@ def _proven(verdicts: Sequence[Verdict]) -> str:
     _, verdict, effect = max(proven, key=lambda one: one[0])
     place = why.settings(verdict, verdicts).strip(" ()")
     where = f"{wording.at(wording.verbatim(place))}, " if place else ""
-    gains = [f"**{policy}** {why.gain(over)}" for policy, over in effect.gains.items()]
+    gains = [f"**{policy}** {why_tables.gain(over)}" for policy, over in effect.gains.items()]
     name = wording.verbatim(effect.ablation.label(verdict.pair.candidate.backend))
     return f"{LIMITS}: {where}tried with {name}: {wording.listed(gains)}."
 
