@@ -93,12 +93,12 @@ class Measure:
     def open(self, rows: pd.DataFrame) -> str:
         """What some rows come to that are undecided; else as `either_way`.
 
-        `+8.6 percentage points, not shown (n = 3)`.
+        `+8.6 points, not shown`, for a title, which has no room for more.
         """
         if all(accuracy.looks_equal(row) for row in rows.to_dict("records")):
             return self.either_way(rows)
-        n = wording.repeats(rows.blocks)
-        return f"{self.between(rows.difference)}, {wording.NOT_SHOWN} ({n})"
+        by = self.between(rows.difference).replace("percentage points", "points")
+        return f"{by}, {wording.NOT_SHOWN}"
 
     def finding(self, row: Mapping[str, Any]) -> str:
         """A row of `accuracy.differences` in words, for a table's cell."""

@@ -219,6 +219,19 @@ def test_a_cause_is_of_the_settings_that_were_diagnosed_alone():
     assert lead.causes([one], of_one[:1]).startswith("What limits it: 30 % of **mixed_float16**")
 
 
+def test_a_title_of_no_gain_says_why_where_one_cause_is_proven():
+    # The puzzle: pages that ask why, titled by how much.
+    assert lead.title(published("why-cpu")) == (
+        "mixed_float16 trains 6.64× slower than float32 on AMD EPYC (2 cores) without XLA, because "
+        "84 % of its step is emulation"
+    )
+    # Of three causes that take nearly as much none is the reason; nor of a gain.
+    for name in ("tf32-h200", "why-imagenette-64px-cpu", "sign-language-100px-cpu"):
+        assert "because" not in lead.title(published(name))
+    cause = made(loss("host", 0.3)).blamed[0].cause
+    assert cause.brief == "host and launch overhead"
+
+
 def test_a_trace_of_other_steps_blames_nothing():
     # "37 % of mixed_float16's step", by a float32 whose steps took a third longer when traced.
     sweep = published("gpt-cpu")
