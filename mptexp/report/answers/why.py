@@ -151,19 +151,36 @@ def not_valid(verdicts: Sequence[Verdict]) -> list[str]:
 class Section:
     """A table behind a verdict: its heading, the note above it, and how it is made.
 
-    `rests_on` names what of a run it shows, as a flag's `invalidates` does.
+    `rests_on` names what of a run it shows, as a flag's `invalidates` does; `own` says what else is
+    to be known of one verdict's table.
     """
 
     heading: str
     note: str
     rows: Callable[[Verdict], pd.DataFrame]
     rests_on: str = ""
+    own: Callable[[Verdict], str] = lambda _: ""
 
     def noted(self, verdict: Verdict, first: bool) -> str:
         """What stands above a verdict's table: the note at the first, and what is not valid."""
         doubt = _doubt(verdict, self.rests_on).removeprefix("; ") if self.rests_on else ""
         said = f"**{wording.capitalized(doubt)}.**" if doubt else ""
-        return "\n\n".join(filter(None, [said, self.note if first else ""]))
+        return "\n\n".join(filter(None, [said, self.note if first else "", self.own(verdict)]))
+
+
+def _two_steps(verdict: Verdict) -> str:
+    """Which step the time breakdown divides, and which the causes and the first table have."""
+    if not verdict.traced:
+        return ""
+    policy, step_s = verdict.pair.candidate.policy, verdict.pair.step_s
+    traced_s = why_tables.seconds_by_cause(verdict)[policy].sum()
+    traced, own = (why_tables.milliseconds(seconds) for seconds in (traced_s, step_s))
+    if traced == own:
+        return ""
+    return (
+        f"This table divides a step of the traced run: {traced} with {policy}. In the sweep's own "
+        f"runs, of which the causes and the first table of the page are, it took {own}."
+    )
 
 
 CAUSES = Section(
@@ -193,6 +210,7 @@ BREAKDOWN = Section(
     "the timed one.",
     why_tables.breakdown_rows,
     "time breakdown",
+    _two_steps,
 )
 LAYERS = Section(
     "Layers",
