@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 import pandas as pd
 
 from mptexp.analysis import accuracy, emulated, loss_scale, memory, scaling, speedups, summary
+from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.answers import caveats, quantized_inference
@@ -156,8 +157,13 @@ def _own(table: pd.DataFrame, kind: str) -> int:
 
 
 def details(tables: Tables) -> str:
-    """What the columns of the second table are."""
+    """What the columns of the second table are, and how far repeats lie apart."""
     lines = ["5–95 %: percentiles of the windows."] if tables.ok.step_s.notna().any() else []
+    repeats = tables.ok.groupby([*POINT, "policy"]).step_s
+    spread = (repeats.max() / repeats.min())[repeats.count() > 1]
+    if len(spread):
+        apart = f"{(spread.max() - 1) * 100:.0f} %"
+        lines.append(f"The widest spread between the median steps of repeats is {apart}.")
     target = accuracy.target(tables)
     if target is not None:
         by = "the params file" if tables.options.target_accuracy else "what every run reached"
