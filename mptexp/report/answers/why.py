@@ -196,7 +196,7 @@ ABLATIONS = Section(
     "Ablations",
     "Each is a run with a record of its own, compared within its block with a run whose identity "
     "agrees but for the change; per image. *With it*: beside the same policy without the change. "
-    "Intervals hold for all rows together; what the sweep itself compares has its interval there. "
+    "Intervals hold for all rows together; what the sweep itself compares keeps its interval. "
     "*n* = 1: the first block showed it to be slower, and it was not repeated; one block proves "
     "nothing. *Excluded*: gains that the interval rules out where it shows none.",
     why_tables.ablation_rows,

@@ -109,7 +109,10 @@ def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") 
         found = one if len(table) == 1 else f"mean differences {between}"
         return f"{figure} is {wording.NOT_SHOWN} to differ from {whose}: {found}"
     n, mean = wording.repeats(table.blocks), "mean " * bool((table.blocks > 1).all())
-    return provisional(f"{mean}validation {measure.name} differs from {whose} by {between} ({n})")
+    names = {*table.candidate}
+    own = f" of {names.pop()}" if len(names) == 1 else ""
+    figure = f"{mean}validation {measure.name}{own}"
+    return provisional(f"{figure} differs from {whose} by {between} ({n})")
 
 
 def _diverges(policy: str, lost: int, others: pd.DataFrame) -> str:

@@ -68,8 +68,9 @@ def test_of_a_long_training_without_a_valid_time_the_accuracy_is_the_subject():
     measured = published("imagenette-128px-accuracy-cpu").tables
     answer = choose.of(measured)
     assert answer.scale == "accuracy"
-    differs = "validation accuracy differs from float32's by +6.9 percentage points (n = 1)"
-    assert answer.title == f"Provisional: {differs}"
+    whose = "validation accuracy of mixed_bfloat16"
+    differs = "differs from float32's by +6.9 percentage points (n = 1)"
+    assert answer.title == f"Provisional: {whose} {differs}"
     once = replace(measured, results=measured.results.assign(epochs=1))
     assert choose.of(once).scale == "speed"
 
