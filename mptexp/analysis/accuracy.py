@@ -230,6 +230,16 @@ def verdict(low: float, high: float, margin: float) -> str:
     return "lower" if high < 0 else "higher" if low > 0 else "undecided"
 
 
+def looks_equal(row: Mapping[str, Any]) -> bool:
+    """Whether a mean lies within the margin whose interval does not: it is measured too coarsely.
+
+    Args:
+        row: with `verdict`, `difference` and `margin`. Others that are `undecided` may be anything
+            that their interval holds.
+    """
+    return bool(row["verdict"] == "undecided" and abs(row["difference"]) <= row["margin"])
+
+
 def target(tables: Tables) -> float | None:
     """The validation accuracy to reach: the params file's, else what every run reached.
 

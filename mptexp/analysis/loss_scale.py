@@ -21,8 +21,8 @@ def table(tables: Tables) -> pd.DataFrame:
         validation's accuracy or perplexity: the task's mean, least, most of those that did not
         diverge), difference, low, high, blocks (of quality, see `points.quality`, from float32
         within a block, with intervals that hold for all rows together; of that float32 itself
-        none), verdict (see accuracy.verdict; or diverged; baseline diverged where runs of the
-        float32 compared with did; empty of that float32 itself), flags, skipped (median of the
+        none), margin, verdict (see accuracy.verdict; or diverged; baseline diverged where runs of
+        the float32 compared with did; empty of that float32 itself), flags, skipped (median of the
         steps that were left out).
     """
     runs = _runs(tables)
@@ -33,6 +33,7 @@ def table(tables: Tables) -> pd.DataFrame:
         base = bare[bare.status == "ok"].set_index("block")
         for (policy, scale), own in group.groupby(["policy", "loss_scale"], sort=False):
             measured = _row(own, base, tables.options.equivalence_margin)
+            measured["margin"] = tables.options.equivalence_margin
             measured["base_lost"] = lost and policy != "float32"
             measured["is_base"] = bool(own.run_id.isin(bare.run_id).any())
             named = {"dataset": own.dataset.iloc[0], "policy": policy, "loss_scale": scale}

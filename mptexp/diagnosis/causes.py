@@ -75,6 +75,7 @@ class Cause(Category):
         in_breakdown: whether it is a row of the time breakdown, or cut out of some.
         emulated: whether it applies where the device emulates the candidate's type (True), where it
             does not (False), or always (None).
+        title: what a share of the step is, in a title; the label's beginning where it is None.
     """
 
     sentence: str
@@ -84,6 +85,12 @@ class Cause(Category):
     spent_on: str = "time breakdown"
     in_breakdown: bool = True
     emulated: bool | None = None
+    title: str | None = None
+
+    @property
+    def brief(self) -> str:
+        """Its name where room is scarce."""
+        return self.title or re.split(r", | \(", self.label)[0]
 
 
 # Work in the tones of the policies, waits in those of warnings; in the order of the breakdown.
@@ -354,6 +361,7 @@ ROWS: tuple[Category, ...] = (
         loss=losses.emulation,
         in_breakdown=False,
         emulated=True,
+        title="emulation",
     ),
     Cause(
         name="float32 fallback",

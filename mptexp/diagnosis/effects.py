@@ -35,6 +35,7 @@ class Said:
 
 
 NOTHING = Said()
+SPEEDUP = "speedup"  # among the contrasts of an effect
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ class Effect:
         speedup: baseline over candidate with the change made to both; None where no block has both.
         failed: status and error of the run that ended the ablation; empty where it has a result.
         flags: what is not valid of the runs that it rests on, see `validity`.
-        claimed: whether the interval of the speedup is that of the sweep's own comparison.
+        claimed: the `contrasts` whose interval is that of the sweep's own comparison of their runs.
+        apart: of each contrast, in how many blocks both sides were measured, but in two calls,
+            which form no ratio.
     """
 
     ablation: Ablation
@@ -55,7 +58,8 @@ class Effect:
     speedup: Contrast | None = None
     failed: str = ""
     flags: str = ""
-    claimed: bool = False
+    claimed: frozenset[str] = frozenset()
+    apart: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_valid(self) -> bool:
@@ -63,23 +67,22 @@ class Effect:
         return not validity.invalid(self.flags, "time")
 
     @property
-    def contrasts(self) -> list[Contrast]:
-        """All that it claims."""
-        return [*self.gains.values(), *([self.speedup] if self.speedup else [])]
+    def contrasts(self) -> dict[str, Contrast]:
+        """All that it claims: the gains by policy, then the speedup as SPEEDUP."""
+        return self.gains | ({SPEEDUP: self.speedup} if self.speedup else {})
 
 
 def together(effects: Sequence[Effect]) -> list[Effect]:
     """Effects with intervals that hold for all that is claimed of them together.
 
-    A speedup that the sweep's own tables claim keeps the interval that it has there.
+    What the sweep's own tables claim keeps the interval that it has there.
     """
-    places = [(e, over) for e in effects for over in e.contrasts]
-    known = [e.claimed and over is e.speedup for e, over in places]
-    own = [e.is_valid and not there for (e, _), there in zip(places, known, strict=True)]
-    made = simultaneous.together([over for _, over in places], among=own)
+    places = [(e, name, over) for e in effects for name, over in e.contrasts.items()]
+    own = [e.is_valid and name not in e.claimed for e, name, _ in places]
+    made = simultaneous.together([over for *_, over in places], among=own)
     wide = iter(
-        over if there and e.is_valid else new
-        for (e, over), there, new in zip(places, known, made, strict=True)
+        over if name in e.claimed and e.is_valid else new
+        for (e, name, over), new in zip(places, made, strict=True)
     )
     return [
         replace(e, gains={p: next(wide) for p in e.gains}, speedup=e.speedup and next(wide))
@@ -112,9 +115,10 @@ def effect(
             runs = [in_block(r, b) for r in (*before, *after) for b in _of_blocks(r, find)]
             shown = [said.flags.get(run.run_id(notebook), "") for run in runs]
             made = replace(made, flags=validity.together([made.flags, *shown]))
-            ids = [_ids(run, find, notebook) for run in (after[1], after[0])]
-            ends = said.ends.get(sides_of(*ids)) if made.speedup else None
-            return _as_claimed(made, ends) if ends else made
+            sides = _sides(before, after)
+            ids = {name: [_ids(r, find, notebook) for r in sides[name]] for name in made.contrasts}
+            known = {name: said.ends.get(sides_of(*both)) for name, both in ids.items()}
+            return _as_claimed(made, {name: ends for name, ends in known.items() if ends})
         failed = failed or next(filter(None, (_ending(find(run)) for run in after)), "")
     return Effect(ablation, failed=failed) if failed else None
 
@@ -132,17 +136,24 @@ def _contrasted(
     if not any(find(in_block(run, 0)) for run in changed):
         return None
     rates = {run: _rates(run, find, parts) for run in {*before, *after}}
-    gains = {
-        old.policy: contrast.paired(rates[new], rates[old])
-        for old, new in zip(before, after, strict=True)
-        if new != old
-    }
-    gains = {policy: gain for policy, gain in gains.items() if gain.n}
-    speedup = contrast.paired(rates[after[1]], rates[after[0]])
+    sides = _sides(before, after)
+    overs = {name: contrast.paired(rates[a], rates[b]) for name, (a, b) in sides.items()}
+    overs = {name: over for name, over in overs.items() if over.n}
+    gains = {name: over for name, over in overs.items() if name != SPEEDUP}
     if not gains:
         return None
+    both = {
+        n: _of_blocks(a, find).keys() & _of_blocks(b, find).keys() for n, (a, b) in sides.items()
+    }
+    apart = {name: len(both[name]) - over.n for name, over in overs.items()}
     flags = _not_valid(ablation, before, after, find)
-    return Effect(ablation, gains, speedup if speedup.n else None, flags=flags)
+    return Effect(ablation, gains, overs.get(SPEEDUP), flags=flags, apart=apart)
+
+
+def _sides(before: tuple[Run, Run], after: tuple[Run, Run]) -> dict[str, tuple[Run, Run]]:
+    """The runs that each contrast sets side by side, that whose rate is above the line first."""
+    gains = {old.policy: (new, old) for old, new in zip(before, after, strict=True) if new != old}
+    return gains | {SPEEDUP: (after[1], after[0])}
 
 
 def _not_valid(
@@ -178,10 +189,12 @@ def _ids(run: Run, find: Find, notebook: str) -> dict[Hashable, str]:
     }
 
 
-def _as_claimed(made: Effect, ends: Ends) -> Effect:
-    """The effect whose speedup has the interval that the sweep's own comparison has."""
-    speedup = made.speedup and replace(made.speedup, low=ends[0], high=ends[1])
-    return replace(made, speedup=speedup, claimed=True)
+def _as_claimed(made: Effect, known: Mapping[str, Ends]) -> Effect:
+    """The effect whose contrasts have the intervals that the sweep's own comparisons have."""
+    overs = made.contrasts
+    overs |= {name: replace(overs[name], low=e[0], high=e[1]) for name, e in known.items()}
+    gains = {policy: overs[policy] for policy in made.gains}
+    return replace(made, gains=gains, speedup=overs.get(SPEEDUP), claimed=frozenset(known))
 
 
 def _rates(run: Run, find: Find, parts: Mapping[str, Hashable]) -> pd.Series:

@@ -52,12 +52,20 @@ def test_what_a_difference_means(differences, margin, verdict):
 def test_no_significant_difference_is_never_called_equal():
     noisy = pairs([-0.03, 0.03, 0.0])
     sentence = findings.answer(noisy)[-1]
-    assert (
-        "inconclusive (neither shown to be equal within 1 percentage point nor different)"
-        in sentence
-    )
     (finding,) = text_tables.accuracy_rows(noisy).Finding
-    assert finding == "inconclusive"
+    # The puzzle: "inconclusive", of a mean of nothing and of +48 points alike.
+    assert finding == "within 7.5 percentage points either way"
+    within = "within 7.5 percentage points of float32's either way"
+    assert sentence.startswith(f"Validation accuracy is {within}: ")
+
+
+def test_what_may_be_chance_is_said_with_its_size():
+    apart = pairs([-0.1, 0.03, 0.0])
+    sentence = findings.answer(apart)[-1]
+    begins = "Validation accuracy is not shown to differ (n = 3): mean difference −2.3 [−"
+    assert sentence.startswith(begins)
+    (finding,) = text_tables.accuracy_rows(apart).Finding
+    assert finding == "not shown"
 
 
 def test_the_level_of_two_policies_is_told_of_each():

@@ -14,13 +14,26 @@ from mptexp.analysis.points import POINT, of_task
 from mptexp.analysis.sweep_tables import Tables, once
 from mptexp.report.text import measures, wording
 from mptexp.report.text.measures import Measure
-from mptexp.report.text.wording import INCONCLUSIVE, count, default_name, listed, verbatim
+from mptexp.report.text.wording import (
+    INCONCLUSIVE,
+    NOT_SHOWN,
+    count,
+    default_name,
+    listed,
+    verbatim,
+)
 from mptexp.spec.policies import POLICY_ROWS
 
 APART = 0.1  # between repeats, from where their accuracy is said to vary
 SAME_MEMORY = 0.02  # a share within which a difference in memory is none
 # Verdicts whose differences mean nothing.
 NO_MEAN = ("diverged", "baseline diverged", "not trained", "not valid")
+APART_BY = (
+    "lower",
+    "higher",
+    "undecided",
+    "too few repeats",
+)  # findings of which it is said how much
 CLAUSES = 3  # points that a sentence lists; of more it says from what to what
 # How comparisons are counted that a sentence does not name.
 OTHERS = {
@@ -280,10 +293,11 @@ def quality(tables: Tables) -> list[str]:
 
 
 def _of_measure(tables: Tables, table: pd.DataFrame, measure: Measure, margin: float) -> str:
-    """What is said of accuracy: verdict, differences, how accurate the policies are."""
+    """What is said of accuracy: what is found, by how much, how accurate the policies are."""
     said, level = _accuracies(tables, table, measure, margin), _level(tables, table, measure)
-    numbers = [_mean(table, measure) * (": " not in said), level]
-    numbers += [_apart(tables, table, measure)]
+    numbers = [level, _apart(tables, table, measure)]
+    if ": " not in said and (of := _mean(table, measure)):  # else each finding has its own
+        numbers.insert(0, of)
     return ": ".join(filter(None, [said, ", ".join(filter(None, numbers))]))
 
 
@@ -294,60 +308,94 @@ def _native_first(table: pd.DataFrame, tables: Tables) -> pd.DataFrame:
 
 
 def _accuracies(tables: Tables, table: pd.DataFrame, measure: Measure, margin: float) -> str:
-    """What the intervals allow to be said, once for all policies of which it is the same."""
+    """What the intervals allow to be said, each finding once, of which policies and settings."""
     if table.empty:
         return ""
-    said: dict[str, list[str]] = {}
-    several = table.gpu_model.nunique() > 1
-    ordered = _native_first(table, tables)
-    for (policy, device), own in ordered.groupby(["candidate", "gpu_model"], sort=False):
-        name = f"**{policy}**" + f" on {verbatim(device)}" * several
-        said.setdefault(_verdicts(own, measure, margin), []).append(name)
+    table = _native_first(table, tables)
+    words, found = _words(measure, margin), table.apply(_found, axis=1)
+    groups = {word: table[found == word] for word in words if (found == word).any()}
+    said = {word: words[word] or _range(own, word, measure) for word, own in groups.items()}
     if len(said) == 1:
-        return f"validation {measure.name} is {next(iter(said))}"
-    clauses = [f"{listed(names)} {text}" for text, names in said.items()]
+        return f"validation {measure.name} is {next(iter(said.values()))}"
+    clauses = [
+        f"{listed(_whose(own, table))} {said[word]}"
+        + (f", {_span(own, measure)}" if word in APART_BY else "")
+        for word, own in groups.items()
+    ]
     return f"validation {measure.name}: {'; '.join(clauses)}"
 
 
-def _verdicts(rows: pd.DataFrame, measure: Measure, margin: float) -> str:
-    """Every verdict on some points, the most frequent first."""
-    equal, examples = f"equal within {measure.margin(margin)}", f"{measure.task.example}s"
-    words = {
-        "equal": equal,
-        "undecided": f"{INCONCLUSIVE} (neither shown to be {equal} nor different)",
-        "too few repeats": f"{INCONCLUSIVE} (fewer than three repeats can be compared)",
+def _found(row: pd.Series) -> str:
+    """The verdict on a difference; also whether it looks equal, and whether all runs diverged."""
+    if row.verdict == "diverged" and row.blocks == 0:
+        return "all diverged"
+    return "near" if accuracy.looks_equal(row.to_dict()) else str(row.verdict)
+
+
+def _words(measure: Measure, margin: float) -> dict[str, str]:
+    """What is said of each finding, in the order in which a sentence has them; else its range."""
+    examples = f"{measure.task.example}s"
+    return {
+        "lower": measure.words.get("lower", "lower"),
+        "higher": measure.words.get("higher", "higher"),
+        "equal": f"equal within {measure.margin(margin)}",
+        "near": "",
+        "undecided": "",
+        "too few repeats": f"{NOT_SHOWN} to differ (fewer than three repeats can be compared)",
+        "too few images": f"{NOT_SHOWN} to be equal (too few validation {examples} to rule out a "
+        f"difference of {measure.margin(margin)})",
+        "images not recorded": f"{NOT_SHOWN} to differ (how many {examples} were validated with "
+        "is not recorded)",
         "diverged": "not compared (some of the runs diverged)",
         "all diverged": "not compared (all runs diverged)",
         "baseline diverged": "not compared (runs of the baseline diverged)",
         "not trained": "not compared (the baseline is at chance level)",
         "not valid": "not valid",
-        "images not recorded": f"{INCONCLUSIVE} (how many {examples} were validated with is not "
-        "recorded)",
-        "too few images": f"{INCONCLUSIVE} (too few validation {examples} to rule out a "
-        f"difference of {measure.margin(margin)})",
-        **measure.words,
     }
-    all_lost = (rows.verdict == "diverged") & (rows.blocks == 0)
-    counts = rows.verdict.mask(all_lost, "all diverged").value_counts().to_dict()
-    return listed(
-        [
-            words.get(verdict, verdict)
-            + (f" in {n} of {count(len(rows), 'setting')}" if n < len(rows) else "")
-            for verdict, n in counts.items()
-        ]
-    )
+
+
+def _range(rows: pd.DataFrame, found: str, measure: Measure) -> str:
+    """What the intervals hold of what is neither equal nor shown to differ."""
+    if found == "undecided":
+        return f"{NOT_SHOWN} to differ ({wording.repeats(rows.blocks)})"
+    bases = {default_name(name) for name in rows.baseline}
+    return measure.either_way(rows, f"{bases.pop()}'s" if len(bases) == 1 else "")
+
+
+def _whose(rows: pd.DataFrame, table: pd.DataFrame) -> list[str]:
+    """`**bfloat16**`, `**float16** at batch size 32`, `**float16** in 2 of 3 settings`.
+
+    Args:
+        rows: of `table`, those of one finding.
+    """
+    named, several = [], table.gpu_model.nunique() > 1
+    places = pd.Series(wording.places(table, short=True), table.index)
+    for (policy, device), own in rows.groupby(["candidate", "gpu_model"], sort=False):
+        of = int(((table.candidate == policy) & (table.gpu_model == device)).sum())
+        some = f" in {len(own)} of {of} settings"
+        some = f" {wording.at(verbatim(places[own.index[0]]))}" if len(own) == 1 else some
+        where = f" on {verbatim(device)}" * several + some * (len(own) < of)
+        named.append(f"**{policy}**{where}")
+    return named
 
 
 def _mean(rows: pd.DataFrame, measure: Measure) -> str:
-    """`mean differences −0.2 to +0.1 percentage points`, of two with what each is of."""
+    """`mean differences −0.2 to +0.1 percentage points`, of two with what each is of.
+
+    Of what is said to lie within so much either way no more.
+    """
     rows = rows[~rows.verdict.isin(NO_MEAN)]
-    if rows.empty:
+    if rows.empty or all(_found(row) == "near" for _, row in rows.iterrows()):
         return ""
-    said = measure.between(rows.difference)
-    if len(rows) <= CLAUSES and rows.low.notna().all():
-        said = f"{listed(_each(rows, measure))} {measure.unit}"
     mean = "mean " * bool((rows.blocks > 1).all())
-    return f"{mean}difference{'s' * (len(rows) > 1)} {said}"
+    return f"{mean}difference{'s' * (len(rows) > 1)} {_span(rows, measure)}"
+
+
+def _span(rows: pd.DataFrame, measure: Measure) -> str:
+    """`−0.2 to +0.1 percentage points`, of few rows with an interval for each."""
+    if len(rows) <= CLAUSES and rows.low.notna().all():
+        return f"{listed(_each(rows, measure))} {measure.unit}"
+    return measure.between(rows.difference)
 
 
 def _each(rows: pd.DataFrame, measure: Measure) -> list[str]:

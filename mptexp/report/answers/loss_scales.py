@@ -103,33 +103,37 @@ def _failing(own: pd.DataFrame, order: Sequence[str] = (*WITH,)) -> list[tuple[s
 
 
 def _open(own: pd.DataFrame) -> list[str]:
-    """By how much the means differ of what is not decided, with which scales, and what is lacking.
+    """What is not decided with which scales: how far off at most, or by how much in the mean."""
+    rows, tried = _undecided(own), _tried(own)
+    near = np.array([accuracy.looks_equal(row) for row in rows.to_dict("records")], bool)
+    few = rows.verdict == "too few images"
+    says = {_within: rows[near], _few_images: rows[few], _not_shown: rows[~near & ~few]}
+    return [say(found, tried) for say, found in says.items() if len(found)]
 
-    One clause: of some scales images alone may be lacking, of others more repeats too.
-    """
-    rows = _undecided(own)
-    if rows.empty:
-        return []
-    few, tried = rows.verdict == "too few images", _tried(own)
-    images = "too few validation images"
-    why = images if few.all() else f"{images} {_with_all(rows[few], tried)}" if few.any() else ""
+
+def _within(rows: pd.DataFrame, tried: Sequence[float]) -> str:
     (measure,) = measures.met(rows)
-    if 1 < len(rows) <= NAMED and rows.difference.notna().all():
-        unit = measure.unit
-        each = [
-            f"{_scale(row.loss_scale)} {measure.between(pd.Series([row.difference]))}"
-            for row in rows.itertuples()
-        ]
-        said = ", ".join(one.removesuffix(f" {unit}") for one in each)
-        return [f"is {wording.INCONCLUSIVE} ({said} {unit} from float32{f'; {why}' * bool(why)})"]
-    by = f"{measure.between(rows.difference)} from float32" * bool(rows.difference.notna().all())
-    told = "; ".join(filter(None, [by, why]))
-    return [f"is {wording.INCONCLUSIVE} {_with_all(rows, tried)}{f' ({told})' * bool(told)}"]
+    within = measure.either_way(rows, "float32's")
+    return f"stays {within} {_with_all(rows, tried)}"
 
 
-def _scale(scale: float | str) -> str:
-    """A scale before what is said of it."""
-    return {"none": "without a scale", "dynamic": "dynamic"}.get(scale) or wording.power(scale)
+def _few_images(rows: pd.DataFrame, tried: Sequence[float]) -> str:
+    """Of some scales images alone are lacking, of others more repeats."""
+    (measure,) = measures.met(rows)
+    by = measure.between(rows.difference)
+    why = f"({by}: too few validation {measure.task.example}s)"
+    return f"is {wording.NOT_SHOWN} to train as float32 does {_with_all(rows, tried)} {why}"
+
+
+def _not_shown(rows: pd.DataFrame, tried: Sequence[float]) -> str:
+    """By how much the means differ of what an interval does not show, of few with which scale."""
+    (measure,) = measures.met(rows)
+    unit, each = f" {measure.unit}", [rows.loc[[i]] for i in rows.index]
+    each = each if len(rows) <= NAMED else [rows]
+    first, *more = [f"{measure.between(r.difference)} {_with_all(r, tried)}" for r in each]
+    first = first.replace(unit, f"{unit} from float32", 1)
+    ends = wording.listed([first, *(other.replace(unit, "", 1) for other in more)])
+    return f"ends {ends} ({wording.NOT_SHOWN}, {wording.repeats(rows.blocks)})"
 
 
 def _undecided(own: pd.DataFrame) -> pd.DataFrame:
@@ -270,7 +274,7 @@ def _avoided(rows: pd.DataFrame, margin: float) -> str:
             parts.append(f"avoid **{policy}** {_with_all(bad, _tried(own), named=True)}")
             if len(_usable_dynamic(own, margin)):
                 parts.append("keep its dynamic scale, Keras's default, with which no run diverged")
-    parts += ["more repeats would narrow the inconclusive intervals"] * (not _undecided(rows).empty)
+    parts += ["more repeats would narrow the intervals"] * (not _undecided(rows).empty)
     return f"{'; '.join(parts)}." if parts else ""
 
 
@@ -368,4 +372,4 @@ def _difference(row: Any, measure: Measure) -> str:
 def _finding(row: Any, measure: Measure) -> str:
     if row.verdict == "diverged":
         return f"diverged, {row.diverged} of {row.runs}: {row.first_not_finite.partition('; ')[2]}"
-    return measure.words.get(row.verdict) or wording.verdict(row.verdict) or BLANK
+    return measure.finding(row._asdict()) or BLANK

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from mptexp.analysis import validity
-from mptexp.analysis.contrast import Contrast
 from mptexp.diagnosis.causes import LEAST_SHARE
 from mptexp.diagnosis.losses import Loss
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.tables import why_tables
-from mptexp.report.tables.why_tables import percent
+from mptexp.report.tables.why_tables import gain, interval, percent
 from mptexp.report.text import wording
 from mptexp.report.text.parameter_values import compiled_in_words, in_words
 from mptexp.spec.backends import LABELS as BACKENDS
@@ -46,20 +45,7 @@ def sentence(verdict: Verdict, among: Sequence[Verdict] = ()) -> str:
 def _against(verdict: Verdict) -> str:
     """`1.08× faster than float32 [1.06, 1.10]`, or why there is no interval."""
     over, base = verdict.speedup, wording.default_name(verdict.pair.baseline.policy)
-    return f"{wording.over(over.estimate)} {base} {_interval(over, verdict.pair.flags)}"
-
-
-def gain(over: Contrast, flags: str = "") -> str:
-    """What a change gave: `2.40× faster [2.31, 2.49]`, `2.00× slower [1.80, 2.20]`."""
-    return f"{wording.times(over.estimate)} {_interval(over, flags)}"
-
-
-def _interval(over: Contrast, flags: str) -> str:
-    """The interval in the direction of the ratio, or why there is none."""
-    if math.isnan(over.low) and not wording.not_valid(flags):
-        return f"(n = {over.n})"
-    row = {"speedup": over.estimate, "low": over.low, "high": over.high, "flags": flags}
-    return wording.speed_parts(row)[1]
+    return f"{wording.over(over.estimate)} {base} {interval(over, verdict.pair.flags)}"
 
 
 def _doubt(verdict: Verdict, what: str) -> str:
@@ -165,19 +151,36 @@ def not_valid(verdicts: Sequence[Verdict]) -> list[str]:
 class Section:
     """A table behind a verdict: its heading, the note above it, and how it is made.
 
-    `rests_on` names what of a run it shows, as a flag's `invalidates` does.
+    `rests_on` names what of a run it shows, as a flag's `invalidates` does; `own` says what else is
+    to be known of one verdict's table.
     """
 
     heading: str
     note: str
     rows: Callable[[Verdict], pd.DataFrame]
     rests_on: str = ""
+    own: Callable[[Verdict], str] = lambda _: ""
 
     def noted(self, verdict: Verdict, first: bool) -> str:
         """What stands above a verdict's table: the note at the first, and what is not valid."""
         doubt = _doubt(verdict, self.rests_on).removeprefix("; ") if self.rests_on else ""
         said = f"**{wording.capitalized(doubt)}.**" if doubt else ""
-        return "\n\n".join(filter(None, [said, self.note if first else ""]))
+        return "\n\n".join(filter(None, [said, self.note if first else "", self.own(verdict)]))
+
+
+def _two_steps(verdict: Verdict) -> str:
+    """Which step the time breakdown divides, and which the causes and the first table have."""
+    if not verdict.traced:
+        return ""
+    policy, step_s = verdict.pair.candidate.policy, verdict.pair.step_s
+    traced_s = why_tables.seconds_by_cause(verdict)[policy].sum()
+    traced, own = (why_tables.milliseconds(seconds) for seconds in (traced_s, step_s))
+    if traced == own:
+        return ""
+    return (
+        f"This table divides a step of the traced run: {traced} with {policy}. In the sweep's own "
+        f"runs, of which the causes and the first table of the page are, it took {own}."
+    )
 
 
 CAUSES = Section(
@@ -192,10 +195,10 @@ CAUSES = Section(
 ABLATIONS = Section(
     "Ablations",
     "Each is a run with a record of its own, compared within its block with a run whose identity "
-    "agrees but for the change; per image. Intervals hold for all rows together. Above 1, the "
-    "change makes steps faster. *n* = 1: the first block showed it to be slower, and it was not "
-    "repeated; one block proves nothing. *Excluded*: gains that the interval rules out where it "
-    "shows none.",
+    "agrees but for the change; per image. *With it*: beside the same policy without the change. "
+    "Intervals hold for all rows together; what the sweep itself compares keeps its interval. "
+    "*n* = 1: the first block showed it to be slower, and it was not repeated; one block proves "
+    "nothing. *Excluded*: gains that the interval rules out where it shows none.",
     why_tables.ablation_rows,
 )
 BREAKDOWN = Section(
@@ -207,6 +210,7 @@ BREAKDOWN = Section(
     "the timed one.",
     why_tables.breakdown_rows,
     "time breakdown",
+    _two_steps,
 )
 LAYERS = Section(
     "Layers",

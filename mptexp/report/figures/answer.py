@@ -335,7 +335,9 @@ def _caption(chart: Subject) -> str:
     """How many comparisons came to which finding, and what dots, bars and brackets are."""
     limit = f"{emulated.LITTLE:g} points"
     words = {"small": f"within {limit}", "large": f"more than {limit} worse"}
-    words |= {"undecided": "inconclusive", "incomplete": "inconclusive"}
+    of_error = chart.scale in ("error", "speed")
+    open_ = wording.INCONCLUSIVE if of_error else wording.NOT_SHOWN
+    words |= {"undecided": open_, "incomplete": open_}
     words |= {"no interval": "without an interval"}
     counts = Counter(words.get(bar.finding, bar.finding) for bar in chart.bars)
     said = wording.listed([f"{n} {finding}" for finding, n in counts.items()])
@@ -349,7 +351,7 @@ def _caption(chart: Subject) -> str:
     parts += [f"Letters that the figures' font lacks: {letters}."] * bool(letters)
     parts += [_fixed_point(chart), _bars(chart), _scaled(chart)]
     grey = any(LOOKS.get(bar.finding) == GREY and not np.isnan(bar.low) for bar in chart.drawn)
-    parts += ["Grey: inconclusive."] * grey
+    parts += [f"Grey: {open_}."] * grey
     hollow = [words.get(bar.finding, bar.finding) for bar in chart.drawn if np.isnan(bar.low)]
     parts += [f"Hollow: {wording.listed([*dict.fromkeys(hollow)])}."] * bool(hollow)
     far = chart.scale == "speed" and len(_near(chart.drawn)) < len(chart.drawn)

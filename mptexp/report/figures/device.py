@@ -1,5 +1,7 @@
 """Figures of the device: its memory, and its utilization and power over time."""
 
+from functools import partial
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -104,10 +106,7 @@ FIGURES = (
         "memory",
         "Peak memory",
         "Peak memory in MiB by batch size, one dot per run, coloured by policy.",
-        lambda sweep: single(
-            sweep.tables,
-            speed.compares(sweep.tables.ok.dropna(subset="peak_memory_bytes"), "policy"),
-        ),
+        partial(speed.by_sizes, value="peak_memory_bytes"),
         memory_by_batch_size,
         _caption_memory,
     ),

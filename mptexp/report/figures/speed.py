@@ -1,5 +1,6 @@
 """Figures of speed: speedups, step times, images per second, latencies."""
 
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -46,7 +47,7 @@ def speedup_by_batch_size(speedups: pd.DataFrame) -> Figure:
 
 
 def _caption_speedup(speedups: pd.DataFrame) -> str:
-    """A ratio is the best only where its whole interval lies above 1."""
+    """A ratio is the best only where its whole interval lies above 1, of those that are drawn."""
     faster = speedups[speedups.low > 1]
     among = speedups if faster.empty else faster
     most = among.loc[among.speedup.idxmax()]
@@ -57,28 +58,38 @@ def _caption_speedup(speedups: pd.DataFrame) -> str:
     has_bars = speedups.low.notna().any()
     bars = " Bars are 95 % intervals that hold for all points together." if has_bars else ""
     return (
-        f"Of {wording.count(len(speedups), 'point')} compared, {proven}; "
+        f"Of {wording.count(len(speedups), 'point')} drawn, {proven}; "
         f"{'largest ratio' if faster.empty else 'best'}: "
         f"{most.candidate} at batch size {most.batch_size}, {wording.ratio_of(most)}.{bars}"
     )
 
 
-def compares(rows: pd.DataFrame, policy: str) -> bool:
-    """Whether a panel holds more than one policy or batch size: a dot alone says nothing."""
-    panels = [name for name in POINT if name != "batch_size"]
-    dots = rows.drop_duplicates([*POINT, policy]).groupby(panels, dropna=False).size()
-    return bool((dots > 1).any())
+def _of_several_sizes(rows: pd.DataFrame) -> pd.Series:
+    """Whether the panel of a row holds several batch sizes: over one a figure says nothing."""
+    panel = [name for name in POINT if name != "batch_size"]
+    return rows.groupby(panel, dropna=False).batch_size.transform("nunique") > 1
+
+
+def by_sizes(sweep: MeasuredSweep, value: str) -> dict[str, Tables]:
+    """The runs of panels with several batch sizes, if a value is known of any.
+
+    Others stand in the headline table.
+    """
+    results = sweep.tables.results
+    tables = replace(sweep.tables, results=results[_of_several_sizes(with_jit(results))])
+    return single(tables, bool(value in tables.ok and tables.ok[value].notna().any()))
 
 
 def _not_in_the_answer(sweep: MeasuredSweep) -> dict[str, pd.DataFrame]:
     """The speedups of each baseline, where the chart of the answer does not hold them all.
 
-    Of those that a panel compares: others stand in the headline table.
+    Of panels with several batch sizes: others stand in the headline table.
     """
     cases = dict(tuple(sweep.tables.claims.groupby("baseline", sort=False)))
     if len(sweep.subject.drawn) == sum(map(len, cases.values())):
         return {}
-    return {name: rows for name, rows in cases.items() if compares(rows, "candidate")}
+    drawn = {name: rows[_of_several_sizes(rows)] for name, rows in cases.items()}
+    return {name: rows for name, rows in drawn.items() if len(rows)}
 
 
 # --- step times and images per second ------------------------------------------------------------
@@ -94,16 +105,7 @@ def step_time_by_batch_size(tables: Tables) -> Figure:
 
 
 def _caption_step_time(tables: Tables) -> str:
-    runs = tables.ok
-    opening = f"Each dot is the median step of one run ({wording.count(len(runs), 'run')})."
-    points = runs.groupby([*POINT, "policy"]).step_s
-    spread = (points.max() / points.min())[points.count() > 1]
-    if spread.empty:
-        return opening
-    return (
-        f"{opening} The widest spread between repeats of a point is "
-        f"{(spread.max() - 1) * 100:.0f} %."
-    )
+    return f"Each dot is the median step of one run ({wording.count(len(tables.ok), 'run')})."
 
 
 def rates_by_batch_size(tables: Tables, task: tasks.Task) -> Figure:
@@ -141,14 +143,6 @@ def _caption_rates(tables: Tables, task: tasks.Task) -> str:
         f"{best.batch_size}. "
         f"Dots are runs, lines go through their medians.{tail}"
     )
-
-
-def _rated(sweep: MeasuredSweep, task: tasks.Task) -> dict[str, Tables]:
-    """A sweep that has throughput of a task at several batch sizes."""
-    runs = of_task(sweep.tables.ok, task)
-    known = task.rate in runs and runs[task.rate].notna().any()
-    sizes = of_task(sweep.tables.results, task).batch_size.nunique()
-    return single(sweep.tables, bool(known and sizes > 1))
 
 
 def dots(
@@ -220,7 +214,7 @@ FIGURES = (
         "step times",
         "Time per step of every run",
         "Milliseconds per step by batch size, one dot per run, coloured by policy.",
-        lambda sweep: single(sweep.tables, sweep.tables.ok.step_s.notna().any()),
+        partial(by_sizes, value="step_s"),
         step_time_by_batch_size,
         _caption_step_time,
     ),
@@ -231,7 +225,7 @@ FIGURES = (
             f"{task.unit.capitalize()}s per second",
             f"{task.unit.capitalize()}s per second by batch size, one dot per run, a line per "
             "policy through medians.",
-            partial(_rated, task=task),
+            partial(by_sizes, value=task.rate),
             partial(rates_by_batch_size, task=task),
             partial(_caption_rates, task=task),
         )

@@ -24,9 +24,9 @@ from mptexp.report.first_screen.subject import (
 )
 from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.measures import Measure
-from mptexp.report.text.wording import INCONCLUSIVE
 
 NONE = "No run of this sweep succeeded"
+SEVERAL = 2  # epochs, from which a sweep asks for accuracy too
 SMALLER = "a smaller batch, which fits the baseline too, would compare them."
 DECIDED = ("lower", "higher", "equal")  # verdicts that an interval shows
 
@@ -53,6 +53,16 @@ def of(tables: Tables) -> Iterator[Subject]:
     bars = [_of_accuracy(row, place) for row, place in pairs]
     scale: Scale = "accuracy" if measure.name == "accuracy" else "perplexity"
     yield Subject("; ".join(titles), sentences, bars, base, scale, advice)
+
+
+def of_epochs(tables: Tables) -> Iterator[Subject]:
+    """Of trainings of several epochs none of whose times is valid: what they learned was asked."""
+    rows, table = findings.compared(tables), accuracy.differences(tables)
+    if rows.empty or table.verdict.isin(findings.NO_MEAN).all():
+        return
+    untimed = (rows.apply(wording.finding, axis=1) == "not valid").all()
+    if untimed and tables.trained.epochs.min() >= SEVERAL:
+        yield from of(tables)
 
 
 def _by_measure(table: pd.DataFrame) -> list[tuple[Measure, pd.DataFrame]]:
@@ -90,13 +100,19 @@ def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") 
     if verdicts & {"lower", "higher"} and verdicts <= {*DECIDED, "undecided"}:
         return f"{figure} beside {whose} is {_counted(tables, table, measure)}"
     between = measure.between(table.difference)
+    if all(accuracy.looks_equal(row) for row in table.to_dict("records")):
+        return f"{figure} is {measure.either_way(table, whose)}"
     if verdicts == {"undecided"}:
         row = table.iloc[0]
         one = measure.difference(row.difference, row.low, row.high, row.blocks)
         one = f"mean difference {one.partition(' (')[0]} {measure.unit}"
         found = one if len(table) == 1 else f"mean differences {between}"
-        return f"{figure} is {INCONCLUSIVE}: {found} from {whose}"
-    return provisional(f"mean validation {measure.name} differs from {whose} by {between}")
+        return f"{figure} is {wording.NOT_SHOWN} to differ from {whose}: {found}"
+    n, mean = wording.repeats(table.blocks), "mean " * bool((table.blocks > 1).all())
+    names = {*table.candidate}
+    own = f" of {names.pop()}" if len(names) == 1 else ""
+    figure = f"{mean}validation {measure.name}{own}"
+    return provisional(f"{figure} differs from {whose} by {between} ({n})")
 
 
 def _diverges(policy: str, lost: int, others: pd.DataFrame) -> str:

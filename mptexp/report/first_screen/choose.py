@@ -1,7 +1,8 @@
 """Which kind of question a sweep asks, and so which module of this folder opens its report.
 
 Most sweeps ask about the speed of policies; some about loss scales, emulated formats, instruction
-sets, replicas, frameworks or plain loops. Each opens its report with its own comparisons. Where
+sets, replicas, frameworks or plain loops; of long trainings without a valid time the accuracy is
+asked. Each opens its report with its own comparisons. Where
 nothing can be claimed, the title is what was measured, said to be provisional.
 """
 
@@ -37,6 +38,7 @@ SUBJECTS: tuple[Callable[[Tables], Iterator[Subject]], ...] = (
     frameworks.of_frontends,
     frameworks.of_frameworks,
     quantized.of_quantized,
+    accuracies.of_epochs,
     speed.of,
     accuracies.of_exponents,
     accuracies.of,

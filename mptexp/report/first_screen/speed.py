@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from mptexp.analysis import accuracy
 from mptexp.analysis.points import rank
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import findings
@@ -14,11 +15,9 @@ from mptexp.report.first_screen import speed_advice
 from mptexp.report.first_screen.subject import RESIDENT, Bar, Subject, equal, provisional
 from mptexp.report.text import measures, wording
 from mptexp.report.text.parameter_values import in_words
-from mptexp.report.text.wording import INCONCLUSIVE, listed
+from mptexp.report.text.wording import listed
 from mptexp.spec.backends import LABELS
 
-# Verdicts on accuracy of runs that were long enough for one.
-UNCLEAR = ("undecided", "too few images")
 LONGEST = 145  # letters of a title that is still read at once
 
 
@@ -122,7 +121,18 @@ def _at_what(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
         return f", {said}{where}"
     if best.verdict == "higher":
         return f"; its {measure.name} is {measure.words.get('higher', 'higher')}"
-    return f"; {measure.name} {INCONCLUSIVE}" * (best.verdict in UNCLEAR)
+    if best.verdict == "too few images":
+        few = f"too few validation {measure.task.example}s"
+        return f"; {measure.name} {wording.NOT_SHOWN} to be equal: {few}"
+    return f"; {measure.name} {_open(best, tables)}" * (best.verdict == "undecided")
+
+
+def _open(best: pd.Series, tables: Tables) -> str:
+    """How far the accuracies of a policy may lie apart that are not shown to differ."""
+    table = accuracy.beside_first(accuracy.differences(tables))
+    names = {"candidate": best.policy, "verdict": best.verdict}
+    names |= {name: best[name] for name in ("gpu_model", "phase", "dataset")}
+    return measures.of(best.dataset).open(table[(table[[*names]] == pd.Series(names)).all(axis=1)])
 
 
 def _other_phase(best: pd.Series, rows: pd.DataFrame) -> str:

@@ -17,6 +17,7 @@ from mptexp.report.figures import registry, style
 from mptexp.report.figures.registry import SweepFigure
 from mptexp.report.first_screen.subject import RESIDENT, device
 from mptexp.report.measured import MeasuredSweep
+from mptexp.report.tables import why_tables
 from mptexp.report.text import markdown, wording
 from mptexp.spec import tasks
 from mptexp.spec.backends import LABELS
@@ -24,6 +25,7 @@ from mptexp.spec.terminal import visible
 
 REMEDIES = 2  # named in what to do
 SHOWN = 3  # sentences, and names of one kind in the line of conditions
+TWO_LINES = 121  # letters of a title on a screen of 1200 pixels
 OPTION = re.compile(r"(?<=[\s>])(--[a-z-]+)(?=[^<>]*</code>)")  # of a command: no line breaks in it
 SOURCE = r"^(folder|idx|text):"  # of data, before its name
 # The cores of a device's name: no line breaks in it.
@@ -132,8 +134,36 @@ def _inline(text: str) -> str:
 
 
 def title(sweep: MeasuredSweep) -> str:
-    """The finding of a sweep in a few words."""
-    return visible(sweep.subject.title)
+    """The finding of a sweep in a few words; where it gains nothing and there is room, why."""
+    finding = sweep.subject.title
+    about = [verdict for verdict in sweep.verdicts if _is_about(finding, verdict)]
+    causes = {v.blamed[0].cause for v in about if _is_explained(v)}
+    if len(causes) != 1 or not all(map(_is_explained, about)):
+        return visible(finding)
+    shares, cause = [v.blamed[0].share for v in about], causes.pop()
+    finding = (
+        finding.replace(" (emulated)", "", 1) if cause.emulated else finding
+    )  # the cause has it
+    whole = f"{finding}, because {_span(min(shares), max(shares))} of its step is {cause.brief}"
+    return visible(whole if len(whole) <= TWO_LINES else sweep.subject.title)
+
+
+def _is_about(title: str, verdict: Verdict) -> bool:
+    """Whether a title that is of one policy alone says that this pair gains nothing."""
+    policy, over = verdict.pair.candidate.policy, verdict.speedup
+    slower = over.high < 1 and f" {wording.times(over.estimate)} " in title
+    not_faster = title.startswith(f"{policy} is not shown ") and not over.low > 1
+    return title.startswith(f"{policy} ") and ";" not in title and (slower or not_faster)
+
+
+def _is_explained(verdict: Verdict) -> bool:
+    """Whether one cause takes by far the most, and most of what the step is longer by."""
+    if not verdict.blamed or not verdict.is_valid:
+        return False
+    largest, *others = verdict.blamed
+    longer_s = verdict.pair.step_s * (1 - verdict.speedup.estimate)
+    alone = all(loss.share <= largest.share / 2 for loss in others)
+    return alone and 2 * largest.seconds >= longer_s
 
 
 def sentences(sweep: MeasuredSweep) -> list[str]:
@@ -207,7 +237,7 @@ def _proven(verdicts: Sequence[Verdict]) -> str:
     _, verdict, effect = max(proven, key=lambda one: one[0])
     place = why.settings(verdict, verdicts).strip(" ()")
     where = f"{wording.at(wording.verbatim(place))}, " if place else ""
-    gains = [f"**{policy}** {why.gain(over)}" for policy, over in effect.gains.items()]
+    gains = [f"**{policy}** {why_tables.gain(over)}" for policy, over in effect.gains.items()]
     name = wording.verbatim(effect.ablation.label(verdict.pair.candidate.backend))
     return f"{LIMITS}: {where}tried with {name}: {wording.listed(gains)}."
 

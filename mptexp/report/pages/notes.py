@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 import pandas as pd
 
 from mptexp.analysis import accuracy, emulated, loss_scale, memory, scaling, speedups, summary
+from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.report.answers import caveats, quantized_inference
@@ -23,7 +24,9 @@ ACCURACY = (
     "sequence by sequence); the interval is over blocks and validation images, and holds for all "
     "differences of this report together. Of runs that do not say which images they classified "
     "correctly, it is as wide as if each had images of its own. *Equal* means that the whole "
-    "interval lies within the margin; *inconclusive*, that it neither does nor excludes zero."
+    "interval lies within the margin. Where it does not, and holds zero: *within so much either "
+    "way*, if the mean difference lies within the margin: nothing larger is likely, and more "
+    "repeats may show that both are equal; else *not shown*: the mean may be chance."
 )
 PERPLEXITY = (
     "Perplexity: the exponential of the mean loss per token; knowing nothing gives the number of "
@@ -121,7 +124,7 @@ def _families(tables: Tables, verdicts: Sequence[Verdict]) -> dict[str, int]:
     """How many comparisons have an interval, by what they compare; families of their own."""
     integers = [one.lost.low for one in quantized_inference.measured(tables)]
     effects = [effect for verdict in verdicts for effect in verdict.effects]
-    ablated = [o.low for e in effects for o in e.contrasts if not (e.claimed and o is e.speedup)]
+    ablated = [o.low for e in effects for n, o in e.contrasts.items() if n not in e.claimed]
     points = emulated.points(tables)
     errors = pd.DataFrame(
         {"low": [p.loss.low for p in points], "more_low": [p.nearest.low for p in points]}
@@ -154,8 +157,13 @@ def _own(table: pd.DataFrame, kind: str) -> int:
 
 
 def details(tables: Tables) -> str:
-    """What the columns of the second table are."""
+    """What the columns of the second table are, and how far repeats lie apart."""
     lines = ["5–95 %: percentiles of the windows."] if tables.ok.step_s.notna().any() else []
+    repeats = tables.ok.groupby([*POINT, "policy"]).step_s
+    spread = (repeats.max() / repeats.min())[repeats.count() > 1]
+    if len(spread):
+        apart = f"{(spread.max() - 1) * 100:.0f} %"
+        lines.append(f"The widest spread between the median steps of repeats is {apart}.")
     target = accuracy.target(tables)
     if target is not None:
         by = "the params file" if tables.options.target_accuracy else "what every run reached"

@@ -183,13 +183,12 @@ def accuracy_rows(tables: Tables) -> pd.DataFrame:
     """Differences in accuracy or perplexity between policies, a row per point and pair."""
     table = accuracy.differences(tables)
     records = table.to_dict("records")
-    margin = tables.options.equivalence_margin
     cells = {
         **_varying(table),
         "Policy": table.candidate,
         "Against": table.baseline.map(wording.default_name),
         **{measure.head: _differences(records, measure) for measure in measures.met(table)},
-        "Finding": [measures.of(r["dataset"]).verdict(r["verdict"], margin) for r in records],
+        "Finding": [measures.of(r["dataset"]).finding(r) for r in records],
     }
     return pd.DataFrame(cells)
 

@@ -11,7 +11,7 @@ from mptexp.analysis.contrast import Contrast
 from mptexp.diagnosis import arithmetic, breakdown, roofline
 from mptexp.diagnosis.ablations import Ablation
 from mptexp.diagnosis.causes import BREAKDOWN
-from mptexp.diagnosis.effects import Effect
+from mptexp.diagnosis.effects import SPEEDUP, Effect
 from mptexp.diagnosis.losses import Loss
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records.tables import valid_peak
@@ -34,13 +34,22 @@ def milliseconds(seconds: float) -> str:
     return f"{wording.digits(seconds * 1e3)} ms"
 
 
-def short_contrast(over: Contrast, flags: str = "") -> str:
-    """`2.40× [2.31, 2.49]`; n where there is no interval, and the reason where none is valid."""
-    if reasons := wording.not_valid(flags):
-        return f"{over.estimate:.2f}× ({reasons})"
-    if math.isnan(over.low):
-        return f"{over.estimate:.2f}× (n = {over.n})"
-    return f"{over.estimate:.2f}× [{over.low:.2f}, {over.high:.2f}]"
+def gain(over: Contrast, flags: str = "") -> str:
+    """What a change gave: `2.40× faster [2.31, 2.49]`, `2.00× slower [1.80, 2.20]`."""
+    return f"{wording.times(over.estimate)} {interval(over, flags)}"
+
+
+def interval(over: Contrast, flags: str) -> str:
+    """The interval in the direction of the ratio, or why there is none."""
+    if math.isnan(over.low) and not wording.not_valid(flags):
+        return f"(n = {over.n})"
+    return wording.speed_parts(_row(over, flags))[1]
+
+
+def _row(over: Contrast, flags: str) -> dict[str, Any]:
+    """A ratio as a row of a table of them."""
+    ends = {"low": over.low, "high": over.high}
+    return {"speedup": over.estimate, **ends, "blocks": over.n, "flags": flags}
 
 
 def _milli(seconds: float | None) -> str:
@@ -78,8 +87,8 @@ def _share(loss: Loss) -> str:
 def _remedies(loss: Loss, verdict: Verdict) -> str:
     """What to change, and what it gave where it was measured; nothing that was shown to hurt."""
     texts = [
-        f"{text} (measured: {short_contrast(gain)})" if gain else text
-        for text, gain in verdict.remedies(loss)
+        f"{text} (measured: {gain(over)})" if over else text
+        for text, over in verdict.remedies(loss)
     ]
     return "; ".join(texts) or "what is known was measured, or is done already"
 
@@ -95,10 +104,7 @@ def evidence(loss: Loss, verdict: Verdict) -> str:
         spent = milliseconds(loss.spent_s)
         parts.append(f"{loss.cause.spent_on}: {spent}{layers}{before}")
     for effect in loss.effects:
-        gains = [
-            f"{policy} {short_contrast(gain, effect.flags)}"
-            for policy, gain in effect.gains.items()
-        ]
+        gains = [f"{policy} {gain(over, effect.flags)}" for policy, over in effect.gains.items()]
         named = effect.ablation.label(verdict.pair.candidate.backend)
         parts.append(f"with {named}: {wording.listed(gains)}")
     if loss.cause.emulated and verdict.candidate is not None:
@@ -125,19 +131,36 @@ def ablation_rows(verdict: Verdict) -> pd.DataFrame:
 
 
 def _ablation_row(effect: Effect, verdict: Verdict) -> dict[str, str]:
-    gains = {policy: wording.contrast(gain, effect.flags) for policy, gain in effect.gains.items()}
+    policies = [run.policy for run in verdict.pair.policies]
+    baseline, candidate = map(wording.default_name, policies)
     return {
         "Ablation": effect.ablation.label(verdict.pair.candidate.backend),
         "Why": reason(effect.ablation),
         **{
-            f"makes {run.policy} faster by": gains.get(run.policy) or effect.failed or "–"
-            for run in verdict.pair.policies
+            f"{wording.default_name(policy)} with it": _changed(effect, policy)
+            or effect.failed
+            or "–"
+            for policy in policies
         },
-        "Shows": _shown(effect.gains.get(verdict.pair.candidate.policy), effect.flags),
-        "Speedup with it": wording.contrast(effect.speedup, effect.flags)
-        if effect.speedup
-        else "–",
+        "Shows": _shown(effect.gains.get(policies[1]), effect.flags),
+        f"{candidate} against {baseline} with it": _changed(effect, SPEEDUP) or "–",
     }
+
+
+def _changed(effect: Effect, name: str) -> str:
+    """One of an effect's contrasts; where fewer blocks count than were measured, why.
+
+    `1.47× faster (no interval, n = 2 of 3: 1 block was measured in two calls)`; empty where it is
+    not known.
+    """
+    over, apart = effect.contrasts.get(name), effect.apart.get(name, 0)
+    if over is None:
+        return ""
+    text, n = wording.ratio_of(_row(over, effect.flags)), f"n = {over.n}"
+    left = (
+        f"{wording.count(apart, 'block')} {'was' if apart == 1 else 'were'} measured in two calls"
+    )
+    return text.replace(n, f"{n} of {over.n + apart}: {left}") if apart else text
 
 
 def _shown(gain: Contrast | None, flags: str) -> str:

@@ -3,11 +3,13 @@
 What is compared (`points.quality`) grows where a training is better; what a reader knows may not.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
+from mptexp.analysis import accuracy
 from mptexp.report.text import wording
 from mptexp.spec import tasks
 
@@ -77,11 +79,34 @@ class Measure:
         unit = f" {unit}" * (not again or unit == "%")
         return f"{least if least == most else f'{least} to {most}'}{unit}"
 
-    def verdict(self, verdict: str, margin: float) -> str:
-        """A verdict of analysis.accuracy for a table's cell."""
-        if verdict == "equal":
-            return f"equal within {self.margin(margin)}"
-        return self.words.get(verdict) or wording.verdict(verdict)
+    def either_way(self, rows: pd.DataFrame, of: str = "") -> str:
+        """`within 1.7 percentage points either way`: what the intervals of some rows hold.
+
+        Args:
+            of: whose figure theirs is compared with.
+        """
+        ends = pd.concat([rows.low, rows.high]).map(self.change).abs()
+        reach = wording.signed(ends.max() * 100).replace("+", "")
+        unit = self.unit.partition(" of ")[0]
+        return f"within {reach} {unit}{f' of {of}' * bool(of)} either way"
+
+    def open(self, rows: pd.DataFrame) -> str:
+        """What some rows come to that are undecided; else as `either_way`.
+
+        `+8.6 points, not shown`, for a title, which has no room for more.
+        """
+        if all(accuracy.looks_equal(row) for row in rows.to_dict("records")):
+            return self.either_way(rows)
+        by = self.between(rows.difference).replace("percentage points", "points")
+        return f"{by}, {wording.NOT_SHOWN}"
+
+    def finding(self, row: Mapping[str, Any]) -> str:
+        """A row of `accuracy.differences` in words, for a table's cell."""
+        if row["verdict"] == "equal":
+            return f"equal within {self.margin(row['margin'])}"
+        if accuracy.looks_equal(row):
+            return self.either_way(pd.DataFrame([row]))
+        return self.words.get(row["verdict"]) or wording.verdict(row["verdict"])
 
 
 def _perplexities(mean: float, low: float, high: float, n: int) -> str:

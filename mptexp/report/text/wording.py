@@ -18,6 +18,7 @@ from mptexp.spec.terminal import visible
 
 EMULATED = "emulated: slower is expected"
 INCONCLUSIVE = "inconclusive"
+NOT_SHOWN = "not shown"  # of a difference in accuracy whose interval includes zero
 NOT_VALID = "Measured, but not valid"
 # How a sentence opens that lists the comparisons with a baseline of one finding, in this order.
 OPENINGS = {
@@ -351,7 +352,13 @@ def percentage_points(fraction: float) -> str:
 
 def verdict(verdict: str) -> str:
     """A verdict of analysis.accuracy for a table's cell."""
-    return INCONCLUSIVE if verdict == "undecided" else verdict
+    return NOT_SHOWN if verdict == "undecided" else verdict
+
+
+def repeats(blocks: pd.Series) -> str:
+    """`n = 3`, `n = 3 to 5`: of how many blocks some differences are."""
+    least, most = int(blocks.min()), int(blocks.max())
+    return f"n = {least}" if least == most else f"n = {least} to {most}"
 
 
 # --- numbers ------------------------------------------------------------------------------------

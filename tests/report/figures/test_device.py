@@ -5,6 +5,7 @@ from builders import record, tables, three
 
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.figures import device
+from mptexp.report.figures.registry import FIGURES
 from mptexp.report.measured import MeasuredSweep
 
 CAPTIONS = {row.name: row.caption for row in device.FIGURES}
@@ -20,11 +21,19 @@ def test_the_devices_memory_is_a_line_where_runs_come_near_it():
     assert "1,024 MiB" in CAPTIONS["memory_by_batch_size"](made)
 
 
-def test_memory_is_drawn_where_a_panel_compares_something():
-    (row,) = [row for row in device.FIGURES if row.section == "memory"]
-    alone = [record(block=block, width=width) for width in (1.0, 2.0) for block in range(2)]
-    for rows, drawn in ((alone, 0), ([*alone, record("mixed_float16")], 1)):
-        assert len(row.cases(MeasuredSweep(SweepDir(Path("unused")), tables(rows)))) == drawn
+def test_a_figure_over_batch_sizes_has_the_panels_that_hold_several():
+    # The puzzle: panels of one batch size, a column of dots each.
+    rows = [record(policy, width=w) for w in (1.0, 2.0) for policy in ("float32", "mixed_float16")]
+    larger, names = record(batch_size=64), ("step times", "throughput", "memory")
+    for row in (row for row in FIGURES if row.section in names):
+        if not row.name.startswith("tokens"):
+            assert not row.cases(MeasuredSweep(SweepDir(Path("unused")), tables(rows)))
+            cases = row.cases(MeasuredSweep(SweepDir(Path("unused")), tables([*rows, larger])))
+            assert {run["width"] for run in map(asked(cases[""]), cases[""].ok.run_id)} == {1.0}
+
+
+def asked(made):
+    return lambda run_id: made.records_by_id[run_id]["parameters"]
 
 
 def test_the_caption_of_memory_tells_its_two_points_apart():

@@ -53,7 +53,7 @@ def test_a_speedup_shows_its_interval(measured):
     [
         (
             [2.0, 2.1, 1.9],
-            "Of 1 point compared, 1 is measurably faster than float32; best: mixed_float16 at "
+            "Of 1 point drawn, 1 is measurably faster than float32; best: mixed_float16 at "
             "batch size 32, 2.00× faster [1.76, 2.26] (n = 3). Bars are 95 % intervals",
         ),
         (
@@ -83,7 +83,7 @@ def test_what_is_not_valid_is_not_said_to_be_no_faster():
     made = three("mixed_float16", [2.0, 2.1, 1.9])
     unknown = tables([one | {"identity": None} for one in made.records])
     caption = speed._caption_speedup(unknown.claims)
-    assert caption.startswith("Of 1 point compared, none is valid; largest ratio: mixed_float16")
+    assert caption.startswith("Of 1 point drawn, none is valid; largest ratio: mixed_float16")
 
 
 def test_a_rate_below_one_is_not_zero():

@@ -81,10 +81,12 @@ def test_the_facade_imports_nothing_before_it_is_used():
 def test_a_row_of_the_registry_is_all_that_a_new_figure_needs(monkeypatch, shown, tmp_path):
     row = replace(speed.FIGURES[1], name="added", title="An added figure")
     monkeypatch.setattr(registry, "FIGURES", (*registry.FIGURES, row))
-    sweep = MeasuredSweep(SweepDir(tmp_path), tables([record()]))
+    both = [record(), record(batch_size=64)]
+    sweep = MeasuredSweep(SweepDir(tmp_path), tables(both))
     sections.show_step_times(sweep)
     assert ["An added figure" in made.data for made in shown] == [False, True]
-    store.write_record(sweep.directory.record(record()["run_id"]), record())
+    for made in both:
+        store.write_record(sweep.directory.record(made["run_id"]), made)
     export.export(sweep.directory, tmp_path / "out")
     assert (tmp_path / "out/added.png").is_file()
     assert "*An added figure. " in (tmp_path / "out/draft.md").read_text()

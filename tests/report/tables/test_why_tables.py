@@ -19,8 +19,8 @@ def test_the_gain_to_expect_is_the_step_without_the_cause():
 def test_an_ablation_that_failed_says_how():
     found = verdict(effects=[Effect(ablations.XLA_ON, failed="oom: no memory")])
     (row,) = why_tables.ablation_rows(found).to_dict("records")
-    assert row["makes float32 faster by"] == "oom: no memory"
-    assert row["Speedup with it"] == "–"
+    assert row["float32 with it"] == "oom: no memory"
+    assert row["mixed_float16 against float32 with it"] == "–"
 
 
 def test_an_ablation_that_is_not_valid_shows_nothing():
@@ -29,6 +29,24 @@ def test_an_ablation_that_is_not_valid_shows_nothing():
         found = verdict(effects=[Effect(ablations.XLA_ON, gains=gains, flags=flags)])
         (row,) = why_tables.ablation_rows(found).to_dict("records")
         assert row["Shows"] == shows
+
+
+def test_what_makes_steps_slower_is_said_above_one():
+    # The puzzle: "makes tensorfloat32 faster by 0.25×".
+    rows = [row for one in published("tf32-h200").verdicts for row in of(one)]
+    strict = [row["TF32 with it"] for row in rows if row["Ablation"] == "strict float32"]
+    assert strict == ["3.09× slower [2.73, 3.50] (n = 3)", "4.01× slower [3.73, 4.31] (n = 3)"]
+
+
+def of(verdict):
+    return why_tables.ablation_rows(verdict).to_dict("records")
+
+
+def test_of_blocks_that_do_not_count_it_is_said_why():
+    # The puzzle: "n = 2", of three blocks, the third of whose input modes ran in two calls.
+    (row, *_) = of(published("tf32-h200").verdicts[0])
+    two = "(no interval, n = 2 of 3: 1 block was measured in two calls)"
+    assert row["mixed_float16 with it"] == f"1.46× faster {two}"
 
 
 @pytest.mark.parametrize(
@@ -70,8 +88,8 @@ def test_evidence_is_the_breakdown_of_both_policies_and_what_the_ablations_chang
     proof = Effect(ablations.XLA_ON, GAINS, Contrast(2.4, 2.3, 2.5, 3))
     found = loss("memory", 0.2, proof, baseline_s=0.003)
     assert why_tables.evidence(found, verdict(found)) == (
-        "time breakdown: 2 ms, 3 ms under the baseline; with XLA on: float32 1.20× [1.10, 1.30] "
-        "and mixed_float16 2.50× [2.40, 2.60]"
+        "time breakdown: 2 ms, 3 ms under the baseline; with XLA on: float32 1.20× faster "
+        "[1.10, 1.30] and mixed_float16 2.50× faster [2.40, 2.60]"
     )
     kept = loss("no tensor cores", 0.2, layers=("conv", "dense"))
     said = why_tables.evidence(kept, verdict(kept))

@@ -16,13 +16,19 @@ def test_every_task_is_written():
     assert measures.of("folder:mine").name == "accuracy"
 
 
+def found(verdict, difference=0.0):
+    ends = {"low": -math.log(1.03), "high": 0.02}
+    return {"verdict": verdict, "difference": difference, "margin": 0.01, **ends}
+
+
 def test_a_higher_loss_is_a_higher_perplexity_in_percent():
     tokens, nats = measures.of("hamlet"), [-math.log(1.02), -math.log(1.03), -math.log(1.01)]
     assert tokens.difference(*nats, 3) == "+2.0 [+1.0, +3.0] (n = 3)"
     assert tokens.between(pd.Series(nats)) == "+1.0 to +3.0 % of perplexity"
-    assert tokens.verdict("equal", 0.01) == "equal within 1 %"
-    assert tokens.verdict("lower", 0.01) == "higher: worse"
-    assert tokens.verdict("undecided", 0.01) == "inconclusive"
+    assert tokens.finding(found("equal")) == "equal within 1 %"
+    assert tokens.finding(found("lower", -0.1)) == "higher: worse"
+    assert tokens.finding(found("undecided", -0.1)) == "not shown"
+    assert tokens.finding(found("undecided")) == "within 3.0 % either way"
     assert tokens.mean(8.214, 8.1, 8.3, 3) == "8.21 (8.10–8.30)"
     assert tokens.level(8.214) == "8.21"
 
@@ -43,7 +49,7 @@ def test_a_perplexity_that_exploded_is_bounded_in_words():
 def test_accuracy_is_written_in_percentage_points():
     images = measures.of("digits")
     assert images.difference(0.01, 0.005, 0.02, 3) == "+1.0 [+0.5, +2.0] (n = 3)"
-    assert images.verdict("equal", 0.01) == "equal within 1 percentage point"
+    assert images.finding(found("equal")) == "equal within 1 percentage point"
     assert images.head == "Difference, percentage points [95 % interval]"
 
 
