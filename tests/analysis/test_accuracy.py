@@ -65,7 +65,7 @@ def test_what_may_be_chance_is_said_with_its_size():
     begins = "Validation accuracy is not shown to differ (n = 3): mean difference −2.3 [−"
     assert sentence.startswith(begins)
     (finding,) = text_tables.accuracy_rows(apart).Finding
-    assert finding == "not shown"
+    assert finding == "not significant"
 
 
 def test_the_level_of_two_policies_is_told_of_each():

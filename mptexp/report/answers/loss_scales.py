@@ -133,7 +133,7 @@ def _not_shown(rows: pd.DataFrame, tried: Sequence[float]) -> str:
     first, *more = [f"{measure.between(r.difference)} {_with_all(r, tried)}" for r in each]
     first = first.replace(unit, f"{unit} from float32", 1)
     ends = wording.listed([first, *(other.replace(unit, "", 1) for other in more)])
-    return f"ends {ends} ({wording.NOT_SHOWN}, {wording.repeats(rows.blocks)})"
+    return f"ends {ends} ({wording.NOT_SIGNIFICANT}, {wording.repeats(rows.blocks)})"
 
 
 def _undecided(own: pd.DataFrame) -> pd.DataFrame:

@@ -336,7 +336,7 @@ def _caption(chart: Subject) -> str:
     limit = f"{emulated.LITTLE:g} points"
     words = {"small": f"within {limit}", "large": f"more than {limit} worse"}
     of_error = chart.scale in ("error", "speed")
-    open_ = wording.INCONCLUSIVE if of_error else wording.NOT_SHOWN
+    open_ = wording.INCONCLUSIVE if of_error else wording.NOT_SIGNIFICANT
     words |= {"undecided": open_, "incomplete": open_}
     words |= {"no interval": "without an interval"}
     counts = Counter(words.get(bar.finding, bar.finding) for bar in chart.bars)

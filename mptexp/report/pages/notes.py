@@ -26,7 +26,7 @@ ACCURACY = (
     "correctly, it is as wide as if each had images of its own. *Equal* means that the whole "
     "interval lies within the margin. Where it does not, and holds zero: *within so much either "
     "way*, if the mean difference lies within the margin: nothing larger is likely, and more "
-    "repeats may show that both are equal; else *not shown*: the mean may be chance."
+    "repeats may show that both are equal; else *not significant*: the mean may be chance."
 )
 PERPLEXITY = (
     "Perplexity: the exponential of the mean loss per token; knowing nothing gives the number of "

@@ -93,12 +93,12 @@ class Measure:
     def open(self, rows: pd.DataFrame) -> str:
         """What some rows come to that are undecided; else as `either_way`.
 
-        `+8.6 points, not shown`, for a title, which has no room for more.
+        `+8.6 points, not significant`, for a title, which has no room for more.
         """
         if all(accuracy.looks_equal(row) for row in rows.to_dict("records")):
             return self.either_way(rows)
         by = self.between(rows.difference).replace("percentage points", "points")
-        return f"{by}, {wording.NOT_SHOWN}"
+        return f"{by}, {wording.NOT_SIGNIFICANT}"
 
     def finding(self, row: Mapping[str, Any]) -> str:
         """A row of `accuracy.differences` in words, for a table's cell."""

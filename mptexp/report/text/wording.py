@@ -18,7 +18,8 @@ from mptexp.spec.terminal import visible
 
 EMULATED = "emulated: slower is expected"
 INCONCLUSIVE = "inconclusive"
-NOT_SHOWN = "not shown"  # of a difference in accuracy whose interval includes zero
+# Of a difference in accuracy whose interval includes zero: within a sentence, and alone.
+NOT_SHOWN, NOT_SIGNIFICANT = "not shown", "not significant"
 NOT_VALID = "Measured, but not valid"
 # How a sentence opens that lists the comparisons with a baseline of one finding, in this order.
 OPENINGS = {
@@ -352,7 +353,7 @@ def percentage_points(fraction: float) -> str:
 
 def verdict(verdict: str) -> str:
     """A verdict of analysis.accuracy for a table's cell."""
-    return NOT_SHOWN if verdict == "undecided" else verdict
+    return NOT_SIGNIFICANT if verdict == "undecided" else verdict
 
 
 def repeats(blocks: pd.Series) -> str:

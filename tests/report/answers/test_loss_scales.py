@@ -34,7 +34,7 @@ def test_an_interval_that_says_nothing_is_no_training():
     assert "trains" not in sentence
     assert (
         "float16** ends −1.0 percentage points from float32 with 1, −1.0 with 2, −1.0 with 4 and "
-        "−29.7 with 8 (not shown, n = 1 to 3)." in sentence
+        "−29.7 with 8 (not significant, n = 1 to 3)." in sentence
     )
 
 

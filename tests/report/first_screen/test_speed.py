@@ -136,7 +136,7 @@ def test_accuracy_within_a_wide_margin_is_not_called_equal_without_it():
     [
         ((-0.4, -0.41, -0.39), "; its accuracy is lower"),
         ((-0.2, 0.2, 0.0), "; accuracy within 49.7 percentage points either way"),
-        ((-0.2, 0.1, 0.0), "; accuracy −3.3 points, not shown"),
+        ((-0.2, 0.1, 0.0), "; accuracy −3.3 points, not significant"),
         ((0.0, 0.0, 0.0), ", at equal accuracy"),
     ],
 )
