@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mptexp.spec import imports
+
 if TYPE_CHECKING:
     from mptexp.execution.fork_server import Kernel
 
@@ -71,6 +73,7 @@ def execute(
     scratch: Path,
     folder: Path | None = None,
     kernel: "Kernel | None" = None,
+    save_cells: bool = True,
 ) -> None:
     """Executes a notebook (py:percent or ipynb) and writes it as ipynb.
 
@@ -84,13 +87,15 @@ def execute(
             removes it.
         folder: in which it is executed; by default the current one.
         kernel: a forked one that executes it; by default one is started.
+        save_cells: whether it is written after each cell, for who looks at it while it runs.
 
     Raises:
         papermill.PapermillExecutionError: if a notebook cell raised.
         nbclient.exceptions.DeadKernelError: if the Jupyter kernel died.
     """
     spare()
-    import jupytext
+    with imports.without("jupyter_server"):  # a third of its time, to serve scripts
+        import jupytext
     import papermill
     from traitlets.config import Config
 
@@ -131,6 +136,7 @@ def execute(
             output,
             dict(parameters),
             engine_name=engine.NAME,
+            request_save_on_cell_execute=save_cells,
             progress_bar=False,
             config=local,
             cwd=folder,

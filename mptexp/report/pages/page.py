@@ -43,6 +43,8 @@ def build(
     data_files.write(sweep)
     for place in (directory, directory.diagnosis):
         _render_runs(place, directory.index)
+    jupyter_kernel.spare()
+    card = lead.card(sweep) | dict(shared or {})  # before the fork: what it computes, both have
     with measured.handed(sweep):
         kernel = jupyter_kernel.forked()
     with scratch_folder() as scratch, kernel or nullcontext():
@@ -50,13 +52,14 @@ def build(
         parameters = {"sweep_dir": str(directory.root.resolve())}
         # Not in the working folder: matplotlib alone takes settings from a file there.
         try:
-            jupyter_kernel.execute(notebook, executed, parameters, scratch, scratch, kernel)
+            jupyter_kernel.execute(
+                notebook, executed, parameters, scratch, scratch, kernel, save_cells=False
+            )
         except OSError:
             raise
         except Exception as error:  # of the notebook, or its Jupyter kernel was killed
             why = outcome(error)["error"]
             raise Stopped(f"{directory.root}: no report was made: {why}; try again") from None
-        card = lead.card(sweep) | dict(shared or {})
         page = rendering.report_page(executed, lead.title(sweep), card, up)
     store.write_text(directory.index, page)
     return directory.index
