@@ -53,7 +53,7 @@ if TYPE_CHECKING:  # for editors and type checkers
     from mptexp.execution.plan import remaining_s
     from mptexp.execution.preparation import look
     from mptexp.execution.progress import Output, expected
-    from mptexp.execution.sweep import Interrupted, execute
+    from mptexp.execution.sweep import execute
 
 PARTS = {
     "mptexp.api.advising": "advise advise_layers",
@@ -71,7 +71,7 @@ PARTS = {
     "mptexp.execution.plan": "remaining_s",
     "mptexp.execution.preparation": "look",
     "mptexp.execution.progress": "Output expected",
-    "mptexp.execution.sweep": "Interrupted execute",
+    "mptexp.execution.sweep": "execute",
 }
 HOMES = {name: part for part, names in PARTS.items() for name in names.split()}
 
