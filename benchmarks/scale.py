@@ -1,6 +1,7 @@
 """What a large sweep costs before its first kernel and after its last one.
 
     python benchmarks/scale.py [--runs 10000] [--shape blocks] [--notebooks] [--keep DIR]
+    python benchmarks/scale.py --published [quickstart-cpu]
 
 Makes records of a sweep from a real one (windows, history, samples, readings, work, environment,
 identity; 13 kB each), in a temporary folder, with other numbers in each. Shapes: `blocks` are 8
@@ -16,6 +17,9 @@ its seconds and the most memory that it and its children held together (resident
     nothing     `mptexp run --no-report` with nothing left to do
     collect     sweep_tables.load: all records into tables
     report      `mptexp report`; then the sizes of its page, and what a browser needs to open it
+
+With --published it is a sweep as people have it: `mptexp --help`, `mptexp plan` of its params file,
+and `mptexp report` of a copy, three times each.
 """
 
 import argparse
@@ -227,6 +231,15 @@ def measure(file: Path, place: SweepDir) -> None:
     opened(place.index)
 
 
+def usual(name: str, folder: Path) -> None:
+    """Prints what commands on a published sweep cost; the first time reads files from the disk."""
+    shutil.copytree(PUBLISHED / name, folder / name)
+    program = [sys.executable, "-m", "mptexp"]
+    for words in (["--help"], ["plan", f"{name}/params.yaml"], ["report", name]):
+        for _ in range(3):
+            measured(words[0], [*program, *words], folder, bool)
+
+
 def main() -> None:
     """Makes a sweep and prints what each step on it costs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -234,8 +247,11 @@ def main() -> None:
     parser.add_argument("--shape", choices=("blocks", "points", "settings"), default="blocks")
     parser.add_argument("--notebooks", action="store_true", help="with executed notebooks")
     parser.add_argument("--keep", type=Path, help="make the sweep here and leave it")
+    parser.add_argument("--published", nargs="?", const="quickstart-cpu", metavar="SWEEP")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made_in:
+        if options.published:
+            return usual(options.published, Path(made_in))
         folder = options.keep or Path(made_in)
         folder.mkdir(parents=True, exist_ok=True)
         file, place = make(folder, options.runs, options.shape, options.notebooks)

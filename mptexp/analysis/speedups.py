@@ -139,7 +139,7 @@ def _with_superseded(
 
 def at_best_batch(tables: "Tables") -> pd.DataFrame:
     """Every policy at its best batch size: `best_batches` without what tells families apart."""
-    return best_batches(tables).drop(columns="claimed")
+    return tables.best_batches.drop(columns="claimed")
 
 
 def best_batches(tables: "Tables") -> pd.DataFrame:

@@ -69,7 +69,7 @@ class Tables:
         """The records of some runs of which each is of another block."""
         return {b: self.records_by_id[i] for b, i in zip(runs.block, runs.run_id, strict=True)}
 
-    @property
+    @cached_property
     def ok(self) -> pd.DataFrame:
         """The runs that can be compared; emulated is False where a record does not say."""
         ok = self.results[self.results.status == "ok"]
@@ -118,7 +118,12 @@ class Tables:
         timed = self.ok[self.ok.step_s.notna()]
         return rows.merge(timed[["run_id", "policy", *POINT]], on="run_id")
 
-    @property
+    @cached_property
+    def best_batches(self) -> pd.DataFrame:
+        """Every policy at its best batch size, see `speedups.best_batches`."""
+        return speedups.best_batches(self)
+
+    @cached_property
     def epochs(self) -> pd.DataFrame:
         """The history with each run's parameters."""
         return self.history.merge(

@@ -2,49 +2,82 @@
 
 `cells` is for notebooks, which find it in the package itself: `mptexp.run(...)`; `commands` is for
 the command line; both execute a sweep by `execution.sweep` and a diagnosis by `diagnosing`.
+
+What is asked for is imported then: a plan needs nothing of what executes.
 """
 
-from mptexp.api.advising import advise, advise_layers
-from mptexp.api.archive import open_archive
-from mptexp.api.cells import (
-    answer,
-    compare,
-    diagnose,
-    explain,
-    load,
-    plan,
-    policies,
-    record,
-    run,
-)
-from mptexp.api.checking import check_instruments
-from mptexp.api.commands import (
-    TRACKERS,
-    absent,
-    changed,
-    checked,
-    claims,
-    compared,
-    curable,
-    doctor,
-    export,
-    init,
-    installed_backends,
-    merge,
-    open_sweep,
-    planned,
-    publish,
-    read_traces,
-    recordings,
-    report,
-    track,
-    unlike,
-    write_page,
-)
-from mptexp.api.diagnosing import execute_diagnosis, open_diagnosis, verdicts
-from mptexp.api.gpu_hour import measure_hour
-from mptexp.execution.local_executor import Execution
-from mptexp.execution.plan import remaining_s
-from mptexp.execution.preparation import look
-from mptexp.execution.progress import Output, expected
-from mptexp.execution.sweep import Interrupted, execute
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for editors and type checkers
+    from mptexp.api.advising import advise, advise_layers
+    from mptexp.api.archive import open_archive
+    from mptexp.api.cells import (
+        answer,
+        compare,
+        diagnose,
+        explain,
+        load,
+        plan,
+        policies,
+        record,
+        run,
+    )
+    from mptexp.api.checking import check_instruments
+    from mptexp.api.commands import (
+        TRACKERS,
+        absent,
+        changed,
+        checked,
+        claims,
+        compared,
+        curable,
+        doctor,
+        export,
+        init,
+        installed_backends,
+        merge,
+        open_sweep,
+        planned,
+        publish,
+        read_traces,
+        recordings,
+        report,
+        track,
+        unlike,
+        write_page,
+    )
+    from mptexp.api.diagnosing import execute_diagnosis, open_diagnosis, verdicts
+    from mptexp.api.gpu_hour import measure_hour
+    from mptexp.execution.local_executor import Execution
+    from mptexp.execution.plan import remaining_s
+    from mptexp.execution.preparation import look
+    from mptexp.execution.progress import Output, expected
+    from mptexp.execution.sweep import execute
+
+PARTS = {
+    "mptexp.api.advising": "advise advise_layers",
+    "mptexp.api.archive": "open_archive",
+    "mptexp.api.cells": "answer compare diagnose explain load plan policies record run",
+    "mptexp.api.checking": "check_instruments",
+    "mptexp.api.commands": (
+        "TRACKERS absent changed checked claims compared curable doctor export init "
+        "installed_backends merge open_sweep planned publish read_traces recordings "
+        "report track unlike write_page"
+    ),
+    "mptexp.api.diagnosing": "execute_diagnosis open_diagnosis verdicts",
+    "mptexp.api.gpu_hour": "measure_hour",
+    "mptexp.execution.local_executor": "Execution",
+    "mptexp.execution.plan": "remaining_s",
+    "mptexp.execution.preparation": "look",
+    "mptexp.execution.progress": "Output expected",
+    "mptexp.execution.sweep": "execute",
+}
+HOMES = {name: part for part, names in PARTS.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for."""
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(HOMES[name]), name)

@@ -21,12 +21,11 @@ from mptexp.api import archive
 from mptexp.api.archive import INSTRUMENTS
 from mptexp.api.commands import check_backend, installed_backends, open_sweep, writing
 from mptexp.execution.directory import locked
-from mptexp.execution.sweep import Interrupted
 from mptexp.records import privacy, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.backends import BACKENDS
 from mptexp.spec.devices import local_device
-from mptexp.spec.errors import ParamsError, Stopped
+from mptexp.spec.errors import Interrupted, ParamsError, Stopped
 from mptexp.spec.files import text as text_of
 from mptexp.spec.project import child_environment, studies
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mptexp.spec import interrupt, limits
-from mptexp.spec.errors import ParamsError, Stopped, UserError
+from mptexp.spec.errors import Interrupted, ParamsError, Stopped, UserError
 from mptexp.spec.terminal import plain
 
 if TYPE_CHECKING:
@@ -188,8 +188,6 @@ def options(
 
 def _end(error: BaseException, verbose: bool = False) -> None:
     """Ends the command where an error's message says all: never with a traceback."""
-    from mptexp.api import Interrupted
-
     if isinstance(error, Interrupted):
         err().print(f"stopped: {error.kept}; the same command goes on")
         raise typer.Exit(130) from None

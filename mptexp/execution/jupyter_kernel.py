@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mptexp.spec import imports
+
 if TYPE_CHECKING:
     from mptexp.execution.fork_server import Kernel
 
@@ -36,6 +38,12 @@ def spare() -> None:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
 
 
+def may_fork() -> bool:
+    """Whether a process that is forked from this one is whole."""
+    known = sys.platform == "linux" and not FRAMEWORKS & {*sys.modules}
+    return known and threading.active_count() == 1
+
+
 def forked() -> "Kernel | None":
     """A Jupyter kernel forked from this process: it has what is imported and loaded here.
 
@@ -43,7 +51,7 @@ def forked() -> "Kernel | None":
     this process imports from its working directory, as no kernel does.
     """
     foreign = not sys.flags.safe_path and sys.path[:1] in ([""], [os.getcwd()])
-    if sys.platform != "linux" or foreign or FRAMEWORKS & {*sys.modules}:
+    if foreign or not may_fork():
         return None
     spare()
     import ipykernel.ipkernel
@@ -52,7 +60,7 @@ def forked() -> "Kernel | None":
 
     from mptexp.execution import fork_server
 
-    if threading.active_count() > 1:
+    if not may_fork():
         return None
     gc.collect()
     gc.freeze()  # what is shared is looked through by no collection in the kernel
@@ -71,6 +79,7 @@ def execute(
     scratch: Path,
     folder: Path | None = None,
     kernel: "Kernel | None" = None,
+    save_cells: bool = True,
 ) -> None:
     """Executes a notebook (py:percent or ipynb) and writes it as ipynb.
 
@@ -84,13 +93,15 @@ def execute(
             removes it.
         folder: in which it is executed; by default the current one.
         kernel: a forked one that executes it; by default one is started.
+        save_cells: whether it is written after each cell, for who looks at it while it runs.
 
     Raises:
         papermill.PapermillExecutionError: if a notebook cell raised.
         nbclient.exceptions.DeadKernelError: if the Jupyter kernel died.
     """
     spare()
-    import jupytext
+    with imports.without("jupyter_server"):  # a third of its time, to serve scripts
+        import jupytext
     import papermill
     from traitlets.config import Config
 
@@ -131,6 +142,7 @@ def execute(
             output,
             dict(parameters),
             engine_name=engine.NAME,
+            request_save_on_cell_execute=save_cells,
             progress_bar=False,
             config=local,
             cwd=folder,

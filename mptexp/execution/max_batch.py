@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from mptexp.execution import devices, supervisor
+from mptexp.execution import devices
 from mptexp.execution.job import Job
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
@@ -148,6 +148,8 @@ def search(job: Job, runs: Iterable[Run], timeout_s: float) -> Iterator[tuple[Ru
     Yields each attempt, which is ended after `timeout_s`, and its record when it has ended. A point
     whose attempt fails, which is not to run out of memory, is left; the next call tries it again.
     """
+    from mptexp.execution import supervisor  # a plan does without
+
     sweep, slots = job.sweep, devices.slots()
     for base in _bases_here(sweep, runs):
         before = _tried(sweep, base, job.directory).items()

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich import progress as bars
 from rich.console import Console
 
 from mptexp.execution import devices, plan
@@ -115,6 +114,8 @@ class CellBar:
 @contextmanager
 def bar(console: Console, total: int) -> Iterator[Bar]:
     """A bar for `total` runs, on a terminal and in a notebook's cell; elsewhere nothing."""
+    from rich import progress as bars  # a plan does without
+
     if Console().is_jupyter:
         yield from _cell_bar(total)
     elif console.is_terminal:

@@ -22,24 +22,12 @@ from mptexp.execution.plan import Planned
 from mptexp.execution.progress import Output, Progress, bar
 from mptexp.records import schema, store
 from mptexp.spec import interrupt
-from mptexp.spec.errors import Stopped, UserError
+from mptexp.spec.errors import Interrupted, Stopped
 
 BESIDE = (
     "another sweep of mptexp measures on this device: the times of both are not valid while they "
     "do; wait for it to end"
 )
-
-
-class Interrupted(UserError, KeyboardInterrupt):
-    """Ctrl-C, or the interruption of a cell: the runs at work were ended, finished ones are kept.
-
-    Attributes:
-        kept: what was kept, in words.
-    """
-
-    def __init__(self, kept: str) -> None:
-        super().__init__(f"{kept}; run this cell again to go on")
-        self.kept = kept
 
 
 @dataclass(frozen=True)

@@ -23,3 +23,15 @@ class Stopped(UserError, RuntimeError):
 
     No room for files, no node left, a Jupyter kernel that was killed: the same command goes on.
     """
+
+
+class Interrupted(UserError, KeyboardInterrupt):
+    """Ctrl-C, or the interruption of a cell: the runs at work were ended, finished ones are kept.
+
+    Attributes:
+        kept: what was kept, in words.
+    """
+
+    def __init__(self, kept: str) -> None:
+        super().__init__(f"{kept}; run this cell again to go on")
+        self.kept = kept

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from support import mptexp
 
 from mptexp.api import commands
-from mptexp.execution import max_batch, sweep
+from mptexp.execution import max_batch, supervisor, sweep
 from mptexp.execution.local_executor import Execution
 from mptexp.execution.progress import Output
 from mptexp.records import store
@@ -162,7 +162,7 @@ def test_an_attempt_has_the_time_limit_of_the_call(light, tmp_path, monkeypatch)
         limits.append(timeout_s)
         return {"status": "timeout", "error": "too long"}
 
-    monkeypatch.setattr(max_batch.supervisor, "execute", attempted)
+    monkeypatch.setattr(supervisor, "execute", attempted)
     job = commands.open_sweep(path, tmp_path / "out")
     assert not sweep._search(job, commands.planned(job)[0], False, Execution(3.0), Output())
     assert limits == [3.0]

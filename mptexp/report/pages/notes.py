@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 import pandas as pd
 
-from mptexp.analysis import accuracy, emulated, loss_scale, memory, scaling, speedups, summary
+from mptexp.analysis import accuracy, emulated, loss_scale, memory, scaling, summary
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.diagnosis.verdict import Verdict
@@ -132,7 +132,7 @@ def _families(tables: Tables, verdicts: Sequence[Verdict]) -> dict[str, int]:
     learned = measures.listed(tables.ok)
     made = {
         "time at the same batch size": tables.claims,
-        "time at each policy's best batch size": speedups.best_batches(tables),
+        "time at each policy's best batch size": tables.best_batches,
         learned: accuracy.differences(tables),
         f"{learned} by loss scale": loss_scale.table(tables),
         "errors of emulated formats": errors if emulated.emulates(points) else pd.DataFrame(),

@@ -13,6 +13,7 @@ from mptexp.execution.worker import outcome
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report import measured
+from mptexp.report.figures import beforehand
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.pages import data_files, lead, rendering
 from mptexp.report.tables import text_tables
@@ -40,9 +41,12 @@ def build(
         up: address and name of the page that lists this report.
     """
     directory = sweep.directory
+    jupyter_kernel.spare()
+    with beforehand.drawn(sweep, lead.figure(sweep)):
+        for place in (directory, directory.diagnosis):
+            _render_runs(place, directory.index)
+        card = lead.card(sweep) | dict(shared or {})  # before the fork: what it imports, both have
     data_files.write(sweep)
-    for place in (directory, directory.diagnosis):
-        _render_runs(place, directory.index)
     with measured.handed(sweep):
         kernel = jupyter_kernel.forked()
     with scratch_folder() as scratch, kernel or nullcontext():
@@ -50,13 +54,14 @@ def build(
         parameters = {"sweep_dir": str(directory.root.resolve())}
         # Not in the working folder: matplotlib alone takes settings from a file there.
         try:
-            jupyter_kernel.execute(notebook, executed, parameters, scratch, scratch, kernel)
+            jupyter_kernel.execute(
+                notebook, executed, parameters, scratch, scratch, kernel, save_cells=False
+            )
         except OSError:
             raise
         except Exception as error:  # of the notebook, or its Jupyter kernel was killed
             why = outcome(error)["error"]
             raise Stopped(f"{directory.root}: no report was made: {why}; try again") from None
-        card = lead.card(sweep) | dict(shared or {})
         page = rendering.report_page(executed, lead.title(sweep), card, up)
     store.write_text(directory.index, page)
     return directory.index
