@@ -35,7 +35,7 @@ KINDS = {
     "command": (
         "great_tables", "itables", "jupytext", "nbclient", "nbconvert", "nh3", "pandas",
         "papermill", "psutil", "rich.progress", "rich.table", "ruamel.yaml", "scipy.stats",
-        "sklearn.datasets", "mptexp.api.commands", "mptexp.api.diagnosing",
+        "seaborn", "sklearn.datasets", "mptexp.api.commands", "mptexp.api.diagnosing",
         "mptexp.cli", "mptexp.report.export", "mptexp.report.pages.page",
         "mptexp.report.pages.site",
     ),

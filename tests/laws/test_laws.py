@@ -213,7 +213,7 @@ def test_every_package_and_module_says_what_it_is():
 
 
 LIGHT = "from mptexp.cli import app; import sys; print(sorted(m for m in sys.modules if m in {}))"
-HEAVY = {*FRAMEWORKS, "pandas", "numpy", "papermill", "matplotlib", "pydantic"}
+HEAVY = {*FRAMEWORKS, "pandas", "numpy", "papermill", "seaborn", "matplotlib", "pydantic"}
 
 
 def test_help_imports_nothing_heavy():

@@ -10,7 +10,7 @@ from support import PROJECT, mptexp, mptexp_anew
 
 OWNED = "import pathlib; pathlib.Path({where!r}, 'owned').touch()\nraise SystemExit('owned')\n"
 MODULES = ("pandas", "numpy", "matplotlib", "sitecustomize", "usercustomize", "great_tables")
-MODULES += ("ipykernel", "papermill", "nbconvert", "IPython", "PIL")
+MODULES += ("ipykernel", "papermill", "nbconvert", "IPython", "seaborn", "PIL")
 
 
 @pytest.fixture

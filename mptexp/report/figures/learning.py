@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import cycle
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
@@ -15,19 +13,13 @@ from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
-from mptexp.report.figures.style import COLOURS, INK
+from mptexp.report.figures.style import COLOURS, INK, sns
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.text import wording
 from mptexp.spec import tasks
 
 PUBLISHED = "published (mixed_float16, V100)"
 EPOCHS = 3  # of a curve: fewer are a dot or a line between two
-# Policies' curves often lie on one another: dashes let the lower one show.
-DASHES: tuple[tuple[float, ...], ...] = (
-    (), (4, 1.5), (1, 1), (3, 1.25, 1.5, 1.25), (5, 1, 1, 1),
-    (3, 1.25, 1.25, 1.25, 1.25, 1.25), (4, 1, 4, 1, 1, 1),
-    (3, 1.25, 3, 1.25, 1.25, 1.25), (4, 1, 1, 1, 1, 1),
-)  # fmt: skip
 REPEATS = 5  # of a box: it is drawn through five numbers
 
 
@@ -162,11 +154,11 @@ def _means(
     means = part.groupby(["policy", "epoch"], as_index=False).agg(
         {"elapsed_s": "mean", value: mean}
     )
-    means = means[np.isfinite(means[[by, value]]).all(axis=1)].sort_values([by, value])
-    for policy, dashes in zip(policies, cycle(DASHES), strict=False):
-        own = means[means.policy == policy]
-        look = {"color": COLOURS[policy], "dashes": dashes, "label": policy}
-        axis.plot(own[by], own[value], linewidth=2.2, **look)
+    # Policies often lie on one another: dashes let the lower one show.
+    look = {"hue": "policy", "hue_order": policies, "palette": COLOURS, "style": "policy"}
+    look |= {"style_order": policies, "estimator": None, "linewidth": 2.2}
+    sns.lineplot(means, x=by, y=value, ax=axis, **look)
+    axis.get_legend().remove()
     for policy, own in means.groupby("policy"):
         if len(own) == 1:  # a line of one point is invisible
             axis.plot(own[by], own[value], "o", color=COLOURS[policy], markeredgecolor="w")
@@ -229,7 +221,7 @@ def _boxes(runs: pd.DataFrame, label: str) -> Figure:
 
 
 def _box(axis: Axes, place: int, values: pd.Series, colour: str) -> None:
-    """Lying; not by matplotlib's own, whose arguments for that change between versions."""
+    """Lying; not by matplotlib's or seaborn's, whose arguments for that change between versions."""
     if values.empty:
         return
     least, low, middle, high, most = values.quantile([0, 0.25, 0.5, 0.75, 1])

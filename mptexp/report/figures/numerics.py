@@ -12,7 +12,7 @@ from mptexp.analysis.exponent_range import DynamicRange, Histogram
 from mptexp.report.answers import loss_scales
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
-from mptexp.report.figures.style import COLOURS, INK, MARKERS
+from mptexp.report.figures.style import COLOURS, INK, MARKERS, sns
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.text import measures, wording
 from mptexp.spec import tasks
@@ -223,13 +223,12 @@ def _points(sweep: MeasuredSweep) -> dict[str, tuple[str, pd.DataFrame]]:
 def loss_scale_by_step(traces: pd.DataFrame) -> Figure:
     """The dynamic loss scale by step, a line per run."""
     figure, (axis,) = style.new(2.6)
-    for policy in style.policies(traces):
-        look = {"color": COLOURS[policy], "label": policy, "alpha": 0.8}
-        for _, run in traces[traces.policy == policy].groupby("run_id"):
-            run = run.sort_values(["step", "loss_scale"])
-            axis.plot(run.step, run.loss_scale, drawstyle="steps-post", **look)
+    look = {"hue": "policy", "hue_order": style.policies(traces), "palette": COLOURS}
+    line = {"units": "run_id", "estimator": None, "drawstyle": "steps-post", "alpha": 0.8}
+    sns.lineplot(traces, x="step", y="loss_scale", **look, **line, ax=axis)
     style.log_scale(axis, base=2)
     axis.set(xlabel="step", ylabel="loss scale")
+    axis.get_legend().remove()
     style.legend(figure)
     return figure
 

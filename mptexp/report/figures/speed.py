@@ -13,7 +13,7 @@ from mptexp.analysis.speedups import with_jit
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.figures import style
 from mptexp.report.figures.row import FigureRow, single
-from mptexp.report.figures.style import COLOURS, INK, MARKERS, Panel
+from mptexp.report.figures.style import COLOURS, INK, MARKERS, Panel, sns
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.text import wording
 from mptexp.spec import tasks
@@ -175,15 +175,13 @@ def latency_distribution(tables: Tables) -> Figure:
     policies = style.policies(table)
     for axis, (title, part) in panels:
         for policy in policies:
-            values = part[part.policy == policy].latency_ms.dropna()  # of all repeats together
-            if len(values):
-                axis.ecdf(values, color=COLOURS[policy], label=policy, linewidth=2)
+            values = part[part.policy == policy].latency_ms  # of all repeats together
+            sns.ecdfplot(x=values, color=COLOURS[policy], label=policy, linewidth=2, ax=axis)
         # The slowest hundredth would squeeze the rest.
         axis.set_xlim(part.latency_ms.min() * 0.95, part.latency_ms.quantile(0.99) * 1.1)
         axis.axhline(0.99, color=INK, linewidth=0.8, linestyle=":")
         axis.set(title=style.wrapped(title), xlabel="ms per batch, host to host")
-        if axis.get_subplotspec().is_first_col():
-            axis.set_ylabel("share of batches")
+        axis.set_ylabel("share of batches")
     style.legend(figure)
     return figure
 

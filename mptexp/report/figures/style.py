@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import matplotlib
 import numpy as np
@@ -17,8 +17,14 @@ from matplotlib.figure import Figure
 
 from mptexp.analysis import points
 from mptexp.report.text import wording
+from mptexp.spec import imports
 from mptexp.spec.policies import POLICY_ROWS
 from mptexp.spec.terminal import visible
+
+if TYPE_CHECKING:
+    import seaborn as sns
+else:  # imported at first use: it takes a second, and most figures have no need of it
+    sns = imports.Lazy("seaborn")
 
 COLOURS = {name: row.colour for name, row in POLICY_ROWS.items()}
 MARKERS = {name: row.marker for name, row in POLICY_ROWS.items()}
