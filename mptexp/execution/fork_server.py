@@ -102,19 +102,6 @@ def _forked() -> int:
         return os.fork()
 
 
-def begun(work: Callable[[], None]) -> int:
-    """The id of a forked process that does some work and ends."""
-    # Ctrl-C reaches both processes: in the new one it would end nothing but its beginning.
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    pid = _forked()
-    if not pid:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as ipykernel does later
-    signal.pthread_sigmask(signal.SIG_SETMASK, held)
-    if not pid:
-        _end_as(work)
-    return pid
-
-
 def _report(descriptor: int, number: int) -> None:
     with suppress(OSError):  # nobody wants to know any more
         os.write(descriptor, number.to_bytes(4, "little", signed=True))
@@ -178,14 +165,17 @@ class Kernel:
 
     def __init__(self, pages: Pages = (), report: int | None = None) -> None:
         self.channel, theirs = socket.socketpair()
-
-        def become() -> None:
+        # Ctrl-C reaches both processes: in the new one it would end nothing but its beginning.
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        self.pid = _forked()
+        if not self.pid:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # as ipykernel does later
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        if not self.pid:
             self.channel.close()
             if report is not None:
                 os.close(report)
-            _become_kernel(theirs, pages)
-
-        self.pid = begun(become)
+            _end_as(lambda: _become_kernel(theirs, pages))
         theirs.close()
         if not self.channel.recv(1):
             raise ChildProcessError("the Jupyter kernel's process ended before it began")

@@ -38,12 +38,6 @@ def spare() -> None:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
 
 
-def may_fork() -> bool:
-    """Whether a process that is forked from this one is whole."""
-    known = sys.platform == "linux" and not FRAMEWORKS & {*sys.modules}
-    return known and threading.active_count() == 1
-
-
 def forked() -> "Kernel | None":
     """A Jupyter kernel forked from this process: it has what is imported and loaded here.
 
@@ -51,7 +45,7 @@ def forked() -> "Kernel | None":
     this process imports from its working directory, as no kernel does.
     """
     foreign = not sys.flags.safe_path and sys.path[:1] in ([""], [os.getcwd()])
-    if foreign or not may_fork():
+    if sys.platform != "linux" or foreign or FRAMEWORKS & {*sys.modules}:
         return None
     spare()
     import ipykernel.ipkernel
@@ -60,7 +54,7 @@ def forked() -> "Kernel | None":
 
     from mptexp.execution import fork_server
 
-    if not may_fork():
+    if threading.active_count() > 1:
         return None
     gc.collect()
     gc.freeze()  # what is shared is looked through by no collection in the kernel

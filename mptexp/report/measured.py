@@ -4,10 +4,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from mptexp.analysis import sweep_tables
 from mptexp.analysis.sweep_tables import Tables
@@ -23,11 +22,10 @@ from mptexp.spec import params
 
 @dataclass(frozen=True)
 class MeasuredSweep:
-    """A sweep with at least one record; `drawn` are figures, see `registry.SweepFigure`."""
+    """A sweep with at least one record."""
 
     directory: SweepDir
     tables: Tables
-    drawn: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def verdicts(self) -> list[Verdict]:

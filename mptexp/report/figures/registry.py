@@ -3,7 +3,7 @@
 A figure's row stands in `FIGURES` of the module of its subject.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,21 +44,13 @@ def check(rows: tuple[FigureRow, ...]) -> None:
 check(FIGURES)
 
 
-Drawn = tuple[list[str], str]
-
-
 @dataclass(frozen=True)
 class SweepFigure:
-    """One figure of one sweep.
-
-    Attributes:
-        drawn: what `documents` gives, by name and width, of those that are drawn already.
-    """
+    """One figure of one sweep."""
 
     row: FigureRow
     case: str
     data: Any
-    drawn: Mapping[tuple[str, float], Drawn]
 
     @property
     def name(self) -> str:
@@ -80,17 +72,11 @@ class SweepFigure:
         figure = self.row.draw(self.data)
         return figure, f"{self.row.caption(self.data)} {figure.get_label()}".strip()
 
-    def documents(self, inches: float = style.WIDTH) -> Drawn:
-        """The figure as SVG, drawn wide and for a phone, and its caption."""
-        if known := self.drawn.get((self.name, inches)):
-            return known
-        both = style.on_both(self.draw, inches)
-        return [output.svg(figure) for figure, _ in both], both[0][1]
-
     def html(self, inches: float = style.WIDTH, titled: bool = True) -> str:
         """The figure, also as a phone shows it, with text alternative, title and caption."""
-        documents, caption = self.documents(inches)
-        return output.as_html(documents, self.alt, caption, self.title * titled)
+        drawn = style.on_both(self.draw, inches)
+        documents = [output.svg(figure) for figure, _ in drawn]
+        return output.as_html(documents, self.alt, drawn[0][1], self.title * titled)
 
 
 def figures(sweep: MeasuredSweep, section: Section | None = None) -> Iterator[SweepFigure]:
@@ -98,4 +84,4 @@ def figures(sweep: MeasuredSweep, section: Section | None = None) -> Iterator[Sw
     for row in FIGURES:
         if section in (None, row.section):
             for case, data in row.cases(sweep).items():
-                yield SweepFigure(row, case, data, sweep.drawn)
+                yield SweepFigure(row, case, data)

@@ -10,7 +10,7 @@ import pandas as pd
 from mptexp.analysis import accuracy
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.records import store
-from mptexp.report.figures import style
+from mptexp.report.figures import output, style
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.pages import lead
 from mptexp.report.tables import text_tables
@@ -75,8 +75,9 @@ def write(sweep: MeasuredSweep) -> None:
     written = _write_some(tables, root)
     figure = lead.figure(sweep)
     if figure:
-        (wide, _), _ = figure.documents(style.LEAD_WIDTH)
-        store.write_text(root / "answer.svg", wide)
+        with style.width(style.LEAD_WIDTH):
+            drawn, _ = figure.draw()
+        store.write_text(root / "answer.svg", output.svg(drawn))
         written.add("answer.svg")
     for name in set(SOME) - written if sweep.directory.is_marked else ():
         if (root / name).is_file():

@@ -13,7 +13,6 @@ from mptexp.execution.worker import outcome
 from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir, leads_out
 from mptexp.report import measured
-from mptexp.report.figures import beforehand
 from mptexp.report.measured import MeasuredSweep
 from mptexp.report.pages import data_files, lead, rendering
 from mptexp.report.tables import text_tables
@@ -41,12 +40,11 @@ def build(
         up: address and name of the page that lists this report.
     """
     directory = sweep.directory
-    jupyter_kernel.spare()
-    with beforehand.drawn(sweep, lead.figure(sweep)):
-        for place in (directory, directory.diagnosis):
-            _render_runs(place, directory.index)
-        card = lead.card(sweep) | dict(shared or {})  # before the fork: what it imports, both have
     data_files.write(sweep)
+    for place in (directory, directory.diagnosis):
+        _render_runs(place, directory.index)
+    jupyter_kernel.spare()
+    card = lead.card(sweep) | dict(shared or {})  # before the fork: what it computes, both have
     with measured.handed(sweep):
         kernel = jupyter_kernel.forked()
     with scratch_folder() as scratch, kernel or nullcontext():
