@@ -79,8 +79,10 @@ def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") 
     base = speed_advice.default(table)
     whose = f"{base}'s" if table.baseline.nunique() == 1 else f"that of {base}"
     lost = table[table.verdict == "diverged"]
-    figure = f"{measure.name} of {of}" if of else measure.name.capitalize()
     table = table.drop(lost.index)
+    policies = [*dict.fromkeys(table.candidate)]
+    figure = f"{policies[0]}'s {measure.name}" if len(policies) == 1 else measure.name.capitalize()
+    figure = f"{measure.name} of {of}" if of else figure
     if len(lost):
         said = wording.listed(
             [
@@ -90,8 +92,7 @@ def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") 
         )
         if table.empty:
             return f"{said}, not {base}"
-        rest = wording.listed([*dict.fromkeys(table.candidate)])
-        return f"{said}; {_title(tables, table, measure, rest)}"
+        return f"{said}; {_title(tables, table, measure, wording.listed(policies))}"
     verdicts = set(table.verdict)
     if verdicts == {"baseline diverged"}:
         return f"{figure} is not compared: runs of {base} diverged"
@@ -109,8 +110,7 @@ def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") 
         found = one if len(table) == 1 else f"mean differences {between}"
         return f"{figure} is {wording.NOT_SHOWN} to differ from {whose}: {found}"
     n, mean = wording.repeats(table.blocks), "mean " * bool((table.blocks > 1).all())
-    names = {*table.candidate}
-    own = f" of {names.pop()}" if len(names) == 1 else ""
+    own = f" of {policies[0]}" * (len(policies) == 1)
     figure = f"{mean}validation {measure.name}{own}"
     return provisional(f"{figure} differs from {whose} by {between} ({n})")
 

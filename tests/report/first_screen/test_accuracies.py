@@ -44,7 +44,9 @@ def test_histograms_alone_open_with_what_they_advise():
     assert answer.sentences
 
 
-@pytest.mark.parametrize(("nice", "title"), [(10, "Accuracy is"), (0, "Provisional: ")])
+@pytest.mark.parametrize(
+    ("nice", "title"), [(10, "mixed_bfloat16's accuracy"), (0, "Provisional: ")]
+)
 def test_a_training_of_low_priority_opens_with_its_accuracy(nice, title):
     # The lie by place: times that nobody asked for and nothing is claimed of, before accuracies.
     marks = ["measured while other programs used the processor"]
@@ -94,7 +96,7 @@ def test_differences_that_are_shown_are_counted():
                 if policy != "float32":
                     made["history"][-1]["val_accuracy"] -= lost
                 rows.append(made)
-    title = "Accuracy beside float32's is lower"
+    title = "bfloat16's accuracy beside float32's is lower"
     assert choose.of(tables(rows)).title == f"{title} in 1 of 2 settings and equal in 1"
     lower = [r for r in rows if r["parameters"]["batch_size"] == 64]
     assert choose.of(tables(lower)).title == f"{title} (−40.0 percentage points)"
@@ -176,8 +178,8 @@ def test_accuracy_and_perplexity_are_told_apart():
     texts = [text(p, b, x) | {"timing": {}} for p, x in losses.items() for b in range(3)]
     answer = choose.of(tables(images + texts))
     accuracies, perplexities = answer.title.split("; ")
-    assert accuracies == "Accuracy is equal to float32's"
-    assert perplexities.startswith("Perplexity beside float32's is higher")
+    assert accuracies == "bfloat16's accuracy is equal to float32's"
+    assert perplexities.startswith("bfloat16's perplexity beside float32's is higher")
     assert (answer.scale, len(answer.bars)) == ("accuracy", 1)
 
 
@@ -212,4 +214,4 @@ def test_devices_with_defaults_of_their_own_have_no_common_baseline():
                 rows.append(made | {"timing": {}})
     title = choose.of(tables(rows)).title
     # Once "to TF32's", of a V100 that has none.
-    assert title == "Accuracy is equal to that of the default of each device"
+    assert title == "mixed_float16's accuracy is equal to that of the default of each device"
