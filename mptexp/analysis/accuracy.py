@@ -25,6 +25,7 @@ UNDECIDABLE = (
     "too few images",
     "images not recorded",
 )
+MARGINS = 10  # that the interval of what looks equal may reach
 FREE = ("policy", "loss_scale", "seed", "block")
 COMPARED = ["baseline", "candidate", "difference", "low", "high", "blocks", "images", "margin"]
 COMPARED += ["verdict", "flags"]
@@ -231,13 +232,15 @@ def verdict(low: float, high: float, margin: float) -> str:
 
 
 def looks_equal(row: Mapping[str, Any]) -> bool:
-    """Whether a mean lies within the margin whose interval does not: it is measured too coarsely.
+    """Whether a mean lies within the margin whose interval does not, nor reaches MARGINS of them.
 
     Args:
-        row: with `verdict`, `difference` and `margin`. Others that are `undecided` may be anything
-            that their interval holds.
+        row: with `verdict`, `difference`, `low`, `high` and `margin`. Others that are `undecided`
+            may be anything that their interval holds.
     """
-    return bool(row["verdict"] == "undecided" and abs(row["difference"]) <= row["margin"])
+    reach = max(abs(row["low"]), abs(row["high"]))
+    small = abs(row["difference"]) <= row["margin"] and reach <= MARGINS * row["margin"]
+    return bool(row["verdict"] == "undecided" and small)
 
 
 def target(tables: Tables) -> float | None:

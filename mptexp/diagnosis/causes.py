@@ -344,8 +344,7 @@ ROWS: tuple[Category, ...] = (
     Cause(
         name="compiled",
         label="compiled code, slower than single operations",
-        sentence="would be saved without compilation, as compiled code is slower here than single "
-        "operations",
+        sentence="is lost to compilation: single operations are faster here (jit off)",
         remedies=(NO_XLA,),
         ablations=(ablations.XLA_OFF,),
         colour="#0087c8",

@@ -54,18 +54,22 @@ def test_no_significant_difference_is_never_called_equal():
     sentence = findings.answer(noisy)[-1]
     (finding,) = text_tables.accuracy_rows(noisy).Finding
     # The puzzle: "inconclusive", of a mean of nothing and of +48 points alike.
-    assert finding == "within 7.5 percentage points either way"
-    within = "within 7.5 percentage points of float32's either way"
-    assert sentence.startswith(f"Validation accuracy is {within}: ")
+    same = "about the same in the mean"
+    assert finding == f"{same}, at most 7.5 percentage points either way"
+    begins = f"Validation accuracy is {same} as float32's, +0.0 [−7.5, +7.5] percentage points: "
+    assert sentence.startswith(begins)
+    # A mean of nothing says nothing where repeats lie far apart.
+    wide = text_tables.accuracy_rows(pairs([-0.3, 0.3, 0.0])).Finding
+    assert wide.tolist() == ["undecided"]
 
 
 def test_what_may_be_chance_is_said_with_its_size():
     apart = pairs([-0.1, 0.03, 0.0])
     sentence = findings.answer(apart)[-1]
-    begins = "Validation accuracy is not shown to differ (n = 3): mean difference −2.3 [−"
+    begins = "Validation accuracy is undecided (n = 3): mean difference −2.3 [−"
     assert sentence.startswith(begins)
     (finding,) = text_tables.accuracy_rows(apart).Finding
-    assert finding == "not significant"
+    assert finding == "undecided"
 
 
 def test_the_level_of_two_policies_is_told_of_each():

@@ -16,7 +16,7 @@ from mptexp.report.text import measures, wording
 from mptexp.report.text.measures import Measure
 from mptexp.report.text.wording import (
     INCONCLUSIVE,
-    NOT_SHOWN,
+    UNDECIDED,
     count,
     default_name,
     listed,
@@ -341,11 +341,11 @@ def _words(measure: Measure, margin: float) -> dict[str, str]:
         "equal": f"equal within {measure.margin(margin)}",
         "near": "",
         "undecided": "",
-        "too few repeats": f"{NOT_SHOWN} to differ (fewer than three repeats can be compared)",
-        "too few images": f"{NOT_SHOWN} to be equal (too few validation {examples} to rule out a "
-        f"difference of {measure.margin(margin)})",
-        "images not recorded": f"{NOT_SHOWN} to differ (how many {examples} were validated with "
-        "is not recorded)",
+        "too few repeats": f"{UNDECIDED} (fewer than three repeats can be compared)",
+        "too few images": f"{UNDECIDED} (too few validation {examples} to rule out a difference of "
+        f"{measure.margin(margin)})",
+        "images not recorded": f"{UNDECIDED} (how many {examples} were validated with is not "
+        "recorded)",
         "diverged": "not compared (some of the runs diverged)",
         "all diverged": "not compared (all runs diverged)",
         "baseline diverged": "not compared (runs of the baseline diverged)",
@@ -357,9 +357,9 @@ def _words(measure: Measure, margin: float) -> dict[str, str]:
 def _range(rows: pd.DataFrame, found: str, measure: Measure) -> str:
     """What the intervals hold of what is neither equal nor shown to differ."""
     if found == "undecided":
-        return f"{NOT_SHOWN} to differ ({wording.repeats(rows.blocks)})"
+        return f"{UNDECIDED} ({wording.repeats(rows.blocks)})"
     bases = {default_name(name) for name in rows.baseline}
-    return measure.either_way(rows, f"{bases.pop()}'s" if len(bases) == 1 else "")
+    return measure.near(rows, f"{bases.pop()}'s" if len(bases) == 1 else "")
 
 
 def _whose(rows: pd.DataFrame, table: pd.DataFrame) -> list[str]:

@@ -113,8 +113,8 @@ def _open(own: pd.DataFrame) -> list[str]:
 
 def _within(rows: pd.DataFrame, tried: Sequence[float]) -> str:
     (measure,) = measures.met(rows)
-    within = measure.either_way(rows, "float32's")
-    return f"stays {within} {_with_all(rows, tried)}"
+    near = measure.near(rows, "float32's")
+    return f"is {near} {_with_all(rows, tried)}"
 
 
 def _few_images(rows: pd.DataFrame, tried: Sequence[float]) -> str:
@@ -122,7 +122,7 @@ def _few_images(rows: pd.DataFrame, tried: Sequence[float]) -> str:
     (measure,) = measures.met(rows)
     by = measure.between(rows.difference)
     why = f"({by}: too few validation {measure.task.example}s)"
-    return f"is {wording.NOT_SHOWN} to train as float32 does {_with_all(rows, tried)} {why}"
+    return f"is {wording.UNDECIDED} {_with_all(rows, tried)} {why}"
 
 
 def _not_shown(rows: pd.DataFrame, tried: Sequence[float]) -> str:
@@ -133,7 +133,7 @@ def _not_shown(rows: pd.DataFrame, tried: Sequence[float]) -> str:
     first, *more = [f"{measure.between(r.difference)} {_with_all(r, tried)}" for r in each]
     first = first.replace(unit, f"{unit} from float32", 1)
     ends = wording.listed([first, *(other.replace(unit, "", 1) for other in more)])
-    return f"ends {ends} ({wording.NOT_SIGNIFICANT}, {wording.repeats(rows.blocks)})"
+    return f"ends {ends} ({wording.UNDECIDED}, {wording.repeats(rows.blocks)})"
 
 
 def _undecided(own: pd.DataFrame) -> pd.DataFrame:

@@ -287,8 +287,9 @@ def _near(bars: Sequence[Bar]) -> Sequence[Bar]:
 def _difference_ticks(axis: Axes, chart: Subject, low: float, high: float) -> Sequence[float]:
     """The ticks of an axis of points or percent, which it makes logarithmic where they go far."""
     if max(-low, high) <= LINEAR and chart.scale != "error":
+        low, high = min(low, 0), max(high, 0)
         room = 0.06 * max(high - low, 1.0)
-        low, high = min(low, 0) - room, max(high, 0) + room
+        low, high = low - room, high + room
         axis.set_xlim(low, high)
         ticks = MaxNLocator(MOST["points"] - 1, min_n_ticks=FEWEST).tick_values(low, high)
         return [tick for tick in ticks if low <= tick <= high]
@@ -336,7 +337,7 @@ def _caption(chart: Subject) -> str:
     limit = f"{emulated.LITTLE:g} points"
     words = {"small": f"within {limit}", "large": f"more than {limit} worse"}
     of_error = chart.scale in ("error", "speed")
-    open_ = wording.INCONCLUSIVE if of_error else wording.NOT_SIGNIFICANT
+    open_ = wording.INCONCLUSIVE if of_error else wording.UNDECIDED
     words |= {"undecided": open_, "incomplete": open_}
     words |= {"no interval": "without an interval"}
     counts = Counter(words.get(bar.finding, bar.finding) for bar in chart.bars)

@@ -102,17 +102,17 @@ def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") 
         return f"{figure} beside {whose} is {_counted(tables, table, measure)}"
     between = measure.between(table.difference)
     if all(accuracy.looks_equal(row) for row in table.to_dict("records")):
-        return f"{figure} is {measure.either_way(table, whose)}"
+        return f"{figure} is {measure.near(table, whose)}"
     if verdicts == {"undecided"}:
         row = table.iloc[0]
         one = measure.difference(row.difference, row.low, row.high, row.blocks)
         one = f"mean difference {one.partition(' (')[0]} {measure.unit}"
         found = one if len(table) == 1 else f"mean differences {between}"
-        return f"{figure} is {wording.NOT_SHOWN} to differ from {whose}: {found}"
+        return f"{figure} is {wording.UNDECIDED}: {found} from {whose}"
     n, mean = wording.repeats(table.blocks), "mean " * bool((table.blocks > 1).all())
     own = f" of {policies[0]}" * (len(policies) == 1)
     figure = f"{mean}validation {measure.name}{own}"
-    return provisional(f"{figure} differs from {whose} by {between} ({n})")
+    return provisional(f"{figure} {between} beside {whose}, {wording.UNDECIDED} ({n})")
 
 
 def _diverges(policy: str, lost: int, others: pd.DataFrame) -> str:
@@ -139,7 +139,7 @@ def _counted(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:
 def _verdicts(tables: Tables, table: pd.DataFrame, measure: Measure) -> str:
     """`lower (−2.0 percentage points)`, `lower in 1 of 3 settings and equal in 2`."""
     counts = table.verdict.value_counts(sort=False)
-    words = {name: measure.words.get(name, wording.verdict(name)) for name in counts.index}
+    words = {name: measure.words.get(name, name) for name in counts.index}
     words["equal"] = equal(tables, measure)
     if len(counts) == 1:
         (verdict,) = counts.index

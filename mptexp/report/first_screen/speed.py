@@ -123,8 +123,8 @@ def _at_what(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
         return f"; its {measure.name} is {measure.words.get('higher', 'higher')}"
     if best.verdict == "too few images":
         few = f"too few validation {measure.task.example}s"
-        return f"; {measure.name} {wording.NOT_SHOWN} to be equal: {few}"
-    return f"; {measure.name} {_open(best, tables)}" * (best.verdict == "undecided")
+        return f"; {measure.name} {wording.UNDECIDED}: {few}"
+    return f"; {measure.name} {_open(best, tables)}" if best.verdict == "undecided" else ""
 
 
 def _open(best: pd.Series, tables: Tables) -> str:

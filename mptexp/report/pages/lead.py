@@ -239,7 +239,7 @@ def _proven(verdicts: Sequence[Verdict]) -> str:
     where = f"{wording.at(wording.verbatim(place))}, " if place else ""
     gains = [f"**{policy}** {why_tables.gain(over)}" for policy, over in effect.gains.items()]
     name = wording.verbatim(effect.ablation.label(verdict.pair.candidate.backend))
-    return f"{LIMITS}: {where}tried with {name}: {wording.listed(gains)}."
+    return f"{LIMITS}: {where}trying {name} made {wording.listed(gains)}."
 
 
 def _step(policies: Collection[str]) -> str:

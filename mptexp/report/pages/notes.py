@@ -24,9 +24,10 @@ ACCURACY = (
     "sequence by sequence); the interval is over blocks and validation images, and holds for all "
     "differences of this report together. Of runs that do not say which images they classified "
     "correctly, it is as wide as if each had images of its own. *Equal* means that the whole "
-    "interval lies within the margin. Where it does not, and holds zero: *within so much either "
-    "way*, if the mean difference lies within the margin: nothing larger is likely, and more "
-    "repeats may show that both are equal; else *not significant*: the mean may be chance."
+    "interval lies within the margin. Where it does not, and holds zero: *about the same in "
+    f"the mean*, if the mean difference lies within the margin and the interval within "
+    f"{accuracy.MARGINS} of them: more repeats may show that both are equal; else *undecided*: it "
+    "may be anything in the interval."
 )
 PERPLEXITY = (
     "Perplexity: the exponential of the mean loss per token; knowing nothing gives the number of "

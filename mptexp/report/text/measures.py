@@ -79,34 +79,41 @@ class Measure:
         unit = f" {unit}" * (not again or unit == "%")
         return f"{least if least == most else f'{least} to {most}'}{unit}"
 
-    def either_way(self, rows: pd.DataFrame, of: str = "") -> str:
-        """`within 1.7 percentage points either way`: what the intervals of some rows hold.
+    def near(self, rows: pd.DataFrame, of: str = "") -> str:
+        """`about the same in the mean as float32's, −0.4 [−5.8, +5.0] percentage points`.
 
         Args:
+            rows: of `accuracy.differences` that look equal; of several the farthest end is said.
             of: whose figure theirs is compared with.
         """
-        ends = pd.concat([rows.low, rows.high]).map(self.change).abs()
-        reach = wording.signed(ends.max() * 100).replace("+", "")
-        unit = self.unit.partition(" of ")[0]
-        return f"within {reach} {unit}{f' of {of}' * bool(of)} either way"
+        row, opening = rows.iloc[0], "about the same in the mean" + f" as {of}" * bool(of)
+        if len(rows) > 1 or not of:
+            return f"{opening}, at most {self._reach(rows)} either way"
+        one = self.difference(row.difference, row.low, row.high, row.blocks)
+        return f"{opening}, {one.partition(' (')[0]} {self.unit}"
 
     def open(self, rows: pd.DataFrame) -> str:
-        """What some rows come to that are undecided; else as `either_way`.
+        """What some undecided rows come to, for a title, which has no room for more.
 
-        `+8.6 points, not significant`, for a title, which has no room for more.
+        `undecided, up to 46.0 percentage points either way`; else as `near`.
         """
         if all(accuracy.looks_equal(row) for row in rows.to_dict("records")):
-            return self.either_way(rows)
-        by = self.between(rows.difference).replace("percentage points", "points")
-        return f"{by}, {wording.NOT_SIGNIFICANT}"
+            return self.near(rows)
+        return f"{wording.UNDECIDED}, up to {self._reach(rows)} either way"
+
+    def _reach(self, rows: pd.DataFrame) -> str:
+        """The farthest end of the intervals of some rows, without a sign."""
+        ends = pd.concat([rows.low, rows.high]).map(self.change).abs()
+        reach = wording.signed(ends.max() * 100).replace("+", "")
+        return f"{reach} {self.unit.partition(' of ')[0]}"
 
     def finding(self, row: Mapping[str, Any]) -> str:
         """A row of `accuracy.differences` in words, for a table's cell."""
         if row["verdict"] == "equal":
             return f"equal within {self.margin(row['margin'])}"
         if accuracy.looks_equal(row):
-            return self.either_way(pd.DataFrame([row]))
-        return self.words.get(row["verdict"]) or wording.verdict(row["verdict"])
+            return self.near(pd.DataFrame([row]))
+        return self.words.get(row["verdict"], row["verdict"])
 
 
 def _perplexities(mean: float, low: float, high: float, n: int) -> str:

@@ -18,8 +18,7 @@ from mptexp.spec.terminal import visible
 
 EMULATED = "emulated: slower is expected"
 INCONCLUSIVE = "inconclusive"
-# Of a difference in accuracy whose interval includes zero: within a sentence, and alone.
-NOT_SHOWN, NOT_SIGNIFICANT = "not shown", "not significant"
+UNDECIDED = "undecided"  # of a difference in accuracy that may be anything in its interval
 NOT_VALID = "Measured, but not valid"
 # How a sentence opens that lists the comparisons with a baseline of one finding, in this order.
 OPENINGS = {
@@ -349,11 +348,6 @@ def percentage_points(fraction: float) -> str:
     """`1 percentage point` for 0.01."""
     value = fraction * 100
     return f"{value:g} percentage point{'' if value == 1 else 's'}"
-
-
-def verdict(verdict: str) -> str:
-    """A verdict of analysis.accuracy for a table's cell."""
-    return NOT_SIGNIFICANT if verdict == "undecided" else verdict
 
 
 def repeats(blocks: pd.Series) -> str:

@@ -34,7 +34,7 @@ def test_an_interval_that_says_nothing_is_no_training():
     assert "trains" not in sentence
     assert (
         "float16** ends −1.0 percentage points from float32 with 1, −1.0 with 2, −1.0 with 4 and "
-        "−29.7 with 8 (not significant, n = 1 to 3)." in sentence
+        "−29.7 with 8 (undecided, n = 1 to 3)." in sentence
     )
 
 
@@ -120,8 +120,8 @@ def test_of_what_is_open_it_is_said_which_lacks_images():
     rows = rows.assign(verdict=rows.verdict.where(rows.loss_scale != 8.0, "undecided"))
     (said,) = loss_scales.sentences(rows)
     assert said == (
-        "**mixed_float16** stays within 6.4 percentage points of float32's either way with 8 and "
-        "is not shown to train as float32 does with 1 and 128 (+0.0 percentage points: too few "
+        "**mixed_float16** is about the same in the mean as float32's, +0.0 [−6.4, +6.4] "
+        "percentage points with 8 and is undecided with 1 and 128 (+0.0 percentage points: too few "
         "validation images)."
     )
     assert loss_scales.advice(rows, 0.01) == (

@@ -158,8 +158,8 @@ def test_the_one_pair_that_loses_to_a_cause_is_named():
     said = lead.sentences(published("why-imagenette-64px-cpu"))[-1]
     step = "of **mixed_bfloat16**'s step"
     assert said == (
-        f"What limits it: with XLA, one batch kept on the device, 93 % {step} would be saved "
-        "without compilation, as compiled code is slower here than single operations."
+        f"What limits it: with XLA, one batch kept on the device, 93 % {step} is lost "
+        "to compilation: single operations are faster here (jit off)."
     )
 
 
@@ -245,7 +245,7 @@ def test_what_an_ablation_proves_needs_no_trace():
     sweep = published("sign-language-100px-cpu")
     assert not any(verdict.blamed and verdict.is_valid for verdict in sweep.verdicts)
     assert lead.sentences(sweep)[-1] == (
-        r"What limits it: with model banerjee\_resnet50, tried with no normalization: **float32** "
+        r"What limits it: with model banerjee\_resnet50, trying no normalization made **float32** "
         "1.30× faster [1.21, 1.41] and **mixed_bfloat16** 1.63× faster [1.54, 1.72]."
     )
 

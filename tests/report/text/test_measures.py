@@ -27,8 +27,10 @@ def test_a_higher_loss_is_a_higher_perplexity_in_percent():
     assert tokens.between(pd.Series(nats)) == "+1.0 to +3.0 % of perplexity"
     assert tokens.finding(found("equal")) == "equal within 1 %"
     assert tokens.finding(found("lower", -0.1)) == "higher: worse"
-    assert tokens.finding(found("undecided", -0.1)) == "not significant"
-    assert tokens.finding(found("undecided")) == "within 3.0 % either way"
+    assert tokens.finding(found("undecided", -0.1)) == "undecided"
+    assert (
+        tokens.finding(found("undecided")) == "about the same in the mean, at most 3.0 % either way"
+    )
     assert tokens.mean(8.214, 8.1, 8.3, 3) == "8.21 (8.10–8.30)"
     assert tokens.level(8.214) == "8.21"
 
