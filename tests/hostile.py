@@ -2,6 +2,7 @@
 
 import json
 from html.parser import HTMLParser
+from itertools import product
 
 from builders import record
 from hypothesis import strategies as st
@@ -57,15 +58,15 @@ def markdown(text):
     return MarkdownWithMath(renderer=IPythonRenderer(escape=False)).render(text)
 
 
-def sweep_of(text, root):
+def sweep_of(text, root, sizes=(32,)):
     """A sweep in which everything that is free text in a record is `text`."""
     place = SweepDir(root / "sweep")
     card = dict.fromkeys(("device", "driver", "cuda", "cudnn", "cpu", "os", "python"), text)
     card |= {"capability": [8, 0], "cores": 2, "instruction_sets": [text], "memory_bytes": 2**30}
     card |= {"packages": {"mptexp": text, text: text}, "variables": {text: text}, "commit": text}
     for policy, step_s in (("float32", 0.2), ("mixed_float16", 0.1)):
-        for block in range(3):
-            made = record(policy, block, step_s)
+        for block, size in product(range(3), sizes):
+            made = record(policy, block, step_s, batch_size=size)
             names = {"gpu_model": text, "dataset": text, "model": text, "float32_layers": text}
             made["parameters"] |= names
             made["timing"]["ended_by"] = made["in_force"]["default_policy"] = text

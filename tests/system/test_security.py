@@ -142,10 +142,11 @@ def _html(displayed):
 
 
 def test_whatever_records_say_the_report_has_the_same_elements(tmp_path):
-    plain = shape(shown(sweep_of("plain", tmp_path / "plain")))
+    sizes = (32, 64)  # figures are drawn of several
+    plain = shape(shown(sweep_of("plain", tmp_path / "plain", sizes)))
     # One text with everything in it, and one that ends within a tag and within a link.
     for number, text in enumerate(["".join(PIECES), "<a href='[x](`"]):
-        page = shape(shown(sweep_of(text, tmp_path / str(number))))
+        page = shape(shown(sweep_of(text, tmp_path / str(number), sizes)))
         assert page.found == plain.found
         assert not set("".join(page.text)) & {"\x1b", "\0", "\u202e", "\x07"}
         assert len(page.images) == len(plain.images) > 2
