@@ -28,12 +28,8 @@ APART = 0.1  # between repeats, from where their accuracy is said to vary
 SAME_MEMORY = 0.02  # a share within which a difference in memory is none
 # Verdicts whose differences mean nothing.
 NO_MEAN = ("diverged", "baseline diverged", "not trained", "not valid")
-APART_BY = (
-    "lower",
-    "higher",
-    "undecided",
-    "too few repeats",
-)  # findings of which it is said how much
+# Findings of which it is said how much.
+APART_BY = ("lower", "higher", "undecided", "too few repeats")
 CLAUSES = 3  # points that a sentence lists; of more it says from what to what
 # How comparisons are counted that a sentence does not name.
 OTHERS = {
@@ -382,7 +378,7 @@ def _whose(rows: pd.DataFrame, table: pd.DataFrame) -> list[str]:
 def _mean(rows: pd.DataFrame, measure: Measure) -> str:
     """`mean differences −0.2 to +0.1 percentage points`, of two with what each is of.
 
-    Of what is said to lie within so much either way no more.
+    Nothing of what looks equal, of which the ends are said already.
     """
     rows = rows[~rows.verdict.isin(NO_MEAN)]
     if rows.empty or all(_found(row) == "near" for _, row in rows.iterrows()):

@@ -2,8 +2,8 @@
 
 Most sweeps ask about the speed of policies; some about loss scales, emulated formats, instruction
 sets, replicas, frameworks or plain loops; of long trainings without a valid time the accuracy is
-asked. Each opens its report with its own comparisons. Where
-nothing can be claimed, the title is what was measured, said to be provisional.
+asked. Each opens its report with its own comparisons. Where nothing can be claimed, the title is
+what was measured, said to be provisional.
 """
 
 from collections.abc import Callable, Iterator

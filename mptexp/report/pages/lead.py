@@ -141,11 +141,10 @@ def title(sweep: MeasuredSweep) -> str:
     if len(causes) != 1 or not all(map(_is_explained, about)):
         return visible(finding)
     shares, cause = [v.blamed[0].share for v in about], causes.pop()
-    finding = (
-        finding.replace(" (emulated)", "", 1) if cause.emulated else finding
-    )  # the cause has it
-    whole = f"{finding}, because {_span(min(shares), max(shares))} of its step is {cause.brief}"
-    return visible(whole if len(whole) <= TWO_LINES else sweep.subject.title)
+    # What the cause says too is said once.
+    shorter = finding.replace(" (emulated)", "", 1) if cause.emulated else finding
+    whole = f"{shorter}, because {_span(min(shares), max(shares))} of its step is {cause.brief}"
+    return visible(whole if len(whole) <= TWO_LINES else finding)
 
 
 def _is_about(title: str, verdict: Verdict) -> bool:
