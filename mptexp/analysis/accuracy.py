@@ -231,16 +231,16 @@ def verdict(low: float, high: float, margin: float) -> str:
     return "lower" if high < 0 else "higher" if low > 0 else "undecided"
 
 
-def looks_equal(row: Mapping[str, Any]) -> bool:
-    """Whether a mean lies within the margin whose interval does not, nor reaches MARGINS of them.
+def looks_equal(rows: pd.DataFrame) -> pd.Series:
+    """Whether means lie within the margin whose intervals do not, nor reach MARGINS of them.
 
     Args:
-        row: with `verdict`, `difference`, `low`, `high` and `margin`. Others that are `undecided`
+        rows: with `verdict`, `difference`, `low`, `high` and `margin`. Others that are `undecided`
             may be anything that their interval holds.
     """
-    reach = max(abs(row["low"]), abs(row["high"]))
-    small = abs(row["difference"]) <= row["margin"] and reach <= MARGINS * row["margin"]
-    return bool(row["verdict"] == "undecided" and small)
+    reach = rows[["low", "high"]].astype(float).abs().max(axis=1, skipna=False)
+    small = (rows.difference.abs() <= rows.margin) & (reach <= MARGINS * rows.margin)
+    return (rows.verdict == "undecided") & small
 
 
 def target(tables: Tables) -> float | None:

@@ -308,7 +308,7 @@ def _accuracies(tables: Tables, table: pd.DataFrame, measure: Measure, margin: f
     if table.empty:
         return ""
     table = _native_first(table, tables)
-    words, found = _words(measure, margin), table.apply(_found, axis=1)
+    words, found = _words(measure, margin), _found(table)
     groups = {word: table[found == word] for word in words if (found == word).any()}
     said = {word: words[word] or _range(own, word, measure) for word, own in groups.items()}
     if len(said) == 1:
@@ -321,11 +321,10 @@ def _accuracies(tables: Tables, table: pd.DataFrame, measure: Measure, margin: f
     return f"validation {measure.name}: {'; '.join(clauses)}"
 
 
-def _found(row: pd.Series) -> str:
-    """The verdict on a difference; also whether it looks equal, and whether all runs diverged."""
-    if row.verdict == "diverged" and row.blocks == 0:
-        return "all diverged"
-    return "near" if accuracy.looks_equal(row.to_dict()) else str(row.verdict)
+def _found(table: pd.DataFrame) -> pd.Series:
+    """The verdicts on differences; also which look equal, and where all runs diverged."""
+    all_lost = (table.verdict == "diverged") & (table.blocks == 0)
+    return table.verdict.mask(accuracy.looks_equal(table), "near").mask(all_lost, "all diverged")
 
 
 def _words(measure: Measure, margin: float) -> dict[str, str]:
@@ -381,7 +380,7 @@ def _mean(rows: pd.DataFrame, measure: Measure) -> str:
     Nothing of what looks equal, of which the ends are said already.
     """
     rows = rows[~rows.verdict.isin(NO_MEAN)]
-    if rows.empty or all(_found(row) == "near" for _, row in rows.iterrows()):
+    if accuracy.looks_equal(rows).all():  # or nothing is left
         return ""
     mean = "mean " * bool((rows.blocks > 1).all())
     return f"{mean}difference{'s' * (len(rows) > 1)} {_span(rows, measure)}"
@@ -401,9 +400,8 @@ def _each(rows: pd.DataFrame, measure: Measure) -> list[str]:
     names += [places] * (places.nunique() > 1)
     made = []
     for k, row in enumerate(rows.itertuples()):
-        text = measure.difference(row.difference, row.low, row.high, row.blocks)
         of = verbatim(", ".join(own.iloc[k] for own in names))
-        made.append(text.partition(" (n =")[0] + f" ({of})" * bool(of))
+        made.append(measure.ends(row) + f" ({of})" * bool(of))
     return made
 
 

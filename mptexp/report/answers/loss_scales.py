@@ -105,8 +105,7 @@ def _failing(own: pd.DataFrame, order: Sequence[str] = (*WITH,)) -> list[tuple[s
 def _open(own: pd.DataFrame) -> list[str]:
     """What is not decided with which scales: how far off at most, or by how much in the mean."""
     rows, tried = _undecided(own), _tried(own)
-    near = np.array([accuracy.looks_equal(row) for row in rows.to_dict("records")], bool)
-    few = rows.verdict == "too few images"
+    near, few = accuracy.looks_equal(rows), rows.verdict == "too few images"
     says = {_within: rows[near], _few_images: rows[few], _not_shown: rows[~near & ~few]}
     return [say(found, tried) for say, found in says.items() if len(found)]
 

@@ -101,12 +101,10 @@ def _title(tables: Tables, table: pd.DataFrame, measure: Measure, of: str = "") 
     if verdicts & {"lower", "higher"} and verdicts <= {*DECIDED, "undecided"}:
         return f"{figure} beside {whose} is {_counted(tables, table, measure)}"
     between = measure.between(table.difference)
-    if all(accuracy.looks_equal(row) for row in table.to_dict("records")):
+    if accuracy.looks_equal(table).all():
         return f"{figure} is {measure.near(table, whose)}"
     if verdicts == {"undecided"}:
-        row = table.iloc[0]
-        one = measure.difference(row.difference, row.low, row.high, row.blocks)
-        one = f"mean difference {one.partition(' (')[0]} {measure.unit}"
+        one = f"mean difference {measure.ends(table.iloc[0])} {measure.unit}"
         found = one if len(table) == 1 else f"mean differences {between}"
         return f"{figure} is {wording.UNDECIDED}: {found} from {whose}"
     n, mean = wording.repeats(table.blocks), "mean " * bool((table.blocks > 1).all())

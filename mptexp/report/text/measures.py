@@ -57,6 +57,10 @@ class Measure:
         """A difference with its interval and n; says so where there is none."""
         return wording.difference(*self.changed(value, low, high), n)
 
+    def ends(self, row: Any) -> str:
+        """`−0.4 [−5.8, +5.0]`: the difference of a row with its interval, without n."""
+        return self.difference(row.difference, row.low, row.high, row.blocks).partition(" (")[0]
+
     def changed(self, value: float, low: float, high: float) -> tuple[float, float, float]:
         """A difference and its interval as `change` gives them, the lower end first."""
         return self.change(value), *sorted((self.change(low), self.change(high)))
@@ -89,15 +93,14 @@ class Measure:
         row, opening = rows.iloc[0], "about the same in the mean" + f" as {of}" * bool(of)
         if len(rows) > 1 or not of:
             return f"{opening}, at most {self._reach(rows)} either way"
-        one = self.difference(row.difference, row.low, row.high, row.blocks)
-        return f"{opening}, {one.partition(' (')[0]} {self.unit}"
+        return f"{opening}, {self.ends(row)} {self.unit}"
 
     def open(self, rows: pd.DataFrame) -> str:
         """What some undecided rows come to, for a title, which has no room for more.
 
         `undecided, up to 46.0 percentage points either way`; else as `near`.
         """
-        if all(accuracy.looks_equal(row) for row in rows.to_dict("records")):
+        if accuracy.looks_equal(rows).all():
             return self.near(rows)
         return f"{wording.UNDECIDED}, up to {self._reach(rows)} either way"
 
@@ -111,8 +114,9 @@ class Measure:
         """A row of `accuracy.differences` in words, for a table's cell."""
         if row["verdict"] == "equal":
             return f"equal within {self.margin(row['margin'])}"
-        if accuracy.looks_equal(row):
-            return self.near(pd.DataFrame([row]))
+        rows = pd.DataFrame([row])
+        if accuracy.looks_equal(rows).all():
+            return self.near(rows)
         return self.words.get(row["verdict"], row["verdict"])
 
 
