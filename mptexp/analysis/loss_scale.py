@@ -33,7 +33,6 @@ def table(tables: Tables) -> pd.DataFrame:
         base = bare[bare.status == "ok"].set_index("block")
         for (policy, scale), own in group.groupby(["policy", "loss_scale"], sort=False):
             measured = _row(own, base, tables.options.equivalence_margin)
-            measured["margin"] = tables.options.equivalence_margin
             measured["base_lost"] = lost and policy != "float32"
             measured["is_base"] = bool(own.run_id.isin(bare.run_id).any())
             named = {"dataset": own.dataset.iloc[0], "policy": policy, "loss_scale": scale}
@@ -90,6 +89,7 @@ def _row(rows: pd.DataFrame, base: pd.DataFrame, margin: float) -> dict[str, Any
         "figure_high": figure.max(),
         "over": contrast.paired(good, others, "difference"),
         "spread": image_pairs.spread(*sides, margin),
+        "margin": margin,
         "both": [
             validity.together([*side["flags"], *["not comparable"] * differs])
             for side in (base, ended)

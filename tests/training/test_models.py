@@ -1,5 +1,3 @@
-import os
-
 import keras
 import numpy as np
 import pytest
@@ -7,9 +5,9 @@ from keras import layers
 from support import noise
 
 from mptexp.spec import names as spec
-from mptexp.spec.devices import cpuinfo
 from mptexp.spec.run import Run
 from mptexp.training import effective, models
+from mptexp.training.backends import tensorflow
 from mptexp.training.numerics import gradients
 
 TINY = {"width": 0.1, "image_size": 16}
@@ -175,8 +173,7 @@ def test_scaled_images_enter_as_they_are():
 
 @pytest.mark.parametrize("name", ["keydana_cnn", "banerjee_cnn", "resnet50", "mlp", "vit"])
 def test_channels_first_computes_the_same(name):
-    vnni = {"avx512_vnni", "avx_vnni"} & set(cpuinfo("flags").split())
-    if not vnni and os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "1":
+    if not tensorflow.uses_onednn():
         pytest.skip("TensorFlow leaves oneDNN off on this CPU")  # runs turn it on
     found, x = {}, noise(2, 32, 3)
     width = 1.0 if name == "resnet50" else 0.1
