@@ -129,9 +129,9 @@ def _at_what(best: pd.Series, rows: pd.DataFrame, tables: Tables) -> str:
 
 def _open(best: pd.Series, tables: Tables) -> str:
     """How far the accuracies of a policy may lie apart that are not shown to differ."""
-    table = accuracy.beside_first(accuracy.differences(tables))
+    table = accuracy.differences(tables)
     names = {"candidate": best.policy, "verdict": best.verdict}
-    names |= {name: best[name] for name in ("gpu_model", "phase", "dataset")}
+    names |= {name: best[name] for name in ("baseline", "gpu_model", "phase", "dataset")}
     return measures.of(best.dataset).open(table[(table[[*names]] == pd.Series(names)).all(axis=1)])
 
 
