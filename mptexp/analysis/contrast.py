@@ -131,6 +131,18 @@ def repeats_to_decide(found: Contrast) -> int | None:
     return int(enough[0]) if len(enough) else None
 
 
+def repeats_to_halve(blocks: int) -> int:
+    """Blocks whose t interval is at most half as wide as that of so many, of equal spread.
+
+    At least FEWEST. Intervals that hold the chance of images too need more.
+    """
+    level, more = (1 + CONFIDENCE) / 2, np.arange(max(blocks, 1) + 1, 5 * blocks + FEWEST + 1)
+    wide = special.stdtrit([*more - 1, max(blocks - 1, 1)], level) / np.sqrt(
+        [*more, max(blocks, 2)]
+    )
+    return max(FEWEST, int(more[wide[:-1] <= wide[-1] / 2][0]))
+
+
 def _mean(values: np.ndarray, least: float) -> tuple[float, float, float]:
     """Mean of values and the ends of Student's t interval, of a variance of at least `least`."""
     mean = float(np.mean(values))

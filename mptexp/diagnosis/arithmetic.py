@@ -13,6 +13,8 @@ from mptexp.diagnosis import breakdown
 from mptexp.traces import kernels
 from mptexp.traces.operations import ON_HOST
 
+REFERENCE = "reference code"  # what oneDNN calls `ref:any`: a loop over single numbers
+
 
 def table(record: Mapping[str, Any]) -> pd.DataFrame:
     """Every kernel of a traced GPU step.
@@ -71,15 +73,18 @@ def instructions(record: Mapping[str, Any]) -> pd.DataFrame:
     """What oneDNN ran on a CPU, from its verbose log.
 
     Returns:
-        Columns: primitive, instructions (the widest set that the implementation names, or its
-        name), dtype (of source, weights, destination), seconds, share (of oneDNN's time), count;
-        the longest first; empty where oneDNN said nothing.
+        Columns: primitive, instructions (the widest set that the implementation names, REFERENCE,
+        or its name), dtype (of source, weights, destination), seconds, share (of oneDNN's time),
+        count; the longest first; empty where oneDNN said nothing.
     """
     columns = ["primitive", "instructions", "dtype", "seconds", "share", "count"]
     rows = pd.DataFrame((record.get("profile") or {}).get("primitives", []))
     if rows.empty:
         return pd.DataFrame(columns=columns)
-    rows["instructions"] = [name.rpartition(":")[2] or name for name in rows.implementation]
+    rows["instructions"] = [
+        REFERENCE if name.startswith("ref:") else name.rpartition(":")[2] or name
+        for name in rows.implementation
+    ]
     keys = ["primitive", "instructions", "dtype"]
     table = rows.groupby(keys, as_index=False)[["seconds", "count"]].sum()
     table["share"] = table.seconds / table.seconds.sum()

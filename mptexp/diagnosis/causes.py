@@ -374,6 +374,23 @@ ROWS: tuple[Category, ...] = (
         emulated=False,
     ),
     Cause(
+        name="reference code",
+        label="oneDNN's reference code, for want of a kernel of this type",
+        sentence="is lost in oneDNN's reference code, which has no kernel of this type here",
+        remedies=(
+            Remedy("compile the step (jit on), which does not use oneDNN", ablations.XLA_ON),
+            Remedy("TF_ENABLE_ONEDNN_OPTS=0 in the environment, under TensorFlow"),
+            Remedy("another policy: oneDNN has kernels of float32 and bfloat16"),
+        ),
+        ablations=(ablations.XLA_ON,),
+        spent_on="operations that reference code computes",
+        colour="#0087c8",
+        loss=losses.reference_code,
+        in_breakdown=False,
+        emulated=False,
+        title="reference code",
+    ),
+    Cause(
         name="slow layer",
         label="matrix work that is slower in 16 bits",
         sentence="is what layers take longer in 16 bits",

@@ -31,6 +31,8 @@ AS_BEFORE = 0.75  # of the baseline's time: what a layer takes that casts to the
 # around work in float32, such as batch normalization that is not fused, may explain it by bytes.
 SLOWER = 1.6
 NO_FASTER_PEAK = 1.1  # of the baseline's: a type whose measured peak is below it is no faster
+# Times the baseline's: what no kernel takes, but a loop over single numbers.
+REFERENCE = 5
 # Matrix work that takes so many times what the measured peaks allow has a bad kernel; in less time
 # than this, launching it may be what takes long.
 BAD_KERNEL, LEAST_KERNEL_S = 10, 1e-3
@@ -345,9 +347,11 @@ def slower_layers(case: Case, cause: "Cause") -> Loss | None:
 
     Such as the gradient of a depthwise filter, in a layer whose other operations are faster. Where
     the layer alone is faster in 16 bits, they should have taken so much less than the baseline's.
-    None where the trace names no layer.
+    Not what reference code computes. None where the trace names no layer.
     """
     after, before, best = _not_faster(case)
+    own = ~_by_reference(case, after, before)
+    after, before, best = after[own], before[own], best[own]
     lost = (after - best).groupby("layer").sum().sort_values(ascending=False)
     if lost.empty:
         return None
@@ -361,6 +365,30 @@ def slower_layers(case: Case, cause: "Cause") -> Loss | None:
         layers=layers[:MOST_LAYERS],
         effects=effects,
     )
+
+
+def reference_code(case: Case, cause: "Cause") -> Loss | None:
+    """What operations took beyond the baseline's that oneDNN computes by its reference code."""
+    after, before, _ = _not_faster(case)
+    own = _by_reference(case, after, before)
+    after, before = after[own], before[own]
+    lost = (after - before).groupby("layer").sum()
+    if lost.empty:
+        return None
+    return case.loss(
+        cause,
+        lost.sum(),
+        after.sum(),
+        baseline_s=before.sum(),
+        layers=_layers(lost),
+        effects=case.effects_of(cause),
+    )
+
+
+def _by_reference(case: Case, after: pd.Series, before: pd.Series) -> pd.Series:
+    """Which operations reference code computes: the slow ones, where the run has any by it."""
+    known = (case.candidate.get("in_force") or {}).get("reference")
+    return (after > REFERENCE * before) & bool(known)
 
 
 def _not_faster(case: Case) -> tuple[pd.Series, pd.Series, pd.Series]:

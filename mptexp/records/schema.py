@@ -131,6 +131,7 @@ def _adapter() -> TypeAdapter[Any]:
                 "effective_share": Share | None,
                 "probe": dict[str, str],
                 "truncated": list[str],
+                "reference": list[str],
                 "cache_filled": bool,  # of an input that has one, before the first step
                 "chance_accuracy": Share,
                 "chance_loss": Number,

@@ -190,3 +190,16 @@ def share_mark(share: float, what: str, dtype: str) -> str:
     """
     # Rounded down: 99.9 % is not all, and what is below the limit does not look as if it met it.
     return f"{math.floor(share * 100)} % of the {what} in {dtype}"
+
+
+def without_kernels(dtype: str, operations: Sequence[str]) -> str:
+    """What a reader must know of a type for which oneDNN has too few kernels.
+
+    Args:
+        operations: that its reference code computes, such as `gradients of the weights of
+            convolutions`.
+    """
+    return (
+        f"oneDNN has no {dtype} kernel here for {' and '.join(operations)}: its reference code "
+        "computes them, many times slower"
+    )

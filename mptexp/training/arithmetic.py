@@ -19,10 +19,11 @@ from mptexp.spec.policies import (
     QUANTIZED_SHARE,
     Policy,
     share_mark,
+    without_kernels,
 )
 from mptexp.spec.run import Run
 from mptexp.traces.xla_names import LAYER
-from mptexp.training import capability, costs, environment, quantized
+from mptexp.training import capability, costs, environment, onednn, quantized
 from mptexp.training.backends import backend
 from mptexp.training.backends.common import Node
 from mptexp.training.capability import Unsupported
@@ -157,7 +158,7 @@ def of_step(run: Run, model: keras.Model, traced: Sequence[tuple[str, float]]) -
     Keys: arithmetic (type -> share of the FLOPs of products), effective_share (of the policy's
     compute type; None without products), weights (type -> share of the trained parameters), probe
     (what a product and a convolution under this policy compute in, see probe.py), truncated (which
-    of the two cuts its results off, where one does); of a user's own
+    of the two cuts its results off, where one does), reference (see by_reference); of a user's own
     model also network (see costs.structure) and products_flops (in all); of a quantized policy also
     quantized_layers (their names) and, of float8, native_products (how many the compiled program
     has in the policy's type) and emulated (whether it has none).
@@ -185,9 +186,30 @@ def of_step(run: Run, model: keras.Model, traced: Sequence[tuple[str, float]]) -
         "weights": weights,
         "probe": readings,
         **({"truncated": cut} if (cut := probe.truncated(run.policy, xla)) else {}),
+        **({"reference": slow} if (slow := by_reference(run, model)) else {}),
         **_of_users_own(run, model, traced),
         **quantization,
     }
+
+
+def by_reference(run: Run, model: keras.Model) -> list[str]:
+    """What of the model oneDNN computes by reference code; nothing where XLA compiles it.
+
+    A type that the CPU has no instructions for is emulated, which is another reason to be slow.
+    """
+    policy, device = POLICY_ROWS[run.policy], environment.device(run.backend)
+    dtype = policy.compute_dtype
+    native = capability.is_native(dtype, device, run.cpu_isa)
+    compiled = getattr(model, "jit_compile", False)  # a user's own may lack it
+    if device["kind"] == "gpu" or dtype == "float32" or not native or compiled:
+        return []
+    convolutions = costs.convolutions_frac(model)
+    has = {"convolution": convolutions != 0, "matmul": convolutions != 1}
+    return [
+        operations
+        for name, operations in onednn.reference(run.backend, dtype).items()
+        if has[name.split()[0]] and (_trains(run) or "backward" not in name)
+    ]
 
 
 def _of_users_own(
@@ -250,10 +272,12 @@ def flags(run: Run, settings: Mapping[str, Any]) -> list[str]:
     )
     adam = _trains(run) and run.optimizer == "adam" and policy.variable_dtype == "float16"
     none, cut = not settings["arithmetic"], bool(settings.get("truncated"))
+    slow = settings.get("reference")
     return (
         partly
         + [NO_PRODUCTS] * none
         + [TRUNCATED] * cut
+        + ([without_kernels(policy.compute_dtype, slow)] if slow else [])
         + [UNSCALED] * unscaled
         + [FLOAT16_ADAM] * adam
     )

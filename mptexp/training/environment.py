@@ -21,9 +21,9 @@ import psutil
 from mptexp import __version__
 from mptexp.spec.backends import BACKEND_ROWS
 from mptexp.spec.devices import cpu_name, cpu_version
-from mptexp.spec.policies import ARITHMETICS
+from mptexp.spec.policies import ARITHMETICS, without_kernels
 from mptexp.spec.project import PROJECT, here
-from mptexp.training import capability, machine
+from mptexp.training import capability, machine, onednn
 from mptexp.training.backends import backend
 
 PACKAGES = [
@@ -215,6 +215,8 @@ def advice(name: str, card: Mapping[str, Any]) -> list[str]:
     for dtype in capability.NARROW:
         if not capability.is_native(dtype, card):
             sentences.append(f"{dtype} is emulated on this device: slower is expected")
+        elif card["kind"] == "cpu" and (slow := onednn.reference(name, dtype)):
+            sentences.append(without_kernels(dtype, [*slow.values()]))
     return [*sentences, *without_onednn(name, card), *machine.interference(card)]
 
 

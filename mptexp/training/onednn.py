@@ -1,5 +1,8 @@
 """oneDNN, which computes on a CPU: the limit on its instructions, and its log of what it ran."""
 
+import contextlib
+import hashlib
+import json
 import os
 import re
 import subprocess
@@ -7,11 +10,12 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache
-from subprocess import DEVNULL
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
-from mptexp.spec.devices import CPU_ISAS, cpuinfo
-from mptexp.spec.project import child_environment
+from mptexp.records import store
+from mptexp.spec.devices import CPU_ISAS, cpu_name, cpu_version, cpuinfo
+from mptexp.spec.project import child_environment, user_cache
 from mptexp.spec.run import Run
 from mptexp.training import backends
 from mptexp.training.capability import Unsupported
@@ -61,12 +65,81 @@ def isa(backend: str) -> str:
     Args:
         backend: its name.
     """
-    environ = child_environment() | {"ONEDNN_VERBOSE": "1"}
-    command = [sys.executable, "-c", backends.backend(backend).ONEDNN_PROGRAM]
-    log = subprocess.check_output(command, env=environ, text=True, timeout=300, stderr=DEVNULL)
     marker = "info,cpu,isa:"
-    isas = [line.split(marker)[1].strip() for line in log.splitlines() if marker in line]
+    log = _log(backend, "float32")
+    isas = [line.split(marker)[1].strip() for line in log if marker in line]
     return NAMES.get(isas[0], isas[0]) if isas else "oneDNN is not in use"
+
+
+@cache
+def reference(backend: str, dtype: str) -> dict[str, str]:
+    """What oneDNN computes in a type by its reference code, for want of a kernel of its own.
+
+    Reference code is a plain loop over single numbers, hundreds of times slower than a kernel,
+    whatever instructions the CPU has for the type: oneDNN 3.12 on a CPU with AVX512_FP16 forms
+    gradients of the weights of convolutions in float16 by it. Read from its verbose mode, which
+    calls it `ref`, of small operations in a child process; kept in the cache of this machine.
+
+    Args:
+        backend: the name of one that is imported.
+        dtype: in which convolutions and products, forward and backward, are asked for.
+
+    Returns:
+        Rows of CODE; empty where oneDNN is not in use.
+    """
+    if not backends.backend(backend).ONEDNN_PROGRAM:
+        return {}
+    cpu = [cpu_name(), cpu_version(), cpuinfo("flags", "Features")]
+    switches = {k: v for k, v in os.environ.items() if k.startswith(("ONEDNN_", "TF_ENABLE_"))}
+    asked = [backend, sys.modules[backend].__version__, dtype, cpu, switches]
+    key = json.dumps(asked, sort_keys=True)
+    path = user_cache() / "onednn" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # damaged: asked anew
+        return {name: CODE[name] for name in json.loads(path.read_text())}
+    met = _by_reference(_log(backend, dtype))
+    found = {name: text for name, text in CODE.items() if name in met}
+    with contextlib.suppress(OSError):  # without a cache, the next process asks again
+        store.write_text(path, json.dumps([*found]))
+    return found
+
+
+# What oneDNN calls a primitive and a pass that reference code may compute, and what readers do.
+CODE = {
+    "convolution forward": "convolutions",
+    "convolution backward_data": "gradients of the inputs of convolutions",
+    "convolution backward_weights": "gradients of the weights of convolutions",
+    "matmul": "matrix products",
+}
+
+
+def _by_reference(log: Iterable[str]) -> set[str]:
+    """The primitives and passes of a verbose log that reference code computed."""
+    fields = [_executed(line) for line in log]
+    return {
+        re.sub("_training|_inference| undef", "", f"{one[0]} {one[2]}")
+        for one in fields
+        if one and re.match(r"(gemm:)?ref\b", one[1])
+    }
+
+
+def _log(backend: str, dtype: str) -> list[str]:
+    """The verbose log of a child process with this one's environment, of small operations."""
+    environ = child_environment() | {"ONEDNN_VERBOSE": "1"}
+    command = [sys.executable, "-c", backends.backend(backend).ONEDNN_PROGRAM, dtype]
+    done = subprocess.run(command, env=environ, text=True, timeout=300, stdout=PIPE, stderr=DEVNULL)
+    return done.stdout.splitlines()  # of what it did before a type that it does not have, if any
+
+
+def _executed(line: str) -> list[str]:
+    """Kind, implementation, pass and types of a primitive that ran, ..., its milliseconds.
+
+    Empty of a line that says something else.
+    """
+    # onednn_verbose,v1,primitive,exec,cpu,kind,implementation,propagation,types,...,ms
+    fields = line.strip().split(",")
+    if len(fields) > 9 and fields[0] == "onednn_verbose" and "exec" in fields[2:4]:
+        return fields[fields.index("exec") + 2 :]
+    return []
 
 
 def primitives(log: Iterable[str], steps: int) -> list[dict[str, Any]]:
@@ -78,14 +151,11 @@ def primitives(log: Iterable[str], steps: int) -> list[dict[str, Any]]:
         they differ), seconds and count per step.
     """
     times: dict[tuple[str, ...], list[float]] = defaultdict(list)
-    for line in log:
-        fields = line.strip().split(",")
-        # onednn_verbose,v1,primitive,exec,cpu,kind,implementation,propagation,types,...,ms
-        if len(fields) > 9 and fields[0] == "onednn_verbose" and "exec" in fields[2:4]:
-            kind, implementation, _, types = fields[fields.index("exec") + 2 :][:4]
-            named = re.findall(r"(?:src|wei|dst)[:_](\w+?):", types)
-            dtype = ", ".join(dict.fromkeys(named))
-            times[kind, implementation or kind, dtype].append(float(fields[-1]) / 1e3)
+    for fields in filter(None, map(_executed, log)):
+        kind, implementation, _, types = fields[:4]
+        named = re.findall(r"(?:src|wei|dst)[:_](\w+?):", types)
+        dtype = ", ".join(dict.fromkeys(named))
+        times[kind, implementation or kind, dtype].append(float(fields[-1]) / 1e3)
     names = ("primitive", "implementation", "dtype")
     rows = [
         dict(zip(names, key, strict=True))

@@ -20,7 +20,13 @@ from mptexp.records import interference, schema, step_times, store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.spec.backends import BACKEND_ROWS, BACKENDS
 from mptexp.spec.errors import ParamsError
-from mptexp.spec.policies import EFFECTIVE_SHARE, POLICY_ROWS, Policy, share_mark
+from mptexp.spec.policies import (
+    EFFECTIVE_SHARE,
+    POLICY_ROWS,
+    Policy,
+    share_mark,
+    without_kernels,
+)
 from mptexp.spec.run import LEAST_STEPS, Run
 from mptexp.training import capability, environment
 from mptexp.training.backends import backend
@@ -305,9 +311,11 @@ class StepTimer:
         spans = [(b, b + w.seconds) for b, w in zip(self._opened, windows, strict=True)][steady:]
         samples = self._samples
         readings = sensors.summary(samples, spans, card["kind"])
+        known, policy = self._effective(run, card), POLICY_ROWS[run.policy]
+        slow = known.get("reference")
         content = {
             **schema.bare(run, schema.FOREIGN),
-            "in_force": self._effective(run, card),
+            "in_force": known,
             "status": "ok",
             "error": "",
             "environment": card,
@@ -318,7 +326,8 @@ class StepTimer:
             "marks": [
                 NOTE,
                 *environment.without_onednn(self._framework(), card),
-                *self._partly(POLICY_ROWS[run.policy]),
+                *self._partly(policy),
+                *([without_kernels(policy.compute_dtype, slow)] if slow else []),
                 *interference.marks(readings),
             ],
             "readings": readings,
@@ -457,18 +466,23 @@ class StepTimer:
             # Of products in float8 only the compiled program says whether they are native.
             "emulated": None if native and policy.quantization else not native,
         }
-        return known | (self._read_model(policy) if self.model is not None else {})
+        return known | (self._read_model(run, policy) if self.model is not None else {})
 
-    def _read_model(self, policy: Policy) -> dict[str, Any]:
-        """What layers compute in, those in other layers too, and how much of it the policy is."""
-        from mptexp.training import timed_model
+    def _read_model(self, run: Run, policy: Policy) -> dict[str, Any]:
+        """What layers compute in, those in other layers too, and how much of it the policy is.
 
+        Also what of it oneDNN computes by reference code, where it does any.
+        """
+        from mptexp.training import arithmetic, timed_model
+
+        slow = arithmetic.by_reference(run, self.model)
         layers, (what, shares) = timed_model.holders(self.model), timed_model.shares(self.model)
         return {
             "compute_dtype": ", ".join(sorted({x.compute_dtype for x in layers})),
             "variable_dtype": ", ".join(sorted({x.variable_dtype for x in layers})),
             "jit": bool(getattr(self.model, "jit_compile", False)),
             "effective_share": shares.get(policy.promised, 0.0) if what == "arithmetic" else None,
+            **({"reference": slow} if slow else {}),
         }
 
     def _partly(self, policy: Policy) -> list[str]:

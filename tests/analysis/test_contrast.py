@@ -3,7 +3,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from mptexp.analysis.contrast import MOST_REPEATS, Contrast, paired, repeats_to_decide, unpaired
+from mptexp.analysis.contrast import (
+    MOST_REPEATS,
+    Contrast,
+    paired,
+    repeats_to_decide,
+    repeats_to_halve,
+    unpaired,
+)
 
 
 def test_fewer_than_three_blocks_claim_no_interval():
@@ -120,3 +127,16 @@ def test_what_repeats_cannot_decide_has_no_number_of_them(found):
 def test_repeats_that_decide_are_more_than_were_made_and_not_endless(kind):
     found = Contrast(1.02 if kind == "ratio" else 0.02, n=4, kind=kind).within(0.025)
     assert 4 < repeats_to_decide(found) <= MOST_REPEATS
+
+
+@pytest.mark.parametrize("blocks", [3, 4, 5, 8])
+def test_repeats_that_halve_an_interval_are_the_fewest_that_do(blocks):
+    def half(n):
+        """Of an interval of n values whose variance is 1."""
+        values = np.array([1.0, -1.0] * (n // 2) + [0.0] * (n % 2))
+        values = values / values.std(ddof=1)
+        return -paired(values, np.zeros(n), "difference").low
+
+    needed = repeats_to_halve(blocks)
+    assert half(needed) <= half(blocks) / 2 < half(needed - 1)
+    assert repeats_to_halve(1) == repeats_to_halve(2) == 3

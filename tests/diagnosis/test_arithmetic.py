@@ -15,3 +15,13 @@ def test_onednns_account_by_instructions():
     assert table.share.tolist() == [0.75, 0.25]
     assert arithmetic.instructions({"profile": {}}).empty
     assert arithmetic.instructions({}).empty
+
+
+def test_reference_code_is_no_instruction_set():
+    names = ["ref:any", "jit:uni"]
+    rows = [
+        {"primitive": "convolution", "implementation": n, "dtype": "f16", "seconds": 1, "count": 1}
+        for n in names
+    ]
+    table = arithmetic.instructions({"profile": {"primitives": rows}})
+    assert sorted(table.instructions) == [arithmetic.REFERENCE, "uni"]

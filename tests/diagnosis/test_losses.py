@@ -151,6 +151,18 @@ def test_an_operation_that_is_slower_in_16_bits_is_named_with_its_layer():
     assert (lost.layers, lost.baseline_s) == (("deep",), pytest.approx(0.002))
 
 
+def test_what_reference_code_computes_is_a_cause_of_its_own():
+    slower = {("deep", "Filter"): 0.6, ("deep", "Forward"): 0.005, ("conv", "Conv2D"): 0.001}
+    sides = {"matrix": slower, "matrix_before": FLOAT32}
+    assert loss("reference code", **sides) is None
+    known = {"in_force": {"reference": ["gradients of the weights of convolutions"]}}
+    sides["candidate"] = PEAKS | known
+    lost = loss("reference code", **sides)
+    assert (lost.seconds, lost.layers) == (pytest.approx(0.598), ("deep",))
+    # What is a little slower has a kernel.
+    assert loss("slow layer", **sides).seconds == pytest.approx(0.001)
+
+
 def test_a_layer_kept_in_float32_is_no_slow_layer_too():
     slower = {("deep", "Filter"): 0.006, ("conv", "Conv2D"): 0.003}
     kept = {"work": {"layers": [{"layer": "deep", "alone_low_s": 1e-4, "alone_s": 4e-4}]}}

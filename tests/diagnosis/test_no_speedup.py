@@ -42,7 +42,9 @@ def host(layer, op, at, share):
     return ("host", path, at, WHOLE * share, {})
 
 
-def record(folder, events, policy, peaks=PEAKS, alone=(), kinds=(), flops=2e12, types=()):
+def record(
+    folder, events, policy, peaks=PEAKS, alone=(), kinds=(), flops=2e12, types=(), reference=()
+):
     """The record of a run with this trace; of the layers body and odd."""
     folder.mkdir()
     gpu_trace(folder / "a.xplane.pb", events, 2, WHOLE / 2)
@@ -51,7 +53,9 @@ def record(folder, events, policy, peaks=PEAKS, alone=(), kinds=(), flops=2e12, 
     return {
         "parameters": Run(gpu_model="GPU", policy=policy).model_dump(),
         "timing": {"step_s": STEP_S},
-        "in_force": {"emulated": False, "jit": False, "variable_dtype": "float32"},
+        "in_force": {
+            "emulated": False, "jit": False, "variable_dtype": "float32", "reference": [*reference]
+        },
         "profile": trace.profile(trace.step_s),
         "work": {
             "ceilings": {"matmul_flops_per_s": peaks[policy], "copy_bytes_per_s": 3e12},
@@ -150,6 +154,14 @@ def test_the_gradient_of_a_depthwise_filter_that_is_slower_in_16_bits(tmp_path):
     before = kernels((F32, "body", "Conv2D", 0.9), (slow, *FILTER, 0.1))
     after = kernels((*CONV, 0.2), (slow, *FILTER, 0.8))
     check(losses(tmp_path, before, after), "slow layer", 0.7, "odd")
+
+
+def test_the_reference_code_of_a_type_without_kernels(tmp_path):
+    code = "dnnl::impl::cpu::ref_convolution_bwd_weights_t"
+    before = kernels((F32, "body", "Conv2D", 0.9), (code, "odd", "Conv2DBackpropFilter", 0.1))
+    after = kernels((*CONV, 0.1), (code, "odd", "Conv2DBackpropFilter", 0.9))
+    lacking = ["gradients of the weights of convolutions"]
+    check(losses(tmp_path, before, after, reference=lacking), "reference code", 0.8, "odd")
 
 
 def test_a_first_convolution_of_3_channels_that_is_slower_backward_in_16_bits(tmp_path):

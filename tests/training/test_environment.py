@@ -9,7 +9,7 @@ from support import PROJECT
 import mptexp
 from mptexp.spec import devices
 from mptexp.spec.run import Run
-from mptexp.training import backends, capability, environment, machine, precision
+from mptexp.training import backends, capability, environment, machine, onednn, precision
 
 CPU = {"kind": "cpu", "capability": None, "device": "x"}
 
@@ -28,6 +28,16 @@ def test_a_backend_that_sees_no_gpu_runs_on_the_cpu_whatever_the_driver_says(mon
     with pytest.raises(capability.SettingNotApplied, match="gpu_model is NVIDIA H200, but"):
         precision._check_device(Run(), environment.device("tensorflow"))
     devices.local_devices.cache_clear()
+
+
+def test_doctor_says_of_each_type_whether_it_is_emulated_or_lacks_kernels():
+    card = environment.card()
+    said = " ".join(environment.advice("tensorflow", card))
+    for dtype in capability.NARROW:
+        native = capability.is_native(dtype, card)
+        slow = native and bool(onednn.reference("tensorflow", dtype))
+        assert (f"{dtype} is emulated" in said) is not native
+        assert (f"no {dtype} kernel here" in said) is slow
 
 
 def test_only_listed_variables_are_recorded(monkeypatch):

@@ -22,7 +22,7 @@ from mptexp.report.text.wording import (
     listed,
     verbatim,
 )
-from mptexp.spec.policies import POLICY_ROWS
+from mptexp.spec.policies import POLICY_ROWS, without_kernels
 
 APART = 0.1  # between repeats, from where their accuracy is said to vary
 SAME_MEMORY = 0.02  # a share within which a difference in memory is none
@@ -50,7 +50,8 @@ def answer(tables: Tables) -> list[str]:
     if rows.empty:
         return [_without_baseline(tables), *quality(tables)]
     emulated = rows.emulated.astype(bool)
-    native, others = _speed(rows[~emulated]), _emulated(rows[emulated], tables)
+    native = _speed(rows[~emulated]) + _without_kernels(rows[~emulated], tables)
+    others = _emulated(rows[emulated], tables)
     made = [native or others, *quality(tables), others if native else ""]
     return [sentence for sentence in made if sentence]
 
@@ -214,6 +215,18 @@ def _emulated(rows: pd.DataFrame, tables: Tables) -> str:
         return ""
     slower = (rows.speedup < 1).any()
     return _speed(rows) + _why_emulated(sorted(set(rows.policy)), _lacking(tables)) * bool(slower)
+
+
+def _without_kernels(rows: pd.DataFrame, tables: Tables) -> str:
+    """Why policies are slow whose type the device has, but oneDNN too few kernels for."""
+    slower = set(rows.policy[rows.speedup < 1])
+    said = []
+    for run_id in tables.ok.run_id[tables.ok.policy.isin(slower)]:
+        record = tables.records_by_id[run_id]
+        if operations := (record.get("in_force") or {}).get("reference"):
+            dtype = POLICY_ROWS[record["parameters"]["policy"]].compute_dtype
+            said.append(without_kernels(dtype, operations))
+    return "".join(f" {sentence}." for sentence in dict.fromkeys(said))
 
 
 def _lacking(tables: Tables) -> str:

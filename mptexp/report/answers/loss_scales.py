@@ -273,7 +273,8 @@ def _avoided(rows: pd.DataFrame, margin: float) -> str:
             parts.append(f"avoid **{policy}** {_with_all(bad, _tried(own), named=True)}")
             if len(_usable_dynamic(own, margin)):
                 parts.append("keep its dynamic scale, Keras's default, with which no run diverged")
-    parts += ["more repeats would narrow the intervals"] * (not _undecided(rows).empty)
+    if len(open_ := _undecided(rows)):
+        parts.append(wording.more_repeats(int(open_.blocks.min())))
     return f"{'; '.join(parts)}." if parts else ""
 
 

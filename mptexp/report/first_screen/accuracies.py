@@ -10,11 +10,11 @@ from mptexp.analysis import accuracy, exponent_range, summary
 from mptexp.analysis import advice as advices
 from mptexp.analysis.points import of_task
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.execution import blocks
 from mptexp.report.answers import caveats, dynamic_range, findings
 from mptexp.report.answers.loss_scales import RETRY
 from mptexp.report.first_screen import speed_advice
 from mptexp.report.first_screen.subject import (
-    MORE_REPEATS,
     Bar,
     Scale,
     Subject,
@@ -26,7 +26,7 @@ from mptexp.report.text import columns, measures, wording
 from mptexp.report.text.measures import Measure
 
 NONE = "No run of this sweep succeeded"
-SEVERAL = 2  # epochs, from which a sweep asks for accuracy too
+SEVERAL = 2  # epochs, from which a long training asks for accuracy
 SMALLER = "a smaller batch, which fits the baseline too, would compare them."
 DECIDED = ("lower", "higher", "equal")  # verdicts that an interval shows
 
@@ -42,7 +42,8 @@ def of(tables: Tables) -> Iterator[Subject]:
     titles = [_title(tables, own, measure) for measure, own in by_measure]
     advice = caveats.remedies(tables, "accuracy")
     if not advice and "undecided" in verdicts:
-        advice = f"{MORE_REPEATS}."
+        open_ = table[table.verdict == "undecided"]
+        advice = f"{wording.more_repeats(int(open_.blocks.min()))}."
     # Of times that are not valid the page of accuracies says nothing here: the banner does.
     sentences = [s for s in findings.answer(tables) if not s.startswith(wording.NOT_VALID)]
     # A chart has one axis: it shows the differences of the first measure.
@@ -56,12 +57,16 @@ def of(tables: Tables) -> Iterator[Subject]:
 
 
 def of_epochs(tables: Tables) -> Iterator[Subject]:
-    """Of trainings of several epochs none of whose times is valid: what they learned was asked."""
+    """Of long trainings none of whose times is valid: what they learned was asked.
+
+    Long is what has several epochs and is not measured again unasked for its time.
+    """
     rows, table = findings.compared(tables), accuracy.differences(tables)
     if rows.empty or table.verdict.isin(findings.NO_MEAN).all():
         return
     untimed = (rows.apply(wording.finding, axis=1) == "not valid").all()
-    if untimed and tables.trained.epochs.min() >= SEVERAL:
+    trained = tables.trained
+    if untimed and trained.epochs.min() >= SEVERAL and trained.wall_s.max() >= blocks.LONG_S:
         yield from of(tables)
 
 

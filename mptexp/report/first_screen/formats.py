@@ -10,7 +10,6 @@ from mptexp.analysis import emulated
 from mptexp.analysis.sweep_tables import Tables
 from mptexp.report.answers import caveats, loss_scales, low_precision
 from mptexp.report.first_screen.subject import (
-    MORE_REPEATS,
     NAMED,
     Bar,
     Subject,
@@ -200,7 +199,9 @@ def _low_precision_advice(settings: Sequence[Setting], brief: bool) -> list[str]
         for bar in cured
     ]
     steps += [f"avoid {first([*map(_strong, others)])}"] * bool(others and not brief)
-    return [*steps, *[MORE_REPEATS] * any(word in UNDECIDED for *_, word in settings)]
+    if open_ := [point.loss.n for point, _, word in settings if word in UNDECIDED]:
+        steps.append(wording.more_repeats(min(open_)))
+    return steps
 
 
 def _change(point: emulated.Point, other: emulated.Point) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pandas as pd
 
@@ -15,9 +16,10 @@ from mptexp.report.first_screen.subject import Subject, device
 from mptexp.report.text import measures, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.spec.devices import CPU_ISAS
-from mptexp.spec.policies import POLICIES
+from mptexp.spec.policies import ARITHMETICS, POLICIES, POLICY_ROWS
 
 INSTRUCTION_SETS = (*CPU_ISAS, "default")  # each with those before it
+UNLIKE = ("slower", wording.INCONCLUSIVE)  # findings of a set that another can be held against
 
 
 def of(tables: Tables) -> Iterator[Subject]:
@@ -29,7 +31,7 @@ def of(tables: Tables) -> Iterator[Subject]:
         labels = labels + ", " + wording.places(rows) if several else labels
         every = "float32 with all instruction sets"
         for made in ratios.of(rows, labels, every, tables, choose=True):
-            made = made if several else _needing(made, rows, device(tables))
+            made = made if several else _needing(made, rows, tables)
             yield _with_accuracy(made, tables)
 
 
@@ -54,12 +56,13 @@ def _with_accuracy(made: Subject, tables: Tables) -> Subject:
     return replace(made, advice=made.advice + look * (not verdicts <= {"equal", "higher"}))
 
 
-def _needing(made: Subject, rows: pd.DataFrame, where: str) -> Subject:
+def _needing(made: Subject, rows: pd.DataFrame, tables: Tables) -> Subject:
     """What a policy needs that is faster with some instruction sets alone: title, advice, chart.
 
-    The least instruction set with which it is shown to be faster, where the next smaller one that
-    was measured does not show it.
+    The least instruction set with which it is shown to be faster, where the next smaller one whose
+    times are valid does not show it.
     """
+    where = device(tables)
     order = {in_words("cpu_isa", name): k for k, name in enumerate(INSTRUCTION_SETS)}
     bars = sorted(  # policies are headings
         made.bars,
@@ -73,11 +76,15 @@ def _needing(made: Subject, rows: pd.DataFrame, where: str) -> Subject:
         if "faster" not in words[1:] or words[0] == "faster":
             continue
         first = words.index("faster")
-        least, below = own[first], own[first - 1]
-        needed, without = (in_words("cpu_isa", row.cpu_isa) for row in (least, below))
+        # Of what is not valid nothing is said: the set before it is compared.
+        before = [k for k, word in enumerate(words[:first]) if word in UNLIKE]
+        if not before:
+            continue
+        least, below = own[first], own[before[-1]]
+        needed, without = _beyond(least, below, tables), in_words("cpu_isa", below.cpu_isa)
         proven = [row for row, word in zip(own, words, strict=True) if word == "faster"]
         best = max(proven, key=lambda row: row.speedup)
-        lost = words[first - 1]
+        lost = words[before[-1]]
         lost = wording.times(below.speedup) if lost == "slower" else lost
         but = f", and {lost} with {without} alone"
         # What a larger set adds is not this one's, where the interval says that it adds anything.
@@ -91,3 +98,22 @@ def _needing(made: Subject, rows: pd.DataFrame, where: str) -> Subject:
         to_do = f"on a CPU with {needed}, use **{policy}**; on one without, keep float32."
         return replace(made, title=title, advice=to_do)
     return made
+
+
+def _beyond(least: Any, below: Any, tables: Tables) -> str:
+    """The instruction sets that one row has and the other has not: those of its policy's type.
+
+    Of all sets of a CPU, which have no name of their own, those that its card names.
+    """
+    if least.cpu_isa != "default":
+        return in_words("cpu_isa", least.cpu_isa)
+    order = INSTRUCTION_SETS.index(below.cpu_isa)
+    cards = [record.get("environment") or {} for record in tables.records]
+    flags = {flag for card in cards for flag in card.get("instruction_sets", ())}
+    limits = ARITHMETICS[POLICY_ROWS[least.policy].arithmetic].cpu_flags
+    names = [
+        in_words("cpu_isa", limit)
+        for flag, limit in limits.items()
+        if flag in flags and limit and INSTRUCTION_SETS.index(limit) > order
+    ]
+    return " or ".join(names) or in_words("cpu_isa", "default")

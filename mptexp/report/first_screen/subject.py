@@ -17,7 +17,6 @@ PROVEN = ("faster", "slower", "small", "large", "lower", "higher", "equal")  # f
 MARGIN = Options.equivalence_margin  # of accuracies that a title calls equal without a word more
 NAMED = 3  # comparisons that a sentence lists
 PROVISIONAL = "Provisional"
-MORE_REPEATS = "more repeats would narrow the intervals"
 RESIDENT = "resident"  # an input mode in which nobody can train: one batch, again and again
 
 

@@ -94,7 +94,7 @@ def _remedies(loss: Loss, verdict: Verdict) -> str:
 
 
 def evidence(loss: Loss, verdict: Verdict) -> str:
-    """What speaks for a cause: the time breakdown, ablations, what oneDNN says of emulation."""
+    """What speaks for a cause: the time breakdown, ablations, what oneDNN says it ran."""
     named = [layer or "no layer" for layer in loss.layers]
     layers = f", mostly in {wording.listed(named)}" if named else ""
     parts = []
@@ -107,7 +107,7 @@ def evidence(loss: Loss, verdict: Verdict) -> str:
         gains = [f"{policy} {gain(over, effect.flags)}" for policy, over in effect.gains.items()]
         named = effect.ablation.label(verdict.pair.candidate.backend)
         parts.append(f"with {named}: {wording.listed(gains)}")
-    if loss.cause.emulated and verdict.candidate is not None:
+    if loss.cause.name in ("emulated", "reference code") and verdict.candidate is not None:
         used = arithmetic.instructions(verdict.candidate)
         for row in used.head(1).itertuples():
             share = f"{percent(row.share)} of its time"

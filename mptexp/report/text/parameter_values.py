@@ -74,6 +74,18 @@ ROWS = (
         "AVX512_BF16",
         "AVX512 with instructions that multiply bfloat16.",
     ),
+    ParameterValue(
+        "cpu_isa",
+        "avx512_core_fp16",
+        "AVX512_FP16",
+        "AVX512 with instructions that compute in float16, and with those that multiply bfloat16.",
+    ),
+    ParameterValue(
+        "cpu_isa",
+        "avx512_core_amx",
+        "AMX",
+        "Units of a CPU that multiply matrices in bfloat16 or int8, tile by tile.",
+    ),
     ParameterValue("frontend", "keras", "Keras loop"),
     ParameterValue(
         "frontend",

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from mptexp.analysis import validity
-from mptexp.analysis.contrast import Contrast
+from mptexp.analysis.contrast import Contrast, repeats_to_halve
 from mptexp.analysis.points import POINT
 from mptexp.report.text.parameter_values import compiled_in_words, in_words, setting_in_words
 from mptexp.spec.backends import LABELS as BACKENDS
@@ -354,6 +354,12 @@ def repeats(blocks: pd.Series) -> str:
     """`n = 3`, `n = 3 to 5`: of how many blocks some differences are."""
     least, most = int(blocks.min()), int(blocks.max())
     return f"n = {least}" if least == most else f"n = {least} to {most}"
+
+
+def more_repeats(blocks: int) -> str:
+    """What it takes for intervals that are too wide, of so many blocks."""
+    more = f"at least {repeats_to_halve(blocks)} repeats, not {blocks}"
+    return f"it takes {more}, to halve the intervals"
 
 
 # --- numbers ------------------------------------------------------------------------------------

@@ -28,7 +28,9 @@ class Backend(Protocol):
 
     INSTALL: str  # how to install it, where the machine has no NVIDIA driver
     INSTALL_FOR_GPU: str  # how to install it so that it sees an NVIDIA GPU
-    ONEDNN_PROGRAM: str  # a program that oneDNN computes on a CPU; empty where XLA compiles all
+    # What oneDNN computes on a CPU: convolutions and products, forward and backward, in the type
+    # that the first argument names. Empty where XLA compiles all.
+    ONEDNN_PROGRAM: str
     WITHOUT_ONEDNN: str  # what a user is told where `uses_onednn` is False
     READS_TF_DATA: bool  # whether `fit` takes a tf.data pipeline without copies of its own
     DRAWS_AS_TENSORFLOW: bool  # whether Keras draws the weights here as it does with TensorFlow

@@ -25,10 +25,19 @@ else:  # imported at first use
 
 INSTALL = "pip install tensorflow"
 INSTALL_FOR_GPU = "pip install 'tensorflow[and-cuda]>=2.21,<2.22'"
-ONEDNN_PROGRAM = (
-    "import tensorflow as t; "
-    "t.nn.conv2d(t.ones((4, 32, 32, 16)), t.ones((3, 3, 16, 16)), 1, 'SAME')"
-)
+ONEDNN_PROGRAM = """
+import sys
+import tensorflow as tf
+
+x, kernel, matrix = [
+    tf.Variable(tf.ones(shape, sys.argv[1]))
+    for shape in ((4, 32, 32, 16), (3, 3, 16, 16), (64, 64))
+]
+with tf.GradientTape() as tape:
+    convolved, product = tf.nn.conv2d(x, kernel, 1, "SAME"), matrix @ matrix
+    sums = tf.reduce_sum(convolved) + tf.reduce_sum(product)
+tape.gradient(sums, [x, kernel, matrix])
+"""
 WITHOUT_ONEDNN = (
     "TensorFlow computes without oneDNN on this CPU; TF_ENABLE_ONEDNN_OPTS=1 in the environment "
     "turns it on, which may be faster"

@@ -33,9 +33,17 @@ else:  # imported at first use
 INSTALL = "pip install torch"
 INSTALL_FOR_GPU = "install a CUDA build of PyTorch"
 # A convolution large enough for PyTorch to leave it to oneDNN.
-ONEDNN_PROGRAM = (
-    "import torch as t; t.nn.functional.conv2d(t.ones(4, 16, 32, 32), t.ones(16, 16, 3, 3))"
-)
+ONEDNN_PROGRAM = """
+import sys
+import torch
+
+x, kernel, matrix = [
+    torch.ones(shape, dtype=getattr(torch, sys.argv[1]), requires_grad=True)
+    for shape in ((4, 16, 32, 32), (16, 16, 3, 3), (64, 64))
+]
+convolved, product = torch.nn.functional.conv2d(x, kernel), matrix @ matrix
+(convolved.sum() + product.sum()).backward()
+"""
 WITHOUT_ONEDNN = "PyTorch computes without oneDNN, which is turned off or missing in this build"
 READS_TF_DATA = False
 DRAWS_AS_TENSORFLOW = False

@@ -61,6 +61,16 @@ def test_float8_is_slower_for_another_reason():
     assert "This device has no" not in findings.answer(alone)[0]
 
 
+def test_missing_kernels_are_the_reason_of_a_slowdown_only():
+    # "mixed_float16 trains 38× slower", of a CPU with float16 instructions, and no word of why.
+    asked = {"reference": ["gradients of the weights of convolutions"]}
+    slow = findings.answer(three("mixed_float16", [3.0, 3.1, 2.9], **asked))[0]
+    assert "slower" not in slow
+    slow = findings.answer(three("mixed_float16", [0.03, 0.031, 0.029], **asked))[0]
+    said = "no float16 kernel here for gradients of the weights of convolutions: its reference code"
+    assert slow.count(said) == 1
+
+
 def test_what_is_proven_comes_first_and_what_is_emulated_last():
     rows = [record(block=b, step_s=0.1) for b in range(3)]
     rows += [record("mixed_float16", b, 0.4, emulated=True) for b in range(3)]

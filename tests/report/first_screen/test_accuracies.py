@@ -73,8 +73,10 @@ def test_of_a_long_training_without_a_valid_time_the_accuracy_is_the_subject():
     whose = "validation accuracy of mixed_bfloat16"
     beside = "+6.9 percentage points beside float32's, undecided (n = 1)"
     assert answer.title == f"Provisional: {whose} {beside}"
-    once = replace(measured, results=measured.results.assign(epochs=1))
-    assert choose.of(once).scale == "speed"
+    # The false start: a quickstart beside other work asks for speed, and can be measured again.
+    for other in ({"epochs": 1}, {"wall_s": 95.0}):
+        asked = replace(measured, results=measured.results.assign(**other))
+        assert choose.of(asked).scale == "speed"
 
 
 def test_times_of_low_priority_are_shown_where_one_is_valid_or_nothing_was_learned():

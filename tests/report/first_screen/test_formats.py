@@ -51,7 +51,7 @@ def test_a_format_that_learns_nothing_is_a_finding_and_no_doubt():
     ]
     change = "with **activations <7,8>, weights <8,8>** (+89.0 points): use <8,8> for activations ("
     assert answer.advice.startswith(change)
-    assert answer.advice.endswith("more repeats would narrow the intervals.")
+    assert answer.advice.endswith("it takes at least 5 repeats, not 3, to halve the intervals.")
 
 
 def test_what_rounding_decides_is_the_title():
@@ -168,7 +168,7 @@ def test_what_two_repeats_show_is_not_that_no_format_trains():
     answer = choose.of(identified(tables_of(emulated_runs([1.0, 1.1]), *groups)))
     # Once "0 of 2 settings train", of formats whose means are float32's.
     assert answer.title == "Nothing is shown of 2 settings: fewer than three repeats"
-    assert answer.advice == "more repeats would narrow the intervals."
+    assert answer.advice == "it takes at least 3 repeats, not 2, to halve the intervals."
 
 
 def test_a_network_that_no_format_trains_is_in_the_title():

@@ -60,6 +60,28 @@ def test_what_a_policy_needs_to_be_faster_is_the_title():
     ]
 
 
+def test_all_instruction_sets_of_a_cpu_are_called_by_what_the_type_needs_of_them():
+    # "thanks to all instruction sets, and not valid with cpu isa avx512_core_amx alone".
+    rows = by_isa().records
+    pattern = [row for row in rows if row["parameters"]["policy"] == "mixed_bfloat16"]
+    for isa, step_s in (("avx512_core_bf16", 0.125), ("avx512_core_amx", 0.051)):
+        for made in copy.deepcopy(pattern):
+            made["run_id"] += isa
+            made["parameters"]["cpu_isa"] = isa
+            made["timing"] |= {"step_s": step_s, "images_per_s": 32 / step_s}
+            busy = ["measured while other programs used the processor"]
+            made["marks"] = busy * (isa == "avx512_core_amx")
+            rows.append(made)
+    for made in rows:
+        made["environment"] = {"instruction_sets": ["avx512_bf16", "avx512_fp16", "amx_bf16"]}
+    answer = choose.of(tables(rows))
+    assert answer.title == (
+        "mixed_bfloat16 is 2.00× faster than float32 on Some (CPU) thanks to AMX, "
+        "and 1.25× slower with AVX512_BF16 alone"
+    )
+    assert answer.advice.startswith("on a CPU with AMX, use **mixed_bfloat16**; on one without")
+
+
 def test_instruction_sets_of_other_models_are_not_compared():
     answer = choose.of(by_isa(model_source="edited"))
     assert [bar.finding for bar in answer.bars] == ["faster"]
