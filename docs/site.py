@@ -100,6 +100,7 @@ def study(name: str, text: str, reports: str) -> str:
 # published, and a report's folder need not repeat the study's name.
 STUDY_OF = {
     "cpu-isa": "cpu_isa_128px",
+    "cpu-isa-amx": "cpu_isa_128px",
     "float8-gpt-cpu": "float8",
     "frameworks-cpu": "frameworks_cpu",
     "gpt-cpu": "gpt_precision",
@@ -126,6 +127,7 @@ STUDY_OF = {
     "throughput-cpu": "throughput_cpu",
     "vit-cpu": "vit_precision",
     "why-cpu": "why_no_speedup",
+    "why-imagenette-64px-amx-cpu": "why_no_speedup_cpu",
     "why-imagenette-64px-cpu": "why_no_speedup_cpu",
 }
 

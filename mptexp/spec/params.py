@@ -145,24 +145,31 @@ def _override(document: Any, text: str, faults: _Faults) -> None:
 
 def _override_parameter(document: Any, name: str, value: Any) -> None:
     """Sets a parameter of all points; those of `include` have each value of a list too."""
-    _set_included(document, name, value if isinstance(value, list) else [value])
     if isinstance(value, list):
         _section(document, "defaults").pop(name, None)
         _section(document, "matrix")[name] = value
+        _set_included(document, name, value, everywhere=True)
     elif isinstance(document.get("matrix"), dict) and name in document["matrix"]:
         document["matrix"][name] = [value]
+        _set_included(document, name, [value], everywhere=True)
     else:
         _section(document, "defaults")[name] = value
+        _set_included(document, name, [value], everywhere=False)
 
 
-def _set_included(document: Any, name: str, values: Sequence[Any]) -> None:
-    """Gives each entry of `include` the values, in a copy of its own that knows its line."""
+def _set_included(document: Any, name: str, values: Sequence[Any], everywhere: bool) -> None:
+    """Gives entries of `include` the values, in a copy of each that knows its line.
+
+    Args:
+        everywhere: also those that do not name the parameter, which have the default otherwise.
+    """
     entries = document.get("include")
     if not values or not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
         return  # which is refused with the rest of the file
     made = [(copy.copy(entry), value) for entry in entries for value in values]
     for entry, value in made:
-        entry[name] = value
+        if everywhere or name in entry:
+            entry[name] = value
     entries[:] = [entry for entry, _ in made]
 
 

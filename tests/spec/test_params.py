@@ -158,6 +158,12 @@ def test_set_overrides_the_points_of_include_too(tmp_path, overrides, included):
     assert params.parse(text, "params.yaml")[0] == sweep
 
 
+def test_set_leaves_an_entry_of_include_as_it_is_where_the_default_does(tmp_path):
+    _, text = accepted(tmp_path, INCLUDES, "epochs=1", "seed=3")
+    assert "- {policy: mixed_float16, batch_size: 128}" in text
+    assert "- {policy: float16, epochs: 1}" in text
+
+
 def _grid(sweep):
     """How many points are of the matrix."""
     return len(sweep.model_copy(update={"include": []}).points())
