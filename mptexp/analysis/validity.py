@@ -152,7 +152,7 @@ FLAGS = {
         Flag(
             "uneven utilization",
             ("time", "training time"),
-            "how much of the device repeats of one setting used differs by more than a fifth",
+            "repeats of one setting used shares of the device that differ by more than a fifth",
             f"find out what these runs waited for, and {REPAIR} measures the blocks again",
         ),
         Flag(

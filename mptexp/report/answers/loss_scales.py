@@ -99,7 +99,12 @@ def _failing(own: pd.DataFrame, order: Sequence[str] = (*WITH,)) -> list[tuple[s
         "diverge": [scale for scale in scales["diverge"] if scale in always],
         "at times": [scale for scale in scales["diverge"] if scale not in always],
     }
-    return [(WITH[name], failed[name]) for name in order if failed[name]]
+    counts = {loss_scale.number(r.loss_scale): (r.diverged, r.runs) for r in diverged.itertuples()}
+    words = dict(WITH)
+    if len(failed["at times"]) == 1:
+        lost, runs = counts[failed["at times"][0]]
+        words["at times"] = words["at times"].replace("some", f"{lost} of {runs}")
+    return [(words[name], failed[name]) for name in order if failed[name]]
 
 
 def _open(own: pd.DataFrame) -> list[str]:
@@ -202,7 +207,7 @@ def _by_cost(rows: pd.DataFrame, margin: float) -> str:
         for does, failed in _failing(own, ("diverge", "at times"))
     ]
     fails += [text for text in _dynamic_fails(own) if text.startswith("diverges")]
-    means = f"{policy} ends {wording.listed(ends)} (means)" if ends else policy
+    means = f"In the mean {policy} ends {wording.listed(ends)}" if ends else policy
     return f"{means}{'; it ' * bool(ends and fails) or ' ' * bool(fails)}{wording.listed(fails)}"
 
 

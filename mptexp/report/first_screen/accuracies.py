@@ -43,7 +43,7 @@ def of(tables: Tables) -> Iterator[Subject]:
     advice = caveats.remedies(tables, "accuracy")
     if not advice and "undecided" in verdicts:
         open_ = table[table.verdict == "undecided"]
-        advice = f"{wording.more_repeats(int(open_.blocks.min()))}."
+        advice = f"{_slow(tables, table)}{wording.more_repeats(int(open_.blocks.min()))}."
     # Of times that are not valid the page of accuracies says nothing here: the banner does.
     sentences = [s for s in findings.answer(tables) if not s.startswith(wording.NOT_VALID)]
     # A chart has one axis: it shows the differences of the first measure.
@@ -54,6 +54,15 @@ def of(tables: Tables) -> Iterator[Subject]:
     bars = [_of_accuracy(row, place) for row, place in pairs]
     scale: Scale = "accuracy" if measure.name == "accuracy" else "perplexity"
     yield Subject("; ".join(titles), sentences, bars, base, scale, advice)
+
+
+def _slow(tables: Tables, table: pd.DataFrame) -> str:
+    """What to use meanwhile where the device only emulates every policy that is compared."""
+    own = tables.ok[tables.ok.policy.isin(set(table.candidate))]
+    if not own.emulated.astype(bool).all():
+        return ""
+    names = wording.listed([f"**{name}**" for name in dict.fromkeys(own.policy)])
+    return f"to train on this device keep {speed_advice.default(table)}: it emulates {names}; "
 
 
 def of_epochs(tables: Tables) -> Iterator[Subject]:

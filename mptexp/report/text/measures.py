@@ -98,11 +98,16 @@ class Measure:
     def open(self, rows: pd.DataFrame) -> str:
         """What some undecided rows come to, for a title, which has no room for more.
 
-        `undecided, up to 46.0 percentage points either way`; else as `near`.
+        `undecided, +8.6 [−11.8, +29.1] percentage points`, of several from where to where their
+        intervals reach; else as `near`.
         """
         if accuracy.looks_equal(rows).all():
             return self.near(rows)
-        return f"{wording.UNDECIDED}, up to {self._reach(rows)} either way"
+        if len(rows) == 1:
+            unit = self.unit.partition(" of ")[0]
+            return f"{wording.UNDECIDED}, {self.ends(rows.iloc[0])} {unit}"
+        reach = self.between(pd.concat([rows.low, rows.high])).partition(" of ")[0]
+        return f"{wording.UNDECIDED}, intervals from {reach}"
 
     def _reach(self, rows: pd.DataFrame) -> str:
         """The farthest end of the intervals of some rows, without a sign."""

@@ -14,7 +14,7 @@ def test_the_sentence_says_all_of_it():
     assert (
         "**mixed_float16** trains as float32 does with a loss scale of 1 and under the dynamic "
         "scale (4 skipped steps, median), falls behind float32 with 2⁻¹⁶ (−67.1 percentage points) "
-        "and diverges in some runs with 2²⁴."
+        "and diverges in 2 of 3 runs with 2²⁴."
     ) in sentences
 
 
@@ -101,13 +101,13 @@ def test_where_images_are_few_the_failures_are_the_answer():
     rows = loss_scale.table(tables([run | {"in_force": few} for run in found]))
     # The range that trains is what a reader looks for: it comes first.
     assert loss_scales.title(rows, 0.01) == (
-        "mixed_float16 ends at most 1 percentage point below float32 only with a loss scale of 1 "
-        "and 68.0 with 2⁻¹⁶ (means); it diverges with 2²⁴"
+        "In the mean mixed_float16 ends at most 1 percentage point below float32 only with a loss "
+        "scale of 1 and 68.0 with 2⁻¹⁶; it diverges with 2²⁴"
     )
     # What is far off by its mean is not called near for want of a proof.
     far = rows.assign(difference=rows.difference.where(rows.verdict != "too few images", -0.2))
     assert loss_scales.title(far, 0.01).startswith(
-        "mixed_float16 ends 20.0 percentage points below float32 with a loss scale of 1 and 68.0 "
+        "In the mean mixed_float16 ends 20.0 percentage points below float32 with a loss scale of "
     )
     assert loss_scales.advice(rows, 0.01).startswith("validate with more images")
 
@@ -134,7 +134,7 @@ def test_one_run_that_diverges_is_not_all():
     for scale, accuracies in ((1.0, (0.98,) * 3), (2.0**15, (0.98, None, 0.98))):
         found += [loss_scaled("mixed_float16", scale, b, a) for b, a in enumerate(accuracies)]
     (sentence,) = loss_scales.sentences(loss_scale.table(tables(found)))
-    assert "diverges in some runs with 2¹⁵" in sentence
+    assert "diverges in 1 of 3 runs with 2¹⁵" in sentence
 
 
 def scaled(base, *scales):

@@ -218,3 +218,18 @@ def test_devices_with_defaults_of_their_own_have_no_common_baseline():
     title = choose.of(tables(rows)).title
     # Once "to TF32's", of a V100 that has none.
     assert title == "mixed_float16's accuracy is equal to that of the default of each device"
+
+
+def test_a_policy_that_is_only_emulated_is_not_advised_while_its_accuracy_is_undecided():
+    # "What to do: it takes more repeats", of a policy that nobody would train in on this CPU.
+    def told(emulated):
+        rows = [record("float32", b) for b in range(3)]
+        rows += [record("mixed_float16", b, emulated=emulated) for b in range(3)]
+        for made, change in zip(rows, (0, 0, 0, -0.2, 0.2, 0.0), strict=True):
+            made["history"][-1]["val_accuracy"] += change - 0.3
+        return choose.of(tables([made | {"timing": {}} for made in rows])).advice
+
+    more = "it takes at least 5 repeats, not 3, to halve the intervals."
+    assert told(False) == more
+    keep = "to train on this device keep float32: it emulates **mixed_float16**; "
+    assert told(True) == keep + more

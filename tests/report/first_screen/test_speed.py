@@ -135,7 +135,7 @@ def test_accuracy_within_a_wide_margin_is_not_called_equal_without_it():
     ("changes", "said"),
     [
         ((-0.4, -0.41, -0.39), "; its accuracy is lower"),
-        ((-0.2, 0.2, 0.0), "; accuracy undecided, up to 49.7 percentage points either way"),
+        ((-0.2, 0.2, 0.0), "; accuracy undecided, +0.0 [−49.7, +49.7] percentage points"),
         (
             (-0.02, 0.02, 0.0),
             "; accuracy about the same in the mean, at most 5.0 percentage points either way",
