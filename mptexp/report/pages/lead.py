@@ -10,6 +10,7 @@ import pandas as pd
 
 from mptexp.analysis.points import POINT
 from mptexp.analysis.sweep_tables import Tables
+from mptexp.diagnosis.causes import LEAST_SHARE
 from mptexp.diagnosis.verdict import Verdict
 from mptexp.records import schema
 from mptexp.report.answers import caveats, commands, findings, why
@@ -181,7 +182,7 @@ def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
     """
     named = [verdict for verdict in verdicts if verdict.blamed and verdict.is_valid]
     if not named:
-        return _proven(verdicts)
+        return _proven(verdicts) or _nothing(verdicts)
     trained = runs[runs.phase == "train"].drop_duplicates([*POINT, "policy"])
     sizes = trained.batch_size.nunique() > 1
     rows = [
@@ -219,7 +220,21 @@ def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
         clauses[0] += "".join(
             f", {_span(loss.share, loss.share)} {loss.cause.sentence}" for loss in further
         )
-    return f"{LIMITS}: {'; '.join(clauses[:SHOWN])}."
+    nothing = _nothing(verdicts).removeprefix(f"{LIMITS}: ").rstrip(".")
+    return f"{LIMITS}: {'; '.join([*clauses, *[nothing] * bool(nothing)][:SHOWN])}."
+
+
+def _nothing(verdicts: Sequence[Verdict]) -> str:
+    """Of which pairs a valid time breakdown names no cause; empty where there are none."""
+    traced = [v for v in verdicts if v.candidate is not None and v.is_valid]
+    clean = [v for v in traced if not v.blamed]
+    if not clean:
+        return ""
+    words = why.settings(clean[0], verdicts).strip(" ()") * (len(clean) == 1)
+    among = wording.count(len(verdicts), "diagnosed comparison")
+    counted = f"in {len(clean)} of {among}, " * (len(verdicts) > 1)
+    where = f"{wording.at(wording.verbatim(words))}, " if words else counted
+    return f"{LIMITS}: {where}no known cause takes more than {100 * LEAST_SHARE:.0f} % of the step."
 
 
 def _proven(verdicts: Sequence[Verdict]) -> str:

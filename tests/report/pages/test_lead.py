@@ -159,7 +159,8 @@ def test_the_one_pair_that_loses_to_a_cause_is_named():
     step = "of **mixed_bfloat16**'s step"
     assert said == (
         f"What limits it: with XLA, one batch kept on the device, 93 % {step} is lost "
-        "to XLA's code, which is slower here than single operations (jit off)."
+        "to XLA's code, which is slower here than single operations (jit off); in 2 of 4 diagnosed "
+        "comparisons, no known cause takes more than 10 % of the step."
     )
 
 
