@@ -117,6 +117,7 @@ STUDY_OF = {
     "low-precision-mnist-cpu": "low_precision_mnist",
     "master-weights-cpu": "master_weights",
     "quantized-inference-gpt-cpu": "quantized_inference",
+    "quickstart-amx-cpu": "quickstart",
     "quickstart-cpu": "quickstart",
     "resnet50-h200": "resnet50_torch",
     "scaling-cpu": "scaling_cpu",

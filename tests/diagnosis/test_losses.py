@@ -161,6 +161,8 @@ def test_what_reference_code_computes_is_a_cause_of_its_own():
     assert (lost.seconds, lost.layers) == (pytest.approx(0.598), ("deep",))
     # What is a little slower has a kernel.
     assert loss("slow layer", **sides).seconds == pytest.approx(0.001)
+    # Once "91 % of the step is matrix work, in which this device is no faster" beside 90 % of this.
+    assert loss("no faster type", **sides).seconds == pytest.approx(0.606 - 0.598 - 0.001)
 
 
 def test_a_layer_kept_in_float32_is_no_slow_layer_too():
