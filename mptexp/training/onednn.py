@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -81,7 +82,7 @@ def reference(backend: str, dtype: str) -> dict[str, str]:
     calls it `ref`, of small operations in a child process; kept in the cache of this machine.
 
     Args:
-        backend: the name of one that is imported.
+        backend: the name of one that is installed.
         dtype: in which convolutions and products, forward and backward, are asked for.
 
     Returns:
@@ -91,7 +92,7 @@ def reference(backend: str, dtype: str) -> dict[str, str]:
         return {}
     cpu = [cpu_name(), cpu_version(), cpuinfo("flags", "Features")]
     switches = {k: v for k, v in os.environ.items() if k.startswith(("ONEDNN_", "TF_ENABLE_"))}
-    asked = [backend, sys.modules[backend].__version__, dtype, cpu, switches]
+    asked = [backend, importlib.import_module(backend).__version__, dtype, cpu, switches]
     key = json.dumps(asked, sort_keys=True)
     path = user_cache() / "onednn" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # damaged: asked anew

@@ -19,7 +19,7 @@ from mptexp.records import store
 from mptexp.records.sweep_dir import SweepDir
 from mptexp.report.pages import lead
 from mptexp.spec.errors import ParamsError
-from mptexp.training import environment, step_timer
+from mptexp.training import environment, onednn, step_timer
 from mptexp.training.measure import sensors
 from mptexp.training.step_timer import StepTimer
 
@@ -48,6 +48,14 @@ def timed(folder, policy, backend="tensorflow", sweep="sweep"):
     done = python(program, {"backend": backend}, cwd=folder)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.splitlines()[-1]
+
+
+def test_what_onednn_has_no_kernel_for_stands_in_a_record(tmp_path):
+    made = store.read_record(tmp_path / timed(tmp_path, "mixed_float16"))
+    native = "float16" in made["environment"]["native"]
+    lacking = [*onednn.reference("tensorflow", "float16").values()] if native else []
+    assert made["in_force"].get("reference", []) == lacking
+    assert any("no float16 kernel here" in mark for mark in made["marks"]) is bool(lacking)
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
