@@ -192,14 +192,15 @@ def share_mark(share: float, what: str, dtype: str) -> str:
     return f"{math.floor(share * 100)} % of the {what} in {dtype}"
 
 
-def without_kernels(dtype: str, operations: Sequence[str]) -> str:
-    """What a reader must know of a type for which oneDNN has too few kernels.
+def without_kernels(dtype: str, operations: Collection[str]) -> list[str]:
+    """What a reader must know of a type for which oneDNN has too few kernels; else nothing.
 
     Args:
         operations: that its reference code computes, such as `gradients of the weights of
             convolutions`.
     """
-    return (
+    said = (
         f"oneDNN has no {dtype} kernel here for {' and '.join(operations)}: its reference code "
         "computes them, many times slower"
     )
+    return [said] * bool(operations)

@@ -272,12 +272,11 @@ def flags(run: Run, settings: Mapping[str, Any]) -> list[str]:
     )
     adam = _trains(run) and run.optimizer == "adam" and policy.variable_dtype == "float16"
     none, cut = not settings["arithmetic"], bool(settings.get("truncated"))
-    slow = settings.get("reference")
     return (
         partly
         + [NO_PRODUCTS] * none
         + [TRUNCATED] * cut
-        + ([without_kernels(policy.compute_dtype, slow)] if slow else [])
+        + without_kernels(policy.compute_dtype, settings.get("reference", []))
         + [UNSCALED] * unscaled
         + [FLOAT16_ADAM] * adam
     )

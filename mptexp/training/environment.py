@@ -215,8 +215,8 @@ def advice(name: str, card: Mapping[str, Any]) -> list[str]:
     for dtype in capability.NARROW:
         if not capability.is_native(dtype, card):
             sentences.append(f"{dtype} is emulated on this device: slower is expected")
-        elif card["kind"] == "cpu" and (slow := onednn.reference(name, dtype)):
-            sentences.append(without_kernels(dtype, [*slow.values()]))
+        elif card["kind"] == "cpu":
+            sentences += without_kernels(dtype, onednn.reference(name, dtype).values())
     return [*sentences, *without_onednn(name, card), *machine.interference(card)]
 
 

@@ -312,7 +312,6 @@ class StepTimer:
         samples = self._samples
         readings = sensors.summary(samples, spans, card["kind"])
         known, policy = self._effective(run, card), POLICY_ROWS[run.policy]
-        slow = known.get("reference")
         content = {
             **schema.bare(run, schema.FOREIGN),
             "in_force": known,
@@ -327,7 +326,7 @@ class StepTimer:
                 NOTE,
                 *environment.without_onednn(self._framework(), card),
                 *self._partly(policy),
-                *([without_kernels(policy.compute_dtype, slow)] if slow else []),
+                *without_kernels(policy.compute_dtype, known.get("reference", [])),
                 *interference.marks(readings),
             ],
             "readings": readings,

@@ -223,9 +223,8 @@ def _without_kernels(rows: pd.DataFrame, tables: Tables) -> str:
     said = []
     for run_id in tables.ok.run_id[tables.ok.policy.isin(slower)]:
         record = tables.records_by_id[run_id]
-        if operations := (record.get("in_force") or {}).get("reference"):
-            dtype = POLICY_ROWS[record["parameters"]["policy"]].compute_dtype
-            said.append(without_kernels(dtype, operations))
+        dtype = POLICY_ROWS[record["parameters"]["policy"]].compute_dtype
+        said += without_kernels(dtype, (record.get("in_force") or {}).get("reference", []))
     return "".join(f" {sentence}." for sentence in dict.fromkeys(said))
 
 

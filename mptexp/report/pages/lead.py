@@ -182,7 +182,8 @@ def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
     """
     named = [verdict for verdict in verdicts if verdict.blamed and verdict.is_valid]
     if not named:
-        return _proven(verdicts) or _nothing(verdicts)
+        clause = _proven(verdicts) or _nothing(verdicts)
+        return f"{LIMITS}: {clause}." if clause else ""
     trained = runs[runs.phase == "train"].drop_duplicates([*POINT, "policy"])
     sizes = trained.batch_size.nunique() > 1
     rows = [
@@ -220,8 +221,8 @@ def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
         clauses[0] += "".join(
             f", {_span(loss.share, loss.share)} {loss.cause.sentence}" for loss in further
         )
-    nothing = _nothing(verdicts).removeprefix(f"{LIMITS}: ").rstrip(".")
-    return f"{LIMITS}: {'; '.join([*clauses, *[nothing] * bool(nothing)][:SHOWN])}."
+    clauses = [*clauses, _nothing(verdicts)][:SHOWN]
+    return f"{LIMITS}: {'; '.join(filter(None, clauses))}."
 
 
 def _nothing(verdicts: Sequence[Verdict]) -> str:
@@ -234,7 +235,7 @@ def _nothing(verdicts: Sequence[Verdict]) -> str:
     among = wording.count(len(verdicts), "diagnosed comparison")
     counted = f"in {len(clean)} of {among}, " * (len(verdicts) > 1)
     where = f"{wording.at(wording.verbatim(words))}, " if words else counted
-    return f"{LIMITS}: {where}no known cause takes more than {100 * LEAST_SHARE:.0f} % of the step."
+    return f"{where}no known cause takes more than {100 * LEAST_SHARE:.0f} % of the step"
 
 
 def _proven(verdicts: Sequence[Verdict]) -> str:
@@ -253,7 +254,7 @@ def _proven(verdicts: Sequence[Verdict]) -> str:
     where = f"{wording.at(wording.verbatim(place))}, " if place else ""
     gains = [f"**{policy}** {why_tables.gain(over)}" for policy, over in effect.gains.items()]
     name = wording.verbatim(effect.ablation.label(verdict.pair.candidate.backend))
-    return f"{LIMITS}: {where}trying {name} made {wording.listed(gains)}."
+    return f"{where}trying {name} made {wording.listed(gains)}"
 
 
 def _step(policies: Collection[str]) -> str:

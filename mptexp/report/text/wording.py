@@ -358,8 +358,8 @@ def repeats(blocks: pd.Series) -> str:
 
 def more_repeats(blocks: int) -> str:
     """What it takes for intervals that are too wide, of so many blocks."""
-    more = f"at least {repeats_to_halve(blocks)} repeats, not {blocks}"
-    return f"it takes {more}, to halve the intervals"
+    more = repeats_to_halve(blocks)
+    return f"it takes at least {more} repeats, not {blocks}, to halve the intervals"
 
 
 # --- numbers ------------------------------------------------------------------------------------
