@@ -4,7 +4,6 @@ One row per instrument. What a device showed is kept below the user's cache, for
 versions and this code, and every record made there holds it.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any, NotRequired
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from mptexp.spec.project import user_cache
+from mptexp.spec.project import keyed, user_cache
 
 
 @dataclass(frozen=True)
@@ -203,5 +202,4 @@ def known(identity: Mapping[str, Any]) -> list[Check]:
 
 def _path(identity: Mapping[str, Any]) -> Path:
     parts = [identity.get(name) for name in OF_IDENTITY]
-    key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-    return user_cache() / "instruments" / f"{key}.json"
+    return keyed(user_cache() / "instruments", parts)

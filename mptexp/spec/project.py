@@ -1,11 +1,14 @@
 """Where this package lies, what it ships, and what its child processes may import."""
 
+import hashlib
+import json
 import os
 import shlex
 import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent.parent
 PROJECT = PACKAGE.parent
@@ -70,6 +73,12 @@ def here(command: str) -> str:
 def user_cache() -> Path:
     """Where this user's caches lie."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mptexp"
+
+
+def keyed(folder: Path, key: Any) -> Path:
+    """The file of a cache that holds what was found for a key: JSON's types, others as text."""
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
+    return folder / f"{digest[:16]}.json"
 
 
 def child_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

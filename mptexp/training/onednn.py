@@ -1,7 +1,6 @@
 """oneDNN, which computes on a CPU: the limit on its instructions, and its log of what it ran."""
 
 import contextlib
-import hashlib
 import importlib
 import json
 import os
@@ -16,7 +15,7 @@ from typing import Any
 
 from mptexp.records import store
 from mptexp.spec.devices import CPU_ISAS, cpu_name, cpu_version, cpuinfo
-from mptexp.spec.project import child_environment, user_cache
+from mptexp.spec.project import child_environment, keyed, user_cache
 from mptexp.spec.run import Run
 from mptexp.training import backends
 from mptexp.training.capability import Unsupported
@@ -93,8 +92,7 @@ def reference(backend: str, dtype: str) -> dict[str, str]:
     cpu = [cpu_name(), cpu_version(), cpuinfo("flags", "Features")]
     switches = {k: v for k, v in os.environ.items() if k.startswith(("ONEDNN_", "TF_ENABLE_"))}
     asked = [backend, importlib.import_module(backend).__version__, dtype, cpu, switches]
-    key = json.dumps(asked, sort_keys=True)
-    path = user_cache() / "onednn" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    path = keyed(user_cache() / "onednn", asked)
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # damaged: asked anew
         return {name: CODE[name] for name in json.loads(path.read_text())}
     met = _by_reference(_log(backend, dtype))

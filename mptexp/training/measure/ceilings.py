@@ -4,7 +4,6 @@ Each figure is the best of several tries: a peak is what was reached, not what i
 """
 
 import contextlib
-import hashlib
 import json
 import math
 import time
@@ -18,6 +17,7 @@ from keras import ops
 
 from mptexp.records import store
 from mptexp.spec.policies import POLICY_ROWS
+from mptexp.spec.project import keyed
 from mptexp.spec.run import Run
 from mptexp.training import backends, costs
 from mptexp.training.data import sources
@@ -135,8 +135,7 @@ def _cached(run: Run, card: dict[str, Any], what: list[Any], figure: Callable[[]
     tf32 = run.policy if run.policy in ("float32", "tensorfloat32") else "default"
     where = [card["device"], card.get("cpu_version"), card["cores"], run.backend, run.cpu_isa]
     where += [versions, tf32, METHOD, card.get("threads"), card.get("container_cpus")]
-    key = hashlib.sha256(json.dumps([where, what], default=str).encode()).hexdigest()[:16]
-    path = sources.cache_dir() / "ceilings" / f"{key}.json"
+    path = keyed(sources.cache_dir() / "ceilings", [where, what])
     known = _read(path)
     if len(known) < RUNS:
         known.append(figure())
