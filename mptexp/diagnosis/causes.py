@@ -376,7 +376,7 @@ ROWS: tuple[Category, ...] = (
     Cause(
         name="reference code",
         label="oneDNN's reference code, for want of a kernel of this type",
-        sentence="is lost in oneDNN's reference code, which has no kernel of this type here",
+        sentence="is lost in oneDNN's reference code",
         remedies=(
             Remedy("compile the step (jit on), which does not use oneDNN", ablations.XLA_ON),
             Remedy("TF_ENABLE_ONEDNN_OPTS=0 in the environment, under TensorFlow"),

@@ -117,6 +117,11 @@ class Case:
         """Layers that compute in more than 16 bits under a 16-bit policy, see `_wide`."""
         return _wide(self)
 
+    @cached_property
+    def not_faster(self) -> tuple[pd.Series, pd.Series, pd.Series]:
+        """Operations that are not faster than the baseline's, see `_not_faster`."""
+        return _not_faster(self)
+
     def effects_of(self, cause: "Cause") -> tuple[Effect, ...]:
         """What the ablations of a cause changed."""
         names = {ablation.name for ablation in cause.ablations}
@@ -349,7 +354,7 @@ def slower_layers(case: Case, cause: "Cause") -> Loss | None:
     the layer alone is faster in 16 bits, they should have taken so much less than the baseline's.
     Not what reference code computes. None where the trace names no layer.
     """
-    after, before, best = _not_faster(case)
+    after, before, best = case.not_faster
     own = ~_by_reference(case, after, before)
     after, before, best = after[own], before[own], best[own]
     lost = (after - best).groupby("layer").sum().sort_values(ascending=False)
@@ -369,7 +374,7 @@ def slower_layers(case: Case, cause: "Cause") -> Loss | None:
 
 def reference_code(case: Case, cause: "Cause") -> Loss | None:
     """What operations took beyond the baseline's that oneDNN computes by its reference code."""
-    after, before, _ = _not_faster(case)
+    after, before, _ = case.not_faster
     own = _by_reference(case, after, before)
     after, before = after[own], before[own]
     lost = (after - before).groupby("layer").sum()
@@ -411,7 +416,7 @@ def bad_kernels(case: Case, cause: "Cause") -> Loss | None:
     """
     apart = [*case.missed, *case.wide.index]
     took = case.of("matrix").candidate_s.drop(apart, errors="ignore")
-    after, _, best = _not_faster(case)
+    after, _, best = case.not_faster
     named = (after - best).groupby("layer").sum()
     took = (took - named.reindex(took.index).fillna(0.0)).drop("", errors="ignore")
     least = case.least.reindex(took.index)
@@ -439,7 +444,7 @@ def no_faster_type(case: Case, cause: "Cause") -> Loss | None:
     before, after = case.of("matrix").sum()
     if fast >= NO_FASTER_PEAK * slow or before >= NO_FASTER_PEAK * after:
         return None
-    longer, _, best = _not_faster(case)
+    longer, _, best = case.not_faster
     return case.loss(cause, after - (longer - best).sum(), after, baseline_s=before)
 
 

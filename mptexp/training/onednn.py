@@ -35,6 +35,8 @@ NAMES = {
     "and 8-bit integer support": "avx512_core_amx",
     "Intel AVX10.1 and Intel AMX with bfloat16 and 8-bit integer support": "avx512_core_amx",
 }
+SWITCHES = ("ONEDNN_", "DNNL_", "TF_ENABLE_")  # how variables begin that decide what oneDNN does
+LONGEST_S = 300  # that a child process is waited for
 
 
 def limit(run: Run) -> None:
@@ -66,7 +68,7 @@ def isa(backend: str) -> str:
         backend: its name.
     """
     marker = "info,cpu,isa:"
-    log = _log(backend, "float32")
+    log, _ = _log(backend, "float32")
     isas = [line.split(marker)[1].strip() for line in log if marker in line]
     return NAMES.get(isas[0], isas[0]) if isas else "oneDNN is not in use"
 
@@ -87,18 +89,20 @@ def reference(backend: str, dtype: str) -> dict[str, str]:
     Returns:
         Rows of CODE; empty where oneDNN is not in use.
     """
-    if not backends.backend(backend).ONEDNN_PROGRAM:
+    if not (program := backends.backend(backend).ONEDNN_PROGRAM):
         return {}
     cpu = [cpu_name(), cpu_version(), cpuinfo("flags", "Features")]
-    switches = {k: v for k, v in os.environ.items() if k.startswith(("ONEDNN_", "TF_ENABLE_"))}
-    asked = [backend, importlib.import_module(backend).__version__, dtype, cpu, switches]
+    switches = {k: v for k, v in os.environ.items() if k.startswith(SWITCHES)}
+    asked = [program, importlib.import_module(backend).__version__, dtype, cpu, switches]
     path = keyed(user_cache() / "onednn", asked)
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # damaged: asked anew
         return {name: CODE[name] for name in json.loads(path.read_text())}
-    met = _by_reference(_log(backend, dtype))
+    log, whole = _log(backend, dtype)
+    met = _by_reference(log)
     found = {name: text for name, text in CODE.items() if name in met}
-    with contextlib.suppress(OSError):  # without a cache, the next process asks again
-        store.write_text(path, json.dumps([*found]))
+    if whole:
+        with contextlib.suppress(OSError):  # without a cache, the next process asks again
+            store.write_text(path, json.dumps([*found]))
     return found
 
 
@@ -121,12 +125,21 @@ def _by_reference(log: Iterable[str]) -> set[str]:
     }
 
 
-def _log(backend: str, dtype: str) -> list[str]:
-    """The verbose log of a child process with this one's environment, of small operations."""
+def _log(backend: str, dtype: str) -> tuple[list[str], bool]:
+    """The verbose log of a child process with this one's environment, of small operations.
+
+    Also whether it is whole: of what came before a type that the framework does not have, if it
+    has it not, but not of a process that something else ended, for want of memory say.
+    """
     environ = child_environment() | {"ONEDNN_VERBOSE": "1"}
     command = [sys.executable, "-c", backends.backend(backend).ONEDNN_PROGRAM, dtype]
-    done = subprocess.run(command, env=environ, text=True, timeout=300, stdout=PIPE, stderr=DEVNULL)
-    return done.stdout.splitlines()  # of what it did before a type that it does not have, if any
+    try:
+        done = subprocess.run(
+            command, env=environ, text=True, timeout=LONGEST_S, stdout=PIPE, stderr=DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        return [], False
+    return done.stdout.splitlines(), done.returncode >= 0
 
 
 def _executed(line: str) -> list[str]:

@@ -250,11 +250,12 @@ def test_what_an_ablation_shows_that_was_disturbed_is_not_said():
 
 def test_the_same_work_has_one_bound_which_no_measurement_exceeds():
     # The lie: "would allow 1.3×" with one input, 1.5× with another, beside a measured 1.46×.
-    found = published("why-imagenette-64px-cpu").verdicts
+    found = published("why-imagenette-64px-amx-cpu").verdicts
     plain = [v for v in found if v.pair.candidate.jit == "off"]
     assert len(plain) == 3
     assert len({v.possible for v in plain}) == 1
     assert plain[0].possible > max(v.speedup.estimate for v in plain)
-    # Of digits the emulated policy was measured to be faster than what its layers take alone.
-    slower = [v for v in published(WHY.root.name).verdicts if v.pair.candidate.jit == "off"]
-    assert all(math.isnan(v.possible) for v in slower)
+    # On an EPYC, and of digits, a step was faster than what its layers take alone.
+    for name in ("why-imagenette-64px-cpu", WHY.root.name):
+        exceeded = [v for v in published(name).verdicts if v.pair.candidate.jit == "off"]
+        assert all(math.isnan(v.possible) for v in exceeded)

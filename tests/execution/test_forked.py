@@ -79,7 +79,9 @@ def test_a_forked_process_is_as_one_that_was_started_anew(tmp_path, monkeypatch)
     assert one["alike"]["environment"]["MPTEXP_PROCESS"] == "forked"
     for portrait in (one, two):
         assert without_own(portrait["alike"]) == without_own(fresh["alike"])
-        assert portrait["kib"] == pytest.approx(fresh["kib"], rel=0.05)
+        # As a fresh process's: a fork that counted only what is its own would read 40 % less. How
+        # many arenas its threads allocate from depends on who is at work beside it.
+        assert portrait["kib"] == pytest.approx(fresh["kib"], rel=0.2)
     assert not {*map(str, one["drawn"])} & {*map(str, two["drawn"])}
 
 

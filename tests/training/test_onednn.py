@@ -144,10 +144,19 @@ def test_what_this_cpu_has_no_kernels_for_is_found_and_kept(dtype, monkeypatch, 
     assert ("convolution backward_weights" in found) is by_reference
     assert dtype == "float16" or not found
     file = next((tmp_path / "mptexp" / "onednn").glob("*.json"))
-    monkeypatch.setattr(onednn, "_log", lambda *asked: [])
+    monkeypatch.setattr(onednn, "_log", lambda *asked: ([], True))
     assert onednn.reference.__wrapped__("tensorflow", dtype) == found
     file.write_text("[3")
     assert onednn.reference.__wrapped__("tensorflow", dtype) == {}
+
+
+@pytest.mark.parametrize("ends", ["os.kill(os.getpid(), 9)", "time.sleep(60)"])
+def test_what_a_process_that_was_ended_did_not_say_is_not_kept(ends, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tensorflow, "ONEDNN_PROGRAM", f"import os, time; {ends}")
+    monkeypatch.setattr(onednn, "LONGEST_S", 3)
+    assert onednn.reference.__wrapped__("tensorflow", "float16") == {}
+    assert not [*tmp_path.rglob("*.json")]
 
 
 def test_where_xla_compiles_all_onednn_is_not_asked():

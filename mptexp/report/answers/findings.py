@@ -30,6 +30,7 @@ SAME_MEMORY = 0.02  # a share within which a difference in memory is none
 NO_MEAN = ("diverged", "baseline diverged", "not trained", "not valid")
 # Findings of which it is said how much.
 APART_BY = ("lower", "higher", "undecided", "too few repeats")
+FEW = 2  # inconclusive comparisons that are named beside what is decided
 CLAUSES = 3  # points that a sentence lists; of more it says from what to what
 # How comparisons are counted that a sentence does not name.
 OTHERS = {
@@ -50,7 +51,7 @@ def answer(tables: Tables) -> list[str]:
     if rows.empty:
         return [_without_baseline(tables), *quality(tables)]
     emulated = rows.emulated.astype(bool)
-    native = _speed(rows[~emulated]) + _without_kernels(rows[~emulated], tables)
+    native = _speed(rows[~emulated], _without_kernels(rows[~emulated], tables))
     others = _emulated(rows[emulated], tables)
     made = [native or others, *quality(tables), others if native else ""]
     return [sentence for sentence in made if sentence]
@@ -77,18 +78,27 @@ def compared(tables: Tables) -> pd.DataFrame:
 # --- speed ----------------------------------------------------------------------------------------
 
 
-def _speed(rows: pd.DataFrame) -> str:
-    """What is decided, faster before slower; beside it the rest is counted: the chart names it.
+def _speed(rows: pd.DataFrame, because: Sequence[str] = ()) -> str:
+    """What is decided, faster before slower; then few that are inconclusive; the rest is counted.
 
-    Where nothing is decided, the first of the other findings is said in full.
+    Where nothing is decided, the first of the other findings is said in full. The chart names all.
+
+    Args:
+        because: sentences on why what is slower is.
     """
     classes = rows.apply(wording.finding, axis=1) if len(rows) else pd.Series(dtype=object)
     own = {word: rows[classes == word] for word in wording.OPENINGS if (classes == word).any()}
     said = [_decided(own.pop(word)) for word in ("faster", "slower") if word in own]
-    if not said and own:
+    decided = bool(said)
+    if own and not decided:
         word = next(iter(own))
         doubtful = _not_valid if word == "not valid" else _doubtful
         said = [doubtful(own.pop(word), wording.OPENINGS[word])]
+    said += because
+    if decided and len(own.get(INCONCLUSIVE, ())) in range(1, FEW + 1):
+        open_ = own.pop(INCONCLUSIVE)
+        known = open_.baseline.nunique() == rows.baseline.nunique() == 1  # said just before
+        said.append(_doubtful(open_, wording.capitalized(INCONCLUSIVE), based=not known))
     rest = [f"{len(other)} {OTHERS[word]}" for word, other in own.items()]
     said += [f"Others: {listed(rest)}"] * bool(rest)
     return " ".join(f"{text}." for text in said)
@@ -106,10 +116,15 @@ def _decided(rows: pd.DataFrame) -> str:
     return "; ".join(parts)
 
 
-def _doubtful(rows: pd.DataFrame, opening: str) -> str:
-    """`Inconclusive (...): **P** 1.04× faster than float32 at ... [0.92, 1.19]`."""
+def _doubtful(rows: pd.DataFrame, opening: str, based: bool = True) -> str:
+    """`Inconclusive (...): **P** 1.04× faster than float32 at ... [0.92, 1.19]`.
+
+    Args:
+        based: whether the baseline is named.
+    """
     parts = [
-        f"{_named(policy, own)} {_ratios(own, base_name(baseline, own.default_policy.iloc[0]))}"
+        f"{_named(policy, own)} "
+        + _ratios(own, base_name(baseline, own.default_policy.iloc[0]) * based)
         for (policy, baseline), own in rows.groupby(["policy", "baseline"], sort=False)
     ]
     return f"{opening}: {'; '.join(parts)}"
@@ -214,10 +229,11 @@ def _emulated(rows: pd.DataFrame, tables: Tables) -> str:
     if rows.empty:
         return ""
     slower = (rows.speedup < 1).any()
-    return _speed(rows) + _why_emulated(sorted(set(rows.policy)), _lacking(tables)) * bool(slower)
+    because = _why_emulated(sorted(set(rows.policy)), _lacking(tables)) if slower else []
+    return _speed(rows, because)
 
 
-def _without_kernels(rows: pd.DataFrame, tables: Tables) -> str:
+def _without_kernels(rows: pd.DataFrame, tables: Tables) -> list[str]:
     """Why policies are slow whose type the device has, but oneDNN too few kernels for."""
     slower = set(rows.policy[rows.speedup < 1])
     said = []
@@ -225,7 +241,7 @@ def _without_kernels(rows: pd.DataFrame, tables: Tables) -> str:
         record = tables.records_by_id[run_id]
         dtype = POLICY_ROWS[record["parameters"]["policy"]].compute_dtype
         said += without_kernels(dtype, (record.get("in_force") or {}).get("reference", []))
-    return "".join(f" {sentence}." for sentence in dict.fromkeys(said))
+    return [*dict.fromkeys(said)]
 
 
 def _lacking(tables: Tables) -> str:
@@ -238,7 +254,7 @@ def _lacking(tables: Tables) -> str:
     return "This device" if tables.ok.gpu_model.nunique() == 1 else verbatim(listed(devices))
 
 
-def _why_emulated(names: Sequence[str], device: str) -> str:
+def _why_emulated(names: Sequence[str], device: str) -> list[str]:
     """Why emulated policies are slow: the device lacks their type, or Keras only rounds to it."""
     rounding = [name for name in names if POLICY_ROWS[name].quantization]
     types = sorted({name.removeprefix("mixed_") for name in names if name not in rounding})
@@ -248,7 +264,7 @@ def _why_emulated(names: Sequence[str], device: str) -> str:
     for name in rounding:
         computes = POLICY_ROWS[name].compute_dtype
         sentences.append(f"Keras rounds to {name} and multiplies in {computes}")
-    return "".join(f" {sentence}: slower is expected." for sentence in sentences)
+    return [f"{sentence}: slower is expected" for sentence in sentences]
 
 
 def _without_baseline(tables: Tables) -> str:

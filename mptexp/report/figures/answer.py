@@ -369,7 +369,8 @@ def _bars(chart: Subject) -> str:
     which += " under each heading" * (together and not chart.baseline)
     repeats = _repeats(chart)
     n = f" from {repeats} repeats" if repeats else "; n: repeats"
-    return f"Bars and brackets: {which}{n}."
+    both = ", some measured twice: they hold of both" * chart.again
+    return f"Bars and brackets: {which}{n}{both}."
 
 
 def _scaled(chart: Subject) -> str:

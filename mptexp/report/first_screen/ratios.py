@@ -55,7 +55,7 @@ def of(
         for word in wording.OPENINGS
         if (own := [bar for bar in bars if bar.finding == word])
     ]
-    more = caveats.remedies(tables, "time") or speed_advice.more_repeats(rows)
+    more = caveats.remedies(tables, "time") or speed_advice.repeats_to_decide(rows)
     keep = otherwise * all(bar.finding == INCONCLUSIVE for bar in bars)
     advice = "" if proven else "; ".join(filter(None, [keep, more]))
     if faster and choose:

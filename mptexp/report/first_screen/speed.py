@@ -44,7 +44,8 @@ def of(tables: Tables) -> Iterator[Subject]:
     title = _largest(tables) + _speed_title(rows, tables)
     advice = speed_advice.advise(rows, tables)
     said, usual = findings.answer(tables), wording.usual(rows)
-    yield Subject(title, said, bars, name, advice=advice, usual=usual)
+    again = len(tables.superseded) > 0
+    yield Subject(title, said, bars, name, advice=advice, usual=usual, again=again)
 
 
 def _largest(tables: Tables) -> str:

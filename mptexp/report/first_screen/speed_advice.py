@@ -109,7 +109,7 @@ def _advice(rows: pd.DataFrame, tables: Tables) -> _Advice:
     native = rows[~rows.emulated.astype(bool)]
     if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
         return _Advice(caveats.remedies(tables, "time").removesuffix("."))
-    more = more_repeats(native if len(native) else rows, gains=True)
+    more = repeats_to_decide(native if len(native) else rows, gains=True)
     return _Advice(f"keep {base}{f'; {more}' * bool(more)}")
 
 
@@ -127,7 +127,7 @@ def _without_input(faster: pd.DataFrame, rows: pd.DataFrame) -> str:
     return f"{gains}; with an input no gain is shown"
 
 
-def more_repeats(rows: pd.DataFrame, gains: bool = False) -> str:
+def repeats_to_decide(rows: pd.DataFrame, gains: bool = False) -> str:
     """What more repeats of the inconclusive comparisons would show; empty where none is.
 
     Said of the one that takes fewest.

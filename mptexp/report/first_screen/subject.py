@@ -62,6 +62,8 @@ class Subject:
         figure: the section of the registry whose first figure is the chart.
         case: of that figure, where the section has several; empty of the first.
         usual: what holds of every bar whose label does not say otherwise; empty of nothing.
+        again: whether repeats were measured again, so that an interval, which holds of both, need
+            not lie around its ratio, which is of the later.
     """
 
     title: str
@@ -73,6 +75,7 @@ class Subject:
     figure: str = "answer"
     case: str = ""
     usual: str = ""
+    again: bool = False
 
     @cached_property
     def drawn(self) -> list[Bar]:

@@ -209,7 +209,7 @@ def causes(verdicts: Sequence[Verdict], runs: pd.DataFrame) -> str:
     measured = Counter(trained.policy)
     whole = {policy: n for policy, n in of_policy.items() if n == measured[policy]}
     clauses, before = [], frozenset[str]()
-    pairs = [_words(verdict, verdicts, sizes) for verdict in verdicts]
+    pairs = [(v.pair.candidate.policy, _words(v, verdicts, sizes)) for v in verdicts]
     for row in table.sort_values(order, ascending=False).itertuples(name="Row"):
         step = " of the step" if row.policies == before else f" of {_step(row.policies)}"
         where = _where(row, pairs, whole)
@@ -231,11 +231,13 @@ def _nothing(verdicts: Sequence[Verdict]) -> str:
     clean = [v for v in traced if not v.blamed]
     if not clean:
         return ""
+    policies, all_policies = ({v.pair.candidate.policy for v in own} for own in (clean, verdicts))
     words = why.settings(clean[0], verdicts).strip(" ()") * (len(clean) == 1)
     among = wording.count(len(verdicts), "diagnosed comparison")
     counted = f"in {len(clean)} of {among}, " * (len(verdicts) > 1)
     where = f"{wording.at(wording.verbatim(words))}, " if words else counted
-    return f"{where}no known cause takes more than {100 * LEAST_SHARE:.0f} % of the step"
+    step = _step(policies) if len(all_policies) > 1 else "the step"
+    return f"{where}no known cause takes more than {100 * LEAST_SHARE:.0f} % of {step}"
 
 
 def _proven(verdicts: Sequence[Verdict]) -> str:
@@ -269,17 +271,20 @@ def _words(verdict: Verdict, among: Sequence[Verdict], sizes: bool) -> dict[str,
     return dict.fromkeys(filter(None, [size, *named]))
 
 
-def _where(row: Any, pairs: Sequence[Mapping[str, None]], whole: Mapping[str, int]) -> str:
+def _where(
+    row: Any, diagnosed: Sequence[tuple[str, Mapping[str, None]]], whole: Mapping[str, int]
+) -> str:
     """What tells the pairs apart in which a cause is the largest, or how many of all they are.
 
     Nothing where these are all settings of one policy, which the step names.
 
     Args:
-        pairs: the settings of each diagnosed pair.
+        diagnosed: the policy and the settings of each diagnosed pair.
         whole: by policy how many pairs were diagnosed, of those that were in all their settings.
     """
+    pairs = [settings for policy, settings in diagnosed if policy in row.policies]
     all_settings = sum(whole.get(policy, len(pairs) + 1) for policy in row.policies) == row.count
-    if len(row.policies) == 1 and all_settings and row.count < len(pairs):
+    if len(row.policies) == 1 and all_settings and row.count < len(diagnosed):
         return ""
     alike = [pair for pair in pairs if row.shared <= pair.keys()]
     some = row.count < len(pairs) or not all_settings

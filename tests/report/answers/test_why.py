@@ -26,8 +26,8 @@ def test_of_two_step_times_it_is_said_which_is_which():
         v for v in published("why-imagenette-64px-cpu").verdicts if v.pair.candidate.jit == "on"
     ]
     assert why.BREAKDOWN.noted(found, False) == (
-        "This table divides a step of the traced run: 455 ms with mixed_bfloat16. In the sweep's "
-        "own runs, of which the causes and the first table of the page are, it took 457 ms."
+        "This table divides a step of the traced run: 557 ms with mixed_bfloat16. In the sweep's "
+        "own runs, of which the causes and the first table of the page are, it took 561 ms."
     )
     assert why.BREAKDOWN.noted(verdict(), False) == ""
 

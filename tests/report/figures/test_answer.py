@@ -6,6 +6,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
+from builders import published
 
 from mptexp.report.figures import answer, output, style
 from mptexp.report.first_screen.subject import Bar, Subject
@@ -130,6 +131,15 @@ def test_the_caption_counts_the_findings_of_many():
     assert answer._caption(chart(bar(2.0, 1.9, 2.1))).startswith(
         "Bars and brackets: 95 % intervals"
     )
+
+
+def test_of_repeats_that_were_measured_again_an_interval_holds_of_both():
+    # The puzzle: 1.61× [0.92, 2.18], an interval that is not around its ratio.
+    sweep = published("imagenette-64px-cpu")
+    assert len(sweep.tables.superseded)
+    caption = answer._caption(sweep.subject)
+    assert "intervals from 3 repeats, some measured twice: they hold of both." in caption
+    assert "twice" not in answer._caption(published("gpt-cpu").subject)
 
 
 def test_how_many_repeats_is_said_once_where_all_have_as_many():
