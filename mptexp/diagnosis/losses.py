@@ -294,9 +294,10 @@ def _wide(case: Case) -> pd.DataFrame:
     matrix = {*case.of("matrix").index} - {""}
     types = {x["layer"]: x["compute_dtype"] for x in work if x.get("compute_dtype") in BYTES}
     types = {layer: dtype for layer, dtype in types.items() if layer in matrix}
-    doubled = (case.candidate.get("profile") or {}).get("float64_layers", [])
+    profile = case.candidate.get("profile") or {}
+    doubled = profile.get("float64_layers", [])
     types |= dict.fromkeys({*case.of("memory").index} & {*doubled}, "float64")
-    types |= _casting(case, types)
+    types |= _casting(case, types, profile.get("wide_products"))
     parts, memory = {}, _memory_in_16_bits(case, [*types])
     for layer, dtype in types.items():
         slow, fast = _peaks(case)
@@ -324,12 +325,31 @@ def _memory_in_16_bits(case: Case, wide: Sequence[str]) -> float:
     return float(np.clip((after + own / 2) / whole, 0.5, 1.0)) if whole else 0.5
 
 
-def _casting(case: Case, kept: Mapping[str, str]) -> dict[str, str]:
-    """Layers that seem to cast to 32 or 64 bits within `call`, and to which.
+def _casting(
+    case: Case, kept: Mapping[str, str], known: Mapping[str, str] | None
+) -> dict[str, str]:
+    """Layers that cast to 32 or 64 bits within `call`, and to which.
 
-    The program has products in wider types than the policy's, which those of known layers do not
-    explain, and 16 bits do not make these layers' matrix work faster. Where a kernel's name tells
-    the type, that counts.
+    16 bits do not make these layers' matrix work faster. Where a kernel's name tells the type, that
+    counts.
+
+    Args:
+        known: those by the graph; without one, the program has products in wider types than the
+            policy's, which those of known layers do not explain.
+    """
+    told = [x["layer"] for x in case.candidate["work"]["layers"] if x.get("alone_s")]
+    table = case.of("matrix").drop(["", *told, *case.missed, *kept], errors="ignore")
+    table = table[(table.baseline_s > 0) & (table.candidate_s > AS_BEFORE * table.baseline_s)]
+    if known is not None:
+        return {layer: known[layer] for layer in map(str, table.index) if layer in known}
+    dtype = _unexplained_type(case, kept)
+    return dict.fromkeys(map(str, table.index), dtype) if dtype else {}
+
+
+def _unexplained_type(case: Case, kept: Mapping[str, str]) -> str:
+    """The type wider than the policy's in which the program has products that no layer explains.
+
+    Empty where there are few.
     """
     work, settings = case.candidate["work"]["layers"], case.candidate.get("in_force", {})
     flops, wide = settings.get("products_flops", 0), settings.get("arithmetic") or {}
@@ -339,12 +359,7 @@ def _casting(case: Case, kept: Mapping[str, str]) -> dict[str, str]:
             known = layer.get("flops")
             rest[kept[layer["layer"]]] -= flops if pd.isna(known) else known
     dtype = max(rest, key=lambda name: rest[name])
-    if rest[dtype] <= (1 - EFFECTIVE_SHARE) * flops:
-        return {}
-    told = [x["layer"] for x in work if x.get("alone_s")]
-    table = case.of("matrix").drop(["", *told, *case.missed, *kept], errors="ignore")
-    table = table[(table.baseline_s > 0) & (table.candidate_s > AS_BEFORE * table.baseline_s)]
-    return dict.fromkeys(map(str, table.index), dtype)
+    return dtype if rest[dtype] > (1 - EFFECTIVE_SHARE) * flops else ""
 
 
 def slower_layers(case: Case, cause: "Cause") -> Loss | None:

@@ -408,6 +408,7 @@ class Traced(TypedDict):
     products: NotRequired[dict[str, Whole]]
     trace: NotRequired[Reading]
     float64_layers: NotRequired[list[str]]
+    wide_products: NotRequired[dict[str, str]]
 
 
 @with_config(OPEN)

@@ -53,6 +53,7 @@ CHANGES_FLOAT32 = (
     "XLA_FLAGS",
     "TF_XLA_FLAGS",
 )
+MULTIPLIES = re.compile(r"MatMul|Conv\dD|DepthwiseConv|Einsum")  # operations of TensorFlow's graph
 # Of a program of XLA's: the type of each instruction, the operands of products.
 DEFINED = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (\w+)\[", re.MULTILINE)
 PRODUCT = re.compile(r"\b(?:dot|convolution)\(([^)]*)\)")
@@ -122,12 +123,32 @@ def layers_in_float64(nodes: Iterable[Node]) -> list[str]:
     Args:
         nodes: traced while the names of layers end in LAYER.
     """
+    return [layer for layer, dtype in _types(nodes).items() if dtype == "float64"]
+
+
+def wide_products(nodes: Iterable[Node], policy: str) -> dict[str, str]:
+    """The layers of which most products are in 32 or 64 bits under a 16-bit policy, and in which.
+
+    By their own dtype or because they cast within `call`, and however little they multiply.
+
+    Args:
+        nodes: traced while the names of layers end in LAYER.
+    """
+    if POLICY_ROWS[policy].compute_dtype not in ("float16", "bfloat16"):
+        return {}
+    types = _types(node for node in nodes if MULTIPLIES.search(node.kind))
+    return {layer: dtype for layer, dtype in types.items() if dtype in ("float32", "float64")}
+
+
+def _types(nodes: Iterable[Node]) -> dict[str, str]:
+    """The type that most operations of each layer give, of those on numbers with a fraction."""
     types: dict[str, Counter[str]] = defaultdict(Counter)
     for node in nodes:
         scopes = re.findall(r"([^/]+)" + re.escape(LAYER), node.name)
         if scopes and "float" in node.dtype and node.kind != "Cast":
             types[scopes[-1]][node.dtype] += 1
-    return [layer for layer, met in types.items() if 2 * met["float64"] > met.total()]
+    most = {layer: met.most_common(1)[0] for layer, met in types.items()}
+    return {name: dtype for name, (dtype, n) in most.items() if 2 * n > types[name].total()}
 
 
 def program_products(program: str) -> Counter[str]:

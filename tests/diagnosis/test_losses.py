@@ -273,6 +273,28 @@ def test_no_layer_casts_within_whose_products_nothing_else_lacks(candidate, took
     assert "float32 fallback" not in all_of(candidate, took_s)
 
 
+@pytest.mark.parametrize(("own", "took_s", "part_s"), [
+    ({"own": "float32"}, 0.008, 0.006),
+    ({"own": "float64"}, 0.008, 0.007),
+    ({"own": "float32"}, 0.002, 0.0),  # four times as fast: not what takes its time
+    ({"known": "float32"}, 0.008, 0.0),  # measured alone
+    ({}, 0.008, 0.0),
+])  # fmt: skip
+def test_a_layer_that_casts_within_is_known_by_the_graph_however_few_its_flops(own, took_s, part_s):
+    few = program(1e12, OWN, float32=0.003, bfloat16=0.997)
+    lost = all_of(few | {"profile": {"wide_products": own}}, took_s)
+    fallback = lost.get("float32 fallback")
+    beside = 0.0005 + 0.0005  # memory-bound work by bytes, and casts
+    if part_s:
+        beside += 0.00025 * (own["own"] == "float64")
+        assert (fallback.layers, fallback.seconds) == (("own",), pytest.approx(part_s + beside))
+    else:
+        assert fallback is None
+    # The graph goes before what FLOPs let suppose.
+    many = program(2e11, OWN, float32=0.8, bfloat16=0.2) | {"profile": {"wide_products": {}}}
+    assert "float32 fallback" not in all_of(many)
+
+
 def test_a_layer_of_statistics_in_float64_loses_what_their_bytes_cost():
     # It has no matrix work, and 16 bits did not halve it: it was called memory-bound.
     own = {"profile": {"float64_layers": ["stats", "another"]}}

@@ -150,7 +150,9 @@ def captured(
             return kineto.read_own(own, adding).profile(timed_s), b""
         how = _how(run, model)
         how |= {"loss_layers": sorted(adding), "sums": arithmetic.sums(nodes)}
-        wide = {"float64_layers": arithmetic.layers_in_float64(nodes)}
+        wide: dict[str, Any] = {"float64_layers": arithmetic.layers_in_float64(nodes)}
+        if nodes:  # else it is not known
+            wide["wide_products"] = arithmetic.wide_products(nodes, run.policy)
         file = xplane.latest(folder)
         if file is None:
             return {"missing": "the profiler left no trace"}, b""
