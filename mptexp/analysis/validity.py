@@ -190,7 +190,7 @@ FLAGS = {
         Flag(
             "not trained",
             ("accuracy",),
-            "the validation is at chance level: they learned nothing, and are no baseline",
+            "their validation is at chance level, and accuracy is not compared with theirs",
             "train for more epochs, or with another learning rate",
             curable=False,
         ),

@@ -344,7 +344,7 @@ ROWS: tuple[Category, ...] = (
     Cause(
         name="compiled",
         label="compiled code, slower than single operations",
-        sentence="is lost to XLA's code, which is slower here than single operations (jit off)",
+        sentence="is lost to XLA's code, slower here than single operations",
         remedies=(NO_XLA,),
         ablations=(ablations.XLA_OFF,),
         colour="#0087c8",

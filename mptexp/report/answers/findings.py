@@ -100,7 +100,8 @@ def _speed(rows: pd.DataFrame, because: Sequence[str] = ()) -> str:
         known = open_.baseline.nunique() == rows.baseline.nunique() == 1  # said just before
         said.append(_doubtful(open_, wording.capitalized(INCONCLUSIVE), based=not known))
     rest = [f"{len(other)} {OTHERS[word]}" for word, other in own.items()]
-    said += [f"Others: {listed(rest)}"] * bool(rest)
+    # What is not valid stands in the banner: it needs no sentence of its own.
+    said += [f"Others: {listed(rest)}"] * any(word != "not valid" for word in own)
     return " ".join(f"{text}." for text in said)
 
 
@@ -350,9 +351,14 @@ def _accuracies(tables: Tables, table: pd.DataFrame, measure: Measure, margin: f
 
 
 def _found(table: pd.DataFrame) -> pd.Series:
-    """The verdicts on differences; also which look equal, and where all runs diverged."""
+    """The verdicts on differences; also which look equal, and where all runs diverged.
+
+    Beside what is undecided, what looks equal is undecided too: an interval says how far.
+    """
     all_lost = (table.verdict == "diverged") & (table.blocks == 0)
-    return table.verdict.mask(accuracy.looks_equal(table), "near").mask(all_lost, "all diverged")
+    near = accuracy.looks_equal(table)
+    near &= not table.verdict[~near].isin(["undecided", "too few images"]).any()
+    return table.verdict.mask(near, "near").mask(all_lost, "all diverged")
 
 
 def _words(measure: Measure, margin: float) -> dict[str, str]:

@@ -369,7 +369,7 @@ def _bars(chart: Subject) -> str:
     which += " under each heading" * (together and not chart.baseline)
     repeats = _repeats(chart)
     n = f" from {repeats} repeats" if repeats else "; n: repeats"
-    both = ", some measured twice: they hold of both" * chart.again
+    both = ", of which some were measured twice: an interval covers both" * chart.again
     return f"Bars and brackets: {which}{n}{both}."
 
 

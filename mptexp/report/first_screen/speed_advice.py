@@ -13,8 +13,10 @@ from mptexp.report.first_screen.subject import NAMED, RESIDENT, equal
 from mptexp.report.text import measures, wording
 from mptexp.report.text.parameter_values import in_words
 from mptexp.report.text.wording import INCONCLUSIVE, count, listed, verbatim
+from mptexp.spec.policies import POLICY_ROWS
 
 MANY_REPEATS = f"to show effects as small as those measured would take over {MOST_REPEATS} repeats"
+NARROW = ("float16", "bfloat16")  # the types of which a mixed policy trains without emulation
 FEW = 12  # repeats, of more of which an interval says more
 
 
@@ -110,7 +112,19 @@ def _advice(rows: pd.DataFrame, tables: Tables) -> _Advice:
     if (native if len(native) else rows).finding.isin(["not valid", "no interval"]).all():
         return _Advice(caveats.remedies(tables, "time").removesuffix("."))
     more = repeats_to_decide(native if len(native) else rows, gains=True)
-    return _Advice(f"keep {base}{f'; {more}' * bool(more)}")
+    return _Advice("; ".join(filter(None, [f"keep {base}", more, _untried(rows, tables)])))
+
+
+def _untried(rows: pd.DataFrame, tables: Tables) -> str:
+    """The policies of types that the device has, where only emulated ones were measured."""
+    if not rows.emulated.astype(bool).all():
+        return ""
+    known = [(record.get("environment") or {}).get("native", []) for record in tables.records]
+    met = {POLICY_ROWS[policy].compute_dtype for policy in tables.results.policy}
+    types = [t for t in NARROW if any(t in own for own in known) and t not in met]
+    names = listed([f"**mixed_{dtype}**" for dtype in types])
+    which = f"whose arithmetic this {_kind(tables)} has"
+    return f"{names}, {which}, {'was' if len(types) == 1 else 'were'} not measured" * bool(types)
 
 
 def _without_input(faster: pd.DataFrame, rows: pd.DataFrame) -> str:

@@ -36,9 +36,9 @@ def test_a_flag_says_how_many_runs_why_what_is_lost_and_what_to_do():
     (sentence,) = caveats.sentences(tables(list(three(marks=marks))))
     assert sentence == (
         "**Not valid: time and training time** of 3 of 6 runs, all of mixed_float16 "
-        "(interference): other programs were at work. Still valid: memory and accuracy; all of the "
-        "other 3 runs. End other programs, and `mptexp run params.yaml --out . --repair` in this "
-        "report's folder measures the block again."
+        "(interference): other programs were at work. Still valid: memory and accuracy; time of "
+        "the other 3 runs. End other programs, and `mptexp run params.yaml --out . --repair` in "
+        "this report's folder measures the block again."
     )
 
 
@@ -257,7 +257,7 @@ def test_the_banner_names_further_flags_only_where_they_take_more():
         each["in_force"] = each["in_force"] | {"chance_accuracy": 0.1}
     made[0]["history"] = [made[0]["history"][-1] | {"val_accuracy": 0.1}]
     (full,) = caveats.banner(tables(made))
-    assert "Still valid: memory." in full  # accuracy is not, of one run
+    assert "Still valid: memory; accuracy of the other 5 runs." in full
     assert "Also accuracy of 1 of 6 runs (not trained)." in full
 
 

@@ -138,7 +138,7 @@ def test_of_repeats_that_were_measured_again_an_interval_holds_of_both():
     sweep = published("imagenette-64px-cpu")
     assert len(sweep.tables.superseded)
     caption = answer._caption(sweep.subject)
-    assert "intervals from 3 repeats, some measured twice: they hold of both." in caption
+    assert "from 3 repeats, of which some were measured twice: an interval covers" in caption
     assert "twice" not in answer._caption(published("gpt-cpu").subject)
 
 
