@@ -101,7 +101,7 @@ def test_layers_that_compute_in_64_bits_are_known_by_the_graph():
 
 
 def test_layers_that_multiply_in_32_bits_are_known_by_the_graph_however_little_they_multiply():
-    # Products of a sparse matrix in float32, a quarter of a step and 0.3 % of its FLOPs, were no
+    # Products of a sparse matrix in float32, a quarter of a step and few of its FLOPs, were no
     # cause: what the program computes in float32 was known by its FLOPs alone.
     class Wide(keras.layers.Layer):
         def build(self, shape):
