@@ -190,7 +190,7 @@ FLAGS = {
         Flag(
             "not trained",
             ("accuracy",),
-            "their validation is at chance level, and accuracy is not compared with theirs",
+            "their validation is at chance level: nothing is compared with it",
             "train for more epochs, or with another learning rate",
             curable=False,
         ),

@@ -10,7 +10,7 @@ from mptexp.records.schema import FOREIGN
 from mptexp.records.store import RecordError
 from mptexp.spec.run import run_id
 
-PUBLISHED = PROJECT / "reports/published/imagenette-64px-cpu"
+PUBLISHED = PROJECT / "reports/published/quickstart-cpu"
 
 
 def made(policy="mixed_bfloat16"):

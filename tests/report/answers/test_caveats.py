@@ -296,9 +296,9 @@ def test_what_holds_is_what_no_flag_takes_from_any_run():
     for one in made:
         one["in_force"] = one["in_force"] | {"chance_accuracy": one["history"][-1]["val_accuracy"]}
     busy, untrained = caveats.sentences(tables(made))
-    assert "(interference): other programs were at work. Still valid: memory." in busy
+    assert "(interference): other programs were at work. Still valid: memory; time of the" in busy
     assert "(not trained)" in untrained
-    assert "Still valid: memory." in untrained
+    assert "Still valid: memory; time of the other 3 runs." in untrained
 
 
 def test_what_is_not_valid_of_one_run_is_a_doubt_of_all():
