@@ -134,7 +134,7 @@ def wide_products(nodes: Iterable[Node], policy: str) -> dict[str, str]:
     Args:
         nodes: traced while the names of layers end in LAYER.
     """
-    if POLICY_ROWS[policy].compute_dtype not in ("float16", "bfloat16"):
+    if POLICY_ROWS[policy].compute_dtype not in capability.NARROW:
         return {}
     types = _types(node for node in nodes if MULTIPLIES.search(node.kind))
     return {layer: dtype for layer, dtype in types.items() if dtype in ("float32", "float64")}

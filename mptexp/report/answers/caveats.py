@@ -300,20 +300,24 @@ def _holds(tables: Tables, findings: Collection[str] = ()) -> str:
 
     And of how many other runs what some take: `memory; time of the other 21 runs`.
     """
-    flags = tables.ok["flags"].map(
-        lambda names: [FLAGS[name] for name in validity.names_of(names) if name not in findings]
-    )
+    cells = tables.ok["flags"]
     quantized = any(record.get("quantized") for record in tables.records)
     # None of synthetic data, or with nothing to validate with.
     validated = quantized or not points.quality(tables.ok).isna().all()
     known = [what for what in ANSWERED if what != "accuracy" or validated]
-    lost = {what: sum(any(what in f.invalidates for f in own) for own in flags) for what in known}
+    lost = {
+        what: sum(
+            any(flag.name not in findings for flag in validity.invalid(cell, what))
+            for cell in cells
+        )
+        for what in known
+    }
     kept = _named([what for what in known if not lost[what]], tables)
     others = [
-        f"{name} of the other {wording.count(len(flags) - lost[what], 'run')}"
+        f"{name} of the other {wording.count(len(cells) - lost[what], 'run')}"
         for what in known
         for name in _named([what], tables)
-        if 0 < lost[what] < len(flags)
+        if 0 < lost[what] < len(cells)
     ]
     said = [wording.listed(part) for part in (kept, others) if part]
     return f"Still valid: {'; '.join(said)}." if said else ""

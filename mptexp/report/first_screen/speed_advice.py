@@ -1,5 +1,6 @@
 """Which policy to use, where it is faster and where not; else what would decide it."""
 
+from itertools import chain
 from typing import NamedTuple
 
 import pandas as pd
@@ -16,7 +17,6 @@ from mptexp.report.text.wording import INCONCLUSIVE, count, listed, verbatim
 from mptexp.spec.policies import POLICY_ROWS
 
 MANY_REPEATS = f"to show effects as small as those measured would take over {MOST_REPEATS} repeats"
-NARROW = ("float16", "bfloat16")  # the types of which a mixed policy trains without emulation
 FEW = 12  # repeats, of more of which an interval says more
 
 
@@ -121,7 +121,7 @@ def _untried(rows: pd.DataFrame, tables: Tables) -> str:
         return ""
     known = [(record.get("environment") or {}).get("native", []) for record in tables.records]
     met = {POLICY_ROWS[policy].compute_dtype for policy in tables.results.policy}
-    types = [t for t in NARROW if any(t in own for own in known) and t not in met]
+    types = [dtype for dtype in dict.fromkeys(chain(*known)) if dtype not in met]
     names = listed([f"**mixed_{dtype}**" for dtype in types])
     which = f"whose arithmetic this {_kind(tables)} has"
     return f"{names}, {which}, {'was' if len(types) == 1 else 'were'} not measured" * bool(types)

@@ -318,18 +318,18 @@ def advice(sweep: MeasuredSweep) -> str:
 
 def _compiler(verdicts: Sequence[Verdict]) -> str:
     """`Leave XLA off (jit off): with it steps take 6.9 to 10.3 times as long.`, where proven."""
-    slower = {
-        gain.estimate: verdict.pair.candidate.backend
+    slower = [
+        (gain.estimate, verdict.pair.candidate.backend)
         for verdict in verdicts
         for loss in verdict.blamed
         for effect in loss.effects
         for gain in effect.gains.values()
         if loss.cause.name == COMPILED and effect.is_valid and gain.low > 1
-    }
+    ]
     if not slower:
         return ""
-    name = compiled_in_words(True, next(iter(slower.values()))).removeprefix("with ")
-    ends = dict.fromkeys(f"{factor:.1f}" for factor in (min(slower), max(slower)))
+    name = compiled_in_words(True, slower[0][1]).removeprefix("with ")
+    ends = dict.fromkeys(f"{factor:.1f}" for factor, _ in (min(slower), max(slower)))
     return f"Leave {name} off (jit off): with it steps take {' to '.join(ends)} times as long."
 
 
