@@ -311,7 +311,7 @@ def test_the_answer_names_what_is_not_valid(tmp_path):
     said = api.answer(tmp_path).data
     title, banner, *_ = said.split("\n\n")
     assert title.startswith("**Provisional: mixed\\_float16 ")
-    assert banner.startswith("**Not valid: all figures** of all runs (identity not recorded)")
+    assert banner.startswith("**Not valid: all figures** of all runs: ")
     assert "Measured, but not valid: 2.00× (**mixed_float16**) faster than float32" in said
 
 

@@ -21,6 +21,7 @@ from mptexp.report.text.markdown import safe
 
 MEASURED_WHILE = "measured while"  # opens the marks that say what interfered with the timing
 Counted = tuple[Flag, int, int]  # a flag, how many runs have it, of how many
+TIMES = ("time", "training time")  # of a step, of all of them
 ANSWERED = ("time", "memory", "accuracy")  # what an answer rests on; all else stands in details
 # So many windows of 0.2 s give an interval; two more to be sure.
 WINDOWS, WINDOW_S = LEAST_WINDOWS + 2, 0.2
@@ -264,9 +265,9 @@ def _sentence(flag: Flag, runs: int, of: int, tables: Tables) -> str:
 
 
 def _opening(flag: Flag, runs: int, of: int, tables: Tables) -> str:
-    """`**Not valid: time** of 4 of 32 runs, all of float32 (repeats apart): repeats ...`."""
+    """`**Not valid: times** of 4 of 32 runs, all of float32: repeats ... (repeats apart)`."""
     lost, which, whose = _lost(flag, tables), _which(runs, of), _whose(flag, tables)
-    return f"**Not valid: {lost}** of {which}{whose} ({flag.name}): {flag.meaning}."
+    return f"**Not valid: {lost}** of {which}{whose}: {flag.meaning} ({flag.name})."
 
 
 def _whose(flag: Flag, tables: Tables) -> str:
@@ -298,7 +299,7 @@ def _covers(first: Counted, other: Counted) -> bool:
 def _holds(tables: Tables, findings: Collection[str] = ()) -> str:
     """What of the answer no flag takes from any run, but for those that the answer speaks of.
 
-    And of how many other runs what some take: `memory; time of the other 21 runs`.
+    And of how many other runs what some take: `memory; step times of the other 21 runs`.
     """
     cells = tables.ok["flags"]
     quantized = any(record.get("quantized") for record in tables.records)
@@ -330,13 +331,14 @@ def _lost(flag: Flag, tables: Tables) -> str:
 
 
 def _named(figures: Collection[str], tables: Tables) -> list[str]:
-    """What a flag invalidates in words: the accuracy of a text is its perplexity."""
-    own = {"accuracy": measures.listed(tables.ok)}
-    return [own.get(name, name) for name in figures]
+    """Figures in words: the accuracy of a text is its perplexity."""
+    times = dict.fromkeys(TIMES, "times") if {*TIMES} <= {*figures} else {"time": "step times"}
+    own = {"accuracy": measures.listed(tables.ok)} | times
+    return [*dict.fromkeys(own.get(name, name) for name in figures)]
 
 
 def _short(flag: Flag, runs: int, of: int, tables: Tables) -> str:
-    """`time and training time of all runs (interference)`."""
+    """`times of all runs (interference)`."""
     return f"{_lost(flag, tables)} of {_which(runs, of)} ({flag.name})"
 
 

@@ -256,13 +256,14 @@ def _ratio(row: Mapping[str, Any]) -> str:
         return BLANK
     sessions = (row["sessions_a"], row["sessions_b"])
     runs = f"n = {row['runs_a']}, {row['runs_b']}"
+    ratio, low, high = (wording.factor(row[name]) for name in ("ratio", "low", "high"))
     if reasons := wording.not_valid(row["flags"]):
-        return f"{row['ratio']:.2f}× ({reasons}; {runs})"
+        return f"{ratio}× ({reasons}; {runs})"
     if not pd.isna(row["low"]):
         counted = f"{sessions[0]} and {sessions[1]} sessions"
-        return f"{row['ratio']:.2f}× [{row['low']:.2f}, {row['high']:.2f}] ({counted})"
+        return f"{ratio}× [{low}, {high}] ({counted})"
     few = "one session each" if max(sessions) == 1 else "fewer than three sessions a side"
-    return f"{row['ratio']:.2f}× (no interval: {few}; {runs})"
+    return f"{ratio}× (no interval: {few}; {runs})"
 
 
 def advice(points: pd.DataFrame, apart: bool) -> list[str]:

@@ -52,7 +52,7 @@ def answer(tables: Tables) -> list[str]:
         return [_without_baseline(tables), *quality(tables)]
     emulated = rows.emulated.astype(bool)
     native = _speed(rows[~emulated], _without_kernels(rows[~emulated], tables))
-    others = _emulated(rows[emulated], tables)
+    others = _emulated(rows[emulated], tables, timed=not native)
     made = [native or others, *quality(tables), others if native else ""]
     return [sentence for sentence in made if sentence]
 
@@ -61,8 +61,8 @@ def answer(tables: Tables) -> list[str]:
 def compared(tables: Tables) -> pd.DataFrame:
     """The rows of the headline table that have a ratio, with what tells each apart: place.
 
-    Also with difference and verdict of the policy's accuracy, and with what tells a row apart from
-    others of its phase: within_phase.
+    Also with difference and verdict of the policy's accuracy, with what tells a row apart from
+    others of its phase: within_phase, and with the baseline's step time at its point: base_step_s.
     """
     if tables.ok.empty:
         return pd.DataFrame()
@@ -70,6 +70,9 @@ def compared(tables: Tables) -> pd.DataFrame:
     differences = accuracy.differences(tables).rename(columns={"candidate": "policy"})
     keys = [*POINT, "policy", "baseline"]
     table = table.merge(differences[[*keys, "difference", "verdict"]], "left", keys)
+    columns = {"policy": "baseline", "step_s": "base_step_s"}
+    steps = table[[*POINT, *columns]].rename(columns=columns)
+    table = table.merge(steps, "left", [*POINT, "baseline"])
     for _, own in table.groupby("phase"):
         table.loc[own.index, "within_phase"] = wording.places(own, short=True)
     return table.assign(place=wording.places(table, short=True)).dropna(subset="speedup")
@@ -78,22 +81,24 @@ def compared(tables: Tables) -> pd.DataFrame:
 # --- speed ----------------------------------------------------------------------------------------
 
 
-def _speed(rows: pd.DataFrame, because: Sequence[str] = ()) -> str:
+def _speed(rows: pd.DataFrame, because: Sequence[str] = (), timed: bool = True) -> str:
     """What is decided, faster before slower; then few that are inconclusive; the rest is counted.
 
     Where nothing is decided, the first of the other findings is said in full. The chart names all.
 
     Args:
         because: sentences on why what is slower is.
+        timed: whether the baseline is named with its step time, where it is named first.
     """
     classes = rows.apply(wording.finding, axis=1) if len(rows) else pd.Series(dtype=object)
     own = {word: rows[classes == word] for word in wording.OPENINGS if (classes == word).any()}
-    said = [_decided(own.pop(word)) for word in ("faster", "slower") if word in own]
-    decided = bool(said)
+    decided = [word for word in ("faster", "slower") if word in own]
+    said = [_decided(own.pop(word), timed and word == decided[0]) for word in decided]
     if own and not decided:
         word = next(iter(own))
-        doubtful = _not_valid if word == "not valid" else _doubtful
-        said = [doubtful(own.pop(word), wording.OPENINGS[word])]
+        first, opening = own.pop(word), wording.OPENINGS[word]
+        valid = word != "not valid"
+        said = [_doubtful(first, opening, timed) if valid else _not_valid(first, opening)]
     said += because
     if decided and len(own.get(INCONCLUSIVE, ())) in range(1, FEW + 1):
         open_ = own.pop(INCONCLUSIVE)
@@ -105,29 +110,28 @@ def _speed(rows: pd.DataFrame, because: Sequence[str] = ()) -> str:
     return " ".join(f"{text}." for text in said)
 
 
-def _decided(rows: pd.DataFrame) -> str:
+def _decided(rows: pd.DataFrame, timed: bool) -> str:
     """`**bfloat16** trains 1.37× faster than float32 (the default) at batch size 32 [...]`."""
     parts, before = [], ("", "")
     for (policy, phase, baseline), own in rows.groupby(["policy", "phase", "baseline"], sort=False):
         again = (policy, baseline) == before  # in another phase
-        base = "" if again else base_name(baseline, own.default_policy.iloc[0])
+        base = "" if again else _base(baseline, own, timed)
         ratios = _ratios(own.assign(place=own.within_phase), base)  # the verb names the phase
         parts.append(f"{'it' if again else _named(policy, own)} {wording.DOES[phase]} {ratios}")
         before = (policy, baseline)
     return "; ".join(parts)
 
 
-def _doubtful(rows: pd.DataFrame, opening: str, based: bool = True) -> str:
+def _doubtful(rows: pd.DataFrame, opening: str, timed: bool = False, based: bool = True) -> str:
     """`Inconclusive (...): **P** 1.04× faster than float32 at ... [0.92, 1.19]`.
 
     Args:
-        based: whether the baseline is named.
+        timed: whether the baseline is named with its step time; based: whether it is named.
     """
-    parts = [
-        f"{_named(policy, own)} "
-        + _ratios(own, base_name(baseline, own.default_policy.iloc[0]) * based)
-        for (policy, baseline), own in rows.groupby(["policy", "baseline"], sort=False)
-    ]
+    parts = []
+    for (policy, baseline), own in rows.groupby(["policy", "baseline"], sort=False):
+        base = _base(baseline, own, timed and not parts) * based
+        parts.append(f"{_named(policy, own)} {_ratios(own, base)}")
     return f"{opening}: {'; '.join(parts)}"
 
 
@@ -226,12 +230,26 @@ def base_name(baseline: str, default: str) -> str:
     return f"strict {baseline} (the default, {verbatim(default_name(default))}, was not measured)"
 
 
-def _emulated(rows: pd.DataFrame, tables: Tables) -> str:
+def _base(baseline: str, rows: pd.DataFrame, timed: bool) -> str:
+    """A baseline, with its step time if asked: `float32 (the default; 31.2 to 282 ms per step)`.
+
+    Args:
+        rows: that are compared with it; of two phases, whose steps are not the same, no time.
+    """
+    name, steps_s = base_name(baseline, rows.default_policy.iloc[0]), rows.base_step_s.dropna()
+    if not timed or rows.phase.nunique() > 1 or steps_s.empty:
+        return name
+    ends = dict.fromkeys(wording.digits(1e3 * end) for end in (steps_s.min(), steps_s.max()))
+    unit = "step" if rows.phase.iloc[0] == "train" else "batch"
+    return f"{name.removesuffix(')')}; {' to '.join(ends)} ms per {unit})"
+
+
+def _emulated(rows: pd.DataFrame, tables: Tables, timed: bool) -> str:
     if rows.empty:
         return ""
     slower = (rows.speedup < 1).any()
     because = _why_emulated(sorted(set(rows.policy)), _lacking(tables)) if slower else []
-    return _speed(rows, because)
+    return _speed(rows, because, timed)
 
 
 def _without_kernels(rows: pd.DataFrame, tables: Tables) -> list[str]:

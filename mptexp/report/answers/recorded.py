@@ -255,12 +255,12 @@ def _at_best(recording: Recording, name: str, measured: float = 0.0) -> str:
     others = [text for text, causes in MOVED.items() if recording.halved.keys() & causes]
     halved = wording.listed(["memory-bound work", "casts", *others])
     told = f"if its matrix work took no time, {halved} half of theirs, and all else stayed"
+    best = f"{wording.factor(recording.best)}× faster"
     if measured > recording.best:
         return (
-            f"{opening}16 bits would make {name} {recording.best:.2f}× faster {told}; it became "
-            "faster by more than that, so something else changed too."
+            f"{opening}16 bits would make {name} {best} {told}; it became faster by more than "
+            "that, so something else changed too."
         )
-    best = f"{recording.best:.2f}× faster"
     return f"{opening}16 bits would make {name} at most {best}: that much {told}."
 
 

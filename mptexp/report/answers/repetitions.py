@@ -35,4 +35,4 @@ def _verdict(shared: Repetition) -> str:
 
 def _number(ratio: Ratio) -> str:
     _, low, high = wording.above_one(ratio.speedup, ratio.low, ratio.high)
-    return f"{wording.times(ratio.speedup)} [{low:.2f}, {high:.2f}]"
+    return f"{wording.times(ratio.speedup)} [{wording.factor(low)}, {wording.factor(high)}]"

@@ -121,7 +121,7 @@ def _at_other_sizes(rows: pd.DataFrame, tables: Tables) -> list[str]:
             source=("source_mixed", "first"),
         )
         published_ones = [
-            f"{' to '.join(dict.fromkeys(f'{v:.2f}×' for v in (row.least, row.most)))} "
+            f"{' to '.join(dict.fromkeys(f'{wording.factor(v)}×' for v in (row.least, row.most)))} "
             f"({linked(row.Index, row.source)})"
             for row in ends.itertuples()
         ]

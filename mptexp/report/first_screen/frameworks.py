@@ -50,7 +50,7 @@ def _short(made: Subject) -> Subject:
     alike = [other for other in made.bars if other.label.startswith(f"{name}, ")]
     name = name if all(other.finding == "slower" for other in alike) else bar.label
     bound = "up to " * (len(slower) > 1)
-    title = f"{name} is {bound}{1 / bar.value:.2f}× slower than a plain loop"
+    title = f"{name} is {bound}{wording.factor(1 / bar.value)}× slower than a plain loop"
     return replace(made, title=title, advice="a plain loop avoids what Keras costs there.")
 
 

@@ -163,7 +163,7 @@ def repeats_to_decide(rows: pd.DataFrame, gains: bool = False) -> str:
     # Nor is a bound known where a comparison has no interval.
     open_ = ~rows.finding.isin(["faster", "worse", "not valid", "no interval"]).any()
     if least > FEW and open_ and (most := rows.high.max()) > 1:
-        return f"a gain above {most:.2f}× is not likely: the 95 % intervals end there"
+        return f"a gain above {wording.factor(most)}× is not likely: the 95 % intervals end there"
     return f"to show that {speedup} is not chance would take about {least} repeats, not {blocks}"
 
 

@@ -109,8 +109,8 @@ def _item(sentence: str) -> str:
     return f"{opening}{_inline(sentence)}</li>"
 
 
-# Where a warning has said what is not valid, of which runs, by which flag.
-SAID = re.compile(r"(?<=\)): |; |\. ")
+# Where a warning has said what is not valid, or not comparable, of which runs.
+SAID = re.compile(r"(?<!Not valid)(?<!\*): |; |\. ")
 
 
 def _brief(warning: str) -> str:
@@ -310,7 +310,8 @@ def advice(sweep: MeasuredSweep) -> str:
     said = [answer.advice, _compiler(sweep.verdicts)]
     if answer.scale == "speed" and proven and answer.advice and open_:
         said[0] = f"{answer.advice.rstrip('.')}."
-        said.append(f"Where the time goes: {commands.command(sweep.tables, 'diagnose')}.")
+        diagnose = commands.command(sweep.tables, "diagnose")
+        said.append(f"To see where the time goes, run {diagnose}.")
     elif not proven or any(bar.finding == "faster" for bar in answer.bars):
         said.append(_remedies(sweep.verdicts))
     return " ".join(filter(None, said))

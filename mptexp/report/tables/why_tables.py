@@ -69,9 +69,10 @@ def cause_rows(verdict: Verdict) -> pd.DataFrame:
                 "Share": _share(loss),
                 "Evidence": evidence(loss, verdict),
                 "What to change": _remedies(loss, verdict),
-                "Projected speedup of the step if fixed": f"up to {verdict.projected(loss):.2f}×",
+                "Projected speedup of the step if fixed": f"up to {factor}×",
             }
             for loss in verdict.losses
+            for factor in [wording.factor(verdict.projected(loss))]
             if loss.share >= LEAST_SHOWN
         ]
     )
@@ -173,7 +174,7 @@ def _shown(gain: Contrast | None, flags: str) -> str:
         return f"nothing: n = {gain.n}"
     if gain.low > 1 or gain.high < 1:
         return "faster" if gain.low > 1 else "slower"
-    return f"inconclusive: gains above {gain.high:.2f}× are excluded"
+    return f"inconclusive: gains above {wording.factor(gain.high)}× are excluded"
 
 
 # --- the time breakdown ---------------------------------------------------------------------------
@@ -278,7 +279,7 @@ def _peak_row(record: Record, valid: bool) -> dict[str, str]:
         "MFU of the matrix work": _of_matrix(record, peak) if valid else "–",
         "Peak of a copy": copy if valid else NO_PEAK,
         "Least traffic": wording.gigabytes(moved / step_s) if moved else "–",
-        "Tracing slowed the step": f"{slowdown:.2f}×" if slowdown else "–",
+        "Tracing slowed the step": f"{wording.factor(slowdown)}×" if slowdown else "–",
     }
 
 

@@ -240,11 +240,17 @@ def finding(row: Mapping[str, Any]) -> str:
     return "faster" if row["low"] > 1 else "slower" if row["high"] < 1 else INCONCLUSIVE
 
 
+def factor(ratio: float) -> str:
+    """A ratio to three digits, and to two decimals where it has fewer: 0.04, 1.15, 50.3, 1,360."""
+    places = 2 if abs(ratio) < 9.995 else 1 if abs(ratio) < 99.95 else 0
+    return f"{ratio:,.{places}f}"
+
+
 def times(speedup: float) -> str:
     """`1.15× faster`, `2.00× slower`, `1.00× as fast`: a ratio without an interval."""
-    if f"{speedup:.2f}" == "1.00":
+    if factor(speedup) == "1.00":
         return "1.00× as fast"
-    return f"{speedup:.2f}× faster" if speedup > 1 else f"{1 / speedup:.2f}× slower"
+    return f"{factor(speedup)}× faster" if speedup > 1 else f"{factor(1 / speedup)}× slower"
 
 
 def over(speedup: float) -> str:
@@ -278,8 +284,9 @@ def speed_parts(row: Mapping[str, Any]) -> tuple[str, str]:
     """
     word, ends = finding(row), above_one(row["speedup"], row["low"], row["high"])
     reason = {"not valid": not_valid(str(row["flags"])), "no interval": "no interval"}.get(word)
-    low = f"{ends[1]:.{places_beyond(ends[1], 1, 2) if word in ('faster', 'slower') else 2}f}"
-    return f"{ends[0]:.2f}", f"({reason})" if reason else f"[{low}, {ends[2]:.2f}]"
+    places = places_beyond(ends[1], 1, 2) if word in ("faster", "slower") else 2
+    low = f"{ends[1]:.{places}f}" if places > 2 else factor(ends[1])
+    return factor(ends[0]), f"({reason})" if reason else f"[{low}, {factor(ends[2])}]"
 
 
 def not_valid(flags: str, what: str = "time") -> str:
@@ -306,8 +313,8 @@ def contrast(over: Contrast, flags: str = "", what: str = "time") -> str:
         return "–"
     none = not_valid(flags, what) or "no interval" * math.isnan(over.low)
     if none:
-        return f"{over.estimate:.2f}× ({none}, n = {over.n})"
-    return f"{over.estimate:.2f}× [{over.low:.2f}, {over.high:.2f}] (n = {over.n})"
+        return f"{factor(over.estimate)}× ({none}, n = {over.n})"
+    return f"{factor(over.estimate)}× [{factor(over.low)}, {factor(over.high)}] (n = {over.n})"
 
 
 def signed(value: float, form: str = ".1f") -> str:

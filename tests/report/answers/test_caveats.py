@@ -35,10 +35,10 @@ def test_a_flag_says_how_many_runs_why_what_is_lost_and_what_to_do():
     marks = ["measured while other programs used the processor"]
     (sentence,) = caveats.sentences(tables(list(three(marks=marks))))
     assert sentence == (
-        "**Not valid: time and training time** of 3 of 6 runs, all of mixed_float16 "
-        "(interference): other programs were at work. Still valid: memory and accuracy; time of "
-        "the other 3 runs. End other programs, and `mptexp run params.yaml --out . --repair` in "
-        "this report's folder measures the block again."
+        "**Not valid: times** of 3 of 6 runs, all of mixed_float16: other programs were at work "
+        "(interference). Still valid: memory and accuracy; step times of the other 3 runs. End "
+        "other programs, and `mptexp run params.yaml --out . --repair` in this report's folder "
+        "measures the block again."
     )
 
 
@@ -183,13 +183,13 @@ def test_a_flag_travels_with_the_figures_wherever_they_go(everything, checked, n
     tables, root, folder = everything
     size, flag = 8 + list(PLANTED).index(name), validity.FLAGS[name]
     # The head of the page, the terminal, report --check: what it is, what is lost, what to do.
-    (said,) = [text for text in checked if f" ({name}): " in text]
+    (said,) = [text for text in checked if f" ({name})." in text]
     assert flag.meaning in said
     repair = commands.command(tables, "run", options="--repair")
     assert wording.capitalized(flag.remedy.replace(validity.REPAIR, repair)) in said
-    lost = said.partition(f" ({name}): ")[0]
+    lost = said.partition("** of ")[0]
     for what in ["all figures"] if flag.invalidates == validity.ALL else flag.invalidates:
-        assert what in lost
+        assert ("times" if what in ("time", "training time") else what) in lost
     assert said in caveats.sentences(tables)
     # The table of the page, beside the numbers of its row, and as a file.
     rows = text_tables.headline_rows(tables)
@@ -250,7 +250,7 @@ def test_the_banner_names_further_flags_only_where_they_take_more():
     made = [each | {"marks": list(marks)} for each in three()]
     made[0]["marks"] += ["measured while the device was throttled (heat)"]
     (full,) = caveats.banner(tables(made))
-    assert full.startswith("**Not valid: time and training time** of all runs (interference): ")
+    assert full.startswith("**Not valid: times** of all runs: other programs were at work (inter")
     assert "throttled" not in full
     assert "[Details](#Environment)" in full
     for each in made:
@@ -268,8 +268,8 @@ def test_the_banner_begins_with_what_the_answer_is_about():
         each["in_force"] = each["in_force"] | {"chance_accuracy": 0.1}
     made[0]["history"] = [made[0]["history"][-1] | {"val_accuracy": 0.1}]
     (full,) = caveats.banner(tables(made), "accuracy")
-    assert full.startswith("**Not valid: accuracy** of 1 of 6 runs, of float32 (not trained): ")
-    assert "Also time and training time of all runs (interference)." in full
+    assert full.startswith("**Not valid: accuracy** of 1 of 6 runs, of float32: their ")
+    assert "Also times of all runs (interference)." in full
 
 
 def test_what_the_answer_speaks_of_is_no_warning():
@@ -296,9 +296,9 @@ def test_what_holds_is_what_no_flag_takes_from_any_run():
     for one in made:
         one["in_force"] = one["in_force"] | {"chance_accuracy": one["history"][-1]["val_accuracy"]}
     busy, untrained = caveats.sentences(tables(made))
-    assert "(interference): other programs were at work. Still valid: memory; time of the" in busy
+    assert "were at work (interference). Still valid: memory; step times of the" in busy
     assert "(not trained)" in untrained
-    assert "Still valid: memory; time of the other 3 runs." in untrained
+    assert "Still valid: memory; step times of the other 3 runs." in untrained
 
 
 def test_what_is_not_valid_of_one_run_is_a_doubt_of_all():
@@ -313,7 +313,7 @@ def test_a_text_has_no_accuracy():
     rows = [text(policy, b, 3.0) for policy in ("float32", "mixed_float16") for b in range(3)]
     (said,) = caveats.sentences(tables(rows))
     assert said.startswith("**Not valid: perplexity** of all runs")
-    assert "Still valid: time and memory." in said
+    assert "Still valid: step times and memory." in said
     assert not any("accuracy" in words for words in caveats.banner(tables(rows)))
     found = text_tables.headline_rows(tables(rows))
     assert found["Not valid"].tolist() == ["not trained (perplexity)"] * 2

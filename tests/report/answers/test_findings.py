@@ -14,8 +14,14 @@ from mptexp.report.text.wording import INCONCLUSIVE
 @pytest.mark.parametrize(
     ("speedups", "verdict"),
     [
-        ([2.0, 2.1, 1.9], "trains 2.00× faster than float32 (the default) at batch size 32 ["),
-        ([0.5, 0.6, 0.55], "trains 1.82× slower than float32 (the default) at batch size 32 ["),
+        (
+            [2.0, 2.1, 1.9],
+            "trains 2.00× faster than float32 (the default; 100 ms per step) at batch",
+        ),
+        (
+            [0.5, 0.6, 0.55],
+            "trains 1.82× slower than float32 (the default; 100 ms per step) at batch",
+        ),
         (
             [0.9, 1.0, 1.1],
             "Inconclusive (the interval includes 1): **mixed_float16** 1.00× as fast as float32",
@@ -97,7 +103,7 @@ def test_a_default_that_was_not_measured_is_told():
         for policy, step_s in (("float32", 0.2), ("mixed_float16", 0.1))
     ]
     sentence = findings.answer(tables(rows))[0]
-    assert "2.00× faster than strict float32 (the default, TF32, was not measured)" in sentence
+    assert "strict float32 (the default, TF32, was not measured; 200 ms per step)" in sentence
     assert "at batch size 32 [2.00, 2.00]" in sentence
     rows = text_tables.headline_rows(tables(rows))
     head = "Speed against strict float32 (the default, TF32, was not measured) [95 % interval]"
@@ -113,8 +119,11 @@ def test_a_ratio_over_float32_is_not_told_as_one_over_tf32():
             rows.append(record("mixed_float16", block, 0.1, size, **tf32))
         rows.append(record("tensorfloat32", block, 0.2, 32, **tf32))  # none at 512: out of memory
     first = findings.answer(tables(rows))[0]
-    assert "2.00× faster than TF32 (the default) at batch size 32 [" in first
-    assert "4.00× faster than strict float32 (the default, TF32, was not measured)" in first
+    assert "2.00× faster than TF32 (the default; 200 ms per step) at batch size 32 [" in first
+    wanted = (
+        "4.00× faster than strict float32 (the default, TF32, was not measured; 400 ms per step)"
+    )
+    assert wanted in first
     head = "Speed against the default, or strict float32 where it was not measured"
     assert [name for name in text_tables.headline_rows(tables(rows)) if name.startswith(head)]
 
@@ -152,7 +161,7 @@ def test_ratios_in_both_directions_have_a_word_each():
         for policy, step_s in (("float32", 0.1), ("mixed_float16", 0.1 * ratio))
     ]
     said = " ".join(findings.answer(tables(made)))
-    assert "from 5.00× slower to 2.00× faster than float32 (the default) in 4 settings" in said
+    assert "from 5.00× slower to 2.00× faster than float32 (the default; 100 ms per step)" in said
     void = {"marks": ["measured while other programs used the processor"]}
     said = " ".join(findings.answer(tables([one | void for one in made])))
     wanted = "3.00× to 5.00× (**mixed_float16**, 3 settings) slower than float32 (the default)"
@@ -178,7 +187,7 @@ def test_beside_what_is_decided_few_that_are_open_are_named_and_the_rest_is_coun
             rows.append(record("float32", block, 0.1, size))
             rows.append(record("mixed_bfloat16", block, step_s, size) | void)
     said = findings.answer(tables(rows))[0]
-    assert said.startswith("**mixed_bfloat16** trains 2.00× faster than float32 (the default) at")
+    assert said.startswith("**mixed_bfloat16** trains 2.00× faster than float32 (the default; ")
     # "Others: 1 inconclusive": which, and what may it be?
     named = r"\. Inconclusive: \*\*mixed_bfloat16\*\* 1\.00× as fast at batch size 16 \[[^]]+\]"
     assert re.search(named + r"\.$", said)

@@ -61,8 +61,10 @@ def test_of_a_long_question_the_first_clauses_are_shown(sweep, asked, shown, mon
 
 
 def test_a_phone_has_in_a_line_what_is_not_valid():
-    busy = "**Not valid: time** of all runs (interference): others were at work. End them."
-    assert lead._brief(busy) == "**Not valid: time** of all runs (interference)."
+    busy = "**Not valid: times** of all runs: others were at work (interference). End them."
+    assert lead._brief(busy) == "**Not valid: times** of all runs."
+    unlike = "**Not comparable**: 2 runs differ in more than the policy: the code. They form none."
+    assert lead._brief(unlike) == "**Not comparable**: 2 runs differ in more than the policy."
     short = "**Without a result**: 1 of 2 runs of float16 (diverged)."
     assert lead._brief(short) == short
 

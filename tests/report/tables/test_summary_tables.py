@@ -57,7 +57,7 @@ def test_the_answer_stays_short(large):
     told = findings.answer(large)
     assert len(told) < 6
     (speed,) = [s for s in told if "**mixed_float16** trains" in s]
-    assert "2.00× [2.00, 2.00] to 2.00× [2.00, 2.00] faster than float32 (the default) in" in speed
+    assert "2.00× [2.00, 2.00] to 2.00× [2.00, 2.00] faster than float32 (the default; " in speed
     assert speed.endswith("in 108 settings.")
     assert "Validation accuracy is equal within 1 percentage point: mean" in told[1]
 

@@ -18,6 +18,20 @@ def test_grammar():
     assert wording.contrast(Contrast()) == "–"
 
 
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0.04, "0.04"), (1.155, "1.16"), (9.994, "9.99"), (9.996, "10.0"), (50.291, "50.3"),
+     (99.96, "100"), (1360.4, "1,360"), (math.nan, "nan")],
+)  # fmt: skip
+def test_a_ratio_has_no_more_digits_than_are_read(ratio, text):
+    assert wording.factor(ratio) == text
+
+
+def test_the_interval_of_a_large_ratio_has_its_digits_too():
+    row = {"speedup": 1 / 50.291, "low": 1 / 66.74, "high": 1 / 7.89, "blocks": 3, "flags": ""}
+    assert wording.ratio_of(row) == "50.3× slower [7.89, 66.7] (n = 3)"
+
+
 def test_whether_xla_was_on_is_said_in_words():
     table = three("mixed_float16", [2.0, 2.1, 1.9]).speedups
     both = pd.concat([table.assign(jit=False), table.assign(jit=True)], ignore_index=True)
